@@ -1,0 +1,1 @@
+"""What is learnt: one file an algorithm."""

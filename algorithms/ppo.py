@@ -1,0 +1,262 @@
+"""Proximal policy optimisation with a clipped surrogate (Schulman et al. 2017, arXiv 1707.06347).
+
+Advantages by generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438), with
+truncated episodes bootstrapped from their true last observation.
+"""
+
+from dataclasses import dataclass, field
+
+from mindspore import Parameter, Tensor, float32, nn, ops
+
+from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.networks import MLP, RunningMeanStd
+from mindspore_rl.rl.action_distributions import (
+    categorical_entropy,
+    categorical_log_prob,
+    categorical_sample_with_log_prob,
+    normal_entropy,
+    normal_log_prob,
+    normal_sample,
+)
+from mindspore_rl.rl.losses import (
+    approx_kl,
+    clip_by_global_norm,
+    clip_fraction,
+    clipped_surrogate,
+    clipped_value_loss,
+    value_loss,
+)
+from mindspore_rl.rl.returns import discounted_sum_forward, gae
+
+
+def _option(default, text):
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyper-parameters of PPO; the defaults solve CartPole-v1."""
+
+    env: str = _option("CartPole-v1", "environment")
+    seed: int = _option(1, "seed of every random number")
+    num_envs: int = _option(8, "environments, on all workers together")
+    num_steps: int = _option(128, "environment steps of each environment in an iteration")
+    total_steps: int = _option(500_000, "environment steps of the run, all environments together")
+    learning_rate: float = _option(1e-3, "Adam's step size at the start")
+    anneal_learning_rate: bool = _option(True, "let the step size fall linearly to 0")
+    adam_eps: float = _option(1e-5, "Adam's epsilon")
+    gamma: float = _option(0.99, "discount per step")
+    gae_lambda: float = _option(0.95, "lambda of generalised advantage estimation")
+    update_epochs: int = _option(4, "passes over the batch of an iteration")
+    num_minibatches: int = _option(4, "minibatches of a pass; divides num_steps")
+    clip_coef: float = _option(0.2, "range of the probability ratio around 1")
+    clip_value_loss: bool = _option(False, "clip the change of the value like the ratio")
+    ent_coef: float = _option(0.01, "weight of the entropy bonus")
+    vf_coef: float = _option(0.5, "weight of the value loss")
+    max_grad_norm: float = _option(0.5, "bound of the global gradient norm")
+    normalise_advantage: bool = _option(True, "advantages of the batch to mean 0, deviation 1")
+    normalise_obs: bool = _option(False, "observations by their running mean and deviation")
+    normalise_reward: bool = _option(False, "rewards by the deviation of discounted returns")
+    hidden: tuple[int, ...] = _option((64, 64), "widths of the hidden layers (tanh)")
+
+    def __post_init__(self):
+        for name in ("num_envs", "num_steps", "total_steps", "update_epochs", "num_minibatches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+        if self.num_steps % self.num_minibatches:
+            raise ValueError(f"num_minibatches={self.num_minibatches} does not divide num_steps="
+                             f"{self.num_steps}; choose one that does")
+
+
+class ActorCritic(nn.Cell):
+    """A policy and a value function, each with a torso of its own.
+
+    Discrete actions: logits. Continuous ones: mean of a normal distribution, with a deviation
+    that does not depend on the observation.
+    """
+
+    def __init__(self, config, spec):
+        super().__init__()
+        self.discrete = isinstance(spec.action_space, Discrete)
+        self.normalises = config.normalise_obs
+        size = 1
+        for extent in spec.obs_shape:
+            size *= extent
+        self.obs_size = size
+        outputs = spec.action_space.n if self.discrete else spec.action_space.shape[0]
+        self.policy = MLP(size, config.hidden, outputs, 0.01, config.seed, 1)
+        self.critic = MLP(size, config.hidden, 1, 1.0, config.seed, 2)
+        if not self.discrete:
+            self.log_std = Parameter(ops.zeros((outputs,), float32), name="log_std")
+        if self.normalises:
+            self.obs_statistics = RunningMeanStd(spec.obs_shape)
+
+    def features(self, obs):
+        """Returns: `[n, obs_size]` float32 of obs `[..., *obs_shape]`."""
+        if self.normalises:
+            obs = self.obs_statistics.normalise(obs)
+        return obs.reshape((-1, self.obs_size))
+
+    def value(self, obs):
+        """Returns: values `[T, B]` of obs `[T, B, ...]`."""
+        return self.critic(self.features(obs)).reshape(obs.shape[:2])
+
+    def sample(self, obs, noise):
+        """Returns: action, its log-probability `[B]` and the value `[B]` of obs `[B, ...]`."""
+        features = self.features(obs)
+        head, value = self.policy(features), self.critic(features).reshape(-1)
+        if self.discrete:
+            action, log_prob = categorical_sample_with_log_prob(head, noise)
+        else:
+            action = normal_sample(head, self.log_std, noise)
+            log_prob = normal_log_prob(head, self.log_std, action)
+        return action, log_prob, value
+
+    def evaluate(self, obs, action):
+        """Returns: log-probability, entropy and value `[n]` of obs `[n, ...]` and actions."""
+        features = self.features(obs)
+        head, value = self.policy(features), self.critic(features).reshape(-1)
+        if self.discrete:
+            return categorical_log_prob(head, action), categorical_entropy(head), value
+        log_prob = normal_log_prob(head, self.log_std, action)
+        return log_prob, normal_entropy(self.log_std) + 0.0 * log_prob, value
+
+    def greedy(self, obs):
+        """Returns: the most likely action `[B]` or `[B, k]`."""
+        head = self.policy(self.features(obs))
+        return head.argmax(-1).astype("int32") if self.discrete else head
+
+
+class PPOActor(Actor):
+    """Samples from the current policy."""
+
+    def __init__(self, network, spec):
+        super().__init__()
+        self.network = network
+        space = spec.action_space
+        self.noise_size = 1 if isinstance(space, Discrete) else 2 * space.shape[0]
+
+    def act(self, obs, noise):
+        """Returns: action, log_prob `[B]`, value `[B]`."""
+        return self.network.sample(obs, noise)
+
+    def act_greedily(self, obs):
+        """Returns: the action for evaluation."""
+        return self.network.greedy(obs)
+
+
+class PPOLearner(Learner):
+    """Several epochs of minibatch updates on one batch of trajectories."""
+
+    def __init__(self, network, config, spec):
+        super().__init__()
+        self.network, self.config = network, config
+        self.obs_rank = len(spec.obs_shape)
+        self.reward_statistics = RunningMeanStd()
+        self.optimizer = nn.Adam(
+            network.trainable_params(), config.learning_rate, eps=config.adam_eps)
+
+    def loss(self, obs, action, old_log_prob, old_value, advantage, returns):
+        """Per sample: equation 9 of the paper (as a loss), then its terms for the metrics."""
+        config = self.config
+        log_prob, entropy, value = self.network.evaluate(obs, action)
+        surrogate = clipped_surrogate(log_prob, old_log_prob, advantage, config.clip_coef)
+        if config.clip_value_loss:
+            error = clipped_value_loss(value, old_value, returns, config.clip_coef)
+        else:
+            error = value_loss(value, returns)
+        loss = surrogate + config.vf_coef * error - config.ent_coef * entropy
+        kl = approx_kl(log_prob, old_log_prob)
+        clipped = clip_fraction(log_prob, old_log_prob, config.clip_coef)
+        return loss, surrogate, error, entropy, kl, clipped
+
+    def apply(self, grads, learning_rate):
+        """One step of Adam."""
+        ops.assign(self.optimizer.learning_rate, learning_rate)
+        self.optimizer(grads)
+
+    def scale_reward(self, reward):
+        """Rewards `[T, B]` in units of the deviation of discounted returns, at most 10."""
+        return ops.clamp(reward * ops.rsqrt(self.reward_statistics.variance + 1e-8), -10.0, 10.0)
+
+    def merge_obs(self, mean, square, samples):
+        """Takes a batch's moments into the running statistics of observations."""
+        self.network.obs_statistics.merge(mean, ops.relu(square - mean * mean), samples)
+
+    def learn(self, msrl, batch):
+        """One iteration of PPO on `[T, B]` trajectories."""
+        config = self.config
+        obs, action, log_prob, value, reward, terminated, truncated, final_obs = batch
+        samples = 1.0 * config.num_envs * config.num_steps
+        if config.normalise_reward:
+            ended = ops.logical_or(terminated, truncated)
+            income = discounted_sum_forward(reward, ended, config.gamma)
+            mean, square = msrl.mean(income, ops.square(income))
+            msrl.update(self.reward_statistics.merge, mean, square - mean * mean, samples)
+            reward = self.scale_reward(reward)
+
+        final_value = self.network.value(final_obs)
+        advantage, returns = gae(
+            reward, value, final_value, terminated, truncated, config.gamma, config.gae_lambda)
+        mean, square, returns_mean, returns_square = msrl.mean(
+            advantage, ops.square(advantage), returns, ops.square(returns))
+        variance = ops.relu(square - mean * mean)
+        returns_variance = ops.relu(returns_square - returns_mean * returns_mean)
+        if config.normalise_advantage:
+            advantage = (advantage - mean) / (ops.sqrt(variance) + 1e-8)
+        advantage = msrl.boundary("advantage", advantage)
+
+        fall = config.anneal_learning_rate / config.total_steps
+        learning_rate = config.learning_rate * (1.0 - fall * msrl.env_steps())
+        for _ in msrl.epochs(config.update_epochs):
+            for minibatch in msrl.minibatches(
+                config.num_minibatches, (obs, action, log_prob, value, advantage, returns)
+            ):
+                grads, means = msrl.boundary(
+                    "gradient", msrl.gradient(self.loss, self.network, *minibatch))
+                grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
+                msrl.update(self.apply, grads, learning_rate)
+
+        if config.normalise_obs:
+            mean, square = msrl.mean(obs, ops.square(obs), keep=self.obs_rank)
+            msrl.update(self.merge_obs, mean, square, samples)
+        loss, policy_loss, error, entropy, kl, clipped = means
+        return {
+            "loss": loss,
+            "policy_loss": policy_loss,
+            "value_loss": error,
+            "entropy": entropy,
+            "approx_kl": kl,
+            "clip_fraction": clipped,
+            "grad_norm": grad_norm,
+            "explained_variance": 1.0 - variance / (returns_variance + 1e-8),
+            "learning_rate": learning_rate,
+        }
+
+
+class PPOTrainer(Trainer):
+    """PPO on any environment with a flat observation."""
+
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        network = ActorCritic(config, spec)
+        self.actor = PPOActor(network, spec)
+        self.learner = PPOLearner(network, config, spec)
+
+    def train(self, msrl):
+        """Rolls out `num_steps`, then learns from them."""
+        obs = msrl.boundary("observation", msrl.env_reset())
+        for _ in msrl.iterations():
+            for _ in msrl.steps():
+                action, log_prob, value = msrl.agent_act(obs)
+                outcome = msrl.env_step(msrl.boundary("action", action))
+                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
+                    "observation", outcome)
+                msrl.replay_insert(*msrl.boundary("transition", (
+                    obs, action, log_prob, value, reward, terminated, truncated, final_obs)))
+                obs = next_obs
+            batch = msrl.boundary("batch", msrl.replay_sample())
+            msrl.report(msrl.agent_learn(batch))

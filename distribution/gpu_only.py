@@ -1,0 +1,18 @@
+"""The whole loop in one compiled cell on each device (like Anakin and WarpDrive)."""
+
+from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
+
+POLICY = DistributionPolicy(
+    name="GPUOnly",
+    summary="n copies of the whole loop, environment included, each one compiled cell",
+    fragments=(
+        FragmentRule(
+            "loop",
+            ("environment", "actor", "replay", "gradient", "update"),
+            replicas=WORKERS,
+            split="env",
+            compiled=("environment",),
+        ),
+    ),
+    cuts=(Cut("gradient", "gradient", "update"),),
+)

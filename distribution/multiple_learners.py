@@ -1,0 +1,18 @@
+"""Actors and learners in pairs, data-parallel learning (like Sebulba)."""
+
+from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
+
+POLICY = DistributionPolicy(
+    name="MultipleLearners",
+    summary="n actors and n learners, fused in pairs; one gradient reduction a minibatch",
+    fragments=(
+        FragmentRule("actor", ("environment", "actor"), replicas=WORKERS, split="env"),
+        FragmentRule("learner", ("replay", "gradient", "update"), replicas=WORKERS, split="env"),
+    ),
+    cuts=(
+        Cut("transition", "actor", "replay"),
+        Cut("gradient", "gradient", "update"),
+        Cut("parameters", "update", "actor"),
+    ),
+    colocate=(("actor", "learner"),),
+)

@@ -1,0 +1,139 @@
+"""What an algorithm is written against: `Actor`, `Learner`, `Trainer` and the calls of `msrl`.
+
+An algorithm file defines one `Trainer`. Its `train(self, msrl)` is an ordinary Python loop, and
+so is its learner's `learn(self, msrl, ...)`; everything that touches the world goes through `msrl`.
+The same source is run as plain Python by `runtime.reference` and turned into a graph by
+`graph.build`, so `Msrl` below is the contract of both.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Protocol
+
+from mindspore import nn
+
+from mindspore_rl.environments.environment import EnvironmentSpec
+
+
+class Msrl(Protocol):
+    """The calls that a training loop may make. B environments, T steps an iteration, n samples."""
+
+    def env_reset(self) -> Any:
+        """Resets all environments. Returns: obs `[B, ...]` float32."""
+
+    def env_step(self, action: Any) -> tuple:
+        """Steps all environments, which reset themselves at the end of an episode.
+
+        Returns: `(next_obs, final_obs, reward, terminated, truncated)`: observations after the
+            automatic reset and before it `[B, ...]`, reward `[B]` float32, two bool `[B]`.
+        """
+
+    def agent_act(self, *args: Any) -> Any:
+        """Calls `Actor.act(*args, noise)`, with noise `[B, Actor.noise_size]` uniform in [0, 1)."""
+
+    def agent_learn(self, *args: Any) -> Any:
+        """Calls `Learner.learn(msrl, *args)`, which static analysis inlines."""
+
+    def replay_insert(self, *values: Any) -> None:
+        """Appends one step of every environment (values `[B, ...]`) to the trajectory buffer."""
+
+    def replay_sample(self) -> tuple:
+        """Returns: the steps inserted this iteration, one `[T, B, ...]` for each inserted value."""
+
+    def boundary(self, name: str, value: Any) -> Any:
+        """Marks a value (or every value of a tuple) as one that a policy may cut at."""
+
+    def iterations(self) -> Iterable[int]:
+        """The training iterations; the body is one synchronous step of the whole system."""
+
+    def steps(self) -> Iterable[int]:
+        """`config.num_steps` environment steps."""
+
+    def epochs(self, count: int) -> Iterable[int]:
+        """`count` passes over a batch."""
+
+    def minibatches(self, count: int, values: tuple) -> Iterable[tuple]:
+        """Random minibatches of a batch of values `[T, B, ...]`, each value as `[n, ...]`.
+
+        For each environment its own permutation of the T steps; minibatch k takes the k-th part
+        of every environment's, so that minibatches do not depend on the placement (a stratified
+        draw, this project's own). n = T B / count, and count must divide T.
+        """
+
+    def gradient(self, loss: Callable, network: nn.Cell, *args: Any) -> tuple:
+        """Differentiates the mean over all samples of a per-sample loss.
+
+        `loss(*args)` returns `[n]`, or a tuple whose first value is the loss `[n]` and the others
+        are statistics `[n]`.
+
+        Returns: `(grads, means)`: gradients by `network.trainable_params()` and the means of what
+            `loss` returned. Both are sums of shares: pass them through `boundary("gradient", ...)`.
+        """
+
+    def update(self, method: Callable, *args: Any) -> None:
+        """Calls a method that changes parameters or learner state; every argument must be whole."""
+
+    def mean(self, *values: Any, keep: int = 0) -> Any:
+        """Means over all samples of all workers: (sum of local sums) / (global count).
+
+        Args:
+            values: arrays with environments along an axis, reduced in one collective.
+            keep: how many trailing axes are not reduced (features).
+
+        Returns: one result for one value, else a tuple.
+        """
+
+    def sum(self, *values: Any, keep: int = 0) -> Any:
+        """Sums over all samples of all workers, like `mean`."""
+
+    def max(self, *values: Any, keep: int = 0) -> Any:
+        """Maxima over all samples of all workers, like `mean`."""
+
+    def min(self, *values: Any, keep: int = 0) -> Any:
+        """Minima over all samples of all workers, like `mean`."""
+
+    def env_steps(self) -> Any:
+        """Global environment steps taken before this iteration, a float32 scalar (schedules)."""
+
+    def report(self, metrics: dict[str, Any]) -> None:
+        """Sends named scalars to the coordinator."""
+
+
+class Actor(nn.Cell):
+    """Chooses actions. Reads parameters and never changes them."""
+
+    noise_size: int = 0
+    """Uniform random numbers that `act` uses for each environment and step."""
+
+    def act(self, obs: Any, noise: Any) -> Any:
+        """Returns what the training loop needs of a decision; row b depends on row b alone."""
+        raise NotImplementedError
+
+
+class Learner(nn.Cell):
+    """Turns a batch into gradients and updates of the parameters."""
+
+    def learn(self, msrl: Msrl, *batch: Any) -> dict[str, Any]:
+        """One learning phase; analysed statically, like `Trainer.train`."""
+        raise NotImplementedError
+
+
+class Trainer:
+    """One algorithm: a configuration class, an actor, a learner and the loop.
+
+    Args:
+        config: an instance of `Config`, a frozen dataclass with at least `env`, `seed`,
+            `num_envs`, `num_steps` and `total_steps`.
+        spec: the environment's shapes.
+    """
+
+    Config: ClassVar[type]
+    actor: Actor
+    learner: Learner
+
+    def __init__(self, config: Any, spec: EnvironmentSpec) -> None:
+        self.config = config
+        self.spec = spec
+
+    def train(self, msrl: Msrl) -> None:
+        """The training loop."""
+        raise NotImplementedError

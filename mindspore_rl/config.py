@@ -1,0 +1,274 @@
+"""A configuration: one frozen dataclass whose fields are the flags and the keys of the YAML."""
+
+import dataclasses
+import difflib
+import math
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from mindspore_rl.errors import ConfigError
+
+_LARGEST_EXPONENT = 18  # "1e999999999" must be an error, not a number of a gigabyte
+
+
+def resolve(
+    config_class: type,
+    yaml_file: Path | None,
+    flags: Mapping[str, object],
+    assignments: Sequence[str],
+) -> Any:
+    """Builds a configuration: defaults, overridden by the YAML, by the flags, by the assignments.
+
+    Args:
+        config_class: a frozen dataclass whose fields are int, float, bool, str, `tuple[X, ...]` of
+            these, or `X | None`.
+        yaml_file: a YAML mapping from field to value; an empty file changes nothing.
+        flags: field to value; None means that the flag was not given.
+        assignments: `key=value` texts; the last one of a key wins.
+
+    Returns:
+        An instance of `config_class`.
+
+    Raises:
+        ConfigError: an unreadable file, an unknown key, a value of the wrong type, a missing value,
+            or a ValueError of the class's own checks.
+    """
+    kinds = _kinds(config_class)
+    examples = {
+        field.name: _example(kinds[field.name], _default(field)) for field in _fields(config_class)
+    }
+    given: dict[str, object] = {}
+    if yaml_file is not None:
+        for key, value in _read_yaml(yaml_file).items():
+            given[key] = _checked(key, value, kinds, examples, str(yaml_file), f"{key}: ")
+    for key, value in flags.items():
+        if value is not None:
+            flag = f"--{key.replace('_', '-')}"
+            given[key] = _checked(key, value, kinds, examples, f"flag {flag}", f"{flag} ")
+    for key, text in map(_split, assignments):
+        given[key] = _checked(key, text, kinds, examples, f"argument {key}={text}", f"{key}=")
+
+    missing = [
+        field.name
+        for field in _fields(config_class)
+        if field.name not in given and _default(field) is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError(
+            f"{config_class.__name__} has no default for {', '.join(missing)}: "
+            f"give a value, for example {missing[0]}={examples[missing[0]]}"
+        )
+    try:
+        return config_class(**given)
+    except ValueError as error:
+        raise ConfigError(f"{config_class.__name__}: {error}") from error
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Gives the fields as plain values that YAML and JSON hold; `resolve` reads them back."""
+    values = {field.name: getattr(config, field.name) for field in _fields(type(config))}
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+
+
+def help_text(config_class: type) -> str:
+    """Lists key, type, default and help of every field, one aligned line each."""
+    kinds = _kinds(config_class)
+    rows = [
+        (
+            field.name,
+            _name(kinds[field.name]),
+            "required" if _default(field) is dataclasses.MISSING else _show(_default(field)),
+            str(field.metadata.get("help", "")),
+        )
+        for field in _fields(config_class)
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _fields(config_class: type) -> list[dataclasses.Field]:
+    if not dataclasses.is_dataclass(config_class):
+        raise ConfigError(
+            f"{config_class.__name__} must be a dataclass: write @dataclass(frozen=True) above it"
+        )
+    return [field for field in dataclasses.fields(config_class) if field.init]
+
+
+def _kinds(config_class: type) -> dict[str, Any]:
+    hints = get_type_hints(config_class)
+    kinds = {field.name: hints[field.name] for field in _fields(config_class)}
+    for key, kind in kinds.items():
+        if not _supported(kind):
+            raise ConfigError(
+                f"{config_class.__name__}.{key} is annotated {kind}, expected int, float, bool, "
+                "str, tuple[X, ...] of these or X | None, for example `tuple[int, ...]`"
+            )
+    return kinds
+
+
+def _supported(kind: Any) -> bool:
+    kind, _ = _without_none(kind)
+    if get_origin(kind) is tuple:
+        element, *rest = get_args(kind)
+        return rest == [Ellipsis] and element in _PARSERS
+    return kind in _PARSERS
+
+
+def _checked(
+    key: str,
+    value: object,
+    kinds: Mapping[str, Any],
+    examples: Mapping[str, str],
+    origin: str,
+    written: str,
+) -> object:
+    """Parses one value; errors name its origin and show it as `written` there plus an example."""
+    if key not in kinds:
+        raise ConfigError(f"{origin}: {_unknown(key, kinds)}")
+    try:
+        return _parse(value, kinds[key])
+    except (ValueError, ArithmeticError):
+        raise ConfigError(
+            f"{origin}: {key} is {value!r} ({type(value).__name__}), "
+            f"expected {_name(kinds[key])}, for example `{written}{examples[key]}`"
+        ) from None
+
+
+def _unknown(key: object, kinds: Iterable[str]) -> str:
+    keys = sorted(kinds)
+    nearest = difflib.get_close_matches(str(key), keys, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"the keys are {', '.join(keys)}"
+    return f"unknown key {key}; {hint}"
+
+
+def _split(assignment: str) -> tuple[str, str]:
+    key, equals, value = assignment.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"argument {assignment!r}: expected key=value, for example seed=1")
+    return key.strip(), value
+
+
+def _read_yaml(path: Path) -> dict[str, object]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read this YAML file: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError) as error:  # not UTF-8, 2024-13-45
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{path}: the file holds a {type(content).__name__}, expected a mapping "
+            "with one `key: value` a line"
+        )
+    return content
+
+
+def _parse(value: object, kind: Any) -> object:
+    kind, optional = _without_none(kind)
+    if optional and (value is None or str(value).strip().lower() in ("none", "null")):
+        return None
+    if get_origin(kind) is tuple:
+        return tuple(_parse(item, get_args(kind)[0]) for item in _items(value))
+    return _PARSERS[kind](value)
+
+
+def _items(value: object) -> Iterable[object]:
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, str):
+        text = value.strip()
+        if (text[:1], text[-1:]) in (("[", "]"), ("(", ")")):
+            text = text[1:-1]
+        text = text.strip().removesuffix(",")  # "64," as Python writes a tuple of one
+        return [item.strip() for item in text.split(",")] if text else []
+    return [value]
+
+
+def _parse_int(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(value)
+    if isinstance(value, int):
+        return value
+    number = Decimal(value)  # not float: exact beyond 2**53; takes "1e6" and "500_000"
+    if not number.is_finite() or number.adjusted() > _LARGEST_EXPONENT or number % 1 != 0:
+        raise ValueError(value)
+    return int(number)
+
+
+def _parse_float(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(value)
+    number = float(value)
+    if math.isnan(number):
+        raise ValueError(value)
+    return number
+
+
+def _parse_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError(value)
+
+
+def _parse_str(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return value
+
+
+_PARSERS: Mapping[Any, Any] = {
+    int: _parse_int,
+    float: _parse_float,
+    bool: _parse_bool,
+    str: _parse_str,
+}
+_EXAMPLES: Mapping[Any, str] = {int: "64", float: "0.5", bool: "true", str: "text"}
+
+
+def _without_none(kind: Any) -> tuple[Any, bool]:
+    """Gives X and True of `X | None`, and the kind itself and False of anything else."""
+    if get_origin(kind) in (Union, types.UnionType):
+        rest = [part for part in get_args(kind) if part is not type(None)]
+        if len(rest) == 1:
+            return rest[0], True
+    return kind, False
+
+
+def _name(kind: Any) -> str:
+    kind, optional = _without_none(kind)
+    is_tuple = get_origin(kind) is tuple
+    name = f"list of {get_args(kind)[0].__name__}" if is_tuple else kind.__name__
+    return f"{name} or none" if optional else name
+
+
+def _example(kind: Any, default: object) -> str:
+    if default not in (None, dataclasses.MISSING, "", ()):
+        return _show(default)
+    kind, _ = _without_none(kind)
+    if get_origin(kind) is tuple:
+        return ",".join([_EXAMPLES[get_args(kind)[0]]] * 2)
+    return _EXAMPLES[kind]
+
+
+def _show(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(_show(item) for item in value) or "[]"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def _default(field: dataclasses.Field) -> object:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default

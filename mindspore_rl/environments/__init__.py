@@ -1,0 +1,1 @@
+"""Environments and their vectorised forms."""

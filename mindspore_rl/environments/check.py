@@ -1,0 +1,245 @@
+"""Whether an environment keeps to the interface: `msrl envs check NAME`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.environments import environment
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.errors import EnvironmentFailure
+
+NUM_ENVS = 4
+MAX_STEPS = 1000
+GYM_STEPS = 200
+TOLERANCE = 1e-5
+FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
+
+Step = tuple[np.ndarray, ...]
+
+
+def check(name: str) -> list[str]:
+    """Runs an environment with random actions and looks at all that is promised.
+
+    Args:
+        name: as for `environment.spec`.
+
+    Returns:
+        What was found wrong, in words; empty if it conforms.
+
+    Raises:
+        UnknownEnvironmentError: there is no environment of this name.
+    """
+    try:
+        spec = environment.spec(name)
+        return _check_graph(name, spec) if spec.in_graph else _check_vector(name, spec)
+    except EnvironmentFailure as failure:
+        return [str(failure)]
+
+
+def random_actions(spec: EnvironmentSpec, steps: int, num_envs: int) -> np.ndarray:
+    """Returns `[T, B] int32` or `[T, B, k] float32`, a little over the bounds where there are any."""
+    rng = np.random.default_rng(0)
+    if isinstance(spec.action_space, Discrete):
+        return rng.integers(0, spec.action_space.n, (steps, num_envs)).astype(np.int32)
+    high = np.array(spec.action_space.high, np.float32)
+    high = np.where(np.isfinite(high), 1.1 * high, 1.0).astype(np.float32)
+    return rng.uniform(-1, 1, (steps, num_envs, len(high))).astype(np.float32) * high
+
+
+def _num_steps(spec: EnvironmentSpec) -> int:
+    return min(spec.max_episode_steps or MAX_STEPS, MAX_STEPS) + 10
+
+
+def _check_vector(name: str, spec: EnvironmentSpec) -> list[str]:
+    actions = random_actions(spec, _num_steps(spec), NUM_ENVS)
+    env = environment.make_vector(name, range(NUM_ENVS), 1)
+    found = [] if env.spec == spec else [f"its spec is {env.spec}, expected {spec}"]
+
+    first_obs = env.reset()
+    found += _wrong_array("reset", "obs", first_obs, (NUM_ENVS, *spec.obs_shape), np.float32)
+    copies, steps = [], []
+    for action in actions:
+        steps.append(env.step(action))
+        copies.append(tuple(np.array(array) for array in steps[-1]))
+        found += _wrong_step(spec, steps[-1])
+        if found:
+            return found
+    if not _same(steps, copies):
+        found.append("step changed arrays that an earlier step had returned: return fresh ones")
+    found += _wrong_ends(spec, first_obs, copies)
+    found += _differs("after a second reset()", first_obs, copies, env.reset(), env, actions)
+
+    again = environment.make_vector(name, range(NUM_ENVS), 1)
+    found += _differs("with the same seed", first_obs, copies, again.reset(), again, actions)
+    share = environment.make_vector(name, range(2, NUM_ENVS), 1)
+    rows = [tuple(array[2:] for array in step) for step in copies]
+    text = "as a share, environments [2:4] of [0:4],"
+    found += _differs(text, first_obs[2:], rows, share.reset(), share, actions[:, 2:])
+    found += _wrong_restore(name, again, copies, actions)
+    for one in (env, again, share):
+        one.close()
+    return found
+
+
+def _wrong_restore(name: str, env: Any, expected: list[Step], actions: np.ndarray) -> list[str]:
+    half = len(actions) // 2
+    env.reset()
+    for action in actions[:half]:
+        env.step(action)
+    state = env.get_state()
+    if state is None:
+        return []
+    short = [key for key, array in state.items() if len(array) != NUM_ENVS]
+    if short:
+        return [f"get_state() has no leading axis of {NUM_ENVS} environments in {short}"]
+    for action in actions[half:]:
+        env.step(action)  # must not alter the saved state
+    other = environment.make_vector(name, range(NUM_ENVS), 1)
+    obs = other.set_state(state)
+    text = "after set_state() in a new environment"
+    found = _differs(text, expected[half - 1][0], expected[half:], obs, other, actions[half:])
+    other.close()
+    return found
+
+
+def _check_graph(name: str, spec: EnvironmentSpec) -> list[str]:
+    import mindspore as ms  # only here: 1.2 s and 450 MB
+
+    before = ms.get_context("mode")
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        return _check_graph_in_pynative(name, spec)
+    finally:
+        ms.set_context(mode=before)
+
+
+def _check_graph_in_pynative(name: str, spec: EnvironmentSpec) -> list[str]:
+    env = environment.make_graph(name)
+    reset, step = _in_numpy(env)
+    actions = random_actions(spec, _num_steps(spec), NUM_ENVS)
+    noise = np.random.default_rng(1).random(
+        (len(actions) + 1, NUM_ENVS, env.noise_size), np.float32
+    )
+    state, first_obs = reset(noise[-1])
+    found = _wrong_array("reset", "obs", first_obs, (NUM_ENVS, *spec.obs_shape), np.float32)
+    found += _wrong_array("reset", "state", state, (NUM_ENVS, env.state_size), np.float32)
+    steps = []
+    for t, action in enumerate(actions):
+        before = state
+        state, *rest = step(before, action, noise[t])
+        steps.append(tuple(rest))
+        found += _wrong_array("step", "state", state, (NUM_ENVS, env.state_size), np.float32)
+        found += _wrong_step(spec, steps[-1])
+        if found:
+            return found
+        if t % 50 == 0:
+            if not _same([(state, *rest)], [step(before, action, noise[t])]):
+                found.append(f"step {t} gave another result for the same inputs")
+            rows = tuple(array[2:] for array in (state, *rest))
+            if not _same([rows], [step(before[2:], action[2:], noise[t, 2:])]):
+                found.append(f"step {t}: environments [2:4] depend on [0:2]")
+    found += _wrong_ends(spec, first_obs, steps)
+    if name in environment.graph_names():
+        found += _differs_from_gym(name.removeprefix("graph:"), env, reset(noise[-1])[0], noise)
+    return found
+
+
+def _differs_from_gym(gym_name: str, env: Any, state: np.ndarray, noise: np.ndarray) -> list[str]:
+    """Compares each step with gym's from the same state; unstable motion magnifies rounding."""
+    _, step = _in_numpy(env)
+    gym_env = environment.make_vector(gym_name, range(NUM_ENVS), 1)
+    saved = gym_env.get_state()
+    assert saved is not None
+    for t, action in enumerate(random_actions(gym_env.spec, GYM_STEPS, NUM_ENVS)):
+        saved |= {"physics": env.gym_state(state), "elapsed": state[:, -1].astype(np.int64)}
+        gym_env.set_state(saved)
+        expected = gym_env.step(action)[1:]
+        state, _, *got = step(state, action, noise[t])
+        for field, one, other in zip(FIELDS[1:], got, expected, strict=True):
+            gap = np.abs(one.astype(np.float64) - other).max()
+            if gap > TOLERANCE:
+                return [f"step {t}: {field} is {gap:.2g} away from gym's {gym_name}"]
+    return []
+
+
+def _in_numpy(env: Any) -> tuple[Callable, Callable]:
+    from mindspore import Tensor
+
+    def arrays(tensors: Any) -> Step:
+        return tuple(np.array(tensor.asnumpy()) for tensor in tensors)
+
+    def reset(noise: np.ndarray) -> Step:
+        return arrays(env.reset(Tensor(noise)))
+
+    def step(*inputs: np.ndarray) -> Step:
+        return arrays(env.step(*(Tensor(np.ascontiguousarray(array)) for array in inputs)))
+
+    return reset, step
+
+
+def _wrong_step(spec: EnvironmentSpec, step: Step) -> list[str]:
+    if len(step) != len(FIELDS):
+        return [f"step returned {len(step)} values, expected {', '.join(FIELDS)}"]
+    size = len(step[2])
+    found = []
+    for field, array in zip(FIELDS, step, strict=True):
+        shape = (size, *spec.obs_shape) if field.endswith("obs") else (size,)
+        dtype = np.bool_ if field in FIELDS[3:] else np.float32
+        found += _wrong_array("step", field, array, shape, dtype)
+    if found:
+        return found
+    next_obs, final_obs, _, terminated, truncated = step
+    going_on = ~(terminated | truncated)
+    if not np.array_equal(next_obs[going_on], final_obs[going_on]):
+        found.append("next_obs differs from final_obs where the episode goes on")
+    return found
+
+
+def _wrong_array(method: str, field: str, array: Any, shape: tuple, dtype: Any) -> list[str]:
+    got = (getattr(array, "dtype", type(array).__name__), np.shape(array))
+    if got != (np.dtype(dtype), shape):
+        return [f"{method}: {field} is {got[0]} {got[1]}, expected {np.dtype(dtype)} {shape}"]
+    return [] if np.isfinite(array).all() else [f"{method}: {field} is not finite: {array}"]
+
+
+def _wrong_ends(spec: EnvironmentSpec, first_obs: np.ndarray, steps: list[Step]) -> list[str]:
+    """Looks at the lengths of episodes, what sets `truncated`, and whether ends reset."""
+    next_obs, final_obs, _, terminated, truncated = (np.stack(arrays) for arrays in zip(*steps, strict=True))
+    ended = terminated | truncated
+    limit = spec.max_episode_steps
+    elapsed = np.zeros(ended.shape[1], np.int64)
+    for t in range(len(ended)):
+        elapsed += 1
+        if limit and ((elapsed >= limit) & ~ended[t]).any():
+            return [f"an episode goes on after the limit of {limit} steps"]
+        late = limit and ((elapsed >= limit) & terminated[t] & ~truncated[t]).any()
+        if late and not terminated[:t].any() and limit > 2:
+            return [f"the limit of {limit} steps sets terminated, expected truncated"]
+        elapsed[ended[t]] = 0
+    varies = np.ptp(np.concatenate([first_obs[None], final_obs]), axis=0).any()
+    if ended.any() and varies and np.array_equal(next_obs[ended], final_obs[ended]):
+        return ["next_obs equals final_obs at every end of an episode: it is not reset"]
+    return []
+
+
+def _differs(
+    when: str, first_obs: np.ndarray, expected: list[Step], obs: np.ndarray, env: Any,
+    actions: np.ndarray,
+) -> list[str]:
+    if not np.array_equal(obs, first_obs):
+        return [f"{when} the first observation differs: {obs}, expected {first_obs}"]
+    for t, (action, wanted) in enumerate(zip(actions, expected, strict=True)):
+        for field, one, other in zip(FIELDS, env.step(action), wanted, strict=True):
+            if not np.array_equal(one, other):
+                return [f"{when} {field} differs at step {t}: {one}, expected {other}"]
+    return []
+
+
+def _same(got: list[Step], expected: list[Step]) -> bool:
+    return all(
+        np.array_equal(one, other)
+        for step, wanted in zip(got, expected, strict=True)
+        for one, other in zip(step, wanted, strict=True)
+    )

@@ -1,0 +1,273 @@
+"""What an environment is, and how one is had from its name.
+
+Names: a gym id ("CartPole-v1"), "graph:CartPole-v1" (MindSpore operators), "probe:bandit" (a known
+optimum), or "path/to/file.py:ClassName" (the user's own).
+"""
+
+import difflib
+import hashlib
+import importlib.util
+import inspect
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """The shapes and limits of an environment.
+
+    Args:
+        name: the name it was asked for by.
+        obs_shape: the shape of one observation.
+        action_space: what an action may be.
+        max_episode_steps: the time limit in steps, at which `truncated` is set; 0 if there is none.
+        reward_threshold: the return at which it counts as solved, if there is one.
+        in_graph: whether it is a `GraphEnvironment`.
+    """
+
+    name: str
+    obs_shape: tuple[int, ...]
+    action_space: Discrete | Box
+    max_episode_steps: int
+    reward_threshold: float | None
+    in_graph: bool
+
+
+class VectorEnvironment(Protocol):
+    """B environments in NumPy, which reset themselves; a user's class is built as `C(indices, seed)`.
+
+    Everything random derives from (seed, global index, steps taken), so that environment i does
+    the same whichever worker holds it.
+    """
+
+    spec: EnvironmentSpec
+
+    def reset(self) -> np.ndarray:
+        """Goes back to the very beginning, the same each time. Returns: obs `[B, ...] float32`."""
+
+    def step(
+        self, action: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Takes one step of every environment.
+
+        Args:
+            action: `[B] int32` (Discrete) or `[B, k] float32` (Box; clipped to the bounds).
+
+        Returns:
+            Fresh arrays: next_obs `[B, ...] float32`, after the reset where an episode ended;
+            final_obs `[B, ...] float32`, the true successor; reward `[B] float32`; terminated
+            `[B] bool`; truncated `[B] bool`.
+        """
+
+    def get_state(self) -> dict[str, np.ndarray] | None:
+        """Returns all that is needed to go on, leading axis B, or None if it cannot be had."""
+
+    def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """Goes on from `get_state()`. Returns: the current obs `[B, ...] float32`."""
+
+    def close(self) -> None:
+        """Lets go of windows and simulators."""
+
+
+class GraphEnvironment(Protocol):
+    """B environments in MindSpore operators: state in, state out; a user's class is built as `C()`.
+
+    `noise_size` is how many uniform [0, 1) numbers one environment uses in a step or a reset, and
+    `state_size` how many float32 numbers are all of its state, the steps taken included.
+    """
+
+    spec: EnvironmentSpec
+    noise_size: int
+    state_size: int
+
+    def reset(self, noise: Any) -> tuple[Any, Any]:
+        """Starts every environment.
+
+        Args:
+            noise: `[B, noise_size] float32`, uniform in [0, 1).
+
+        Returns:
+            state `[B, state_size] float32` and obs `[B, ...] float32`.
+        """
+
+    def step(self, state: Any, action: Any, noise: Any) -> tuple[Any, Any, Any, Any, Any, Any]:
+        """Takes one step of every environment.
+
+        Args:
+            state: `[B, state_size] float32`.
+            action: as for `VectorEnvironment.step`.
+            noise: `[B, noise_size] float32`, for the environments that start anew.
+
+        Returns:
+            The new state, then what `VectorEnvironment.step` returns, as tensors.
+        """
+
+
+_GRAPH_SPECS = {
+    "graph:CartPole-v1": EnvironmentSpec(
+        "graph:CartPole-v1", (4,), Discrete(2), 500, 475.0, in_graph=True
+    ),
+    "graph:Pendulum-v1": EnvironmentSpec(
+        "graph:Pendulum-v1", (3,), Box((1,), (-2.0,), (2.0,)), 200, None, in_graph=True
+    ),
+}
+
+
+def graph_names() -> list[str]:
+    """Returns the names of the in-graph environments that come with the package."""
+    return list(_GRAPH_SPECS)
+
+
+def names() -> list[str]:
+    """Returns all known names; some of gym's need packages that may not be installed."""
+    # Not at the top: gym is heavy, and both import this module.
+    from mindspore_rl.environments import gym_vector, probe
+
+    return [*_GRAPH_SPECS, *probe.PROBES, *gym_vector.gym_names()]
+
+
+def spec(name: str) -> EnvironmentSpec:
+    """Finds out the shapes of an environment.
+
+    Raises:
+        UnknownEnvironmentError: there is none of this name.
+        EnvironmentFailure: it cannot be built here.
+    """
+    if name in _GRAPH_SPECS:
+        return _GRAPH_SPECS[name]
+    if _is_file(name):
+        built = _load_class(name)
+        env = built() if _is_graph_class(built) else built(range(1), 0)
+        found = env.spec
+        if not _is_graph_class(built):
+            env.close()
+        return found
+    if name.startswith("probe:"):
+        return _probe(name).spec
+    if name.startswith("graph:"):
+        raise unknown(name, graph_names())
+    from mindspore_rl.environments import gym_vector
+
+    return gym_vector.gym_spec(name)
+
+
+def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
+    """Builds a share of the environments of a run.
+
+    Args:
+        name: a name as in the module's docstring, of a Python environment.
+        env_indices: the global indices of the environments to build.
+        seed: the run's seed, not negative.
+
+    Raises:
+        UnknownEnvironmentError: there is no Python environment of this name.
+        EnvironmentFailure: it cannot be built here.
+    """
+    if name in _GRAPH_SPECS:
+        raise UnknownEnvironmentError(
+            f"{name!r} is an in-graph environment, expected a Python one: leave out 'graph:'"
+        )
+    if _is_file(name):
+        built = _load_class(name)
+        if _is_graph_class(built):
+            raise UnknownEnvironmentError(
+                f"{name!r} is an in-graph environment (it has noise_size and "
+                "step(state, action, noise)), expected a Python one"
+            )
+        return built(env_indices, seed)
+    if name.startswith("probe:"):
+        return _probe(name)(env_indices, seed)
+    if name.startswith("graph:"):
+        raise unknown(name, graph_names())
+    from mindspore_rl.environments import gym_vector
+
+    return gym_vector.GymVector(name, env_indices, seed)
+
+
+def make_graph(name: str) -> GraphEnvironment:
+    """Builds an in-graph environment; imports MindSpore.
+
+    Raises:
+        UnknownEnvironmentError: there is no in-graph environment of this name.
+    """
+    if _is_file(name):
+        built = _load_class(name)
+        if not _is_graph_class(built):
+            raise UnknownEnvironmentError(
+                f"{name!r} is a Python environment, expected an in-graph one: a class with a "
+                "class attribute noise_size and step(self, state, action, noise)"
+            )
+        return built()
+    if name not in _GRAPH_SPECS:
+        raise unknown(name, graph_names(), "in-graph environment")
+    from mindspore_rl.environments import classic  # MindSpore: 1.2 s and 450 MB
+
+    return {"graph:CartPole-v1": classic.GraphCartPole, "graph:Pendulum-v1": classic.GraphPendulum}[
+        name
+    ]()
+
+
+def unknown(name: str, known: list[str], what: str = "environment") -> UnknownEnvironmentError:
+    """Returns the error for a name that is not among `known`, with the nearest that are."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {known[:5]} ..."
+    return UnknownEnvironmentError(
+        f"there is no {what} {name!r}; {hint} "
+        "Your own is named by its file and class: 'path/to/file.py:ClassName'"
+    )
+
+
+def _probe(name: str) -> Any:
+    from mindspore_rl.environments import probe
+
+    if name not in probe.PROBES:
+        raise unknown(name, list(probe.PROBES))
+    return probe.PROBES[name]
+
+
+def _is_file(name: str) -> bool:
+    return ".py:" in name
+
+
+def _is_graph_class(built: Any) -> bool:
+    step = getattr(built, "step", None)
+    if not hasattr(built, "noise_size") or step is None:
+        return False
+    return list(inspect.signature(step).parameters)[1:] == ["state", "action", "noise"]
+
+
+def _load_class(name: str) -> Any:
+    """Imports the class that "path/to/file.py:ClassName" names; a file is run once a process."""
+    path_text, class_name = name.rsplit(":", 1)
+    path = Path(path_text).resolve()
+    if not path.is_file():
+        raise UnknownEnvironmentError(f"there is no file {path} (from the environment {name!r})")
+    # In sys.modules, where MindSpore's parser and dataclasses look a class's module up.
+    module_name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if module_name not in sys.modules:
+        found = importlib.util.spec_from_file_location(module_name, path)
+        assert found is not None and found.loader is not None
+        module = importlib.util.module_from_spec(found)
+        sys.modules[module_name] = module
+        try:
+            found.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[module_name]
+            raise EnvironmentFailure(
+                f"{path} could not be imported: {type(error).__name__}: {error}"
+            ) from error
+    built = getattr(sys.modules[module_name], class_name, None)
+    if not inspect.isclass(built):
+        classes = [key for key, value in vars(sys.modules[module_name]).items()
+                   if inspect.isclass(value) and value.__module__ == module_name]
+        raise UnknownEnvironmentError(
+            f"{path} has no class {class_name!r}; it has {', '.join(classes) or 'no class at all'}"
+        )
+    return built

@@ -1,0 +1,131 @@
+"""Tiny environments with a known optimum: where learning fails on one of them, it says where.
+
+| name | what happens | optimum |
+|---|---|---|
+| probe:constant | one step, obs 1, reward 1 | value 1 |
+| probe:bandit | one step, obs -1 or +1, reward 1 if action 1 meets +1 or 0 meets -1, else -1 | return 1 |
+| probe:delay | two steps, obs 0 then 1, reward 1 at the end | values gamma, then 1 |
+| probe:truncated | obs 1, reward 1, truncated after 10 steps, never terminated | value 1 / (1 - gamma) |
+"""
+
+from typing import ClassVar
+
+import numpy as np
+
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Discrete
+
+
+def _spec(name: str, max_episode_steps: int, reward_threshold: float) -> EnvironmentSpec:
+    return EnvironmentSpec(
+        name, (1,), Discrete(2), max_episode_steps, reward_threshold, in_graph=False
+    )
+
+
+class Probe:
+    """Counts steps; the probes say what is observed and rewarded.
+
+    Args:
+        env_indices: global indices of the environments.
+        seed: the run's seed.
+    """
+
+    spec: ClassVar[EnvironmentSpec]
+    terminates: ClassVar[bool] = True
+
+    def __init__(self, env_indices: range, seed: int) -> None:
+        self._indices = np.array(env_indices, np.uint64)
+        self._seed = np.array([seed], np.uint64)
+        self.reset()
+
+    def reset(self) -> np.ndarray:
+        """Goes back to the very beginning, the same each time. Returns: obs `[B, 1] float32`."""
+        self._elapsed = np.zeros(len(self._indices), np.int64)
+        self._total = np.zeros(len(self._indices), np.int64)
+        return self._observe()
+
+    def step(
+        self, action: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Takes one step of every environment; see `VectorEnvironment.step`."""
+        reward = self._reward(action)
+        self._elapsed += 1
+        final_obs = self._observe()
+        ended = self._elapsed >= self.spec.max_episode_steps
+        self._total += 1
+        self._elapsed[ended] = 0
+        never = np.zeros_like(ended)
+        terminated, truncated = (ended, never) if self.terminates else (never, ended)
+        next_obs = np.where(ended[:, None], self._observe(), final_obs)
+        return next_obs, final_obs, reward, terminated, truncated
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Returns the counts of steps `[B] int64`; all else follows from them and the seed."""
+        return {"elapsed": self._elapsed.copy(), "total": self._total.copy()}
+
+    def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """Goes on from `get_state()`. Returns: the current obs `[B, 1] float32`."""
+        self._elapsed, self._total = state["elapsed"].copy(), state["total"].copy()
+        return self._observe()
+
+    def close(self) -> None:
+        """Has nothing to let go of."""
+
+    def _observe(self) -> np.ndarray:
+        return np.ones((len(self._indices), 1), np.float32)
+
+    def _reward(self, action: np.ndarray) -> np.ndarray:
+        return np.ones(len(action), np.float32)
+
+
+class Constant(Probe):
+    """One step with reward 1: only the value of a constant is to be learnt."""
+
+    spec = _spec("probe:constant", 1, 1.0)
+
+
+class Bandit(Probe):
+    """The action has to follow the observation: only the policy is to be learnt."""
+
+    spec = _spec("probe:bandit", 1, 1.0)
+
+    def _observe(self) -> np.ndarray:
+        bit = _hash(self._seed, self._indices, self._total.astype(np.uint64)) >> np.uint64(63)
+        return (2.0 * bit[:, None] - 1.0).astype(np.float32)
+
+    def _reward(self, action: np.ndarray) -> np.ndarray:
+        wanted = self._observe()[:, 0] > 0
+        return np.where(np.asarray(action) == wanted, 1.0, -1.0).astype(np.float32)
+
+
+class Delay(Probe):
+    """Two steps with the reward at the end: discounting and bootstrapping are to be right."""
+
+    spec = _spec("probe:delay", 2, 1.0)
+
+    def _observe(self) -> np.ndarray:
+        return np.minimum(self._elapsed, 1).astype(np.float32)[:, None]
+
+    def _reward(self, action: np.ndarray) -> np.ndarray:
+        return (self._elapsed == 1).astype(np.float32)
+
+
+class Truncated(Probe):
+    """Ends only by the time limit: the value is 1 / (1 - gamma) if that is no end of the task."""
+
+    spec = _spec("probe:truncated", 10, 10.0)
+    terminates = False
+
+
+PROBES = {probe.spec.name: probe for probe in (Constant, Bandit, Delay, Truncated)}
+
+
+def _hash(*words: np.ndarray) -> np.ndarray:
+    """Mixes uint64 words into one (splitmix64; Steele, Lea and Flood, 2014); broadcasts."""
+    mixed = np.zeros(1, np.uint64)
+    for word in words:
+        mixed = (mixed ^ word) + np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed = mixed ^ (mixed >> np.uint64(31))
+    return mixed

@@ -1,0 +1,25 @@
+"""The mistakes a user can make, one class each; `msrl` prints them and exits with code 2."""
+
+
+class MsrlError(Exception):
+    """A mistake in what the user wrote or asked for; the message says how to put it right."""
+
+
+class ConfigError(MsrlError):
+    """A configuration value, key or file that cannot be used."""
+
+
+class ProgramError(MsrlError):
+    """A training loop that static analysis cannot read, or whose graph breaks a rule."""
+
+
+class PolicyError(MsrlError):
+    """A distribution policy that cannot serve an algorithm, an environment or a deployment."""
+
+
+class UnknownEnvironmentError(MsrlError):
+    """A name that no environment has."""
+
+
+class EnvironmentFailure(MsrlError):
+    """An environment that cannot be built, that raised, or that gave what it must not."""

@@ -1,0 +1,1 @@
+"""The fragmented dataflow graph: built from a program, checked, partitioned and rewritten."""

@@ -1,0 +1,88 @@
+"""The type of a distribution policy: where to cut the graph, how often to replicate each piece.
+
+A policy is a frozen value without control flow; its values live in `distribution/`.
+"""
+
+from dataclasses import dataclass
+
+from mindspore_rl.errors import PolicyError
+from mindspore_rl.graph.ir import COMPONENTS
+
+WORKERS = "workers"
+"""As many replicas as `--workers` says."""
+
+
+@dataclass(frozen=True)
+class FragmentRule:
+    """One kind of fragment.
+
+    Attributes:
+        name: shown in plans, errors and generated files.
+        components: of `ir.COMPONENTS`; everything else follows the data.
+        replicas: a number, or `WORKERS`.
+        split: the axis that replicas share, `env`; None for a single replica.
+        compiled: components that must have a graph implementation, so that they compile with
+            the rest.
+    """
+
+    name: str
+    components: tuple[str, ...]
+    replicas: int | str = 1
+    split: str | None = None
+    compiled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A boundary mark that may be cut, and the components between which it is expected."""
+
+    mark: str
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class DistributionPolicy:
+    """Where an algorithm runs.
+
+    Attributes:
+        name: for `--policy`.
+        summary: one line for people.
+        fragments: between them they hold every component once.
+        cuts: the marks that may be cut.
+        colocate: groups of fragments whose replicas share a device, one to one; with equal
+            numbers of replicas they become one fragment.
+    """
+
+    name: str
+    summary: str
+    fragments: tuple[FragmentRule, ...]
+    cuts: tuple[Cut, ...] = ()
+    colocate: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        held = [part for rule in self.fragments for part in rule.components]
+        if sorted(held) != sorted(COMPONENTS):
+            raise PolicyError(
+                f"policy {self.name}: its fragments hold {', '.join(held)}; expected each of "
+                f"{', '.join(COMPONENTS)} exactly once"
+            )
+        names = [rule.name for rule in self.fragments]
+        unknown = {n for group in self.colocate for n in group} - set(names)
+        if unknown or len(set(names)) != len(names):
+            raise PolicyError(f"policy {self.name}: fragments are {', '.join(names)}; "
+                              f"colocate names {', '.join(sorted(unknown)) or 'one twice'}")
+        for rule in self.fragments:
+            if rule.replicas != 1 and rule.split != "env":
+                raise PolicyError(f"policy {self.name}: fragment {rule.name} has several replicas "
+                                  f"and split={rule.split!r}, expected 'env'")
+        for cut in self.cuts:
+            if {cut.source, cut.target} - set(COMPONENTS):
+                raise PolicyError(f"policy {self.name}: cut {cut.mark!r} lies between "
+                                  f"{cut.source!r} and {cut.target!r}; components are "
+                                  f"{', '.join(COMPONENTS)}")
+
+    @property
+    def marks(self) -> frozenset[str]:
+        """The marks that may be cut."""
+        return frozenset(cut.mark for cut in self.cuts)

@@ -1,0 +1,49 @@
+"""Def-use edges of a program, loop-carried ones included, by reaching definitions."""
+
+from mindspore_rl.graph.ir import Branch, Item, Loop, Op
+
+INITIAL = "initial"
+Reaching = dict[str, frozenset[str]]
+Uses = dict[str, dict[str, frozenset[str]]]
+
+
+def definitions(body: tuple[Item, ...]) -> Uses:
+    """For each operation and branch, by name, the operations that define what it reads.
+
+    Effects (`$parameters`, ...) are ordinary variables here; `initial` stands for their value
+    before the program. Loops run at least once, so a definition inside one hides those before.
+
+    Returns: `{reader: {variable: {definer, ...}}}`.
+    """
+    uses: Uses = {}
+    _run(body, {}, uses)
+    return uses
+
+
+def _run(body: tuple[Item, ...], reaching: Reaching, uses: Uses) -> Reaching:
+    for item in body:
+        if isinstance(item, Op):
+            _read(item.name, item.reads, reaching, uses)
+            reaching = reaching | {name: frozenset({item.name}) for name in item.defines}
+        elif isinstance(item, Loop):
+            last = _run(item.body, reaching, uses)
+            reaching = _run(item.body, _join(reaching, last), uses)
+        else:
+            assert isinstance(item, Branch)
+            _read(item.name, item.reads, reaching, uses)
+            taken = _run(item.body, reaching, uses)
+            reaching = _join(taken, _run(item.orelse, reaching, uses))
+    return reaching
+
+
+def _read(name: str, reads: tuple[str, ...], reaching: Reaching, uses: Uses) -> None:
+    found = uses.setdefault(name, {})
+    for variable in reads:
+        definers = reaching.get(variable, frozenset({INITIAL}))
+        found[variable] = found.get(variable, frozenset()) | definers
+
+
+def _join(left: Reaching, right: Reaching) -> Reaching:
+    both = left.keys() | right.keys()
+    initial = frozenset({INITIAL})
+    return {name: left.get(name, initial) | right.get(name, initial) for name in both}

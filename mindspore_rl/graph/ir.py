@@ -1,0 +1,181 @@
+"""The fragmented dataflow graph: operations in a loop tree, their values and the edges between.
+
+The program keeps its loops: a `Program` is a tree of `Loop` and `Branch` whose leaves are `Op`.
+Edges are not stored; `flow.definitions` derives them (and the loop-carried ones) from the tree.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+PARAMETERS = "$parameters"
+ENVIRONMENT = "$environment"
+REPLAY = "$replay"
+EFFECTS = (PARAMETERS, ENVIRONMENT, REPLAY)
+
+COMPONENT_OF_KIND = {
+    "env_reset": "environment",
+    "env_step": "environment",
+    "agent_act": "actor",
+    "replay_insert": "replay",
+    "replay_sample": "replay",
+    "gradient": "gradient",
+    "update": "update",
+}
+COMPONENTS = ("environment", "actor", "replay", "gradient", "update")
+REDUCTIONS = ("mean", "sum", "max", "min")
+ENV_STEP_OUTPUTS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
+
+
+@dataclass(frozen=True)
+class Where:
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.text.strip()}"
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation of the training loop.
+
+    Attributes:
+        name: unique and readable, `env_step#1`.
+        kind: a call of `msrl`, or `glue` (any other expression), `copy` (a plain name), `index`
+            (a row of a table), `noise`, `permutations`, `minibatch`; after partitioning also
+            `send`, `receive`, `stack`, `unstack`, `all_reduce`, `record`.
+        targets: the variables that it defines.
+        args: Python expressions over variables.
+        reads: variables and effects that it uses.
+        writes: effects that it changes.
+        mark: the boundary's name (`boundary` only).
+        attrs: whatever else the kind needs, as pairs.
+    """
+
+    name: str
+    kind: str
+    targets: tuple[str, ...]
+    args: tuple[str, ...]
+    reads: tuple[str, ...]
+    where: Where
+    writes: tuple[str, ...] = ()
+    mark: str = ""
+    attrs: tuple[tuple[str, object], ...] = ()
+
+    @property
+    def component(self) -> str:
+        """The component it belongs to, or `glue`."""
+        return COMPONENT_OF_KIND.get(self.kind, "glue")
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """Variables and effects that it defines."""
+        return self.targets + self.writes
+
+    def attr(self, key: str) -> object:
+        """The attribute `key`; KeyError if this kind has none."""
+        return dict(self.attrs)[key]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop with a static count; `iterations` has none."""
+
+    name: str
+    kind: str
+    index: str
+    count: int | None
+    body: tuple["Item", ...]
+    where: Where
+
+
+@dataclass(frozen=True)
+class Branch:
+    """An `if` on a whole value."""
+
+    name: str
+    test: str
+    reads: tuple[str, ...]
+    body: tuple["Item", ...]
+    orelse: tuple["Item", ...]
+    where: Where
+
+
+Item = Op | Loop | Branch
+
+
+@dataclass(frozen=True)
+class Value:
+    """What is known of a variable; a tuple's parts are in `parts`.
+
+    Attributes:
+        shape: with all environments, e.g. `(128, 8, 4)`; `()` for a scalar or a tuple.
+        axis: the axis along which environments lie, or None for a whole value.
+        per_env: entries of that axis for one environment (minibatches hold several).
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    axis: int | None = None
+    per_env: int = 1
+    parts: tuple["Value", ...] = ()
+
+    @property
+    def leaves(self) -> tuple["Value", ...]:
+        """The arrays in it, in order."""
+        if not self.parts:
+            return (self,)
+        return tuple(leaf for part in self.parts for leaf in part.leaves)
+
+    @property
+    def split(self) -> bool:
+        """Whether environments lie along an axis of it."""
+        return any(leaf.axis is not None for leaf in self.leaves)
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of all its arrays."""
+        width = {"bool": 1, "float64": 8, "int64": 8}
+        return sum(leaf.size * width.get(leaf.dtype, 4) for leaf in self.leaves)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A training loop as a graph.
+
+    Attributes:
+        imports: global names that expressions use, with the modules that hold them.
+        locals: variables of `train` and the names they have in its source.
+        values: what is known of each variable, after `infer`.
+        row_dependent: operations whose rows were seen to depend on other rows, with the evidence.
+    """
+
+    algorithm: str
+    body: tuple[Item, ...]
+    imports: tuple[tuple[str, str], ...] = ()
+    locals: tuple[tuple[str, str], ...] = ()
+    values: dict[str, Value] = field(default_factory=dict)
+    row_dependent: dict[str, str] = field(default_factory=dict)
+
+
+def walk(items: tuple[Item, ...], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Op, tuple]]:
+    """Every operation in program order with the loops around it, outermost first."""
+    for item in items:
+        if isinstance(item, Op):
+            yield item, loops
+        elif isinstance(item, Loop):
+            yield from walk(item.body, (*loops, item))
+        else:
+            yield from walk(item.body, loops)
+            yield from walk(item.orelse, loops)

@@ -1,0 +1,386 @@
+"""Partition: which fragment runs which operation, and which values must cross between fragments.
+
+Components are placed by the policy. Everything else (`glue`) is computed wherever a fragment needs
+it, as long as that takes it no further than a mark the policy may cut; there the value becomes a
+message. This is endpoint projection: each fragment's demand is followed backwards through the
+definitions that reach it.
+"""
+
+from dataclasses import dataclass, replace
+
+from mindspore_rl.errors import PolicyError
+from mindspore_rl.graph.distribution_policy import WORKERS, DistributionPolicy, FragmentRule
+from mindspore_rl.graph.flow import INITIAL, definitions
+from mindspore_rl.graph.ir import (
+    EFFECTS,
+    PARAMETERS,
+    REDUCTIONS,
+    Branch,
+    Item,
+    Loop,
+    Op,
+    Program,
+    walk,
+)
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A fragment of the graph and the environments of each of its replicas."""
+
+    name: str
+    components: tuple[str, ...]
+    shares: tuple[range, ...]
+    ops: frozenset[str] = frozenset()
+    compiled: tuple[str, ...] = ()
+
+    @property
+    def replicas(self) -> int:
+        """How many processes run it."""
+        return len(self.shares)
+
+
+@dataclass(frozen=True)
+class Message:
+    """Values that one fragment sends to another.
+
+    Attributes:
+        name: the boundary's site, `boundary:transition#1`, and the two fragments.
+        variables: what is sent, `$parameters` for those of the actor.
+        site: names of the operations that define it, in order.
+        uses: names of the operations of the target that need it.
+        after: the item after which it is sent.
+        stacked: loops out of which it was moved, outermost first; one message holds their turns.
+    """
+
+    name: str
+    mark: str
+    source: str
+    target: str
+    variables: tuple[str, ...]
+    site: tuple[str, ...]
+    uses: tuple[str, ...]
+    after: str = ""
+    stacked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A program cut into fragments.
+
+    Attributes:
+        reduced: operations whose result is summed over the replicas of a fragment that runs
+            them: `{(fragment, op)}`.
+    """
+
+    program: Program
+    policy: DistributionPolicy
+    fragments: tuple[Fragment, ...]
+    messages: tuple[Message, ...]
+    reduced: frozenset[tuple[str, str]] = frozenset()
+
+    def fragment(self, name: str) -> Fragment:
+        """The fragment of that name."""
+        return next(f for f in self.fragments if f.name == name)
+
+
+def shares(num_envs: int, replicas: int) -> tuple[range, ...]:
+    """Consecutive shares of the environments, as even as possible: 8 on 3 is 3, 3, 2."""
+    small, extra = divmod(num_envs, replicas)
+    bounds = [0]
+    for replica in range(replicas):
+        bounds.append(bounds[-1] + small + (replica < extra))
+    return tuple(range(a, b) for a, b in zip(bounds, bounds[1:], strict=False))
+
+
+def partition(program: Program, policy: DistributionPolicy, workers: int, num_envs: int
+              ) -> Partition:
+    """Cuts a program by a policy.
+
+    Raises:
+        PolicyError: a value would cross where no mark permits it, a mark that the policy cuts is
+            missing, or there are more replicas than environments.
+    """
+    placed = _fragments(policy, workers, num_envs)
+    demand = _Demand(program, policy, placed)
+    demand.run()
+    result = Partition(
+        program, policy,
+        tuple(replace(f, ops=frozenset(demand.ops[f.name])) for f in placed),
+        demand.messages(),
+    )
+    _check_marks(result)
+    return result
+
+
+def _fragments(policy: DistributionPolicy, workers: int, num_envs: int) -> tuple[Fragment, ...]:
+    """The policy's fragments with their replicas; those that share devices one to one are fused."""
+    if workers < 1:
+        raise PolicyError(f"workers is {workers}, expected at least 1")
+
+    def count(rule: FragmentRule) -> int:
+        return workers if rule.replicas == WORKERS else int(rule.replicas)
+
+    fused: list[list[FragmentRule]] = []
+    for rule in policy.fragments:
+        group = next((g for g in policy.colocate if rule.name in g), ())
+        home = next((f for f in fused if f[0].name in group and count(f[0]) == count(rule)), None)
+        if home is None:
+            fused.append([rule])
+        else:
+            home.append(rule)
+    result = []
+    for rules in fused:
+        replicas = count(rules[0])
+        if replicas > num_envs:
+            raise PolicyError(
+                f"policy {policy.name} with {workers} workers has {replicas} replicas of "
+                f"{rules[0].name} for {num_envs} environments: ask for at most {num_envs} workers "
+                f"or for num_envs={replicas}"
+            )
+        result.append(Fragment(
+            "+".join(rule.name for rule in rules),
+            tuple(part for rule in rules for part in rule.components),
+            shares(num_envs, replicas),
+            compiled=tuple(part for rule in rules for part in rule.compiled),
+        ))
+    return tuple(result)
+
+
+class _Demand:
+    """Follows what each fragment needs back to where it is defined."""
+
+    def __init__(self, program: Program, policy: DistributionPolicy,
+                 fragments: tuple[Fragment, ...]) -> None:
+        self.program, self.policy, self.fragments = program, policy, fragments
+        self.uses = definitions(program.body)
+        self.op = {op.name: op for op, _ in walk(program.body)}
+        self.loops = {op.name: loops for op, loops in walk(program.body)}
+        self.branches = _branches(program.body)
+        self.home = {part: f.name for f in fragments for part in f.components}
+        self.ops: dict[str, set[str]] = {f.name: set() for f in fragments}
+        self.crossing: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+        self.origins: dict[str, frozenset[str]] = {}
+
+    def run(self) -> None:
+        """Places every component, then everything that it needs."""
+        self._find_origins()
+        for name, op in self.op.items():
+            if op.component != "glue":
+                self._place(self.home[op.component], name)
+            elif op.kind == "report":
+                homes = sorted(self._origins_of(op))
+                learner = self.home["gradient"]
+                self._place(learner if learner in homes or not homes else homes[0], name)
+
+    def _place(self, fragment: str, name: str) -> None:
+        if name in self.ops[fragment]:
+            return
+        self.ops[fragment].add(name)
+        readers = [self.op[name], *self.branches[name]]
+        for reader in readers:
+            for variable, definers in sorted(self.uses[reader.name].items()):
+                for definer in sorted(definers - {INITIAL}):
+                    if variable not in EFFECTS or variable == PARAMETERS:
+                        self._need(fragment, name, variable, definer)
+
+    def _need(self, fragment: str, reader: str, variable: str, definer: str) -> None:
+        op = self.op.get(definer)
+        if op is None:
+            return
+        if op.component != "glue":
+            owner = self.home[op.component]
+            if owner == fragment:
+                return
+            if variable == PARAMETERS and "parameters" in self.policy.marks:
+                self._cross(owner, fragment, op, variable, reader, "parameters")
+                return
+            self._refuse(owner, fragment, reader, variable, op)
+        if op.kind == "boundary" and op.mark in self.policy.marks:
+            sources = self._origins_of(op) - {fragment}
+            if sources:
+                expected = [self.home[c.source] for c in self.policy.cuts if c.mark == op.mark]
+                source = next((s for s in expected if s in sources), sorted(sources)[0])
+                self._place(source, definer)
+                self._cross(source, fragment, op, variable, reader, op.mark)
+                return
+        self._place(fragment, definer)
+
+    def _cross(self, source: str, target: str, op: Op, variable: str, reader: str,
+               mark: str) -> None:
+        site = str(op.attr("site")) if op.kind == "boundary" else f"{mark}:{op.name}"
+        found = self.crossing.setdefault((site, source, target), {"mark": [mark]})
+        for key, value in (("variables", variable), ("site", op.name), ("uses", reader)):
+            if value not in found.setdefault(key, []):
+                found[key].append(value)
+
+    def _refuse(self, owner: str, fragment: str, reader: str, variable: str, op: Op) -> None:
+        use = self.op[reader]
+        cuts = [c for c in self.policy.cuts
+                if self.home[c.source] == owner and self.home[c.target] == fragment]
+        marks = " or ".join(f'"{c.mark}"' for c in cuts) or "(this policy permits none here)"
+        name = "the updated parameters" if variable == PARAMETERS else f"`{variable}`"
+        raise PolicyError(
+            f"policy {self.policy.name} cuts between {owner} and {fragment}, and {name} would "
+            f"cross unmarked from\n  {op.where}\nto\n  {use.where}\n"
+            f"pass it through msrl.boundary with mark {marks}"
+        )
+
+    # ---- where values come from ------------------------------------------------------------
+
+    def _find_origins(self) -> None:
+        """Fragments whose components a value is computed from, through glue and marks."""
+        self.origins = {name: frozenset() for name in self.op}
+        changed = True
+        while changed:
+            changed = False
+            for name, op in self.op.items():
+                found = self.origins[name] | (
+                    frozenset({self.home[op.component]}) if op.component != "glue"
+                    else self._origins_of(op))
+                changed |= found != self.origins[name]
+                self.origins[name] = found
+
+    def _origins_of(self, op: Op) -> frozenset[str]:
+        found: frozenset[str] = frozenset()
+        for variable, definers in self.uses[op.name].items():
+            if variable not in EFFECTS:
+                found |= frozenset().union(*(self.origins.get(d, frozenset()) for d in definers))
+        return found
+
+    # ---- messages --------------------------------------------------------------------------
+
+    def messages(self) -> tuple[Message, ...]:
+        """One message for each site, source and target, moved out of loops where possible."""
+        order = list(self.op)
+        drafts = []
+        for (site, source, target), found in self.crossing.items():
+            ops = tuple(sorted(found["site"], key=order.index))
+            variables = tuple(v for name in ops for v in self.op[name].defines
+                              if v in found["variables"])
+            drafts.append(Message(
+                f"{site} {source}->{target}", found["mark"][0], source, target, variables, ops,
+                tuple(sorted(found["uses"], key=order.index))))
+        drafts.sort(key=lambda m: order.index(m.site[-1]))
+        return tuple(self._positioned(message, drafts) for message in drafts)
+
+    def _positioned(self, message: Message, all_messages: list[Message]) -> Message:
+        defined_in = self.loops[message.site[-1]]
+        common = max((_common(defined_in, self.loops[use]) for use in message.uses), key=len)
+        stacked: list[Loop] = []
+        while common and common[-1].kind != "iterations" and not self._reaches(
+                message.target, message.source, common[-1], all_messages):
+            stacked.insert(0, common[-1])
+            common = common[:-1]
+        deeper = defined_in[len(common):]
+        after = deeper[0].name if deeper else message.site[-1]
+        return replace(message, after=after, stacked=tuple(loop.name for loop in stacked))
+
+    def _reaches(self, start: str, goal: str, loop: Loop, messages: list[Message]) -> bool:
+        """Whether `start` sends to `goal`, perhaps through others, inside one turn of a loop."""
+        inside = {name for name, loops in self.loops.items() if loop in loops}
+        edges = {(m.source, m.target) for m in messages
+                 if m.site[-1] in inside and any(use in inside for use in m.uses)}
+        reached, frontier = {start}, [start]
+        while frontier:
+            here = frontier.pop()
+            for source, target in edges:
+                if source == here and target not in reached:
+                    reached.add(target)
+                    frontier.append(target)
+        return goal in reached
+
+
+def _common(left: tuple[Loop, ...], right: tuple[Loop, ...]) -> tuple[Loop, ...]:
+    shared = []
+    for a, b in zip(left, right, strict=False):
+        if a.name != b.name:
+            break
+        shared.append(a)
+    return tuple(shared)
+
+
+def _branches(items: tuple[Item, ...], around: tuple[Branch, ...] = ()) -> dict[str, tuple]:
+    found: dict[str, tuple] = {}
+    for item in items:
+        if isinstance(item, Op):
+            found[item.name] = around
+        elif isinstance(item, Loop):
+            found |= _branches(item.body, around)
+        else:
+            found |= _branches(item.body + item.orelse, (*around, item))
+    return found
+
+
+def _check_marks(result: Partition) -> None:
+    """Every mark that the policy cuts must be there, even where this plan happens to fuse it."""
+    ops = [op for op, _ in walk(result.program.body)]
+    marks = {op.mark for op in ops} | {"parameters"}
+    for cut in result.policy.cuts:
+        users = [op for op in ops if op.component == cut.target]
+        makers = [op for op in ops if op.component == cut.source]
+        if cut.mark not in marks and users and makers:
+            raise PolicyError(
+                f"policy {result.policy.name} cuts at the mark {cut.mark!r} between {cut.source} "
+                f"and {cut.target}, and {result.program.algorithm} has no such mark: write "
+                f"msrl.boundary({cut.mark!r}, ...) around what reaches\n  {users[0].where}"
+            )
+
+
+def reduce_partials(result: Partition) -> Partition:
+    """Finds the values that are shares of a sum on replicated fragments, and reduces them.
+
+    Raises:
+        PolicyError: a share is used before its mark, rows of different replicas would mix, or an
+            update would get a different value on each replica.
+    """
+    program = result.program
+    uses = definitions(program.body)
+    op_of = {op.name: op for op, _ in walk(program.body)}
+    reduced = set()
+    for fragment in result.fragments:
+        if fragment.replicas == 1:
+            continue
+        for name in sorted(fragment.ops):
+            op = op_of[name]
+            inputs = [v for v in op.reads if not v.startswith("$")]
+            split = [v for v in inputs if v in program.values and program.values[v].split]
+            partial = [v for v in inputs for d in uses[name][v]
+                       if d in op_of and op_of[d].kind == "gradient"]
+            if op.kind == "boundary" and partial:
+                if op.mark in result.policy.marks:
+                    reduced.add((fragment.name, name))
+                    continue
+                raise PolicyError(
+                    f"policy {result.policy.name} splits the batch over {fragment.replicas} "
+                    f"replicas of {fragment.name} and does not permit a cut at {op.mark!r}, where "
+                    f"shares of the gradient are summed up\n  {op.where}")
+            if partial:
+                raise PolicyError(
+                    f"`{partial[0]}` is one share of a sum on {fragment.replicas} replicas of "
+                    f"{fragment.name}, and is used before its mark (clip and apply gradients "
+                    f'after msrl.boundary("gradient", ...))\n  {op.where}')
+            if op.kind in REDUCTIONS and split:
+                reduced.add((fragment.name, name))
+            if op.name in program.row_dependent and split:
+                raise PolicyError(
+                    f"policy {result.policy.name} splits environments over {fragment.replicas} "
+                    f"replicas of {fragment.name}, but {program.row_dependent[name]}\n  {op.where}"
+                    "\ntake statistics of the batch with msrl.mean, msrl.sum, msrl.max or msrl.min")
+            if op.kind == "update" and split:
+                raise PolicyError(
+                    f"`{split[0]}` differs between the replicas of {fragment.name}, and "
+                    f"msrl.update would make their parameters differ\n  {op.where}")
+            if op.kind == "report" and split:
+                raise PolicyError(f"`{split[0]}` is not a scalar; take msrl.mean() of it\n"
+                                  f"  {op.where}")
+    for name, branch in _split_branches(program):
+        raise PolicyError(f"`{name}` differs between environments, and `if` needs one value for "
+                          f"all: use ops.where\n  {branch.where}")
+    return replace(result, reduced=frozenset(reduced))
+
+
+def _split_branches(program: Program) -> list[tuple[str, Branch]]:
+    branches = {b.name: b for around in _branches(program.body).values() for b in around}
+    return [(v, b) for b in branches.values() for v in b.reads
+            if v in program.values and program.values[v].split]

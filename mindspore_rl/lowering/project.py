@@ -1,0 +1,225 @@
+"""Projection: the training loop as one fragment sees it.
+
+Loops are kept where the fragment has an operation inside, foreign operations are dropped, and cut
+edges become `send`, `receive`, `stack` and `unstack`; shares of sums get their `all_reduce`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from mindspore_rl.graph.ir import ENVIRONMENT, PARAMETERS, Branch, Item, Loop, Op, Value, walk
+from mindspore_rl.graph.partition import Fragment, Message, Partition
+
+STATE = "env_state"
+"""The variable that holds an in-graph environment's state."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """One fragment's program.
+
+    Attributes:
+        values: the graph's values and those of the buffers that projection adds.
+    """
+
+    fragment: Fragment
+    body: tuple[Item, ...]
+    values: dict[str, Value]
+
+
+def project(partition: Partition, name: str, in_graph: bool, record: tuple[str, ...] = ()
+            ) -> Projection:
+    """Projects the program on one fragment.
+
+    Args:
+        partition: the cut program.
+        name: the fragment.
+        in_graph: whether the environment is a graph of its own.
+        record: boundary marks whose values are kept for inspection.
+    """
+    projector = _Projector(partition, partition.fragment(name), in_graph, record)
+    body = tuple(projector.items(partition.program.body, ()))
+    return Projection(partition.fragment(name), body, projector.values)
+
+
+class _Projector:
+    def __init__(self, partition: Partition, fragment: Fragment, in_graph: bool,
+                 record: tuple[str, ...]) -> None:
+        self.partition, self.fragment, self.in_graph = partition, fragment, in_graph
+        self.record = record
+        self.values = dict(partition.program.values)
+        self.outgoing = [m for m in partition.messages if m.source == fragment.name]
+        self.incoming = [m for m in partition.messages if m.target == fragment.name]
+        self.loop = {loop.name: loop for _, loops in walk(partition.program.body)
+                     for loop in loops}
+        self.recorded: list[Op] = []
+        self.last_of_site: dict[str, str] = {}
+        for op, _ in walk(partition.program.body):
+            if op.kind == "boundary" and op.name in fragment.ops:
+                self.last_of_site[str(op.attr("site"))] = op.name
+
+    def items(self, items: tuple[Item, ...], loops: tuple[Loop, ...]) -> Iterator[Item]:
+        """The items of a body that this fragment has, with its communication."""
+        for item in items:
+            for message in self.incoming:
+                if message.stacked and message.stacked[0] == item.name:
+                    yield self._receive(message, item)
+            if isinstance(item, Op):
+                yield from self._op(item, loops)
+            elif isinstance(item, Loop):
+                body = tuple(self.items(item.body, (*loops, item)))
+                if item.kind == "iterations":
+                    body = (*body, *self.recorded)
+                if body:
+                    yield _extend(replace(item, body=body))
+            else:
+                assert isinstance(item, Branch)
+                body = tuple(self.items(item.body, loops))
+                orelse = tuple(self.items(item.orelse, loops))
+                if body or orelse:
+                    yield replace(item, body=body or (), orelse=orelse)
+            yield from self._after(item, loops)
+
+    def _after(self, item: Item, loops: tuple[Loop, ...]) -> Iterator[Item]:
+        for message in self.outgoing:
+            if message.after == item.name:
+                names = message.variables
+                if message.stacked:
+                    names = tuple(f"{name}_stack" for name in names)
+                yield self._message_op("send", message, item, reads=names)
+        for message in self.incoming:
+            if message.after == item.name and not message.stacked:
+                yield self._receive(message, item)
+
+    def _receive(self, message: Message, item: Item) -> Op:
+        targets = tuple(v for v in message.variables if v != PARAMETERS)
+        if message.stacked:
+            targets = tuple(self._buffer(v, self._rows(message)) for v in targets)
+        writes = (PARAMETERS,) if PARAMETERS in message.variables else ()
+        return self._message_op("receive", message, item, targets=targets, writes=writes)
+
+    def _message_op(self, kind: str, message: Message, item: Item, **rest) -> Op:
+        return Op(f"{kind}:{message.name}", kind, rest.pop("targets", ()), (),
+                  rest.pop("reads", ()), item.where, attrs=(("message", message.name),), **rest)
+
+    def _rows(self, message: Message) -> int:
+        rows = 1
+        for name in message.stacked:
+            rows *= self.loop[name].count or 1
+        return rows
+
+    def _buffer(self, variable: str, rows: int) -> str:
+        value = self.values[variable]
+        axis = None if value.axis is None else value.axis + 1
+        name = f"{variable}_stack"
+        self.values[name] = replace(value, shape=(rows, *value.shape), axis=axis)
+        return name
+
+    # ---- one operation ---------------------------------------------------------------------
+
+    def _op(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
+        if op.name in self.fragment.ops and not self._is_nothing(op):
+            yield from self._own(op, loops)
+        for message in self.outgoing:
+            if message.stacked and message.site[-1] == op.name:
+                yield from self._stack(message, op, loops)
+        for message in self.incoming:
+            if message.stacked and message.site[-1] == op.name:
+                index, reads = _stack_index(message.stacked, loops)
+                for name in message.variables:
+                    yield Op(f"unstack:{name}", "unstack", (name,), (f"{name}_stack", index),
+                             (f"{name}_stack", *reads), op.where)
+
+    def _own(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
+        nothing = {v for v in op.reads if v in self.values and self.values[v].dtype == "none"}
+        if nothing:
+            op = replace(op, args=tuple(a for a in op.args if a not in nothing),
+                         reads=tuple(r for r in op.reads if r not in nothing))
+        if op.component == "environment" and self.in_graph:
+            inner = tuple(r for r in op.reads if r != ENVIRONMENT)
+            before = (STATE,) if op.kind == "env_step" else ()
+            op = replace(op, targets=(STATE, *op.targets), writes=(), reads=(*inner, *before))
+        reduced = (self.fragment.name, op.name) in self.partition.reduced
+        if op.kind != "boundary":
+            yield op
+            if reduced:
+                kind = op.kind if op.kind in ("max", "min") else "sum"
+                yield Op(f"all_reduce:{op.name}", "all_reduce", op.targets, (), op.targets,
+                         op.where, attrs=(("reduction", kind),))
+            return
+        yield replace(op, kind="copy")
+        site = op.attr("site")
+        if self.last_of_site[str(site)] != op.name:
+            return
+        members = [o for o, _ in walk(self.partition.program.body)
+                   if o.kind == "boundary" and o.attr("site") == site
+                   and o.name in self.fragment.ops]
+        if reduced:
+            summed = tuple(t for o in members for t in o.targets
+                           if (self.fragment.name, o.name) in self.partition.reduced)
+            yield Op(f"all_reduce:{site}", "all_reduce", summed, (), summed, op.where,
+                     attrs=(("reduction", "sum"),))
+        if op.mark in self.record:
+            for member in members:
+                yield from self._record(member, loops)
+
+    def _stack(self, message: Message, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
+        index, reads = _stack_index(message.stacked, loops)
+        rows = self._rows(message)
+        for name in message.variables:
+            buffer = self._buffer(name, rows)
+            yield Op(f"stack:{name}", "stack", (buffer,), (index, name), (name, *reads),
+                     op.where, attrs=(("rows", rows),))
+
+    def _record(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
+        """Keeps a mark's values of all turns, to be handed out at the end of the iteration."""
+        (name,) = op.targets
+        value = self.values[name]
+        if value.parts:
+            flat = f"{name}_flat"
+            size = sum(leaf.size for leaf in value.leaves)
+            self.values[flat] = Value((size,), "float32")
+            yield Op(f"flatten:{name}", "flatten", (flat,), (name,), (name,), op.where)
+            name = flat
+        inner = tuple(loop.name for loop in loops if loop.kind != "iterations")
+        if not any(loop.kind == "iterations" for loop in loops):
+            return
+        index, reads = _stack_index(inner, loops)
+        rows = 1
+        for loop in inner:
+            rows *= self.loop[loop].count or 1
+        buffer = self._buffer(name, rows)
+        yield Op(f"stack:{op.name}", "stack", (buffer,), (index, name), (name, *reads),
+                 op.where, attrs=(("rows", rows),))
+        axis = self.values[buffer].axis
+        self.recorded.append(Op(f"record:{op.name}", "record", (), (buffer,), (buffer,), op.where,
+                                attrs=(("mark", op.mark), ("axis", axis))))
+
+    def _is_nothing(self, op: Op) -> bool:
+        return op.kind in ("noise", "index") and self.values[op.targets[0]].dtype == "none"
+
+
+def _stack_index(names: tuple[str, ...], loops: tuple[Loop, ...]) -> tuple[str, tuple[str, ...]]:
+    chosen = [loop for loop in loops if loop.name in names]
+    text = "0"
+    for position, loop in enumerate(chosen):
+        text = loop.index if position == 0 else f"({text}) * {loop.count} + {loop.index}"
+    return text, tuple(loop.index for loop in chosen)
+
+
+def _extend(loop: Loop) -> Item:
+    """A loop that only moves received rows into the replay buffer becomes one operation."""
+    *unstacks, insert = loop.body
+    if not isinstance(insert, Op) or insert.kind != "replay_insert" or not all(
+        isinstance(op, Op) and op.kind == "unstack" for op in unstacks
+    ):
+        return loop
+    stack_of = {op.targets[0]: op.args[0] for op in unstacks}
+    if set(insert.args) - set(stack_of) or insert.attr("rows") != loop.count:
+        return loop
+    stacks = tuple(stack_of[arg] for arg in insert.args)
+    start = str(insert.attr("index")).removesuffix(loop.index).removesuffix(" + ") or "0"
+    if not start.isdecimal():
+        return loop
+    return Op(f"{insert.name}:all", "replay_extend", (), stacks, (*stacks, *insert.writes),
+              insert.where, writes=insert.writes, attrs=(("start", start),))

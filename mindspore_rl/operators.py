@@ -1,0 +1,96 @@
+"""Operators that generated cells call and that plain Python runs unchanged."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mindspore import ParameterTuple, Tensor, nn, ops, value_and_grad
+
+
+def gradient_function(loss: Callable, network: nn.Cell, count: int) -> Callable:
+    """The gradient of (sum of per-sample losses) / count: one share of the mean's gradient.
+
+    Args:
+        loss: returns `[n]`, or a tuple of `[n]` whose first entry is differentiated.
+        network: the cell by whose trainable parameters is differentiated.
+        count: samples on all workers together.
+
+    Returns: a function of the loss's arguments that gives `(grads, means)`, both shares of sums.
+    """
+    scale = 1.0 / count
+
+    def mean_loss(*args):
+        out = loss(*args)
+        terms = out if isinstance(out, tuple) else (out,)
+        means = tuple([term.sum() * scale for term in terms])
+        return means[0], means
+
+    differentiate = value_and_grad(
+        mean_loss, None, ParameterTuple(network.trainable_params()), has_aux=True
+    )
+
+    def gradient(*args):
+        (_, means), grads = differentiate(*args)
+        return grads, means
+
+    return gradient
+
+
+def reduced_count(shape: tuple[int, ...], keep: int) -> int:
+    """Number of samples that `reduce_samples` takes together."""
+    count = 1
+    for extent in shape[: len(shape) - keep]:
+        count *= extent
+    return count
+
+
+def reduce_samples(kind: str, value: Tensor, keep: int, count: int) -> Tensor:
+    """One share of a reduction over all but the last `keep` axes.
+
+    Args:
+        kind: `mean` (the sum over `count`), `sum`, `max` or `min`.
+        value: any float array.
+        keep: trailing axes that stay.
+        count: samples on all workers together (`mean` only).
+    """
+    axes = tuple(range(value.ndim - keep))
+    if kind == "max":
+        return ops.amax(value, axes)
+    if kind == "min":
+        return ops.amin(value, axes)
+    total = value.sum(axes)
+    return total * (1.0 / count) if kind == "mean" else total
+
+
+def flatten(leaves: tuple) -> Tensor:
+    """One flat bucket of several arrays, so that a collective is one call."""
+    return ops.concat(tuple([leaf.reshape(-1) for leaf in leaves]))
+
+
+def minibatch_rows(permutation: Tensor, number: Tensor, count: int) -> Tensor:
+    """Positions in a flattened `[T * B]` batch of minibatch `number` of `count`.
+
+    Args:
+        permutation: `[T, B]` int32 from `flat_permutations`.
+
+    Returns: `[T / count * B]` int32, time-major.
+    """
+    return ops.gather(permutation.reshape((count, -1)), number, 0)
+
+
+def take_rows(value: Tensor, rows: Tensor) -> Tensor:
+    """`value` `[T, B, ...]` at positions of the flattened batch, `[n, ...]`."""
+    flat = value.reshape((value.shape[0] * value.shape[1], *value.shape[2:]))
+    return ops.gather(flat, rows, 0)
+
+
+def to_array(value: Any) -> np.ndarray:
+    """A NumPy copy of a tensor, an array or a number."""
+    return np.array(value.asnumpy() if isinstance(value, Tensor) else value)
+
+
+def leaves(value: Any) -> list[Any]:
+    """The arrays in nested tuples."""
+    if isinstance(value, (tuple, list)):
+        return [leaf for part in value for leaf in leaves(part)]
+    return [value]

@@ -1,0 +1,1 @@
+"""Replay tables: storing, selecting and collecting records."""

@@ -1,0 +1,142 @@
+"""Distributions over actions, from a network's outputs and noise that the caller supplies.
+
+The noise comes from ``random.uniform`` for all steps of a rollout at once: sampling itself holds no
+state, so the same (seed, environment, step) gives the same action wherever the step runs.
+"""
+
+import math
+
+from mindspore import Tensor, ops
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+
+
+def _inverse_cdf(probs: Tensor, noise: Tensor) -> Tensor:
+    """Return the first index whose cumulative probability exceeds noise * total: [...] int32."""
+    cdf = ops.cumsum(probs, -1)
+    # The total of float32 probabilities is not exactly 1, and a uniform may lie above it. noise <=
+    # 1 - 2^-24 makes noise * total < total in float32 also after rounding: no index past the end,
+    # and none of probability zero.
+    threshold = noise * ops.narrow(cdf, cdf.ndim - 1, cdf.shape[-1] - 1, 1)
+    return ops.reshape(ops.searchsorted(cdf, threshold, out_int32=True, right=True), cdf.shape[:-1])
+
+
+def _pick(table: Tensor, action: Tensor) -> Tensor:
+    """Return table[..., action]; a gather is cheaper than a one-hot product and exact."""
+    return ops.squeeze(ops.gather_elements(table, -1, ops.expand_dims(action, -1)), -1)
+
+
+def categorical_sample(logits: Tensor, noise: Tensor) -> Tensor:
+    """Sample by the inverse distribution function, one uniform an action.
+
+    Args:
+        logits: [..., n] float32, unnormalised log-probabilities; forbid an action by a large
+            negative number such as -1e9 (an infinity would make the entropy NaN).
+        noise: [..., 1] float32, uniform in [0, 1) with at most 24 bits, as ``random.uniform`` gives
+            it.
+
+    Returns:
+        action: [...] int32, in 0..n-1.
+    """
+    return _inverse_cdf(ops.softmax(logits, -1), noise)
+
+
+def categorical_sample_with_log_prob(logits: Tensor, noise: Tensor) -> tuple:
+    """Sample, and give the sample's log-probability from the same normalisation.
+
+    Args:
+        logits: [..., n] float32, unnormalised log-probabilities.
+        noise: [..., 1] float32, uniform in [0, 1) with at most 24 bits.
+
+    Returns:
+        (action, log_prob): [...] int32 and [...] float32.
+    """
+    log_probs = ops.log_softmax(logits, -1)
+    action = _inverse_cdf(ops.exp(log_probs), noise)
+    return action, _pick(log_probs, action)
+
+
+def categorical_log_prob(logits: Tensor, action: Tensor) -> Tensor:
+    """Return the log-probability of an action.
+
+    Args:
+        logits: [..., n] float32, unnormalised log-probabilities; the gradient flows through them.
+        action: [...] int32, in 0..n-1.
+
+    Returns:
+        log_prob: [...] float32, nats.
+    """
+    return _pick(ops.log_softmax(logits, -1), action)
+
+
+def categorical_entropy(logits: Tensor) -> Tensor:
+    """Return the entropy ``-sum_i p_i log p_i``.
+
+    Args:
+        logits: [..., n] float32, unnormalised log-probabilities; the gradient flows through them.
+
+    Returns:
+        entropy: [...] float32, nats.
+    """
+    log_probs = ops.log_softmax(logits, -1)
+    return -ops.sum(ops.exp(log_probs) * log_probs, -1)
+
+
+def standard_normal(noise: Tensor) -> Tensor:
+    """Turn pairs of uniforms into standard normal numbers (Box and Muller 1958).
+
+    ``sqrt(-2 log(1 - u)) cos(2 pi w)``; 1 - u is never zero, for u < 1. It depends on no network,
+    so a rollout can compute it once for all its steps.
+
+    Args:
+        noise: [..., 2k] float32, uniform in [0, 1); the first k are u, the others w.
+
+    Returns:
+        normal: [..., k] float32, at most 5.8 standard deviations from zero (24-bit uniforms).
+    """
+    axis, size = noise.ndim - 1, noise.shape[-1] // 2
+    radius = ops.sqrt(-2.0 * ops.log(1.0 - ops.narrow(noise, axis, 0, size)))
+    return radius * ops.cos((2.0 * math.pi) * ops.narrow(noise, axis, size, size))
+
+
+def normal_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
+    """Sample a diagonal Gaussian.
+
+    Args:
+        mean: [..., k] float32, action units.
+        log_std: [k] float32, the same in every state.
+        noise: [..., 2k] float32, uniform in [0, 1).
+
+    Returns:
+        action: [..., k] float32, unbounded.
+    """
+    return mean + ops.exp(log_std) * standard_normal(noise)
+
+
+def normal_log_prob(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
+    """Return the log-density of a diagonal Gaussian, summed over the action's components.
+
+    ``sum_k -z_k^2 / 2 - log_std_k - log(2 pi) / 2`` with ``z = (action - mean) exp(-log_std)``.
+
+    Args:
+        mean: [..., k] float32; the gradient flows through it.
+        log_std: [k] float32, the same in every state; the gradient flows through it.
+        action: [..., k] float32.
+
+    Returns:
+        log_prob: [...] float32, nats.
+    """
+    z = (action - mean) * ops.exp(-log_std)
+    return -ops.sum(0.5 * ops.square(z) + (log_std + _HALF_LOG_2PI), -1)
+
+
+def normal_entropy(log_std: Tensor) -> Tensor:
+    """Return the entropy ``sum_k log_std_k + log(2 pi e) / 2``, which no state changes.
+
+    Args:
+        log_std: [k] float32; the gradient flows through it.
+
+    Returns:
+        entropy: 0-d float32, nats.
+    """
+    return ops.sum(log_std + (_HALF_LOG_2PI + 0.5))

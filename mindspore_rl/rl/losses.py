@@ -1,0 +1,117 @@
+"""Loss terms of one sample each: [N] in, [N] out.
+
+Nothing here reduces over samples. The mean belongs to the one place that knows how many samples the
+whole job has, so that a minibatch gives the same gradient on one rank as spread over many.
+"""
+
+from mindspore import Tensor, float32, ops
+from mindspore.ops import operations as P
+
+_half_square_sum = P.L2Loss()
+
+
+def clipped_surrogate(
+    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_coef: float
+) -> Tensor:
+    """Return PPO's clipped policy loss (Schulman et al. 2017, eq. 7, negated).
+
+    ``-min(r A, clip(r, 1 - c, 1 + c) A) = max(-r A, -A - c |A|)`` with ``r = exp(log_prob -
+    old_log_prob)``. The right side is the same number, and its clipped branch is free of r, which
+    leaves less to differentiate.
+
+    Args:
+        log_prob: [N] float32, under the policy that learns; the gradient flows through it.
+        old_log_prob: [N] float32, under the policy that acted.
+        advantage: [N] float32, normalised or not.
+        clip_coef: half width c of the interval, > 0.
+
+    Returns:
+        loss: [N] float32.
+    """
+    loss = -advantage
+    bound = loss - clip_coef * ops.abs(advantage)
+    return ops.maximum(ops.exp(log_prob - old_log_prob) * loss, bound)
+
+
+def value_loss(value: Tensor, returns: Tensor) -> Tensor:
+    """Return half the squared error, ``(value - returns)^2 / 2``.
+
+    Args:
+        value: [N] float32; the gradient flows through it.
+        returns: [N] float32, the target.
+
+    Returns:
+        loss: [N] float32, squared reward units.
+    """
+    return 0.5 * ops.square(value - returns)
+
+
+def clipped_value_loss(
+    value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: float
+) -> Tensor:
+    """Return the value loss whose step is kept within clip_coef of the old value (baselines, ppo2).
+
+    ``max((v - R)^2, (v_old + clip(v - v_old, -c, c) - R)^2) / 2``.
+
+    Args:
+        value: [N] float32; the gradient flows through it.
+        old_value: [N] float32, the value when the sample was collected.
+        returns: [N] float32, the target.
+        clip_coef: half width c of the interval, > 0, in the value's units.
+
+    Returns:
+        loss: [N] float32, squared reward units.
+    """
+    clipped = old_value + ops.clamp(value - old_value, -clip_coef, clip_coef)
+    return 0.5 * ops.maximum(ops.square(value - returns), ops.square(clipped - returns))
+
+
+def approx_kl(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
+    """Return the k3 estimate of KL(old || new), unbiased and never negative (Schulman 2020).
+
+    ``(r - 1) - log r`` with ``log r = log_prob - old_log_prob``.
+
+    Args:
+        log_prob: [N] float32, under the policy that learns.
+        old_log_prob: [N] float32, under the policy that acted.
+
+    Returns:
+        kl: [N] float32, nats.
+    """
+    log_ratio = log_prob - old_log_prob
+    return ops.expm1(log_ratio) - log_ratio
+
+
+def clip_fraction(log_prob: Tensor, old_log_prob: Tensor, clip_coef: float) -> Tensor:
+    """Return 1 where the probability ratio lies outside [1 - clip_coef, 1 + clip_coef], else 0.
+
+    Args:
+        log_prob: [N] float32, under the policy that learns.
+        old_log_prob: [N] float32, under the policy that acted.
+        clip_coef: half width of the interval, > 0.
+
+    Returns:
+        clipped: [N] float32, 0 or 1; its mean is the fraction.
+    """
+    return ops.cast(ops.abs(ops.expm1(log_prob - old_log_prob)) > clip_coef, float32)
+
+
+def clip_by_global_norm(grads: tuple, max_norm: float) -> tuple:
+    """Scale gradients by one factor to a global norm of at most max_norm (Pascanu et al. 2013).
+
+    Args:
+        grads: tuple of float32 Tensors of any shapes.
+        max_norm: largest norm allowed, > 0.
+
+    Returns:
+        (clipped, norm): the scaled tuple, and the 0-d float32 norm before scaling.
+    """
+    half_squares = _half_square_sum(grads[0])
+    for grad in grads[1:]:
+        half_squares = half_squares + _half_square_sum(grad)
+    norm = ops.sqrt(half_squares * 2.0)
+    scale = ops.reciprocal(ops.maximum(norm * (1.0 / max_norm), 1.0))  # exactly 1 below max_norm
+    clipped: tuple = ()
+    for grad in grads:
+        clipped = clipped + (grad * scale,)
+    return clipped, norm

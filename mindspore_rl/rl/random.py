@@ -1,0 +1,146 @@
+"""Random numbers as a pure function of (seed, purpose, step, environment, component).
+
+There is no generator state to share, copy or order, so splitting environments over ranks changes no
+number: the share ``env_indices = 2..4`` has the columns 2..4 of the whole. The block function is
+Threefry2x32-20 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), the one JAX
+uses: only 32-bit additions, rotations and exclusive ors, hence the same bits from NumPy (this
+module, which must never import MindSpore) and in a compiled graph (``random_graph``).
+
+Layout, the same in both modules: key = (seed, stream), counter = (step, env_index * blocks + j).
+One block gives two words, so an environment that needs ``size`` numbers a step takes ``blocks =
+ceil(size / 2)`` blocks; its words are the first words of these blocks, then their second words, cut
+to ``size``.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+WORD = 2**32
+UNIT = 2.0**-24  # a float32 holds 24 bits exactly
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+
+
+def stream(purpose: str) -> int:
+    """Return the number of a purpose, such as "action": its CRC-32, the same on every machine."""
+    return zlib.crc32(purpose.encode())
+
+
+def key_schedule(seed: int, purpose_stream: int) -> tuple:
+    """Return the pairs of words that Threefry adds to its state at the start and every four rounds.
+
+    Args:
+        seed: the job's seed, 0 <= seed < 2**32.
+        purpose_stream: from ``stream``, in the same range.
+
+    Returns:
+        Six pairs of ints, the round counter already added to the second of each.
+
+    Raises:
+        ValueError: if a number does not fit 32 bits.
+    """
+    for name, number in (("seed", seed), ("purpose_stream", purpose_stream)):
+        if not 0 <= number < WORD:
+            raise ValueError(
+                f"{name} is {number}, but must be at least 0 and below 2**32: take it modulo 2**32."
+            )
+    words = (seed, purpose_stream, seed ^ purpose_stream ^ _PARITY)
+    return tuple((words[i % 3], (words[(i + 1) % 3] + i) % WORD) for i in range(6))
+
+
+def threefry_2x32(
+    xor: Callable,
+    shift_left: Callable,
+    shift_right: Callable,
+    word: Callable,
+    schedule: tuple,
+    counter0: Any,
+    counter1: Any,
+) -> tuple:
+    """Hash counters to words with Threefry2x32-20: the one definition, for NumPy and MindSpore.
+
+    Args:
+        xor: (words, words) -> words.
+        shift_left: (words, int) -> words.
+        shift_right: (words, int) -> words, filling with zeros.
+        word: int -> a uint32 that can be added to words.
+        schedule: from ``key_schedule``.
+        counter0: uint32 array, any shape that broadcasts against counter1.
+        counter1: uint32 array.
+
+    Returns:
+        (words0, words1): two uint32 arrays of the broadcast shape.
+    """
+    x0 = counter0 + word(schedule[0][0])
+    x1 = counter1 + word(schedule[0][1])
+    for group in range(5):
+        for bits in _ROTATIONS[group % 2]:
+            x0 = x0 + x1
+            x1 = xor(shift_left(x1, bits) + shift_right(x1, 32 - bits), x0)
+        x0 = x0 + word(schedule[group + 1][0])
+        x1 = x1 + word(schedule[group + 1][1])
+    return x0, x1
+
+
+def _words(
+    seed: int, purpose_stream: int, steps: np.ndarray, env_indices: np.ndarray, size: int
+) -> np.ndarray:
+    """Return [S, B, size] uint32 in the module's layout."""
+    blocks = (size + 1) // 2
+    counter0 = np.asarray(steps).astype(np.uint32).reshape(-1, 1)
+    lanes = np.asarray(env_indices).astype(np.uint32).reshape(-1, 1) * np.uint32(blocks)
+    counter1 = (lanes + np.arange(blocks, dtype=np.uint32)).reshape(1, -1)
+    schedule = key_schedule(seed, purpose_stream)
+    pair = threefry_2x32(
+        np.bitwise_xor, np.left_shift, np.right_shift, np.uint32, schedule, counter0, counter1
+    )
+    shape = (len(counter0), len(lanes), blocks)
+    return np.concatenate([words.reshape(shape) for words in pair], axis=-1)[..., :size]
+
+
+def uniform(
+    seed: int, purpose_stream: int, steps: np.ndarray, env_indices: np.ndarray, size: int
+) -> np.ndarray:
+    """Return uniform numbers: the top 24 bits of each word, times 2^-24.
+
+    Args:
+        seed: the job's seed, 0 <= seed < 2**32.
+        purpose_stream: from ``stream``.
+        steps: [S] integers, global step counters (below 2**32).
+        env_indices: [B] integers, global environment indices.
+        size: numbers an environment needs a step.
+
+    Returns:
+        noise: [S, B, size] float32 in [0, 1).
+    """
+    words = _words(seed, purpose_stream, steps, env_indices, size)
+    return (words >> 8).astype(np.float32) * np.float32(UNIT)
+
+
+def permutations(
+    seed: int, purpose_stream: int, rounds: np.ndarray, env_indices: np.ndarray, num_steps: int
+) -> np.ndarray:
+    """Return a permutation of 0..T-1 for every round and environment, by sorting random keys.
+
+    A key has 31 bits, the low ones replaced by the time index: keys never tie, so every sorting
+    algorithm gives the same order. The bits left are random: 20 for T = 2048, where about two pairs
+    a permutation keep their order by chance.
+
+    Args:
+        seed: the job's seed, 0 <= seed < 2**32.
+        purpose_stream: from ``stream``.
+        rounds: [E] integers, global counters of the shuffles (such as iteration * update_epochs +
+            epoch).
+        env_indices: [B] integers, global environment indices.
+        num_steps: T.
+
+    Returns:
+        order: [E, T, B] int32; order[e, :, b] is a permutation of 0..T-1.
+    """
+    mask = 2 ** (num_steps - 1).bit_length() - 1
+    keys = (_words(seed, purpose_stream, rounds, env_indices, num_steps) >> 1).astype(np.int32)
+    keys = (keys & ~mask) | np.arange(num_steps, dtype=np.int32)
+    return (np.sort(keys, axis=-1) & mask).transpose(0, 2, 1)

@@ -1,0 +1,93 @@
+"""The random numbers of ``random``, bit for bit, as MindSpore operators."""
+
+import numpy as np
+from mindspore import Tensor, float32, int32, ops, uint32
+from mindspore.ops.primitive import constexpr
+
+from mindspore_rl.rl.random import UNIT, key_schedule, stream, threefry_2x32
+
+__all__ = ["permutations", "stream", "uniform"]
+
+# Integers that Python can compute are computed while compiling: the graph knows no ^ and no
+# bit_length.
+_key_schedule = constexpr(key_schedule)
+
+
+@constexpr
+def _index_range(size: int, dtype: str) -> Tensor:
+    return Tensor(np.arange(size, dtype=dtype))
+
+
+@constexpr
+def _index_mask(size: int) -> int:
+    return 2 ** (size - 1).bit_length() - 1
+
+
+def _word(number: int) -> Tensor:
+    return Tensor(number, uint32)
+
+
+def _words(seed: int, purpose_stream: int, steps: Tensor, env_indices: Tensor, size: int) -> Tensor:
+    """Return [S, B, size] uint32 in the layout of ``random``."""
+    blocks = (size + 1) // 2
+    counter0 = ops.reshape(ops.cast(steps, uint32), (-1, 1))
+    lanes = ops.reshape(ops.cast(env_indices, uint32), (-1, 1)) * _word(blocks)
+    counter1 = ops.reshape(lanes + _index_range(blocks, "uint32"), (1, -1))
+    words0, words1 = threefry_2x32(
+        ops.bitwise_xor,
+        ops.bitwise_left_shift,
+        ops.bitwise_right_shift,
+        _word,
+        _key_schedule(seed, purpose_stream),
+        counter0,
+        counter1,
+    )
+    shape = (counter0.shape[0], lanes.shape[0], blocks)
+    words0 = ops.reshape(words0, shape)
+    if size == 1:
+        return words0
+    words = ops.concat((words0, ops.reshape(words1, shape)), 2)
+    return words if size % 2 == 0 else words[:, :, :size]
+
+
+def uniform(
+    seed: int, purpose_stream: int, steps: Tensor, env_indices: Tensor, size: int
+) -> Tensor:
+    """Return uniform numbers: the top 24 bits of each word, times 2^-24.
+
+    Args:
+        seed: the job's seed, 0 <= seed < 2**32; static.
+        purpose_stream: from ``stream``; static.
+        steps: [S] int32 or uint32, global step counters.
+        env_indices: [B] int32 or uint32, global environment indices.
+        size: numbers an environment needs a step; static.
+
+    Returns:
+        noise: [S, B, size] float32 in [0, 1).
+    """
+    words = _words(seed, purpose_stream, steps, env_indices, size)
+    return ops.cast(ops.bitwise_right_shift(words, 8), float32) * UNIT
+
+
+def permutations(
+    seed: int, purpose_stream: int, rounds: Tensor, env_indices: Tensor, num_steps: int
+) -> Tensor:
+    """Return a permutation of 0..T-1 for every round and environment (see ``random.permutations``).
+
+    Args:
+        seed: the job's seed, 0 <= seed < 2**32; static.
+        purpose_stream: from ``stream``; static.
+        rounds: [E] int32 or uint32, global counters of the shuffles.
+        env_indices: [B] int32 or uint32, global environment indices.
+        num_steps: T; static.
+
+    Returns:
+        order: [E, T, B] int32; order[e, :, b] is a permutation of 0..T-1.
+    """
+    mask = _index_mask(num_steps)
+    keys = ops.cast(
+        ops.bitwise_right_shift(_words(seed, purpose_stream, rounds, env_indices, num_steps), 1),
+        int32,
+    )
+    keys = ops.bitwise_and(keys, -1 - mask) + _index_range(num_steps, "int32")
+    return ops.transpose(ops.bitwise_and(ops.sort(keys)[0], mask), (0, 2, 1))

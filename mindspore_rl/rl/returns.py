@@ -1,0 +1,163 @@
+"""Returns and advantages of a rollout [T, B] (time-major), without a loop over time in the graph.
+
+Every quantity here is the solution of a linear recurrence ``y_t = b_t + a_t y_{t+1}``. A step is
+the affine map ``y -> b_t + a_t y`` and composing maps is associative, so all T of them are solved
+in ceil(log2 T) rounds of doubling (Hillis and Steele 1986; Blelloch 1990): five operators a round,
+where a loop pays its operators T times.
+
+``terminated`` and ``truncated`` never mean the same thing: a termination forbids the bootstrap, a
+truncation keeps it, and either one stops the recurrence. The last row of a rollout bootstraps as a
+truncated episode does.
+
+All results are data for the losses; no gradient is meant to flow through them.
+"""
+
+import numpy as np
+from mindspore import Tensor, ops
+from mindspore.ops.primitive import constexpr
+
+
+@constexpr
+def _doublings(length: int) -> tuple:
+    """Return the distances 1, 2, 4, ... below ``length``."""
+    return tuple(2**i for i in range((length - 1).bit_length()))
+
+
+@constexpr
+def _rows_at(length: int, distance: int) -> Tensor:
+    """Return [T] int32, the row ``distance`` after each row, held at the first and the last."""
+    return Tensor(np.clip(np.arange(length) + distance, 0, length - 1).astype(np.int32))
+
+
+@constexpr
+def _all_rows_but(row: int, shape: tuple) -> Tensor:
+    """Return [T, 1, ...] float32, 0 at one row and 1 elsewhere."""
+    mask = np.ones((shape[0],) + (1,) * (len(shape) - 1), np.float32)
+    mask[row] = 0.0
+    return Tensor(mask)
+
+
+def _scan(b: Tensor, a: Tensor, direction: int) -> Tensor:
+    """Solve ``y_t = b_t + a_t y_{t + direction}``; a is zero in the last row of that direction.
+
+    Invariant: ``y_t = b_t + a_t y_{t + distance}`` before the round for that distance. A row whose
+    map reaches past the end has a = 0 by then, so it may read any row: it reads the last one. (A
+    Gather with constant rows; Pad with a negative width is one operator too, but wrong on the CPU
+    from its second launch on.)
+    """
+    for distance in _doublings(b.shape[0]):
+        rows = _rows_at(b.shape[0], distance * direction)
+        b = b + a * ops.gather(b, rows, 0)
+        a = a * ops.gather(a, rows, 0)
+    return b
+
+
+def reverse_linear_scan(b: Tensor, a: Tensor) -> Tensor:
+    """Solve ``y_t = b_t + a_t y_{t+1}`` with ``y_T = 0``, for all t at once.
+
+    Args:
+        b: [T, ...] float32, the inhomogeneous term.
+        a: [T, ...] float32, the factor, of b's shape; its last row has no effect.
+
+    Returns:
+        y: [T, ...] float32.
+    """
+    return _scan(b, a * _all_rows_but(-1, a.shape), 1)
+
+
+def forward_linear_scan(b: Tensor, a: Tensor) -> Tensor:
+    """Solve ``y_t = b_t + a_t y_{t-1}`` with ``y_{-1} = 0``, for all t at once.
+
+    Args:
+        b: [T, ...] float32, the inhomogeneous term.
+        a: [T, ...] float32, the factor, of b's shape; its first row has no effect.
+
+    Returns:
+        y: [T, ...] float32.
+    """
+    return _scan(b, a * _all_rows_but(0, a.shape), -1)
+
+
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    final_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> tuple:
+    """Estimate the generalised advantage (Schulman et al. 2016, eq. 16).
+
+    ``delta_t = r_t + gamma (1 - terminated_t) V(final_obs_t) - V(obs_t)`` and
+    ``A_t = delta_t + gamma gae_lambda (1 - terminated_t) (1 - truncated_t) A_{t+1}``, with ``A_T =
+    0``.
+
+    Args:
+        reward: [T, B] float32, reward units.
+        value: [T, B] float32, V(obs_t).
+        final_value: [T, B] float32, the value of step t's true successor: at an episode's end the
+            last observation of that episode, not the first one after the reset.
+        terminated: [T, B] bool.
+        truncated: [T, B] bool.
+        gamma: discount of a step, in [0, 1].
+        gae_lambda: trace decay, in [0, 1].
+
+    Returns:
+        (advantage, returns): each [T, B] float32, where returns = advantage + value is the value's
+            target.
+    """
+    bootstrap = ops.where(terminated, 0.0, final_value)
+    delta = reward + gamma * bootstrap - value
+    trace = ops.where(ops.logical_or(terminated, truncated), 0.0, gamma * gae_lambda)
+    advantage = reverse_linear_scan(delta, trace)
+    return advantage, advantage + value
+
+
+def lambda_returns(
+    reward: Tensor,
+    final_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    gae_lambda: float = 1.0,
+) -> Tensor:
+    """Return the lambda-returns; gae_lambda = 1 gives A2C's n-step returns (Mnih et al. 2016).
+
+    ``R_t = r_t + gamma (1 - terminated_t) ((1 - gae_lambda) V(final_obs_t) + gae_lambda R_{t+1})``
+    inside an episode, and ``R_t = r_t + gamma (1 - terminated_t) V(final_obs_t)`` where the episode
+    or the rollout ends at t (Sutton and Barto 2018, eq. 12.18, with truncation).
+
+    Args:
+        reward: [T, B] float32, reward units.
+        final_value: [T, B] float32, the value of step t's true successor (see ``gae``).
+        terminated: [T, B] bool.
+        truncated: [T, B] bool.
+        gamma: discount of a step, in [0, 1].
+        gae_lambda: trace decay, in [0, 1].
+
+    Returns:
+        returns: [T, B] float32, reward units.
+    """
+    trace = ops.where(ops.logical_or(terminated, truncated), 0.0, gamma * gae_lambda)
+    trace = trace * _all_rows_but(-1, trace.shape)  # the rollout ends there
+    bootstrap = ops.where(terminated, 0.0, final_value)
+    return reverse_linear_scan(reward + gamma * bootstrap - trace * final_value, trace)
+
+
+def discounted_sum_forward(reward: Tensor, ended: Tensor, gamma: float) -> Tensor:
+    """Return the running discounted sum that scales rewards (Engstrom et al. 2020, section 3).
+
+    ``G_t = r_t + gamma (1 - ended_{t-1}) G_{t-1}``. To go on from an earlier rollout, add
+    ``gamma (1 - ended_{-1}) G_{-1}`` to the first reward.
+
+    Args:
+        reward: [T, B] float32, reward units.
+        ended: [T, B] bool, terminated or truncated at t.
+        gamma: discount of a step, in [0, 1].
+
+    Returns:
+        running: [T, B] float32, reward units; causal, for it looks back and never ahead.
+    """
+    previous = ops.gather(ops.where(ended, 0.0, gamma), _rows_at(ended.shape[0], -1), 0)
+    return forward_linear_scan(reward, previous)

@@ -1,0 +1,1 @@
+"""Starting, running, watching, saving and recording a job."""

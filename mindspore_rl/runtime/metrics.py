@@ -1,0 +1,200 @@
+"""What a run reports while it trains: JSON lines, TensorBoard scalars, a progress bar."""
+
+import json
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from tensorboardX import SummaryWriter
+
+_MEAN_EPISODES = 100
+_SPEED_WINDOW_S = 5.0
+_WRITE_INTERVAL_S = 1.0
+_BAR_INTERVAL_S = 0.2
+_LINE_INTERVAL_S = 5.0
+
+
+class Metrics:
+    """Records a run in its folder and shows how far it is on standard error.
+
+    Each `log` is a line of `metrics.jsonl`: `iteration`, `env_steps`, `wall_s` (of this process),
+    `steps_per_second` (over the last 5 s), `mean_return` and `mean_length` (over the last 100
+    finished episodes, null before the first), and `values`, the iteration's own. A value that is
+    not finite is written as null, since JSON has no NaN.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        total_steps: int,
+        progress: bool,
+        start_steps: int = 0,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Opens the run's files, appending to those of an earlier part of the run.
+
+        Args:
+            run_dir: the run's folder; created if absent.
+            total_steps: environment steps at which the run ends.
+            progress: whether to show progress: a bar on a terminal, else a line every 5 s.
+            start_steps: environment steps already taken, in a resumed run.
+            clock: seconds that never go back.
+        """
+        run_dir.mkdir(parents=True, exist_ok=True)
+        # One write a second, of whole lines: the buffer is larger than a second's lines.
+        self._json = (run_dir / "metrics.jsonl").open("a", encoding="utf-8", buffering=1 << 20)
+        self._tensorboard = SummaryWriter(str(run_dir / "tensorboard"))
+        self._clock = clock
+        self._started = self._written = self._shown = clock()
+        self._total_steps = total_steps
+        self._recent = deque([(self._started, start_steps)])
+        self._returns: deque[float] = deque(maxlen=_MEAN_EPISODES)
+        self._lengths: deque[int] = deque(maxlen=_MEAN_EPISODES)
+        self._episodes_seen = 0
+        self._last: dict[str, Any] | None = None
+        self._closed = False
+        self._progress = progress
+        self._bar = _start_bar(total_steps, start_steps) if progress and _on_terminal() else None
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the last 100 finished episodes, reward units; None before the first."""
+        return _mean(self._returns)
+
+    @property
+    def episodes_seen(self) -> int:
+        """Finished episodes since the start of this process."""
+        return self._episodes_seen
+
+    def log(
+        self,
+        iteration: int,
+        env_steps: int,
+        values: dict[str, float],
+        episodes: list[tuple[float, int]],
+    ) -> None:
+        """Records one iteration; cheap enough for a hundred calls a second.
+
+        Args:
+            iteration: its number.
+            env_steps: environment steps since the start of the run, over all environments.
+            values: losses and the like, by name.
+            episodes: return (reward units) and length (steps) of each episode that finished.
+        """
+        now = self._clock()
+        for episode_return, length in episodes:
+            self._returns.append(float(episode_return))
+            self._lengths.append(int(length))
+        self._episodes_seen += len(episodes)
+        self._recent.append((now, env_steps))
+        while len(self._recent) > 2 and now - self._recent[0][0] > _SPEED_WINDOW_S:
+            self._recent.popleft()
+        since, steps = self._recent[0]
+        self._last = {
+            "iteration": int(iteration),
+            "env_steps": int(env_steps),
+            "wall_s": round(now - self._started, 3),
+            "steps_per_second": round((env_steps - steps) / max(now - since, 1e-9), 1),
+            "mean_return": _finite(_mean(self._returns)),
+            "mean_length": _mean(self._lengths),
+            "values": {name: _finite(float(value)) for name, value in values.items()},
+        }
+        self._json.write(json.dumps(self._last) + "\n")
+        if now - self._written >= _WRITE_INTERVAL_S:
+            self._written = now
+            self._write()
+        interval_s = _BAR_INTERVAL_S if self._bar else _LINE_INTERVAL_S
+        if now - self._shown >= interval_s:
+            self._shown = now
+            self._show()
+
+    def note(self, text: str) -> None:
+        """Prints a line on standard error, above the bar if there is one."""
+        if self._bar:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Writes and shows what is left; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._write()
+        self._show()
+        if self._bar:
+            self._bar.stop()
+        self._json.close()
+        self._tensorboard.close()
+
+    def _write(self) -> None:
+        """Flushes the JSON lines and gives TensorBoard the last iteration's scalars."""
+        self._json.flush()
+        if self._last is None:
+            return
+        scalars = {
+            "episode/mean_return": self._last["mean_return"],
+            "episode/mean_length": self._last["mean_length"],
+            "speed/steps_per_second": self._last["steps_per_second"],
+        }
+        scalars |= {f"train/{name}": value for name, value in self._last["values"].items()}
+        for tag, value in scalars.items():
+            if value is not None:
+                self._tensorboard.add_scalar(tag, value, self._last["env_steps"])
+
+    def _show(self) -> None:
+        if not self._progress or self._last is None:
+            return
+        env_steps, speed = self._last["env_steps"], self._last["steps_per_second"]
+        mean_return = "-" if self.mean_return is None else f"{self.mean_return:.1f}"
+        if self._bar:
+            self._bar.update(
+                self._bar.task_ids[0],
+                completed=env_steps,
+                speed=f"{speed:,.0f}",
+                mean_return=mean_return,
+            )
+            return
+        left_s = (self._total_steps - env_steps) / speed if speed > 0 else math.inf
+        left = f"{int(left_s) // 60}:{int(left_s) % 60:02}" if math.isfinite(left_s) else "-"
+        self.note(
+            f"env_steps {env_steps:,}/{self._total_steps:,}  {speed:,.0f} steps/s  "
+            f"mean return {mean_return}  time left {left}"
+        )
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _start_bar(total_steps: int, start_steps: int) -> Progress:
+    bar = Progress(
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
+        BarColumn(),
+        TextColumn("{task.fields[speed]} steps/s  mean return {task.fields[mean_return]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        refresh_per_second=4,
+        # The bar takes over only streams that are the terminal: a piped stdout stays a pipe.
+        redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+    )
+    bar.add_task("train", total=total_steps, completed=start_steps, speed="-", mean_return="-")
+    bar.start()
+    return bar
+
+
+def _mean(numbers: deque[float] | deque[int]) -> float | None:
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,212 @@
+"""The in-process reference: `train` run as ordinary Python, uncompiled, on all environments.
+
+Everything that a distributed run computes is held to this one (design: the main theorem). It
+knows nothing of graphs, and shares with the generated fragments only the formulas.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, ops
+
+from mindspore_rl.environments.local import LocalEnvironment
+from mindspore_rl.operators import (
+    gradient_function,
+    leaves,
+    minibatch_rows,
+    reduce_samples,
+    reduced_count,
+    take_rows,
+    to_array,
+)
+from mindspore_rl.rl import random
+
+Recorder = Callable[[int, str, list[np.ndarray]], None]
+
+
+@dataclass
+class Reference:
+    """`msrl` for one process.
+
+    Args:
+        trainer: the algorithm.
+        num_iterations: how many turns `iterations()` takes.
+        recorder: called with (iteration, mark, arrays) for every boundary passed.
+        on_iteration: called with (iteration, the training loop's local variables) before each
+            iteration and once after the last.
+    """
+
+    trainer: Any
+    num_iterations: int
+    recorder: Recorder | None = None
+    on_iteration: Callable[[int, dict[str, Any]], None] | None = None
+    reports: list[dict[str, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config, spec = self.trainer.config, self.trainer.spec
+        self.num_envs, self.num_steps, self.seed = config.num_envs, config.num_steps, config.seed
+        self.environment = LocalEnvironment(
+            spec.name, spec.in_graph, range(self.num_envs), self.seed)
+        self._iteration = 0
+        self._rows: list[tuple] = []
+        self._sampled = False
+        self._sites: dict[str, dict[tuple, int]] = {}
+        self._turns: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+        self._gradients: dict[tuple, Callable] = {}
+
+    def run(self) -> None:
+        """Trains."""
+        try:
+            self.trainer.train(self)
+        finally:
+            self.environment.close()
+
+    # ---- loops -----------------------------------------------------------------------------
+
+    def iterations(self) -> Iterator[int]:
+        """See `api.Msrl`."""
+        loop = sys._getframe(1)
+        for self._iteration in range(self.num_iterations):
+            self._counts = dict(self._turns)
+            self._turns.clear()
+            if self.on_iteration:
+                self.on_iteration(self._iteration, loop.f_locals)
+            yield self._iteration
+        if self.on_iteration:
+            self.on_iteration(self.num_iterations, loop.f_locals)
+
+    def steps(self) -> range:
+        """See `api.Msrl`."""
+        return range(self.num_steps)
+
+    def epochs(self, count: int) -> range:
+        """See `api.Msrl`."""
+        return range(count)
+
+    def minibatches(self, count: int, values: tuple) -> Iterator[tuple]:
+        """See `api.Msrl`."""
+        site = self._site("permutations", sys._getframe(1))
+        turn = self._turn(site)
+        first = self._iteration * self._turns_per_iteration(site) + turn
+        order = random.permutations(
+            self.seed, random.stream(site), np.array([first]), np.arange(self.num_envs),
+            self.num_steps)[0]
+        permutation = Tensor((order * self.num_envs + np.arange(self.num_envs)).astype(np.int32))
+        for number in range(count):
+            rows = minibatch_rows(permutation, Tensor(number), count)
+            yield tuple(take_rows(value, rows) for value in values)
+
+    # ---- environment, actor, replay --------------------------------------------------------
+
+    def env_reset(self) -> Tensor:
+        """See `api.Msrl`."""
+        return self.environment.reset(self._noise("env_reset", self.environment.noise_size))
+
+    def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
+        """See `api.Msrl`."""
+        return self.environment.step(
+            action, self._noise("env_step", self.environment.noise_size))
+
+    def agent_act(self, *args: Any) -> Any:
+        """See `api.Msrl`."""
+        noise = self._noise("agent_act", self.trainer.actor.noise_size)
+        return self.trainer.actor.act(*args, *(() if noise is None else (noise,)))
+
+    def agent_learn(self, *args: Any) -> Any:
+        """See `api.Msrl`."""
+        return self.trainer.learner.learn(self, *args)
+
+    def replay_insert(self, *values: Tensor) -> None:
+        """See `api.Msrl`."""
+        if self._sampled:
+            self._rows, self._sampled = [], False
+        self._rows.append(values)
+
+    def replay_sample(self) -> tuple[Tensor, ...]:
+        """See `api.Msrl`."""
+        self._sampled = True
+        return tuple(ops.stack(column) for column in zip(*self._rows, strict=True))
+
+    # ---- learning --------------------------------------------------------------------------
+
+    def gradient(self, loss: Callable, network: Any, *args: Any) -> tuple:
+        """See `api.Msrl`."""
+        count = len(leaves(args)[0])
+        key = (loss, id(network), count)
+        if key not in self._gradients:
+            self._gradients[key] = gradient_function(loss, network, count)
+        return self._gradients[key](*args)
+
+    def update(self, method: Callable, *args: Any) -> None:
+        """See `api.Msrl`."""
+        method(*args)
+
+    def mean(self, *values: Tensor, keep: int = 0) -> Any:
+        """See `api.Msrl`."""
+        return self._reduce("mean", values, keep)
+
+    def sum(self, *values: Tensor, keep: int = 0) -> Any:
+        """See `api.Msrl`."""
+        return self._reduce("sum", values, keep)
+
+    def max(self, *values: Tensor, keep: int = 0) -> Any:
+        """See `api.Msrl`."""
+        return self._reduce("max", values, keep)
+
+    def min(self, *values: Tensor, keep: int = 0) -> Any:
+        """See `api.Msrl`."""
+        return self._reduce("min", values, keep)
+
+    def env_steps(self) -> Tensor:
+        """See `api.Msrl`."""
+        return Tensor(np.float32(self._iteration * self.num_steps * self.num_envs))
+
+    def boundary(self, name: str, value: Any) -> Any:
+        """See `api.Msrl`."""
+        if self.recorder:
+            self.recorder(self._iteration, name, [to_array(leaf) for leaf in leaves(value)])
+        return value
+
+    def report(self, metrics: dict[str, Any]) -> None:
+        """See `api.Msrl`."""
+        self.reports.append({key: float(to_array(value)) for key, value in metrics.items()})
+
+    # ---- random numbers --------------------------------------------------------------------
+
+    def _noise(self, call: str, size: int) -> Tensor | None:
+        site = self._site(f"{call}_noise", sys._getframe(2))
+        turn = self._turn(site)
+        if not size:
+            return None
+        step = self._iteration * self._turns_per_iteration(site) + turn
+        return Tensor(random.uniform(
+            self.seed, random.stream(site), np.array([step]), np.arange(self.num_envs), size)[0])
+
+    def _site(self, purpose: str, frame: FrameType | None) -> str:
+        """Names a call by the order in which the calls of its purpose are first reached."""
+        place: list = []
+        while frame is not None and frame.f_code is not type(self).run.__code__:
+            place.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+        sites = self._sites.setdefault(purpose, {})
+        return f"{purpose}#{sites.setdefault(tuple(place), len(sites) + 1)}"
+
+    def _turn(self, site: str) -> int:
+        turn = self._turns.get(site, 0)
+        self._turns[site] = turn + 1
+        return turn
+
+    def _turns_per_iteration(self, site: str) -> int:
+        """How often a call is reached in one iteration; known after the first."""
+        return self._counts.get(site, 0)
+
+    @staticmethod
+    def _reduce(kind: str, values: tuple, keep: int) -> Any:
+        results = tuple(reduce_samples(kind, value, keep, reduced_count(value.shape, keep))
+                        for value in values)
+        return results if len(results) > 1 else results[0]

@@ -1,0 +1,39 @@
+"""Packages mindspore_rl; the top-level algorithms/ and distribution/ are installed inside it."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+REQUIREMENTS = [
+    line.split("#")[0].strip()
+    for line in (HERE / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    if line.split("#")[0].strip()
+]
+
+setup(
+    name="mindspore_rl",
+    version="0.1.0",
+    description="Distributed reinforcement learning on MindSpore",
+    python_requires=">=3.10,<3.13",
+    install_requires=REQUIREMENTS,
+    extras_require={
+        "mujoco": ["mujoco"],
+        "test": ["pytest", "pytest-timeout", "ruff", "mypy", "mujoco"],
+    },
+    packages=[
+        *find_packages(include=["mindspore_rl", "mindspore_rl.*"]),
+        "mindspore_rl.algorithms",
+        "mindspore_rl.distribution",
+    ],
+    package_dir={
+        "mindspore_rl.algorithms": "algorithms",
+        "mindspore_rl.distribution": "distribution",
+    },
+    package_data={
+        "mindspore_rl": ["**/*.c", "**/*.cpp", "**/*.cu", "**/*.h"],
+        "mindspore_rl.algorithms": ["configs/*.yaml"],
+        "mindspore_rl.distribution": ["deployments/*.yaml"],
+    },
+    entry_points={"console_scripts": ["msrl = mindspore_rl.cli:main"]},
+)

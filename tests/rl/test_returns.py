@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+
+from mindspore_rl.rl import returns
+
+GAMMA, LAMBDA = 0.97, 0.9
+
+
+def rollout(num_steps, num_envs, seed=0):
+    """A random rollout in which value[t + 1] is final_value[t] wherever no episode ends."""
+    rng = np.random.default_rng(seed)
+    shape = (num_steps, num_envs)
+    reward, value, final_value = (rng.standard_normal(shape).astype(np.float32) for _ in range(3))
+    terminated, truncated = rng.random(shape) < 0.15, rng.random(shape) < 0.15
+    inside = ~(terminated | truncated)[:-1]
+    final_value[:-1] = np.where(inside, value[1:], final_value[:-1])
+    return reward, value, final_value, terminated, truncated
+
+
+def loop_gae(reward, value, final_value, terminated, truncated):
+    """The textbook loop, one environment and one step at a time, in float64."""
+    advantage = np.zeros(reward.shape)
+    for b in range(reward.shape[1]):
+        following = 0.0
+        for t in reversed(range(reward.shape[0])):
+            successor = 0.0 if terminated[t, b] else float(final_value[t, b])
+            if terminated[t, b] or truncated[t, b]:
+                following = 0.0
+            following = reward[t, b] + GAMMA * successor - value[t, b] + GAMMA * LAMBDA * following
+            advantage[t, b] = following
+    return advantage
+
+
+def loop_lambda_returns(reward, final_value, terminated, truncated, gae_lambda):
+    results = np.zeros(reward.shape)
+    last = reward.shape[0] - 1
+    for b in range(reward.shape[1]):
+        for t in range(last, -1, -1):
+            if terminated[t, b]:
+                successor = 0.0
+            elif truncated[t, b] or t == last:
+                successor = float(final_value[t, b])
+            else:
+                successor = (1 - gae_lambda) * final_value[t, b] + gae_lambda * results[t + 1, b]
+            results[t, b] = reward[t, b] + GAMMA * successor
+    return results
+
+
+def everything(reward, value, final_value, terminated, truncated):
+    advantage, target = returns.gae(
+        reward, value, final_value, terminated, truncated, GAMMA, LAMBDA
+    )
+    return (
+        advantage,
+        target,
+        returns.lambda_returns(reward, final_value, terminated, truncated, GAMMA, LAMBDA),
+        returns.lambda_returns(reward, final_value, terminated, truncated, GAMMA),
+        returns.discounted_sum_forward(reward, terminated, GAMMA),
+    )
+
+
+@pytest.mark.parametrize(("num_steps", "num_envs"), [(1, 3), (2, 1), (13, 5), (64, 3)])
+def test_returns_equal_the_loops(run, num_steps, num_envs):
+    data = rollout(num_steps, num_envs)
+    reward, value, final_value, terminated, truncated = data
+    advantage, target, lambda_returns, n_step, running = run(everything, *data)
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(advantage, loop_gae(*data), **close)
+    np.testing.assert_allclose(target, loop_gae(*data) + value, **close)
+    np.testing.assert_allclose(
+        lambda_returns,
+        loop_lambda_returns(reward, final_value, terminated, truncated, LAMBDA),
+        **close,
+    )
+    np.testing.assert_allclose(
+        n_step, loop_lambda_returns(reward, final_value, terminated, truncated, 1.0), **close
+    )
+    expected = np.zeros(num_envs)
+    for t in range(num_steps):
+        expected = reward[t] + GAMMA * expected * (~terminated[t - 1] if t else 0.0)
+        np.testing.assert_allclose(running[t], expected, **close)
+    # The identity between the two estimators: A_t + V_t is the lambda-return.
+    np.testing.assert_allclose(target, lambda_returns, **close)
+
+
+def ends(reward, value, final_value, terminated, truncated):
+    return returns.gae(reward, value, final_value, terminated, truncated, 0.5, 1.0)
+
+
+def test_hand_worked_ends(run):
+    """Reward 1, V = 0 before and 8 after each step, gamma 1/2: only a termination loses the 8."""
+    ones = np.ones((2, 3), np.float32)
+    end = np.array([[True, False, False], [False, False, False]])
+    cut = np.array([[False, True, False], [False, False, False]])
+    advantage, _ = run(ends, ones, 0 * ones, 8 * ones, end, cut)
+    # Last row: 1 + 8/2 = 5. First row: 1; 1 + 8/2; 1 + 8/2 + 5/2.
+    np.testing.assert_array_equal(advantage, [[1.0, 5.0, 7.5], [5.0, 5.0, 5.0]])

@@ -1,0 +1,181 @@
+import io
+import json
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from mindspore_rl.runtime.metrics import Metrics
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def lines(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def scalars(run_dir):
+    """Reads the event files: a record is length (8 bytes), its CRC (4), the event, its CRC (4)."""
+    found = []
+    for path in sorted((run_dir / "tensorboard").glob("events.*")):
+        data = path.read_bytes()
+        while data:
+            length = int.from_bytes(data[:8], "little")
+            event = Event.FromString(data[12 : 12 + length])
+            found += [(v.tag, event.step, v.simple_value) for v in event.summary.value]
+            data = data[16 + length :]
+    return found
+
+
+def test_json_lines_hold_what_was_logged(tmp_path, clock):
+    metrics = Metrics(tmp_path / "run", 1000, progress=False, start_steps=100, clock=clock)
+    assert metrics.mean_return is None
+    clock.now += 2.0
+    metrics.log(1, 300, {"loss": 0.5}, [])
+    clock.now += 2.0
+    metrics.log(2, 900, {"loss": float("nan")}, [(10.0, 5), (20.0, 7)])
+    metrics.close()
+    metrics.close()
+    first, second = lines(tmp_path / "run")
+    assert first == {
+        "iteration": 1,
+        "env_steps": 300,
+        "wall_s": 2.0,
+        "steps_per_second": 100.0,
+        "mean_return": None,
+        "mean_length": None,
+        "values": {"loss": 0.5},
+    }
+    assert second["steps_per_second"] == 200.0
+    assert second["mean_return"] == metrics.mean_return == 15.0
+    assert second["mean_length"] == 6.0
+    assert second["values"] == {"loss": None}
+    assert metrics.episodes_seen == 2
+
+
+def test_the_mean_is_of_the_last_100_episodes(tmp_path, clock):
+    metrics = Metrics(tmp_path, 1000, progress=False, clock=clock)
+    metrics.log(1, 10, {}, [(1000.0, 1)] * 50)
+    metrics.log(2, 20, {}, [(float(i), 1) for i in range(100)])
+    assert metrics.mean_return == 49.5
+    assert metrics.episodes_seen == 150
+    metrics.close()
+
+
+def test_speed_forgets_a_slow_start(tmp_path, clock):
+    metrics = Metrics(tmp_path, 10_000, progress=False, clock=clock)
+    clock.now += 60.0  # compiling
+    for i in range(20):
+        clock.now += 1.0
+        metrics.log(i, 50 * (i + 1), {}, [])
+    metrics.close()
+    assert lines(tmp_path)[-1]["steps_per_second"] == 50.0
+
+
+def test_files_are_written_each_second_and_at_the_end(tmp_path, clock):
+    metrics = Metrics(tmp_path, 1000, progress=False, clock=clock)
+    for i in range(1, 26):  # 2.5 s
+        clock.now += 0.1
+        metrics.log(i, i, {"loss": float(i)}, [(1.0, 1)])
+    assert 20 <= len(lines(tmp_path)) < 25
+    metrics.close()
+    assert len(lines(tmp_path)) == 25
+    losses = [(step, value) for tag, step, value in scalars(tmp_path) if tag == "train/loss"]
+    assert len(losses) == 3
+    assert losses[-1] == (25, 25.0)
+    assert all(step == value for step, value in losses)
+    assert {tag for tag, _, _ in scalars(tmp_path)} == {
+        "episode/mean_return",
+        "episode/mean_length",
+        "speed/steps_per_second",
+        "train/loss",
+    }
+
+
+def test_a_resumed_run_appends(tmp_path, clock):
+    for start in (0, 10):
+        metrics = Metrics(tmp_path, 20, progress=False, start_steps=start, clock=clock)
+        clock.now += 1.0
+        metrics.log(1, start + 10, {}, [])
+        metrics.close()
+    assert [(line["env_steps"], line["steps_per_second"]) for line in lines(tmp_path)] == [
+        (10, 10.0),
+        (20, 10.0),
+    ]
+
+
+def test_without_a_terminal_a_line_every_5_s_and_one_at_the_end(tmp_path, clock, capsys):
+    metrics = Metrics(tmp_path, 2400, progress=True, clock=clock)
+    for i in range(1, 121):  # 12 s
+        clock.now += 0.1
+        metrics.log(i, 10 * i, {}, [(3.0, 1)])
+    metrics.note("saved [checkpoint]")
+    metrics.close()
+    out, err = capsys.readouterr()
+    assert out == ""
+    shown = err.splitlines()
+    assert len(shown) == 4
+    assert shown[2] == "saved [checkpoint]"
+    assert shown[3] == ("env_steps 1,200/2,400  100 steps/s  mean return 3.0  time left 0:12")
+
+
+def test_progress_false_shows_only_notes(tmp_path, clock, capsys):
+    metrics = Metrics(tmp_path, 10, progress=False, clock=clock)
+    clock.now += 60.0
+    metrics.log(1, 10, {}, [])
+    metrics.note("note")
+    metrics.close()
+    assert capsys.readouterr().err == "note\n"
+
+
+def test_on_a_terminal_a_bar_and_notes_above_it(tmp_path, clock, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    piped = sys.stdout
+    metrics = Metrics(tmp_path, 2000, progress=True, clock=clock)
+    assert sys.stdout is piped
+    clock.now += 1.0
+    metrics.log(1, 1000, {}, [(7.0, 1)])
+    metrics.note("saved [checkpoint]")
+    metrics.close()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    assert "saved [checkpoint]\n" in text
+    assert "1,000/2,000 steps" in text
+    assert "1,000 steps/s  mean return 7.0" in text
+
+
+def test_logging_is_cheap(tmp_path):
+    metrics = Metrics(tmp_path, 10**6, progress=True)
+    values = {f"loss{i}": 0.5 for i in range(10)}
+    started = time.process_time()
+    for i in range(1000):
+        metrics.log(i, i, values, [(1.0, 1)] * 4)
+    spent_s = time.process_time() - started
+    metrics.close()
+    assert spent_s < 0.5  # 1000 calls; measured 0.04 s
+
+
+def test_no_mindspore_is_imported():
+    code = "import sys, mindspore_rl.runtime.metrics; sys.exit('mindspore' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,207 @@
+import json
+from dataclasses import dataclass, field
+
+import pytest
+import yaml
+
+from mindspore_rl.config import help_text, resolve, to_dict
+from mindspore_rl.errors import ConfigError, MsrlError
+
+
+@dataclass(frozen=True)
+class Config:
+    total_steps: int = field(default=1_000_000, metadata={"help": "length (environment steps)"})
+    learning_rate: float = field(default=2.5e-4, metadata={"help": "Adam's step size"})
+    anneal: bool = field(default=True, metadata={"help": "decay the learning rate to 0"})
+    env: str = field(default="CartPole-v1", metadata={"help": "environment"})
+    hidden_sizes: tuple[int, ...] = field(default=(64, 64), metadata={"help": "widths (units)"})
+    target_kl: float | None = field(default=None, metadata={"help": "stop above (nats)"})
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.total_steps <= 0:
+            raise ValueError(f"total_steps is {self.total_steps}, expected at least 1")
+
+
+@pytest.fixture
+def yaml_file(tmp_path):
+    def write(text):
+        path = tmp_path / "ppo.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def by_assignment(text):
+    return resolve(Config, None, {}, [text])
+
+
+def test_precedence_is_defaults_yaml_flags_assignments(yaml_file):
+    path = yaml_file("total_steps: 1\nlearning_rate: 1\nenv: A\n")
+    flags = {"total_steps": "2", "env": None, "learning_rate": "2"}
+    config = resolve(Config, path, flags, ["total_steps=3", "total_steps=4"])
+    assert config == Config(total_steps=4, learning_rate=2.0, env="A")
+    assert resolve(Config, None, {}, []) == Config()
+    assert resolve(Config, yaml_file("# only a comment\n"), {}, []) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("total_steps=1e6", 1_000_000),
+        ("total_steps=500_000", 500_000),
+        ("total_steps=9007199254740993", 2**53 + 1),
+        ("total_steps=64.0", 64),
+        ("learning_rate=3e-4", 3e-4),
+        ("learning_rate=inf", float("inf")),
+        ("anneal=False", False),
+        ("env=a=b", "a=b"),
+        ("hidden_sizes=32,16", (32, 16)),
+        ("hidden_sizes=[1e2, 16]", (100, 16)),
+        ("hidden_sizes=(32,)", (32,)),
+        ("hidden_sizes=32", (32,)),
+        ("hidden_sizes=[]", ()),
+        ("target_kl=0.01", 0.01),
+        ("target_kl=none", None),
+        ("names=a,b", ("a", "b")),
+    ],
+)
+def test_values_follow_the_annotation(text, expected):
+    value = getattr(by_assignment(text), text.split("=")[0])
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+def test_yaml_values_follow_the_annotation(yaml_file):
+    text = "total_steps: 1e6\nlearning_rate: 3e-4\nhidden_sizes: [8, 8]\ntarget_kl: null\n"
+    config = resolve(Config, yaml_file(text), {}, [])
+    assert config == Config(1_000_000, 3e-4, hidden_sizes=(8, 8))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "total_steps=1.5",
+        "total_steps=many",
+        "total_steps=1e999999999",
+        "total_steps=inf",
+        "total_steps=",
+        "total_steps=none",
+        "learning_rate=nan",
+        "anneal=1",
+        "hidden_sizes=64,x",
+        "hidden_sizes=64,,64",
+        "target_kl=small",
+    ],
+)
+def test_a_wrong_value_names_origin_value_type_and_example(text):
+    key, value = text.split("=")
+    with pytest.raises(ConfigError) as error:
+        by_assignment(text)
+    message = str(error.value)
+    assert message.startswith(f"argument {text}: {key} is {value!r} (str), expected ")
+    assert f"for example `{key}=" in message
+
+
+def test_a_wrong_value_in_a_file_or_a_flag_says_so(yaml_file):
+    path = yaml_file("total_steps: true\n")
+    with pytest.raises(ConfigError) as error:
+        resolve(Config, path, {}, [])
+    assert str(error.value) == (
+        f"{path}: total_steps is True (bool), expected int, for example `total_steps: 1000000`"
+    )
+    with pytest.raises(ConfigError, match="flag --hidden-sizes: .*`--hidden-sizes 64,64`"):
+        resolve(Config, None, {"hidden_sizes": "x"}, [])
+    with pytest.raises(ConfigError, match=r"learning_rate is 1000+ \(int\), expected float"):
+        resolve(Config, yaml_file(f"learning_rate: 1{'0' * 400}"), {}, [])
+
+
+def test_an_example_is_itself_accepted():
+    for key in ("total_steps", "learning_rate", "anneal", "hidden_sizes", "target_kl"):
+        with pytest.raises(ConfigError) as error:
+            by_assignment(f"{key}=?")
+        by_assignment(str(error.value).split("`")[1])
+
+
+def test_unknown_keys_name_the_nearest(yaml_file):
+    with pytest.raises(ConfigError, match="unknown key learning_rat; did you mean learning_rate?"):
+        by_assignment("learning_rat=1")
+    with pytest.raises(ConfigError, match="ppo.yaml: unknown key total_step; did you mean total_s"):
+        resolve(Config, yaml_file("total_step: 1"), {}, [])
+    with pytest.raises(ConfigError, match="unknown key 7; the keys are anneal, env, "):
+        resolve(Config, yaml_file("7: 1"), {}, [])
+    with pytest.raises(ConfigError, match="flag --hidden-size: .* did you mean hidden_sizes?"):
+        resolve(Config, None, {"hidden_size": 1}, [])
+
+
+@pytest.mark.parametrize("text", ["total_steps", "=3", ""])
+def test_an_assignment_needs_key_and_value(text):
+    with pytest.raises(ConfigError, match="expected key=value"):
+        by_assignment(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["- 1\n- 2\n", "only text", "a: [1\nb: 2", "a: \x01", "a: 2024-13-45", "a: b: c"]
+)
+def test_a_bad_yaml_is_one_line(yaml_file, text):
+    path = yaml_file(text)
+    with pytest.raises(ConfigError) as error:
+        resolve(Config, path, {}, [])
+    assert str(error.value).startswith(f"{path}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_or_binary_yaml(tmp_path):
+    path = tmp_path / "a{b}.yaml"
+    with pytest.raises(ConfigError, match="cannot read this YAML file: No such file"):
+        resolve(Config, path, {}, [])
+    path.write_bytes(b"\xff\xfe\x00\xd8")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        resolve(Config, path, {}, [])
+    with pytest.raises(ConfigError, match="Is a directory"):
+        resolve(Config, tmp_path, {}, [])
+
+
+def test_the_class_checks_become_config_errors():
+    with pytest.raises(ConfigError, match="Config: total_steps is -1, expected at least 1"):
+        by_assignment("total_steps=-1")
+    assert issubclass(ConfigError, MsrlError)
+
+
+def test_to_dict_goes_through_yaml_and_json(yaml_file):
+    config = Config(learning_rate=1e-5, hidden_sizes=(8,), target_kl=0.1, names=("a, b",))
+    assert resolve(Config, yaml_file(yaml.safe_dump(to_dict(config))), {}, []) == config
+    assert json.loads(json.dumps(to_dict(config))) == to_dict(config)
+
+
+def test_help_text_is_aligned():
+    lines = help_text(Config).splitlines()
+    assert len(lines) == 7
+    assert " ".join(lines[0].split()) == "total_steps int 1000000 length (environment steps)"
+    assert lines[0].index("int") == lines[1].index("float") == lines[2].index("bool")
+    assert lines[4].split("  ")[0] == "hidden_sizes"
+    assert "64,64" in lines[4]
+    assert "float or none" in lines[5]
+    assert lines[5].endswith("stop above (nats)")
+
+
+def test_a_users_own_class():
+    @dataclass(frozen=True)
+    class Own:
+        required: tuple[float, ...]
+        made: int = field(default_factory=lambda: 3)
+
+    assert resolve(Own, None, {"required": (1, 2.5)}, []) == Own((1.0, 2.5), 3)
+    with pytest.raises(ConfigError, match="Own has no default for required: .* required=0.5,0.5"):
+        resolve(Own, None, {}, [])
+    assert "required" in help_text(Own)
+
+    @dataclass(frozen=True)
+    class Odd:
+        sizes: dict
+
+    with pytest.raises(ConfigError, match=r"Odd.sizes is annotated <class 'dict'>, expected int"):
+        resolve(Odd, None, {}, [])
+    with pytest.raises(ConfigError, match="int must be a dataclass"):
+        resolve(int, None, {}, [])
