@@ -7,22 +7,23 @@ import numpy as np
 from mindspore import ParameterTuple, Tensor, nn, ops, value_and_grad
 
 
-def gradient_function(loss: Callable, network: nn.Cell, count: int) -> Callable:
+def gradient_function(loss: Callable, network: nn.Cell, count: int | None) -> Callable:
     """The gradient of (sum of per-sample losses) / count: one share of the mean's gradient.
 
     Args:
         loss: returns `[n]`, or a tuple of `[n]` whose first entry is differentiated.
         network: the cell by whose trainable parameters is differentiated.
-        count: samples on all workers together.
+        count: samples on all workers together; None: those that it is called with.
 
     Returns: a function of the loss's arguments that gives `(grads, means)`, both shares of sums.
     """
-    scale = 1.0 / count
+    scale = 1.0 / count if count else 0.0
 
     def mean_loss(*args):
         out = loss(*args)
         terms = out if isinstance(out, tuple) else (out,)
-        means = tuple([term.sum() * scale for term in terms])
+        share = scale if count else 1.0 / terms[0].size
+        means = tuple([term.sum() * share for term in terms])
         return means[0], means
 
     differentiate = value_and_grad(

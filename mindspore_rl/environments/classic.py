@@ -1,4 +1,7 @@
-"""CartPole and Pendulum in MindSpore operators, equal to gym's.
+"""CartPole and Pendulum in MindSpore operators.
+
+A step from the same state is gym's within 1e-5 (float32 against float64). Both tasks are unstable,
+so that left to themselves the trajectories part: after 200 steps of Pendulum by some 1e-2.
 
 An operator costs 1 to 3 us whatever its size, so the equations are arranged for few of them:
 columns are taken apart by one Unstack and put together by one Stack, `Addcmul` is a product and a
@@ -89,7 +92,7 @@ class GraphPendulum(nn.Cell):
 
     State: cos(theta), sin(theta), theta_dot, steps taken; the first three are the observation.
     The angle comes from them by atan2, which saves gym's normalisation and keeps it precise
-    however often the pendulum has turned. 29 operators a step.
+    however often the pendulum has turned. 28 operators a step.
     """
 
     spec = environment.spec("graph:Pendulum-v1")

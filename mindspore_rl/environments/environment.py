@@ -27,7 +27,7 @@ class EnvironmentSpec:
         name: the name it was asked for by.
         obs_shape: the shape of one observation.
         action_space: what an action may be.
-        max_episode_steps: the time limit in steps, at which `truncated` is set; 0 if there is none.
+        max_episode_steps: the most steps an episode can take; 0 if there is no such limit.
         reward_threshold: the return at which it counts as solved, if there is one.
         in_graph: whether it is a `GraphEnvironment`.
     """
@@ -41,10 +41,10 @@ class EnvironmentSpec:
 
 
 class VectorEnvironment(Protocol):
-    """B environments in NumPy, which reset themselves; a user's class is built as `C(indices, seed)`.
+    """B environments in NumPy, which reset themselves.
 
-    Everything random derives from (seed, global index, steps taken), so that environment i does
-    the same whichever worker holds it.
+    A user's class is built as `C(env_indices, seed)`. Everything random derives from (seed, global
+    index, steps taken), so that environment i does the same whichever worker holds it.
     """
 
     spec: EnvironmentSpec
@@ -128,7 +128,7 @@ def graph_names() -> list[str]:
 def names() -> list[str]:
     """Returns all known names; some of gym's need packages that may not be installed."""
     # Not at the top: gym is heavy, and both import this module.
-    from mindspore_rl.environments import gym_vector, probe
+    from mindspore_rl.environments import gym_vector, probe  # noqa: PLC0415
 
     return [*_GRAPH_SPECS, *probe.PROBES, *gym_vector.gym_names()]
 
@@ -153,7 +153,7 @@ def spec(name: str) -> EnvironmentSpec:
         return _probe(name).spec
     if name.startswith("graph:"):
         raise unknown(name, graph_names())
-    from mindspore_rl.environments import gym_vector
+    from mindspore_rl.environments import gym_vector  # noqa: PLC0415
 
     return gym_vector.gym_spec(name)
 
@@ -186,7 +186,7 @@ def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
         return _probe(name)(env_indices, seed)
     if name.startswith("graph:"):
         raise unknown(name, graph_names())
-    from mindspore_rl.environments import gym_vector
+    from mindspore_rl.environments import gym_vector  # noqa: PLC0415
 
     return gym_vector.GymVector(name, env_indices, seed)
 
@@ -207,11 +207,13 @@ def make_graph(name: str) -> GraphEnvironment:
         return built()
     if name not in _GRAPH_SPECS:
         raise unknown(name, graph_names(), "in-graph environment")
-    from mindspore_rl.environments import classic  # MindSpore: 1.2 s and 450 MB
+    from mindspore_rl.environments import classic  # noqa: PLC0415 (MindSpore: 1.2 s, 450 MB)
 
-    return {"graph:CartPole-v1": classic.GraphCartPole, "graph:Pendulum-v1": classic.GraphPendulum}[
-        name
-    ]()
+    classes: dict[str, Any] = {
+        "graph:CartPole-v1": classic.GraphCartPole,
+        "graph:Pendulum-v1": classic.GraphPendulum,
+    }
+    return classes[name]()
 
 
 def unknown(name: str, known: list[str], what: str = "environment") -> UnknownEnvironmentError:
@@ -225,7 +227,7 @@ def unknown(name: str, known: list[str], what: str = "environment") -> UnknownEn
 
 
 def _probe(name: str) -> Any:
-    from mindspore_rl.environments import probe
+    from mindspore_rl.environments import probe  # noqa: PLC0415
 
     if name not in probe.PROBES:
         raise unknown(name, list(probe.PROBES))
@@ -265,8 +267,11 @@ def _load_class(name: str) -> Any:
             ) from error
     built = getattr(sys.modules[module_name], class_name, None)
     if not inspect.isclass(built):
-        classes = [key for key, value in vars(sys.modules[module_name]).items()
-                   if inspect.isclass(value) and value.__module__ == module_name]
+        classes = [
+            key
+            for key, value in vars(sys.modules[module_name]).items()
+            if inspect.isclass(value) and value.__module__ == module_name
+        ]
         raise UnknownEnvironmentError(
             f"{path} has no class {class_name!r}; it has {', '.join(classes) or 'no class at all'}"
         )

@@ -70,12 +70,13 @@ class GymVector:
         self._steps = [env.step for env in self._envs]
         self._limit = (self.spec.max_episode_steps if self._plain else 0) or math.inf
         space = made[0].action_space
-        self._box = isinstance(self.spec.action_space, Box)
+        self._box = isinstance(space, gym.spaces.Box)
         self._first_action = 0 if self._box else int(space.start)
-        self._low, self._high = (space.low, space.high) if self._box else (None, None)
+        self._low: Any = space.low if self._box else None
+        self._high: Any = space.high if self._box else None
         size = len(made)
         self._obs_shape = (size, *self.spec.obs_shape)
-        self._action_shape = (size, len(self.spec.action_space.low)) if self._box else (size,)
+        self._action_shape = (size, space.low.size) if self._box else (size,)
         self._actions: Any = [None] * size
         self._elapsed = np.zeros(size, np.int64)
         self._total = np.zeros(size, np.int64)
@@ -188,7 +189,7 @@ class GymVector:
             row = int(np.flatnonzero(~np.isfinite(action).all(axis=1))[0])
             self._actions = action
             raise self._failure(row, "the action is not finite: the policy has diverged")
-        shaped = action.reshape(len(action), *self.spec.action_space.shape)
+        shaped = action.reshape(len(action), *self._low.shape)
         return np.clip(shaped, self._low, self._high)
 
     def _restart(self, rows: list[int], next_obs: np.ndarray) -> None:
@@ -272,7 +273,7 @@ def _without_mujoco_advice(name: str) -> Iterator[None]:
     if not str(entry).startswith("gym.envs.mujoco") or importlib.util.find_spec("mujoco") is None:
         yield
         return
-    import mujoco  # optional
+    import mujoco  # noqa: PLC0415 (optional)
 
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda text: None)
@@ -370,7 +371,7 @@ def _set_physics(env: Any, physics: np.ndarray, kind: int) -> None:
 
 
 def _mujoco_state() -> tuple[Any, Any]:
-    import mujoco  # optional
+    import mujoco  # noqa: PLC0415 (optional)
 
     # The integrator's state: with positions and velocities alone the solver, which starts from
     # its last solution, would not give the same bits.

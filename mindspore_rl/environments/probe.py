@@ -3,9 +3,9 @@
 | name | what happens | optimum |
 |---|---|---|
 | probe:constant | one step, obs 1, reward 1 | value 1 |
-| probe:bandit | one step, obs -1 or +1, reward 1 if action 1 meets +1 or 0 meets -1, else -1 | return 1 |
+| probe:bandit | one step, obs -1 or +1, reward 1 if action 0 or 1 agrees, else -1 | return 1 |
 | probe:delay | two steps, obs 0 then 1, reward 1 at the end | values gamma, then 1 |
-| probe:truncated | obs 1, reward 1, truncated after 10 steps, never terminated | value 1 / (1 - gamma) |
+| probe:truncated | obs 1, reward 1, truncated after 10 steps | value 1 / (1 - gamma) |
 """
 
 from typing import ClassVar

@@ -16,10 +16,10 @@ class Discrete:
 
 @dataclass(frozen=True)
 class Box:
-    """Real numbers between bounds; a batch of actions is `[B, k] float32`, k the product of `shape`.
+    """Real numbers between bounds; a batch of actions is `[B, k] float32`.
 
     Args:
-        shape: the shape of one action.
+        shape: the shape of one action; k is its product.
         low: k lower bounds, row-major; `-inf` where there is none.
         high: k upper bounds.
     """

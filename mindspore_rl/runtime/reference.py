@@ -136,10 +136,9 @@ class Reference:
 
     def gradient(self, loss: Callable, network: Any, *args: Any) -> tuple:
         """See `api.Msrl`."""
-        count = len(leaves(args)[0])
-        key = (loss, id(network), count)
+        key = (loss, id(network))
         if key not in self._gradients:
-            self._gradients[key] = gradient_function(loss, network, count)
+            self._gradients[key] = gradient_function(loss, network, None)
         return self._gradients[key](*args)
 
     def update(self, method: Callable, *args: Any) -> None:

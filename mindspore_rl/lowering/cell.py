@@ -1,0 +1,74 @@
+"""Parts that generated cells are made of: random tables, collectives, buffers."""
+
+import numpy as np
+from mindspore import Parameter, Tensor, int32, nn, ops
+
+from mindspore_rl.operators import flatten
+from mindspore_rl.rl.random import stream
+from mindspore_rl.rl.random_graph import permutations, uniform
+
+
+class NoiseTable(nn.Cell):
+    """Uniform numbers for all turns of a call in one iteration, `[rows, B, size]` in [0, 1)."""
+
+    def __init__(self, seed: int, purpose: str, rows: int, env_indices: range, size: int) -> None:
+        super().__init__()
+        self.seed, self.stream, self.rows, self.size = seed, stream(purpose), rows, size
+        self.env_indices = Tensor(np.array(env_indices, np.int32))
+
+    def table(self, iteration: Tensor) -> Tensor:
+        """The numbers of an iteration (0-d int32)."""
+        steps = iteration * self.rows + ops.arange(0, self.rows, dtype=int32)
+        return uniform(self.seed, self.stream, steps, self.env_indices, self.size)
+
+
+class PermutationTable(nn.Cell):
+    """Positions in the flattened local batch, permuted in time, `[rounds, T, B]` int32."""
+
+    def __init__(self, seed: int, purpose: str, rounds: int, env_indices: range, num_steps: int
+                 ) -> None:
+        super().__init__()
+        self.seed, self.stream, self.rounds = seed, stream(purpose), rounds
+        self.num_steps, self.num_envs = num_steps, len(env_indices)
+        self.env_indices = Tensor(np.array(env_indices, np.int32))
+        self.columns = Tensor(np.arange(len(env_indices), dtype=np.int32))
+
+    def table(self, iteration: Tensor) -> Tensor:
+        """The permutations of an iteration (0-d int32)."""
+        rounds = iteration * self.rounds + ops.arange(0, self.rounds, dtype=int32)
+        order = permutations(self.seed, self.stream, rounds, self.env_indices, self.num_steps)
+        return order * self.num_envs + self.columns
+
+
+class AllReduce(nn.Cell):
+    """Sum, maximum or minimum over the replicas of a fragment, in one flat bucket.
+
+    Args:
+        group: MindSpore's name of the group; None for a single replica.
+        reduction: `sum`, `max` or `min`.
+        shapes: of the values reduced together.
+    """
+
+    def __init__(self, group: str, reduction: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+        super().__init__()
+        kind = {"sum": ops.ReduceOp.SUM, "max": ops.ReduceOp.MAX, "min": ops.ReduceOp.MIN}
+        self.collective = ops.AllReduce(kind[reduction], group)
+        self.shapes = shapes
+        bounds = [0]
+        for shape in shapes:
+            bounds.append(bounds[-1] + int(np.prod(shape, dtype=int)))
+        self.bounds = tuple(bounds)
+
+    def reduce(self, *leaves: Tensor) -> tuple:
+        """The values of all replicas together."""
+        flat = self.collective(flatten(leaves))
+        return tuple([
+            ops.narrow(flat, 0, self.bounds[i], self.bounds[i + 1] - self.bounds[i])
+            .reshape(self.shapes[i])
+            for i in range(len(self.shapes))
+        ])
+
+
+def buffer(shape: tuple[int, ...], dtype: str, name: str) -> Parameter:
+    """State that a cell writes row by row."""
+    return Parameter(Tensor(np.zeros(shape, dtype)), name=name, requires_grad=False)

@@ -1,0 +1,241 @@
+"""The plan: everything a worker needs, as generated sources and one JSON file.
+
+A worker never reads the algorithm's loop or the policy: it imports the source of its fragment and
+looks up its rank, its share of the environments and its messages here.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl.graph.flow import definitions
+from mindspore_rl.graph.ir import PARAMETERS, Program, Value, walk
+from mindspore_rl.graph.partition import Message, Partition
+from mindspore_rl.lowering.project import project
+from mindspore_rl.lowering.source import Target, generate
+
+PLAN_FILE = "plan.json"
+
+
+@dataclass(frozen=True)
+class FragmentPlan:
+    """One fragment: its source and its replicas, on consecutive ranks.
+
+    Attributes:
+        shares: first and last environment (exclusive) of each replica.
+        cells: names of the compiled cells, those with collectives also in `collectives`.
+    """
+
+    name: str
+    file: str
+    first_rank: int
+    shares: tuple[tuple[int, int], ...]
+    components: tuple[str, ...]
+    cells: tuple[str, ...]
+    collectives: tuple[str, ...]
+    needs_tensors: bool
+
+    @property
+    def ranks(self) -> range:
+        """The ranks of its replicas."""
+        return range(self.first_rank, self.first_rank + len(self.shares))
+
+
+@dataclass(frozen=True)
+class MessagePlan:
+    """One cut edge.
+
+    Attributes:
+        values: what is sent, in order; empty for parameters.
+        parameters: whose parameters are sent: `actor`, `all`, or empty.
+        partial: whether the target sums the shares of all senders.
+        pattern: the collective that the two layouts amount to.
+        times: messages from one replica to another in an iteration.
+    """
+
+    name: str
+    mark: str
+    source: str
+    target: str
+    values: tuple[Value, ...]
+    parameters: str
+    partial: bool
+    pattern: str
+    times: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job.
+
+    Attributes:
+        algorithm: name, file and class of the algorithm.
+        config: the algorithm's configuration.
+        resume: a checkpoint to start from.
+        load_at: checkpoints to load before given iterations (tests of equality).
+        record: marks whose values are written out every iteration.
+    """
+
+    algorithm: dict[str, str]
+    policy: str
+    config: dict[str, Any]
+    environment: str
+    in_graph: bool
+    num_envs: int
+    num_steps: int
+    num_iterations: int
+    seed: int
+    carried: dict[str, Value]
+    fragments: tuple[FragmentPlan, ...]
+    messages: tuple[MessagePlan, ...]
+    compiled: bool = True
+    device: str = "CPU"
+    timeout_s: float = 60.0
+    resume: str = ""
+    load_at: dict[str, str] = field(default_factory=dict)
+    record: tuple[str, ...] = ()
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes of the job."""
+        return sum(len(fragment.shares) for fragment in self.fragments)
+
+    @property
+    def group_ranks(self) -> tuple[int, ...]:
+        """Ranks whose cells hold collectives."""
+        return tuple(rank for fragment in self.fragments if fragment.collectives
+                     for rank in fragment.ranks)
+
+    def fragment_of(self, rank: int) -> tuple[FragmentPlan, int]:
+        """The fragment and the replica that a rank runs."""
+        for fragment in self.fragments:
+            if rank in fragment.ranks:
+                return fragment, rank - fragment.first_rank
+        raise KeyError(rank)
+
+    def rank_name(self, rank: int) -> str:
+        """`rank 2 (actor[1])`."""
+        fragment, replica = self.fragment_of(rank)
+        return f"rank {rank} ({fragment.name}[{replica}])"
+
+    def stages(self) -> list[str]:
+        """What a worker can be doing, for the watchdog."""
+        cells = [f"cell {c} of {f.name}" for f in self.fragments for c in f.cells]
+        edges = [f"edge {m.name}" for m in self.messages]
+        return ["starting", "Python", "the environment", "the iteration boundary", "a checkpoint",
+                "finished", *cells, *edges]
+
+
+def make_plan(partition: Partition, folder: Path, *, record: tuple[str, ...] = (), **job: Any
+              ) -> Plan:
+    """Lowers every fragment and writes the plan into a folder.
+
+    Args:
+        partition: the cut program, shares of sums resolved.
+        folder: gets `plan.json` and `fragments/*.py`.
+        record: see `Plan`.
+        job: the other fields of `Plan`.
+    """
+    target = Target(job["num_envs"], job["num_steps"], job["in_graph"])
+    program = partition.program
+    sources = folder / "fragments"
+    sources.mkdir(parents=True, exist_ok=True)
+    fragments, carried, first_rank = [], {}, 0
+    for fragment in partition.fragments:
+        projection = project(partition, fragment.name, job["in_graph"], record)
+        title = (f"Fragment `{fragment.name}` of {program.algorithm} under "
+                 f"{partition.policy.name}: {', '.join(fragment.components)}.")
+        code = generate(program, projection, target, title)
+        file = f"{fragment.name.replace('+', '_')}.py"
+        (sources / file).write_text(code.source)
+        carried |= {name: projection.values[name] for name in code.carried
+                    if name in projection.values}
+        fragments.append(FragmentPlan(
+            fragment.name, file, first_rank, tuple((s.start, s.stop) for s in fragment.shares),
+            fragment.components, code.cells, code.collectives, code.needs_tensors))
+        first_rank += fragment.replicas
+    messages = tuple(_message(partition, message) for message in partition.messages)
+    plan = Plan(fragments=tuple(fragments), messages=messages, policy=partition.policy.name,
+                record=record, carried=carried, **job)
+    save_plan(plan, folder)
+    return plan
+
+
+def save_plan(plan: Plan, folder: Path) -> None:
+    """Writes `plan.json`."""
+    (folder / PLAN_FILE).write_text(json.dumps(asdict(plan), indent=1))
+
+
+def load_plan(folder: Path) -> Plan:
+    """Reads `plan.json`."""
+    data = json.loads((folder / PLAN_FILE).read_text())
+    data["fragments"] = tuple(
+        FragmentPlan(**{k: _tuples(v) for k, v in f.items()}) for f in data["fragments"])
+    data["messages"] = tuple(
+        MessagePlan(**{**m, "values": tuple(map(_value, m["values"]))}) for m in data["messages"])
+    data["carried"] = {name: _value(value) for name, value in data["carried"].items()}
+    data["record"] = tuple(data["record"])
+    return Plan(**data)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _value(data: dict[str, Any]) -> Value:
+    return Value(tuple(data["shape"]), data["dtype"], data["axis"], data["per_env"],
+                 tuple(map(_value, data["parts"])))
+
+
+def _message(partition: Partition, message: Message) -> MessagePlan:
+    program = partition.program
+    source, target = partition.fragment(message.source), partition.fragment(message.target)
+    ops = {op.name: op for op, _ in walk(program.body)}
+    loops = {op.name: found for op, found in walk(program.body)}
+    rows, times = 1, 1
+    for loop in loops[message.site[-1]]:
+        if loop.name in message.stacked:
+            rows *= loop.count or 1
+    depth = [loop for loop in loops[message.site[-1]] if loop.name not in message.stacked]
+    if message.after in {loop.name for loop in depth}:
+        depth = depth[:[loop.name for loop in depth].index(message.after)]
+    for loop in depth:
+        times *= loop.count or 1
+    values = []
+    for name in message.variables:
+        if name != PARAMETERS:
+            value = program.values[name]
+            values.append(_stacked(value, rows) if message.stacked else value)
+    parameters = ""
+    if PARAMETERS in message.variables:
+        readers = {op.kind for op in ops.values()
+                   if op.name in target.ops and PARAMETERS in op.reads}
+        parameters = "actor" if readers <= {"agent_act"} else "all"
+    partial = source.replicas > 1 and any(
+        ops[d].kind == "gradient" for name in message.site for d in _definers(program, ops, name))
+    split = any(leaf.axis is not None for value in values for leaf in value.leaves)
+    return MessagePlan(message.name, message.mark, message.source, message.target, tuple(values),
+                       parameters, partial,
+                       _pattern(source.replicas, target.replicas, split, partial), times)
+
+
+def _definers(program: Program, ops: dict, name: str) -> list[str]:
+    return [d for found in definitions(program.body)[name].values() for d in found if d in ops]
+
+
+def _stacked(value: Value, rows: int) -> Value:
+    axis = None if value.axis is None else value.axis + 1
+    return Value((rows, *value.shape), value.dtype, axis, value.per_env)
+
+
+def _pattern(sources: int, targets: int, split: bool, partial: bool) -> str:
+    if partial:
+        return "Reduce" if targets == 1 else "Reduce and Broadcast"
+    if sources == targets == 1:
+        return "Send"
+    if not split:
+        return "Broadcast" if sources == 1 else "Send"
+    if targets == 1:
+        return "Gather"
+    return "Scatter" if sources == 1 else "AllToAll of the shares' intersections"

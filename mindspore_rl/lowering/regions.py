@@ -1,0 +1,217 @@
+"""Regions: the largest parts of a fragment that compile to one MindSpore cell each.
+
+A run of neighbouring items becomes a cell if all of them have a graph implementation and at least
+one computes something. Buffers live where their writers run: inside a cell if the loop that fills
+them is inside, else in Python.
+"""
+
+from dataclasses import dataclass, replace
+
+from mindspore_rl.graph.flow import definitions
+from mindspore_rl.graph.ir import (
+    REDUCTIONS,
+    Branch,
+    Item,
+    Loop,
+    Op,
+    walk,
+)
+from mindspore_rl.lowering.project import Projection
+
+COMPUTE = {"agent_act", "gradient", "minibatch", "glue", "update", "all_reduce", "flatten",
+           *REDUCTIONS}
+NEUTRAL = {"copy", "constant", "index", "noise", "permutations", "env_steps"}
+EDGES = {"copy", "constant", "index"}
+BUFFERS = {"stack", "unstack", "replay_insert", "replay_extend", "replay_sample"}
+ENVIRONMENT_CALLS = {"env_reset", "env_step"}
+
+
+@dataclass(frozen=True)
+class Region:
+    """Items that one cell runs, with the variables that it takes and gives."""
+
+    name: str
+    items: tuple[Item, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+Lowered = Item | Region
+
+
+def find_regions(projection: Projection, in_graph: bool) -> tuple[tuple[Lowered, ...], bool]:
+    """Groups a fragment's items into regions.
+
+    Returns: the items with regions in place, and whether the replay buffer lives in a cell.
+    """
+    for replay_in_cell in (True, False):
+        finder = _Finder(projection, in_graph, replay_in_cell)
+        body = finder.group(projection.body, inside_loop=False)
+        if not replay_in_cell or finder.replay_in_one_region(body):
+            return body, replay_in_cell
+    raise AssertionError
+
+
+class _Finder:
+    def __init__(self, projection: Projection, in_graph: bool, replay_in_cell: bool) -> None:
+        self.projection = projection
+        self.graph_kinds = COMPUTE | NEUTRAL
+        if in_graph:
+            self.graph_kinds = self.graph_kinds | ENVIRONMENT_CALLS
+        self.replay_in_cell = replay_in_cell
+        self.compute = COMPUTE | (ENVIRONMENT_CALLS if in_graph else set())
+        self.uses = definitions(projection.body)
+        self.names: set[str] = set()
+
+    def group(self, items: tuple[Item, ...], inside_loop: bool) -> tuple[Lowered, ...]:
+        """Replaces the runs of a body that compile; looks for more inside what does not."""
+        result: list[Lowered] = []
+        run: list[Item] = []
+
+        def close() -> None:
+            result.extend(self._close(run, inside_loop))
+            run.clear()
+
+        for item in items:
+            if self._compiles(item, not inside_loop):
+                run.append(item)
+                continue
+            close()
+            if isinstance(item, Loop):
+                python_loop = inside_loop or item.kind != "iterations"
+                result.append(replace(item, body=self.group(item.body, python_loop)))
+            elif isinstance(item, Branch):
+                result.append(replace(item, body=self.group(item.body, inside_loop),
+                                      orelse=self.group(item.orelse, inside_loop)))
+            else:
+                result.append(item)
+        close()
+        return tuple(result)
+
+    def _compiles(self, item: Item, whole_loop: bool) -> bool:
+        if isinstance(item, Loop):
+            return item.kind != "iterations" and all(self._compiles(i, True) for i in item.body)
+        if isinstance(item, Branch):
+            return all(self._compiles(i, whole_loop) for i in item.body + item.orelse)
+        if item.kind in ("stack", "unstack"):
+            return whole_loop
+        if item.kind in BUFFERS:
+            return whole_loop and self.replay_in_cell
+        return item.kind in self.graph_kinds
+
+    def _close(self, run: list[Item], inside_loop: bool) -> list[Lowered]:
+        run = self._rows_first(run)
+        start, end = 0, len(run)
+        while start < end and _is_edge(run[start]):
+            start += 1
+        while end > start and _is_edge(run[end - 1]):
+            end -= 1
+        middle = tuple(run[start:end])
+        if not any(op.kind in self.compute and not _is_unpacking(op) for op, _ in walk(middle)):
+            return list(run)
+        region = self._region(middle)
+        return [*run[:start], region, *run[end:]]
+
+    def _rows_first(self, run: list[Item]) -> list[Item]:
+        """Rows of tables made outside are taken outside, where that is a view."""
+        made = {t for op, _ in walk(tuple(run)) for t in op.targets}
+        first = [i for i in run if isinstance(i, Op) and i.kind == "index"
+                 and not set(i.reads) & made]
+        return first + [i for i in run if i not in first]
+
+    def _region(self, items: tuple[Item, ...]) -> Region:
+        inside = {op.name: op for op, _ in walk(items)}
+        inputs = exposed(items)
+        escaping = []
+        for op in inside.values():
+            for target in op.targets:
+                outside = any(op.name in definers.get(target, ())
+                              for reader, definers in self.uses.items()
+                              if reader not in inside and not self._branch_inside(reader, items))
+                if (outside or target in inputs) and target not in escaping:
+                    escaping.append(target)
+        return Region(self._name(inside), items, inputs, tuple(escaping))
+
+    def _branch_inside(self, reader: str, items: tuple[Item, ...]) -> bool:
+        return reader in {b.name for b in _branches(items)}
+
+    def _name(self, inside: dict[str, Op]) -> str:
+        kinds = {op.kind for op in inside.values()}
+        name = "compute"
+        for candidate, needs in (("iteration", {"agent_act", "gradient"}), ("learn", {"gradient"}),
+                                 ("rollout", {"agent_act", "env_step"}), ("act", {"agent_act"}),
+                                 ("reset", {"env_reset"}), ("update", {"update"})):
+            if needs <= kinds:
+                name = candidate
+                break
+        unique, number = name, 1
+        while unique in self.names:
+            number += 1
+            unique = f"{name}_{number}"
+        self.names.add(unique)
+        return unique
+
+    def replay_in_one_region(self, body: tuple[Lowered, ...]) -> bool:
+        """Whether all operations on the replay buffer are in the same cell (or there are none)."""
+        holders: set[str] = set()
+
+        def visit(items: tuple[Lowered, ...], holder: str) -> None:
+            for item in items:
+                if isinstance(item, Region):
+                    visit(item.items, item.name)
+                elif isinstance(item, Op):
+                    if item.kind.startswith("replay_"):
+                        holders.add(holder)
+                elif isinstance(item, Loop):
+                    visit(item.body, holder)
+                else:
+                    visit(item.body + item.orelse, holder)
+
+        visit(body, "")
+        return holders <= {""} or len(holders) == 1
+
+
+def _is_edge(item: Item) -> bool:
+    return isinstance(item, Op) and (item.kind in EDGES or _is_unpacking(item))
+
+
+def _is_unpacking(op: Op) -> bool:
+    return op.kind == "glue" and op.args[0].isidentifier()
+
+
+def _branches(items: tuple[Item, ...]) -> list[Branch]:
+    found: list[Branch] = []
+    for item in items:
+        if isinstance(item, Loop):
+            found += _branches(item.body)
+        elif isinstance(item, Branch):
+            found += [item, *_branches(item.body + item.orelse)]
+    return found
+
+
+def exposed(items: tuple[Item, ...]) -> tuple[str, ...]:
+    """Variables read before the items surely define them, in order."""
+    found: list[str] = []
+
+    def read(names: tuple[str, ...], defined: set[str]) -> None:
+        for name in names:
+            if not name.startswith("$") and name not in defined and name not in found:
+                found.append(name)
+
+    def visit(body: tuple[Item, ...], defined: set[str]) -> set[str]:
+        for item in body:
+            if isinstance(item, Op):
+                read(item.reads, defined)
+                defined = defined | set(item.targets)
+            elif isinstance(item, Loop):
+                defined = visit(item.body, defined | {item.index})
+            else:
+                read(item.reads, defined)
+                taken = visit(item.body, defined)
+                defined = taken & visit(item.orelse, defined)
+        return defined
+
+    visit(items, set())
+    return tuple(found)
+
+

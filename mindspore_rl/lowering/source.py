@@ -1,0 +1,506 @@
+"""Generated code: a fragment's regions as MindSpore cells and the Python loop around them.
+
+The text is what runs: it is written beside the run, imported from there, and may be stepped
+through in a debugger.
+"""
+
+import ast
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Program, Value, walk
+from mindspore_rl.lowering.project import STATE, Projection
+from mindspore_rl.lowering.regions import Lowered, Region, exposed, find_regions
+
+UNROLL = 8
+"""Turns of a rollout in one turn of a compiled `while`: 35 us a turn, compile time per copy."""
+INDENT = "    "
+OWNERS = ("trainer", "actor", "learner")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What code generation must know beside the graph.
+
+    Attributes:
+        num_envs: environments on all workers together.
+    """
+
+    num_envs: int
+    num_steps: int
+    in_graph: bool
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A fragment's source.
+
+    Attributes:
+        cells: names of its cells, in order.
+        collectives: cells that hold a collective.
+        needs_tensors: whether the process must import MindSpore.
+        carried: variables that an iteration takes from the one before.
+    """
+
+    source: str
+    cells: tuple[str, ...]
+    collectives: tuple[str, ...]
+    needs_tensors: bool
+    carried: tuple[str, ...]
+
+
+def generate(program: Program, projection: Projection, target: Target, title: str) -> Generated:
+    """Writes the module of one fragment."""
+    body, replay_in_cell = find_regions(projection, target.in_graph)
+    regions = list(_regions(body))
+    cells = [_CellWriter(region, projection, target).text() for region in regions]
+    loop = _LoopWriter(projection, target, regions, replay_in_cell)
+    run = loop.text(body)
+    text = "\n".join(cells) + run
+    # A name that only another fragment's expressions use stays out, and its module unimported.
+    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    lines = [f'"""{title}\n\nGenerated from the graph; this is what runs. Edits are overwritten."""\n']
+    if "np" in used:
+        lines.append("import numpy as np")
+    if regions:
+        lines += ["import mindspore as ms", "from mindspore import nn", "",
+                  "from mindspore_rl import operators",
+                  "from mindspore_rl.lowering import cell as parts"]
+    lines += [f"from {module} import {name}" for name, module in program.imports if name in used]
+    collectives = tuple(r.name for r in regions
+                        if any(op.kind == "all_reduce" for op, _ in walk(r.items)))
+    return Generated("\n".join(lines) + "\n\n\n" + text, tuple(r.name for r in regions),
+                     collectives, bool(regions) or loop.touches_parameters,
+                     carried_variables(projection))
+
+
+def _regions(items: tuple[Lowered, ...]):
+    for item in items:
+        if isinstance(item, Region):
+            yield item
+        elif isinstance(item, Loop):
+            yield from _regions(item.body)
+        elif isinstance(item, Branch):
+            yield from _regions(item.body + item.orelse)
+
+
+def _call(targets: tuple[str, ...], call: str) -> str:
+    return f"{', '.join(targets)} = {call}" if targets else call
+
+
+class _CellWriter:
+    """Writes one region as a cell."""
+
+    def __init__(self, region: Region, projection: Projection, target: Target) -> None:
+        self.region, self.values, self.target = region, projection.values, target
+        self.setup: list[str] = []
+        self.lines: list[str] = []
+        self.defined: set[str] = set(region.inputs)
+        self.counts: dict[str, int] = {}
+        self.episode_rows = 0
+
+    def text(self) -> str:
+        """The class."""
+        self._items(self.region.items, 2)
+        stacks = {op.targets[0] for op, _ in walk(self.region.items) if op.kind == "stack"}
+        outputs = ", ".join(f"self.{name}" if name in stacks else name
+                            for name in self.region.outputs) or "0"
+        self.lines.append(f"{INDENT * 2}return {outputs}")
+        title = ", ".join(dict.fromkeys(op.kind for op, _ in walk(self.region.items)))
+        used = self._owners()
+        init = [f"self.{owner} = w.{owner}" for owner in used] + self.setup
+        lines = [
+            f"class {class_name(self.region.name)}(nn.Cell):",
+            f'{INDENT}"""{title}."""',
+            "",
+            f"{INDENT}def __init__(self, w):",
+            f"{INDENT * 2}super().__init__(auto_prefix=False)",
+            f"{INDENT * 2}self.num_envs = len(w.env_indices)",
+            *(INDENT * 2 + line for line in init),
+            "",
+            f"{INDENT}def construct({', '.join(('self', *self.region.inputs))}):",
+            *self.lines,
+            "",
+            "",
+        ]
+        return "\n".join(lines)
+
+    def _owners(self) -> list[str]:
+        text = "\n".join(self.lines)
+        return [o for o in (*OWNERS, "environment") if f"self.{o}." in text]
+
+    def _line(self, text: str, depth: int) -> None:
+        self.lines.append(INDENT * depth + text)
+
+    def _items(self, items: tuple[Item, ...], depth: int) -> None:
+        for item in items:
+            if isinstance(item, Op):
+                for line in self._op(item):
+                    self._line(line, depth)
+                self.defined |= set(item.targets)
+            elif isinstance(item, Loop):
+                self._loop(item, depth)
+            else:
+                self._branch(item, depth)
+
+    def _loop(self, loop: Loop, depth: int) -> None:
+        self._start_values(loop, loop.body, depth)
+        count, index = loop.count or 1, loop.index
+        turns = UNROLL if loop.kind == "steps" and count % UNROLL == 0 else 1
+        if turns == 1:
+            self._line(f"{index} = ms.Tensor(0, ms.int32)", depth)
+            self._line(f"while {index} < {count}:", depth)
+            self._items(loop.body, depth + 1)
+            self._line(f"{index} = {index} + 1", depth + 1)
+            return
+        self._line(f"{index}_first = ms.Tensor(0, ms.int32)", depth)
+        self._line(f"while {index}_first < {count}:", depth)
+        self._line(f"for {index}_turn in range({turns}):", depth + 1)
+        self._line(f"{index} = {index}_first + {index}_turn", depth + 2)
+        self._items(loop.body, depth + 2)
+        self._line(f"{index}_first = {index}_first + {turns}", depth + 1)
+
+    def _branch(self, branch: Branch, depth: int) -> None:
+        self._start_values(branch, branch.body + branch.orelse, depth)
+        self._line(f"if {_owned(branch.test)}:", depth)
+        self._items(branch.body, depth + 1)
+        if not branch.body:
+            self._line("pass", depth + 1)
+        if branch.orelse:
+            self._line("else:", depth)
+            self._items(branch.orelse, depth + 1)
+
+    def _start_values(self, item: Loop | Branch, body: tuple[Item, ...], depth: int) -> None:
+        """What is defined inside and used after must exist, with its type, before."""
+        inside = {op.name for op, _ in walk(body)}
+        after = {name for op, _ in walk(self.region.items) if op.name not in inside
+                 for name in op.reads} | set(self.region.outputs)
+        for op, _ in walk(body):
+            for name in op.targets:
+                if name in after and name not in self.defined and op.kind != "stack":
+                    self._line(f"{name} = {self._zeros(self.values[name])}", depth)
+                    self.defined.add(name)
+
+    def _zeros(self, value: Value) -> str:
+        if value.parts:
+            return f"({', '.join(self._zeros(part) for part in value.parts)},)"
+        if not value.shape:
+            number = {"float32": "0.0", "bool": "False"}.get(value.dtype, "0")
+            return f"ms.Tensor({number}, ms.{_dtype(value)})"
+        return f"ms.ops.zeros({self._shape(value)}, ms.{_dtype(value)})"
+
+    def _shape(self, value: Value) -> str:
+        extents = [str(e) for e in value.shape]
+        if value.axis is not None:
+            extents[value.axis] = f"{value.per_env} * self.num_envs"
+        return f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"
+
+    # ---- operations ------------------------------------------------------------------------
+
+    def _op(self, op: Op) -> list[str]:
+        special = getattr(self, f"_{op.kind}", None)
+        if special is not None:
+            return special(op)
+        if op.kind in REDUCTIONS:
+            return self._reduction(op)
+        return [_call(op.targets, _owned(op.args[0]))]
+
+    def _part(self, kind: str, expression: str) -> str:
+        """Adds an attribute of the cell and returns its name."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        name = f"{kind}_{self.counts[kind]}"
+        self.setup.append(f"self.{name} = {expression}")
+        return f"self.{name}"
+
+    def _constant(self, op: Op) -> list[str]:
+        return [f"{op.targets[0]} = ms.Tensor({op.args[0]}, "
+                f"ms.{_dtype(self.values[op.targets[0]])})"]
+
+    def _noise(self, op: Op) -> list[str]:
+        size = "w.environment" if op.attr("owner") == "env" else "w.actor"
+        table = self._part("noise", f"parts.NoiseTable(w.seed, {op.attr('purpose')!r}, "
+                                    f"{op.attr('rows')}, w.env_indices, {size}.noise_size)")
+        return [f"{op.targets[0]} = {table}.table({op.args[0] if op.args else 'ms.Tensor(0, ms.int32)'})"]
+
+    def _permutations(self, op: Op) -> list[str]:
+        table = self._part("permutations", f"parts.PermutationTable(w.seed, {op.name!r}, "
+                           f"{op.attr('rounds')}, w.env_indices, {self.target.num_steps})")
+        return [f"{op.targets[0]} = {table}.table({op.args[0]})"]
+
+    def _index(self, op: Op) -> list[str]:
+        table, row = op.args
+        if row.isdecimal():
+            return [f"{op.targets[0]} = {table}[{row}]"]
+        return [f"{op.targets[0]} = ms.ops.gather({table}, {row}, 0)"]
+
+    _unstack = _index
+
+    def _env_steps(self, op: Op) -> list[str]:
+        per_iteration = self.target.num_steps * self.target.num_envs
+        return [f"{op.targets[0]} = {op.args[0]}.astype(ms.float32) * {float(per_iteration)}"]
+
+    def _env_reset(self, op: Op) -> list[str]:
+        return [_call(op.targets, f"self.environment.reset({', '.join(op.args)})")]
+
+    def _env_step(self, op: Op) -> list[str]:
+        _, _, _, reward, terminated, truncated = op.targets
+        loops = next(loops for found, loops in walk(self.region.items) if found is op)
+        rows = 1
+        for loop in loops:
+            rows *= loop.count or 1
+        index = "0"
+        for position, loop in enumerate(loops):
+            index = loop.index if position == 0 else f"({index}) * {loop.count} + {loop.index}"
+        episodes = self._part("episodes", f'w.episode_buffer("{self.region.name}", {rows})')
+        ended = f"ms.ops.logical_or({terminated}, {truncated}).astype(ms.float32)"
+        return [
+            _call(op.targets, f"self.environment.step({', '.join((STATE, *op.args))})"),
+            f"{episodes}[{index}] = ms.ops.stack(({reward}, {ended}))",
+        ]
+
+    def _agent_act(self, op: Op) -> list[str]:
+        return [_call(op.targets, f"self.actor.act({', '.join(op.args)})")]
+
+    def _replay_insert(self, op: Op) -> list[str]:
+        lines = []
+        for column, value in enumerate(op.args):
+            name = f"self.replay_{column}"
+            self._replay_buffer(name, self.values[value], self._capacity())
+            lines.append(f"{name}[{op.attr('index')}] = {value}")
+        return lines
+
+    def _replay_extend(self, op: Op) -> list[str]:
+        """A batch that arrives whole is the buffer."""
+        self.extended = op.args
+        return []
+
+    def _replay_sample(self, op: Op) -> list[str]:
+        rows = op.attr("rows")
+        extended = getattr(self, "extended", None)
+        if extended:
+            return [f"{t} = {stack}" for t, stack in zip(op.targets, extended, strict=True)]
+        cut = "" if rows == self._capacity() else f"[0:{rows}]"
+        return [f"{target} = self.replay_{column}{cut}"
+                for column, target in enumerate(op.targets)]
+
+    def _capacity(self) -> int:
+        return max(op.attr("rows") for op, _ in walk(self.region.items)
+                   if op.kind == "replay_sample")
+
+    def _replay_buffer(self, name: str, value: Value, rows: int) -> None:
+        shape = self._shape(value).replace("(", f"({rows}, ", 1)
+        line = f'{name} = parts.buffer({shape}, "{value.dtype}", "{name.split(".")[1]}")'
+        if line not in self.setup:
+            self.setup.append(line)
+
+    def _stack(self, op: Op) -> list[str]:
+        (buffer,), (index, value) = op.targets, op.args
+        shape = self._shape(self.values[value]).replace("(", f"({op.attr('rows')}, ", 1)
+        self.setup.append(f'self.{buffer} = parts.buffer({shape}, '
+                          f'"{self.values[value].dtype}", "{buffer}")')
+        lines = [f"self.{buffer}[{index}] = {value}"]
+        return lines
+
+    def _flatten(self, op: Op) -> list[str]:
+        return [f"{op.targets[0]} = operators.flatten({op.args[0]})"]
+
+    def _minibatch(self, op: Op) -> list[str]:
+        row, number, *values = op.args
+        rows = f"{row}_{number}"
+        lines = [f"{rows} = operators.minibatch_rows({row}, {number}, {op.attr('count')})"]
+        return lines + [f"{target} = operators.take_rows({value}, {rows})"
+                        for target, value in zip(op.targets, values, strict=True)]
+
+    def _gradient(self, op: Op) -> list[str]:
+        loss, network = op.attr("objects")
+        count = self.values[f"{op.name}.loss"].size
+        function = self._part(
+            "gradient", f"operators.gradient_function(w.{loss}, w.{network}, {count})")
+        return [_call(op.targets, f"{function}({', '.join(op.args)})")]
+
+    def _update(self, op: Op) -> list[str]:
+        (method,) = op.attr("objects")
+        return [f"self.{method}({', '.join(op.args)})"]
+
+    def _reduction(self, op: Op) -> list[str]:
+        keep = op.attr("keep")
+        lines = []
+        for target, arg in zip(op.targets, op.args, strict=True):
+            count = 1
+            for extent in self.values[arg].shape[: len(self.values[arg].shape) - keep]:
+                count *= extent
+            lines.append(
+                f'{target} = operators.reduce_samples("{op.kind}", {arg}, {keep}, {count})')
+        return lines
+
+    def _all_reduce(self, op: Op) -> list[str]:
+        leaves = [(t, self.values[t].leaves) for t in op.targets]
+        shapes = tuple(leaf.shape for _, parts in leaves for leaf in parts)
+        part = self._part("reduce", f'parts.AllReduce(w.group, "{op.attr("reduction")}", {shapes})')
+        given = ", ".join(f"*{t}" if self.values[t].parts else t for t, _ in leaves)
+        lines = [f"reduced = {part}.reduce({given})"]
+        start = 0
+        for name, parts in leaves:
+            if self.values[name].parts:
+                lines.append(f"{name} = reduced[{start}:{start + len(parts)}]")
+            else:
+                lines.append(f"{name} = reduced[{start}]")
+            start += len(parts)
+        return lines
+
+
+def class_name(region: str) -> str:
+    """`act_2` -> `Act2`."""
+    return "".join(part.capitalize() for part in region.split("_"))
+
+
+class _LoopWriter:
+    """Writes the Python that runs the cells and everything that is not in one."""
+
+    def __init__(self, projection: Projection, target: Target, regions: list[Region],
+                 replay_in_cell: bool) -> None:
+        self.projection, self.target, self.regions = projection, target, regions
+        self.replay_in_cell = replay_in_cell
+        self.lines: list[str] = []
+        self.capacity = max([op.attr("rows") for op, _ in walk(projection.body)
+                             if op.kind == "replay_sample"], default=0)
+        self.touches_parameters = any("$parameters" in (*op.reads, *op.writes)
+                                      for op, _ in walk(projection.body))
+
+    def text(self, body: tuple[Lowered, ...]) -> str:
+        """The function `run`."""
+        doc = ", ".join(self.projection.fragment.components)
+        self._line("def run(w):", 0)
+        self._line(f'"""{doc}."""', 1)
+        for region in self.regions:
+            self._line(f"{region.name} = w.cell({class_name(region.name)}, \"{region.name}\")", 1)
+        self._items(body, 1)
+        return "\n".join(self.lines) + "\n"
+
+    def _line(self, text: str, depth: int) -> None:
+        self.lines.append(INDENT * depth + text)
+
+    def _items(self, items: tuple[Lowered, ...], depth: int) -> None:
+        for item in items:
+            if isinstance(item, Region):
+                self._line(_call(item.outputs, f"{item.name}({', '.join(item.inputs)})"), depth)
+            elif isinstance(item, Op):
+                for line in self._op(item):
+                    self._line(line, depth)
+            elif isinstance(item, Loop):
+                if item.kind == "iterations":
+                    self._iterations(item.index, depth)
+                else:
+                    self._line(f"for {item.index} in range({item.count}):", depth)
+                self._items(item.body, depth + 1)
+                if not item.body:
+                    self._line("pass", depth + 1)
+            else:
+                self._line(f"if w.number({item.test}):", depth)
+                self._items(item.body, depth + 1)
+                if not item.body:
+                    self._line("pass", depth + 1)
+                if item.orelse:
+                    self._line("else:", depth)
+                    self._items(item.orelse, depth + 1)
+
+    def _iterations(self, index: str, depth: int) -> None:
+        """Variables carried from one iteration to the next go to checkpoints and come back."""
+        names = carried_variables(self.projection)
+        carried = ", ".join(f'"{name}": {name}' for name in names)
+        self._line(f"for {index} in w.iterations(lambda: {{{carried}}}):", depth)
+        if names:
+            quoted = ", ".join(f'"{name}"' for name in names)
+            self._line("if w.restored:", depth + 1)
+            self._line(f"({', '.join(names)},) = w.take_restored({quoted})", depth + 2)
+
+    def _op(self, op: Op) -> list[str]:
+        special = getattr(self, f"_{op.kind}", None)
+        if special is not None:
+            return special(op)
+        return [_call(op.targets, op.args[0])]
+
+    def _constant(self, op: Op) -> list[str]:
+        dtype = self.projection.values[op.targets[0]].dtype
+        return [f"{op.targets[0]} = np.array({op.args[0]}, np.{dtype})"]
+
+    def _noise(self, op: Op) -> list[str]:
+        iteration = op.args[0] if op.args else "0"
+        return [f"{op.targets[0]} = w.noise(\"{op.attr('purpose')}\", {iteration}, "
+                f"{op.attr('rows')}, \"{op.attr('owner')}\")"]
+
+    def _permutations(self, op: Op) -> list[str]:
+        return [f'{op.targets[0]} = w.permutations("{op.name}", {op.args[0]}, '
+                f"{op.attr('rounds')})"]
+
+    def _index(self, op: Op) -> list[str]:
+        return [f"{op.targets[0]} = {op.args[0]}[{op.args[1]}]"]
+
+    _unstack = _index
+
+    def _env_steps(self, op: Op) -> list[str]:
+        per_iteration = self.target.num_steps * self.target.num_envs
+        return [f"{op.targets[0]} = np.float32({op.args[0]} * {per_iteration})"]
+
+    def _env_reset(self, op: Op) -> list[str]:
+        return [_call(op.targets, "w.env_reset()")]
+
+    def _env_step(self, op: Op) -> list[str]:
+        return [_call(op.targets, f"w.env_step({op.args[0]})")]
+
+    def _replay_insert(self, op: Op) -> list[str]:
+        return [f"w.replay.write({self.capacity}, {op.attr('index')}, {', '.join(op.args)})"]
+
+    def _replay_extend(self, op: Op) -> list[str]:
+        return [f"w.replay.extend({self.capacity}, {op.attr('start')}, {', '.join(op.args)})"]
+
+    def _replay_sample(self, op: Op) -> list[str]:
+        return [_call(op.targets, f"w.replay.read({op.attr('rows')})")]
+
+    def _stack(self, op: Op) -> list[str]:
+        index, value = op.args
+        return [f'{op.targets[0]} = w.stack("{op.targets[0]}", {op.attr("rows")}, {index}, '
+                f"{value})"]
+
+    def _send(self, op: Op) -> list[str]:
+        names = [r for r in op.reads if not r.startswith("$")]
+        values = f"{', '.join(names)}," if names else ""
+        return [f'w.send("{op.attr("message")}", ({values}))']
+
+    def _receive(self, op: Op) -> list[str]:
+        call = f'w.receive("{op.attr("message")}")'
+        return [f"({', '.join(op.targets)},) = {call}" if op.targets else call]
+
+    def _report(self, op: Op) -> list[str]:
+        pairs = zip(op.attr("keys"), op.args, strict=True)
+        inside = ", ".join(f'"{key}": {value}' for key, value in pairs)
+        return [f"w.report({{{inside}}})"]
+
+    def _record(self, op: Op) -> list[str]:
+        return [f'w.record("{op.attr("mark")}", {op.args[0]}, {op.attr("axis")})']
+
+
+def carried_variables(projection: Projection) -> tuple[str, ...]:
+    """Variables that an iteration takes from the one before, in order."""
+    for item in projection.body:
+        if isinstance(item, Loop) and item.kind == "iterations":
+            defined = {t for op, _ in walk(item.body) for t in op.targets}
+            return tuple(n for n in exposed(item.body) if n in defined)
+    return ()
+
+
+def _owned(expression: str) -> str:
+    """Names of the trainer, actor and learner become attributes of the cell."""
+    tree = ast.parse(expression, mode="eval")
+
+    class Owner(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> Any:
+            if node.id in OWNERS:
+                return ast.parse(f"self.{node.id}", mode="eval").body
+            return node
+
+    return ast.unparse(Owner().visit(tree))
+
+
+def _dtype(value: Value) -> str:
+    return {"bool": "bool_"}.get(value.dtype, value.dtype)

@@ -1,0 +1,213 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mindspore_rl.environments import environment
+from mindspore_rl.environments.check import check
+from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+USERS = """
+import numpy as np
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Discrete
+
+
+class Count:
+    spec = EnvironmentSpec("count", (1,), Discrete(2), 12, None, in_graph=False)
+    terminates = False
+
+    def __init__(self, env_indices, seed):
+        self.indices = np.array(env_indices)
+        self.reset()
+
+    def reset(self):
+        self.count = np.zeros(len(self.indices), np.int64)
+        return self.obs()
+
+    def obs(self):
+        return self.count.astype(np.float32)[:, None]
+
+    def step(self, action):
+        self.count += 1
+        final_obs = self.obs()
+        ended = self.count >= 12
+        self.restart(ended)
+        ends = (ended, ~ended & False) if self.terminates else (~ended & False, ended)
+        return self.obs(), final_obs, np.ones(len(ended), np.float32), *ends
+
+    def restart(self, ended):
+        self.count[ended] = 0
+
+    def get_state(self):
+        return {"count": self.count.copy()}
+
+    def set_state(self, state):
+        self.count = state["count"].copy()
+        return self.obs()
+
+    def close(self):
+        pass
+
+
+class Merged(Count):
+    terminates = True
+
+
+class NeverReset(Count):
+    def restart(self, ended):
+        pass
+
+
+class Aliased(Count):
+    def get_state(self):
+        return {"count": self.count}
+
+
+class Placed(Count):
+    def obs(self):
+        return (self.count * len(self.indices)).astype(np.float32)[:, None]
+
+
+class Double(Count):
+    def obs(self):
+        return self.count[:, None].astype(np.float64)
+
+
+class Walk:
+    spec = EnvironmentSpec("walk", (2,), Discrete(2), 20, None, in_graph=True)
+    noise_size = 2
+    state_size = 3
+    first = 2.0
+
+    def __init__(self):
+        import mindspore
+        from mindspore import ops
+
+        self.ops = ops
+        self.unit = mindspore.Tensor(np.array([[1, 1, 0]], np.float32))
+
+    def reset(self, noise):
+        state = self.ops.concat((noise * self.first, noise[:, 0:1] * 0), 1)
+        return state, state[:, 0:2]
+
+    def step(self, state, action, noise):
+        moved = state + action.reshape((-1, 1)) * self.unit + (1 - self.unit)
+        truncated = moved[:, 2] >= 20
+        fresh, _ = self.reset(noise)
+        state = self.ops.where(truncated.reshape((-1, 1)), fresh, moved)
+        return state, state[:, 0:2], moved[:, 0:2], moved[:, 0], truncated & False, truncated
+
+
+class Coupled(Walk):
+    def reset(self, noise):
+        return super().reset(noise - noise.mean())
+"""
+
+
+@pytest.fixture
+def users(tmp_path):
+    path = tmp_path / "users.py"
+    path.write_text(USERS)
+    return lambda name: f"{path}:{name}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CartPole-v1", "Pendulum-v1", "probe:constant", "probe:bandit", "probe:delay",
+     "probe:truncated", *environment.graph_names()],
+)  # fmt: skip
+def test_ours_conform(name):
+    assert name in environment.names()
+    assert environment.spec(name).name == name
+    assert check(name) == []
+
+
+def test_a_users_own_environments(users):
+    name = users("Count")
+    assert environment.spec(name).action_space == Discrete(2)
+    env = environment.make_vector(name, range(2, 4), 0)
+    np.testing.assert_array_equal(env.indices, [2, 3])
+    assert check(name) == []
+    assert environment.spec(users("Walk")).in_graph
+    assert check(users("Walk")) == []
+    assert environment.make_graph(users("Walk")).state_size == 3
+
+
+@pytest.mark.parametrize(
+    ("class_name", "text"),
+    [
+        ("Merged", "sets terminated"),
+        ("NeverReset", "not reset"),
+        ("Aliased", "after set_state"),
+        ("Placed", "as a share"),
+        ("Double", "obs is float64"),
+        ("Coupled", "depend on"),
+    ],
+)
+def test_check_finds_what_is_wrong(users, class_name, text):
+    found = check(users(class_name))
+    assert any(text in finding for finding in found), found
+
+
+def test_kinds_are_not_confused(users):
+    for name in (users("Walk"), "graph:CartPole-v1"):
+        with pytest.raises(UnknownEnvironmentError, match="expected a Python one"):
+            environment.make_vector(name, range(2), 0)
+    with pytest.raises(UnknownEnvironmentError, match="expected an in-graph one"):
+        environment.make_graph(users("Count"))
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("CartPol-v1", "CartPole-v1"),
+        ("graph:CartPole-v0", "graph:CartPole-v1"),
+        ("probe:delayed", "probe:delay"),
+        ("nowhere/env.py:Env", "no file"),
+    ],
+)
+def test_unknown_names_offer_the_nearest(name, near):
+    with pytest.raises(UnknownEnvironmentError, match=near):
+        environment.spec(name)
+    with pytest.raises(UnknownEnvironmentError, match=near):
+        environment.make_vector(name, range(1), 0)
+    with pytest.raises(UnknownEnvironmentError):
+        environment.make_graph(name)
+
+
+def test_errors_of_a_users_file(users, tmp_path):
+    with pytest.raises(UnknownEnvironmentError, match="it has Count"):
+        environment.spec(users("Cuont"))
+    (tmp_path / "broken.py").write_text("1 / 0")
+    with pytest.raises(EnvironmentFailure, match="ZeroDivisionError"):
+        environment.spec(f"{tmp_path / 'broken.py'}:Env")
+
+
+def test_spaces_of_gym():
+    spec = environment.spec("Pendulum-v1")
+    assert spec.action_space == Box((1,), (-2.0,), (2.0,))
+    graph = environment.spec("graph:Pendulum-v1")
+    assert (graph.obs_shape, graph.action_space) == (spec.obs_shape, spec.action_space)
+    assert graph.max_episode_steps == spec.max_episode_steps
+
+
+def test_python_environments_need_no_mindspore_and_print_nothing():
+    code = (
+        "import sys\n"
+        "from mindspore_rl.environments import environment as e\n"
+        "for name in ('CartPole-v1', 'CartPole-v0', 'probe:bandit', 'graph:CartPole-v1'):\n"
+        "    e.spec(name)\n"
+        "e.make_vector('CartPole-v1', range(2), 0)\n"
+        "assert 'mindspore' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

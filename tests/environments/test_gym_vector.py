@@ -1,0 +1,226 @@
+import gym
+import numpy as np
+import pytest
+from gym.envs.mujoco import mujoco_env
+
+from mindspore_rl.environments import environment
+from mindspore_rl.environments.check import random_actions
+from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
+
+FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
+
+
+def run(env, actions):
+    return [env.step(action) for action in actions]
+
+
+def assert_same(got, expected):
+    assert len(got) == len(expected)
+    for t, (one, other) in enumerate(zip(got, expected, strict=True)):
+        for field, a, b in zip(FIELDS, one, other, strict=True):
+            assert a.dtype == b.dtype, (t, field)
+            np.testing.assert_array_equal(a, b, err_msg=f"{field} at step {t}")
+
+
+def reset_seed(seed, index, total):
+    return int(np.random.SeedSequence((seed, index, total)).generate_state(1)[0])
+
+
+def upright(obs):
+    """Keeps the pole up for 500 steps."""
+    return (obs @ np.array([0.1, 0.5, 3.0, 1.0]) > 0).astype(np.int32)
+
+
+@pytest.mark.parametrize("balance", [False, True])
+def test_cartpole_is_a_hand_loop_over_gym(balance):
+    vector = environment.make_vector("CartPole-v1", range(3, 6), 7)
+    envs = [gym.make("CartPole-v1", disable_env_checker=True) for _ in range(3)]
+    obs = np.stack([env.reset(seed=reset_seed(7, 3 + i, 0))[0] for i, env in enumerate(envs)])
+    np.testing.assert_array_equal(vector.reset(), obs)
+    random = random_actions(vector.spec, 520, 3)
+    ends = np.zeros(2, int)
+    for t in range(520):
+        action = upright(obs) if balance else random[t]
+        next_obs, final_obs, reward, terminated, truncated = vector.step(action)
+        for i, env in enumerate(envs):
+            wanted, wanted_reward, end, cut, _ = env.step(int(action[i]))
+            np.testing.assert_array_equal(final_obs[i], wanted)
+            assert (reward[i], terminated[i], truncated[i]) == (wanted_reward, end, cut)
+            ends += [end, cut]
+            if end or cut:
+                wanted, _ = env.reset(seed=reset_seed(7, 3 + i, t + 1))
+            np.testing.assert_array_equal(next_obs[i], wanted)
+        obs = next_obs
+    assert (ends == [0, 3]).all() if balance else ends[0] > 10
+
+
+def test_dtypes_and_fresh_arrays():
+    env = environment.make_vector("CartPole-v1", range(4), 0)
+    first = env.step(np.zeros(4, np.int32))
+    copies = [array.copy() for array in first]
+    assert [array.dtype for array in first] == [np.float32] * 3 + [np.bool_] * 2
+    for array in env.step(np.ones(4, np.int32)):
+        array[:] = 0  # what a caller does with them is the caller's business
+    for array, copy in zip(first, copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
+    assert np.abs(env.get_state()["obs"]).max() > 0
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "MountainCar-v0"])
+def test_a_share_gives_the_rows_of_the_whole(name):
+    whole = environment.make_vector(name, range(4), 5)
+    share = environment.make_vector(name, range(2, 4), 5)
+    actions = random_actions(whole.spec, 250, 4)
+    np.testing.assert_array_equal(whole.reset()[2:], share.reset())
+    rows = [tuple(array[2:] for array in step) for step in run(whole, actions)]
+    assert_same(run(share, actions[:, 2:]), rows)
+
+
+def test_reset_is_repeatable_and_seeds_differ():
+    env = environment.make_vector("CartPole-v1", range(4), 1)
+    actions = random_actions(env.spec, 60, 4)
+    first = env.reset()
+    steps = run(env, actions)
+    np.testing.assert_array_equal(env.reset(), first)
+    assert_same(run(env, actions), steps)
+    other = environment.make_vector("CartPole-v1", range(4), 2)
+    assert not np.array_equal(other.reset(), first)
+    assert len(np.unique(first[:, 0])) == 4
+
+
+STATEFUL = [
+    "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0",
+    "HalfCheetah-v4", "Ant-v4",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+@pytest.mark.parametrize("before", [0, 33])
+def test_restored_state_goes_on_with_the_same_bits(name, before):
+    if name.endswith("-v4"):
+        pytest.importorskip("mujoco", reason="MuJoCo is not installed")
+    env = environment.make_vector(name, range(2), 3)
+    actions = random_actions(env.spec, before + 40, 2)
+    obs = env.reset()
+    for action in actions[:before]:
+        obs = env.step(action)[0]
+    state = env.get_state()
+    expected = run(env, actions[before:])
+    other = environment.make_vector(name, range(2), 3)
+    run(other, actions[:5])
+    np.testing.assert_array_equal(other.set_state(state), obs)
+    assert_same(run(other, actions[before:]), expected)
+    assert state["random"].dtype == np.uint64
+
+
+def test_halfcheetah_is_gym_with_clipped_actions(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # for the log that MuJoCo writes in the bare gym.make below
+    pytest.importorskip("mujoco", reason="MuJoCo is not installed")
+    vector = environment.make_vector("HalfCheetah-v4", range(1), 0)
+    assert vector.spec.obs_shape == (17,)
+    assert (vector.spec.max_episode_steps, vector.spec.reward_threshold) == (1000, 4800.0)
+    single = gym.make("HalfCheetah-v4", disable_env_checker=True)
+    single.reset(seed=reset_seed(0, 0, 0))
+    for action in 2 * random_actions(vector.spec, 1000, 1):
+        _, final_obs, reward, terminated, truncated = vector.step(action)
+        wanted, wanted_reward, end, cut, _ = single.step(np.clip(action[0], -1, 1))
+        np.testing.assert_array_equal(final_obs[0], wanted.astype(np.float32))
+        assert reward[0] == np.float32(wanted_reward)
+        assert (terminated[0], truncated[0]) == (end, cut)
+    assert cut
+
+
+def test_missing_mujoco_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(mujoco_env, "MUJOCO_IMPORT_ERROR", ImportError("No module named 'mujoco'"))
+    with pytest.raises(EnvironmentFailure, match=r"pip install 'mindspore_rl\[mujoco\]'"):
+        environment.spec("HalfCheetah-v4")
+
+
+class Faulty(gym.Env):
+    """Does something wrong in environment 1's (the second one's) third step."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(3, start=5)
+    built = 0
+
+    def __init__(self, fault):
+        self.fault = fault
+        self.faulty = Faulty.built % 2 == 1
+        Faulty.built += 1
+        self.actions = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2), {}
+
+    def step(self, action):
+        self.actions.append(action)
+        obs, reward = np.zeros(2), 0.5
+        if self.faulty and len(self.actions) == 3:
+            if self.fault == "raises":
+                raise ZeroDivisionError("by zero")
+            obs = {
+                "nan obs": np.array([0, np.nan]),
+                "shape": np.zeros(1),
+                "huge obs": np.array([1e300, 0]),
+                "none": None,
+            }.get(self.fault, obs)
+            reward = {"inf reward": np.inf, "array reward": np.zeros(1)}.get(self.fault, reward)
+        return obs, reward, False, False, {}
+
+
+@pytest.fixture
+def make_faulty():
+    Faulty.built = 0
+
+    def make(fault):
+        gym.register("Faulty-v0", entry_point=lambda: Faulty(fault), max_episode_steps=50)
+        return environment.make_vector("Faulty-v0", range(6, 8), 0)
+
+    yield make
+    gym.envs.registration.registry.pop("Faulty-v0", None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("raises", "raised ZeroDivisionError: by zero"),
+        ("nan obs", "nan"),
+        ("huge obs", "1.e\\+300"),
+        ("shape", r"shape \(1,\), expected \(2,\)"),
+        ("none", r"shape \(\), expected \(2,\)"),
+        ("inf reward", "reward .* inf"),
+        ("array reward", "reward"),
+    ],
+)
+def test_a_faulty_environment_is_named(make_faulty, fault, text):
+    env = make_faulty(fault)
+    for _ in range(2):
+        env.step(np.array([0, 1], np.int32))
+    with pytest.raises(EnvironmentFailure, match=text) as failure:
+        env.step(np.array([0, 2], np.int32))
+    assert "environment 7" in str(failure.value)
+    assert "last action was 7" in str(failure.value)  # actions of this one start at 5
+    assert env.get_state() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "text"),
+    [
+        ("CartPole-v1", np.zeros((2, 1), np.int32), "expected int32"),
+        ("CartPole-v1", np.zeros(2, np.float32), "expected int32"),
+        ("CartPole-v1", np.array([0, 2], np.int32), "environment 1.*invalid"),
+        ("Pendulum-v1", np.zeros(2, np.float32), "expected float32"),
+        ("Pendulum-v1", np.array([[0], [np.nan]], np.float32), "environment 1.*diverged"),
+    ],
+)
+def test_a_wrong_action_is_refused(name, action, text):
+    with pytest.raises(EnvironmentFailure, match=text):
+        environment.make_vector(name, range(2), 0).step(action)
+
+
+def test_unsupported_environments_say_so():
+    with pytest.raises(EnvironmentFailure, match="observation space"):
+        environment.spec("FrozenLake-v1")
+    with pytest.raises(UnknownEnvironmentError, match="CartPole-v1"):
+        environment.spec("CartPole-v7")

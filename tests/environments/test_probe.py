@@ -1,0 +1,47 @@
+import numpy as np
+
+from mindspore_rl.environments import environment
+
+
+def test_constant_ends_at_once_with_reward_1():
+    env = environment.make_vector("probe:constant", range(3), 0)
+    np.testing.assert_array_equal(env.reset(), np.ones((3, 1)))
+    _, _, reward, terminated, truncated = env.step(np.zeros(3, np.int32))
+    assert (reward == 1).all()
+    assert terminated.all()
+    assert not truncated.any()
+
+
+def test_bandit_pays_the_action_that_follows_the_sign():
+    env = environment.make_vector("probe:bandit", range(8), 0)
+    obs, seen = env.reset(), []
+    for t in range(200):
+        seen.append(obs[:, 0])
+        good = (obs[:, 0] > 0).astype(np.int32)
+        obs, _, reward, terminated, _ = env.step(good if t % 2 else 1 - good)
+        assert (reward == (1 if t % 2 else -1)).all()
+        assert terminated.all()
+    assert set(np.unique(seen)) == {-1.0, 1.0}
+    assert abs(np.mean(seen)) < 0.1
+    # Neither the environments nor the steps follow one another.
+    correlation = np.corrcoef(np.array(seen).T) - np.eye(8)
+    assert np.abs(correlation).max() < 0.3
+
+
+def test_delay_pays_in_the_second_step():
+    env = environment.make_vector("probe:delay", range(1), 0)
+    obs = env.reset()
+    got = []
+    for _ in range(4):
+        next_obs, final_obs, reward, terminated, _ = env.step(np.zeros(1, np.int32))
+        got.append((obs.item(), final_obs.item(), reward.item(), terminated.item()))
+        obs = next_obs
+    assert got == [(0, 1, 0, False), (1, 1, 1, True)] * 2
+
+
+def test_truncated_never_terminates():
+    env = environment.make_vector("probe:truncated", range(2), 0)
+    env.reset()
+    steps = [env.step(np.zeros(2, np.int32)) for _ in range(30)]
+    assert all((step[2] == 1).all() and not step[3].any() for step in steps)
+    assert [t for t, step in enumerate(steps) if step[4].all()] == [9, 19, 29]
