@@ -23,3 +23,11 @@ class UnknownEnvironmentError(MsrlError):
 
 class EnvironmentFailure(MsrlError):
     """An environment that cannot be built, that raised, or that gave what it must not."""
+
+
+class CheckpointError(MsrlError):
+    """A checkpoint that is missing, damaged or of another job."""
+
+
+class NumericsError(MsrlError):
+    """A metric that is not finite."""

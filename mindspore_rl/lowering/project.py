@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from mindspore_rl.graph.ir import ENVIRONMENT, PARAMETERS, Branch, Item, Loop, Op, Value, walk
 from mindspore_rl.graph.partition import Fragment, Message, Partition
+from mindspore_rl.lowering.tidy import tidy
 
 STATE = "env_state"
 """The variable that holds an in-graph environment's state."""
@@ -38,7 +39,7 @@ def project(partition: Partition, name: str, in_graph: bool, record: tuple[str, 
         record: boundary marks whose values are kept for inspection.
     """
     projector = _Projector(partition, partition.fragment(name), in_graph, record)
-    body = tuple(projector.items(partition.program.body, ()))
+    body = _glue_before_sends(tidy(tuple(projector.items(partition.program.body, ()))))
     return Projection(partition.fragment(name), body, projector.values)
 
 
@@ -205,6 +206,20 @@ def _stack_index(names: tuple[str, ...], loops: tuple[Loop, ...]) -> tuple[str, 
     for position, loop in enumerate(chosen):
         text = loop.index if position == 0 else f"({text}) * {loop.count} + {loop.index}"
     return text, tuple(loop.index for loop in chosen)
+
+
+def _glue_before_sends(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """Lets pure operations that follow a `send` go first, into the cell before it."""
+    result: list[Item] = []
+    for item in items:
+        if isinstance(item, Loop):
+            item = replace(item, body=_glue_before_sends(item.body))
+        position = len(result)
+        if isinstance(item, Op) and item.kind in ("glue", "copy", "constant"):
+            while position and getattr(result[position - 1], "kind", "") == "send":
+                position -= 1
+        result.insert(position, item)
+    return tuple(result)
 
 
 def _extend(loop: Loop) -> Item:

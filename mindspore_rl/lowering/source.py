@@ -373,9 +373,23 @@ class _LoopWriter:
         self._line("def run(w):", 0)
         self._line(f'"""{doc}."""', 1)
         for region in self.regions:
-            self._line(f"{region.name} = w.cell({class_name(region.name)}, \"{region.name}\")", 1)
+            host = tuple(i for i, name in enumerate(region.outputs) if name in self._read_by(body))
+            self._line(f'{region.name} = w.cell({class_name(region.name)}, "{region.name}", '
+                       f"to_host={host})", 1)
         self._items(body, 1)
         return "\n".join(self.lines) + "\n"
+
+    def _read_by(self, items: tuple[Lowered, ...]) -> set[str]:
+        """Variables that Python code reads, rather than a cell."""
+        found: set[str] = set()
+        for item in items:
+            if isinstance(item, Op):
+                found |= set(item.reads) if item.kind not in ("copy", "glue") else set()
+            elif isinstance(item, Loop):
+                found |= self._read_by(item.body)
+            elif isinstance(item, Branch):
+                found |= set(item.reads) | self._read_by(item.body + item.orelse)
+        return found
 
     def _line(self, text: str, depth: int) -> None:
         self.lines.append(INDENT * depth + text)

@@ -1,0 +1,25 @@
+"""What a worker needs of a communicator between processes."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+Waiting = Callable[[], None]
+"""Called now and then during a wait; raises to end it."""
+
+
+class Communicator(Protocol):
+    """Point-to-point messages between the ranks of a job; sends never block."""
+
+    rank: int
+    size: int
+
+    def send(self, target: int, tag: int, data: np.ndarray) -> None:
+        """Sends bytes (`uint8`, contiguous), which may be overwritten afterwards."""
+
+    def receive(self, source: int, tag: int, data: np.ndarray, waiting: Waiting) -> None:
+        """Receives exactly `len(data)` bytes into `data`."""
+
+    def close(self) -> None:
+        """Finishes outstanding sends."""

@@ -1,0 +1,39 @@
+"""What the launcher tells a worker, through environment variables."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """Settings of one worker process.
+
+    Attributes:
+        coordinator: host and port of the coordinator's link.
+        scheduler: host and port of MindSpore's scheduler, if the job has a group.
+        cores: one core for each rank, or empty: no pinning.
+    """
+
+    run_dir: Path
+    coordinator: tuple[str, int]
+    scheduler: tuple[str, int] | None
+    cores: tuple[int, ...]
+
+
+def worker_settings() -> WorkerSettings:
+    """Reads `MSRL_RUN`, `MSRL_COORDINATOR`, `MSRL_SCHEDULER` and `MSRL_CORES`."""
+    coordinator = _address("MSRL_COORDINATOR")
+    assert coordinator is not None, "a worker is started by `msrl train`, not by hand"
+    cores = os.environ.get("MSRL_CORES", "")
+    return WorkerSettings(
+        Path(os.environ["MSRL_RUN"]), coordinator, _address("MSRL_SCHEDULER"),
+        tuple(int(core) for core in cores.split(",") if core))
+
+
+def _address(variable: str) -> tuple[str, int] | None:
+    text = os.environ.get(variable)
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    return host, int(port)
