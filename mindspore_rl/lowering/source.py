@@ -103,8 +103,10 @@ class _CellWriter:
         """The class."""
         self._items(self.region.items, 2)
         stacks = {op.targets[0] for op, _ in walk(self.region.items) if op.kind == "stack"}
-        outputs = ", ".join(f"self.{name}" if name in stacks else name
-                            for name in self.region.outputs) or "0"
+        for name in self.region.outputs:
+            if name in stacks:
+                self._line(self._loaded(name, f"self.{name}"), 2)
+        outputs = ", ".join(self.region.outputs) or "0"
         self.lines.append(f"{INDENT * 2}return {outputs}")
         title = ", ".join(dict.fromkeys(op.kind for op, _ in walk(self.region.items)))
         used = self._owners()
@@ -266,7 +268,7 @@ class _CellWriter:
         for column, value in enumerate(op.args):
             name = f"self.replay_{column}"
             self._replay_buffer(name, self.values[value], self._capacity())
-            lines.append(f"{name}[{op.attr('index')}] = {value}")
+            lines.append(f"{name}[{op.attr('index')}] = {self._stored(value)}")
         return lines
 
     def _replay_extend(self, op: Op) -> list[str]:
@@ -280,8 +282,16 @@ class _CellWriter:
         if extended:
             return [f"{t} = {stack}" for t, stack in zip(op.targets, extended, strict=True)]
         cut = "" if rows == self._capacity() else f"[0:{rows}]"
-        return [f"{target} = self.replay_{column}{cut}"
+        return [self._loaded(target, f"self.replay_{column}{cut}")
                 for column, target in enumerate(op.targets)]
+
+    def _stored(self, name: str) -> str:
+        """Buffers hold truth values as int8: MindSpore cannot write rows of bool on the CPU."""
+        return f"{name}.astype(ms.int8)" if self.values[name].dtype == "bool" else name
+
+    def _loaded(self, name: str, buffer: str) -> str:
+        cast = ".astype(ms.bool_)" if self.values[name].dtype == "bool" else ""
+        return f"{name} = {buffer}{cast}"
 
     def _capacity(self) -> int:
         return max(op.attr("rows") for op, _ in walk(self.region.items)
@@ -289,7 +299,8 @@ class _CellWriter:
 
     def _replay_buffer(self, name: str, value: Value, rows: int) -> None:
         shape = self._shape(value).replace("(", f"({rows}, ", 1)
-        line = f'{name} = parts.buffer({shape}, "{value.dtype}", "{name.split(".")[1]}")'
+        dtype = _buffer_dtype(value)
+        line = f'{name} = parts.buffer({shape}, "{dtype}", "{name.split(".")[1]}")'
         if line not in self.setup:
             self.setup.append(line)
 
@@ -297,9 +308,8 @@ class _CellWriter:
         (buffer,), (index, value) = op.targets, op.args
         shape = self._shape(self.values[value]).replace("(", f"({op.attr('rows')}, ", 1)
         self.setup.append(f'self.{buffer} = parts.buffer({shape}, '
-                          f'"{self.values[value].dtype}", "{buffer}")')
-        lines = [f"self.{buffer}[{index}] = {value}"]
-        return lines
+                          f'"{_buffer_dtype(self.values[value])}", "{buffer}")')
+        return [f"self.{buffer}[{index}] = {self._stored(value)}"]
 
     def _flatten(self, op: Op) -> list[str]:
         return [f"{op.targets[0]} = operators.flatten({op.args[0]})"]
@@ -374,7 +384,7 @@ class _LoopWriter:
         self._line(f'"""{doc}."""', 1)
         for region in self.regions:
             host = tuple(i for i, name in enumerate(region.outputs) if name in self._read_by(body))
-            self._line(f'{region.name} = w.cell({class_name(region.name)}, "{region.name}", '
+            self._line(f'{region.name}_cell = w.cell({class_name(region.name)}, "{region.name}", '
                        f"to_host={host})", 1)
         self._items(body, 1)
         return "\n".join(self.lines) + "\n"
@@ -397,7 +407,7 @@ class _LoopWriter:
     def _items(self, items: tuple[Lowered, ...], depth: int) -> None:
         for item in items:
             if isinstance(item, Region):
-                self._line(_call(item.outputs, f"{item.name}({', '.join(item.inputs)})"), depth)
+                self._line(_call(item.outputs, f"{item.name}_cell({', '.join(item.inputs)})"), depth)
             elif isinstance(item, Op):
                 for line in self._op(item):
                     self._line(line, depth)
@@ -514,6 +524,10 @@ def _owned(expression: str) -> str:
             return node
 
     return ast.unparse(Owner().visit(tree))
+
+
+def _buffer_dtype(value: Value) -> str:
+    return "int8" if value.dtype == "bool" else value.dtype
 
 
 def _dtype(value: Value) -> str:
