@@ -1,1 +1,1 @@
-"""Where it runs: one file a distribution policy."""
+"""Where it runs: one distribution policy a file, found here by its name (`GPUOnly`, `gpu_only`)."""

@@ -31,3 +31,20 @@ class CheckpointError(MsrlError):
 
 class NumericsError(MsrlError):
     """A metric that is not finite."""
+
+
+class JobFailure(Exception):
+    """A job that failed while it ran; the message shows which rank, where and why.
+
+    Attributes:
+        mistake: whether it is the user's: then the message has no traceback.
+    """
+
+    def __init__(self, message: str, mistake: bool = False) -> None:
+        super().__init__(message)
+        self.mistake = mistake
+
+    @property
+    def exit_code(self) -> int:
+        """What `msrl` exits with."""
+        return 2 if self.mistake else 1

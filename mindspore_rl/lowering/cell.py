@@ -1,5 +1,7 @@
 """Parts that generated cells are made of: random tables, collectives, buffers."""
 
+from collections.abc import Callable
+
 import numpy as np
 from mindspore import Parameter, Tensor, int32, nn, ops
 
@@ -44,15 +46,19 @@ class AllReduce(nn.Cell):
     """Sum, maximum or minimum over the replicas of a fragment, in one flat bucket.
 
     Args:
-        group: MindSpore's name of the group; None for a single replica.
+        group: MindSpore's name of the group, or in plain Python a function of (reduction, array).
         reduction: `sum`, `max` or `min`.
         shapes: of the values reduced together.
     """
 
-    def __init__(self, group: str, reduction: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    def __init__(self, group: str | Callable, reduction: str, shapes: tuple[tuple[int, ...], ...]
+                 ) -> None:
         super().__init__()
         kind = {"sum": ops.ReduceOp.SUM, "max": ops.ReduceOp.MAX, "min": ops.ReduceOp.MIN}
-        self.collective = ops.AllReduce(kind[reduction], group)
+        if isinstance(group, str):
+            self.collective = ops.AllReduce(kind[reduction], group)
+        else:
+            self.collective = lambda flat: Tensor(group(reduction, flat.asnumpy()))
         self.shapes = shapes
         bounds = [0]
         for shape in shapes:

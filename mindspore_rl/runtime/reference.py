@@ -24,6 +24,7 @@ from mindspore_rl.operators import (
     to_array,
 )
 from mindspore_rl.rl import random
+from mindspore_rl.runtime.parameters import named_parameters
 
 Recorder = Callable[[int, str, list[np.ndarray]], None]
 
@@ -65,6 +66,21 @@ class Reference:
             self.trainer.train(self)
         finally:
             self.environment.close()
+
+    def state(self, variables: dict[str, Any]) -> dict[str, np.ndarray]:
+        """What a checkpoint holds at this point.
+
+        Args:
+            variables: the loop's carried variables by their names in the graph.
+        """
+        arrays = {f"variables/{name}": to_array(value) for name, value in variables.items()}
+        for name, value in (self.environment.get_state() or {}).items():
+            arrays[f"environment/{name}"] = value
+        for name in ("return", "length"):
+            arrays[f"episodes/{name}"] = np.zeros(self.num_envs)
+        for name, parameter in named_parameters(self.trainer, "state"):
+            arrays[f"parameters/{name}"] = to_array(parameter)
+        return arrays
 
     # ---- loops -----------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.communication.communicator import Communicator
+from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
 from mindspore_rl.communication.mpi import MpiCommunicator
 from mindspore_rl.environments.environment import make_graph, make_vector
@@ -399,10 +400,10 @@ class FragmentRuntime:
             else:
                 self._start_environments_anew()
         if self.trainer is not None:
-            from mindspore import Tensor  # noqa: PLC0415
+            from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
 
             for name, parameter in self._named_parameters("state"):
-                parameter.set_data(Tensor(arrays[f"parameters/{name}"]))
+                set_parameter(parameter, arrays[f"parameters/{name}"])
 
     def _start_environments_anew(self) -> None:
         """An environment whose state cannot be had starts a new episode at a resume."""
@@ -418,29 +419,21 @@ class FragmentRuntime:
     # ---- parameters, waits, stamps ---------------------------------------------------------
 
     def _named_parameters(self, scope: str) -> list[tuple[str, Any]]:
-        """Parameters by name: of the `actor`, of `all` but optimisers, or the whole `state`."""
-        found, seen = [], set()
-        for owner in ("actor",) if scope == "actor" else ("actor", "learner"):
-            optimisers = tuple(_optimisers(getattr(self, owner))) if scope == "all" else ()
-            skipped = {id(p) for cell in optimisers for p in _own_parameters(cell)}
-            for name, parameter in getattr(self, owner).parameters_and_names():
-                if id(parameter) not in seen and id(parameter) not in skipped:
-                    seen.add(id(parameter))
-                    found.append((f"{owner}.{name}", parameter))
-        return found
+        from mindspore_rl.runtime.parameters import named_parameters  # noqa: PLC0415
+
+        return named_parameters(self.trainer, scope)
 
     def _parameters(self, edge: Edge) -> np.ndarray:
         named = self._named_parameters(edge.message.parameters)
         return np.concatenate([np.ravel(p.asnumpy()).astype(np.float32) for _, p in named])
 
     def _set_parameters(self, edge: Edge, flat: np.ndarray) -> None:
-        from mindspore import Tensor  # noqa: PLC0415
+        from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
 
         start = 0
         for _, parameter in self._named_parameters(edge.message.parameters):
             size = int(np.prod(parameter.shape, dtype=int))
-            value = flat[start : start + size].reshape(parameter.shape)
-            parameter.set_data(Tensor(value.copy(), parameter.dtype))
+            set_parameter(parameter, flat[start : start + size].reshape(parameter.shape))
             start += size
 
     def _pairs(self, edge: Edge) -> list[tuple[int, int]]:
@@ -485,19 +478,6 @@ def _leaves(value: Any) -> list[Any]:
     if isinstance(value, (tuple, list)):
         return [leaf for part in value for leaf in _leaves(part)]
     return [value]
-
-
-def _optimisers(cell: Any) -> Iterator[Any]:
-    from mindspore import nn  # noqa: PLC0415
-
-    for _, part in cell.cells_and_names():
-        if isinstance(part, nn.Optimizer):
-            yield part
-
-
-def _own_parameters(optimiser: Any) -> list[Any]:
-    trained = {id(p) for p in optimiser.parameters}
-    return [p for p in optimiser.get_parameters() if id(p) not in trained]
 
 
 def _to_bytes(state: dict[str, np.ndarray]) -> np.ndarray:
@@ -564,6 +544,34 @@ def run_worker(plan: Plan, run_dir: Path, rank: int, link: Link,
         raise
     finally:
         stamps.close()
+
+
+def run_inproc(plan: Plan, run_dir: Path, links: list[Link]) -> None:
+    """Runs all ranks as threads of this process, one at a time, uncompiled."""
+    hub = InprocHub(plan.num_ranks)
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        comm = hub.communicator(rank)
+        fragment, _ = plan.fragment_of(rank)
+        members = len(fragment.shares)
+        with hub.baton:
+            try:
+                run_worker(plan, run_dir, rank, links[rank], comm,
+                           lambda kind, data: comm.all_reduce(fragment.name, members, kind, data))
+            except BaseException as error:  # noqa: BLE001  (raised again below)
+                errors.append(error)
+                hub.failed = True
+                hub.baton.notify_all()
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True)
+               for rank in range(plan.num_ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 def _set_up_mindspore(plan: Plan) -> None:

@@ -1,0 +1,78 @@
+"""Finds algorithms, policies and configurations by name or by path.
+
+In a checkout the folders lie beside the package, in an installed wheel inside it.
+"""
+
+import difflib
+from pathlib import Path
+
+from mindspore_rl.errors import MsrlError, PolicyError
+
+
+def folder(name: str) -> Path:
+    """`algorithms` or `distribution`."""
+    package = Path(__file__).resolve().parent
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name
+
+
+def algorithms() -> list[str]:
+    """Names of the algorithms of the project."""
+    return sorted(f.stem for f in folder("algorithms").glob("*.py") if f.stem != "__init__")
+
+
+def policies() -> dict[str, Path]:
+    """Policies of the project: name and file."""
+    from mindspore_rl.programs import load_policy  # noqa: PLC0415
+
+    files = [f for f in sorted(folder("distribution").glob("*.py")) if f.stem != "__init__"]
+    return {load_policy(f).name: f for f in files}
+
+
+def find_algorithm(name: str) -> Path:
+    """The file of an algorithm given by name or path.
+
+    Raises:
+        MsrlError: there is none; the nearest names are offered.
+    """
+    if name in algorithms():
+        return folder("algorithms") / f"{name}.py"
+    return _path(name, "algorithm", algorithms(), MsrlError)
+
+
+def find_policy(name: str) -> Path:
+    """The file of a policy given by name (however it is spelt) or path.
+
+    Raises:
+        PolicyError: there is none; the nearest names are offered.
+    """
+    if name == "auto":
+        raise PolicyError("policy auto is not available yet; choose one of "
+                          f"{', '.join(policies())}")
+    known = policies()
+    for policy, file in known.items():
+        if _plain(policy) == _plain(name):
+            return file
+    return _path(name, "policy", list(known), PolicyError)
+
+
+def find_config(name: str) -> Path:
+    """A YAML file given by path, or by name among the project's configurations."""
+    inside = folder("algorithms") / "configs" / f"{name}.yaml"
+    return inside if not Path(name).exists() and inside.exists() else Path(name)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def _path(name: str, kind: str, known: list[str], error: type[MsrlError]) -> Path:
+    path = Path(name)
+    if path.suffix == ".py":
+        if path.is_file():
+            return path.resolve()
+        raise error(f"{kind} {name}: no such file (from {Path.cwd()})")
+    plain = {_plain(k): k for k in known}
+    near = [plain[n] for n in difflib.get_close_matches(_plain(name), plain, n=3, cutoff=0.4)]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}"
+    raise error(f"unknown {kind} {name!r}: {hint} (or give the path of a .py file)")

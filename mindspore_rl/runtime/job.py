@@ -1,0 +1,103 @@
+"""From what a user asks for to a plan: build, infer, partition, reduce, lower."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl import programs
+from mindspore_rl.config import to_dict
+from mindspore_rl.environments.environment import graph_names, spec
+from mindspore_rl.errors import ConfigError, PolicyError
+from mindspore_rl.graph.distribution_policy import DistributionPolicy
+from mindspore_rl.graph.partition import Partition, partition, reduce_partials
+from mindspore_rl.lowering.plan import Plan, make_plan
+
+REQUIRED_KEYS = ("env", "seed", "num_envs", "num_steps", "total_steps")
+Dump = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a user asks for.
+
+    Attributes:
+        algorithm: the file of an algorithm.
+        config: an instance of its `Config`.
+        workers: replicas of the policy's first fragment.
+        compiled: False runs cells as plain Python, for debuggers.
+        num_iterations: instead of what `total_steps` gives.
+    """
+
+    algorithm: Path
+    policy: DistributionPolicy
+    config: Any
+    workers: int = 1
+    device: str = "CPU"
+    compiled: bool = True
+    timeout_s: float = 60.0
+    num_iterations: int | None = None
+    record: tuple[str, ...] = ()
+    resume: str = ""
+    load_at: tuple[tuple[int, str], ...] = ()
+
+
+def environment_for(policy: DistributionPolicy, name: str) -> str:
+    """The form of an environment that a policy can run.
+
+    Raises:
+        PolicyError: the policy compiles environments and this one has no graph form.
+    """
+    compiles = any("environment" in rule.compiled for rule in policy.fragments)
+    if not compiles or spec(name).in_graph:
+        return name
+    if f"graph:{name}" in graph_names():
+        return f"graph:{name}"
+    raise PolicyError(
+        f"policy {policy.name} compiles the environment into the loop, and {name} has no graph "
+        f"form; use one of {', '.join(graph_names())}, or another policy")
+
+
+def analyse(request: JobRequest, dump: Dump | None = None) -> Partition:
+    """Builds the graph and cuts it.
+
+    Raises:
+        MsrlError: any mistake in the program, the policy or the configuration.
+    """
+    from mindspore_rl.graph.infer import infer  # noqa: PLC0415  (imports MindSpore)
+    from mindspore_rl.graph.render import render_partition, render_program  # noqa: PLC0415
+
+    dump = dump or (lambda name, text: None)
+    cls = programs.trainer_class(request.algorithm)
+    for key in REQUIRED_KEYS:
+        if not hasattr(request.config, key):
+            raise ConfigError(f"{request.algorithm}: Config has no field {key!r}; expected "
+                              f"{', '.join(REQUIRED_KEYS)}")
+    program = infer(cls, request.config, spec(request.config.env), request.algorithm.stem)
+    dump("1-program.txt", render_program(program))
+    cut = partition(program, request.policy, request.workers, request.config.num_envs)
+    dump("2-partition.txt", render_partition(cut))
+    cut = reduce_partials(cut)
+    dump("3-reduced.txt", render_partition(cut))
+    return cut
+
+
+def prepare(request: JobRequest, run_dir: Path, dump: Dump | None = None) -> tuple[Plan, Partition]:
+    """Lowers a job into a run directory."""
+    cut = analyse(request, dump)
+    config = request.config
+    per_iteration = config.num_steps * config.num_envs
+    iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
+    plan = make_plan(
+        cut, run_dir, record=request.record,
+        algorithm={"name": request.algorithm.stem, "file": str(request.algorithm.resolve())},
+        config=to_dict(config), environment=config.env, in_graph=spec(config.env).in_graph,
+        num_envs=config.num_envs, num_steps=config.num_steps, num_iterations=iterations,
+        seed=config.seed, compiled=request.compiled, device=request.device,
+        timeout_s=request.timeout_s, resume=request.resume,
+        load_at={str(k): v for k, v in request.load_at},
+    )
+    if dump:
+        for fragment in plan.fragments:
+            dump(f"4-{fragment.file}", (run_dir / "fragments" / fragment.file).read_text())
+    return plan, cut

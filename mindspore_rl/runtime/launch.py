@@ -1,0 +1,234 @@
+"""Starts and ends the processes of a job on this machine.
+
+mpiexec (MPICH's Hydra) starts one proxy, which starts the workers; each is in a session of its own,
+so no process group reaches them all. What does: every process of a job inherits MSRL_COORDINATOR,
+the address of the coordinator's listening socket, which no other job has while this one lives.
+
+If the coordinator is killed, parent-death signals end mpiexec and the scheduler; the proxy ends its
+workers when mpiexec is gone (measured with mpich 5.0.2, for workers that ignore SIGTERM too).
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.lowering.plan import Plan
+
+HOST = "127.0.0.1"
+MARK = "MSRL_COORDINATOR"
+WORKERS_LOG = "workers.log"
+SCHEDULER_LOG = "scheduler.log"
+LOG_BYTES = 1 << 18
+TERM_GRACE_S = 1.0
+KILL_GRACE_S = 3.0
+
+# A process in between, not Popen's preexec_fn: that runs Python after a fork of a process that
+# may have threads, and can deadlock.
+_UNTIL_PARENT_DIES = """\
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)  # it died before the call above
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+_SCHEDULER = """\
+import sys
+import mindspore
+mindspore.set_device(sys.argv[1])
+mindspore.communication.init()
+"""
+
+
+@dataclass(frozen=True)
+class Commands:
+    """What is started; tests put others in their place."""
+
+    worker: tuple[str, ...] = (sys.executable, "-m", "mindspore_rl.runtime.worker")
+    scheduler: tuple[str, ...] = (sys.executable, "-c", _SCHEDULER)
+
+
+def free_port(host: str) -> int:
+    """A port that nothing listens on at the moment."""
+    with socket.create_server((host, 0)) as server:
+        return server.getsockname()[1]
+
+
+def worker_environment(plan: Plan, run_dir: Path, host: str, port: int) -> dict[str, str]:
+    """The environment of a job's processes.
+
+    Args:
+        plan: the job.
+        run_dir: its folder.
+        host: where the coordinator listens, and the MindSpore scheduler will.
+        port: the coordinator's.
+    """
+    package_parent = str(Path(__file__).resolve().parents[2])
+    paths = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        "GLOG_v": "3",
+        **os.environ,
+        "MSRL_RUN": str(run_dir.resolve()),
+        MARK: f"{host}:{port}",
+        "MS_DEV_HOST_BLOCKING_RUN": "1",
+        "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+    for inherited in ("MSRL_SCHEDULER", "MSRL_CORES"):
+        environment.pop(inherited, None)
+    if plan.group_ranks:
+        environment["MSRL_SCHEDULER"] = f"{host}:{free_port(host)}"
+    return environment
+
+
+@contextlib.contextmanager
+def pin_cores(num_ranks: int) -> Iterator[list[int] | None]:
+    """Reserves a core for each rank, against other jobs, for as long as the context lasts.
+
+    Returns: the cores, or None (no pinning) if there is one rank or too few cores are free.
+    """
+    with contextlib.ExitStack() as locks:
+        cores: list[int] = []
+        allowed = sorted(os.sched_getaffinity(0))
+        if 1 < num_ranks <= len(allowed):
+            for core in allowed:
+                if len(cores) < num_ranks and (lock := _lock_core(core)) is not None:
+                    locks.callback(os.close, lock)
+                    cores.append(core)
+        if len(cores) == num_ranks:
+            yield cores
+        else:
+            locks.close()
+            yield None
+
+
+def _lock_core(core: int) -> int | None:
+    """A descriptor that holds the core's lock file, or None; the file itself stays."""
+    path = Path(tempfile.gettempdir()) / f"msrl-core-{core}.lock"
+    try:
+        if not path.exists():
+            path.touch(0o644)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)  # another user's will do
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+class JobProcesses:
+    """mpiexec with the workers, and the MindSpore scheduler if the plan has a group.
+
+    A context that ends them all.
+    """
+
+    def __init__(self, plan: Plan, run_dir: Path, commands: Commands) -> None:
+        self.mpiexec: subprocess.Popen | None = None
+        self.scheduler: subprocess.Popen | None = None
+        self._plan, self._run_dir, self._commands = plan, run_dir, commands
+        self._mark = b""
+        self._log_start = 0
+
+    def __enter__(self) -> "JobProcesses":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def start(self, port: int, cores: list[int] | None) -> None:
+        """Starts everything, to report to the coordinator's port. Raises: MsrlError, OSError."""
+        mpiexec = _find_mpiexec()
+        plan = self._plan
+        environment = worker_environment(plan, self._run_dir, HOST, port)
+        self._mark = f"{MARK}={environment[MARK]}".encode()
+        if plan.group_ranks:  # first, and unpinned: the group's `init()` hung otherwise
+            host, _, scheduler_port = environment["MSRL_SCHEDULER"].rpartition(":")
+            self.scheduler = self._start(
+                [*self._commands.scheduler, plan.device], SCHEDULER_LOG,
+                {**environment, "MS_ROLE": "MS_SCHED", "MS_SCHED_HOST": host,
+                 "MS_SCHED_PORT": scheduler_port, "MS_WORKER_NUM": str(len(plan.group_ranks))})
+        if cores:
+            environment["MSRL_CORES"] = ",".join(map(str, cores))
+        log = self._run_dir / WORKERS_LOG
+        self._log_start = log.stat().st_size if log.exists() else 0
+        # This machine alone, whatever batch system or host name it has.
+        options = ["-launcher", "fork", "-rmk", "user", "-iface", "lo", "-prepend-rank"]
+        self.mpiexec = self._start(
+            [mpiexec, *options, "-n", str(plan.num_ranks), *self._commands.worker], WORKERS_LOG,
+            environment)
+
+    def _start(self, command: list[str], log: str, environment: dict[str, str]
+               ) -> subprocess.Popen:
+        wrapper = [sys.executable, "-I", "-S", "-c", _UNTIL_PARENT_DIES, str(os.getpid())]
+        with (self._run_dir / log).open("ab") as output:
+            return subprocess.Popen(
+                [*wrapper, *command], env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True)
+
+    def log_lines(self) -> list[str]:
+        """What the workers and mpiexec printed last; workers' lines begin `[rank]`."""
+        path = self._run_dir / WORKERS_LOG
+        with path.open("rb") as file:
+            file.seek(max(self._log_start, path.stat().st_size - LOG_BYTES))
+            return file.read().decode(errors="replace").splitlines()
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits for mpiexec, but not for long."""
+        if self.mpiexec is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.mpiexec.wait(timeout_s)
+
+    def end(self) -> None:
+        """Ends every process of the job, also those that workers started."""
+        started = [p for p in (self.mpiexec, self.scheduler) if p is not None]
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+        self._wait_until_gone(TERM_GRACE_S)
+        deadline = time.monotonic() + KILL_GRACE_S
+        while (left := self._alive()) and time.monotonic() < deadline:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._wait_until_gone(0.2)
+        for process in started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
+
+    def _wait_until_gone(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while self._alive() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _alive(self) -> list[int]:
+        """Processes that carry this job's mark; a zombie has no environment any more."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not self._mark or not entry.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+                if self._mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
+
+
+def _find_mpiexec() -> str:
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise MsrlError(f"no mpiexec beside {sys.executable} nor on PATH, and a job of several "
+                        "ranks needs MPICH's: pip install mpich")
+    return found

@@ -1,0 +1,42 @@
+"""An agent's parameters by name."""
+
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+
+def named_parameters(trainer: Any, scope: str) -> list[tuple[str, Parameter]]:
+    """Parameters by name, `actor.network...` or `learner...`, each once.
+
+    Args:
+        trainer: has an actor and a learner, which may share cells.
+        scope: `actor` (what acting reads), `all` (of both, but for the optimisers' own state) or
+            `state` (everything).
+    """
+    found, seen = [], set()
+    for owner in ("actor",) if scope == "actor" else ("actor", "learner"):
+        cell = getattr(trainer, owner)
+        skipped = _optimiser_state(cell) if scope == "all" else set()
+        for name, parameter in cell.parameters_and_names():
+            if id(parameter) not in seen | skipped:
+                seen.add(id(parameter))
+                found.append((f"{owner}.{name}", parameter))
+    return found
+
+
+def set_parameter(parameter: Parameter, value: np.ndarray) -> None:
+    """Overwrites a parameter in place.
+
+    Not by `set_data`: with MindSpore 2.10 on the CPU every update after it is lost.
+    """
+    ops.assign(parameter, Tensor(np.array(value), parameter.dtype))
+
+
+def _optimiser_state(cell: nn.Cell) -> set[int]:
+    state: set[int] = set()
+    for _, part in cell.cells_and_names():
+        if isinstance(part, nn.Optimizer):
+            trained = {id(parameter) for parameter in part.parameters}
+            state |= {id(p) for p in part.get_parameters()} - trained
+    return state
