@@ -7,6 +7,7 @@ are inlined; attributes of `self` that are plain numbers become constants.
 
 import ast
 import builtins
+import copy
 import inspect
 import sys
 import textwrap
@@ -103,6 +104,14 @@ class _Scope:
     """Items of the loop body being read."""
 
     items: list[Item] = field(default_factory=list)
+    outer: "_Scope | None" = None
+
+    def inside(self, other: "_Scope | None") -> bool:
+        """Whether this body lies within another, and is not that one."""
+        scope = self.outer
+        while scope is not None and scope is not other:
+            scope = scope.outer
+        return scope is not None
 
 
 @dataclass
@@ -237,7 +246,7 @@ class _Builder:
             index = node.target.id
         index = self._fresh(index)
         loop = Loop(self._name(kind), kind, index, count, (), self._where(node))
-        outer, self.scope = self.scope, _Scope()
+        outer, self.scope = self.scope, _Scope(outer=self.scope)
         self.loops.append(loop)
         if kind == "iterations":
             self.top_of_iteration = []
@@ -302,11 +311,13 @@ class _Builder:
         bodies = []
         before = dict(self.frame.names)
         for statements in (node.body, node.orelse):
-            outer, self.scope = self.scope, _Scope()
+            outer, self.scope = self.scope, _Scope(outer=self.scope)
             self.frame.names = dict(before)
             for statement in statements:
                 self._statement(statement)
             bodies.append(tuple(self.scope.items))
+            created = self.frame.created
+            created |= {n: outer for n, s in created.items() if s is self.scope}
             self.scope = outer
             before |= {n: s for n, s in self.frame.names.items() if n not in before}
         self.frame.names = before
@@ -327,9 +338,9 @@ class _Builder:
             for element, part in zip(target.elts, values, strict=True):
                 self._assign(element, part)
         elif isinstance(target, ast.Name):
-            if self.frame.created.get(target.id, self.scope) is self.scope:
-                # A second assignment in the same body is a new variable, of any shape; one in an
-                # inner body updates the outer variable.
+            if not self.scope.inside(self.frame.created.get(target.id)):
+                # An assignment in an inner body updates the outer variable; any other makes a new
+                # variable, which may have another shape.
                 self.frame.rename[target.id] = self._fresh(target.id)
                 self.frame.created[target.id] = self.scope
             if target.id in self.frame.reassigned and _is_number(value):
@@ -651,6 +662,15 @@ class _Builder:
                     return ast.parse(path, mode="eval").body
                 return self.generic_visit(attribute)
 
+            def visit_Subscript(self, part: ast.Subscript) -> ast.expr:
+                base = builder.frame.names.get(part.value.id) if isinstance(
+                    part.value, ast.Name) else None
+                if isinstance(base, (tuple, dict)):
+                    texts, used = builder._texts([builder._expression(part)], part)
+                    reads.extend(used)
+                    return ast.parse(texts[0], mode="eval").body
+                return self.generic_visit(part)
+
             def visit_Call(self, call: ast.Call) -> ast.expr:
                 nested = builder._msrl_call(call)
                 inlined = nested is None and any(builder._is_msrl(a) for a in call.args)
@@ -665,7 +685,7 @@ class _Builder:
 
             visit_ListComp = visit_GeneratorExp = visit_DictComp = visit_Lambda
 
-        return Rewriter().visit(ast.parse(ast.unparse(node), mode="eval").body)
+        return Rewriter().visit(copy.deepcopy(node))
 
     def _import(self, node: ast.Name) -> None:
         frame = self.frame

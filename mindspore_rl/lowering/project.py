@@ -161,8 +161,8 @@ class _Projector:
             yield Op(f"all_reduce:{site}", "all_reduce", summed, (), summed, op.where,
                      attrs=(("reduction", "sum"),))
         if op.mark in self.record:
-            for member in members:
-                yield from self._record(member, loops)
+            for position, member in enumerate(members):
+                yield from self._record(member, f"{site}/{position}", loops)
 
     def _stack(self, message: Message, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
         index, reads = _stack_index(message.stacked, loops)
@@ -172,7 +172,7 @@ class _Projector:
             yield Op(f"stack:{name}", "stack", (buffer,), (index, name), (name, *reads),
                      op.where, attrs=(("rows", rows),))
 
-    def _record(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
+    def _record(self, op: Op, key: str, loops: tuple[Loop, ...]) -> Iterator[Op]:
         """Keeps a mark's values of all turns, to be handed out at the end of the iteration."""
         (name,) = op.targets
         value = self.values[name]
@@ -194,7 +194,7 @@ class _Projector:
                  op.where, attrs=(("rows", rows),))
         axis = self.values[buffer].axis
         self.recorded.append(Op(f"record:{op.name}", "record", (), (buffer,), (buffer,), op.where,
-                                attrs=(("mark", op.mark), ("axis", axis))))
+                                attrs=(("key", key), ("axis", axis))))
 
     def _is_nothing(self, op: Op) -> bool:
         return op.kind in ("noise", "index") and self.values[op.targets[0]].dtype == "none"

@@ -501,7 +501,7 @@ class _LoopWriter:
         return [f"w.report({{{inside}}})"]
 
     def _record(self, op: Op) -> list[str]:
-        return [f'w.record("{op.attr("mark")}", {op.args[0]}, {op.attr("axis")})']
+        return [f'w.record("{op.attr("key")}", {op.args[0]}, {op.attr("axis")})']
 
 
 def carried_variables(projection: Projection) -> tuple[str, ...]:

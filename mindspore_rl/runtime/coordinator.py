@@ -296,7 +296,7 @@ class _Monitor:
     def step(self) -> bool:
         """Waits for a tick or for news, and deals with it.
 
-        Returns: whether every rank has finished.
+        Returns: whether every rank has finished (or the rank in this process has ended).
 
         Raises:
             JobFailure: the first failure.
@@ -314,7 +314,7 @@ class _Monitor:
                 self.add(_Peer(Link(self._listener.accept()[0])))
             elif key.data is not None:
                 self._read(key.data)
-        if len(self._finished) == self.plan.num_ranks:
+        if len(self._finished) == self.plan.num_ranks or (self._closed and not self._processes):
             return True
         self._look_for_deaths(now)
         self._look_for_stalls(now)

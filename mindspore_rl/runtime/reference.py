@@ -36,7 +36,8 @@ class Reference:
     Args:
         trainer: the algorithm.
         num_iterations: how many turns `iterations()` takes.
-        recorder: called with (iteration, mark, arrays) for every boundary passed.
+        recorder: called with (iteration, site, arrays) for every boundary passed; the sites of a
+            mark are numbered in the order in which they are first reached.
         on_iteration: called with (iteration, the training loop's local variables) before each
             iteration and once after the last.
     """
@@ -184,7 +185,8 @@ class Reference:
     def boundary(self, name: str, value: Any) -> Any:
         """See `api.Msrl`."""
         if self.recorder:
-            self.recorder(self._iteration, name, [to_array(leaf) for leaf in leaves(value)])
+            site = self._site(f"boundary:{name}", sys._getframe(1))
+            self.recorder(self._iteration, site, [to_array(leaf) for leaf in leaves(value)])
         return value
 
     def report(self, metrics: dict[str, Any]) -> None:

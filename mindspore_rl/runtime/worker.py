@@ -242,14 +242,16 @@ class FragmentRuntime:
                     "look at the rewards (the last good checkpoint is kept)")
             self._metrics[key] = number
 
-    def record(self, mark: str, value: Any, axis: int | None) -> None:
-        """Keeps a mark's values of this iteration for inspection."""
+    def record(self, key: str, value: Any, axis: int | None) -> None:
+        """Keeps a mark's values of this iteration for inspection.
+
+        Args:
+            key: the boundary's site and the position of the value in its tuple.
+            value: of all turns, `[turns, ...]`.
+            axis: of the environments; None for a whole value.
+        """
         if axis is not None or self.replica == 0:
-            name, number = f"{mark}", 0
-            while name in self._records:
-                number += 1
-                name = f"{mark}.{number}"
-            self._records[name] = array(value).copy()
+            self._records[f"{key}|{'' if axis is None else axis}"] = array(value).copy()
 
     def number(self, value: Any) -> bool:
         """A condition on a whole value."""

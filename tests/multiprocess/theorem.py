@@ -17,10 +17,10 @@ MARKS = ("action", "advantage", "gradient")
 
 @dataclasses.dataclass
 class ReferenceRun:
-    """What the reference did: values at marks by iteration, and checkpoints between them.
+    """What the reference did: values at boundaries by iteration, and checkpoints between them.
 
     Attributes:
-        records: `{(iteration, mark): [arrays of every pass, leaves flattened]}`.
+        records: `{(iteration, site): [arrays of every pass, leaves flattened]}`.
         checkpoints: one before each iteration, and one after the last.
     """
 
@@ -44,8 +44,8 @@ def run_reference(algorithm: Path, config: Any, folder: Path, iterations: int,
     records: dict[tuple[int, str], list] = {}
     checkpoints: list[Path] = []
 
-    def keep(iteration: int, mark: str, values: list[np.ndarray]) -> None:
-        records.setdefault((iteration, mark), []).append(values)
+    def keep(iteration: int, site: str, values: list[np.ndarray]) -> None:
+        records.setdefault((iteration, site), []).append(values)
 
     def snapshot(iteration: int, variables: dict[str, Any]) -> None:
         chosen = {name: eval(source, {}, dict(variables)) for name, source in carried.items()}
@@ -66,25 +66,31 @@ def carried_names(request: JobRequest, folder: Path) -> dict[str, str]:
 
 
 def compare(run_dir: Path, reference: ReferenceRun, iterations: int, marks=MARKS) -> list[str]:
-    """What differs between a job's records and final checkpoint and the reference's."""
+    """What differs between a job's records and the reference's, site by site."""
     wrong = []
     for iteration in range(iterations):
-        parts = [dict(np.load(p)) for p in sorted(
-            (run_dir / "records").glob(f"{iteration:06d}-*.npz"))]
-        for mark in marks:
-            expected = reference.records[iteration, mark]
-            names = sorted({n for part in parts for n in part
-                            if n == mark or n.startswith(f"{mark}.")})
-            if not names:
-                wrong.append(f"iteration {iteration}: no records of {mark}")
-            got = [np.concatenate([part[n] for part in parts if n in part], axis=_axis(
-                [part[n] for part in parts if n in part], expected)) for n in names]
-            wanted = np.concatenate([np.concatenate([leaf.ravel() for leaf in turn])
-                                     for turn in expected])
-            if len(got) > 1:
-                got = [np.concatenate([g.reshape(len(expected), -1) for g in got], axis=1)]
-            wrong += _differences(f"iteration {iteration}: {mark}", got[0].ravel(), wanted)
+        members: dict[str, list[np.ndarray]] = {}
+        for site, wanted in _sites(reference, iteration, marks):
+            members[site] = []
+            files = sorted((run_dir / "records").glob(f"{iteration:06d}-*.npz"))
+            parts = [dict(np.load(file)) for file in files]
+            for key in sorted({k for part in parts for k in part if k.startswith(f"{site}/")}):
+                axis = key.split("|")[1]
+                found = [part[key] for part in parts if key in part]
+                value = np.concatenate(found, int(axis)) if axis else found[0]
+                members[site].append(value.reshape(len(wanted), -1))
+            if not members[site]:
+                wrong.append(f"iteration {iteration}: no records of {site}")
+                continue
+            got = np.concatenate(members[site], axis=1)
+            wrong += _differences(f"iteration {iteration}: {site}", got, wanted)
     return wrong
+
+
+def _sites(reference: ReferenceRun, iteration: int, marks) -> list[tuple[str, np.ndarray]]:
+    return [(site, np.stack([np.concatenate([leaf.ravel() for leaf in turn]) for turn in turns]))
+            for (number, site), turns in reference.records.items()
+            if number == iteration and site.split(":")[1].split("#")[0] in marks]
 
 
 def compare_states(path: Path, expected: Path, prefix: str = "parameters/") -> list[str]:
@@ -98,14 +104,6 @@ def compare_states(path: Path, expected: Path, prefix: str = "parameters/") -> l
     return wrong
 
 
-def _axis(parts: list[np.ndarray], expected: list[list[np.ndarray]]) -> int:
-    if len(parts) == 1:
-        return 0
-    whole = (len(expected), *expected[0][0].shape)
-    return next(i for i, n in enumerate(whole) if sum(p.shape[i] for p in parts) == n
-                and parts[0].shape[i] != n)
-
-
 def _differences(name: str, got: np.ndarray, wanted: np.ndarray) -> list[str]:
     if got.shape != wanted.shape:
         return [f"{name}: shape {got.shape}, expected {wanted.shape}"]
@@ -113,6 +111,7 @@ def _differences(name: str, got: np.ndarray, wanted: np.ndarray) -> list[str]:
     scale = np.maximum(np.abs(wanted), 1e-30)
     off = np.abs(got - wanted) > ATOL + RTOL * np.abs(wanted)
     if off.any():
+        got, wanted, scale = got.ravel(), wanted.ravel(), scale.ravel()
         worst = int(np.argmax(np.abs(got - wanted)))
         return [f"{name}: {off.sum()} of {off.size} differ, worst {got[worst]:.8g} against "
                 f"{wanted[worst]:.8g} (relative {np.abs(got - wanted)[worst] / scale[worst]:.1e})"]

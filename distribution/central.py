@@ -1,0 +1,17 @@
+"""Workers compute gradients, a server holds the parameters (synchronous parameter server)."""
+
+from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
+
+POLICY = DistributionPolicy(
+    name="Central",
+    summary="n workers with everything but the update, 1 server",
+    fragments=(
+        FragmentRule("worker", ("environment", "actor", "replay", "gradient"), replicas=WORKERS,
+                     split="env"),
+        FragmentRule("server", ("update",)),
+    ),
+    cuts=(
+        Cut("gradient", "gradient", "update"),
+        Cut("parameters", "update", "gradient"),
+    ),
+)

@@ -1,0 +1,116 @@
+"""A worker that trains nothing, speaks the protocol, and fails as its plan's config says.
+
+`python fake_worker.py` is a rank under mpiexec; with arguments `RUN_DIR TIMEOUT_S` it is a
+coordinator of such ranks.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from mindspore_rl.communication.link import Link
+from mindspore_rl.lowering.plan import Plan, load_plan
+from mindspore_rl.runtime.settings import worker_settings
+from mindspore_rl.runtime.stamps import Stamps
+
+EVENT_ITERATION = 3  # when what the config asks for happens
+LEADER = 0
+
+
+def work(plan: Plan, run_dir: Path, rank: int, link: Link) -> None:
+    stamps = Stamps(run_dir, plan.num_ranks)
+    stages = plan.stages()
+    stop = run_dir / "stop"  # how the leader tells the others
+    stopping = False
+
+    def stamp(iteration: int, stage: str) -> None:
+        stamps.write(rank, iteration, stages.index(stage))
+
+    def checkpoint(iteration: int) -> None:
+        link.send("checkpoint", rank=rank, iteration=iteration, path=f"checkpoint-{iteration}")
+
+    for iteration in range(plan.num_iterations):
+        while rank == LEADER and (message := link.poll()) is not None:
+            stopping = stopping or message["kind"] == "stop"
+            checkpoint(iteration)
+        if stopping and plan.config["mode"] != "deaf":
+            stop.touch()
+        if stop.exists():
+            break
+        stamp(iteration, "the environment")
+        if iteration == EVENT_ITERATION:
+            event(plan, rank, link, stamp)
+        time.sleep(0.01)
+        # The parts of an iteration differ by rank: the coordinator joins them.
+        link.send("iteration", rank=rank, iteration=iteration + 1, env_steps=8 * (iteration + 1),
+                  episodes=[[float(iteration), 5]] * 10,
+                  metrics={"loss": 0.5} if rank == LEADER else {})
+    stamp(iteration, "finished")
+    link.send("finished", rank=rank, iteration=iteration + 1)
+
+
+def event(plan: Plan, rank: int, link: Link, stamp) -> None:
+    mode, victim = plan.config["mode"], plan.config["victim"]
+    if mode in ("mistake", "error") and rank == victim:
+        link.send("error", rank=rank, iteration=EVENT_ITERATION, stage="the environment",
+                  message="the pole broke", traceback="Traceback: step()",
+                  mistake=mode == "mistake")
+        raise RuntimeError("the pole broke")
+    if mode == "abort" and rank == victim:
+        os.abort()
+    if mode in ("hang", "stubborn"):
+        if rank != victim:
+            stamp(EVENT_ITERATION, "edge obs")
+        if mode == "stubborn":
+            subprocess.Popen(["sleep", "100"])  # as an environment may have
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(100)
+    if mode == "native":  # a deadlock in C: not even a signal's handler runs
+        mutex = ctypes.create_string_buffer(64)
+        for _ in range(2):
+            ctypes.CDLL(None).pthread_mutex_lock(mutex)
+
+
+def main() -> None:
+    settings = worker_settings()
+    plan, rank = load_plan(settings.run_dir), int(os.environ["PMI_RANK"])
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    link = Link.connect(*settings.coordinator)
+    link.send("hello", rank=rank, pid=os.getpid(), host="here")
+    (settings.run_dir / f"pid-{rank}").write_text(str(os.getpid()))
+    poller = select.poll()
+    poller.register(link.connection, select.POLLRDHUP)
+    threading.Thread(target=lambda: (poller.poll(), os._exit(1)), daemon=True).start()
+    print("cores", settings.cores, flush=True)
+    try:
+        work(plan, settings.run_dir, rank, link)
+    except RuntimeError:
+        os._exit(1)
+
+
+def coordinate(run_dir: Path, timeout_s: float) -> None:
+    from mindspore_rl.errors import JobFailure
+    from mindspore_rl.runtime import worker
+    from mindspore_rl.runtime.coordinator import JobOptions, run_job
+    from mindspore_rl.runtime.launch import Commands
+
+    worker.run_worker = work
+    options = JobOptions(progress=False, total_steps=100, start_timeout_s=timeout_s)
+    try:
+        print(run_job(load_plan(run_dir), run_dir, options,
+                      Commands(worker=(sys.executable, __file__))))
+    except JobFailure as failure:
+        sys.exit(str(failure))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        coordinate(Path(sys.argv[1]), float(sys.argv[2]))
+    else:
+        main()

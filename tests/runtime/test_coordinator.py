@@ -1,0 +1,354 @@
+"""Jobs of fake workers: real processes, sockets and mpiexec, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mindspore_rl.errors import JobFailure
+from mindspore_rl.lowering.plan import FragmentPlan, MessagePlan, Plan, save_plan
+from mindspore_rl.runtime import launch
+from mindspore_rl.runtime.coordinator import JobOptions, run_job
+from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
+
+FAKE = Path(__file__).with_name("fake_worker.py")
+COMMANDS = launch.Commands(
+    worker=(sys.executable, str(FAKE)),
+    scheduler=(sys.executable, "-c", "import time; time.sleep(100)"))
+LONG = 10_000  # iterations
+
+
+def make_plan(run_dir: Path, actors: int = 1, **fields) -> Plan:
+    config = {"mode": fields.pop("mode", ""), "victim": fields.pop("victim", 1)}
+    collectives = fields.pop("collectives", ())
+    shares = tuple((i, i + 1) for i in range(actors))
+    learner = FragmentPlan("learner", "learner.py", 0, ((0, 2),), (), ("learn",), collectives, False)
+    actor = FragmentPlan("actor", "actor.py", 1, shares, (), (), (), False)
+    edge = MessagePlan("obs", "", "actor", "learner", (), "", False, "Gather", 1)
+    job = {"algorithm": {}, "policy": "", "config": config, "environment": "", "in_graph": False,
+           "num_envs": 2, "num_steps": 4, "num_iterations": 12, "seed": 0, "carried": {},
+           "timeout_s": 20.0, "fragments": (learner, actor) if actors else (learner,),
+           "messages": (edge,)}
+    plan = Plan(**{**job, **fields})
+    save_plan(plan, run_dir)
+    return plan
+
+
+def run(plan: Plan, run_dir: Path, **options):
+    return run_job(plan, run_dir, JobOptions(progress=False, total_steps=100, **options), COMMANDS)
+
+
+def processes_of(run_dir: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MSRL_RUN") == str(run_dir):
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def start_coordinator(run_dir: Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, str(FAKE), str(run_dir), "60"], stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "PYTHONPATH": str(FAKE.parents[2])})
+
+
+def when(condition, action) -> None:
+    """Acts once a condition holds, from another thread."""
+
+    def wait() -> None:
+        deadline = time.monotonic() + 20
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        action()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def iterations(run_dir: Path) -> list[dict]:
+    path = run_dir / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def trains(run_dir: Path):
+    return lambda: bool(iterations(run_dir))
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """Nothing of the job may be left, at once, and no child of ours, not even a zombie."""
+    before = psutil.Process().children()
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    yield tmp_path
+    assert not processes_of(tmp_path)
+    assert [p for p in psutil.Process().children(recursive=True) if p not in before] == []
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+multiprocess, kill = pytest.mark.multiprocess, pytest.mark.kill
+
+
+@multiprocess
+def test_normal_end(run_dir):
+    outcome = run(make_plan(run_dir, actors=2), run_dir, checkpoint_every_s=0.05)
+    assert (outcome.iterations, outcome.env_steps, outcome.stopped) == (12, 96, "steps")
+    assert outcome.checkpoint is not None
+    lines = iterations(run_dir)
+    assert [line["iteration"] for line in lines] == list(range(1, 13))
+    assert all(line["values"] == {"loss": 0.5} for line in lines)
+    # 30 episodes an iteration, of return 0, 1, ... 11: the last 100 are 10 of 8, 30 each of 9, ...
+    assert outcome.mean_return == pytest.approx((8 * 10 + 30 * (9 + 10 + 11)) / 100)
+    assert "[1] cores" in (run_dir / "workers.log").read_text()
+
+
+@multiprocess
+def test_threshold(run_dir):
+    outcome = run(make_plan(run_dir, num_iterations=LONG), run_dir, stop_return=10.0)
+    assert outcome.stopped == "threshold"
+    assert outcome.mean_return >= 10.0
+    assert outcome.iterations < LONG
+
+
+@multiprocess
+@pytest.mark.parametrize("mode", ["error", "mistake"])
+def test_error_of_a_rank(run_dir, mode):
+    plan = make_plan(run_dir, actors=2, mode=mode, victim=2, num_iterations=LONG)
+    with pytest.raises(JobFailure) as caught:
+        run(plan, run_dir)
+    text = str(caught.value)
+    assert text.startswith("rank 2 (actor[1]), iteration 3, the environment: the pole broke")
+    assert ("Traceback" in text) == (mode == "error")
+    assert caught.value.exit_code == (1 if mode == "error" else 2)
+
+
+@multiprocess
+@kill
+@pytest.mark.parametrize("victim", [0, 2])
+def test_killed_rank(run_dir, victim):
+    plan = make_plan(run_dir, actors=2, num_iterations=LONG)
+    when(trains(run_dir),
+         lambda: os.kill(int((run_dir / f"pid-{victim}").read_text()), signal.SIGKILL))
+    with pytest.raises(JobFailure) as caught:
+        run(plan, run_dir, checkpoint_every_s=0.05)
+    text = str(caught.value)
+    assert text.startswith(plan.rank_name(victim))
+    assert "the environment: died (killed by signal 9)" in text
+    assert "Last good checkpoint: checkpoint-" in text
+
+
+@multiprocess
+@kill
+def test_crash_shows_what_the_rank_left_in_the_log(run_dir):
+    with pytest.raises(JobFailure) as caught:
+        run(make_plan(run_dir, mode="abort"), run_dir)
+    text = str(caught.value)
+    assert text.startswith("rank 1 (actor[0]), iteration 3, the environment: died (killed by")
+    assert "Fatal Python error: Aborted" in text
+
+
+@multiprocess
+@pytest.mark.parametrize("mode", ["hang", "stubborn"])
+def test_hang(run_dir, mode):
+    plan = make_plan(run_dir, actors=2, mode=mode, victim=2, timeout_s=1.0)
+    started = time.monotonic()
+    with pytest.raises(JobFailure) as caught:
+        run(plan, run_dir)
+    assert time.monotonic() - started < 6.0
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("rank 2 (actor[1]), iteration 3, the environment: no progress for 1")
+    assert lines[1] == "  waited for: edge obs"
+    assert "rank 0 (learner[0]) in edge obs, iteration 3" in lines[2]
+    assert lines[3] == "  missing: rank 2 (actor[1]) in the environment, iteration 3"
+
+
+@multiprocess
+def test_hang_before_the_first_iteration_has_a_deadline_of_its_own(run_dir):
+    plan = make_plan(run_dir, timeout_s=0.01)  # starting takes longer than that
+    commands = launch.Commands(worker=(sys.executable, "-c", "import time; time.sleep(100)"))
+    options = JobOptions(progress=False, total_steps=100, start_timeout_s=1.5)
+    with pytest.raises(JobFailure, match=r"starting: no progress for 1.*start_timeout_s: 1.5"):
+        run_job(plan, run_dir, options, commands)
+
+
+@multiprocess
+def test_mpiexec_that_ends_early(run_dir):
+    commands = launch.Commands(worker=(sys.executable, "-c", "raise SystemExit('no such module')"))
+    with pytest.raises(JobFailure, match=r"mpiexec ended \(exit status 1\)(.|\n)*no such module"):
+        run_job(make_plan(run_dir), run_dir, JobOptions(False, 100), commands)
+
+
+@multiprocess
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interruption_stops_at_the_iteration_boundary(run_dir, number, capsys):
+    when(trains(run_dir), lambda: os.kill(os.getpid(), number))
+    outcome = run(make_plan(run_dir, num_iterations=LONG), run_dir)
+    assert outcome.stopped == "interrupted"
+    assert 0 < outcome.iterations < LONG
+    assert outcome.checkpoint == f"checkpoint-{outcome.iterations - 1}"
+    assert "Stopping after this iteration" in capsys.readouterr().err
+
+
+@multiprocess
+def test_second_interruption_ends_everything(run_dir):
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    when(trains(run_dir), twice)
+    started = time.monotonic()
+    outcome = run(make_plan(run_dir, num_iterations=LONG, mode="deaf"), run_dir)
+    assert outcome.stopped == "interrupted"
+    assert outcome.checkpoint.startswith("checkpoint-")
+    assert time.monotonic() - started < 8.0
+
+
+@multiprocess
+@kill
+def test_killed_scheduler(run_dir):
+    def kill_scheduler() -> None:
+        for process in processes_of(run_dir):
+            if process.environ().get("MS_ROLE") == "MS_SCHED":
+                process.kill()
+
+    plan = make_plan(run_dir, actors=2, collectives=("learn",), num_iterations=LONG)
+    when(trains(run_dir), kill_scheduler)
+    with pytest.raises(JobFailure, match=r"MindSpore scheduler .* \(killed by signal 9\) before "
+                                         r"rank 0 \(learner\[0\]\)"):
+        run(plan, run_dir)
+
+
+@multiprocess
+@kill
+def test_killed_mpiexec(run_dir):
+    def kill_mpiexec() -> None:
+        for process in psutil.Process().children():
+            if process.name().startswith("mpiexec"):
+                process.kill()
+
+    when(trains(run_dir), kill_mpiexec)
+    with pytest.raises(JobFailure, match=r"mpiexec ended \(killed by signal 9\)"):
+        run(make_plan(run_dir, num_iterations=LONG), run_dir)
+
+
+@multiprocess
+@kill
+@pytest.mark.parametrize("mode", ["", "stubborn"])
+def test_killed_coordinator_leaves_nothing(run_dir, mode):
+    make_plan(run_dir, mode=mode, num_iterations=LONG, collectives=("learn",))
+    coordinator = start_coordinator(run_dir)
+    deadline = time.monotonic() + 20
+    while not (run_dir / "pid-1").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    workers = [p for p in processes_of(run_dir) if "sleep" not in p.name()]
+    assert len(workers) >= 4  # mpiexec, its proxy, two ranks
+    coordinator.kill()
+    coordinator.communicate()
+    _, alive = psutil.wait_procs(workers, timeout=5)
+    assert not alive
+    for process in processes_of(run_dir):  # of the environments' own, which watch nobody
+        process.kill()
+        process.wait()
+
+
+def fake_here(monkeypatch, run_dir: Path, **fields):
+    monkeypatch.syspath_prepend(str(FAKE.parent))
+    fake_worker = pytest.importorskip("fake_worker")
+    monkeypatch.setattr("mindspore_rl.runtime.worker.run_worker", fake_worker.work)
+    return make_plan(run_dir, actors=0, victim=0, **fields)
+
+
+def test_one_rank_runs_in_this_process(run_dir, monkeypatch):
+    outcome = run(fake_here(monkeypatch, run_dir), run_dir)
+    assert (outcome.iterations, outcome.env_steps, outcome.stopped) == (12, 96, "steps")
+    assert [line["iteration"] for line in iterations(run_dir)] == list(range(1, 13))
+
+
+def test_one_rank_threshold(run_dir, monkeypatch):
+    plan = fake_here(monkeypatch, run_dir, num_iterations=LONG)
+    assert run(plan, run_dir, stop_return=10.0).stopped == "threshold"
+
+
+@pytest.mark.parametrize("mode", ["error", "mistake"])
+def test_one_rank_error(run_dir, monkeypatch, mode):
+    with pytest.raises(JobFailure, match=r"^rank 0 \(learner\[0\]\).*the pole broke") as caught:
+        run(fake_here(monkeypatch, run_dir, mode=mode), run_dir)
+    assert caught.value.mistake == (mode == "mistake")
+
+
+@pytest.mark.parametrize("mode", ["", "deaf", "hang"])
+def test_one_rank_interruption(run_dir, monkeypatch, mode):
+    def interrupt() -> None:
+        for _ in range(2 if mode else 1):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+
+    started = time.monotonic()
+    when(lambda: time.monotonic() - started > 0.5, interrupt)
+    outcome = run(fake_here(monkeypatch, run_dir, mode=mode, num_iterations=LONG), run_dir)
+    assert outcome.stopped == "interrupted"
+    assert 0 < outcome.iterations < LONG
+
+
+@pytest.mark.parametrize("mode", ["hang", "native"])
+def test_one_rank_hang_ends_the_process(run_dir, mode):
+    make_plan(run_dir, actors=0, victim=0, mode=mode, timeout_s=1.0)
+    coordinator = start_coordinator(run_dir)
+    text = coordinator.communicate(timeout=30)[0]
+    assert coordinator.returncode == 1
+    assert "rank 0 (learner[0]), iteration 3, the environment: no progress for 1" in text
+
+
+def test_one_rank_hang_can_be_interrupted(run_dir):
+    make_plan(run_dir, actors=0, victim=0, mode="native", timeout_s=60.0)
+    coordinator = start_coordinator(run_dir)
+    stamps = run_dir / STAMPS_FILE
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if stamps.exists() and stamps.stat().st_size and ROW.unpack(stamps.read_bytes())[0] == 3:
+            break
+        time.sleep(0.05)
+    for _ in range(2):
+        coordinator.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    coordinator.communicate(timeout=10)
+    assert coordinator.returncode == 130
+
+
+def test_cores_are_reserved_once(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8})
+    with launch.pin_cores(2) as first:
+        assert first == [3, 5]
+        with launch.pin_cores(2) as second:
+            assert second is None
+        with launch.pin_cores(1) as single:
+            assert single is None
+    with launch.pin_cores(3) as later:
+        assert later == [3, 5, 8]
+    with launch.pin_cores(4) as too_many:
+        assert too_many is None
+
+
+def test_environment_of_workers(monkeypatch, tmp_path):
+    monkeypatch.setenv("GLOG_v", "1")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    found = launch.worker_environment(make_plan(tmp_path), tmp_path, "127.0.0.1", 5)
+    assert found["MSRL_COORDINATOR"] == "127.0.0.1:5"
+    assert (found["GLOG_v"], found["MS_DEV_HOST_BLOCKING_RUN"]) == ("1", "1")
+    assert found["PYTHONPATH"] == f"{FAKE.parents[2]}:/elsewhere"
+    assert "MSRL_SCHEDULER" not in found
+    group = make_plan(tmp_path, collectives=("learn",))
+    environment = launch.worker_environment(group, tmp_path, "127.0.0.1", 5)
+    assert environment["MSRL_SCHEDULER"].startswith("127.0.0.1:")
