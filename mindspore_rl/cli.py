@@ -193,8 +193,7 @@ def _train(args: argparse.Namespace) -> int:
         threshold = environments.spec(settings.env).reward_threshold
     outcome = run_job(plan, run_dir, JobOptions(
         progress=not args.quiet, total_steps=settings.total_steps, stop_return=threshold,
-        checkpoint_every_s=args.checkpoint_every, start_timeout_s=args.start_timeout,
-        inproc=args.backend == "inproc"))
+        checkpoint_every_s=args.checkpoint_every, start_timeout_s=args.start_timeout))
     reached = "no finished episode" if outcome.mean_return is None else (
         f"mean return {outcome.mean_return:.1f}")
     print(f"{outcome.stopped}: {outcome.env_steps} environment steps, {reached}")

@@ -23,7 +23,14 @@ from typing import Any
 from mindspore_rl.communication.link import Link
 from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.lowering.plan import Plan
-from mindspore_rl.runtime.launch import HOST, WORKERS_LOG, Commands, JobProcesses, pin_cores
+from mindspore_rl.runtime.launch import (
+    HOST,
+    LOG_LINES,
+    WORKERS_LOG,
+    Commands,
+    JobProcesses,
+    pin_cores,
+)
 from mindspore_rl.runtime.metrics import Metrics
 from mindspore_rl.runtime.stamps import Stamp, Stamps
 
@@ -35,7 +42,6 @@ LAST_WORDS_S = 0.3
 """How long a death waits for an error message that explains it."""
 STOP_S = 10.0
 MIN_EPISODES = 100
-LOG_LINES = 20
 NAMED_RANKS = 4
 INTERRUPTED_EXIT = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -435,7 +441,7 @@ class _Monitor:
                 raise self._death(next(iter(self._closed)))
             raise self._job_failure(
                 f"mpiexec ended ({_ending(mpiexec.returncode)}) before the job; the end of "
-                f"{WORKERS_LOG}:", "\n".join(self._processes.log_lines()[-LOG_LINES:]))
+                f"{WORKERS_LOG}:", "\n".join(self._processes.log().splitlines()[-LOG_LINES:]))
         waiting_for = set(self.plan.group_ranks) - set(self._finished)
         if scheduler is not None and scheduler.poll() is not None and waiting_for:
             raise self._job_failure(
@@ -447,16 +453,14 @@ class _Monitor:
         """The failure of a rank that closed its link: Hydra ends the others only after that."""
         processes = self._processes
         assert processes is not None
-        if len(self._closed) > 1:
-            processes.wait(1.0)  # for what it says about the first death
-        lines = processes.log_lines()
-        found = re.search(r"EXIT STRING: .*\(signal (\d+)\)", "\n".join(lines))
+        processes.wait(1.0)  # for what it says about the first death
+        found = re.search(r"EXIT STRING: .*\(signal (\d+)\)", processes.log())
         signals = KILLED_BY.get(int(found[1])) if found else None
         how = f"died (killed by signal {signals})" if signals else "died"
-        own = [line for line in lines if line.startswith(f"[{rank}]")][-LOG_LINES:]
+        output = processes.output_of(rank)
         stamp = self._stamps.read(rank)
         return self._failure(rank, stamp.iteration, self._stages[stamp.stage], how,
-                             "\n".join([f"Its last lines in {WORKERS_LOG}:", *own] if own else []))
+                             "\n".join(["It printed:", *output] if output else []))
 
     # ---- the watchdog ----------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ workers when mpiexec is gone (measured with mpich 5.0.2, for workers that ignore
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import signal
 import socket
@@ -29,7 +30,7 @@ HOST = "127.0.0.1"
 MARK = "MSRL_COORDINATOR"
 WORKERS_LOG = "workers.log"
 SCHEDULER_LOG = "scheduler.log"
-LOG_BYTES = 1 << 18
+LOG_BYTES, LOG_LINES = 1 << 18, 20
 TERM_GRACE_S = 1.0
 KILL_GRACE_S = 3.0
 
@@ -178,12 +179,23 @@ class JobProcesses:
                 [*wrapper, *command], env=environment, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True)
 
-    def log_lines(self) -> list[str]:
-        """What the workers and mpiexec printed last; workers' lines begin `[rank]`."""
+    def log(self) -> str:
+        """What the workers and mpiexec printed last."""
         path = self._run_dir / WORKERS_LOG
         with path.open("rb") as file:
             file.seek(max(self._log_start, path.stat().st_size - LOG_BYTES))
-            return file.read().decode(errors="replace").splitlines()
+            return file.read().decode(errors="replace")
+
+    def output_of(self, rank: int) -> list[str]:
+        """The lines that a rank printed last, from its crash on if Python caught one."""
+        # Hydra writes `[rank] ` before every line and before every piece that it happened to read.
+        text = re.split(r"^=+\n=   BAD TERM|^YOUR APPLICATION", self.log(), flags=re.M)[0]
+        pieces = re.split(r"\[(\d+)\] ", text)
+        own = "".join(piece for number, piece in zip(pieces[1::2], pieces[2::2], strict=True)
+                      if int(number) == rank)
+        lines = own.splitlines()
+        crash = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python")), None)
+        return lines[-LOG_LINES:] if crash is None else lines[crash : crash + LOG_LINES]
 
     def wait(self, timeout_s: float) -> None:
         """Waits for mpiexec, but not for long."""

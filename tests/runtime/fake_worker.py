@@ -15,7 +15,11 @@ import time
 from pathlib import Path
 
 from mindspore_rl.communication.link import Link
+from mindspore_rl.errors import JobFailure
 from mindspore_rl.lowering.plan import Plan, load_plan
+from mindspore_rl.runtime import worker
+from mindspore_rl.runtime.coordinator import JobOptions, run_job
+from mindspore_rl.runtime.launch import Commands
 from mindspore_rl.runtime.settings import worker_settings
 from mindspore_rl.runtime.stamps import Stamps
 
@@ -95,11 +99,6 @@ def main() -> None:
 
 
 def coordinate(run_dir: Path, timeout_s: float) -> None:
-    from mindspore_rl.errors import JobFailure
-    from mindspore_rl.runtime import worker
-    from mindspore_rl.runtime.coordinator import JobOptions, run_job
-    from mindspore_rl.runtime.launch import Commands
-
     worker.run_worker = work
     options = JobOptions(progress=False, total_steps=100, start_timeout_s=timeout_s)
     try:

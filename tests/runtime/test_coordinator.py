@@ -1,5 +1,6 @@
 """Jobs of fake workers: real processes, sockets and mpiexec, and nothing left behind."""
 
+import contextlib
 import json
 import os
 import signal
@@ -29,7 +30,8 @@ def make_plan(run_dir: Path, actors: int = 1, **fields) -> Plan:
     config = {"mode": fields.pop("mode", ""), "victim": fields.pop("victim", 1)}
     collectives = fields.pop("collectives", ())
     shares = tuple((i, i + 1) for i in range(actors))
-    learner = FragmentPlan("learner", "learner.py", 0, ((0, 2),), (), ("learn",), collectives, False)
+    learner = FragmentPlan(
+        "learner", "learner.py", 0, ((0, 2),), (), ("learn",), collectives, False)
     actor = FragmentPlan("actor", "actor.py", 1, shares, (), (), (), False)
     edge = MessagePlan("obs", "", "actor", "learner", (), "", False, "Gather", 1)
     job = {"algorithm": {}, "policy": "", "config": config, "environment": "", "in_graph": False,
@@ -218,8 +220,10 @@ def test_second_interruption_ends_everything(run_dir):
 def test_killed_scheduler(run_dir):
     def kill_scheduler() -> None:
         for process in processes_of(run_dir):
-            if process.environ().get("MS_ROLE") == "MS_SCHED":
-                process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.environ().get("MS_ROLE") == "MS_SCHED":
+                    process.kill()
+                    return
 
     plan = make_plan(run_dir, actors=2, collectives=("learn",), num_iterations=LONG)
     when(trains(run_dir), kill_scheduler)
