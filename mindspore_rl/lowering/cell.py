@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 from mindspore import Parameter, Tensor, int32, nn, ops
+from mindspore.communication import get_group_size
 
 from mindspore_rl.operators import flatten
 from mindspore_rl.rl.random import stream
@@ -54,11 +55,12 @@ class AllReduce(nn.Cell):
     def __init__(self, group: str | Callable, reduction: str, shapes: tuple[tuple[int, ...], ...]
                  ) -> None:
         super().__init__()
-        kind = {"sum": ops.ReduceOp.SUM, "max": ops.ReduceOp.MAX, "min": ops.ReduceOp.MIN}
-        if isinstance(group, str):
-            self.collective = ops.AllReduce(kind[reduction], group)
-        else:
+        if not isinstance(group, str):
             self.collective = lambda flat: Tensor(group(reduction, flat.asnumpy()))
+        elif reduction == "sum":
+            self.collective = ops.AllReduce(ops.ReduceOp.SUM, group)
+        else:
+            self.collective = _GatherAndReduce(group, reduction)
         self.shapes = shapes
         bounds = [0]
         for shape in shapes:
@@ -73,6 +75,20 @@ class AllReduce(nn.Cell):
             .reshape(self.shapes[i])
             for i in range(len(self.shapes))
         ])
+
+
+class _GatherAndReduce(nn.Cell):
+    """Maximum or minimum over a group; MindSpore's CPU group can only sum and gather."""
+
+    def __init__(self, group: str, reduction: str) -> None:
+        super().__init__()
+        self.gather = ops.AllGather(group)
+        self.members = get_group_size(group)
+        self.function = ops.amax if reduction == "max" else ops.amin
+
+    def construct(self, flat: Tensor) -> Tensor:
+        """Reduces a flat bucket."""
+        return self.function(self.gather(flat).reshape((self.members, -1)), 0)
 
 
 def buffer(shape: tuple[int, ...], dtype: str, name: str) -> Parameter:

@@ -1,0 +1,104 @@
+"""The main theorem on real ranks: from equal state, every synchronous policy gives the
+reference's actions, advantages, gradients and parameters (design, section 5)."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import pytest
+import theorem
+
+from mindspore_rl import programs, registry
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.runtime.coordinator import JobOptions, run_job
+from mindspore_rl.runtime.job import JobRequest, environment_for, prepare
+
+PROGRAMS = Path(__file__).parent.parent / "programs"
+ITERATIONS = 3
+ALGORITHMS = {
+    "ppo": {"num_steps": 32, "update_epochs": 2},
+    str(PROGRAMS / "two_phase.py"): {},
+}
+POLICIES = (
+    "SingleLearnerCoarse", "MultipleLearners", "GPUOnly", "SingleLearnerFine", "Central",
+    str(PROGRAMS / "crossed.py"),
+)
+ENVIRONMENTS = ("CartPole-v1", "graph:CartPole-v1", "Pendulum-v1", "graph:Pendulum-v1")
+WORKERS = (1, 2, 3)
+QUICK = {
+    ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
+    ("ppo", "SingleLearnerCoarse", "graph:Pendulum-v1", 1),
+    ("ppo", "MultipleLearners", "Pendulum-v1", 3),
+    ("ppo", "MultipleLearners", "CartPole-v1", 2),
+    ("ppo", "GPUOnly", "graph:CartPole-v1", 3),
+    ("ppo", "GPUOnly", "graph:Pendulum-v1", 2),
+    ("ppo", "GPUOnly", "graph:CartPole-v1", 1),
+    ("ppo", "SingleLearnerFine", "CartPole-v1", 2),
+    ("ppo", "Central", "CartPole-v1", 2),
+    (str(PROGRAMS / "two_phase.py"), str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
+    (str(PROGRAMS / "two_phase.py"), "SingleLearnerCoarse", "graph:CartPole-v1", 2),
+    (str(PROGRAMS / "two_phase.py"), "GPUOnly", "graph:CartPole-v1", 2),
+}
+"""A cover of the pairs (algorithm, policy), (policy, workers), (policy, environment)."""
+
+
+def _cases():
+    for case in itertools.product(ALGORITHMS, POLICIES, ENVIRONMENTS, WORKERS):
+        algorithm, policy, environment, workers = case
+        discrete = "CartPole" in environment
+        if algorithm != "ppo" and not discrete:
+            continue
+        if policy == "GPUOnly" and not environment.startswith("graph:"):
+            continue
+        if policy.endswith("crossed.py") and workers > 1:
+            continue
+        name = f"{Path(algorithm).stem}-{Path(policy).stem}-{environment}-{workers}"
+        marks = () if case in QUICK else (pytest.mark.slow,)
+        yield pytest.param(*case, id=name, marks=(pytest.mark.multiprocess, *marks))
+
+
+def request_for(algorithm: str, policy: str, environment: str, workers: int) -> JobRequest:
+    file = registry.find_algorithm(algorithm)
+    config = programs.trainer_class(file).Config(env=environment, **ALGORITHMS[algorithm])
+    chosen = programs.load_policy(registry.find_policy(policy))
+    assert environment_for(chosen, environment) == environment
+    return JobRequest(file, chosen, config, workers, num_iterations=ITERATIONS,
+                      record=theorem.MARKS)
+
+
+@pytest.fixture(scope="session")
+def references(tmp_path_factory):
+    """Runs each reference once: it does not depend on policy and workers."""
+    known: dict[tuple[str, str], theorem.ReferenceRun] = {}
+
+    def get(request: JobRequest) -> theorem.ReferenceRun:
+        key = (str(request.algorithm), request.config.env)
+        if key not in known:
+            folder = tmp_path_factory.mktemp("reference")
+            carried = theorem.carried_names(request, folder / "plan")
+            known[key] = theorem.run_reference(
+                request.algorithm, request.config, folder, ITERATIONS, carried)
+        return known[key]
+
+    return get
+
+
+@pytest.mark.parametrize(("algorithm", "policy", "environment", "workers"), list(_cases()))
+def test_equals_reference(algorithm, policy, environment, workers, references, tmp_path):
+    request = request_for(algorithm, policy, environment, workers)
+    reference = references(request)
+    starts = tuple((i, str(reference.checkpoints[i])) for i in range(ITERATIONS))
+    plan, _ = prepare(dataclasses.replace(request, load_at=starts), tmp_path)
+    outcome = run_job(plan, tmp_path, JobOptions(progress=False, total_steps=0))
+    assert outcome.iterations == ITERATIONS
+    marks = [m for m in theorem.MARKS if any(f":{m}#" in site for _, site in reference.records)]
+    assert {"action", "gradient"} <= set(marks)
+    assert theorem.compare(tmp_path, reference, ITERATIONS, marks) == []
+    assert theorem.compare_states(Path(outcome.checkpoint), reference.checkpoints[-1]) == []
+
+
+def test_more_replicas_than_environments(tmp_path):
+    request = dataclasses.replace(request_for("ppo", "SingleLearnerCoarse", "CartPole-v1", 1),
+                                  workers=9)
+    with pytest.raises(MsrlError, match="9 replicas of actor for 8 environments"):
+        prepare(request, tmp_path)
