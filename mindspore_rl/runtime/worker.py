@@ -40,6 +40,8 @@ from mindspore_rl.runtime.settings import WorkerSettings, worker_settings
 from mindspore_rl.runtime.stamps import Stamps
 
 CONTINUE, CHECKPOINT, STOP = 0, 1, 2
+PYTHON = 1
+"""The stage of a worker that is in generated Python code, see `Plan.stages`."""
 CONTROL_TAG, GATHER_TAG, FIRST_EDGE_TAG = 1, 2, 10
 
 
@@ -99,29 +101,20 @@ class FragmentRuntime:
 
         Returns: a function of arrays, numbers and tensors.
         """
-        from mindspore import Tensor, mutable  # noqa: PLC0415
+        from mindspore_rl.runtime.compiled import CompiledCell  # noqa: PLC0415
 
-        cell = cell_class(self)
+        cell = CompiledCell(cell_class(self))
         stage = self._stages[f"cell {name} of {self.fragment.name}"]
-
-        def tensor(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return value
-            if isinstance(value, tuple):
-                return mutable(tuple(tensor(part) for part in value))
-            if isinstance(value, int):
-                return Tensor(np.int32(value))
-            return Tensor(value)
 
         def call(*inputs: Any) -> Any:
             self._stamp(stage)
-            result = cell(*[tensor(value) for value in inputs])
+            result = cell(*inputs)
             if not isinstance(result, tuple):
                 result = result.asnumpy() if to_host else result
-            else:
+            elif to_host:
                 result = tuple([part.asnumpy() if i in to_host and not isinstance(part, tuple)
                                 else part for i, part in enumerate(result)])
-            self._stamp(1)
+            self._stamp(PYTHON)
             return result
 
         return call
@@ -146,7 +139,7 @@ class FragmentRuntime:
             path = self.plan.load_at.get(str(self.iteration))
             if path:
                 self._load(Path(path))
-            self._stamp(1)
+            self._stamp(PYTHON)
             yield self.iteration
             self.restored = False
             self.iteration += 1
@@ -157,7 +150,7 @@ class FragmentRuntime:
         """Returns: obs of this rank's environments."""
         self._stamp(self._stages["the environment"])
         obs = self._vector.reset()
-        self._stamp(1)
+        self._stamp(PYTHON)
         return obs
 
     def env_step(self, action: Any) -> tuple[np.ndarray, ...]:
@@ -165,7 +158,7 @@ class FragmentRuntime:
         self._stamp(self._stages["the environment"])
         outcome = self._vector.step(array(action))
         self._count_episodes(outcome[2], outcome[3] | outcome[4])
-        self._stamp(1)
+        self._stamp(PYTHON)
         return outcome
 
     def noise(self, purpose: str, iteration: int, rows: int, owner: str) -> np.ndarray:
@@ -223,7 +216,7 @@ class FragmentRuntime:
                 data = np.empty(edge.size(source, target), np.uint8)
                 self._receive(rank, edge.tag, data, stage)
                 edge.unpack(source, target, data, arrays)
-        self._stamp(1)
+        self._stamp(PYTHON)
         result, start = [], 0
         for value in edge.message.values:
             count = len(value.leaves)
