@@ -97,7 +97,9 @@ class _CellWriter:
         self.lines: list[str] = []
         self.defined: set[str] = set(region.inputs)
         self.counts: dict[str, int] = {}
-        self.episode_rows = 0
+        self.unrolled: Loop | None = None
+        self.collected: dict[str, str] = {}
+        self.chunked: set[str] = set()
 
     def text(self) -> str:
         """The class."""
@@ -155,12 +157,19 @@ class _CellWriter:
             self._items(loop.body, depth + 1)
             self._line(f"{index} = {index} + 1", depth + 1)
             return
-        self._line(f"{index}_first = ms.Tensor(0, ms.int32)", depth)
-        self._line(f"while {index}_first < {count}:", depth)
+        self._line(f"{index}_chunk = ms.Tensor(0, ms.int32)", depth)
+        self._line(f"while {index}_chunk < {count // turns}:", depth)
+        start = len(self.lines)
+        self.unrolled, self.collected = loop, {}
         self._line(f"for {index}_turn in range({turns}):", depth + 1)
-        self._line(f"{index} = {index}_first + {index}_turn", depth + 2)
+        self._line(f"{index} = {index}_chunk * {turns} + {index}_turn", depth + 2)
         self._items(loop.body, depth + 2)
-        self._line(f"{index}_first = {index}_first + {turns}", depth + 1)
+        for buffer, rows in self.collected.items():
+            self._line(_write(buffer, f"{index}_chunk", f"ms.ops.stack({rows})"), depth + 1)
+        self.lines[start:start] = [f"{INDENT * (depth + 1)}{rows} = ()"
+                                   for rows in self.collected.values()]
+        self.unrolled = None
+        self._line(f"{index}_chunk = {index}_chunk + 1", depth + 1)
 
     def _branch(self, branch: Branch, depth: int) -> None:
         self._start_values(branch, branch.body + branch.orelse, depth)
@@ -253,22 +262,51 @@ class _CellWriter:
         index = "0"
         for position, loop in enumerate(loops):
             index = loop.index if position == 0 else f"({index}) * {loop.count} + {loop.index}"
-        episodes = self._part("episodes", f'w.episode_buffer("{self.region.name}", {rows})')
+        self.counts["episodes"] = number = self.counts.get("episodes", 0) + 1
+        episodes = f"self.episodes_{number}"
         ended = f"ms.ops.logical_or({terminated}, {truncated}).astype(ms.float32)"
-        return [
+        lines = [
             _call(op.targets, f"self.environment.step({', '.join((STATE, *op.args))})"),
-            f"{episodes}[{index}] = ms.ops.stack(({reward}, {ended}))",
+            *self._store(episodes, index, f"ms.ops.stack(({reward}, {ended}))", rows),
         ]
+        self.setup.append(f'{episodes} = w.episode_buffer("{self.region.name}_{number}", '
+                          f"{self._rows(episodes, rows)})")
+        return lines
+
+    def _store(self, buffer: str, index: str, value: str, rows: int, whole: bool = True
+               ) -> list[str]:
+        """Writes a row of a buffer.
+
+        Rows of an unrolled loop are collected and written together, 1 us a row against 8 (and 25
+        for `buffer[index] = value`); the buffer is then `[rows / UNROLL, UNROLL, ...]`.
+
+        Args:
+            whole: whether the loop's turns fill the buffer from its first row on.
+        """
+        loop = self.unrolled
+        if whole and loop is not None and index == loop.index and rows == loop.count:
+            name = self.collected.setdefault(buffer, f"{buffer.removeprefix('self.')}_rows")
+            self.chunked.add(buffer)
+            return [f"{name} = {name} + ({value},)"]
+        return [_write(buffer, index, value)]
+
+    def _rows(self, buffer: str, rows: int) -> tuple[int, ...]:
+        """The leading axes of a buffer."""
+        return (rows // UNROLL, UNROLL) if buffer in self.chunked else (rows,)
 
     def _agent_act(self, op: Op) -> list[str]:
         return [_call(op.targets, f"self.actor.act({', '.join(op.args)})")]
 
     def _replay_insert(self, op: Op) -> list[str]:
         lines = []
+        inserts = [o for o, _ in walk(self.region.items) if o.kind == "replay_insert"]
         for column, value in enumerate(op.args):
             name = f"self.replay_{column}"
-            self._replay_buffer(name, self.values[value], self._capacity())
-            lines.append(f"{name}[{op.attr('index')}] = {self._stored(value)}")
+            lines += self._store(name, str(op.attr("index")), self._stored(value),
+                                 self._capacity(), whole=len(inserts) == 1)
+            line = self._buffer(name, self.values[value], self._capacity())
+            if line not in self.setup:
+                self.setup.append(line)
         return lines
 
     def _replay_extend(self, op: Op) -> list[str]:
@@ -282,34 +320,34 @@ class _CellWriter:
         if extended:
             return [f"{t} = {stack}" for t, stack in zip(op.targets, extended, strict=True)]
         cut = "" if rows == self._capacity() else f"[0:{rows}]"
-        return [self._loaded(target, f"self.replay_{column}{cut}")
+        return [self._loaded(target, f"self.replay_{column}", cut)
                 for column, target in enumerate(op.targets)]
 
     def _stored(self, name: str) -> str:
         """Buffers hold truth values as int8: MindSpore cannot write rows of bool on the CPU."""
         return f"{name}.astype(ms.int8)" if self.values[name].dtype == "bool" else name
 
-    def _loaded(self, name: str, buffer: str) -> str:
+    def _loaded(self, name: str, buffer: str, cut: str = "") -> str:
         cast = ".astype(ms.bool_)" if self.values[name].dtype == "bool" else ""
-        return f"{name} = {buffer}{cast}"
+        if buffer in self.chunked:
+            cast = f".reshape({self._shape(self.values[name])}){cast}"
+        return f"{name} = {buffer}{cut}{cast}"
 
     def _capacity(self) -> int:
         return max(op.attr("rows") for op, _ in walk(self.region.items)
                    if op.kind == "replay_sample")
 
-    def _replay_buffer(self, name: str, value: Value, rows: int) -> None:
-        shape = self._shape(value).replace("(", f"({rows}, ", 1)
-        dtype = _buffer_dtype(value)
-        line = f'{name} = parts.buffer({shape}, "{dtype}", "{name.split(".")[1]}")'
-        if line not in self.setup:
-            self.setup.append(line)
+    def _buffer(self, name: str, value: Value, rows: int) -> str:
+        leading = ", ".join(str(extent) for extent in self._rows(name, rows))
+        shape = self._shape(value).replace("(", f"({leading}, ", 1)
+        return (f'{name} = parts.buffer({shape}, "{_buffer_dtype(value)}", '
+                f'"{name.removeprefix("self.")}")')
 
     def _stack(self, op: Op) -> list[str]:
-        (buffer,), (index, value) = op.targets, op.args
-        shape = self._shape(self.values[value]).replace("(", f"({op.attr('rows')}, ", 1)
-        self.setup.append(f'self.{buffer} = parts.buffer({shape}, '
-                          f'"{_buffer_dtype(self.values[value])}", "{buffer}")')
-        return [f"self.{buffer}[{index}] = {self._stored(value)}"]
+        (index, value), buffer = op.args, f"self.{op.targets[0]}"
+        lines = self._store(buffer, index, self._stored(value), op.attr("rows"))
+        self.setup.append(self._buffer(buffer, self.values[value], op.attr("rows")))
+        return lines
 
     def _flatten(self, op: Op) -> list[str]:
         return [f"{op.targets[0]} = operators.flatten({op.args[0]})"]
@@ -357,6 +395,12 @@ class _CellWriter:
                 lines.append(f"{name} = reduced[{start}]")
             start += len(parts)
         return lines
+
+
+def _write(buffer: str, index: str, value: str) -> str:
+    if index.isdecimal():
+        return f"{buffer}[{index}] = {value}"
+    return f"ms.ops.scatter_update({buffer}, ({index}).reshape(1), ({value}).expand_dims(0))"
 
 
 def class_name(region: str) -> str:

@@ -45,9 +45,6 @@ MIN_EPISODES = 100
 NAMED_RANKS = 4
 INTERRUPTED_EXIT = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-KILLED_BY = {9: "9", 11: "11", 13: "4", 15: "6, 7 or 15"}
-"""Signals by what mpiexec reports: the bitwise or of the first death and of the SIGKILLs (9) that
-Hydra sends the other ranks because of it."""
 
 
 @dataclass(frozen=True)
@@ -450,13 +447,18 @@ class _Monitor:
                 f"{self.plan.rank_name(min(waiting_for))}; see scheduler.log")
 
     def _death(self, rank: int) -> JobFailure:
-        """The failure of a rank that closed its link: Hydra ends the others only after that."""
+        """The failure of a rank that closed its link, with what killed it if that can be had.
+
+        mpiexec tells when all ranks are gone, and merges their statuses: a signal stays legible if
+        the others end by themselves, as they do when their links close.
+        """
         processes = self._processes
         assert processes is not None
-        processes.wait(1.0)  # for what it says about the first death
+        for peer in self._peers:
+            peer.link.close()
+        processes.wait(1.0)
         found = re.search(r"EXIT STRING: .*\(signal (\d+)\)", processes.log())
-        signals = KILLED_BY.get(int(found[1])) if found else None
-        how = f"died (killed by signal {signals})" if signals else "died"
+        how = f"died (killed by signal {found[1]})" if found else "died"
         output = processes.output_of(rank)
         stamp = self._stamps.read(rank)
         return self._failure(rank, stamp.iteration, self._stages[stamp.stage], how,

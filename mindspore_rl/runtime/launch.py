@@ -41,6 +41,7 @@ import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 if os.getppid() != int(sys.argv[1]):
     sys.exit(1)  # it died before the call above
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # by which Hydra tells ranks of another's death
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 _SCHEDULER = """\
@@ -165,8 +166,10 @@ class JobProcesses:
             environment["MSRL_CORES"] = ",".join(map(str, cores))
         log = self._run_dir / WORKERS_LOG
         self._log_start = log.stat().st_size if log.exists() else 0
-        # This machine alone, whatever batch system or host name it has.
-        options = ["-launcher", "fork", "-rmk", "user", "-iface", "lo", "-prepend-rank"]
+        # This machine alone, whatever batch system or host name it has. If a rank dies, Hydra is
+        # not to end the others: 1 ms after it, so that who was first could not be told.
+        options = ["-launcher", "fork", "-rmk", "user", "-iface", "lo", "-prepend-rank",
+                   "-disable-auto-cleanup"]
         self.mpiexec = self._start(
             [mpiexec, *options, "-n", str(plan.num_ranks), *self._commands.worker], WORKERS_LOG,
             environment)
@@ -189,7 +192,7 @@ class JobProcesses:
     def output_of(self, rank: int) -> list[str]:
         """The lines that a rank printed last, from its crash on if Python caught one."""
         # Hydra writes `[rank] ` before every line and before every piece that it happened to read.
-        text = re.split(r"^=+\n=   BAD TERM|^YOUR APPLICATION", self.log(), flags=re.M)[0]
+        text = re.split(r"^YOUR APPLICATION", self.log(), maxsplit=1, flags=re.M)[0]
         pieces = re.split(r"\[(\d+)\] ", text)
         own = "".join(piece for number, piece in zip(pieces[1::2], pieces[2::2], strict=True)
                       if int(number) == rank)

@@ -254,11 +254,11 @@ class FragmentRuntime:
         """Carried variables from the checkpoint just loaded, this rank's environments."""
         return tuple(self._loaded[name] for name in names)
 
-    def episode_buffer(self, region: str, rows: int) -> Any:
-        """Where an in-graph environment leaves rewards and ends, `[rows, 2, B]`."""
+    def episode_buffer(self, name: str, rows: tuple[int, ...]) -> Any:
+        """Where an in-graph environment leaves rewards and ends, `[*rows, 2, B]`."""
         from mindspore_rl.lowering.cell import buffer  # noqa: PLC0415
 
-        found = buffer((rows, 2, len(self.env_indices)), "float32", f"episodes_{region}")
+        found = buffer((*rows, 2, len(self.env_indices)), "float32", f"episodes_{name}")
         self._episode_buffers.append(found)
         return found
 
@@ -282,7 +282,7 @@ class FragmentRuntime:
 
     def _end_iteration(self) -> None:
         for buffer in self._episode_buffers:
-            for reward, ended in array(buffer):
+            for reward, ended in array(buffer).reshape(-1, 2, len(self.env_indices)):
                 self._count_episodes(reward, ended > 0)
         if self._records:
             folder = self.run_dir / "records"

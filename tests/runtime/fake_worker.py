@@ -83,7 +83,9 @@ def event(plan: Plan, rank: int, link: Link, stamp) -> None:
 
 def main() -> None:
     settings = worker_settings()
-    plan, rank = load_plan(settings.run_dir), int(os.environ["PMI_RANK"])
+    from mpi4py import MPI  # noqa: PLC0415  (starts MPI: Hydra treats ranks without it otherwise)
+
+    plan, rank = load_plan(settings.run_dir), MPI.COMM_WORLD.rank
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     link = Link.connect(*settings.coordinator)
     link.send("hello", rank=rank, pid=os.getpid(), host="here")
@@ -94,7 +96,7 @@ def main() -> None:
     print("cores", settings.cores, flush=True)
     try:
         work(plan, settings.run_dir, rank, link)
-    except RuntimeError:
+    except (RuntimeError, OSError):
         os._exit(1)
 
 

@@ -138,6 +138,7 @@ def test_error_of_a_rank(run_dir, mode):
 @pytest.mark.parametrize("victim", [0, 2])
 def test_killed_rank(run_dir, victim):
     plan = make_plan(run_dir, actors=2, num_iterations=LONG)
+    # Metrics are written once a second: the checkpoint has been reported long before.
     when(trains(run_dir),
          lambda: os.kill(int((run_dir / f"pid-{victim}").read_text()), signal.SIGKILL))
     with pytest.raises(JobFailure) as caught:
@@ -152,9 +153,10 @@ def test_killed_rank(run_dir, victim):
 @kill
 def test_crash_shows_what_the_rank_left_in_the_log(run_dir):
     with pytest.raises(JobFailure) as caught:
-        run(make_plan(run_dir, mode="abort"), run_dir)
+        run(make_plan(run_dir, mode="abort", num_iterations=LONG), run_dir)
     text = str(caught.value)
-    assert text.startswith("rank 1 (actor[0]), iteration 3, the environment: died (killed by")
+    where = "rank 1 (actor[0]), iteration 3, the environment"
+    assert text.startswith(f"{where}: died (killed by signal 6)")
     assert "Fatal Python error: Aborted" in text
 
 
