@@ -6,7 +6,9 @@ on one share of the environments against the whole, so that a reduction over the
 marked is found before it trains something else than it says.
 """
 
+import inspect
 import sys
+import traceback
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from mindspore import Tensor
 from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.graph.build import build
-from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Program, Value
+from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Program, Value, Where
 from mindspore_rl.operators import (
     gradient_function,
     leaves,
@@ -40,25 +42,62 @@ def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Progra
         ProgramError: the program cannot be read, or an operation fails on probe data.
     """
     ms.set_context(mode=ms.PYNATIVE_MODE)
+    program = build(_trainer(trainer_class, config, spec), algorithm)
     probes = []
     for num_envs in PROBE_ENVS:
-        trainer = trainer_class(replace(config, num_envs=num_envs), spec)
+        try:
+            smaller = replace(config, num_envs=num_envs)
+        except (ValueError, TypeError) as error:
+            raise ProgramError(f"{algorithm} is analysed with num_envs={num_envs}, which its "
+                               f"Config refuses: {error}") from error
+        trainer = _trainer(trainer_class, smaller, spec)
         probe = _Probe(trainer, build(trainer, algorithm), num_envs)
         probe.run()
         probes.append(probe)
-    program = build(trainer_class(config, spec), algorithm)
-    values: dict[str, Value] = {}
-    probe_values: dict[str, Value] = {}
     small, large = probes
+    values: dict[str, Value] = {}
     for name, sample in large.seen.items():
-        probe_values[name] = _compare(small.seen[name], sample)
-        values[name] = _scaled(probe_values[name], config.num_envs)
-    dependent = {}
+        if name not in small.seen:
+            raise ProgramError(f"{algorithm}: `{name}` exists with {PROBE_ENVS[1]} environments "
+                               f"and not with {PROBE_ENVS[0]}: the program may not depend on "
+                               "num_envs")
+        try:
+            values[name] = _compare(small.seen[name], sample)
+        except ProgramError as error:
+            raise ProgramError(f"{large.made_at.get(name, algorithm)}\n  `{name}`: {error}") from None
+    dependent, unsplittable = {}, []
     for op, inputs in large.trials:
-        evidence = large.row_dependence(op, inputs, probe_values)
+        evidence = large.row_dependence(op, inputs, values)
         if evidence:
             dependent[op.name] = evidence
-    return replace(program, values=values, row_dependent=dependent)
+        if op.kind == "glue" and not any(v in values and values[v].split for v in inputs) and any(
+                values[target].split for target in op.targets):
+            unsplittable.append(op.name)
+    scaled = {name: _scaled(value, config.num_envs) for name, value in values.items()}
+    return replace(program, values=scaled, row_dependent=dependent,
+                   unsplittable=tuple(dict.fromkeys(unsplittable)))
+
+
+def _trainer(trainer_class: type, config: Any, spec: Any) -> Any:
+    try:
+        trainer = trainer_class(config, spec)
+    except MsrlError:
+        raise
+    except Exception as error:
+        where = innermost(error, sys.modules[trainer_class.__module__].__file__ or "")
+        raise ProgramError(f"{where}{trainer_class.__name__}(config, spec) failed: "
+                           f"{type(error).__name__}: {error}") from error
+    for name, kind in (("actor", "Actor"), ("learner", "Learner")):
+        if not hasattr(trainer, name):
+            raise ProgramError(f"{trainer_class.__name__}.__init__ sets no self.{name}; expected "
+                               f"an instance of a subclass of mindspore_rl.api.{kind}")
+    return trainer
+
+
+def innermost(error: BaseException, file: str) -> str:
+    """The last line of a user's file that an exception passed, `file:line: text` and a newline."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}\n  " if frames else ""
 
 
 class _Probe:
@@ -70,9 +109,13 @@ class _Probe:
         self.environment = LocalEnvironment(spec.name, spec.in_graph, range(num_envs), seed)
         self.seen: dict[str, Any] = {}
         self.trials: list[tuple[Op, dict[str, Any]]] = []
+        self.made_at: dict[str, Where] = {}
         self.row: tuple = ()
+        self.users_file = inspect.getsourcefile(type(trainer)) or ""
+        self.parameters = self._parameters()
         self.names = {"trainer": trainer, "actor": trainer.actor, "learner": trainer.learner}
-        self.names |= {name: _resolve(module, name) for name, module in program.imports}
+        self.names |= {alias: getattr(sys.modules[module], name)
+                       for alias, module, name in program.imports}
         self.generator = np.random.default_rng(0)
 
     def run(self) -> None:
@@ -102,20 +145,47 @@ class _Probe:
             raise
         except Exception as error:
             shapes = ", ".join(f"{n} {_describe(v)}" for n, v in inputs.items())
+            inside = innermost(error, self.users_file)
+            text = next(iter(str(error).strip().splitlines()), "")
             raise ProgramError(
                 f"{op.where}\n  {op.name} failed on probe data of {self.num_envs} environments: "
-                f"{type(error).__name__}: {str(error).strip().splitlines()[0]}\n  inputs: {shapes}"
+                f"{type(error).__name__}: {text}\n  inputs: {shapes}"
+                + (f"\n  raised at {inside.strip()}" if inside else "")
             ) from error
+        self._check_parameters(op)
         if op.kind in ("glue", "agent_act", "gradient"):
             self.trials.append((op, inputs))
         for name, value in zip(op.targets, results, strict=True):
+            if not _is_value(value):
+                raise ProgramError(
+                    f"{op.where}\n  {op.name} gives {_describe(value)}, expected an array, a number "
+                    "or a tuple of them")
             before = self.seen.get(name)
             if before is not None and _describe(before) != _describe(value):
                 raise ProgramError(
                     f"{op.where}\n  {name} changes from {_describe(before)} to {_describe(value)}: "
-                    "a variable keeps its shape and type; use two names"
+                    "a variable keeps its shape and type; use two names, or start a sum of real "
+                    "numbers at 0.0"
                 )
             self.seen[name] = value
+            self.made_at.setdefault(name, op.where)
+
+    def _parameters(self) -> list[np.ndarray]:
+        cells = (self.trainer.actor, self.trainer.learner)
+        return [to_array(p) for cell in cells for p in cell.get_parameters()]
+
+    def _check_parameters(self, op: Op) -> None:
+        """Only `msrl.update` may change parameters: other calls run where and when data allows."""
+        if op.kind not in ("glue", "agent_act", "gradient", "update"):
+            return
+        now = self._parameters()
+        same = len(now) == len(self.parameters) and all(
+            np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+            for a, b in zip(now, self.parameters, strict=True))
+        if not same and op.kind != "update":
+            raise ProgramError(f"{op.where}\n  {op.name} changes parameters or learner state, "
+                               "which only msrl.update(self.method, ...) may do")
+        self.parameters = now
 
     def evaluate(self, op: Op, inputs: dict[str, Any]) -> tuple:
         """The operation's results, one for each target."""
@@ -160,6 +230,12 @@ class _Probe:
         return (None if table is None else table[0],)
 
     def _minibatch(self, op: Op, row: Tensor, number: Tensor, *values: Tensor) -> tuple:
+        expected = (self.trainer.config.num_steps, self.num_envs)
+        for value in values:
+            if tuple(value.shape[:2]) != expected:
+                raise ProgramError(
+                    f"{op.where}\n  minibatches of {_describe(value)} with {self.num_envs} "
+                    f"environments; expected [num_steps, num_envs, ...] = {list(expected)} and more")
         rows = minibatch_rows(row, number, op.attr("count"))
         return tuple(take_rows(value, rows) for value in values)
 
@@ -174,6 +250,16 @@ class _Probe:
         return _split(self.trainer.actor.act(*given), op)
 
     def _replay_insert(self, op: Op, *values: Tensor) -> tuple:
+        for value in values:
+            if not isinstance(value, Tensor) or value.ndim < 1 or value.shape[0] != self.num_envs:
+                raise ProgramError(
+                    f"{op.where}\n  inserts {_describe(value)} with {self.num_envs} environments; "
+                    "expected one row for each environment (unpack tuples; repeat a whole value "
+                    "with ops.ones_like(reward) * value)")
+        described = [_describe(value) for value in values]
+        if self.row and described != [_describe(value) for value in self.row]:
+            raise ProgramError(f"{op.where}\n  inserts {', '.join(described)}; elsewhere "
+                               f"{', '.join(map(_describe, self.row))}")
         self.row = values
         return ()
 
@@ -210,22 +296,74 @@ class _Probe:
         if op.kind == "gradient":
             op = replace(op, kind="glue", args=(f"{op.attr('objects')[0]}({', '.join(op.args)})",),
                          targets=("loss",))
-        share = {name: _select(value, values[name]) for name, value in inputs.items()}
-        whole, part = (leaves(self.evaluate(op, given)) for given in (inputs, share))
-        for index, (a, b) in enumerate(zip(whole, part, strict=True)):
-            full, some = to_array(a), to_array(b)
-            name = op.targets[index] if index < len(op.targets) else op.targets[-1]
-            axis = [i for i in range(full.ndim) if full.shape[i] != some.shape[i]]
-            if not axis:
-                if full.size and not np.allclose(full, some, rtol=1e-3, atol=1e-5):
-                    return f"{name} {list(full.shape)} sums up rows of all environments"
-                continue
-            chosen = _columns(full, axis[0], self.num_envs)
-            if not np.allclose(chosen, some, rtol=1e-3, atol=1e-5):
-                worst = float(np.max(np.abs(chosen.astype(float) - some.astype(float))))
-                return (f"{name} {list(full.shape)}: rows of 2 environments computed alone differ "
-                        f"by {worst:.2g} from the same rows computed among {self.num_envs}")
+        whole = inputs
+        for attempt in range(2):
+            share = {name: _select(value, values[name]) for name, value in whole.items()}
+            evidence = self._differs(op, whole, share, lenient=attempt > 0)
+            if evidence:
+                return evidence
+            # Again with other data: in a rollout's first steps much is zero or False.
+            whole = {name: self._shaken(value, values[name]) for name, value in inputs.items()}
         return ""
+
+    def _shaken(self, value: Any, meta: Value) -> Any:
+        if meta.parts:
+            return tuple(map(self._shaken, value, meta.parts))
+        if meta.axis is None:
+            return value
+        array = to_array(value)
+        if array.dtype == np.bool_:
+            return Tensor(self.generator.random(array.shape) < 0.5)
+        if array.dtype.kind != "f":
+            return value
+        noise = self.generator.normal(0.0, 0.1, array.shape)
+        return Tensor((array + noise * (1.0 + np.abs(array))).astype(array.dtype))
+
+    def _differs(self, op: Op, whole: dict, share: dict, lenient: bool) -> str:
+        try:
+            full = leaves(self.evaluate(op, whole))
+        except Exception:
+            if lenient:  # other data may lie outside an operation's domain
+                return ""
+            raise
+        if not all(_close(a, b) for a, b in zip(full, leaves(self.evaluate(op, whole)),
+                                                strict=True)):
+            return "it gives another result each time (random numbers come as the noise of `act`)"
+        try:
+            part = leaves(self.evaluate(op, share))
+        except Exception as error:  # noqa: BLE001  (told as what it means)
+            text = next(iter(str(error).strip().splitlines()), "")
+            return (f"it fails on {SHARE.stop} of {self.num_envs} environments alone: "
+                    f"{type(error).__name__}: {text}")
+        for index, (a, b) in enumerate(zip(full, part, strict=True)):
+            name = op.targets[index] if index < len(op.targets) else op.targets[-1]
+            evidence = self._row_evidence(name, to_array(a), to_array(b))
+            if evidence:
+                return evidence
+        return ""
+
+    def _row_evidence(self, name: str, full: np.ndarray, some: np.ndarray) -> str:
+        axis = [i for i in range(full.ndim) if full.shape[i] != some.shape[i]]
+        if not axis:
+            if full.size and not _close(full, some):
+                return f"{name} {list(full.shape)} sums up rows of all environments"
+            return ""
+        chosen = _columns(full, axis[0], self.num_envs)
+        if chosen.shape != some.shape or not _close(chosen, some):
+            return (f"{name} {list(full.shape)}: rows of {SHARE.stop} environments computed alone "
+                    f"differ from the same rows computed among {self.num_envs}")
+        return ""
+
+
+def _close(left: Any, right: Any) -> bool:
+    return bool(np.allclose(to_array(left), to_array(right), rtol=1e-3, atol=1e-5,
+                            equal_nan=True))
+
+
+def _is_value(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_value, value))
+    return value is None or isinstance(value, (Tensor, int, float, bool, np.number, np.ndarray))
 
 
 def _split(result: Any, op: Op) -> tuple:
@@ -235,10 +373,6 @@ def _split(result: Any, op: Op) -> tuple:
         got = len(result) if isinstance(result, (tuple, list)) else "one"
         raise ProgramError(f"{op.where}\n  {got} value(s) for {len(op.targets)} names")
     return tuple(result)
-
-
-def _resolve(module: str, name: str) -> Any:
-    return getattr(sys.modules[module], name)
 
 
 def _describe(value: Any) -> str:

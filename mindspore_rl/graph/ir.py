@@ -155,18 +155,21 @@ class Program:
     """A training loop as a graph.
 
     Attributes:
-        imports: global names that expressions use, with the modules that hold them.
+        imports: global names that expressions use: (name, module, name in that module).
         locals: variables of `train` and the names they have in its source.
         values: what is known of each variable, after `infer`.
         row_dependent: operations whose rows were seen to depend on other rows, with the evidence.
+        unsplittable: operations whose result has an axis of environments that comes from no
+            input, so that a replica cannot know how long it is.
     """
 
     algorithm: str
     body: tuple[Item, ...]
-    imports: tuple[tuple[str, str], ...] = ()
+    imports: tuple[tuple[str, str, str], ...] = ()
     locals: tuple[tuple[str, str], ...] = ()
     values: dict[str, Value] = field(default_factory=dict)
     row_dependent: dict[str, str] = field(default_factory=dict)
+    unsplittable: tuple[str, ...] = ()
 
 
 def walk(items: tuple[Item, ...], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Op, tuple]]:

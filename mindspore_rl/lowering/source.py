@@ -66,7 +66,8 @@ def generate(program: Program, projection: Projection, target: Target, title: st
         lines += ["import mindspore as ms", "from mindspore import nn", "",
                   "from mindspore_rl import operators",
                   "from mindspore_rl.lowering import cell as parts"]
-    lines += [f"from {module} import {name}" for name, module in program.imports if name in used]
+    lines += [f"from {module} import {name}" + (f" as {alias}" if alias != name else "")
+              for alias, module, name in program.imports if alias in used]
     collectives = tuple(r.name for r in regions
                         if any(op.kind == "all_reduce" for op, _ in walk(r.items)))
     return Generated("\n".join(lines) + "\n\n\n" + text, tuple(r.name for r in regions),

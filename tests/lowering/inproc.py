@@ -1,0 +1,66 @@
+"""Runs a job with all ranks as threads of this process and compares it with the reference."""
+
+import dataclasses
+import socket
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+
+from mindspore_rl import programs, registry
+from mindspore_rl.communication.link import Link
+from mindspore_rl.runtime.job import JobRequest, prepare
+from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.runtime.worker import run_inproc, run_worker
+from tests.multiprocess import theorem
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+
+
+def request(algorithm: Path, policy: str | Any, workers: int, **config: Any) -> JobRequest:
+    """A job of a few iterations that keeps what the marks carry."""
+    cls = programs.trainer_class(algorithm)
+    if isinstance(policy, str):
+        policy = programs.load_policy(registry.find_policy(policy))
+    return JobRequest(algorithm, policy, cls.Config(**config), workers, record=theorem.MARKS,
+                      num_iterations=2, compiled=False)
+
+
+def run_reference(job: JobRequest, folder: Path) -> theorem.ReferenceRun:
+    """The job's algorithm as plain Python."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    names = theorem.carried_names(job, folder / "names")
+    return theorem.run_reference(job.algorithm, job.config, folder / "reference",
+                                 job.num_iterations, names)
+
+
+def run_and_compare(job: JobRequest, reference: theorem.ReferenceRun, folder: Path,
+                    change=None) -> list[str]:
+    """What differs when every iteration starts from the reference's state.
+
+    Args:
+        change: called with the run's folder before it starts, to spoil the generated source.
+    """
+    states = tuple((i, str(reference.checkpoints[i])) for i in range(job.num_iterations))
+    job = dataclasses.replace(job, load_at=states)
+    plan, _ = prepare(job, folder)
+    if change is not None:
+        change(folder)
+    Stamps(folder, plan.num_ranks, create=True)
+    pairs = [socket.socketpair() for _ in range(plan.num_ranks)]
+    links = [Link(ours) for ours, _ in pairs]
+    try:
+        if job.compiled:
+            run_worker(plan, folder, 0, links[0])
+        else:
+            run_inproc(plan, folder, links)
+    finally:
+        for pair in pairs:
+            for end in pair:
+                end.close()
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    used = {site.split(":")[1].split("#")[0] for _, site in reference.records}
+    wrong = theorem.compare(folder, reference, job.num_iterations,
+                            tuple(mark for mark in job.record if mark in used))
+    last = sorted((folder / "checkpoints").glob("*"))[-1]
+    return wrong + theorem.compare_states(last, reference.checkpoints[-1])

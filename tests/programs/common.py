@@ -1,0 +1,63 @@
+"""Parts that the test programs share: a small network, an actor, a learner's update."""
+
+from dataclasses import dataclass
+
+from mindspore import nn, ops
+
+from mindspore_rl.api import Actor, Learner
+from mindspore_rl.networks import MLP
+from mindspore_rl.rl.action_distributions import categorical_log_prob, categorical_sample
+
+
+@dataclass(frozen=True)
+class Config:
+    env: str = "CartPole-v1"
+    seed: int = 5
+    num_envs: int = 8
+    num_steps: int = 16
+    total_steps: int = 1000
+    gamma: float = 0.97
+    learning_rate: float = 0.01
+    update_epochs: int = 2
+    num_minibatches: int = 2
+    target_kl: float = 1e-4
+    extra: bool = True
+
+
+class Net(nn.Cell):
+    def __init__(self, config, spec):
+        super().__init__()
+        self.policy = MLP(spec.obs_shape[0], (16,), spec.action_space.n, 0.5, config.seed, 1)
+        self.critic = MLP(spec.obs_shape[0], (16,), 1, 1.0, config.seed, 2)
+
+    def value(self, obs):
+        return self.critic(obs.reshape((-1, obs.shape[-1]))).reshape(obs.shape[:-1])
+
+
+class Act(Actor):
+    noise_size = 1
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def act(self, obs, noise):
+        return categorical_sample(self.net.policy(obs), noise)
+
+
+class BaseLearner(Learner):
+    def __init__(self, net, config):
+        super().__init__()
+        self.net, self.config = net, config
+        self.optimizer = nn.Adam(net.trainable_params(), config.learning_rate)
+
+    def loss(self, obs, action, target):
+        obs = obs.reshape((-1, obs.shape[-1]))
+        action, target = action.reshape(-1), target.reshape(-1)
+        value = self.net.critic(obs).reshape(-1)
+        log_prob = categorical_log_prob(self.net.policy(obs), action)
+        advantage = ops.stop_gradient(target - value)
+        return ops.square(target - value) - log_prob * advantage, log_prob
+
+    def apply(self, grads):
+        self.optimizer(grads)

@@ -1,0 +1,66 @@
+"""Conditions on whole values: updates skipped when the policy has moved too far, nested in loops."""
+
+from mindspore import ops
+
+from mindspore_rl.api import Trainer
+from mindspore_rl.rl.returns import lambda_returns
+from tests.programs.common import Act, BaseLearner, Config, Net
+
+
+class Learn(BaseLearner):
+    def rate(self, msrl, kl, rate):
+        if kl > self.config.target_kl:
+            rate = rate * 0.5
+        return rate
+
+    def apply_with(self, grads, rate):
+        ops.assign(self.optimizer.learning_rate, rate)
+        self.optimizer(grads)
+
+    def learn(self, msrl, batch):
+        config = self.config
+        obs, action, reward, terminated, truncated, final_obs = batch
+        target = lambda_returns(
+            reward, self.net.value(final_obs), terminated, truncated, config.gamma)
+        skipped, total = 0.0, 0.0
+        rate = config.learning_rate + 0.0 * msrl.env_steps()
+        for _ in msrl.epochs(config.update_epochs):
+            for minibatch in msrl.minibatches(config.num_minibatches, (obs, action, target)):
+                grads, means = msrl.boundary(
+                    "gradient", msrl.gradient(self.loss, self.net, *minibatch))
+                loss, log_prob = means
+                total += loss
+                kl = ops.abs(log_prob + 0.69)
+                if kl < 0.002 and config.extra:
+                    step = 2.0 * loss
+                    msrl.update(self.apply_with, grads, rate)
+                else:
+                    step = loss
+                    if kl < 0.01:
+                        msrl.update(self.apply_with, grads, 0.1 * rate)
+                    skipped += 1.0
+                rate = self.rate(msrl, kl, rate)
+        count = config.update_epochs * config.num_minibatches
+        return {"skipped": skipped, "loss": total / count, "rate": rate, "last": step}
+
+
+class KLStop(Trainer):
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        net = Net(config, spec)
+        self.actor, self.learner = Act(net), Learn(net, config)
+
+    def train(self, msrl):
+        obs = msrl.boundary("observation", msrl.env_reset())
+        for _ in msrl.iterations():
+            for _ in msrl.steps():
+                action = msrl.agent_act(obs)
+                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
+                    "observation", msrl.env_step(msrl.boundary("action", action)))
+                msrl.replay_insert(*msrl.boundary(
+                    "transition", (obs, action, reward, terminated, truncated, final_obs)))
+                obs = next_obs
+            batch = msrl.boundary("batch", msrl.replay_sample())
+            msrl.report(msrl.agent_learn(batch))
