@@ -99,7 +99,9 @@ class _CellWriter:
         self.defined: set[str] = set(region.inputs)
         self.counts: dict[str, int] = {}
         self.unrolled: Loop | None = None
-        self.collected: dict[str, str] = {}
+        self.collected: dict[str, list[str]] = {}
+        self.sliced: dict[str, str] = {}
+        self.truth: set[str] = set()
         self.chunked: set[str] = set()
 
     def text(self) -> str:
@@ -153,27 +155,35 @@ class _CellWriter:
         count, index = loop.count or 1, loop.index
         turns = UNROLL if loop.kind == "steps" and count % UNROLL == 0 else 1
         if turns == 1:
+            outer, self.unrolled = self.unrolled, None
             self._line(f"{index} = ms.Tensor(0, ms.int32)", depth)
             self._line(f"while {index} < {count}:", depth)
             self._items(loop.body, depth + 1)
             self._line(f"{index} = {index} + 1", depth + 1)
+            self.unrolled = outer
             return
         self._line(f"{index}_chunk = ms.Tensor(0, ms.int32)", depth)
         self._line(f"while {index}_chunk < {count // turns}:", depth)
         start = len(self.lines)
-        self.unrolled, self.collected = loop, {}
+        outer = self.unrolled, self.collected, self.sliced
+        self.unrolled, self.collected, self.sliced = loop, {}, {}
         self._line(f"for {index}_turn in range({turns}):", depth + 1)
         self._line(f"{index} = {index}_chunk * {turns} + {index}_turn", depth + 2)
         self._items(loop.body, depth + 2)
         for buffer, rows in self.collected.items():
-            self._line(_write(buffer, f"{index}_chunk", f"ms.ops.stack({rows})"), depth + 1)
-        self.lines[start:start] = [f"{INDENT * (depth + 1)}{rows} = ()"
-                                   for rows in self.collected.values()]
-        self.unrolled = None
+            stacked = self._whole_row(buffer, [f"ms.ops.stack({name})" for name in rows])
+            self._line(_write(buffer, f"{index}_chunk", stacked), depth + 1)
+        first = [f"{name} = ()" for rows in self.collected.values() for name in rows]
+        first += [f"{rows} = ms.ops.unstack(ms.ops.gather({table}.reshape({shape}), "
+                  f"{index}_chunk, 0))" for table, rows in self.sliced.items()
+                  for shape in (self._chunked_shape(table),)]
+        self.lines[start:start] = [INDENT * (depth + 1) + line for line in first]
+        self.unrolled, self.collected, self.sliced = outer
         self._line(f"{index}_chunk = {index}_chunk + 1", depth + 1)
 
     def _branch(self, branch: Branch, depth: int) -> None:
         self._start_values(branch, branch.body + branch.orelse, depth)
+        outer, self.unrolled = self.unrolled, None
         self._line(f"if {_owned(branch.test)}:", depth)
         self._items(branch.body, depth + 1)
         if not branch.body:
@@ -181,6 +191,7 @@ class _CellWriter:
         if branch.orelse:
             self._line("else:", depth)
             self._items(branch.orelse, depth + 1)
+        self.unrolled = outer
 
     def _start_values(self, item: Loop | Branch, body: tuple[Item, ...], depth: int) -> None:
         """What is defined inside and used after must exist, with its type, before."""
@@ -241,6 +252,11 @@ class _CellWriter:
 
     def _index(self, op: Op) -> list[str]:
         table, row = op.args
+        loop = self.unrolled
+        if (loop is not None and row == loop.index and table in self.defined
+                and self.values[table].shape[0] == loop.count):
+            rows = self.sliced.setdefault(table, f"{table}_rows")
+            return [f"{op.targets[0]} = {rows}[{loop.index}_turn]"]
         if row.isdecimal():
             return [f"{op.targets[0]} = {table}[{row}]"]
         return [f"{op.targets[0]} = ms.ops.gather({table}, {row}, 0)"]
@@ -265,17 +281,16 @@ class _CellWriter:
             index = loop.index if position == 0 else f"({index}) * {loop.count} + {loop.index}"
         self.counts["episodes"] = number = self.counts.get("episodes", 0) + 1
         episodes = f"self.episodes_{number}"
-        ended = f"ms.ops.logical_or({terminated}, {truncated}).astype(ms.float32)"
         lines = [
             _call(op.targets, f"self.environment.step({', '.join((STATE, *op.args))})"),
-            *self._store(episodes, index, f"ms.ops.stack(({reward}, {ended}))", rows),
+            *self._store(episodes, index, (reward, terminated, truncated), rows),
         ]
         self.setup.append(f'{episodes} = w.episode_buffer("{self.region.name}_{number}", '
                           f"{self._rows(episodes, rows)})")
         return lines
 
-    def _store(self, buffer: str, index: str, value: str, rows: int, whole: bool = True
-               ) -> list[str]:
+    def _store(self, buffer: str, index: str, values: tuple[str, ...], rows: int,
+               whole: bool = True) -> list[str]:
         """Writes a row of a buffer.
 
         Rows of an unrolled loop are collected and written together, 1 us a row against 8 (and 25
@@ -286,10 +301,27 @@ class _CellWriter:
         """
         loop = self.unrolled
         if whole and loop is not None and index == loop.index and rows == loop.count:
-            name = self.collected.setdefault(buffer, f"{buffer.removeprefix('self.')}_rows")
             self.chunked.add(buffer)
-            return [f"{name} = {name} + ({value},)"]
-        return [_write(buffer, index, value)]
+            stem = buffer.removeprefix("self.")
+            names = [f"{stem}_{value}" for value in values]
+            self.collected[buffer] = names
+            return [f"{name} = {name} + ({value},)" for name, value in
+                    zip(names, values, strict=True)]
+        return [_write(buffer, index, self._whole_row(buffer, list(values)))]
+
+    def _whole_row(self, buffer: str, values: list[str]) -> str:
+        """One row of a buffer; truth values are int8, which MindSpore can write on the CPU."""
+        if len(values) == 3:  # reward, terminated, truncated of an environment
+            ended = f"ms.ops.logical_or({values[1]}, {values[2]}).astype(ms.float32)"
+            axis = 1 if buffer in self.chunked else 0
+            return f"ms.ops.stack(({values[0]}, {ended}), {axis})"
+        return f"{values[0]}.astype(ms.int8)" if buffer in self.truth else values[0]
+
+    def _chunked_shape(self, table: str) -> str:
+        value = self.values[table]
+        rest = self._shape(Value(value.shape[1:], value.dtype, value.axis and value.axis - 1,
+                                 value.per_env))
+        return rest.replace("(", f"({value.shape[0] // UNROLL}, {UNROLL}, ", 1)
 
     def _rows(self, buffer: str, rows: int) -> tuple[int, ...]:
         """The leading axes of a buffer."""
@@ -303,8 +335,9 @@ class _CellWriter:
         inserts = [o for o, _ in walk(self.region.items) if o.kind == "replay_insert"]
         for column, value in enumerate(op.args):
             name = f"self.replay_{column}"
-            lines += self._store(name, str(op.attr("index")), self._stored(value),
-                                 self._capacity(), whole=len(inserts) == 1)
+            self._note_truth(name, value)
+            lines += self._store(name, str(op.attr("index")), (value,), self._capacity(),
+                                 whole=len(inserts) == 1)
             line = self._buffer(name, self.values[value], self._capacity())
             if line not in self.setup:
                 self.setup.append(line)
@@ -324,9 +357,9 @@ class _CellWriter:
         return [self._loaded(target, f"self.replay_{column}", cut)
                 for column, target in enumerate(op.targets)]
 
-    def _stored(self, name: str) -> str:
-        """Buffers hold truth values as int8: MindSpore cannot write rows of bool on the CPU."""
-        return f"{name}.astype(ms.int8)" if self.values[name].dtype == "bool" else name
+    def _note_truth(self, buffer: str, variable: str) -> None:
+        if self.values[variable].dtype == "bool":
+            self.truth.add(buffer)
 
     def _loaded(self, name: str, buffer: str, cut: str = "") -> str:
         cast = ".astype(ms.bool_)" if self.values[name].dtype == "bool" else ""
@@ -346,7 +379,8 @@ class _CellWriter:
 
     def _stack(self, op: Op) -> list[str]:
         (index, value), buffer = op.args, f"self.{op.targets[0]}"
-        lines = self._store(buffer, index, self._stored(value), op.attr("rows"))
+        self._note_truth(buffer, value)
+        lines = self._store(buffer, index, (value,), op.attr("rows"))
         self.setup.append(self._buffer(buffer, self.values[value], op.attr("rows")))
         return lines
 
