@@ -182,3 +182,14 @@ def walk(items: tuple[Item, ...], loops: tuple[Loop, ...] = ()) -> Iterator[tupl
         else:
             yield from walk(item.body, loops)
             yield from walk(item.orelse, loops)
+
+
+def paths(items: tuple[Item, ...], around: tuple[Loop | Branch, ...] = ()
+          ) -> Iterator[tuple[Item, tuple[Loop | Branch, ...]]]:
+    """Every item in program order with the loops and branches around it, outermost first."""
+    for item in items:
+        yield item, around
+        if isinstance(item, Loop):
+            yield from paths(item.body, (*around, item))
+        elif isinstance(item, Branch):
+            yield from paths(item.body + item.orelse, (*around, item))

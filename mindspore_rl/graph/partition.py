@@ -16,10 +16,10 @@ from mindspore_rl.graph.ir import (
     PARAMETERS,
     REDUCTIONS,
     Branch,
-    Item,
     Loop,
     Op,
     Program,
+    paths,
     walk,
 )
 
@@ -156,7 +156,7 @@ class _Demand:
         self.uses = definitions(program.body)
         self.op = {op.name: op for op, _ in walk(program.body)}
         self.loops = {op.name: loops for op, loops in walk(program.body)}
-        self.branches = _branches(program.body)
+        self.paths = {item.name: around for item, around in paths(program.body)}
         self.home = {part: f.name for f in fragments for part in f.components}
         self.ops: dict[str, set[str]] = {f.name: set() for f in fragments}
         self.crossing: dict[tuple[str, str, str], dict[str, list[str]]] = {}
@@ -177,12 +177,17 @@ class _Demand:
         if name in self.ops[fragment]:
             return
         self.ops[fragment].add(name)
-        readers = [self.op[name], *self.branches[name]]
-        for reader in readers:
-            for variable, definers in sorted(self.uses[reader.name].items()):
-                for definer in sorted(definers - {INITIAL}):
-                    if variable not in EFFECTS or variable == PARAMETERS:
-                        self._need(fragment, name, variable, definer)
+        for reader in (name, *self._conditions(name)):
+            self._need_all(fragment, name, reader)
+
+    def _conditions(self, name: str) -> list[str]:
+        return [item.name for item in self.paths[name] if isinstance(item, Branch)]
+
+    def _need_all(self, fragment: str, name: str, reader: str) -> None:
+        for variable, definers in sorted(self.uses[reader].items()):
+            for definer in sorted(definers - {INITIAL}):
+                if variable not in EFFECTS or variable == PARAMETERS:
+                    self._need(fragment, name, variable, definer)
 
     def _need(self, fragment: str, reader: str, variable: str, definer: str) -> None:
         op = self.op.get(definer)
@@ -203,6 +208,9 @@ class _Demand:
                 source = next((s for s in expected if s in sources), sorted(sources)[0])
                 self._place(source, definer)
                 self._cross(source, fragment, op, variable, reader, op.mark)
+                # A message under a condition: its target must come to the same decision.
+                for condition in self._conditions(definer):
+                    self._need_all(fragment, reader, condition)
                 return
         self._place(fragment, definer)
 
@@ -274,6 +282,9 @@ class _Demand:
             common = common[:-1]
         deeper = defined_in[len(common):]
         after = deeper[0].name if deeper else message.site[-1]
+        if PARAMETERS in message.variables:  # whole at any time: sent whatever was decided
+            path = (*self.paths[message.site[-1]], self.op[message.site[-1]])
+            after = path[path.index(common[-1]) + 1 if common else 0].name
         return replace(message, after=after, stacked=tuple(loop.name for loop in stacked))
 
     def _reaches(self, start: str, goal: str, loop: Loop, messages: list[Message]) -> bool:
@@ -300,18 +311,6 @@ def _common(left: tuple[Loop, ...], right: tuple[Loop, ...]) -> tuple[Loop, ...]
     return tuple(shared)
 
 
-def _branches(items: tuple[Item, ...], around: tuple[Branch, ...] = ()) -> dict[str, tuple]:
-    found: dict[str, tuple] = {}
-    for item in items:
-        if isinstance(item, Op):
-            found[item.name] = around
-        elif isinstance(item, Loop):
-            found |= _branches(item.body, around)
-        else:
-            found |= _branches(item.body + item.orelse, (*around, item))
-    return found
-
-
 def _check_marks(result: Partition) -> None:
     """Every mark that the policy cuts must be there, even where this plan happens to fuse it."""
     ops = [op for op, _ in walk(result.program.body)]
@@ -335,52 +334,86 @@ def reduce_partials(result: Partition) -> Partition:
             update would get a different value on each replica.
     """
     program = result.program
-    uses = definitions(program.body)
-    op_of = {op.name: op for op, _ in walk(program.body)}
+    values = program.values
+    branches = [item for item, _ in paths(program.body) if isinstance(item, Branch)]
+    for branch in branches:
+        for name in branch.reads:
+            if name in values and values[name].split:
+                raise PolicyError(f"`{name}` differs between environments, and `if` needs one "
+                                  f"value for all: use ops.where\n  {branch.where}")
+    partials = _Partials(program)
     reduced = set()
     for fragment in result.fragments:
         if fragment.replicas == 1:
             continue
-        for name in sorted(fragment.ops):
-            op = op_of[name]
-            inputs = [v for v in op.reads if not v.startswith("$")]
-            split = [v for v in inputs if v in program.values and program.values[v].split]
-            partial = [v for v in inputs for d in uses[name][v]
-                       if d in op_of and op_of[d].kind == "gradient"]
-            if op.kind == "boundary" and partial:
-                if op.mark in result.policy.marks:
-                    reduced.add((fragment.name, name))
-                    continue
-                raise PolicyError(
-                    f"policy {result.policy.name} splits the batch over {fragment.replicas} "
-                    f"replicas of {fragment.name} and does not permit a cut at {op.mark!r}, where "
-                    f"shares of the gradient are summed up\n  {op.where}")
-            if partial:
-                raise PolicyError(
-                    f"`{partial[0]}` is one share of a sum on {fragment.replicas} replicas of "
-                    f"{fragment.name}, and is used before its mark (clip and apply gradients "
-                    f'after msrl.boundary("gradient", ...))\n  {op.where}')
-            if op.kind in REDUCTIONS and split:
-                reduced.add((fragment.name, name))
-            if op.name in program.row_dependent and split:
-                raise PolicyError(
-                    f"policy {result.policy.name} splits environments over {fragment.replicas} "
-                    f"replicas of {fragment.name}, but {program.row_dependent[name]}\n  {op.where}"
-                    "\ntake statistics of the batch with msrl.mean, msrl.sum, msrl.max or msrl.min")
-            if op.kind == "update" and split:
-                raise PolicyError(
-                    f"`{split[0]}` differs between the replicas of {fragment.name}, and "
-                    f"msrl.update would make their parameters differ\n  {op.where}")
-            if op.kind == "report" and split:
-                raise PolicyError(f"`{split[0]}` is not a scalar; take msrl.mean() of it\n"
-                                  f"  {op.where}")
-    for name, branch in _split_branches(program):
-        raise PolicyError(f"`{name}` differs between environments, and `if` needs one value for "
-                          f"all: use ops.where\n  {branch.where}")
+        inside = {item.name for op in fragment.ops for item in partials.around[op]}
+        for branch in branches:
+            if branch.name in inside and partials.read_by(branch):
+                raise _used_before_mark(partials.read_by(branch)[0], fragment, branch)
+        for op, _ in walk(program.body):
+            if op.name in fragment.ops and _check_shares(result, fragment, op, partials):
+                reduced.add((fragment.name, op.name))
     return replace(result, reduced=frozenset(reduced))
 
 
-def _split_branches(program: Program) -> list[tuple[str, Branch]]:
-    branches = {b.name: b for around in _branches(program.body).values() for b in around}
-    return [(v, b) for b in branches.values() for v in b.reads
-            if v in program.values and program.values[v].split]
+class _Partials:
+    """Variables that are one replica's share of a sum: gradients and means before their mark."""
+
+    def __init__(self, program: Program) -> None:
+        self.uses = definitions(program.body)
+        self.op = {op.name: op for op, _ in walk(program.body)}
+        self.around = {item.name: around for item, around in paths(program.body)}
+
+    def read_by(self, item: Op | Branch) -> list[str]:
+        """Which of the variables that an item reads are shares."""
+        return [v for v in item.reads if any(self._is_share(d, frozenset())
+                                             for d in self.uses[item.name][v])]
+
+    def _is_share(self, definer: str, seen: frozenset[str]) -> bool:
+        op = self.op.get(definer)
+        if op is None or definer in seen:
+            return False
+        if op.kind == "copy":
+            return any(self._is_share(d, seen | {definer})
+                       for found in self.uses[definer].values() for d in found)
+        return op.kind == "gradient"
+
+
+def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Partials) -> bool:
+    """Whether an operation of a replicated fragment ends in a reduction; refuses wrong ones."""
+    program, policy = result.program, result.policy
+    split = [v for v in op.reads if v in program.values and program.values[v].split]
+    partial = [v for v in partials.read_by(op) if v != PARAMETERS]
+    several = f"{fragment.replicas} replicas of {fragment.name}"
+    if op.kind == "boundary" and partial:
+        if op.mark in policy.marks:
+            return True
+        raise PolicyError(
+            f"policy {policy.name} splits the batch over {several} and does not permit a cut at "
+            f"{op.mark!r}, where shares of the gradient are summed up\n  {op.where}")
+    if partial and op.kind != "copy":
+        raise _used_before_mark(partial[0], fragment, op)
+    if op.name in program.unsplittable:
+        raise PolicyError(
+            f"policy {policy.name} splits environments over {several}, and `{op.targets[0]}` has "
+            "an entry for each of them\nbut is made of none, so that a replica cannot know its "
+            f"share\n  {op.where}\nderive it from a value that has that axis, for example "
+            "ops.zeros_like(reward) or 0.0 * obs[:, :1]")
+    if op.name in program.row_dependent and split:
+        raise PolicyError(
+            f"policy {policy.name} splits environments over {several}, but "
+            f"{program.row_dependent[op.name]}\n  {op.where}"
+            "\ntake statistics of the batch with msrl.mean, msrl.sum, msrl.max or msrl.min")
+    if op.kind == "update" and split:
+        raise PolicyError(f"`{split[0]}` differs between the replicas of {fragment.name}, and "
+                          f"msrl.update would make their parameters differ\n  {op.where}")
+    if op.kind == "report" and split:
+        raise PolicyError(f"`{split[0]}` is not a scalar; take msrl.mean() of it\n  {op.where}")
+    return op.kind in REDUCTIONS and bool(split)
+
+
+def _used_before_mark(name: str, fragment: Fragment, item: Op | Branch) -> PolicyError:
+    return PolicyError(
+        f"`{name}` is one share of a sum on {fragment.replicas} replicas of {fragment.name}, and "
+        "is used before its mark (clip and apply gradients, and look at the means, after "
+        f'msrl.boundary("gradient", ...))\n  {item.where}')

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl.graph.flow import definitions
-from mindspore_rl.graph.ir import PARAMETERS, Program, Value, walk
+from mindspore_rl.graph.ir import PARAMETERS, Loop, Program, Value, paths, walk
 from mindspore_rl.graph.partition import Message, Partition
+from mindspore_rl.graph.verify import verify
 from mindspore_rl.lowering.project import project
 from mindspore_rl.lowering.source import Target, generate
 
@@ -142,8 +143,11 @@ def make_plan(partition: Partition, folder: Path, *, record: tuple[str, ...] = (
     sources = folder / "fragments"
     sources.mkdir(parents=True, exist_ok=True)
     fragments, carried, first_rank = [], {}, 0
+    projections = {f.name: project(partition, f.name, job["in_graph"], record)
+                   for f in partition.fragments}
+    verify(partition, {name: found.body for name, found in projections.items()})
     for fragment in partition.fragments:
-        projection = project(partition, fragment.name, job["in_graph"], record)
+        projection = projections[fragment.name]
         title = (f"Fragment `{fragment.name}` of {program.algorithm} under "
                  f"{partition.policy.name}: {', '.join(fragment.components)}.")
         code = generate(program, projection, target, title)
@@ -197,11 +201,9 @@ def _message(partition: Partition, message: Message) -> MessagePlan:
     for loop in loops[message.site[-1]]:
         if loop.name in message.stacked:
             rows *= loop.count or 1
-    depth = [loop for loop in loops[message.site[-1]] if loop.name not in message.stacked]
-    if message.after in {loop.name for loop in depth}:
-        depth = depth[:[loop.name for loop in depth].index(message.after)]
-    for loop in depth:
-        times *= loop.count or 1
+    around = next(found for item, found in paths(program.body) if item.name == message.after)
+    for item in around:
+        times *= (item.count or 1) if isinstance(item, Loop) else 1
     values = []
     for name in message.variables:
         if name != PARAMETERS:

@@ -145,7 +145,9 @@ class _Projector:
             yield op
             if reduced:
                 kind = op.kind if op.kind in ("max", "min") else "sum"
-                yield Op(f"all_reduce:{op.name}", "all_reduce", op.targets, (), op.targets,
+                shares = tuple(target for target, arg in zip(op.targets, op.args, strict=True)
+                               if self.values[arg].split)
+                yield Op(f"all_reduce:{op.name}", "all_reduce", shares, (), shares,
                          op.where, attrs=(("reduction", kind),))
             return
         yield replace(op, kind="copy")

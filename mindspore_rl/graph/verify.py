@@ -1,0 +1,163 @@
+"""Rules that every plan keeps, looked at each time one is made.
+
+A broken rule is a mistake of ours or of the user's; the error names the rule, the fragment, the
+operation and its line, and no process is started.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+
+from mindspore_rl.errors import ProgramError
+from mindspore_rl.graph.ir import Branch, Item, Loop, Op, paths, walk
+from mindspore_rl.graph.partition import Partition
+
+Bodies = dict[str, tuple[Item, ...]]
+
+
+def verify(partition: Partition, bodies: Bodies) -> None:
+    """Checks all rules.
+
+    Args:
+        bodies: what each fragment runs, as projected.
+
+    Raises:
+        ProgramError: a rule is broken.
+    """
+    _placed_once(partition)
+    for name, body in bodies.items():
+        _defined(name, body, set(), frozenset())
+        _carried(partition, name, body)
+        _reduced_together(partition, name, body)
+    _same_messages(bodies)
+    for taken in (True, False):
+        _no_deadlock(bodies, taken)
+
+
+def _broken(rule: str, fragment: str, item: Item, text: str) -> ProgramError:
+    return ProgramError(f"rule `{rule}`, fragment {fragment}, operation {item.name}: {text}\n"
+                        f"  {item.where}")
+
+
+def _placed_once(partition: Partition) -> None:
+    """Every operation of a component is in exactly one fragment."""
+    for op, _ in walk(partition.program.body):
+        holders = [f.name for f in partition.fragments if op.name in f.ops]
+        if op.component != "glue" and len(holders) != 1:
+            raise _broken("placed once", ", ".join(holders) or "(none)", op,
+                          f"{op.component} runs in {len(holders)} fragments")
+
+
+def _defined(fragment: str, items: tuple[Item, ...], known: set[str], maybe: frozenset[str]
+             ) -> set[str]:
+    """Every variable is set before it is read, in the same fragment."""
+    for item in items:
+        reads = item.reads if isinstance(item, (Op, Branch)) else ()
+        for name in reads:
+            if not name.startswith("$") and name not in known:
+                why = ("is set in one branch of an `if` only: set it before, or in both"
+                       if name in maybe else "is not set before it is read")
+                raise _broken("defined", fragment, item, f"`{name}` {why}")
+        if isinstance(item, Op):
+            known = known | set(item.targets)
+        elif isinstance(item, Loop):
+            known = _defined(fragment, item.body, known | {item.index}, maybe) - {item.index}
+        else:
+            taken = _defined(fragment, item.body, known, maybe)
+            other = _defined(fragment, item.orelse, known, maybe)
+            known, maybe = taken & other, maybe | (taken ^ other)
+    return known
+
+
+def _carried(partition: Partition, fragment: str, body: tuple[Item, ...]) -> None:
+    """What one iteration leaves to the next is arrays, so that a checkpoint can hold it."""
+    values = partition.program.values
+    for loop in body:
+        if isinstance(loop, Loop) and loop.kind == "iterations":
+            made: set[str] = set()
+            for op, _ in walk(loop.body):
+                for name in op.reads:
+                    if name not in made and name in values and values[name].parts:
+                        raise _broken("carried", fragment, op, f"`{name}` is a tuple made by one "
+                                      "operation and kept from one iteration to the next: unpack "
+                                      "it (`a, b = ...`) and carry its parts")
+                made |= set(op.targets)
+
+
+def _reduced_together(partition: Partition, fragment: str, body: tuple[Item, ...]) -> None:
+    """All replicas meet the same collectives: no condition around one differs between them."""
+    values = partition.program.values
+    for item, around in paths(body):
+        if isinstance(item, Op) and item.kind == "all_reduce":
+            for outer in around:
+                for name in outer.reads if isinstance(outer, Branch) else ():
+                    if name in values and values[name].split:
+                        raise _broken("collectives", fragment, item, f"stands under `{name}`, "
+                                      "which differs between replicas")
+
+
+# ---- messages ------------------------------------------------------------------------------
+
+def _same_messages(bodies: Bodies) -> None:
+    """Both ends of every edge meet its messages in the same order, loops and conditions."""
+    for first in bodies:
+        for second in bodies:
+            if first < second:
+                ours = list(_skeleton(bodies[first], first, second))
+                theirs = list(_skeleton(bodies[second], first, second))
+                if ours != theirs:
+                    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False))
+                               if a != b), min(len(ours), len(theirs)))
+                    seen = [part[at] if at < len(part) else "nothing" for part in (ours, theirs)]
+                    sends = [op for body in (bodies[first], bodies[second])
+                             for op, _ in walk(body) if op.kind in ("send", "receive")]
+                    raise _broken("messages", f"{first} and {second}", sends[0],
+                                  f"{first} has {seen[0]} where {second} has {seen[1]}")
+
+
+def _skeleton(items: tuple[Item, ...], first: str, second: str, around: str = "") -> Iterator[str]:
+    for item in items:
+        if isinstance(item, Loop):
+            yield from _skeleton(item.body, first, second, f"{around}{item.name} x{item.count} / ")
+        elif isinstance(item, Branch):
+            yield from _skeleton(item.body, first, second, f"{around}{item.name} / ")
+            yield from _skeleton(item.orelse, first, second, f"{around}else of {item.name} / ")
+        elif item.kind in ("send", "receive"):
+            message = str(item.attr("message"))
+            if message.endswith((f" {first}->{second}", f" {second}->{first}")):
+                yield f"{around}{message}"
+
+
+def _no_deadlock(bodies: Bodies, taken: bool) -> None:
+    """Two turns of every loop run to the end, where a receive waits for its send.
+
+    Args:
+        taken: which way every condition goes.
+    """
+    left = {name: deque(_unrolled(body, taken)) for name, body in bodies.items()}
+    mail: Counter = Counter()
+    moved = True
+    while moved:
+        moved = False
+        for queue in left.values():
+            while queue and (queue[0].kind == "send" or mail[queue[0].attr("message")]):
+                op = queue.popleft()
+                mail[op.attr("message")] += 1 if op.kind == "send" else -1
+                moved = True
+    for name, queue in left.items():
+        if queue:
+            raise _broken("no deadlock", name, queue[0], "waits for a message that is never sent")
+    for name, body in bodies.items():
+        for op, _ in walk(body):
+            if op.kind == "send" and mail[op.attr("message")]:
+                raise _broken("no deadlock", name, op, "sends a message that nobody receives")
+
+
+def _unrolled(items: tuple[Item, ...], taken: bool) -> Iterator[Op]:
+    for item in items:
+        if isinstance(item, Loop):
+            for _ in range(min(item.count or 2, 2)):
+                yield from _unrolled(item.body, taken)
+        elif isinstance(item, Branch):
+            yield from _unrolled(item.body if taken else item.orelse, taken)
+        elif item.kind in ("send", "receive"):
+            yield item
