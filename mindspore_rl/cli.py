@@ -109,7 +109,9 @@ def _command(commands: Any, name: str, run: Any, text: str, argv: list[str]) -> 
 
 
 def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("algorithm", help=f"{', '.join(registry.algorithms())}, or a .py file")
+    parser.add_argument("algorithm", nargs="?",
+                        help=f"{', '.join(registry.algorithms())}, or a .py file (may be left out "
+                             "with --resume)")
     parser.add_argument("assignments", nargs="*", metavar="KEY=VALUE",
                         help="keys of the algorithm's configuration, see below")
     parser.add_argument("--policy", metavar="POLICY",
@@ -133,12 +135,20 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
     earlier = _earlier_job(more.pop("resume_run", None))
     policy_name = args.policy or earlier.get("policy", "SingleLearnerCoarse")
     policy = programs.load_policy(registry.find_policy(policy_name))
-    file = registry.find_algorithm(args.algorithm)
+    assignments = list(args.assignments)
+    name = args.algorithm
+    if name and "=" in name and not Path(name).exists():
+        assignments.insert(0, name)
+        name = None
+    name = name or earlier.get("algorithm")
+    if name is None:
+        raise MsrlError(f"which algorithm? one of {', '.join(registry.algorithms())}, or a .py file")
+    file = registry.find_algorithm(name)
     cls: Any = programs.trainer_class(file)
     flags = {key: getattr(args, key) for key in ("env", "num_envs", "seed", "total_steps")}
     given = {**earlier.get("config", {}), **{k: v for k, v in flags.items() if v is not None}}
     yaml_file = registry.find_config(args.config) if args.config else None
-    settings = config.resolve(cls.Config, yaml_file, given, args.assignments)
+    settings = config.resolve(cls.Config, yaml_file, given, assignments)
     name = environment_for(policy, settings.env)
     if name != settings.env:
         settings = config.resolve(cls.Config, None, {**config.to_dict(settings), "env": name}, ())
@@ -168,10 +178,11 @@ def _train(args: argparse.Namespace) -> int:
     from mindspore_rl.runtime.coordinator import JobOptions, run_job  # noqa: PLC0415
     from mindspore_rl.runtime.job import prepare  # noqa: PLC0415
 
-    resume, damaged = "", []
+    resume, damaged, start_steps = "", [], 0
     if args.resume:
         path, damaged = checkpoint.load_newest(args.resume / "checkpoints")
         resume = str(path.resolve())
+        start_steps = checkpoint.load(path)[1]["env_steps"]
     request = _request(args, compiled=args.backend == "mpi", timeout_s=args.timeout,
                        resume=resume, resume_run=args.resume)
     settings = request.config
@@ -181,7 +192,7 @@ def _train(args: argparse.Namespace) -> int:
     _make_directory(run_dir)
     plan, _ = prepare(request, run_dir, _dumper(args.dump_graph))
     (run_dir / JOB_FILE).write_text(json.dumps({
-        "algorithm": str(request.algorithm), "policy": args.policy or request.policy.name,
+        "algorithm": str(request.algorithm), "policy": str(registry.find_policy(args.policy) if args.policy else request.policy.name),
         "workers": request.workers, "config": config.to_dict(settings),
         "version": __version__}, indent=1))
     for text in damaged:
@@ -193,7 +204,8 @@ def _train(args: argparse.Namespace) -> int:
         threshold = environments.spec(settings.env).reward_threshold
     outcome = run_job(plan, run_dir, JobOptions(
         progress=not args.quiet, total_steps=settings.total_steps, stop_return=threshold,
-        checkpoint_every_s=args.checkpoint_every, start_timeout_s=args.start_timeout))
+        checkpoint_every_s=args.checkpoint_every, start_timeout_s=args.start_timeout,
+        start_steps=start_steps))
     reached = "no finished episode" if outcome.mean_return is None else (
         f"mean return {outcome.mean_return:.1f}")
     print(f"{outcome.stopped}: {outcome.env_steps} environment steps, {reached}")

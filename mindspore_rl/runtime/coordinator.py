@@ -109,7 +109,7 @@ def run_job(plan: Plan, run_dir: Path, options: JobOptions, commands: Commands |
         stack.callback(stamps.close)
         monitor = _Monitor(plan, options, metrics, stamps, interruption)
         stack.callback(monitor.close)
-        if plan.num_ranks == 1:
+        if plan.num_ranks == 1 or not plan.compiled:
             _run_here(monitor, run_dir)
         else:
             _run_ranks(monitor, run_dir, commands or Commands())
@@ -133,11 +133,14 @@ def _run_ranks(monitor: "_Monitor", run_dir: Path, commands: Commands) -> None:
 
 
 def _run_here(monitor: "_Monitor", run_dir: Path) -> None:
-    """Runs a job of one rank in this thread, and the monitor in a second one."""
-    from mindspore_rl.runtime.worker import run_worker  # noqa: PLC0415  (only needed here)
+    """Runs a job of one rank in this thread (or uncompiled ranks as threads of this process), and
+    the monitor in a second one."""
+    from mindspore_rl.runtime.worker import run_inproc, run_worker  # noqa: PLC0415
 
-    ours, theirs = map(Link, socket.socketpair())
-    monitor.add(_Peer(ours, LEADER))
+    pairs = [tuple(map(Link, socket.socketpair())) for _ in range(monitor.plan.num_ranks)]
+    ours, theirs = pairs[LEADER]
+    for rank, (link, _) in enumerate(pairs):
+        monitor.add(_Peer(link, rank))
     ended = threading.Event()
     failures: list[Exception] = []
 
@@ -168,7 +171,10 @@ def _run_here(monitor: "_Monitor", run_dir: Path) -> None:
     interrupted = False
     try:
         with monitor.interruption.raised_at_second():
-            run_worker(monitor.plan, run_dir, rank=LEADER, link=theirs)
+            if len(pairs) == 1:
+                run_worker(monitor.plan, run_dir, rank=LEADER, link=theirs)
+            else:
+                run_inproc(monitor.plan, run_dir, [link for _, link in pairs])
     except KeyboardInterrupt:
         interrupted = True
     except (Exception, SystemExit) as error:
@@ -181,7 +187,8 @@ def _run_here(monitor: "_Monitor", run_dir: Path) -> None:
         raise
     finally:
         ended.set()
-        theirs.close()
+        for _, link in pairs:
+            link.close()
         watcher.join()
     if failures and not interrupted:
         raise failures[0]

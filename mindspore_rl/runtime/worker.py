@@ -7,6 +7,7 @@ metrics.
 
 import contextlib
 import ctypes
+import gc
 import importlib.util
 import io
 import os
@@ -64,6 +65,7 @@ class FragmentRuntime:
         self._stages = {name: index for index, name in enumerate(plan.stages())}
         self._carried: Callable[[], dict[str, Any]] = dict
         self._stacks: dict[str, np.ndarray] = {}
+        self._trimmed = False
         self._episode_buffers: list[Any] = []
         self._episodes: list[tuple[float, int]] = []
         self._returns = np.zeros(len(self.env_indices))
@@ -294,6 +296,10 @@ class FragmentRuntime:
             self.link.send("iteration", rank=self.rank, iteration=self.iteration, env_steps=steps,
                            episodes=self._episodes, metrics=self._metrics)
         self._episodes, self._metrics = [], {}
+        if not self._trimmed:
+            self._trimmed = True
+            gc.collect()
+            ctypes.CDLL(None).malloc_trim(0)  # compilation leaves some 200 MB to the allocator
 
     def _count_episodes(self, reward: np.ndarray, ended: np.ndarray) -> None:
         self._returns += reward
