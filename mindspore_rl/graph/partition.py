@@ -71,6 +71,8 @@ class Partition:
     Attributes:
         reduced: operations whose result is summed over the replicas of a fragment that runs
             them: `{(fragment, op)}`.
+        partial: operations whose result stays one replica's share, which the target of its
+            message sums up: `{(fragment, op)}`.
     """
 
     program: Program
@@ -78,6 +80,7 @@ class Partition:
     fragments: tuple[Fragment, ...]
     messages: tuple[Message, ...]
     reduced: frozenset[tuple[str, str]] = frozenset()
+    partial: frozenset[tuple[str, str]] = frozenset()
 
     def fragment(self, name: str) -> Fragment:
         """The fragment of that name."""
@@ -270,7 +273,12 @@ class _Demand:
                 f"{site} {source}->{target}", found["mark"][0], source, target, variables, ops,
                 tuple(sorted(found["uses"], key=order.index))))
         drafts.sort(key=lambda m: order.index(m.site[-1]))
-        return tuple(self._positioned(message, drafts) for message in drafts)
+        placed: dict[tuple, Message] = {}
+        for message in (self._positioned(draft, drafts) for draft in drafts):
+            parameters = message.variables == (PARAMETERS,)
+            placed.setdefault((message.source, message.target, message.after) if parameters
+                              else (message.name,), message)
+        return tuple(placed.values())
 
     def _positioned(self, message: Message, all_messages: list[Message]) -> Message:
         defined_in = self.loops[message.site[-1]]
@@ -281,11 +289,19 @@ class _Demand:
             stacked.insert(0, common[-1])
             common = common[:-1]
         deeper = defined_in[len(common):]
-        after = deeper[0].name if deeper else message.site[-1]
+        after = deeper[0].name if deeper else self._end_of_site(message.site[-1])
         if PARAMETERS in message.variables:  # whole at any time: sent whatever was decided
             path = (*self.paths[message.site[-1]], self.op[message.site[-1]])
             after = path[path.index(common[-1]) + 1 if common else 0].name
         return replace(message, after=after, stacked=tuple(loop.name for loop in stacked))
+
+    def _end_of_site(self, name: str) -> str:
+        """The last operation of a mark's tuple: a message follows it, and its reduction."""
+        op = self.op[name]
+        if op.kind != "boundary":
+            return name
+        return [o.name for o in self.op.values()
+                if o.kind == "boundary" and o.attr("site") == op.attr("site")][-1]
 
     def _reaches(self, start: str, goal: str, loop: Loop, messages: list[Message]) -> bool:
         """Whether `start` sends to `goal`, perhaps through others, inside one turn of a loop."""
@@ -353,7 +369,26 @@ def reduce_partials(result: Partition) -> Partition:
         for op, _ in walk(program.body):
             if op.name in fragment.ops and _check_shares(result, fragment, op, partials):
                 reduced.add((fragment.name, op.name))
-    return replace(result, reduced=frozenset(reduced))
+    partial = _only_sent(result, reduced, partials)
+    return replace(result, reduced=frozenset(reduced - partial), partial=frozenset(partial))
+
+
+def _only_sent(result: Partition, reduced: set, partials: "_Partials") -> set[tuple[str, str]]:
+    """Shares that no operation of their own fragment uses: the target of the message adds them.
+
+    All values of one mark are treated alike, because they travel in one message.
+    """
+    used = set()
+    for fragment in result.fragments:
+        readers = set(fragment.ops) | {item.name for op in fragment.ops
+                                       for item in partials.around[op]}
+        used |= {(fragment.name, definer) for reader in readers
+                 for definers in partials.uses.get(reader, {}).values() for definer in definers}
+    site = {op.name: op.attr("site") for op in partials.op.values() if op.kind == "boundary"}
+    kept = {(fragment, site[op]) for fragment, op in reduced
+            if op in site and (fragment, op) in used}
+    return {(fragment, op) for fragment, op in reduced
+            if op in site and (fragment, site[op]) not in kept}
 
 
 class _Partials:

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl.graph.flow import definitions
 from mindspore_rl.graph.ir import PARAMETERS, Loop, Program, Value, paths, walk
 from mindspore_rl.graph.partition import Message, Partition
 from mindspore_rl.graph.verify import verify
@@ -214,16 +213,11 @@ def _message(partition: Partition, message: Message) -> MessagePlan:
         readers = {op.kind for op in ops.values()
                    if op.name in target.ops and PARAMETERS in op.reads}
         parameters = "actor" if readers <= {"agent_act"} else "all"
-    partial = source.replicas > 1 and any(
-        ops[d].kind == "gradient" for name in message.site for d in _definers(program, ops, name))
+    partial = any((source.name, name) in partition.partial for name in message.site)
     split = any(leaf.axis is not None for value in values for leaf in value.leaves)
     return MessagePlan(message.name, message.mark, message.source, message.target, tuple(values),
                        parameters, partial,
                        _pattern(source.replicas, target.replicas, split, partial), times)
-
-
-def _definers(program: Program, ops: dict, name: str) -> list[str]:
-    return [d for found in definitions(program.body)[name].values() for d in found if d in ops]
 
 
 def _stacked(value: Value, rows: int) -> Value:

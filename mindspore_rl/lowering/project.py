@@ -157,12 +157,13 @@ class _Projector:
         members = [o for o, _ in walk(self.partition.program.body)
                    if o.kind == "boundary" and o.attr("site") == site
                    and o.name in self.fragment.ops]
-        if reduced:
-            summed = tuple(t for o in members for t in o.targets
-                           if (self.fragment.name, o.name) in self.partition.reduced)
+        summed = tuple(t for o in members for t in o.targets
+                       if (self.fragment.name, o.name) in self.partition.reduced)
+        if summed:
             yield Op(f"all_reduce:{site}", "all_reduce", summed, (), summed, op.where,
                      attrs=(("reduction", "sum"),))
-        if op.mark in self.record:
+        shares = any((self.fragment.name, o.name) in self.partition.partial for o in members)
+        if op.mark in self.record and not shares:
             for position, member in enumerate(members):
                 yield from self._record(member, f"{site}/{position}", loops)
 

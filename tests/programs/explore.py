@@ -24,6 +24,7 @@ class Learn(BaseLearner):
     def __init__(self, net, target, config):
         super().__init__(net, config)
         self.target = target
+        self.pairs = tuple(zip(target.trainable_params(), net.trainable_params(), strict=True))
 
     def loss(self, obs, action, goal):
         q = self.net(obs.reshape((-1, obs.shape[-1])))
@@ -31,9 +32,8 @@ class Learn(BaseLearner):
         return ops.square(chosen - goal.reshape(-1))
 
     def sync(self):
-        ours, theirs = self.net.trainable_params(), self.target.trainable_params()
-        for i in range(len(ours)):
-            ops.assign(theirs[i], ours[i])
+        for old, new in self.pairs:
+            ops.assign(old, new)
 
     def learn(self, msrl, batch):
         obs, action, reward, terminated, final_obs = batch
