@@ -1,9 +1,12 @@
 """The command line: `msrl train | eval | graph | envs`."""
 
 import argparse
+import contextlib
 import json
+import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,13 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     prepare_mindspore()
     try:
-        args = _parser(argv).parse_args(argv)
+        parser = _parser(argv)
+        args, rest = parser.parse_known_args(argv)  # KEY=VALUE may stand between flags
+        strange = [word for word in rest if word.startswith("-") or "=" not in word]
+        if strange or (rest and not hasattr(args, "assignments")):
+            parser.error(f"unrecognized arguments: {' '.join(strange or rest)}")
+        if rest:
+            args.assignments = [*args.assignments, *rest]
         return args.run(args)
     except MsrlError as error:
         print(f"msrl: {error}", file=sys.stderr)
@@ -189,8 +198,8 @@ def _train(args: argparse.Namespace) -> int:
     run_dir = args.run_dir or Path("runs") / "-".join((
         request.algorithm.stem, settings.env.replace("/", "_").replace(":", "-"),
         request.policy.name, time.strftime("%Y%m%d-%H%M%S")))
-    _make_directory(run_dir)
-    plan, _ = prepare(request, run_dir, _dumper(args.dump_graph))
+    with _new_directory(run_dir):
+        plan, _ = prepare(request, run_dir, _dumper(args.dump_graph))
     (run_dir / JOB_FILE).write_text(json.dumps({
         "algorithm": str(request.algorithm), "policy": str(registry.find_policy(args.policy) if args.policy else request.policy.name),
         "workers": request.workers, "config": config.to_dict(settings),
@@ -226,7 +235,10 @@ def _plan_text(plan: Any) -> str:
     return "\n".join(lines)
 
 
-def _make_directory(run_dir: Path) -> None:
+@contextlib.contextmanager
+def _new_directory(run_dir: Path) -> Iterator[None]:
+    """Makes a run directory, and takes it away again if the job turns out to be impossible."""
+    existed = run_dir.exists()
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         probe = run_dir / ".writable"
@@ -238,6 +250,12 @@ def _make_directory(run_dir: Path) -> None:
     if (run_dir / JOB_FILE).exists():
         raise MsrlError(f"run directory {run_dir} already holds a run; choose another with "
                         "--run-dir, or continue it with --resume")
+    try:
+        yield
+    except MsrlError:
+        if not existed:
+            shutil.rmtree(run_dir)
+        raise
 
 
 def _dumper(folder: Path | None) -> Any:

@@ -106,7 +106,7 @@ class _Probe:
     def __init__(self, trainer: Any, program: Program, num_envs: int) -> None:
         self.trainer, self.program, self.num_envs = trainer, program, num_envs
         spec, seed = trainer.spec, trainer.config.seed
-        self.environment = LocalEnvironment(spec.name, spec.in_graph, range(num_envs), seed)
+        self.environment = LocalEnvironment(trainer.config.env, spec.in_graph, range(num_envs), seed)
         self.seen: dict[str, Any] = {}
         self.trials: list[tuple[Op, dict[str, Any]]] = []
         self.made_at: dict[str, Where] = {}

@@ -52,7 +52,7 @@ class Reference:
         config, spec = self.trainer.config, self.trainer.spec
         self.num_envs, self.num_steps, self.seed = config.num_envs, config.num_steps, config.seed
         self.environment = LocalEnvironment(
-            spec.name, spec.in_graph, range(self.num_envs), self.seed)
+            config.env, spec.in_graph, range(self.num_envs), self.seed)
         self._iteration = 0
         self._rows: list[tuple] = []
         self._sampled = False

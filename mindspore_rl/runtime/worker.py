@@ -130,6 +130,8 @@ class FragmentRuntime:
         self._carried = carried
         if self.plan.resume:
             self._load(Path(self.plan.resume))
+        else:
+            self._save()
         while True:
             self._stamp(self._stages["the iteration boundary"])
             command = self._agree()

@@ -1,0 +1,196 @@
+"""Failures of real workers: first failure wins, is told, and leaves nothing running."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+
+TRAIN = (sys.executable, "-m", "mindspore_rl.cli", "train", "ppo", "--stop-return", "nan")
+
+
+def start(tmp_path: Path, *arguments: str) -> subprocess.Popen:
+    """A training run in the background, `tmp_path/run`."""
+    return subprocess.Popen(
+        [*TRAIN, "--run-dir", str(tmp_path / "run"), "--total-steps", "100000000", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
+
+
+def descendants(process: subprocess.Popen, word: str) -> list[psutil.Process]:
+    """Processes below one whose command line holds a word."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            if word in " ".join(child.cmdline()):
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def wait_for_training(process: subprocess.Popen, tmp_path: Path) -> None:
+    """Returns once the run has logged an iteration."""
+    log = tmp_path / "run" / "metrics.jsonl"
+    for _ in range(600):
+        if log.exists() and log.stat().st_size:
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    raise AssertionError("no iteration within 60 s")
+
+
+def ended(process: subprocess.Popen, within_s: float) -> tuple[int, str, str]:
+    """Exit code and output of a run that must end soon, with nothing left of it."""
+    below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    began = time.monotonic()
+    out, err = process.communicate(timeout=within_s)
+    left = [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    _, left = psutil.wait_procs(left, timeout=max(0.5, within_s - (time.monotonic() - began)))
+    assert not left, [p.cmdline() for p in left]
+    return process.returncode, out, err
+
+
+@pytest.mark.multiprocess
+@pytest.mark.kill
+def test_killed_worker_ends_the_job(tmp_path):
+    run = start(tmp_path, "--policy", "MultipleLearners", "--workers", "2")
+    wait_for_training(run, tmp_path)
+    victim = next(p for p in descendants(run, "mindspore_rl.runtime.worker")
+                  if "mpiexec" not in p.name() and p.name().startswith("python"))
+    victim.send_signal(signal.SIGKILL)
+    code, _, err = ended(run, 6.0)
+    assert code == 1
+    assert "actor+learner" in err
+    assert "killed by signal 9" in err
+    assert "Last good checkpoint" in err
+
+
+@pytest.mark.multiprocess
+@pytest.mark.kill
+def test_killed_scheduler_ends_the_job(tmp_path):
+    run = start(tmp_path, "--policy", "MultipleLearners", "--workers", "2")
+    wait_for_training(run, tmp_path)
+    scheduler = descendants(run, "communication.init()")
+    assert len(scheduler) == 1
+    scheduler[0].send_signal(signal.SIGKILL)
+    code, _, err = ended(run, 6.0)
+    assert code == 1
+    assert "scheduler" in err
+
+
+@pytest.mark.multiprocess
+@pytest.mark.kill
+def test_killed_coordinator_leaves_nothing(tmp_path):
+    run = start(tmp_path, "--policy", "SingleLearnerCoarse", "--workers", "1")
+    wait_for_training(run, tmp_path)
+    below = psutil.Process(run.pid).children(recursive=True)
+    assert len(below) >= 3
+    run.send_signal(signal.SIGKILL)
+    run.communicate()
+    _, left = psutil.wait_procs(below, timeout=5.0)
+    assert not left, [p.cmdline() for p in left]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.kill
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_stops_with_a_checkpoint(tmp_path, number):
+    run = start(tmp_path, "--policy", "SingleLearnerCoarse", "--workers", "1")
+    wait_for_training(run, tmp_path)
+    run.send_signal(number)
+    code, out, _ = ended(run, 8.0)
+    assert code == 130
+    assert "interrupted" in out
+    newest = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
+    assert load(newest)[1]["iteration"] > 0
+
+
+@pytest.mark.multiprocess
+@pytest.mark.kill
+def test_interrupted_single_process(tmp_path):
+    run = start(tmp_path, "--policy", "MultipleLearners")
+    wait_for_training(run, tmp_path)
+    run.send_signal(signal.SIGINT)
+    code, out, _ = ended(run, 8.0)
+    assert code == 130
+    assert "interrupted" in out
+
+
+@pytest.mark.multiprocess
+@pytest.mark.kill
+def test_nan_stops_and_keeps_the_last_good_checkpoint(tmp_path):
+    run = start(tmp_path, "learning_rate=1e30", "--policy", "SingleLearnerCoarse")
+    code, _, err = ended(run, 60.0)
+    assert code == 2
+    assert "iteration 0" in err
+    assert "nan" in err
+    assert "Last good checkpoint" in err
+    assert load(list_checkpoints(tmp_path / "run" / "checkpoints")[-1])[1]["iteration"] == 0
+
+
+RAISING = '''
+import numpy as np
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Discrete
+import time
+
+class Broken:
+    """Raises or hangs after some steps in environment 5."""
+    mode = "MODE"
+
+    def __init__(self, env_indices, seed):
+        self.indices = env_indices
+        self.spec = EnvironmentSpec("broken", (3,), Discrete(2), 100, None, False)
+        self.count = 0
+
+    def reset(self):
+        return np.zeros((len(self.indices), 3), np.float32)
+
+    def step(self, action):
+        self.count += 1
+        if self.count == 400 and 5 in self.indices:
+            if self.mode == "hang":
+                time.sleep(1000)
+            raise ValueError("the wheel fell off")
+        n = len(self.indices)
+        obs = np.full((n, 3), self.count % 7, np.float32)
+        return obs, obs, np.ones(n, np.float32), np.zeros(n, bool), np.zeros(n, bool)
+
+    def get_state(self):
+        return None
+
+    def set_state(self, state):
+        raise AssertionError
+
+    def close(self):
+        pass
+'''
+
+
+@pytest.mark.multiprocess
+@pytest.mark.kill
+@pytest.mark.parametrize("mode", ["raise", "hang"])
+def test_environment_that_raises_or_hangs(tmp_path, mode):
+    file = tmp_path / "broken.py"
+    file.write_text(RAISING.replace("MODE", mode))
+    run = start(tmp_path, "--policy", "SingleLearnerCoarse", "--workers", "2",
+                "--env", f"{file}:Broken", "--timeout", "3")
+    code, _, err = ended(run, 90.0)
+    assert code == 1
+    assert "rank 1 (actor[1])" in err
+    if mode == "raise":
+        assert "the wheel fell off" in err
+        assert "broken.py" in err
+        assert "Traceback" in err
+    else:
+        assert "no progress" in err
+        assert "the environment" in err
+
+
