@@ -288,7 +288,8 @@ class _Builder(ExpressionReader):
                 self._write([(name, struct)], {name})
 
     def _assign(self, target: ast.expr, value: Struct) -> None:
-        bindings = list(self._bindings(target, value))
+        # Of a name that occurs twice (`a, _, _ = ...`) the last value counts.
+        bindings = list(dict(self._bindings(target, value)).items())
         inner = set()
         for name, _ in bindings:
             if self.scope.inside(self.frame.created.get(name)):

@@ -297,18 +297,20 @@ class _Probe:
             op = replace(op, kind="glue", args=(f"{op.attr('objects')[0]}({', '.join(op.args)})",),
                          targets=("loss",))
         whole = inputs
-        for attempt in range(2):
+        for attempt, scale in enumerate((0.1, 2.0, 0.0)):
             share = {name: _select(value, values[name]) for name, value in whole.items()}
             evidence = self._differs(op, whole, share, lenient=attempt > 0)
             if evidence:
                 return evidence
             # Again with other data: in a rollout's first steps much is zero or False.
-            whole = {name: self._shaken(value, values[name]) for name, value in inputs.items()}
+            whole = {name: self._shaken(value, values[name], scale)
+                     for name, value in inputs.items()}
         return ""
 
-    def _shaken(self, value: Any, meta: Value) -> Any:
+    def _shaken(self, value: Any, meta: Value, scale: float) -> Any:
         if meta.parts:
-            return tuple(map(self._shaken, value, meta.parts))
+            return tuple(self._shaken(v, m, scale)
+                         for v, m in zip(value, meta.parts, strict=True))
         if meta.axis is None:
             return value
         array = to_array(value)
@@ -316,7 +318,7 @@ class _Probe:
             return Tensor(self.generator.random(array.shape) < 0.5)
         if array.dtype.kind != "f":
             return value
-        noise = self.generator.normal(0.0, 0.1, array.shape)
+        noise = self.generator.normal(0.0, scale, array.shape)
         return Tensor((array + noise * (1.0 + np.abs(array))).astype(array.dtype))
 
     def _differs(self, op: Op, whole: dict, share: dict, lenient: bool) -> str:
@@ -337,6 +339,9 @@ class _Probe:
                     f"{type(error).__name__}: {text}")
         for index, (a, b) in enumerate(zip(full, part, strict=True)):
             name = op.targets[index] if index < len(op.targets) else op.targets[-1]
+            if isinstance(a, int) and a != b:
+                return (f"{name} is part of the shape of one replica's share: write `x.shape` in "
+                        "the expression that needs it")
             evidence = self._row_evidence(name, to_array(a), to_array(b))
             if evidence:
                 return evidence

@@ -1,0 +1,75 @@
+"""Programs of many shapes give the reference's numbers under every policy (design, section 5)."""
+
+import dataclasses
+
+import pytest
+
+from mindspore_rl.graph.distribution_policy import Cut, DistributionPolicy, FragmentRule
+from tests.lowering import inproc
+
+NAMES = ("two_phase", "a2c", "recurrent", "explore", "kl_stop", "two_rollouts")
+SCATTERED = DistributionPolicy(
+    "Scattered", "every component by itself, in shares that do not match",
+    (
+        FragmentRule("e", ("environment",), 2, "env"),
+        FragmentRule("a", ("actor",), 3, "env"),
+        FragmentRule("r", ("replay",), 2, "env"),
+        FragmentRule("g", ("gradient",), 3, "env"),
+        FragmentRule("u", ("update",)),
+    ),
+    (
+        Cut("observation", "environment", "actor"),
+        Cut("action", "actor", "environment"),
+        Cut("transition", "actor", "replay"),
+        Cut("batch", "replay", "gradient"),
+        Cut("gradient", "gradient", "update"),
+        Cut("parameters", "update", "actor"),
+    ),
+)
+CASES = [(name, policy, "CartPole-v1") for name in NAMES
+         for policy in ("Central", "MultipleLearners", SCATTERED)]
+CASES += [("kl_stop", "SingleLearnerCoarse", "CartPole-v1"),
+          ("recurrent", "SingleLearnerFine", "CartPole-v1"),
+          ("two_rollouts", "GPUOnly", "graph:CartPole-v1")]
+
+
+@pytest.fixture(scope="session")
+def references(tmp_path_factory):
+    known = {}
+
+    def get(job):
+        key = job.algorithm, job.config
+        if key not in known:
+            known[key] = inproc.run_reference(job, tmp_path_factory.mktemp("reference"))
+        return known[key]
+
+    return get
+
+
+@pytest.mark.parametrize(("name", "policy", "environment"), CASES,
+                         ids=lambda v: getattr(v, "name", v))
+def test_three_workers_equal_the_reference(name, policy, environment, references, tmp_path):
+    job = inproc.request(inproc.PROGRAMS / f"{name}.py", policy, 3, env=environment)
+    assert inproc.run_and_compare(job, references(job), tmp_path) == []
+
+
+@pytest.mark.parametrize("options", [
+    {"normalise_obs": True, "normalise_reward": True, "clip_value_loss": True},
+    {"env": "Pendulum-v1"},
+], ids=str)
+def test_ppo_options(options, references, tmp_path):
+    from mindspore_rl import registry
+
+    job = inproc.request(registry.find_algorithm("ppo"), "MultipleLearners", 3, num_steps=16,
+                         update_epochs=2, **options)
+    assert inproc.run_and_compare(job, references(job), tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", ["CartPole-v1", "graph:CartPole-v1"])
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_equals_the_reference(name, environment, references, tmp_path):
+    job = inproc.request(inproc.PROGRAMS / f"{name}.py", "MultipleLearners", 1, env=environment)
+    reference = references(job)
+    job = dataclasses.replace(job, compiled=True)
+    assert inproc.run_and_compare(job, reference, tmp_path) == []
