@@ -1,0 +1,107 @@
+"""Two environments of one's own: a corridor in NumPy, and the same one in MindSpore operators.
+
+A walker starts at a random place of a corridor from -1 to 1 and is to leave it on the right: +1 for
+that, -1 for leaving on the left, -0.01 a step, at most 50 steps.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+from mindspore import nn, ops
+
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.rl import random
+
+LIMIT = 50
+STRIDE = 0.1
+
+
+def _spec(name: str, in_graph: bool) -> EnvironmentSpec:
+    return EnvironmentSpec(f"{__file__}:{name}", (1,), Discrete(2), LIMIT, 0.85, in_graph)
+
+
+class Corridor:
+    """The corridor in NumPy: runs as Python, one call for all environments of a worker."""
+
+    spec: ClassVar[EnvironmentSpec] = _spec("Corridor", in_graph=False)
+
+    def __init__(self, env_indices: range, seed: int) -> None:
+        self.env_indices, self.seed = np.array(env_indices), seed
+        self.reset()
+
+    def reset(self) -> np.ndarray:
+        """Goes back to the very beginning; the same places each time."""
+        self.elapsed = np.zeros(len(self.env_indices), np.int64)
+        self.total = np.zeros(len(self.env_indices), np.int64)
+        self.place = self._start()
+        return self._obs()
+
+    def step(self, action):
+        """Moves every walker; those that are done start anew."""
+        self.place = self.place + np.float32(STRIDE) * (2 * np.asarray(action) - 1)
+        self.place = self.place.astype(np.float32)
+        self.elapsed += 1
+        self.total += 1
+        terminated = np.abs(self.place) > 1
+        truncated = (self.elapsed >= LIMIT) & ~terminated
+        reward = np.where(terminated, np.sign(self.place), -0.01).astype(np.float32)
+        final_obs = self._obs()
+        ended = terminated | truncated
+        self.place = np.where(ended, self._start(), self.place)
+        self.elapsed[ended] = 0
+        return self._obs(), final_obs, reward, terminated, truncated
+
+    def get_state(self):
+        """All that is needed to go on, by environment."""
+        return {"place": self.place.copy(), "elapsed": self.elapsed.copy(),
+                "total": self.total.copy()}
+
+    def set_state(self, state):
+        """Goes on from there."""
+        self.place, self.elapsed, self.total = (
+            state[name].copy() for name in ("place", "elapsed", "total"))
+        return self._obs()
+
+    def close(self) -> None:
+        """Has nothing to let go of."""
+
+    def _obs(self) -> np.ndarray:
+        return self.place[:, None].copy()
+
+    def _start(self) -> np.ndarray:
+        """Of (seed, environment, steps taken), so that the worker that asks does not matter."""
+        places = [random.uniform(self.seed, random.stream("start"), [total], [index], 1).item()
+                  for index, total in zip(self.env_indices, self.total, strict=True)]
+        return np.array(places, np.float32) - np.float32(0.5)
+
+
+class GraphCorridor(nn.Cell):
+    """The corridor in MindSpore operators: state in, state out, so that it compiles."""
+
+    spec: ClassVar[EnvironmentSpec] = _spec("GraphCorridor", in_graph=True)
+    noise_size = 1
+    state_size = 2
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+
+    def reset(self, noise):
+        """State `[B, 2]`: place and steps taken; obs `[B, 1]`."""
+        state = self._start(noise)
+        return state, state[:, 0:1]
+
+    def step(self, state, action, noise):
+        """Moves every walker; `noise` is for those that start anew."""
+        place = state[:, 0] + STRIDE * (2.0 * action.astype("float32") - 1.0)
+        elapsed = state[:, 1] + 1.0
+        moved = ops.stack((place, elapsed), 1)
+        terminated = ops.abs(place) > 1.0
+        truncated = ops.logical_and(elapsed >= LIMIT, ops.logical_not(terminated))
+        reward = ops.where(terminated, ops.sign(place), -0.01 * ops.ones_like(place))
+        ended = ops.expand_dims(ops.logical_or(terminated, truncated), 1)
+        state = ops.where(ended, self._start(noise), moved)
+        return state, state[:, 0:1], moved[:, 0:1], reward, terminated, truncated
+
+    def _start(self, noise):
+        return ops.concat((noise - 0.5, ops.zeros_like(noise)), 1)

@@ -1,0 +1,113 @@
+"""REINFORCE with a batch baseline (Williams 1992), as an example of an algorithm's file.
+
+The baseline is the mean return of the batch. What follows a cut is not bootstrapped: a rollout that
+ends within an episode counts as its end, a bias that shrinks with `num_steps`.
+"""
+
+from dataclasses import dataclass, field
+
+from mindspore import nn, ops
+
+from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.networks import MLP
+from mindspore_rl.rl.action_distributions import (
+    categorical_entropy,
+    categorical_log_prob,
+    categorical_sample,
+)
+from mindspore_rl.rl.losses import clip_by_global_norm
+from mindspore_rl.rl.returns import lambda_returns
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyper-parameters; the first five fields are those that every algorithm must have."""
+
+    env: str = "CartPole-v1"
+    seed: int = 1
+    num_envs: int = 8
+    num_steps: int = 128
+    total_steps: int = 100_000
+    learning_rate: float = field(default=3e-3, metadata={"help": "Adam's step size"})
+    gamma: float = field(default=0.98, metadata={"help": "discount per step"})
+    ent_coef: float = field(default=0.01, metadata={"help": "weight of the entropy bonus"})
+    max_grad_norm: float = field(default=0.5, metadata={"help": "bound of the gradient norm"})
+
+
+class ReinforceActor(Actor):
+    """Samples an action from the network's logits; needs one random number a decision."""
+
+    noise_size = 1
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def act(self, obs, noise):
+        """Returns: the action `[B]` int32 of obs `[B, k]` and noise `[B, 1]`."""
+        return categorical_sample(self.network(obs), noise)
+
+    def act_greedily(self, obs):
+        """Returns: the action for `msrl eval`; optional."""
+        return self.network(obs).argmax(-1).astype("int32")
+
+
+class ReinforceLearner(Learner):
+    """One step of Adam on the whole batch."""
+
+    def __init__(self, network, config):
+        super().__init__()
+        self.network, self.config = network, config
+        self.optimizer = nn.Adam(network.trainable_params(), config.learning_rate)
+
+    def loss(self, obs, action, advantage):
+        """Of one sample each, `[T, B, ...]` in, `[n]` out; the entropy is a statistic."""
+        logits = self.network(obs.reshape((-1, obs.shape[-1])))
+        log_prob = categorical_log_prob(logits, action.reshape(-1))
+        entropy = categorical_entropy(logits)
+        return -log_prob * advantage.reshape(-1) - self.config.ent_coef * entropy, entropy
+
+    def apply(self, grads):
+        """Changes the parameters."""
+        self.optimizer(grads)
+
+    def learn(self, msrl, batch):
+        """Returns to go, standardised over the whole batch, then one gradient step."""
+        obs, action, reward, terminated, truncated = batch
+        returns = lambda_returns(
+            reward, ops.zeros_like(reward), terminated, truncated, self.config.gamma)
+        mean, square = msrl.mean(returns, ops.square(returns))
+        deviation = ops.sqrt(ops.relu(square - mean * mean))
+        advantage = (returns - mean) / (deviation + 1e-8)
+        grads, means = msrl.boundary(
+            "gradient", msrl.gradient(self.loss, self.network, obs, action, advantage))
+        grads, grad_norm = clip_by_global_norm(grads, self.config.max_grad_norm)
+        msrl.update(self.apply, grads)
+        loss, entropy = means
+        return {"loss": loss, "entropy": entropy, "grad_norm": grad_norm, "returns": mean}
+
+
+class ReinforceTrainer(Trainer):
+    """REINFORCE on any environment with flat observations and discrete actions."""
+
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        network = MLP(spec.obs_shape[0], (64,), spec.action_space.n, 0.01, config.seed, 1)
+        self.actor = ReinforceActor(network)
+        self.learner = ReinforceLearner(network, config)
+
+    def train(self, msrl):
+        """Rolls out `num_steps`, then learns from them."""
+        obs = msrl.boundary("observation", msrl.env_reset())
+        for _ in msrl.iterations():
+            for _ in msrl.steps():
+                action = msrl.agent_act(obs)
+                outcome = msrl.env_step(msrl.boundary("action", action))
+                next_obs, _, reward, terminated, truncated = msrl.boundary("observation", outcome)
+                msrl.replay_insert(
+                    *msrl.boundary("transition", (obs, action, reward, terminated, truncated)))
+                obs = next_obs
+            batch = msrl.boundary("batch", msrl.replay_sample())
+            msrl.report(msrl.agent_learn(batch))

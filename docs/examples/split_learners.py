@@ -1,0 +1,17 @@
+"""Any number of actors feed two learners that sit elsewhere."""
+
+from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
+
+POLICY = DistributionPolicy(
+    name="SplitLearners",
+    summary="n actors with environments, 2 learners with half of the environments each",
+    fragments=(
+        FragmentRule("actor", ("environment", "actor"), replicas=WORKERS, split="env"),
+        FragmentRule("learner", ("replay", "gradient", "update"), replicas=2, split="env"),
+    ),
+    cuts=(
+        Cut("transition", "actor", "replay"),
+        Cut("gradient", "gradient", "update"),
+        Cut("parameters", "update", "actor"),
+    ),
+)

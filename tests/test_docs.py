@@ -1,0 +1,110 @@
+"""What the documentation says: its examples run, its printed text is printed, its links lead on."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mindspore_rl import cli
+from mindspore_rl.environments.check import check
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "docs" / "examples"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for kind, text in FENCED.findall(page.read_text()) if kind == language]
+
+
+def commands() -> list[list[str]]:
+    lines = [line for page in PAGES for text in blocks(page, "bash") for line in text.splitlines()]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("msrl ")]
+
+
+def test_from_scratch():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "from_scratch.py"], check=True,
+                          capture_output=True, text=True, timeout=30)
+    assert done.stdout.count("from the loop as it stands") == 5
+    assert "would cross unmarked from actor" in done.stdout
+
+
+@pytest.mark.multiprocess
+def test_example_files_run_together(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert cli.main([
+        "train", str(EXAMPLES / "reinforce.py"), "num_steps=16",
+        "--policy", str(EXAMPLES / "split_learners.py"),
+        "--env", f"{EXAMPLES / 'corridor.py'}:Corridor", "--total-steps", "500",
+        "--run-dir", str(run), "--quiet"]) == 0
+    assert "steps: 512 environment steps" in capsys.readouterr().out
+    assert cli.main(["eval", str(run), "--episodes", "2"]) == 0
+    assert "over 2 episodes" in capsys.readouterr().out
+
+
+def test_example_environment_compiles_into_the_loop(capsys):
+    assert cli.main([
+        "graph", str(EXAMPLES / "reinforce.py"), "num_steps=16", "--policy", "GPUOnly",
+        "--env", f"{EXAMPLES / 'corridor.py'}:GraphCorridor"]) == 0
+    assert capsys.readouterr().out.endswith("environments 0..7, cells: reset, iteration\n")
+
+
+@pytest.mark.parametrize("name", ["Corridor", "GraphCorridor"])
+def test_environments_conform(name):
+    assert check(f"{EXAMPLES / 'corridor.py'}:{name}") == []
+
+
+def excerpts() -> dict[str, list[str]]:
+    """The lines that the pages quote from what a command prints, by command."""
+    found: dict[str, list[str]] = {}
+    for page in PAGES:
+        for block in blocks(page, "console"):
+            command, *lines = block.splitlines()
+            found.setdefault(command, []).extend(line for line in lines if line.strip() != "...")
+    return found
+
+
+@pytest.mark.parametrize("command", excerpts())
+def test_printed_text(command, monkeypatch, capsys):
+    """Every line of an excerpt is a line of what its command prints, source lines aside."""
+
+    def plain(line: str) -> str:
+        return re.sub(r"  @ algorithms/\w+\.py:\d+$", "", line)
+
+    monkeypatch.chdir(ROOT)
+    assert cli.main(shlex.split(command.removeprefix("$ msrl "))) == 0
+    printed = {plain(line) for line in capsys.readouterr().out.splitlines()}
+    missing = [line for line in excerpts()[command] if plain(line) not in printed]
+    assert not missing, f"`{command}` no longer prints what the documentation shows: {missing}"
+
+
+def test_quoted_source():
+    """Python that the pages quote is in the files, but for code that a page marks as a sketch."""
+    sources = "".join(file.read_text() for folder in ("algorithms", "distribution", "docs/examples")
+                      for file in (ROOT / folder).glob("*.py"))
+    for page in PAGES:
+        for text in blocks(page, "python"):
+            if not text.startswith("# sketch"):
+                assert text in sources, f"{page.name} quotes what no file has:\n{text}"
+
+
+@pytest.mark.parametrize("argv", commands(), ids=" ".join)
+def test_commands_are_understood(argv):
+    argv = [part for part in argv if part != "--help"]
+    args, unknown = cli._parser(argv).parse_known_args(argv)
+    assert not unknown
+    for name in (getattr(args, "algorithm", "ppo"), getattr(args, "policy", None) or "GPUOnly"):
+        if name.startswith("docs/"):
+            assert (ROOT / name).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links(page):
+    for link in LINK.findall(page.read_text()):
+        if not link.startswith("http"):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
