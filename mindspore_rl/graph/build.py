@@ -28,12 +28,24 @@ from mindspore_rl.graph.ir import Branch, Loop, Op, Program
 
 LOOPS = {"iterations": "iteration", "steps": "step", "epochs": "epoch", "minibatches": "minibatch"}
 STATEMENTS = {
-    ast.While: "`while`", ast.Try: "`try`", ast.With: "`with`", ast.Global: "`global`",
-    ast.Nonlocal: "`nonlocal`", ast.FunctionDef: "a function inside a function",
-    ast.ClassDef: "a class inside a function", ast.Delete: "`del`", ast.Assert: "`assert`",
-    ast.Raise: "`raise`", ast.Import: "`import`", ast.ImportFrom: "`import`", ast.Break: "`break`",
-    ast.Continue: "`continue`", ast.Match: "`match`", ast.AsyncFor: "`async for`",
-    ast.AsyncWith: "`async with`", ast.AsyncFunctionDef: "`async def`",
+    ast.While: "`while`",
+    ast.Try: "`try`",
+    ast.With: "`with`",
+    ast.Global: "`global`",
+    ast.Nonlocal: "`nonlocal`",
+    ast.FunctionDef: "a function inside a function",
+    ast.ClassDef: "a class inside a function",
+    ast.Delete: "`del`",
+    ast.Assert: "`assert`",
+    ast.Raise: "`raise`",
+    ast.Import: "`import`",
+    ast.ImportFrom: "`import`",
+    ast.Break: "`break`",
+    ast.Continue: "`continue`",
+    ast.Match: "`match`",
+    ast.AsyncFor: "`async for`",
+    ast.AsyncWith: "`async with`",
+    ast.AsyncFunctionDef: "`async def`",
 }
 
 
@@ -52,8 +64,12 @@ def build(trainer: Any, algorithm: str) -> Program:
             f"{algorithm}: train has {kinds.count('iterations')} loops over msrl.iterations(), "
             "expected one, at the outermost level"
         )
-    return Program(algorithm, tuple(body), imports=builder.import_list(),
-                   locals=tuple(sorted(builder.locals.items())))
+    return Program(
+        algorithm,
+        tuple(body),
+        imports=builder.import_list(),
+        locals=tuple(sorted(builder.locals.items())),
+    )
 
 
 class _Returned(Exception):  # noqa: N818
@@ -67,8 +83,9 @@ class _Returned(Exception):  # noqa: N818
 class _Builder(ExpressionReader):
     # ---- functions -------------------------------------------------------------------------
 
-    def inline(self, method: Any, args: tuple[Struct, ...], keywords: dict[str, Struct],
-               top: bool = False) -> Struct:
+    def inline(
+        self, method: Any, args: tuple[Struct, ...], keywords: dict[str, Struct], top: bool = False
+    ) -> Struct:
         """Reads a function's body in place of its call. Returns what it returns."""
         outer, outer_node = self.frame, self.node
         frame, tree = open_frame(method)
@@ -91,8 +108,9 @@ class _Builder(ExpressionReader):
         self.frame, self.node = outer, outer_node
         return result
 
-    def _bind_arguments(self, tree: ast.FunctionDef, args: tuple, keywords: dict[str, Struct]
-                        ) -> None:
+    def _bind_arguments(
+        self, tree: ast.FunctionDef, args: tuple, keywords: dict[str, Struct]
+    ) -> None:
         spec, names = tree.args, self.frame.names
         if spec.kwarg is not None:
             self.frame.fail(spec.kwarg, "`**` in the parameters of a function that gets msrl")
@@ -101,18 +119,21 @@ class _Builder(ExpressionReader):
             self.temporary -= {leaf.name for leaf in self.variables(value)}
         positional = [arg.arg for arg in (*spec.posonlyargs, *spec.args)]
         if len(args) > len(positional) and spec.vararg is None:
-            self.frame.fail(tree, f"a call of {tree.name} with {len(args)} arguments, expected "
-                                  f"{len(positional)}")
+            self.frame.fail(
+                tree,
+                f"a call of {tree.name} with {len(args)} arguments, expected {len(positional)}",
+            )
         names.update(zip(positional, args, strict=False))
         if spec.vararg is not None:
-            names[spec.vararg.arg] = tuple(args[len(positional):])
+            names[spec.vararg.arg] = tuple(args[len(positional) :])
         only = [arg.arg for arg in spec.kwonlyargs]
         for name, value in keywords.items():
             if name not in positional + only or name in names:
                 self.frame.fail(tree, f"a call of {tree.name} with the argument {name!r}")
             names[name] = value
-        defaults = dict(zip(positional[len(positional) - len(spec.defaults):], spec.defaults,
-                            strict=True))
+        defaults = dict(
+            zip(positional[len(positional) - len(spec.defaults) :], spec.defaults, strict=True)
+        )
         defaults |= {n: d for n, d in zip(only, spec.kw_defaults, strict=True) if d is not None}
         for name in (*positional, *only):
             if name not in names:
@@ -145,8 +166,10 @@ class _Builder(ExpressionReader):
             self._if(node)
         elif isinstance(node, ast.Return):
             if self.frame.nested:
-                self.frame.fail(node, "`return` inside a loop or under a condition that is known "
-                                      "only at run time")
+                self.frame.fail(
+                    node,
+                    "`return` inside a loop or under a condition that is known only at run time",
+                )
             raise _Returned(self.expression(node.value) if node.value else Static(None))
         elif not isinstance(node, (ast.Pass, ast.AnnAssign)):
             self.frame.fail(node, STATEMENTS.get(type(node), f"`{type(node).__name__.lower()}`"))
@@ -157,10 +180,15 @@ class _Builder(ExpressionReader):
         if isinstance(node, ast.Call) and (self.msrl_call(node) or self.gets_msrl(node)):
             self.expression(node)
             return
-        self.frame.fail(node, "an expression whose result is not used", (
-            "it would have no effect on the graph and is left out of it: change parameters and "
-            "learner state\n  with msrl.update(self.method, ...), and report numbers with "
-            "msrl.report"))
+        self.frame.fail(
+            node,
+            "an expression whose result is not used",
+            (
+                "it would have no effect on the graph and is left out of it: change parameters and "
+                "learner state\n  with msrl.update(self.method, ...), and report numbers with "
+                "msrl.report"
+            ),
+        )
 
     def _for(self, node: ast.For) -> None:
         if node.orelse:
@@ -192,9 +220,12 @@ class _Builder(ExpressionReader):
         self.node = node
         for name, struct in before.items():
             if not _same(struct, self.frame.names[name]):
-                self.frame.fail(node, f"`{name}`, which changes its structure from turn to turn,",
-                                "what a loop carries round must be arrays and numbers, in tuples "
-                                "and dictionaries that keep their shape")
+                self.frame.fail(
+                    node,
+                    f"`{name}`, which changes its structure from turn to turn,",
+                    "what a loop carries round must be arrays and numbers, in tuples "
+                    "and dictionaries that keep their shape",
+                )
         if kind != "minibatches" and self.frame.names.get(node.target.id) == Var(index):
             self.frame.names[node.target.id] = Gone("a loop's index after the loop")
         body = self.scope.items
@@ -259,9 +290,12 @@ class _Builder(ExpressionReader):
         taken, other = ends
         for name in changed:
             if name in taken and name in other and not _same(taken[name], other[name]):
-                self.frame.fail(node, f"`{name}`, which is something else in each branch,",
-                                "under a condition that is known only at run time, assign arrays "
-                                "or numbers, the same tuple or dictionary of them in both branches")
+                self.frame.fail(
+                    node,
+                    f"`{name}`, which is something else in each branch,",
+                    "under a condition that is known only at run time, assign arrays "
+                    "or numbers, the same tuple or dictionary of them in both branches",
+                )
         self.frame.names = other | taken
         self.scope.items.append(Branch(self.name_op("if"), test, reads, *bodies, where))
 
@@ -321,17 +355,28 @@ class _Builder(ExpressionReader):
 
     def _fail_target(self, target: ast.AST) -> None:
         if isinstance(target, ast.Attribute):
-            self.frame.fail(target, "an assignment to an attribute", (
-                "keep it in a local variable, or in a Parameter that a method changes through "
-                "msrl.update(self.method, ...)"))
-        self.frame.fail(target, "an assignment to an element", (
-            "make a new value: `d = {**d, \"key\": value}` for a dictionary, "
-            "`x = ops.where(...)` for an array"))
+            self.frame.fail(
+                target,
+                "an assignment to an attribute",
+                (
+                    "keep it in a local variable, or in a Parameter that a method changes through "
+                    "msrl.update(self.method, ...)"
+                ),
+            )
+        self.frame.fail(
+            target,
+            "an assignment to an element",
+            (
+                'make a new value: `d = {**d, "key": value}` for a dictionary, '
+                "`x = ops.where(...)` for an array"
+            ),
+        )
 
     def _write(self, bindings: list[tuple[str, Struct]], numbers: set[str]) -> None:
         """Gives values their variables' names, all at once as in `a, b = b, a`.
 
         Args:
+            bindings: names and what they get.
             numbers: the names whose numbers become variables, because they change.
         """
         leaves: list[tuple[str, Var]] = []
@@ -350,14 +395,19 @@ class _Builder(ExpressionReader):
             if self.frame.top:
                 self._remember(name, struct)
 
-    def _place(self, root: str, value: Struct, numbers: bool, leaves: list[tuple[str, Var]]
-               ) -> Struct:
+    def _place(
+        self, root: str, value: Struct, numbers: bool, leaves: list[tuple[str, Var]]
+    ) -> Struct:
         if isinstance(value, tuple):
-            return tuple(self._place(self._part(root, i), part, numbers, leaves)
-                         for i, part in enumerate(value))
+            return tuple(
+                self._place(self._part(root, i), part, numbers, leaves)
+                for i, part in enumerate(value)
+            )
         if isinstance(value, dict):
-            return {key: self._place(self._part(root, key), part, numbers, leaves)
-                    for key, part in value.items()}
+            return {
+                key: self._place(self._part(root, key), part, numbers, leaves)
+                for key, part in value.items()
+            }
         if numbers and _has_numbers(value):
             value = self.constant(value.value)
         if isinstance(value, Var):
@@ -407,8 +457,11 @@ class _Builder(ExpressionReader):
 def _has_numbers(struct: Struct) -> bool:
     if isinstance(struct, (tuple, dict)):
         return any(map(_has_numbers, struct.values() if isinstance(struct, dict) else struct))
-    return (isinstance(struct, Static) and is_literal(struct.value)
-            and not isinstance(struct.value, (str, tuple, type(None))))
+    return (
+        isinstance(struct, Static)
+        and is_literal(struct.value)
+        and not isinstance(struct.value, (str, tuple, type(None)))
+    )
 
 
 def _same(left: Struct, right: Struct) -> bool:

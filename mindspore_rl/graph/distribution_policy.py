@@ -70,17 +70,23 @@ class DistributionPolicy:
         names = [rule.name for rule in self.fragments]
         unknown = {n for group in self.colocate for n in group} - set(names)
         if unknown or len(set(names)) != len(names):
-            raise PolicyError(f"policy {self.name}: fragments are {', '.join(names)}; "
-                              f"colocate names {', '.join(sorted(unknown)) or 'one twice'}")
+            raise PolicyError(
+                f"policy {self.name}: fragments are {', '.join(names)}; "
+                f"colocate names {', '.join(sorted(unknown)) or 'one twice'}"
+            )
         for rule in self.fragments:
             if rule.replicas != 1 and rule.split != "env":
-                raise PolicyError(f"policy {self.name}: fragment {rule.name} has several replicas "
-                                  f"and split={rule.split!r}, expected 'env'")
+                raise PolicyError(
+                    f"policy {self.name}: fragment {rule.name} has several replicas "
+                    f"and split={rule.split!r}, expected 'env'"
+                )
         for cut in self.cuts:
             if {cut.source, cut.target} - set(COMPONENTS):
-                raise PolicyError(f"policy {self.name}: cut {cut.mark!r} lies between "
-                                  f"{cut.source!r} and {cut.target!r}; components are "
-                                  f"{', '.join(COMPONENTS)}")
+                raise PolicyError(
+                    f"policy {self.name}: cut {cut.mark!r} lies between "
+                    f"{cut.source!r} and {cut.target!r}; components are "
+                    f"{', '.join(COMPONENTS)}"
+                )
 
     @property
     def marks(self) -> frozenset[str]:

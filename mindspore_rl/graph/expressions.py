@@ -34,6 +34,7 @@ from mindspore_rl.graph.ir import (
     Loop,
     Op,
 )
+from mindspore_rl.graph.rewrite import Rewriter
 
 CALLS = (*COMPONENT_OF_KIND, *REDUCTIONS, "agent_learn", "boundary", "env_steps", "report")
 EFFECTS_OF = {
@@ -46,8 +47,24 @@ EFFECTS_OF = {
     "update": ((PARAMETERS,), (PARAMETERS,)),
 }
 UNCONDITIONAL = ("env_reset", "env_step", "agent_act", "replay_insert", "replay_sample")
-RESERVED = {"trainer", "learner", "actor", "msrl", "environment", "env_state", "self", "w", "np",
-            "ms", "nn", "parts", "operators", "reduced", *keyword.kwlist, *BUILTINS}
+RESERVED = {
+    "trainer",
+    "learner",
+    "actor",
+    "msrl",
+    "environment",
+    "env_state",
+    "self",
+    "w",
+    "np",
+    "ms",
+    "nn",
+    "parts",
+    "operators",
+    "reduced",
+    *keyword.kwlist,
+    *BUILTINS,
+}
 """Names that generated modules use themselves."""
 GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_chunk", "_first", "_turn", "_rows")
 
@@ -74,8 +91,9 @@ class ExpressionReader:
         self.imports: dict[str, tuple[str, str]] = {}
         self.locals: dict[str, str] = {}
 
-    def inline(self, method: Any, args: tuple[Struct, ...], keywords: dict[str, Struct],
-               top: bool = False) -> Struct:
+    def inline(
+        self, method: Any, args: tuple[Struct, ...], keywords: dict[str, Struct], top: bool = False
+    ) -> Struct:
         """Reads a function in place of its call."""
         raise NotImplementedError
 
@@ -103,9 +121,13 @@ class ExpressionReader:
         if isinstance(node, ast.Dict):
             return self._dict(node)
         if isinstance(node, ast.Subscript):
-            return self._part_of(node)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and self._is_tuple(
-                node.left) and self._is_tuple(node.right):
+            return self.part_of(node)
+        if (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Add)
+            and self.is_tuple(node.left)
+            and self.is_tuple(node.right)
+        ):
             return self.expression(node.left) + self.expression(node.right)
         if isinstance(node, ast.IfExp):
             known, value = self.frame.static(node.test)
@@ -118,11 +140,14 @@ class ExpressionReader:
                 return self._inlined(node)
         return None
 
-    def _is_tuple(self, node: ast.expr) -> bool:
+    def is_tuple(self, node: ast.expr) -> bool:
+        """Whether an expression is a tuple whose parts are known one by one."""
         return isinstance(node, ast.Tuple) or (
-            isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), tuple))
+            isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), tuple)
+        )
 
-    def _part_of(self, node: ast.Subscript) -> Struct | None:
+    def part_of(self, node: ast.Subscript) -> Struct | None:
+        """A part of a tuple, a dictionary or a result just computed; None for anything else."""
         base = None
         if isinstance(node.value, (ast.Name, ast.Subscript, ast.Call)):
             base = self._structure(node.value)
@@ -137,15 +162,20 @@ class ExpressionReader:
             return None
         key = node.slice
         if isinstance(key, ast.Slice):
-            bounds = [None if p is None else self.known(p) for p in (key.lower, key.upper, key.step)]
+            bounds = [
+                None if p is None else self.known(p) for p in (key.lower, key.upper, key.step)
+            ]
             index: Any = slice(*bounds)
         else:
             index = self.known(key)
         try:
             return base[index]
         except (KeyError, IndexError, TypeError):
-            has = f"the keys {', '.join(map(repr, base))}" if isinstance(base, dict) else (
-                f"{len(base)} parts")
+            has = (
+                f"the keys {', '.join(map(repr, base))}"
+                if isinstance(base, dict)
+                else (f"{len(base)} parts")
+            )
             self.frame.fail(node, f"element {index!r} of what has {has}")
 
     def _glue(self, node: ast.expr) -> Var:
@@ -182,8 +212,11 @@ class ExpressionReader:
                 if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
                     value = tuple(map(Static, value.value))
                 if not isinstance(value, tuple):
-                    self.frame.fail(node, "`*` of something that is not a tuple of known length",
-                                    "unpack it first: a, b = value")
+                    self.frame.fail(
+                        node,
+                        "`*` of something that is not a tuple of known length",
+                        "unpack it first: a, b = value",
+                    )
                 yield from value
             else:
                 yield self.expression(node)
@@ -222,13 +255,20 @@ class ExpressionReader:
             keywords[item.arg] = self.expression(item.value)
         method = self._method(node.func)
         if method is None:
-            self.frame.fail(node, f"passing msrl to `{ast.unparse(node.func)}`, which is not a "
-                                  "method or a function that can be found now")
+            self.frame.fail(
+                node,
+                f"passing msrl to `{ast.unparse(node.func)}`, which is not a "
+                "method or a function that can be found now",
+            )
         return self.inline(method, tuple(self._elements(node.args)), keywords)
 
     def _method(self, func: ast.expr) -> Any:
-        if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call) and isinstance(
-                func.value.func, ast.Name) and func.value.func.id == "super":
+        if (
+            isinstance(func, ast.Attribute)
+            and isinstance(func.value, ast.Call)
+            and isinstance(func.value.func, ast.Name)
+            and func.value.func.id == "super"
+        ):
             owner = self.frame.names.get("self")
             defined_in = self.frame.namespace.get("__class__")
             if isinstance(owner, Static) and defined_in is not None:
@@ -242,11 +282,17 @@ class ExpressionReader:
         if name not in CALLS:
             self.frame.fail(node, f"msrl.{name}", f"msrl has {', '.join(sorted(CALLS))}")
         if node.keywords and name not in REDUCTIONS:
-            self.frame.fail(node.keywords[0].value, f"a keyword argument of msrl.{name}",
-                            "its arguments are positional")
+            self.frame.fail(
+                node.keywords[0].value,
+                f"a keyword argument of msrl.{name}",
+                "its arguments are positional",
+            )
         if self.conditions and name in UNCONDITIONAL:
-            self.frame.fail(node, f"msrl.{name} under a condition that is known only at run time",
-                            "call it always and choose between results with ops.where")
+            self.frame.fail(
+                node,
+                f"msrl.{name} under a condition that is known only at run time",
+                "call it always and choose between results with ops.where",
+            )
         if name == "boundary":
             return self._boundary(node)
         if name == "agent_learn":
@@ -311,17 +357,32 @@ class ExpressionReader:
     def _noise(self, name: str, owner: str, node: ast.AST) -> str:
         """Random numbers of all turns are drawn in one operation at the top of the iteration."""
         loops = self._table_loops()
-        table = self.fresh(f"noise_{name.split('_')[-1]}")
-        self._at_top(Op(
-            self.name_op("noise"), "noise", (table,), (), (), self.frame.where(node), attrs=(
-                ("purpose", self.name_op(f"{name}_noise")), ("owner", owner),
-                ("rows", _product(loops)))))
+        table = self.fresh(f"noise_{name.rsplit('_', maxsplit=1)[-1]}")
+        self._at_top(
+            Op(
+                self.name_op("noise"),
+                "noise",
+                (table,),
+                (),
+                (),
+                self.frame.where(node),
+                attrs=(
+                    ("purpose", self.name_op(f"{name}_noise")),
+                    ("owner", owner),
+                    ("rows", _product(loops)),
+                ),
+            )
+        )
         return self._row_of(table, loops)
 
     def _row_of(self, table: str, loops: list[Loop]) -> str:
         row = self.fresh(f"{table}_row")
-        self.emit("index", (row,), (table, _flat_index(loops)), reads=(
-            table, *(loop.index for loop in loops)))
+        self.emit(
+            "index",
+            (row,),
+            (table, _flat_index(loops)),
+            reads=(table, *(loop.index for loop in loops)),
+        )
         return row
 
     def _at_top(self, op: Op) -> None:
@@ -339,23 +400,41 @@ class ExpressionReader:
         if not isinstance(values, tuple) or not all(isinstance(v, Var) for v in values):
             self.frame.fail(node, "minibatches of something that is not a tuple of arrays")
         if self.conditions or not self.loops or self.loops[0].kind != "iterations":
-            self.frame.fail(node, "msrl.minibatches outside msrl.iterations() or under a condition "
-                                  "that is known only at run time")
+            self.frame.fail(
+                node,
+                "msrl.minibatches outside msrl.iterations() or under a condition "
+                "that is known only at run time",
+            )
         count, num_steps = loop.count, self.trainer.config.num_steps
         assert count is not None
         if num_steps % count:
             raise ProgramError(
                 f"{self.frame.where(node)}\n  {count} minibatches of {num_steps} steps: the number "
-                f"of minibatches must divide num_steps (for example {_divisor(num_steps, count)})")
+                f"of minibatches must divide num_steps (for example {_divisor(num_steps, count)})"
+            )
         table = self.fresh("permutation")
         rounds = self._table_loops(exclude=loop)
-        self._at_top(Op(self.name_op("permutations"), "permutations", (table,), (), (),
-                        self.frame.where(node), attrs=(("rounds", _product(rounds)),)))
+        self._at_top(
+            Op(
+                self.name_op("permutations"),
+                "permutations",
+                (table,),
+                (),
+                (),
+                self.frame.where(node),
+                attrs=(("rounds", _product(rounds)),),
+            )
+        )
         row = self._row_of(table, rounds)
         targets = tuple(self._temporary(f"minibatch_{value.name}") for value in values)
         names = tuple(value.name for value in values)
-        self.emit("minibatch", targets, (row, loop.index, *names), reads=(
-            row, loop.index, *names), attrs=(("count", count),))
+        self.emit(
+            "minibatch",
+            targets,
+            (row, loop.index, *names),
+            reads=(row, loop.index, *names),
+            attrs=(("count", count),),
+        )
         return tuple(Var(target) for target in targets)
 
     def _boundary(self, node: ast.Call) -> Struct:
@@ -374,10 +453,17 @@ class ExpressionReader:
                 return {key: pass_through(p) for key, p in part.items()}
             if isinstance(part, Static):
                 return part
-            target = self._temporary("".join(c if c.isalnum() else "_" for c in mark)
-                                     + f"_{part.name}")
-            self.emit("boundary", (target,), (part.name,), reads=(part.name,), mark=mark,
-                      attrs=(("site", site),))
+            target = self._temporary(
+                "".join(c if c.isalnum() else "_" for c in mark) + f"_{part.name}"
+            )
+            self.emit(
+                "boundary",
+                (target,),
+                (part.name,),
+                reads=(part.name,),
+                mark=mark,
+                attrs=(("site", site),),
+            )
             return Var(target)
 
         return pass_through(value)
@@ -390,14 +476,23 @@ class ExpressionReader:
         for arg in node.args[:minimum]:
             path = self._object_path(arg)
             if path is None:
-                self.frame.fail(arg, f"msrl.{name} of something that is not `self.name`",
-                                "pass a method or a network of the learner by its name")
+                self.frame.fail(
+                    arg,
+                    f"msrl.{name} of something that is not `self.name`",
+                    "pass a method or a network of the learner by its name",
+                )
             methods.append(path)
         texts, reads = self._texts(list(self._elements(node.args[minimum:])), node)
         effects, writes = EFFECTS_OF[name]
         targets = (self._temporary("grads"), self._temporary("means")) if name == "gradient" else ()
-        self.emit(name, targets, tuple(texts), reads=(*reads, *effects), writes=writes,
-                  attrs=(("objects", tuple(methods)),))
+        self.emit(
+            name,
+            targets,
+            tuple(texts),
+            reads=(*reads, *effects),
+            writes=writes,
+            attrs=(("objects", tuple(methods)),),
+        )
         return tuple(Var(target) for target in targets) if targets else Static(None)
 
     def _report(self, node: ast.Call) -> Struct:
@@ -438,15 +533,21 @@ class ExpressionReader:
                 texts.append(f"({', '.join(parts)},)" if parts else "()")
                 reads.extend(part_reads)
             else:
-                what = "a dictionary" if isinstance(value, dict) else (
-                    f"a {type(value.value).__name__} in a variable")
-                self.frame.fail(node, f"{what} as an operand",
-                                "operands are arrays, numbers and tuples of them; call functions "
-                                "and methods by their own names")
+                what = (
+                    "a dictionary"
+                    if isinstance(value, dict)
+                    else (f"a {type(value.value).__name__} in a variable")
+                )
+                self.frame.fail(
+                    node,
+                    f"{what} as an operand",
+                    "operands are arrays, numbers and tuples of them; call functions "
+                    "and methods by their own names",
+                )
         return texts, reads
 
     def _substitute(self, node: ast.expr, reads: list[str]) -> ast.expr:
-        return _Rewriter(self, reads).visit(copy.deepcopy(node))
+        return Rewriter(self, reads).visit(copy.deepcopy(node))
 
     def operand(self, struct: Struct, node: ast.AST, reads: list[str]) -> ast.expr:
         """A value as an expression, adding to `reads` what it uses."""
@@ -508,8 +609,11 @@ class ExpressionReader:
         """The value of an expression that must be known now."""
         known, value = self.frame.static(node)
         if not known:
-            self.frame.fail(node, "a value that is only known at run time, where configuration or "
-                                  "a constant is expected,")
+            self.frame.fail(
+                node,
+                "a value that is only known at run time, where configuration or "
+                "a constant is expected,",
+            )
         return value
 
     # ---- emitting --------------------------------------------------------------------------
@@ -547,8 +651,9 @@ class ExpressionReader:
     def emit(self, kind: str, targets: tuple, args: tuple, **rest: Any) -> None:
         """Appends an operation to the body being read."""
         rest["reads"] = tuple(dict.fromkeys(rest.get("reads", ())))
-        self.scope.items.append(Op(self.name_op(kind), kind, targets, args,
-                                   where=self.frame.where(self.node), **rest))
+        self.scope.items.append(
+            Op(self.name_op(kind), kind, targets, args, where=self.frame.where(self.node), **rest)
+        )
 
     def name_op(self, kind: str) -> str:
         """The next name of a kind of operation, `gradient#2`."""
@@ -572,81 +677,6 @@ class ExpressionReader:
         return name
 
 
-class _Rewriter(ast.NodeTransformer):
-    """Rewrites an expression over graph variables, collecting what it reads."""
-
-    def __init__(self, reader: ExpressionReader, reads: list[str]) -> None:
-        self.reader, self.reads = reader, reads
-
-    def visit(self, node: ast.AST) -> Any:
-        if isinstance(node, ast.expr) and not isinstance(node, (ast.Constant, ast.Starred)):
-            known, value = self.reader.frame.static(node)
-            if known and is_literal(value):
-                return ast.parse(literal(value), mode="eval").body
-        return super().visit(node)
-
-    def visit_Name(self, name: ast.Name) -> ast.expr:  # noqa: N802
-        struct = self.reader.frame.names.get(name.id)
-        if struct is None:
-            return self.reader.global_name(name)
-        if isinstance(struct, Static) and (path := self.reader.object_path(name, self.reads)):
-            return path
-        if isinstance(struct, Gone):
-            self.reader.expression(name)
-        return self.reader.operand(struct, name, self.reads)
-
-    def visit_Attribute(self, attribute: ast.Attribute) -> ast.expr:  # noqa: N802
-        return self.reader.object_path(attribute, self.reads) or self.generic_visit(attribute)
-
-    def visit_Subscript(self, part: ast.Subscript) -> ast.expr:  # noqa: N802
-        struct = self.reader._part_of(part)
-        if struct is not None:
-            return self.reader.operand(struct, part, self.reads)
-        return self.generic_visit(part)
-
-    def visit_Call(self, call: ast.Call) -> ast.expr:  # noqa: N802
-        if self.reader.msrl_call(call) is not None or self.reader.gets_msrl(call):
-            return self.reader.operand(self.reader.expression(call), call, self.reads)
-        args: list[ast.expr] = []
-        for arg in call.args:
-            if isinstance(arg, ast.Starred) and self.reader._is_tuple(arg.value):
-                values = self.reader.expression(arg.value)
-                args += [self.reader.operand(value, arg, self.reads) for value in values]
-            else:
-                args.append(self.visit(arg))
-        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in call.keywords]
-        return ast.Call(self.visit(call.func), args, keywords)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
-        stops = isinstance(node.op, ast.Or)
-        values = []
-        for part in node.values:
-            value = self.visit(part)
-            if not isinstance(value, ast.Constant):
-                values.append(value)
-            elif bool(value.value) == stops:
-                if not values:
-                    return ast.Constant(stops)
-                values.append(value)
-        if len(values) > 1:
-            return ast.BoolOp(node.op, values)
-        return values[0] if values else ast.Constant(not stops)
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:  # noqa: N802
-        test = self.visit(node.test)
-        if isinstance(test, ast.Constant):
-            return self.visit(node.body if test.value else node.orelse)
-        return ast.IfExp(test, self.visit(node.body), self.visit(node.orelse))
-
-    def _refuse(self, node: ast.expr) -> Any:
-        names = {ast.Lambda: "a lambda", ast.NamedExpr: "`:=`", ast.Yield: "`yield`",
-                 ast.Await: "`await`", ast.YieldFrom: "`yield`"}
-        self.reader.frame.fail(node, names.get(type(node), "a comprehension"))
-
-    visit_Lambda = visit_ListComp = visit_SetComp = visit_GeneratorExp = _refuse  # noqa: N815
-    visit_DictComp = visit_NamedExpr = visit_Yield = visit_Await = visit_YieldFrom = _refuse  # noqa: N815
-
-
 def _product(loops: list[Loop]) -> int:
     rows = 1
     for loop in loops:
@@ -661,8 +691,11 @@ def _flat_index(loops: list[Loop]) -> str:
         return "0"
     text = loops[0].index
     for loop in loops[1:]:
-        text = f"({text}) * {loop.count} + {loop.index}" if "+" in text else (
-            f"{text} * {loop.count} + {loop.index}")
+        text = (
+            f"({text}) * {loop.count} + {loop.index}"
+            if "+" in text
+            else (f"{text} * {loop.count} + {loop.index}")
+        )
     return text
 
 

@@ -110,9 +110,11 @@ class Frame:
         where = self.where(node)
         before = where.text.encode()[: getattr(node, "col_offset", 0)].decode(errors="ignore")
         indent = len(where.text) - len(where.text.lstrip())
-        raise ProgramError(f"{where.file}:{where.line}: {construct} is not supported here\n"
-                           f"    {where.text.strip()}\n    {' ' * max(len(before) - indent, 0)}^\n"
-                           f"  {hint}")
+        raise ProgramError(
+            f"{where.file}:{where.line}: {construct} is not supported here\n"
+            f"    {where.text.strip()}\n    {' ' * max(len(before) - indent, 0)}^\n"
+            f"  {hint}"
+        )
 
     def static(self, node: ast.expr) -> tuple[bool, Any]:
         """Whether an expression is known now, and its value."""
@@ -183,8 +185,14 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
         raise ProgramError(f"the source of {name} cannot be read: {error}") from error
     source = "".join(lines)
     closure = inspect.getclosurevars(function)
-    frame = Frame(function, inspect.getsourcefile(function) or "?", first_line, lines,
-                  {**function.__globals__, **closure.nonlocals}, function.__module__)
+    frame = Frame(
+        function,
+        inspect.getsourcefile(function) or "?",
+        first_line,
+        lines,
+        {**function.__globals__, **closure.nonlocals},
+        function.__module__,
+    )
     try:
         # A method's lines are indented; under `if` they parse with their own columns.
         nested = source[:1].isspace()
@@ -223,8 +231,12 @@ def is_array(value: Any) -> bool:
 
 def assigned(nodes: list[ast.stmt]) -> set[str]:
     """Names that statements assign."""
-    return {node.id for statement in nodes for node in ast.walk(statement)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {
+        node.id
+        for statement in nodes
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
 
 
 def exposed(nodes: list[ast.stmt]) -> set[str]:
@@ -237,8 +249,11 @@ def exposed(nodes: list[ast.stmt]) -> set[str]:
 def _expose(nodes: list[ast.stmt], known: set[str], found: set[str]) -> set[str]:
     def read(node: ast.AST | None) -> None:
         if node is not None:
-            found.update(n.id for n in ast.walk(node) if isinstance(n, ast.Name)
-                         and isinstance(n.ctx, ast.Load) and n.id not in known)
+            found.update(
+                n.id
+                for n in ast.walk(node)
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id not in known
+            )
 
     for node in nodes:
         if isinstance(node, ast.If):

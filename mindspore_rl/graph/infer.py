@@ -48,8 +48,10 @@ def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Progra
         try:
             smaller = replace(config, num_envs=num_envs)
         except (ValueError, TypeError) as error:
-            raise ProgramError(f"{algorithm} is analysed with num_envs={num_envs}, which its "
-                               f"Config refuses: {error}") from error
+            raise ProgramError(
+                f"{algorithm} is analysed with num_envs={num_envs}, which its "
+                f"Config refuses: {error}"
+            ) from error
         trainer = _trainer(trainer_class, smaller, spec)
         probe = _Probe(trainer, build(trainer, algorithm), num_envs)
         probe.run()
@@ -58,24 +60,35 @@ def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Progra
     values: dict[str, Value] = {}
     for name, sample in large.seen.items():
         if name not in small.seen:
-            raise ProgramError(f"{algorithm}: `{name}` exists with {PROBE_ENVS[1]} environments "
-                               f"and not with {PROBE_ENVS[0]}: the program may not depend on "
-                               "num_envs")
+            raise ProgramError(
+                f"{algorithm}: `{name}` exists with {PROBE_ENVS[1]} environments "
+                f"and not with {PROBE_ENVS[0]}: the program may not depend on "
+                "num_envs"
+            )
         try:
             values[name] = _compare(small.seen[name], sample)
         except ProgramError as error:
-            raise ProgramError(f"{large.made_at.get(name, algorithm)}\n  `{name}`: {error}") from None
+            raise ProgramError(
+                f"{large.made_at.get(name, algorithm)}\n  `{name}`: {error}"
+            ) from None
     dependent, unsplittable = {}, []
     for op, inputs in large.trials:
         evidence = large.row_dependence(op, inputs, values)
         if evidence:
             dependent[op.name] = evidence
-        if op.kind == "glue" and not any(v in values and values[v].split for v in inputs) and any(
-                values[target].split for target in op.targets):
+        if (
+            op.kind == "glue"
+            and not any(v in values and values[v].split for v in inputs)
+            and any(values[target].split for target in op.targets)
+        ):
             unsplittable.append(op.name)
     scaled = {name: _scaled(value, config.num_envs) for name, value in values.items()}
-    return replace(program, values=scaled, row_dependent=dependent,
-                   unsplittable=tuple(dict.fromkeys(unsplittable)))
+    return replace(
+        program,
+        values=scaled,
+        row_dependent=dependent,
+        unsplittable=tuple(dict.fromkeys(unsplittable)),
+    )
 
 
 def _trainer(trainer_class: type, config: Any, spec: Any) -> Any:
@@ -85,12 +98,15 @@ def _trainer(trainer_class: type, config: Any, spec: Any) -> Any:
         raise
     except Exception as error:
         where = innermost(error, sys.modules[trainer_class.__module__].__file__ or "")
-        raise ProgramError(f"{where}{trainer_class.__name__}(config, spec) failed: "
-                           f"{type(error).__name__}: {error}") from error
+        raise ProgramError(
+            f"{where}{trainer_class.__name__}(config, spec) failed: {type(error).__name__}: {error}"
+        ) from error
     for name, kind in (("actor", "Actor"), ("learner", "Learner")):
         if not hasattr(trainer, name):
-            raise ProgramError(f"{trainer_class.__name__}.__init__ sets no self.{name}; expected "
-                               f"an instance of a subclass of mindspore_rl.api.{kind}")
+            raise ProgramError(
+                f"{trainer_class.__name__}.__init__ sets no self.{name}; expected "
+                f"an instance of a subclass of mindspore_rl.api.{kind}"
+            )
     return trainer
 
 
@@ -106,7 +122,9 @@ class _Probe:
     def __init__(self, trainer: Any, program: Program, num_envs: int) -> None:
         self.trainer, self.program, self.num_envs = trainer, program, num_envs
         spec, seed = trainer.spec, trainer.config.seed
-        self.environment = LocalEnvironment(trainer.config.env, spec.in_graph, range(num_envs), seed)
+        self.environment = LocalEnvironment(
+            trainer.config.env, spec.in_graph, range(num_envs), seed
+        )
         self.seen: dict[str, Any] = {}
         self.trials: list[tuple[Op, dict[str, Any]]] = []
         self.made_at: dict[str, Where] = {}
@@ -114,8 +132,9 @@ class _Probe:
         self.users_file = inspect.getsourcefile(type(trainer)) or ""
         self.parameters = self._parameters()
         self.names = {"trainer": trainer, "actor": trainer.actor, "learner": trainer.learner}
-        self.names |= {alias: getattr(sys.modules[module], name)
-                       for alias, module, name in program.imports}
+        self.names |= {
+            alias: getattr(sys.modules[module], name) for alias, module, name in program.imports
+        }
         self.generator = np.random.default_rng(0)
 
     def run(self) -> None:
@@ -159,7 +178,8 @@ class _Probe:
             if not _is_value(value):
                 raise ProgramError(
                     f"{op.where}\n  {op.name} gives {_describe(value)}, expected an array, a number "
-                    "or a tuple of them")
+                    "or a tuple of them"
+                )
             before = self.seen.get(name)
             if before is not None and _describe(before) != _describe(value):
                 raise ProgramError(
@@ -181,10 +201,13 @@ class _Probe:
         now = self._parameters()
         same = len(now) == len(self.parameters) and all(
             np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-            for a, b in zip(now, self.parameters, strict=True))
+            for a, b in zip(now, self.parameters, strict=True)
+        )
         if not same and op.kind != "update":
-            raise ProgramError(f"{op.where}\n  {op.name} changes parameters or learner state, "
-                               "which only msrl.update(self.method, ...) may do")
+            raise ProgramError(
+                f"{op.where}\n  {op.name} changes parameters or learner state, "
+                "which only msrl.update(self.method, ...) may do"
+            )
         self.parameters = now
 
     def evaluate(self, op: Op, inputs: dict[str, Any]) -> tuple:
@@ -197,13 +220,17 @@ class _Probe:
             return (args[0],)
         if op.kind in REDUCTIONS:
             keep = op.attr("keep")
-            return tuple(reduce_samples(op.kind, value, keep, reduced_count(value.shape, keep))
-                         for value in args)
+            return tuple(
+                reduce_samples(op.kind, value, keep, reduced_count(value.shape, keep))
+                for value in args
+            )
         if op.kind == "report":
             for key, value in zip(op.attr("keys"), args, strict=True):
                 if np.size(to_array(value)) != 1:
-                    raise ProgramError(f"{op.where}\n  metric {key!r} is {_describe(value)}, "
-                                       "expected a scalar: take msrl.mean() of it")
+                    raise ProgramError(
+                        f"{op.where}\n  metric {key!r} is {_describe(value)}, "
+                        "expected a scalar: take msrl.mean() of it"
+                    )
             return ()
         assert op.kind == "glue", op.kind
         return _split(args[0], op)
@@ -216,13 +243,26 @@ class _Probe:
         owner = self.environment if op.attr("owner") == "env" else self.trainer.actor
         if not owner.noise_size:
             return (None,)
-        return (Tensor(random.uniform(
-            0, random.stream(op.attr("purpose")), np.arange(op.attr("rows")),
-            np.arange(self.num_envs), owner.noise_size)),)
+        return (
+            Tensor(
+                random.uniform(
+                    0,
+                    random.stream(op.attr("purpose")),
+                    np.arange(op.attr("rows")),
+                    np.arange(self.num_envs),
+                    owner.noise_size,
+                )
+            ),
+        )
 
     def _permutations(self, op: Op, *_: Any) -> tuple:
-        order = random.permutations(0, 0, np.arange(op.attr("rounds")), np.arange(self.num_envs),
-                                    self.trainer.config.num_steps)
+        order = random.permutations(
+            0,
+            0,
+            np.arange(op.attr("rounds")),
+            np.arange(self.num_envs),
+            self.trainer.config.num_steps,
+        )
         flat = order * self.num_envs + np.arange(self.num_envs)
         return (Tensor(flat.astype(np.int32)),)
 
@@ -235,7 +275,8 @@ class _Probe:
             if tuple(value.shape[:2]) != expected:
                 raise ProgramError(
                     f"{op.where}\n  minibatches of {_describe(value)} with {self.num_envs} "
-                    f"environments; expected [num_steps, num_envs, ...] = {list(expected)} and more")
+                    f"environments; expected [num_steps, num_envs, ...] = {list(expected)} and more"
+                )
         rows = minibatch_rows(row, number, op.attr("count"))
         return tuple(take_rows(value, rows) for value in values)
 
@@ -255,11 +296,14 @@ class _Probe:
                 raise ProgramError(
                     f"{op.where}\n  inserts {_describe(value)} with {self.num_envs} environments; "
                     "expected one row for each environment (unpack tuples; repeat a whole value "
-                    "with ops.ones_like(reward) * value)")
+                    "with ops.ones_like(reward) * value)"
+                )
         described = [_describe(value) for value in values]
         if self.row and described != [_describe(value) for value in self.row]:
-            raise ProgramError(f"{op.where}\n  inserts {', '.join(described)}; elsewhere "
-                               f"{', '.join(map(_describe, self.row))}")
+            raise ProgramError(
+                f"{op.where}\n  inserts {', '.join(described)}; elsewhere "
+                f"{', '.join(map(_describe, self.row))}"
+            )
         self.row = values
         return ()
 
@@ -294,8 +338,12 @@ class _Probe:
         if not any(name in values and values[name].split for name in inputs):
             return ""
         if op.kind == "gradient":
-            op = replace(op, kind="glue", args=(f"{op.attr('objects')[0]}({', '.join(op.args)})",),
-                         targets=("loss",))
+            op = replace(
+                op,
+                kind="glue",
+                args=(f"{op.attr('objects')[0]}({', '.join(op.args)})",),
+                targets=("loss",),
+            )
         whole = inputs
         for attempt, scale in enumerate((0.1, 2.0, 0.0)):
             share = {name: _select(value, values[name]) for name, value in whole.items()}
@@ -303,14 +351,14 @@ class _Probe:
             if evidence:
                 return evidence
             # Again with other data: in a rollout's first steps much is zero or False.
-            whole = {name: self._shaken(value, values[name], scale)
-                     for name, value in inputs.items()}
+            whole = {
+                name: self._shaken(value, values[name], scale) for name, value in inputs.items()
+            }
         return ""
 
     def _shaken(self, value: Any, meta: Value, scale: float) -> Any:
         if meta.parts:
-            return tuple(self._shaken(v, m, scale)
-                         for v, m in zip(value, meta.parts, strict=True))
+            return tuple(self._shaken(v, m, scale) for v, m in zip(value, meta.parts, strict=True))
         if meta.axis is None:
             return value
         array = to_array(value)
@@ -328,20 +376,25 @@ class _Probe:
             if lenient:  # other data may lie outside an operation's domain
                 return ""
             raise
-        if not all(_close(a, b) for a, b in zip(full, leaves(self.evaluate(op, whole)),
-                                                strict=True)):
+        if not all(
+            _close(a, b) for a, b in zip(full, leaves(self.evaluate(op, whole)), strict=True)
+        ):
             return "it gives another result each time (random numbers come as the noise of `act`)"
         try:
             part = leaves(self.evaluate(op, share))
         except Exception as error:  # noqa: BLE001  (told as what it means)
             text = next(iter(str(error).strip().splitlines()), "")
-            return (f"it fails on {SHARE.stop} of {self.num_envs} environments alone: "
-                    f"{type(error).__name__}: {text}")
+            return (
+                f"it fails on {SHARE.stop} of {self.num_envs} environments alone: "
+                f"{type(error).__name__}: {text}"
+            )
         for index, (a, b) in enumerate(zip(full, part, strict=True)):
             name = op.targets[index] if index < len(op.targets) else op.targets[-1]
             if isinstance(a, int) and a != b:
-                return (f"{name} is part of the shape of one replica's share: write `x.shape` in "
-                        "the expression that needs it")
+                return (
+                    f"{name} is part of the shape of one replica's share: write `x.shape` in "
+                    "the expression that needs it"
+                )
             evidence = self._row_evidence(name, to_array(a), to_array(b))
             if evidence:
                 return evidence
@@ -355,14 +408,15 @@ class _Probe:
             return ""
         chosen = _columns(full, axis[0], self.num_envs)
         if chosen.shape != some.shape or not _close(chosen, some):
-            return (f"{name} {list(full.shape)}: rows of {SHARE.stop} environments computed alone "
-                    f"differ from the same rows computed among {self.num_envs}")
+            return (
+                f"{name} {list(full.shape)}: rows of {SHARE.stop} environments computed alone "
+                f"differ from the same rows computed among {self.num_envs}"
+            )
         return ""
 
 
 def _close(left: Any, right: Any) -> bool:
-    return bool(np.allclose(to_array(left), to_array(right), rtol=1e-3, atol=1e-5,
-                            equal_nan=True))
+    return bool(np.allclose(to_array(left), to_array(right), rtol=1e-3, atol=1e-5, equal_nan=True))
 
 
 def _is_value(value: Any) -> bool:
@@ -405,7 +459,8 @@ def _compare(small: Any, large: Any) -> Value:
     if len(axes) > 1 or rest or per_env * PROBE_ENVS[0] != other.shape[axis]:
         raise ProgramError(
             f"a value is {list(other.shape)} with {PROBE_ENVS[0]} environments and "
-            f"{list(array.shape)} with {PROBE_ENVS[1]}: expected one axis in proportion to them")
+            f"{list(array.shape)} with {PROBE_ENVS[1]}: expected one axis in proportion to them"
+        )
     return Value(array.shape, array.dtype.name, axis, per_env)
 
 

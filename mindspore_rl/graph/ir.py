@@ -184,8 +184,9 @@ def walk(items: tuple[Item, ...], loops: tuple[Loop, ...] = ()) -> Iterator[tupl
             yield from walk(item.orelse, loops)
 
 
-def paths(items: tuple[Item, ...], around: tuple[Loop | Branch, ...] = ()
-          ) -> Iterator[tuple[Item, tuple[Loop | Branch, ...]]]:
+def paths(
+    items: tuple[Item, ...], around: tuple[Loop | Branch, ...] = ()
+) -> Iterator[tuple[Item, tuple[Loop | Branch, ...]]]:
     """Every item in program order with the loops and branches around it, outermost first."""
     for item in items:
         yield item, around

@@ -96,8 +96,9 @@ def shares(num_envs: int, replicas: int) -> tuple[range, ...]:
     return tuple(range(a, b) for a, b in zip(bounds, bounds[1:], strict=False))
 
 
-def partition(program: Program, policy: DistributionPolicy, workers: int, num_envs: int
-              ) -> Partition:
+def partition(
+    program: Program, policy: DistributionPolicy, workers: int, num_envs: int
+) -> Partition:
     """Cuts a program by a policy.
 
     Raises:
@@ -108,7 +109,8 @@ def partition(program: Program, policy: DistributionPolicy, workers: int, num_en
     demand = _Demand(program, policy, placed)
     demand.run()
     result = Partition(
-        program, policy,
+        program,
+        policy,
         tuple(replace(f, ops=frozenset(demand.ops[f.name])) for f in placed),
         demand.messages(),
     )
@@ -141,20 +143,23 @@ def _fragments(policy: DistributionPolicy, workers: int, num_envs: int) -> tuple
                 f"{rules[0].name} for {num_envs} environments: ask for at most {num_envs} workers "
                 f"or for num_envs={replicas}"
             )
-        result.append(Fragment(
-            "+".join(rule.name for rule in rules),
-            tuple(part for rule in rules for part in rule.components),
-            shares(num_envs, replicas),
-            compiled=tuple(part for rule in rules for part in rule.compiled),
-        ))
+        result.append(
+            Fragment(
+                "+".join(rule.name for rule in rules),
+                tuple(part for rule in rules for part in rule.components),
+                shares(num_envs, replicas),
+                compiled=tuple(part for rule in rules for part in rule.compiled),
+            )
+        )
     return tuple(result)
 
 
 class _Demand:
     """Follows what each fragment needs back to where it is defined."""
 
-    def __init__(self, program: Program, policy: DistributionPolicy,
-                 fragments: tuple[Fragment, ...]) -> None:
+    def __init__(
+        self, program: Program, policy: DistributionPolicy, fragments: tuple[Fragment, ...]
+    ) -> None:
         self.program, self.policy, self.fragments = program, policy, fragments
         self.uses = definitions(program.body)
         self.op = {op.name: op for op, _ in walk(program.body)}
@@ -217,8 +222,9 @@ class _Demand:
                 return
         self._place(fragment, definer)
 
-    def _cross(self, source: str, target: str, op: Op, variable: str, reader: str,
-               mark: str) -> None:
+    def _cross(
+        self, source: str, target: str, op: Op, variable: str, reader: str, mark: str
+    ) -> None:
         site = str(op.attr("site")) if op.kind == "boundary" else f"{mark}:{op.name}"
         found = self.crossing.setdefault((site, source, target), {"mark": [mark]})
         for key, value in (("variables", variable), ("site", op.name), ("uses", reader)):
@@ -227,8 +233,11 @@ class _Demand:
 
     def _refuse(self, owner: str, fragment: str, reader: str, variable: str, op: Op) -> None:
         use = self.op[reader]
-        cuts = [c for c in self.policy.cuts
-                if self.home[c.source] == owner and self.home[c.target] == fragment]
+        cuts = [
+            c
+            for c in self.policy.cuts
+            if self.home[c.source] == owner and self.home[c.target] == fragment
+        ]
         marks = " or ".join(f'"{c.mark}"' for c in cuts) or "(this policy permits none here)"
         name = "the updated parameters" if variable == PARAMETERS else f"`{variable}`"
         raise PolicyError(
@@ -247,8 +256,10 @@ class _Demand:
             changed = False
             for name, op in self.op.items():
                 found = self.origins[name] | (
-                    frozenset({self.home[op.component]}) if op.component != "glue"
-                    else self._origins_of(op))
+                    frozenset({self.home[op.component]})
+                    if op.component != "glue"
+                    else self._origins_of(op)
+                )
                 changed |= found != self.origins[name]
                 self.origins[name] = found
 
@@ -267,28 +278,42 @@ class _Demand:
         drafts = []
         for (site, source, target), found in self.crossing.items():
             ops = tuple(sorted(found["site"], key=order.index))
-            variables = tuple(v for name in ops for v in self.op[name].defines
-                              if v in found["variables"])
-            drafts.append(Message(
-                f"{site} {source}->{target}", found["mark"][0], source, target, variables, ops,
-                tuple(sorted(found["uses"], key=order.index))))
+            variables = tuple(
+                v for name in ops for v in self.op[name].defines if v in found["variables"]
+            )
+            drafts.append(
+                Message(
+                    f"{site} {source}->{target}",
+                    found["mark"][0],
+                    source,
+                    target,
+                    variables,
+                    ops,
+                    tuple(sorted(found["uses"], key=order.index)),
+                )
+            )
         drafts.sort(key=lambda m: order.index(m.site[-1]))
         placed: dict[tuple, Message] = {}
         for message in (self._positioned(draft, drafts) for draft in drafts):
             parameters = message.variables == (PARAMETERS,)
-            placed.setdefault((message.source, message.target, message.after) if parameters
-                              else (message.name,), message)
+            placed.setdefault(
+                (message.source, message.target, message.after) if parameters else (message.name,),
+                message,
+            )
         return tuple(placed.values())
 
     def _positioned(self, message: Message, all_messages: list[Message]) -> Message:
         defined_in = self.loops[message.site[-1]]
         common = max((_common(defined_in, self.loops[use]) for use in message.uses), key=len)
         stacked: list[Loop] = []
-        while common and common[-1].kind != "iterations" and not self._reaches(
-                message.target, message.source, common[-1], all_messages):
+        while (
+            common
+            and common[-1].kind != "iterations"
+            and not self._reaches(message.target, message.source, common[-1], all_messages)
+        ):
             stacked.insert(0, common[-1])
             common = common[:-1]
-        deeper = defined_in[len(common):]
+        deeper = defined_in[len(common) :]
         after = deeper[0].name if deeper else self._end_of_site(message.site[-1])
         if PARAMETERS in message.variables:  # whole at any time: sent whatever was decided
             path = (*self.paths[message.site[-1]], self.op[message.site[-1]])
@@ -300,14 +325,20 @@ class _Demand:
         op = self.op[name]
         if op.kind != "boundary":
             return name
-        return [o.name for o in self.op.values()
-                if o.kind == "boundary" and o.attr("site") == op.attr("site")][-1]
+        return [
+            o.name
+            for o in self.op.values()
+            if o.kind == "boundary" and o.attr("site") == op.attr("site")
+        ][-1]
 
     def _reaches(self, start: str, goal: str, loop: Loop, messages: list[Message]) -> bool:
         """Whether `start` sends to `goal`, perhaps through others, inside one turn of a loop."""
         inside = {name for name, loops in self.loops.items() if loop in loops}
-        edges = {(m.source, m.target) for m in messages
-                 if m.site[-1] in inside and any(use in inside for use in m.uses)}
+        edges = {
+            (m.source, m.target)
+            for m in messages
+            if m.site[-1] in inside and any(use in inside for use in m.uses)
+        }
         reached, frontier = {start}, [start]
         while frontier:
             here = frontier.pop()
@@ -355,8 +386,10 @@ def reduce_partials(result: Partition) -> Partition:
     for branch in branches:
         for name in branch.reads:
             if name in values and values[name].split:
-                raise PolicyError(f"`{name}` differs between environments, and `if` needs one "
-                                  f"value for all: use ops.where\n  {branch.where}")
+                raise PolicyError(
+                    f"`{name}` differs between environments, and `if` needs one "
+                    f"value for all: use ops.where\n  {branch.where}"
+                )
     partials = _Partials(program)
     reduced = set()
     for fragment in result.fragments:
@@ -380,15 +413,24 @@ def _only_sent(result: Partition, reduced: set, partials: "_Partials") -> set[tu
     """
     used = set()
     for fragment in result.fragments:
-        readers = set(fragment.ops) | {item.name for op in fragment.ops
-                                       for item in partials.around[op]}
-        used |= {(fragment.name, definer) for reader in readers
-                 for definers in partials.uses.get(reader, {}).values() for definer in definers}
+        readers = set(fragment.ops) | {
+            item.name for op in fragment.ops for item in partials.around[op]
+        }
+        used |= {
+            (fragment.name, definer)
+            for reader in readers
+            for definers in partials.uses.get(reader, {}).values()
+            for definer in definers
+        }
     site = {op.name: op.attr("site") for op in partials.op.values() if op.kind == "boundary"}
-    kept = {(fragment, site[op]) for fragment, op in reduced
-            if op in site and (fragment, op) in used}
-    return {(fragment, op) for fragment, op in reduced
-            if op in site and (fragment, site[op]) not in kept}
+    kept = {
+        (fragment, site[op]) for fragment, op in reduced if op in site and (fragment, op) in used
+    }
+    return {
+        (fragment, op)
+        for fragment, op in reduced
+        if op in site and (fragment, site[op]) not in kept
+    }
 
 
 class _Partials:
@@ -401,16 +443,22 @@ class _Partials:
 
     def read_by(self, item: Op | Branch) -> list[str]:
         """Which of the variables that an item reads are shares."""
-        return [v for v in item.reads if any(self._is_share(d, frozenset())
-                                             for d in self.uses[item.name][v])]
+        return [
+            v
+            for v in item.reads
+            if any(self._is_share(d, frozenset()) for d in self.uses[item.name][v])
+        ]
 
     def _is_share(self, definer: str, seen: frozenset[str]) -> bool:
         op = self.op.get(definer)
         if op is None or definer in seen:
             return False
         if op.kind == "copy":
-            return any(self._is_share(d, seen | {definer})
-                       for found in self.uses[definer].values() for d in found)
+            return any(
+                self._is_share(d, seen | {definer})
+                for found in self.uses[definer].values()
+                for d in found
+            )
         return op.kind == "gradient"
 
 
@@ -425,7 +473,8 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
             return True
         raise PolicyError(
             f"policy {policy.name} splits the batch over {several} and does not permit a cut at "
-            f"{op.mark!r}, where shares of the gradient are summed up\n  {op.where}")
+            f"{op.mark!r}, where shares of the gradient are summed up\n  {op.where}"
+        )
     if partial and op.kind != "copy":
         raise _used_before_mark(partial[0], fragment, op)
     if op.name in program.unsplittable:
@@ -433,15 +482,19 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
             f"policy {policy.name} splits environments over {several}, and `{op.targets[0]}` has "
             "an entry for each of them\nbut is made of none, so that a replica cannot know its "
             f"share\n  {op.where}\nderive it from a value that has that axis, for example "
-            "ops.zeros_like(reward) or 0.0 * obs[:, :1]")
+            "ops.zeros_like(reward) or 0.0 * obs[:, :1]"
+        )
     if op.name in program.row_dependent and split:
         raise PolicyError(
             f"policy {policy.name} splits environments over {several}, but "
             f"{program.row_dependent[op.name]}\n  {op.where}"
-            "\ntake statistics of the batch with msrl.mean, msrl.sum, msrl.max or msrl.min")
+            "\ntake statistics of the batch with msrl.mean, msrl.sum, msrl.max or msrl.min"
+        )
     if op.kind == "update" and split:
-        raise PolicyError(f"`{split[0]}` differs between the replicas of {fragment.name}, and "
-                          f"msrl.update would make their parameters differ\n  {op.where}")
+        raise PolicyError(
+            f"`{split[0]}` differs between the replicas of {fragment.name}, and "
+            f"msrl.update would make their parameters differ\n  {op.where}"
+        )
     if op.kind == "report" and split:
         raise PolicyError(f"`{split[0]}` is not a scalar; take msrl.mean() of it\n  {op.where}")
     return op.kind in REDUCTIONS and bool(split)
@@ -451,4 +504,5 @@ def _used_before_mark(name: str, fragment: Fragment, item: Op | Branch) -> Polic
     return PolicyError(
         f"`{name}` is one share of a sum on {fragment.replicas} replicas of {fragment.name}, and "
         "is used before its mark (clip and apply gradients, and look at the means, after "
-        f'msrl.boundary("gradient", ...))\n  {item.where}')
+        f'msrl.boundary("gradient", ...))\n  {item.where}'
+    )

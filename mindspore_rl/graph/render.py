@@ -31,8 +31,9 @@ def _render_items(program: Program, items: tuple[Item, ...], depth: int, lines: 
 
 def _render_op(program: Program, op: Op) -> str:
     results = ", ".join(f"{t} {render_value(program.values.get(t))}" for t in op.targets)
-    effects = " ".join([f"reads {e}" for e in op.reads if e in EFFECTS]
-                       + [f"writes {e}" for e in op.writes])
+    effects = " ".join(
+        [f"reads {e}" for e in op.reads if e in EFFECTS] + [f"writes {e}" for e in op.writes]
+    )
     mark = f' mark "{op.mark}"' if op.mark else ""
     parts = [f"{op.name} [{op.component}]{mark} ({', '.join(op.args)})"]
     parts += [f"-> {results}"] if results else []
@@ -68,8 +69,10 @@ def render_edges(program: Program) -> str:
                 value = program.values.get(variable)
                 size = f"{value.message_bytes} B" if value else "effect"
                 carried = " carried" if order[definer] >= order.get(reader, len(order)) else ""
-                lines.append(f"  {definer} -> {reader}: {variable} {render_value(value)} {size} "
-                             f"x{times.get(reader, 1)}{carried}")
+                lines.append(
+                    f"  {definer} -> {reader}: {variable} {render_value(value)} {size} "
+                    f"x{times.get(reader, 1)}{carried}"
+                )
     return "\n".join(lines) + "\n"
 
 
@@ -79,16 +82,22 @@ def render_partition(partition: Partition) -> str:
     ops = [op for op, _ in walk(partition.program.body)]
     rank = 0
     for fragment in partition.fragments:
-        envs = ", ".join(f"rank {rank + i}: environments {s.start}..{s.stop - 1}"
-                         for i, s in enumerate(fragment.shares))
-        lines.append(f"fragment {fragment.name} ({', '.join(fragment.components)}) "
-                     f"x{fragment.replicas}: {envs}")
+        envs = ", ".join(
+            f"rank {rank + i}: environments {s.start}..{s.stop - 1}"
+            for i, s in enumerate(fragment.shares)
+        )
+        lines.append(
+            f"fragment {fragment.name} ({', '.join(fragment.components)}) "
+            f"x{fragment.replicas}: {envs}"
+        )
         rank += fragment.replicas
         lines.append("  " + " ".join(op.name for op in ops if op.name in fragment.ops))
     for message in partition.messages:
         moved = f", moved out of {', '.join(message.stacked)}" if message.stacked else ""
-        lines.append(f"cut {message.mark}: {message.source} -> {message.target}, after "
-                     f"{message.after}{moved}: {', '.join(message.variables)}")
+        lines.append(
+            f"cut {message.mark}: {message.source} -> {message.target}, after "
+            f"{message.after}{moved}: {', '.join(message.variables)}"
+        )
     for fragment, op in sorted(partition.reduced):
         lines.append(f"reduce {op} over the replicas of {fragment}")
     return "\n".join(lines) + "\n"
@@ -98,8 +107,7 @@ def render_dot(partition: Partition) -> str:
     """Operations in clusters by fragment, for Graphviz."""
     lines = ["digraph fdg {", "  rankdir=LR; node [shape=box, fontname=monospace];"]
     for index, fragment in enumerate(partition.fragments):
-        lines.append(f'  subgraph cluster_{index} {{ label="{fragment.name} '
-                     f'x{fragment.replicas}";')
+        lines.append(f'  subgraph cluster_{index} {{ label="{fragment.name} x{fragment.replicas}";')
         for op, _ in walk(partition.program.body):
             if op.name in fragment.ops:
                 lines.append(f'    "{fragment.name}/{op.name}" [label="{op.name}"];')
@@ -117,6 +125,8 @@ def render_dot(partition: Partition) -> str:
                         if not here and mark is None:
                             continue
                         style = f' color=red label="{mark}"' if mark else f' label="{variable}"'
-                        lines.append(f'  "{source.name}/{definer}" -> "{target.name}/{reader}"'
-                                     f" [{style.strip()}];")
+                        lines.append(
+                            f'  "{source.name}/{definer}" -> "{target.name}/{reader}"'
+                            f" [{style.strip()}];"
+                        )
     return "\n".join([*lines, "}"]) + "\n"

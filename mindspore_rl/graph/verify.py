@@ -18,6 +18,7 @@ def verify(partition: Partition, bodies: Bodies) -> None:
     """Checks all rules.
 
     Args:
+        partition: the cut program.
         bodies: what each fragment runs, as projected.
 
     Raises:
@@ -34,8 +35,9 @@ def verify(partition: Partition, bodies: Bodies) -> None:
 
 
 def _broken(rule: str, fragment: str, item: Item, text: str) -> ProgramError:
-    return ProgramError(f"rule `{rule}`, fragment {fragment}, operation {item.name}: {text}\n"
-                        f"  {item.where}")
+    return ProgramError(
+        f"rule `{rule}`, fragment {fragment}, operation {item.name}: {text}\n  {item.where}"
+    )
 
 
 def _placed_once(partition: Partition) -> None:
@@ -43,19 +45,27 @@ def _placed_once(partition: Partition) -> None:
     for op, _ in walk(partition.program.body):
         holders = [f.name for f in partition.fragments if op.name in f.ops]
         if op.component != "glue" and len(holders) != 1:
-            raise _broken("placed once", ", ".join(holders) or "(none)", op,
-                          f"{op.component} runs in {len(holders)} fragments")
+            raise _broken(
+                "placed once",
+                ", ".join(holders) or "(none)",
+                op,
+                f"{op.component} runs in {len(holders)} fragments",
+            )
 
 
-def _defined(fragment: str, items: tuple[Item, ...], known: set[str], maybe: frozenset[str]
-             ) -> set[str]:
+def _defined(
+    fragment: str, items: tuple[Item, ...], known: set[str], maybe: frozenset[str]
+) -> set[str]:
     """Every variable is set before it is read, in the same fragment."""
     for item in items:
         reads = item.reads if isinstance(item, (Op, Branch)) else ()
         for name in reads:
             if not name.startswith("$") and name not in known:
-                why = ("is set in one branch of an `if` only: set it before, or in both"
-                       if name in maybe else "is not set before it is read")
+                why = (
+                    "is set in one branch of an `if` only: set it before, or in both"
+                    if name in maybe
+                    else "is not set before it is read"
+                )
                 raise _broken("defined", fragment, item, f"`{name}` {why}")
         if isinstance(item, Op):
             known = known | set(item.targets)
@@ -77,9 +87,14 @@ def _carried(partition: Partition, fragment: str, body: tuple[Item, ...]) -> Non
             for op, _ in walk(loop.body):
                 for name in op.reads:
                     if name not in made and name in values and values[name].parts:
-                        raise _broken("carried", fragment, op, f"`{name}` is a tuple made by one "
-                                      "operation and kept from one iteration to the next: unpack "
-                                      "it (`a, b = ...`) and carry its parts")
+                        raise _broken(
+                            "carried",
+                            fragment,
+                            op,
+                            f"`{name}` is a tuple made by one "
+                            "operation and kept from one iteration to the next: unpack "
+                            "it (`a, b = ...`) and carry its parts",
+                        )
                 made |= set(op.targets)
 
 
@@ -91,11 +106,16 @@ def _reduced_together(partition: Partition, fragment: str, body: tuple[Item, ...
             for outer in around:
                 for name in outer.reads if isinstance(outer, Branch) else ():
                     if name in values and values[name].split:
-                        raise _broken("collectives", fragment, item, f"stands under `{name}`, "
-                                      "which differs between replicas")
+                        raise _broken(
+                            "collectives",
+                            fragment,
+                            item,
+                            f"stands under `{name}`, which differs between replicas",
+                        )
 
 
 # ---- messages ------------------------------------------------------------------------------
+
 
 def _same_messages(bodies: Bodies) -> None:
     """Both ends of every edge meet its messages in the same order, loops and conditions."""
@@ -105,13 +125,23 @@ def _same_messages(bodies: Bodies) -> None:
                 ours = list(_skeleton(bodies[first], first, second))
                 theirs = list(_skeleton(bodies[second], first, second))
                 if ours != theirs:
-                    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False))
-                               if a != b), min(len(ours), len(theirs)))
+                    at = next(
+                        (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
+                        min(len(ours), len(theirs)),
+                    )
                     seen = [part[at] if at < len(part) else "nothing" for part in (ours, theirs)]
-                    sends = [op for body in (bodies[first], bodies[second])
-                             for op, _ in walk(body) if op.kind in ("send", "receive")]
-                    raise _broken("messages", f"{first} and {second}", sends[0],
-                                  f"{first} has {seen[0]} where {second} has {seen[1]}")
+                    sends = [
+                        op
+                        for body in (bodies[first], bodies[second])
+                        for op, _ in walk(body)
+                        if op.kind in ("send", "receive")
+                    ]
+                    raise _broken(
+                        "messages",
+                        f"{first} and {second}",
+                        sends[0],
+                        f"{first} has {seen[0]} where {second} has {seen[1]}",
+                    )
 
 
 def _skeleton(items: tuple[Item, ...], first: str, second: str, around: str = "") -> Iterator[str]:
@@ -131,6 +161,7 @@ def _no_deadlock(bodies: Bodies, taken: bool) -> None:
     """Two turns of every loop run to the end, where a receive waits for its send.
 
     Args:
+        bodies: what each fragment runs.
         taken: which way every condition goes.
     """
     left = {name: deque(_unrolled(body, taken)) for name, body in bodies.items()}

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl.graph.ir import PARAMETERS, Loop, Program, Value, paths, walk
+from mindspore_rl.graph.ir import PARAMETERS, Loop, Value, paths, walk
 from mindspore_rl.graph.partition import Message, Partition
 from mindspore_rl.graph.verify import verify
 from mindspore_rl.lowering.project import project
@@ -104,8 +104,9 @@ class Plan:
     @property
     def group_ranks(self) -> tuple[int, ...]:
         """Ranks whose cells hold collectives."""
-        return tuple(rank for fragment in self.fragments if fragment.collectives
-                     for rank in fragment.ranks)
+        return tuple(
+            rank for fragment in self.fragments if fragment.collectives for rank in fragment.ranks
+        )
 
     def fragment_of(self, rank: int) -> tuple[FragmentPlan, int]:
         """The fragment and the replica that a rank runs."""
@@ -123,12 +124,21 @@ class Plan:
         """What a worker can be doing, for the watchdog."""
         cells = [f"cell {c} of {f.name}" for f in self.fragments for c in f.cells]
         edges = [f"edge {m.name}" for m in self.messages]
-        return ["starting", "Python", "the environment", "the iteration boundary", "a checkpoint",
-                "finished", *cells, *edges]
+        return [
+            "starting",
+            "Python",
+            "the environment",
+            "the iteration boundary",
+            "a checkpoint",
+            "finished",
+            *cells,
+            *edges,
+        ]
 
 
-def make_plan(partition: Partition, folder: Path, *, record: tuple[str, ...] = (), **job: Any
-              ) -> Plan:
+def make_plan(
+    partition: Partition, folder: Path, *, record: tuple[str, ...] = (), **job: Any
+) -> Plan:
     """Lowers every fragment and writes the plan into a folder.
 
     Args:
@@ -142,25 +152,44 @@ def make_plan(partition: Partition, folder: Path, *, record: tuple[str, ...] = (
     sources = folder / "fragments"
     sources.mkdir(parents=True, exist_ok=True)
     fragments, carried, first_rank = [], {}, 0
-    projections = {f.name: project(partition, f.name, job["in_graph"], record)
-                   for f in partition.fragments}
+    projections = {
+        f.name: project(partition, f.name, job["in_graph"], record) for f in partition.fragments
+    }
     verify(partition, {name: found.body for name, found in projections.items()})
     for fragment in partition.fragments:
         projection = projections[fragment.name]
-        title = (f"Fragment `{fragment.name}` of {program.algorithm} under "
-                 f"{partition.policy.name}: {', '.join(fragment.components)}.")
+        title = (
+            f"Fragment `{fragment.name}` of {program.algorithm} under "
+            f"{partition.policy.name}: {', '.join(fragment.components)}."
+        )
         code = generate(program, projection, target, title)
         file = f"{fragment.name.replace('+', '_')}.py"
         (sources / file).write_text(code.source)
-        carried |= {name: projection.values[name] for name in code.carried
-                    if name in projection.values}
-        fragments.append(FragmentPlan(
-            fragment.name, file, first_rank, tuple((s.start, s.stop) for s in fragment.shares),
-            fragment.components, code.cells, code.collectives, code.needs_tensors))
+        carried |= {
+            name: projection.values[name] for name in code.carried if name in projection.values
+        }
+        fragments.append(
+            FragmentPlan(
+                fragment.name,
+                file,
+                first_rank,
+                tuple((s.start, s.stop) for s in fragment.shares),
+                fragment.components,
+                code.cells,
+                code.collectives,
+                code.needs_tensors,
+            )
+        )
         first_rank += fragment.replicas
     messages = tuple(_message(partition, message) for message in partition.messages)
-    plan = Plan(fragments=tuple(fragments), messages=messages, policy=partition.policy.name,
-                record=record, carried=carried, **job)
+    plan = Plan(
+        fragments=tuple(fragments),
+        messages=messages,
+        policy=partition.policy.name,
+        record=record,
+        carried=carried,
+        **job,
+    )
     save_plan(plan, folder)
     return plan
 
@@ -174,9 +203,11 @@ def load_plan(folder: Path) -> Plan:
     """Reads `plan.json`."""
     data = json.loads((folder / PLAN_FILE).read_text())
     data["fragments"] = tuple(
-        FragmentPlan(**{k: _tuples(v) for k, v in f.items()}) for f in data["fragments"])
+        FragmentPlan(**{k: _tuples(v) for k, v in f.items()}) for f in data["fragments"]
+    )
     data["messages"] = tuple(
-        MessagePlan(**{**m, "values": tuple(map(_value, m["values"]))}) for m in data["messages"])
+        MessagePlan(**{**m, "values": tuple(map(_value, m["values"]))}) for m in data["messages"]
+    )
     data["carried"] = {name: _value(value) for name, value in data["carried"].items()}
     data["record"] = tuple(data["record"])
     return Plan(**data)
@@ -187,8 +218,13 @@ def _tuples(value: Any) -> Any:
 
 
 def _value(data: dict[str, Any]) -> Value:
-    return Value(tuple(data["shape"]), data["dtype"], data["axis"], data["per_env"],
-                 tuple(map(_value, data["parts"])))
+    return Value(
+        tuple(data["shape"]),
+        data["dtype"],
+        data["axis"],
+        data["per_env"],
+        tuple(map(_value, data["parts"])),
+    )
 
 
 def _message(partition: Partition, message: Message) -> MessagePlan:
@@ -210,14 +246,23 @@ def _message(partition: Partition, message: Message) -> MessagePlan:
             values.append(_stacked(value, rows) if message.stacked else value)
     parameters = ""
     if PARAMETERS in message.variables:
-        readers = {op.kind for op in ops.values()
-                   if op.name in target.ops and PARAMETERS in op.reads}
+        readers = {
+            op.kind for op in ops.values() if op.name in target.ops and PARAMETERS in op.reads
+        }
         parameters = "actor" if readers <= {"agent_act"} else "all"
     partial = any((source.name, name) in partition.partial for name in message.site)
     split = any(leaf.axis is not None for value in values for leaf in value.leaves)
-    return MessagePlan(message.name, message.mark, message.source, message.target, tuple(values),
-                       parameters, partial,
-                       _pattern(source.replicas, target.replicas, split, partial), times)
+    return MessagePlan(
+        message.name,
+        message.mark,
+        message.source,
+        message.target,
+        tuple(values),
+        parameters,
+        partial,
+        _pattern(source.replicas, target.replicas, split, partial),
+        times,
+    )
 
 
 def _stacked(value: Value, rows: int) -> Value:

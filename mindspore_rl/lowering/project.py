@@ -28,8 +28,9 @@ class Projection:
     values: dict[str, Value]
 
 
-def project(partition: Partition, name: str, in_graph: bool, record: tuple[str, ...] = ()
-            ) -> Projection:
+def project(
+    partition: Partition, name: str, in_graph: bool, record: tuple[str, ...] = ()
+) -> Projection:
     """Projects the program on one fragment.
 
     Args:
@@ -44,15 +45,15 @@ def project(partition: Partition, name: str, in_graph: bool, record: tuple[str, 
 
 
 class _Projector:
-    def __init__(self, partition: Partition, fragment: Fragment, in_graph: bool,
-                 record: tuple[str, ...]) -> None:
+    def __init__(
+        self, partition: Partition, fragment: Fragment, in_graph: bool, record: tuple[str, ...]
+    ) -> None:
         self.partition, self.fragment, self.in_graph = partition, fragment, in_graph
         self.record = record
         self.values = dict(partition.program.values)
         self.outgoing = [m for m in partition.messages if m.source == fragment.name]
         self.incoming = [m for m in partition.messages if m.target == fragment.name]
-        self.loop = {loop.name: loop for _, loops in walk(partition.program.body)
-                     for loop in loops}
+        self.loop = {loop.name: loop for _, loops in walk(partition.program.body) for loop in loops}
         self.recorded: list[Op] = []
         self.last_of_site: dict[str, str] = {}
         for op, _ in walk(partition.program.body):
@@ -100,8 +101,16 @@ class _Projector:
         return self._message_op("receive", message, item, targets=targets, writes=writes)
 
     def _message_op(self, kind: str, message: Message, item: Item, **rest) -> Op:
-        return Op(f"{kind}:{message.name}", kind, rest.pop("targets", ()), (),
-                  rest.pop("reads", ()), item.where, attrs=(("message", message.name),), **rest)
+        return Op(
+            f"{kind}:{message.name}",
+            kind,
+            rest.pop("targets", ()),
+            (),
+            rest.pop("reads", ()),
+            item.where,
+            attrs=(("message", message.name),),
+            **rest,
+        )
 
     def _rows(self, message: Message) -> int:
         rows = 1
@@ -128,14 +137,23 @@ class _Projector:
             if message.stacked and message.site[-1] == op.name:
                 index, reads = _stack_index(message.stacked, loops)
                 for name in message.variables:
-                    yield Op(f"unstack:{name}", "unstack", (name,), (f"{name}_stack", index),
-                             (f"{name}_stack", *reads), op.where)
+                    yield Op(
+                        f"unstack:{name}",
+                        "unstack",
+                        (name,),
+                        (f"{name}_stack", index),
+                        (f"{name}_stack", *reads),
+                        op.where,
+                    )
 
     def _own(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
         nothing = {v for v in op.reads if v in self.values and self.values[v].dtype == "none"}
         if nothing:
-            op = replace(op, args=tuple(a for a in op.args if a not in nothing),
-                         reads=tuple(r for r in op.reads if r not in nothing))
+            op = replace(
+                op,
+                args=tuple(a for a in op.args if a not in nothing),
+                reads=tuple(r for r in op.reads if r not in nothing),
+            )
         if op.component == "environment" and self.in_graph:
             inner = tuple(r for r in op.reads if r != ENVIRONMENT)
             before = (STATE,) if op.kind == "env_step" else ()
@@ -145,23 +163,46 @@ class _Projector:
             yield op
             if reduced:
                 kind = op.kind if op.kind in ("max", "min") else "sum"
-                shares = tuple(target for target, arg in zip(op.targets, op.args, strict=True)
-                               if self.values[arg].split)
-                yield Op(f"all_reduce:{op.name}", "all_reduce", shares, (), shares,
-                         op.where, attrs=(("reduction", kind),))
+                shares = tuple(
+                    target
+                    for target, arg in zip(op.targets, op.args, strict=True)
+                    if self.values[arg].split
+                )
+                yield Op(
+                    f"all_reduce:{op.name}",
+                    "all_reduce",
+                    shares,
+                    (),
+                    shares,
+                    op.where,
+                    attrs=(("reduction", kind),),
+                )
             return
         yield replace(op, kind="copy")
         site = op.attr("site")
         if self.last_of_site[str(site)] != op.name:
             return
-        members = [o for o, _ in walk(self.partition.program.body)
-                   if o.kind == "boundary" and o.attr("site") == site
-                   and o.name in self.fragment.ops]
-        summed = tuple(t for o in members for t in o.targets
-                       if (self.fragment.name, o.name) in self.partition.reduced)
+        members = [
+            o
+            for o, _ in walk(self.partition.program.body)
+            if o.kind == "boundary" and o.attr("site") == site and o.name in self.fragment.ops
+        ]
+        summed = tuple(
+            t
+            for o in members
+            for t in o.targets
+            if (self.fragment.name, o.name) in self.partition.reduced
+        )
         if summed:
-            yield Op(f"all_reduce:{site}", "all_reduce", summed, (), summed, op.where,
-                     attrs=(("reduction", "sum"),))
+            yield Op(
+                f"all_reduce:{site}",
+                "all_reduce",
+                summed,
+                (),
+                summed,
+                op.where,
+                attrs=(("reduction", "sum"),),
+            )
         shares = any((self.fragment.name, o.name) in self.partition.partial for o in members)
         if op.mark in self.record and not shares:
             for position, member in enumerate(members):
@@ -172,8 +213,15 @@ class _Projector:
         rows = self._rows(message)
         for name in message.variables:
             buffer = self._buffer(name, rows)
-            yield Op(f"stack:{name}", "stack", (buffer,), (index, name), (name, *reads),
-                     op.where, attrs=(("rows", rows),))
+            yield Op(
+                f"stack:{name}",
+                "stack",
+                (buffer,),
+                (index, name),
+                (name, *reads),
+                op.where,
+                attrs=(("rows", rows),),
+            )
 
     def _record(self, op: Op, key: str, loops: tuple[Loop, ...]) -> Iterator[Op]:
         """Keeps a mark's values of all turns, to be handed out at the end of the iteration."""
@@ -193,11 +241,27 @@ class _Projector:
         for loop in inner:
             rows *= self.loop[loop].count or 1
         buffer = self._buffer(name, rows)
-        yield Op(f"stack:{op.name}", "stack", (buffer,), (index, name), (name, *reads),
-                 op.where, attrs=(("rows", rows),))
+        yield Op(
+            f"stack:{op.name}",
+            "stack",
+            (buffer,),
+            (index, name),
+            (name, *reads),
+            op.where,
+            attrs=(("rows", rows),),
+        )
         axis = self.values[buffer].axis
-        self.recorded.append(Op(f"record:{op.name}", "record", (), (buffer,), (buffer,), op.where,
-                                attrs=(("key", key), ("axis", axis))))
+        self.recorded.append(
+            Op(
+                f"record:{op.name}",
+                "record",
+                (),
+                (buffer,),
+                (buffer,),
+                op.where,
+                attrs=(("key", key), ("axis", axis)),
+            )
+        )
 
     def _is_nothing(self, op: Op) -> bool:
         return op.kind in ("noise", "index") and self.values[op.targets[0]].dtype == "none"
@@ -228,8 +292,10 @@ def _glue_before_sends(items: tuple[Item, ...]) -> tuple[Item, ...]:
 def _extend(loop: Loop) -> Item:
     """A loop that only moves received rows into the replay buffer becomes one operation."""
     *unstacks, insert = loop.body
-    if not isinstance(insert, Op) or insert.kind != "replay_insert" or not all(
-        isinstance(op, Op) and op.kind == "unstack" for op in unstacks
+    if (
+        not isinstance(insert, Op)
+        or insert.kind != "replay_insert"
+        or not all(isinstance(op, Op) and op.kind == "unstack" for op in unstacks)
     ):
         return loop
     stack_of = {op.targets[0]: op.args[0] for op in unstacks}
@@ -239,5 +305,13 @@ def _extend(loop: Loop) -> Item:
     start = str(insert.attr("index")).removesuffix(loop.index).removesuffix(" + ") or "0"
     if not start.isdecimal():
         return loop
-    return Op(f"{insert.name}:all", "replay_extend", (), stacks, (*stacks, *insert.writes),
-              insert.where, writes=insert.writes, attrs=(("start", start),))
+    return Op(
+        f"{insert.name}:all",
+        "replay_extend",
+        (),
+        stacks,
+        (*stacks, *insert.writes),
+        insert.where,
+        writes=insert.writes,
+        attrs=(("start", start),),
+    )

@@ -18,8 +18,16 @@ from mindspore_rl.graph.ir import (
 )
 from mindspore_rl.lowering.project import Projection
 
-COMPUTE = {"agent_act", "gradient", "minibatch", "glue", "update", "all_reduce", "flatten",
-           *REDUCTIONS}
+COMPUTE = {
+    "agent_act",
+    "gradient",
+    "minibatch",
+    "glue",
+    "update",
+    "all_reduce",
+    "flatten",
+    *REDUCTIONS,
+}
 NEUTRAL = {"copy", "constant", "index", "noise", "permutations", "env_steps"}
 EDGES = {"copy", "constant", "index"}
 BUFFERS = {"stack", "unstack", "replay_insert", "replay_extend", "replay_sample"}
@@ -81,8 +89,13 @@ class _Finder:
                 python_loop = inside_loop or item.kind != "iterations"
                 result.append(replace(item, body=self.group(item.body, python_loop)))
             elif isinstance(item, Branch):
-                result.append(replace(item, body=self.group(item.body, inside_loop),
-                                      orelse=self.group(item.orelse, inside_loop)))
+                result.append(
+                    replace(
+                        item,
+                        body=self.group(item.body, inside_loop),
+                        orelse=self.group(item.orelse, inside_loop),
+                    )
+                )
             else:
                 result.append(item)
         close()
@@ -115,8 +128,9 @@ class _Finder:
     def _rows_first(self, run: list[Item]) -> list[Item]:
         """Rows of tables made outside are taken outside, where that is a view."""
         made = {t for op, _ in walk(tuple(run)) for t in op.targets}
-        first = [i for i in run if isinstance(i, Op) and i.kind == "index"
-                 and not set(i.reads) & made]
+        first = [
+            i for i in run if isinstance(i, Op) and i.kind == "index" and not set(i.reads) & made
+        ]
         return first + [i for i in run if i not in first]
 
     def _region(self, items: tuple[Item, ...]) -> Region:
@@ -125,9 +139,11 @@ class _Finder:
         escaping = []
         for op in inside.values():
             for target in op.targets:
-                outside = any(op.name in definers.get(target, ())
-                              for reader, definers in self.uses.items()
-                              if reader not in inside and not self._branch_inside(reader, items))
+                outside = any(
+                    op.name in definers.get(target, ())
+                    for reader, definers in self.uses.items()
+                    if reader not in inside and not self._branch_inside(reader, items)
+                )
                 if (outside or target in inputs) and target not in escaping:
                     escaping.append(target)
         return Region(self._name(inside), items, inputs, tuple(escaping))
@@ -138,9 +154,14 @@ class _Finder:
     def _name(self, inside: dict[str, Op]) -> str:
         kinds = {op.kind for op in inside.values()}
         name = "compute"
-        for candidate, needs in (("iteration", {"agent_act", "gradient"}), ("learn", {"gradient"}),
-                                 ("rollout", {"agent_act", "env_step"}), ("act", {"agent_act"}),
-                                 ("reset", {"env_reset"}), ("update", {"update"})):
+        for candidate, needs in (
+            ("iteration", {"agent_act", "gradient"}),
+            ("learn", {"gradient"}),
+            ("rollout", {"agent_act", "env_step"}),
+            ("act", {"agent_act"}),
+            ("reset", {"env_reset"}),
+            ("update", {"update"}),
+        ):
             if needs <= kinds:
                 name = candidate
                 break
@@ -213,5 +234,3 @@ def exposed(items: tuple[Item, ...]) -> tuple[str, ...]:
 
     visit(items, set())
     return tuple(found)
-
-

@@ -61,8 +61,9 @@ def _first_rewrite(body: tuple[Item, ...], counts: _Counts) -> tuple[Item, ...] 
     return None
 
 
-def _rename_source(body: tuple[Item, ...], position: int, counts: _Counts
-                   ) -> tuple[Item, ...] | None:
+def _rename_source(
+    body: tuple[Item, ...], position: int, counts: _Counts
+) -> tuple[Item, ...] | None:
     """`t = f(); x = t` becomes `x = f()` when nothing else reads `t`."""
     copy = body[position]
     assert isinstance(copy, Op)
@@ -75,14 +76,12 @@ def _rename_source(body: tuple[Item, ...], position: int, counts: _Counts
             between = body[start + 1 : position]
             if any(target in _defined(i) or _readers((i,))[target] for i in between):
                 return None
-            named = replace(item, targets=tuple(target if t == source else t
-                                                for t in item.targets))
+            named = replace(item, targets=tuple(target if t == source else t for t in item.targets))
             return (*body[:start], named, *between, *body[position + 1 :])
     return None
 
 
-def _use_source(body: tuple[Item, ...], position: int, counts: _Counts
-                ) -> tuple[Item, ...] | None:
+def _use_source(body: tuple[Item, ...], position: int, counts: _Counts) -> tuple[Item, ...] | None:
     """`x = y; f(x)` becomes `f(y)` while `y` keeps its value."""
     copy = body[position]
     assert isinstance(copy, Op)
@@ -111,10 +110,12 @@ def _substitute(item: Item, old: str, new: str) -> Item:
         return replace(item, body=tuple(_substitute(i, old, new) for i in item.body))
     if isinstance(item, Branch):
         return replace(
-            item, test=_renamed(item.test, old, new),
+            item,
+            test=_renamed(item.test, old, new),
             reads=tuple(new if r == old else r for r in item.reads),
             body=tuple(_substitute(i, old, new) for i in item.body),
-            orelse=tuple(_substitute(i, old, new) for i in item.orelse))
+            orelse=tuple(_substitute(i, old, new) for i in item.orelse),
+        )
     if old not in item.reads:
         return item
     reads = tuple(dict.fromkeys(new if r == old else r for r in item.reads))

@@ -6,7 +6,7 @@ import uuid
 from mindspore_rl import programs, registry
 from mindspore_rl.runtime.job import JobRequest, analyse
 
-TEMPLATE = '''
+TEMPLATE = """
 from mindspore import nn, ops
 from mindspore_rl.api import Trainer
 from mindspore_rl.rl.losses import clip_by_global_norm
@@ -43,14 +43,17 @@ class Algorithm(Trainer):
                 obs = next_obs
             batch = msrl.boundary("batch", msrl.replay_sample())
             msrl.report(msrl.agent_learn(batch))
-'''
+"""
 
 
 def analyse_with(folder, policy="MultipleLearners", workers=2, remove=(), **parts):
     """Cuts the template's program with some lines put in, and strings taken out."""
-    text = TEMPLATE.format(**{
-        name: textwrap.indent(textwrap.dedent(parts.get(name, "pass")), " " * depth)
-        for name, depth in (("learn", 8), ("before", 8), ("loop", 16))})
+    text = TEMPLATE.format(
+        **{
+            name: textwrap.indent(textwrap.dedent(parts.get(name, "pass")), " " * depth)
+            for name, depth in (("learn", 8), ("before", 8), ("loop", 16))
+        }
+    )
     for old, new in remove:
         assert old in text
         text = text.replace(old, new)

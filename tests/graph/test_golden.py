@@ -9,8 +9,11 @@ from mindspore_rl.graph.render import render_partition
 from mindspore_rl.runtime.job import JobRequest, analyse
 
 GOLDEN = Path(__file__).parent / "golden"
-POLICIES = {"single_learner_coarse": "CartPole-v1", "multiple_learners": "CartPole-v1",
-            "gpu_only": "graph:CartPole-v1"}
+POLICIES = {
+    "single_learner_coarse": "CartPole-v1",
+    "multiple_learners": "CartPole-v1",
+    "gpu_only": "graph:CartPole-v1",
+}
 
 
 def _text(policy: str) -> str:

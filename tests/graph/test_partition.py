@@ -3,36 +3,60 @@
 import pytest
 
 from mindspore_rl.errors import PolicyError, ProgramError
-from mindspore_rl.graph.distribution_policy import Cut, DistributionPolicy, FragmentRule
+from mindspore_rl.graph.distribution_policy import DistributionPolicy, FragmentRule
 from mindspore_rl.graph.partition import shares
 from tests.graph.programs import analyse_with
 
-TAKE = ("    def learn", """    def take(self, x):
+TAKE = (
+    "    def learn",
+    """    def take(self, x):
         ops.assign(self.optimizer.learning_rate, 0.0 * x)
         return x
 
-    def learn""")
+    def learn""",
+)
 WRONG = {
-    "unmarked mean": (dict(learn="target = reward - reward.mean()"), "msrl.mean"),
-    "mean as glue": (dict(learn="m = reward.mean()\ntarget = reward * m"), "msrl.mean"),
-    "rows mixed": (dict(learn="target = ops.flip(reward, (1,))"), "computed alone"),
-    "count of ends": (dict(learn="n = (reward > 2.0).astype('float32').sum()\n"
-                                 "target = reward * n"), "sums up rows"),
-    "clip before mark": (dict(before="grads, means = gradient\n"
-                                     "grads, norm = clip_by_global_norm(grads, 0.5)\n"
-                                     "gradient = (grads, means)"), "before its mark"),
-    "if on a share": (dict(before="x = 0.0\nif gradient[1][0] > 0.0:\n    x = 1.0\n"
-                                    "msrl.update(self.take, x)", remove=[TAKE]),
-                      "before its mark"),
-    "if on split": (dict(learn="first = reward[0]\nif first:\n    target = 2.0 * reward"), ""),
-    "update with split": (dict(learn="msrl.update(self.apply_all, reward)",
-                               remove=[("    def learn", "    def apply_all(self, x):\n"
-                                        "        pass\n\n    def learn")]), "would make their"),
-    "out of nothing": (dict(learn="h = ops.zeros((self.config.num_envs,))\ntarget = reward + h"),
-                       "zeros_like"),
-    "missing gradient mark": (dict(remove=[('msrl.boundary("gradient", gradient)', "gradient")]),
-                              "'gradient'"),
-    "random": (dict(learn="target = reward + ops.rand_like(reward)"), "another result each time"),
+    "unmarked mean": ({"learn": "target = reward - reward.mean()"}, "msrl.mean"),
+    "mean as glue": ({"learn": "m = reward.mean()\ntarget = reward * m"}, "msrl.mean"),
+    "rows mixed": ({"learn": "target = ops.flip(reward, (1,))"}, "computed alone"),
+    "count of ends": (
+        {"learn": "n = (reward > 2.0).astype('float32').sum()\ntarget = reward * n"},
+        "sums up rows",
+    ),
+    "clip before mark": (
+        {
+            "before": "grads, means = gradient\n"
+            "grads, norm = clip_by_global_norm(grads, 0.5)\n"
+            "gradient = (grads, means)"
+        },
+        "before its mark",
+    ),
+    "if on a share": (
+        {
+            "before": "x = 0.0\nif gradient[1][0] > 0.0:\n    x = 1.0\nmsrl.update(self.take, x)",
+            "remove": [TAKE],
+        },
+        "before its mark",
+    ),
+    "if on split": ({"learn": "first = reward[0]\nif first:\n    target = 2.0 * reward"}, ""),
+    "update with split": (
+        {
+            "learn": "msrl.update(self.apply_all, reward)",
+            "remove": [
+                ("    def learn", "    def apply_all(self, x):\n        pass\n\n    def learn")
+            ],
+        },
+        "would make their",
+    ),
+    "out of nothing": (
+        {"learn": "h = ops.zeros((self.config.num_envs,))\ntarget = reward + h"},
+        "zeros_like",
+    ),
+    "missing gradient mark": (
+        {"remove": [('msrl.boundary("gradient", gradient)', "gradient")]},
+        "'gradient'",
+    ),
+    "random": ({"learn": "target = reward + ops.rand_like(reward)"}, "another result each time"),
 }
 
 
@@ -45,10 +69,17 @@ def test_refused_on_two_replicas(case, tmp_path):
     assert ".py:" in str(caught.value)
 
 
-@pytest.mark.parametrize(("policy", "mark"), [
-    ("SingleLearnerCoarse", "transition"), ("MultipleLearners", "transition"),
-    ("SingleLearnerFine", "observation"), ("SingleLearnerFine", "action"),
-    ("Central", "gradient"), ("GPUOnly", "gradient")])
+@pytest.mark.parametrize(
+    ("policy", "mark"),
+    [
+        ("SingleLearnerCoarse", "transition"),
+        ("MultipleLearners", "transition"),
+        ("SingleLearnerFine", "observation"),
+        ("SingleLearnerFine", "action"),
+        ("Central", "gradient"),
+        ("GPUOnly", "gradient"),
+    ],
+)
 def test_missing_mark_is_named(policy, mark, tmp_path):
     with pytest.raises(PolicyError) as caught:
         analyse_with(tmp_path, policy, remove=[(f'"{mark}"', '"other"')])
@@ -58,16 +89,23 @@ def test_missing_mark_is_named(policy, mark, tmp_path):
 
 
 def test_a_policy_that_permits_too_little(tmp_path):
-    policy = DistributionPolicy("Mute", "no marks", (
-        FragmentRule("actor", ("environment", "actor"), 2, "env"),
-        FragmentRule("learner", ("replay", "gradient", "update"))))
+    policy = DistributionPolicy(
+        "Mute",
+        "no marks",
+        (
+            FragmentRule("actor", ("environment", "actor"), 2, "env"),
+            FragmentRule("learner", ("replay", "gradient", "update")),
+        ),
+    )
     with pytest.raises(PolicyError, match="permits none here"):
         analyse_with(tmp_path, policy)
 
 
 def test_learner_state_may_only_change_by_update(tmp_path):
     with pytest.raises(ProgramError, match="only msrl.update"):
-        analyse_with(tmp_path, learn="target = reward * self.take(msrl.mean(reward))", remove=[TAKE])
+        analyse_with(
+            tmp_path, learn="target = reward * self.take(msrl.mean(reward))", remove=[TAKE]
+        )
 
 
 def test_shares():

@@ -24,8 +24,10 @@ def test_a_variable_that_is_never_set():
 
 def test_messages_in_another_order():
     one, two = "a a->b", "b a->b"
-    bodies = {"a": (_message("send", one), _message("send", two)),
-              "b": (_message("receive", two), _message("receive", one))}
+    bodies = {
+        "a": (_message("send", one), _message("send", two)),
+        "b": (_message("receive", two), _message("receive", one)),
+    }
     with pytest.raises(ProgramError, match="rule `messages`"):
         _same_messages(bodies)
 
@@ -38,7 +40,9 @@ def test_a_message_in_a_loop_on_one_side():
 
 
 def test_each_waits_for_the_other():
-    bodies = {"a": (_message("receive", "m b->a"), _message("send", "n a->b")),
-              "b": (_message("receive", "n a->b"), _message("send", "m b->a"))}
+    bodies = {
+        "a": (_message("receive", "m b->a"), _message("send", "n a->b")),
+        "b": (_message("receive", "n a->b"), _message("send", "m b->a")),
+    }
     with pytest.raises(ProgramError, match="rule `no deadlock`"):
         _no_deadlock(bodies, taken=True)

@@ -22,20 +22,29 @@ def request(algorithm: Path, policy: str | Any, workers: int, **config: Any) -> 
     cls = programs.trainer_class(algorithm)
     if isinstance(policy, str):
         policy = programs.load_policy(registry.find_policy(policy))
-    return JobRequest(algorithm, policy, cls.Config(**config), workers, record=theorem.MARKS,
-                      num_iterations=2, compiled=False)
+    return JobRequest(
+        algorithm,
+        policy,
+        cls.Config(**config),
+        workers,
+        record=theorem.MARKS,
+        num_iterations=2,
+        compiled=False,
+    )
 
 
 def run_reference(job: JobRequest, folder: Path) -> theorem.ReferenceRun:
     """The job's algorithm as plain Python."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     names = theorem.carried_names(job, folder / "names")
-    return theorem.run_reference(job.algorithm, job.config, folder / "reference",
-                                 job.num_iterations, names)
+    return theorem.run_reference(
+        job.algorithm, job.config, folder / "reference", job.num_iterations, names
+    )
 
 
-def run_and_compare(job: JobRequest, reference: theorem.ReferenceRun, folder: Path,
-                    change=None) -> list[str]:
+def run_and_compare(
+    job: JobRequest, reference: theorem.ReferenceRun, folder: Path, change=None
+) -> list[str]:
     """What differs when every iteration starts from the reference's state.
 
     Args:
@@ -60,7 +69,8 @@ def run_and_compare(job: JobRequest, reference: theorem.ReferenceRun, folder: Pa
                 end.close()
         ms.set_context(mode=ms.PYNATIVE_MODE)
     used = {site.split(":")[1].split("#")[0] for _, site in reference.records}
-    wrong = theorem.compare(folder, reference, job.num_iterations,
-                            tuple(mark for mark in job.record if mark in used))
+    wrong = theorem.compare(
+        folder, reference, job.num_iterations, tuple(mark for mark in job.record if mark in used)
+    )
     last = sorted((folder / "checkpoints").glob("*"))[-1]
     return wrong + theorem.compare_states(last, reference.checkpoints[-1])

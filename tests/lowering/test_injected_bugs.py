@@ -9,8 +9,9 @@ from tests.lowering import inproc
 
 def _mean_of_means(source: str) -> str:
     """Each replica divides by its own number of samples, and the means are averaged."""
-    return re.sub(r"(gradient_function\(.*?, )(\d+)\)", r"\1\2 // 8 * len(w.env_indices) * 3)",
-                  source)
+    return re.sub(
+        r"(gradient_function\(.*?, )(\d+)\)", r"\1\2 // 8 * len(w.env_indices) * 3)", source
+    )
 
 
 def _gradient_twice(source: str) -> str:
@@ -20,14 +21,21 @@ def _gradient_twice(source: str) -> str:
 
 def _noise_by_rank(source: str) -> str:
     """Every replica numbers its environments from 0."""
-    return source.replace("def run(w):", "def run(w):\n    w.env_indices = range("
-                          "len(w.env_indices))", 1)
+    return source.replace(
+        "def run(w):", "def run(w):\n    w.env_indices = range(len(w.env_indices))", 1
+    )
 
 
-BUGS = {"mean of means": _mean_of_means, "gradient counted twice": _gradient_twice,
-        "noise by local index": _noise_by_rank}
-SHOWS = {"mean of means": "gradient", "gradient counted twice": "gradient",
-         "noise by local index": "action"}
+BUGS = {
+    "mean of means": _mean_of_means,
+    "gradient counted twice": _gradient_twice,
+    "noise by local index": _noise_by_rank,
+}
+SHOWS = {
+    "mean of means": "gradient",
+    "gradient counted twice": "gradient",
+    "noise by local index": "action",
+}
 
 
 @pytest.fixture(scope="module")

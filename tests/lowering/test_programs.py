@@ -9,7 +9,8 @@ from tests.lowering import inproc
 
 NAMES = ("two_phase", "a2c", "recurrent", "explore", "kl_stop", "two_rollouts")
 SCATTERED = DistributionPolicy(
-    "Scattered", "every component by itself, in shares that do not match",
+    "Scattered",
+    "every component by itself, in shares that do not match",
     (
         FragmentRule("e", ("environment",), 2, "env"),
         FragmentRule("a", ("actor",), 3, "env"),
@@ -26,11 +27,16 @@ SCATTERED = DistributionPolicy(
         Cut("parameters", "update", "actor"),
     ),
 )
-CASES = [(name, policy, "CartPole-v1") for name in NAMES
-         for policy in ("Central", "MultipleLearners", SCATTERED)]
-CASES += [("kl_stop", "SingleLearnerCoarse", "CartPole-v1"),
-          ("recurrent", "SingleLearnerFine", "CartPole-v1"),
-          ("two_rollouts", "GPUOnly", "graph:CartPole-v1")]
+CASES = [
+    (name, policy, "CartPole-v1")
+    for name in NAMES
+    for policy in ("Central", "MultipleLearners", SCATTERED)
+]
+CASES += [
+    ("kl_stop", "SingleLearnerCoarse", "CartPole-v1"),
+    ("recurrent", "SingleLearnerFine", "CartPole-v1"),
+    ("two_rollouts", "GPUOnly", "graph:CartPole-v1"),
+]
 
 
 @pytest.fixture(scope="session")
@@ -46,22 +52,33 @@ def references(tmp_path_factory):
     return get
 
 
-@pytest.mark.parametrize(("name", "policy", "environment"), CASES,
-                         ids=lambda v: getattr(v, "name", v))
+@pytest.mark.parametrize(
+    ("name", "policy", "environment"), CASES, ids=lambda v: getattr(v, "name", v)
+)
 def test_three_workers_equal_the_reference(name, policy, environment, references, tmp_path):
     job = inproc.request(inproc.PROGRAMS / f"{name}.py", policy, 3, env=environment)
     assert inproc.run_and_compare(job, references(job), tmp_path) == []
 
 
-@pytest.mark.parametrize("options", [
-    {"normalise_obs": True, "normalise_reward": True, "clip_value_loss": True},
-    {"env": "Pendulum-v1"},
-], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalise_obs": True, "normalise_reward": True, "clip_value_loss": True},
+        {"env": "Pendulum-v1"},
+    ],
+    ids=str,
+)
 def test_ppo_options(options, references, tmp_path):
     from mindspore_rl import registry
 
-    job = inproc.request(registry.find_algorithm("ppo"), "MultipleLearners", 3, num_steps=16,
-                         update_epochs=2, **options)
+    job = inproc.request(
+        registry.find_algorithm("ppo"),
+        "MultipleLearners",
+        3,
+        num_steps=16,
+        update_epochs=2,
+        **options,
+    )
     assert inproc.run_and_compare(job, references(job), tmp_path) == []
 
 

@@ -1,7 +1,5 @@
 """A2C without minibatches: helpers, dictionaries, configuration and module constants."""
 
-from mindspore import ops
-
 from mindspore_rl.api import Trainer
 from mindspore_rl.rl.returns import lambda_returns
 from tests.programs.common import Act, BaseLearner, Config, Net
@@ -24,16 +22,17 @@ class Learn(BaseLearner):
         obs, action, reward, terminated, truncated, final_obs = batch
         nn = self.config.gamma if self.config.extra else 1.0
         value = {"now": reward * 0.0, "next": self.net.value(final_obs)}
-        target = lambda_returns(reward * SCALE, value["next"], terminated, truncated, nn,
-                                OPTIONS["lam"])
+        target = lambda_returns(
+            reward * SCALE, value["next"], terminated, truncated, nn, OPTIONS["lam"]
+        )
         grads, means = msrl.boundary(
-            "gradient", msrl.gradient(self.loss, self.net, obs, action, target))
+            "gradient", msrl.gradient(self.loss, self.net, obs, action, target)
+        )
         msrl.update(self.apply, grads)
         loss, log_prob = means
         first = scalars(msrl, target, name="target")
         second = scalars(msrl, w(reward, by=2.0), factor=3.0, name="reward")
-        metrics = {"loss": loss, "log_prob": log_prob, **first, **second}
-        return metrics
+        return {"loss": loss, "log_prob": log_prob, **first, **second}
 
 
 class A2C(Trainer):
@@ -46,8 +45,7 @@ class A2C(Trainer):
 
     def move(self, msrl, obs):
         action = msrl.agent_act(obs)
-        return action, msrl.boundary(
-            "observation", msrl.env_step(msrl.boundary("action", action)))
+        return action, msrl.boundary("observation", msrl.env_step(msrl.boundary("action", action)))
 
     def train(self, msrl):
         obs = msrl.boundary("observation", msrl.env_reset())
@@ -55,8 +53,11 @@ class A2C(Trainer):
             for _ in msrl.steps():
                 action, outcome = self.move(msrl, obs)
                 next_obs, final_obs, reward, terminated, truncated = outcome
-                msrl.replay_insert(*msrl.boundary(
-                    "transition", (obs, action, reward, terminated, truncated, final_obs)))
+                msrl.replay_insert(
+                    *msrl.boundary(
+                        "transition", (obs, action, reward, terminated, truncated, final_obs)
+                    )
+                )
                 obs = next_obs
             w = msrl.boundary("batch", msrl.replay_sample())
             value = msrl.agent_learn(w)

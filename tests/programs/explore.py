@@ -1,6 +1,6 @@
 """DQN-like: epsilon-greedy by the step's index, two act sites, a target network, `if`s."""
 
-from mindspore import nn, ops
+from mindspore import ops
 
 from mindspore_rl.api import Actor, Trainer
 from mindspore_rl.networks import MLP
@@ -39,10 +39,12 @@ class Learn(BaseLearner):
         obs, action, reward, terminated, final_obs = batch
         after = ops.amax(self.target(final_obs.reshape((-1, final_obs.shape[-1]))), -1)
         goal = reward + self.config.gamma * (1.0 - terminated.astype("float32")) * after.reshape(
-            reward.shape)
+            reward.shape
+        )
         for i in range(3):
             grads, means = msrl.boundary(
-                "gradient", msrl.gradient(self.loss, self.net, obs, action, goal))
+                "gradient", msrl.gradient(self.loss, self.net, obs, action, goal)
+            )
             msrl.update(self.apply, grads)
             if i == 1:
                 msrl.update(self.sync)
@@ -71,10 +73,12 @@ class Explore(Trainer):
                 second = msrl.agent_act(obs, 0.5)
                 action = ops.maximum(first, second)
                 next_obs, final_obs, reward, terminated, _ = msrl.boundary(
-                    "observation", msrl.env_step(msrl.boundary("action", action)))
+                    "observation", msrl.env_step(msrl.boundary("action", action))
+                )
                 reward = reward * bonus
-                msrl.replay_insert(*msrl.boundary(
-                    "transition", (obs, action, reward, terminated, final_obs)))
+                msrl.replay_insert(
+                    *msrl.boundary("transition", (obs, action, reward, terminated, final_obs))
+                )
                 obs = next_obs
             batch = msrl.boundary("batch", msrl.replay_sample())
             msrl.report(msrl.agent_learn(batch))

@@ -21,13 +21,15 @@ class Learn(BaseLearner):
         config = self.config
         obs, action, reward, terminated, truncated, final_obs = batch
         target = lambda_returns(
-            reward, self.net.value(final_obs), terminated, truncated, config.gamma)
+            reward, self.net.value(final_obs), terminated, truncated, config.gamma
+        )
         skipped, total = 0.0, 0.0
         rate = config.learning_rate + 0.0 * msrl.env_steps()
         for _ in msrl.epochs(config.update_epochs):
             for minibatch in msrl.minibatches(config.num_minibatches, (obs, action, target)):
                 grads, means = msrl.boundary(
-                    "gradient", msrl.gradient(self.loss, self.net, *minibatch))
+                    "gradient", msrl.gradient(self.loss, self.net, *minibatch)
+                )
                 loss, log_prob = means
                 total += loss
                 kl = ops.abs(log_prob + 0.69)
@@ -58,9 +60,13 @@ class KLStop(Trainer):
             for _ in msrl.steps():
                 action = msrl.agent_act(obs)
                 next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                    "observation", msrl.env_step(msrl.boundary("action", action)))
-                msrl.replay_insert(*msrl.boundary(
-                    "transition", (obs, action, reward, terminated, truncated, final_obs)))
+                    "observation", msrl.env_step(msrl.boundary("action", action))
+                )
+                msrl.replay_insert(
+                    *msrl.boundary(
+                        "transition", (obs, action, reward, terminated, truncated, final_obs)
+                    )
+                )
                 obs = next_obs
             batch = msrl.boundary("batch", msrl.replay_sample())
             msrl.report(msrl.agent_learn(batch))

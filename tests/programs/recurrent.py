@@ -51,7 +51,8 @@ class Learn(BaseLearner):
         for epoch in msrl.epochs(self.config.update_epochs):
             for minibatch in msrl.minibatches(2, (obs, hidden, action, target)):
                 grads, means = msrl.boundary(
-                    "gradient", msrl.gradient(self.loss, self.net, *minibatch))
+                    "gradient", msrl.gradient(self.loss, self.net, *minibatch)
+                )
                 total += means[0] * (epoch + 1)
                 msrl.update(self.apply, grads)
         return {"total": total}
@@ -73,9 +74,13 @@ class Recurrent(Trainer):
                 obs, hidden = state
                 action, new_hidden = msrl.agent_act(obs, hidden)
                 next_obs, _, reward, terminated, truncated = msrl.boundary(
-                    "observation", msrl.env_step(msrl.boundary("action", action)))
-                msrl.replay_insert(*msrl.boundary(
-                    "transition", (obs, hidden, action, reward, terminated, truncated)))
+                    "observation", msrl.env_step(msrl.boundary("action", action))
+                )
+                msrl.replay_insert(
+                    *msrl.boundary(
+                        "transition", (obs, hidden, action, reward, terminated, truncated)
+                    )
+                )
                 over = ops.logical_or(terminated, truncated).astype("float32")
                 state = (next_obs, new_hidden * (1.0 - over).reshape((-1, 1)))
             batch = msrl.boundary("batch", msrl.replay_sample())

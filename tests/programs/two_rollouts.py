@@ -1,7 +1,5 @@
 """Two rollout loops and two samples in an iteration, one of them nested in a range."""
 
-from mindspore import ops
-
 from mindspore_rl.api import Trainer
 from mindspore_rl.rl.returns import lambda_returns
 from tests.programs.common import Act, BaseLearner, Config, Net
@@ -11,9 +9,11 @@ class Learn(BaseLearner):
     def learn(self, msrl, batch, weight):
         obs, action, reward, terminated, truncated, final_obs = batch
         target = weight * lambda_returns(
-            reward, self.net.value(final_obs), terminated, truncated, self.config.gamma)
+            reward, self.net.value(final_obs), terminated, truncated, self.config.gamma
+        )
         grads, means = msrl.boundary(
-            "gradient", msrl.gradient(self.loss, self.net, obs, action, target))
+            "gradient", msrl.gradient(self.loss, self.net, obs, action, target)
+        )
         msrl.update(self.apply, grads)
         return means[0]
 
@@ -36,9 +36,13 @@ class TwoRollouts(Trainer):
             for _ in msrl.steps():
                 action = msrl.agent_act(obs)
                 next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                    "observation", msrl.env_step(msrl.boundary("action", action)))
-                msrl.replay_insert(*msrl.boundary(
-                    "transition", (obs, action, reward, terminated, truncated, final_obs)))
+                    "observation", msrl.env_step(msrl.boundary("action", action))
+                )
+                msrl.replay_insert(
+                    *msrl.boundary(
+                        "transition", (obs, action, reward, terminated, truncated, final_obs)
+                    )
+                )
                 obs = next_obs
             first = self.phase(msrl, 1.0)
             bonus = reward * 0.1
@@ -46,11 +50,15 @@ class TwoRollouts(Trainer):
                 for step in msrl.steps():
                     action = msrl.agent_act(obs)
                     next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                        "observation", msrl.env_step(msrl.boundary("action", action)))
+                        "observation", msrl.env_step(msrl.boundary("action", action))
+                    )
                     reward = reward + bonus * half
                     bonus = bonus * 0.9
-                    msrl.replay_insert(*msrl.boundary(
-                        "transition", (obs, action, reward, terminated, truncated, final_obs)))
+                    msrl.replay_insert(
+                        *msrl.boundary(
+                            "transition", (obs, action, reward, terminated, truncated, final_obs)
+                        )
+                    )
                     obs = next_obs
             second = self.phase(msrl, 0.5)
             msrl.report({"first": first, "second": second, "both": first + second})
