@@ -33,6 +33,7 @@ from mindspore_rl.rl import random
 
 PROBE_ENVS = (4, 6)
 SHARE = slice(0, 2)
+RANDOM = "it gives another result each time (random numbers come as the noise of `act`)"
 
 
 def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Program:
@@ -336,7 +337,8 @@ class _Probe:
     def row_dependence(self, op: Op, inputs: dict, values: dict[str, Value]) -> str:
         """Evidence that a row of the result depends on other rows; empty if there is none."""
         if not any(name in values and values[name].split for name in inputs):
-            return ""
+            twice = [leaves(self.evaluate(op, inputs)) for _ in range(2)]
+            return "" if all(map(_close, *twice)) else RANDOM
         if op.kind == "gradient":
             op = replace(
                 op,
@@ -379,7 +381,7 @@ class _Probe:
         if not all(
             _close(a, b) for a, b in zip(full, leaves(self.evaluate(op, whole)), strict=True)
         ):
-            return "it gives another result each time (random numbers come as the noise of `act`)"
+            return RANDOM
         try:
             part = leaves(self.evaluate(op, share))
         except Exception as error:  # noqa: BLE001  (told as what it means)

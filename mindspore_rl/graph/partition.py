@@ -484,7 +484,7 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
             f"share\n  {op.where}\nderive it from a value that has that axis, for example "
             "ops.zeros_like(reward) or 0.0 * obs[:, :1]"
         )
-    if op.name in program.row_dependent and split:
+    if op.name in program.row_dependent:
         raise PolicyError(
             f"policy {policy.name} splits environments over {several}, but "
             f"{program.row_dependent[op.name]}\n  {op.where}"

@@ -56,6 +56,22 @@ WRONG = {
         {"remove": [('msrl.boundary("gradient", gradient)', "gradient")]},
         "'gradient'",
     ),
+    "random out of nothing": (
+        {"learn": "h = ops.rand(3)\ntarget = reward * h[0]"},
+        "another result each time",
+    ),
+    "batch norm": (
+        {
+            "remove": [
+                (
+                    "net = Net(config, spec)",
+                    "net = Net(config, spec)\n        net.policy = nn.SequentialCell("
+                    "nn.BatchNorm1d(spec.obs_shape[0]), net.policy)\n        net.set_train()",
+                )
+            ]
+        },
+        "changes parameters",
+    ),
     "random": ({"learn": "target = reward + ops.rand_like(reward)"}, "another result each time"),
 }
 
