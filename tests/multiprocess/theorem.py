@@ -93,23 +93,25 @@ def _sites(reference: ReferenceRun, iteration: int, marks) -> list[tuple[str, np
             if number == iteration and site.split(":")[1].split("#")[0] in marks]
 
 
-def compare_states(path: Path, expected: Path, prefix: str = "parameters/") -> list[str]:
+def compare_states(path: Path, expected: Path, prefix: str = "parameters/", rtol: float = RTOL,
+                   atol: float = ATOL) -> list[str]:
     """What differs between two checkpoints."""
     got, _ = checkpoint.load(path)
     wanted, _ = checkpoint.load(expected)
     wrong = []
     for name in sorted(wanted):
         if name.startswith(prefix):
-            wrong += _differences(name, got[name].ravel(), wanted[name].ravel())
+            wrong += _differences(name, got[name].ravel(), wanted[name].ravel(), rtol, atol)
     return wrong
 
 
-def _differences(name: str, got: np.ndarray, wanted: np.ndarray) -> list[str]:
+def _differences(name: str, got: np.ndarray, wanted: np.ndarray, rtol: float = RTOL,
+                 atol: float = ATOL) -> list[str]:
     if got.shape != wanted.shape:
         return [f"{name}: shape {got.shape}, expected {wanted.shape}"]
     got, wanted = got.astype(np.float64), wanted.astype(np.float64)
     scale = np.maximum(np.abs(wanted), 1e-30)
-    off = np.abs(got - wanted) > ATOL + RTOL * np.abs(wanted)
+    off = np.abs(got - wanted) > atol + rtol * np.abs(wanted)
     if off.any():
         got, wanted, scale = got.ravel(), wanted.ravel(), scale.ravel()
         worst = int(np.argmax(np.abs(got - wanted)))

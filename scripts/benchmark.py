@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Steps per second of training, side by side, with resident memory.
+
+    .venv/bin/python scripts/benchmark.py
+    .venv/bin/python scripts/benchmark.py --minutes 10 --only graph:CartPole-v1  (flat memory)
+
+Each row trains PPO for a while with 4 epochs of 4 minibatches and 64-64 tanh networks, and takes
+the median of the time between iterations after the first 20. Rows are repeated in turn, so that a
+drift of the machine shows as spread.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+WARM_UP = 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row."""
+
+    policy: str
+    environment: str
+    num_envs: int
+    workers: int
+    floor: int | None = None
+
+
+CASES = (
+    Case("MultipleLearners", "CartPole-v1", 8, 1, 15_000),
+    Case("GPUOnly", "graph:CartPole-v1", 8, 1, 20_000),
+    Case("GPUOnly", "graph:CartPole-v1", 64, 1, 80_000),
+    Case("SingleLearnerCoarse", "CartPole-v1", 8, 1),
+    Case("MultipleLearners", "CartPole-v1", 8, 2),
+    Case("GPUOnly", "graph:CartPole-v1", 64, 2),
+)
+
+
+def main() -> int:
+    """Runs the benchmark. Returns: 1 if a floor was missed."""
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each run (default: 10)")
+    parser.add_argument("--minutes", type=float, help="instead of --seconds, for memory")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", help="environment")
+    args = parser.parse_args()
+    seconds = args.minutes * 60 if args.minutes else args.seconds
+    cases = [case for case in CASES if args.only in (None, case.environment)]
+    results: dict[Case, list[tuple[float, float, float]]] = {case: [] for case in cases}
+    for _ in range(1 if args.minutes else args.repeats):
+        for case in cases:
+            results[case].append(_run(case, seconds))
+            print(".", end="", file=sys.stderr, flush=True)
+    print(f"\n{platform.processor() or platform.machine()}, {os.cpu_count()} cores, "
+          f"Python {platform.python_version()}, {_versions()}\n", file=sys.stderr)
+    print("| policy | environment | environments x steps | workers | steps/s: median (min-max) "
+          "| floor | resident MB a worker, start -> end |")
+    print("|---|---|---|---|---|---|---|")
+    missed = False
+    for case, runs in results.items():
+        speeds = [speed for speed, _, _ in runs]
+        median = statistics.median(speeds)
+        missed |= case.floor is not None and median < case.floor
+        print(f"| {case.policy} | {case.environment} | {case.num_envs} x 128 | {case.workers} "
+              f"| {median:,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f}) "
+              f"| {'' if case.floor is None else f'{case.floor:,}'} "
+              f"| {max(a for _, a, _ in runs):.0f} -> {max(b for _, _, b in runs):.0f} |")
+    return 1 if missed else 0
+
+
+def _run(case: Case, seconds: float) -> tuple[float, float, float]:
+    """Returns: steps/s, and the largest worker's resident MB after warming up and at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "run" / "metrics.jsonl"
+        with (Path(folder) / "log").open("w") as output:
+            job = subprocess.Popen(
+                [sys.executable, "-m", "mindspore_rl.cli", "train", "ppo", "--policy", case.policy,
+                 "--env", case.environment, "--num-envs", str(case.num_envs), "--workers",
+                 str(case.workers), "--stop-return", "nan", "--total-steps", "1000000000",
+                 "--quiet", "--run-dir", f"{folder}/run"], cwd=ROOT, stdout=output, stderr=output)
+        while not log.exists() or log.read_text().count("\n") < WARM_UP:
+            if job.poll() is not None:
+                raise SystemExit((Path(folder) / "log").read_text())
+            time.sleep(0.2)
+        early = _memory_mb(job.pid)
+        time.sleep(seconds)
+        late = _memory_mb(job.pid)
+        job.terminate()
+        job.wait()
+        times = [json.loads(line)["wall_s"] for line in log.read_text().splitlines()]
+    gaps = [b - a for a, b in zip(times[WARM_UP:], times[WARM_UP + 1 :], strict=False)]
+    return case.num_envs * 128 / statistics.median(gaps), early, late
+
+
+def _memory_mb(pid: int) -> float:
+    job = psutil.Process(pid)
+    workers = [p for p in job.children(recursive=True)
+               if p.name().startswith("python") and "runtime.worker" in " ".join(p.cmdline())]
+    return max(p.memory_info().rss for p in workers or [job]) / 1e6
+
+
+def _versions() -> str:
+    import importlib.metadata as metadata  # noqa: PLC0415
+
+    return ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "gym", "numpy"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
