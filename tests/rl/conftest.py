@@ -25,7 +25,6 @@ def run(request):
 
     It gives a list of NumPy arrays. A tuple of one comes out of a compiled loop with an axis more.
     """
-    ms.set_device("CPU")
     graph = request.param == "graph"
     ms.set_context(mode=ms.GRAPH_MODE if graph else ms.PYNATIVE_MODE)
     if graph:

@@ -36,7 +36,6 @@ class Learner(nn.Cell):
 
 @pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE])
 def test_networks_and_statistics(mode):
-    ms.set_device("CPU")
     ms.set_context(mode=mode)
     ms.set_context(jit_syntax_level=ms.STRICT)
     rng = np.random.default_rng(0)
