@@ -18,7 +18,7 @@ STRIDE = 0.1
 
 
 def _spec(name: str, in_graph: bool) -> EnvironmentSpec:
-    return EnvironmentSpec(f"{__file__}:{name}", (1,), Discrete(2), LIMIT, 0.85, in_graph)
+    return EnvironmentSpec(name, (1,), Discrete(2), LIMIT, 0.85, in_graph)
 
 
 class Corridor:
