@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import shutil
 import sys
@@ -75,6 +76,9 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
                             "(default: 60)")
     train.add_argument("--start-timeout", type=float, default=300.0, metavar="SECONDS",
                        help="the same for start and compilation (default: 300)")
+    train.add_argument("--max-restarts", type=int, default=0, metavar="N",
+                       help="after a lost worker, continue from the last checkpoint at most N times "
+                            "(default: 0)")
     train.add_argument("--dump-graph", type=Path, metavar="DIR",
                        help="write the graph after each pass")
     train.add_argument("--quiet", action="store_true", help="no progress")
@@ -187,7 +191,8 @@ def _train(args: argparse.Namespace) -> int:
     from mindspore_rl.runtime.coordinator import JobOptions, run_job  # noqa: PLC0415
     from mindspore_rl.runtime.job import prepare  # noqa: PLC0415
 
-    resume, damaged, start_steps = "", [], 0
+    resume, start_steps = "", 0
+    damaged: list[str] = []
     if args.resume:
         path, damaged = checkpoint.load_newest(args.resume / "checkpoints")
         resume = str(path.resolve())
@@ -211,15 +216,41 @@ def _train(args: argparse.Namespace) -> int:
     threshold = args.stop_return
     if threshold is None:
         threshold = environments.spec(settings.env).reward_threshold
-    outcome = run_job(plan, run_dir, JobOptions(
+    options = JobOptions(
         progress=not args.quiet, total_steps=settings.total_steps, stop_return=threshold,
         checkpoint_every_s=args.checkpoint_every, start_timeout_s=args.start_timeout,
-        start_steps=start_steps))
+        start_steps=start_steps)
+    for restarts_left in range(args.max_restarts, -1, -1):
+        try:
+            outcome = run_job(plan, run_dir, options)
+            break
+        except JobFailure as failure:
+            if failure.mistake or not restarts_left:
+                raise
+            plan, options = _restarted(plan, options, run_dir)
+            print(f"msrl: {failure}\nmsrl: restarting from {plan.resume or 'the beginning'}, "
+                  f"{restarts_left - 1} restarts left", file=sys.stderr)
     reached = "no finished episode" if outcome.mean_return is None else (
         f"mean return {outcome.mean_return:.1f}")
     print(f"{outcome.stopped}: {outcome.env_steps} environment steps, {reached}")
     print(f"run directory: {run_dir}")
     return 130 if outcome.stopped == "interrupted" else 0
+
+
+def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
+    """The same job from its newest checkpoint."""
+    from mindspore_rl.errors import CheckpointError  # noqa: PLC0415
+    from mindspore_rl.lowering.plan import save_plan  # noqa: PLC0415
+    from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
+
+    try:
+        path, _ = checkpoint.load_newest(run_dir / "checkpoints")
+        steps = checkpoint.load(path)[1]["env_steps"]
+    except CheckpointError:
+        path, steps = plan.resume, options.start_steps
+    plan = dataclasses.replace(plan, resume=str(path))
+    save_plan(plan, run_dir)
+    return plan, dataclasses.replace(options, start_steps=steps)
 
 
 def _plan_text(plan: Any) -> str:

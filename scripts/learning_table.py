@@ -20,6 +20,7 @@ HEADER = """# Algorithms
 | file | paper |
 |---|---|
 | `ppo.py` | Schulman et al. 2017, arXiv 1707.06347 |
+| `a2c.py` | Mnih et al. 2016, arXiv 1602.01783 |
 
 How to add one: `docs/add_an_algorithm.md`.
 
@@ -39,7 +40,7 @@ OUTCOME = re.compile(r"(\w+): (\d+) environment steps, mean return ([-\d.]+)")
 def main() -> int:
     """Runs the table. Returns: 1 if a run missed the threshold."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--algorithms", nargs="+", default=["ppo"])
+    parser.add_argument("--algorithms", nargs="+", default=["ppo", "a2c"])
     parser.add_argument("--policies", nargs="+",
                         default=["SingleLearnerCoarse", "MultipleLearners", "GPUOnly"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])

@@ -135,6 +135,40 @@ def test_nan_stops_and_keeps_the_last_good_checkpoint(tmp_path):
     assert load(list_checkpoints(tmp_path / "run" / "checkpoints")[-1])[1]["iteration"] == 0
 
 
+@pytest.mark.multiprocess
+@pytest.mark.kill
+@pytest.mark.slow
+def test_restarted_run_ends_bit_equal_to_an_undisturbed_one(tmp_path):
+    options = ("--policy", "GPUOnly", "--workers", "2", "--env", "graph:CartPole-v1",
+               "--checkpoint-every", "0.3", "num_steps=16", "--max-restarts", "3")
+    final = []
+    for name, kills in (("undisturbed", 0), ("killed", 2)):
+        folder = tmp_path / name
+        folder.mkdir()
+        run = start(folder, *options, "--total-steps", str(16 * 8 * 150))
+        for _ in range(kills):
+            before = len((folder / "run" / "metrics.jsonl").read_text()) if (
+                folder / "run" / "metrics.jsonl").exists() else 0
+            for _ in range(600):
+                log = folder / "run" / "metrics.jsonl"
+                if log.exists() and log.stat().st_size > before:
+                    break
+                time.sleep(0.1)
+            victim = [p for p in descendants(run, "mindspore_rl.runtime.worker")
+                      if p.name().startswith("python")]
+            if victim:
+                victim[-1].send_signal(signal.SIGKILL)
+        code, _, err = ended(run, 120.0)
+        assert code == 0, err
+        assert err.count("restarting from") == kills
+        final.append(load(list_checkpoints(folder / "run" / "checkpoints")[-1]))
+    (arrays, meta), (others, other_meta) = final
+    assert meta["iteration"] == other_meta["iteration"] == 150
+    assert arrays.keys() == others.keys()
+    for name in arrays:
+        assert arrays[name].tobytes() == others[name].tobytes(), name
+
+
 RAISING = '''
 import numpy as np
 from mindspore_rl.environments.environment import EnvironmentSpec

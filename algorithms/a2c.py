@@ -1,0 +1,159 @@
+"""Advantage actor-critic, the synchronous form of A3C (Mnih et al. 2016, arXiv 1602.01783).
+
+One update with the whole batch of an iteration; lambda-returns, of which lambda 1 is the paper's
+n-step return.
+"""
+
+from dataclasses import dataclass, field
+
+from mindspore import nn, ops
+
+from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.errors import ConfigError
+from mindspore_rl.networks import MLP
+from mindspore_rl.rl.action_distributions import (
+    categorical_entropy,
+    categorical_log_prob,
+    categorical_sample,
+)
+from mindspore_rl.rl.losses import clip_by_global_norm
+from mindspore_rl.rl.returns import lambda_returns
+
+
+def _option(default, text):
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyper-parameters of A2C; the defaults solve CartPole-v1."""
+
+    env: str = _option("CartPole-v1", "environment, with discrete actions")
+    seed: int = _option(1, "seed of every random number")
+    num_envs: int = _option(8, "environments, on all workers together")
+    num_steps: int = _option(16, "environment steps of each environment in an iteration")
+    total_steps: int = _option(500_000, "environment steps of the run, all environments together")
+    learning_rate: float = _option(2e-3, "Adam's step size at the start; falls linearly to 0")
+    adam_eps: float = _option(1e-5, "Adam's epsilon")
+    gamma: float = _option(0.99, "discount per step")
+    return_lambda: float = _option(0.95, "lambda of the returns; 1 is the paper's n-step return")
+    ent_coef: float = _option(0.01, "weight of the entropy bonus")
+    vf_coef: float = _option(0.5, "weight of the value loss")
+    max_grad_norm: float = _option(0.5, "bound of the global gradient norm")
+    hidden: tuple[int, ...] = _option((64, 64), "widths of the hidden layers (tanh)")
+
+    def __post_init__(self):
+        for name in ("num_envs", "num_steps", "total_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+
+
+class ActorCritic(nn.Cell):
+    """Logits and values of flat observations, each by a network of its own."""
+
+    def __init__(self, config, spec):
+        super().__init__()
+        if not isinstance(spec.action_space, Discrete):
+            raise ConfigError(f"a2c needs discrete actions; {config.env} has {spec.action_space}")
+        size = 1
+        for extent in spec.obs_shape:
+            size *= extent
+        self.obs_size = size
+        self.policy = MLP(size, config.hidden, spec.action_space.n, 0.01, config.seed, 1)
+        self.critic = MLP(size, config.hidden, 1, 1.0, config.seed, 2)
+
+    def logits(self, obs):
+        """Returns: `[n, actions]` of obs `[..., *obs_shape]`."""
+        return self.policy(obs.reshape((-1, self.obs_size)))
+
+    def value(self, obs):
+        """Returns: `[n]` of obs `[..., *obs_shape]`."""
+        return self.critic(obs.reshape((-1, self.obs_size))).reshape(-1)
+
+
+class A2CActor(Actor):
+    """Samples from the current policy."""
+
+    noise_size = 1
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def act(self, obs, noise):
+        """Returns: action `[B]`."""
+        return categorical_sample(self.network.logits(obs), noise)
+
+    def act_greedily(self, obs):
+        """Returns: the most likely action `[B]`, for evaluation."""
+        return self.network.logits(obs).argmax(-1).astype("int32")
+
+
+class A2CLearner(Learner):
+    """One gradient step on the trajectories of an iteration."""
+
+    def __init__(self, network, config):
+        super().__init__()
+        self.network, self.config = network, config
+        self.optimizer = nn.Adam(
+            network.trainable_params(), config.learning_rate, eps=config.adam_eps)
+
+    def loss(self, obs, action, returns, advantage):
+        """Per sample: the policy gradient, the value error and the entropy of section 4."""
+        logits, value = self.network.logits(obs), self.network.value(obs)
+        log_prob = categorical_log_prob(logits, action.reshape(-1))
+        policy_loss = -log_prob * advantage.reshape(-1)
+        value_loss = 0.5 * ops.square(value - returns.reshape(-1))
+        entropy = categorical_entropy(logits)
+        loss = policy_loss + self.config.vf_coef * value_loss - self.config.ent_coef * entropy
+        return loss, policy_loss, value_loss, entropy
+
+    def apply(self, grads, learning_rate):
+        """One step of Adam."""
+        ops.assign(self.optimizer.learning_rate, learning_rate)
+        self.optimizer(grads)
+
+    def learn(self, msrl, batch):
+        """One iteration on `[T, B]` trajectories."""
+        config = self.config
+        obs, action, reward, terminated, truncated, final_obs = batch
+        value = self.network.value(obs).reshape(reward.shape)
+        final_value = self.network.value(final_obs).reshape(reward.shape)
+        returns = lambda_returns(
+            reward, final_value, terminated, truncated, config.gamma, config.return_lambda)
+        advantage = msrl.boundary("advantage", returns - value)
+        grads, means = msrl.boundary(
+            "gradient", msrl.gradient(self.loss, self.network, obs, action, returns, advantage))
+        grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
+        learning_rate = config.learning_rate * (1.0 - msrl.env_steps() / config.total_steps)
+        msrl.update(self.apply, grads, learning_rate)
+        loss, policy_loss, value_loss, entropy = means
+        return {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss,
+                "entropy": entropy, "grad_norm": grad_norm, "learning_rate": learning_rate}
+
+
+class A2CTrainer(Trainer):
+    """A2C on any environment with discrete actions and a flat observation."""
+
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        network = ActorCritic(config, spec)
+        self.actor, self.learner = A2CActor(network), A2CLearner(network, config)
+
+    def train(self, msrl):
+        """Rolls out `num_steps`, then learns from them once."""
+        obs = msrl.boundary("observation", msrl.env_reset())
+        for _ in msrl.iterations():
+            for _ in msrl.steps():
+                action = msrl.agent_act(obs)
+                outcome = msrl.env_step(msrl.boundary("action", action))
+                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
+                    "observation", outcome)
+                msrl.replay_insert(*msrl.boundary(
+                    "transition", (obs, action, reward, terminated, truncated, final_obs)))
+                obs = next_obs
+            batch = msrl.boundary("batch", msrl.replay_sample())
+            msrl.report(msrl.agent_learn(batch))
