@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import shutil
 import sys
 import time
@@ -47,6 +48,9 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("msrl: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `msrl envs list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _parser(argv: list[str]) -> argparse.ArgumentParser:
@@ -133,7 +137,7 @@ def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, metavar="N",
                         help="replicas of the policy's first fragment (default: 1)")
     parser.add_argument("--device", choices=("auto", "cpu", "gpu"), default="auto",
-                        help="where cells run (default: auto)")
+                        help="where cells run; auto is the CPU as yet (default: auto)")
     parser.add_argument("--config", metavar="FILE", help="YAML file of keys")
     parser.add_argument("--env", help="environment, see `msrl envs list`")
     parser.add_argument("--num-envs", help="environments, all workers together")
@@ -162,11 +166,17 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
     given = {**earlier.get("config", {}), **{k: v for k, v in flags.items() if v is not None}}
     yaml_file = registry.find_config(args.config) if args.config else None
     settings = config.resolve(cls.Config, yaml_file, given, assignments)
-    name = environment_for(policy, settings.env)
+    name = environment_for(policy, _absolute(settings.env))
     if name != settings.env:
         settings = config.resolve(cls.Config, None, {**config.to_dict(settings), "env": name}, ())
     workers = args.workers if args.workers is not None else earlier.get("workers", 1)
     return JobRequest(file, policy, settings, workers, device=_device(args.device), **more)
+
+
+def _absolute(environment: str) -> str:
+    """A file's environment by its absolute path, so that a run can be used from anywhere."""
+    path, colon, name = environment.rpartition(":")
+    return f"{Path(path).resolve()}:{name}" if colon and path.endswith(".py") else environment
 
 
 def _earlier_job(run: Path | None) -> dict[str, Any]:
@@ -181,8 +191,7 @@ def _earlier_job(run: Path | None) -> dict[str, Any]:
 
 def _device(wanted: str) -> str:
     if wanted == "gpu" and not Path("/proc/driver/nvidia/version").exists():
-        raise MsrlError("device=gpu: no NVIDIA driver answers on this machine; use --device cpu "
-                        "(or auto, which takes a GPU when there is one)")
+        raise MsrlError("device=gpu: no NVIDIA driver answers on this machine; use --device cpu")
     return "GPU" if wanted == "gpu" else "CPU"
 
 

@@ -131,6 +131,7 @@ class FragmentRuntime:
         if self.plan.resume:
             self._load(Path(self.plan.resume))
         else:
+            self._share_parameters()
             self._save()
         while True:
             self._stamp(self._stages["the iteration boundary"])
@@ -361,20 +362,23 @@ class FragmentRuntime:
             return [state]
         stage = self._stages["a checkpoint"]
         if self.rank != 0:
-            data = _to_bytes(state)
-            self.comm.send(0, GATHER_TAG, np.array([len(data)], np.int64).view(np.uint8))
-            self.comm.send(0, GATHER_TAG, data)
+            self._send_bytes(0, _to_bytes(state))
             return []
         parts = [state]
         for source in range(1, self.comm.size):
-            size = np.zeros(1, np.int64)
-            self._receive(source, GATHER_TAG, size.view(np.uint8), stage)
-            data = np.empty(int(size[0]), np.uint8)
-            self._receive(source, GATHER_TAG, data, stage)
-            parts.append(_from_bytes(data))
+            parts.append(_from_bytes(self._receive_bytes(source, stage)))
         return parts
 
     def _load(self, path: Path) -> None:
+        try:
+            self._restore(path)
+        except KeyError as error:
+            raise CheckpointError(
+                f"checkpoint {path} has no {error}: it was written by another program, or with "
+                f"another form of the environment; this job runs {self.plan.algorithm['name']} on "
+                f"{self.plan.environment}") from error
+
+    def _restore(self, path: Path) -> None:
         arrays, meta = checkpoint.load(path)
         if meta["num_envs"] != self.plan.num_envs:
             raise CheckpointError(f"checkpoint {path} has num_envs={meta['num_envs']}, this job "
@@ -418,6 +422,38 @@ class FragmentRuntime:
                 self._loaded[name] = obs
         self.link.send("resumed", rank=self.rank, iteration=self.iteration,
                        note="environments without state were reset")
+
+    def _share_parameters(self) -> None:
+        """All ranks start from the parameters of one, however an algorithm initialises them."""
+        if self.comm is None:
+            return
+        updater = next(f for f in self.plan.fragments if "update" in f.components)
+        source = updater.first_rank
+        if self.rank == source:
+            data = _to_bytes({n: p.asnumpy() for n, p in self._named_parameters("state")})
+            for fragment in self.plan.fragments:
+                for rank in fragment.ranks if fragment.needs_tensors else ():
+                    if rank != source:
+                        self._send_bytes(rank, data)
+        elif self.fragment.needs_tensors:
+            from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
+
+            stage = self._stages["the iteration boundary"]
+            arrays = _from_bytes(self._receive_bytes(source, stage))
+            for name, parameter in self._named_parameters("state"):
+                set_parameter(parameter, arrays[name])
+
+    def _send_bytes(self, target: int, data: np.ndarray) -> None:
+        assert self.comm is not None
+        self.comm.send(target, GATHER_TAG, np.array([len(data)], np.int64).view(np.uint8))
+        self.comm.send(target, GATHER_TAG, data)
+
+    def _receive_bytes(self, source: int, stage: int) -> np.ndarray:
+        size = np.zeros(1, np.int64)
+        self._receive(source, GATHER_TAG, size.view(np.uint8), stage)
+        data = np.empty(int(size[0]), np.uint8)
+        self._receive(source, GATHER_TAG, data, stage)
+        return data
 
     # ---- parameters, waits, stamps ---------------------------------------------------------
 
