@@ -97,7 +97,8 @@ class A2CLearner(Learner):
         super().__init__()
         self.network, self.config = network, config
         self.optimizer = nn.Adam(
-            network.trainable_params(), config.learning_rate, eps=config.adam_eps)
+            network.trainable_params(), config.learning_rate, eps=config.adam_eps
+        )
 
     def loss(self, obs, action, returns, advantage):
         """Per sample: the policy gradient, the value error and the entropy of section 4."""
@@ -121,16 +122,24 @@ class A2CLearner(Learner):
         value = self.network.value(obs).reshape(reward.shape)
         final_value = self.network.value(final_obs).reshape(reward.shape)
         returns = lambda_returns(
-            reward, final_value, terminated, truncated, config.gamma, config.return_lambda)
+            reward, final_value, terminated, truncated, config.gamma, config.return_lambda
+        )
         advantage = msrl.boundary("advantage", returns - value)
         grads, means = msrl.boundary(
-            "gradient", msrl.gradient(self.loss, self.network, obs, action, returns, advantage))
+            "gradient", msrl.gradient(self.loss, self.network, obs, action, returns, advantage)
+        )
         grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
         learning_rate = config.learning_rate * (1.0 - msrl.env_steps() / config.total_steps)
         msrl.update(self.apply, grads, learning_rate)
         loss, policy_loss, value_loss, entropy = means
-        return {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss,
-                "entropy": entropy, "grad_norm": grad_norm, "learning_rate": learning_rate}
+        return {
+            "loss": loss,
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "grad_norm": grad_norm,
+            "learning_rate": learning_rate,
+        }
 
 
 class A2CTrainer(Trainer):
@@ -151,9 +160,13 @@ class A2CTrainer(Trainer):
                 action = msrl.agent_act(obs)
                 outcome = msrl.env_step(msrl.boundary("action", action))
                 next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                    "observation", outcome)
-                msrl.replay_insert(*msrl.boundary(
-                    "transition", (obs, action, reward, terminated, truncated, final_obs)))
+                    "observation", outcome
+                )
+                msrl.replay_insert(
+                    *msrl.boundary(
+                        "transition", (obs, action, reward, terminated, truncated, final_obs)
+                    )
+                )
                 obs = next_obs
             batch = msrl.boundary("batch", msrl.replay_sample())
             msrl.report(msrl.agent_learn(batch))

@@ -6,7 +6,7 @@ truncated episodes bootstrapped from their true last observation.
 
 from dataclasses import dataclass, field
 
-from mindspore import Parameter, Tensor, float32, nn, ops
+from mindspore import Parameter, float32, nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.environments.spaces import Discrete
@@ -65,8 +65,10 @@ class Config:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
         if self.num_steps % self.num_minibatches:
-            raise ValueError(f"num_minibatches={self.num_minibatches} does not divide num_steps="
-                             f"{self.num_steps}; choose one that does")
+            raise ValueError(
+                f"num_minibatches={self.num_minibatches} does not divide num_steps="
+                f"{self.num_steps}; choose one that does"
+            )
 
 
 class ActorCritic(nn.Cell):
@@ -155,7 +157,8 @@ class PPOLearner(Learner):
         self.obs_rank = len(spec.obs_shape)
         self.reward_statistics = RunningMeanStd()
         self.optimizer = nn.Adam(
-            network.trainable_params(), config.learning_rate, eps=config.adam_eps)
+            network.trainable_params(), config.learning_rate, eps=config.adam_eps
+        )
 
     def loss(self, obs, action, old_log_prob, old_value, advantage, returns):
         """Per sample: equation 9 of the paper (as a loss), then its terms for the metrics."""
@@ -198,9 +201,11 @@ class PPOLearner(Learner):
 
         final_value = self.network.value(final_obs)
         advantage, returns = gae(
-            reward, value, final_value, terminated, truncated, config.gamma, config.gae_lambda)
+            reward, value, final_value, terminated, truncated, config.gamma, config.gae_lambda
+        )
         mean, square, returns_mean, returns_square = msrl.mean(
-            advantage, ops.square(advantage), returns, ops.square(returns))
+            advantage, ops.square(advantage), returns, ops.square(returns)
+        )
         variance = ops.relu(square - mean * mean)
         returns_variance = ops.relu(returns_square - returns_mean * returns_mean)
         if config.normalise_advantage:
@@ -214,7 +219,8 @@ class PPOLearner(Learner):
                 config.num_minibatches, (obs, action, log_prob, value, advantage, returns)
             ):
                 grads, means = msrl.boundary(
-                    "gradient", msrl.gradient(self.loss, self.network, *minibatch))
+                    "gradient", msrl.gradient(self.loss, self.network, *minibatch)
+                )
                 grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
                 msrl.update(self.apply, grads, learning_rate)
 
@@ -254,9 +260,14 @@ class PPOTrainer(Trainer):
                 action, log_prob, value = msrl.agent_act(obs)
                 outcome = msrl.env_step(msrl.boundary("action", action))
                 next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                    "observation", outcome)
-                msrl.replay_insert(*msrl.boundary("transition", (
-                    obs, action, log_prob, value, reward, terminated, truncated, final_obs)))
+                    "observation", outcome
+                )
+                msrl.replay_insert(
+                    *msrl.boundary(
+                        "transition",
+                        (obs, action, log_prob, value, reward, terminated, truncated, final_obs),
+                    )
+                )
                 obs = next_obs
             batch = msrl.boundary("batch", msrl.replay_sample())
             msrl.report(msrl.agent_learn(batch))

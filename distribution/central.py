@@ -6,8 +6,9 @@ POLICY = DistributionPolicy(
     name="Central",
     summary="n workers with everything but the update, 1 server",
     fragments=(
-        FragmentRule("worker", ("environment", "actor", "replay", "gradient"), replicas=WORKERS,
-                     split="env"),
+        FragmentRule(
+            "worker", ("environment", "actor", "replay", "gradient"), replicas=WORKERS, split="env"
+        ),
         FragmentRule("server", ("update",)),
     ),
     cuts=(

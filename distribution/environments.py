@@ -7,8 +7,9 @@ POLICY = DistributionPolicy(
     summary="n environment workers and n agents, both split by environment",
     fragments=(
         FragmentRule("environment", ("environment",), replicas=WORKERS, split="env"),
-        FragmentRule("agent", ("actor", "replay", "gradient", "update"), replicas=WORKERS,
-                     split="env"),
+        FragmentRule(
+            "agent", ("actor", "replay", "gradient", "update"), replicas=WORKERS, split="env"
+        ),
     ),
     cuts=(
         Cut("observation", "environment", "actor"),

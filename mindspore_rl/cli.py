@@ -55,50 +55,94 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser(argv: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="msrl", description="Distributed reinforcement learning on MindSpore.",
-        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+        prog="msrl",
+        description="Distributed reinforcement learning on MindSpore.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"msrl {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    train = _command(commands, "train", _train, "train an algorithm under a distribution policy",
-                     argv)
+    train = _command(
+        commands, "train", _train, "train an algorithm under a distribution policy", argv
+    )
     _algorithm_arguments(train)
-    train.add_argument("--run-dir", type=Path, metavar="DIR",
-                       help="where everything is written (default: runs/ALGORITHM-ENV-POLICY-TIME)")
-    train.add_argument("--resume", type=Path, metavar="RUN",
-                       help="continue from the newest checkpoint of a run directory")
-    train.add_argument("--backend", choices=("mpi", "inproc"), default="mpi",
-                       help="mpi: a process for each worker; inproc: all of them as threads of "
-                            "this process, uncompiled, for a debugger (default: mpi)")
-    train.add_argument("--stop-return", type=float, metavar="R",
-                       help="stop when the mean return of the last 100 episodes reaches R "
-                            "(default: the environment's threshold; nan: never)")
-    train.add_argument("--checkpoint-every", type=float, default=60.0, metavar="SECONDS",
-                       help="time between checkpoints (default: 60)")
-    train.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS",
-                       help="longest wait for a message or a cell after the first iteration "
-                            "(default: 60)")
-    train.add_argument("--start-timeout", type=float, default=300.0, metavar="SECONDS",
-                       help="the same for start and compilation (default: 300)")
-    train.add_argument("--max-restarts", type=int, default=0, metavar="N",
-                       help="after a lost worker, continue from the last checkpoint at most N times "
-                            "(default: 0)")
-    train.add_argument("--dump-graph", type=Path, metavar="DIR",
-                       help="write the graph after each pass")
+    train.add_argument(
+        "--run-dir",
+        type=Path,
+        metavar="DIR",
+        help="where everything is written (default: runs/ALGORITHM-ENV-POLICY-TIME)",
+    )
+    train.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="continue from the newest checkpoint of a run directory",
+    )
+    train.add_argument(
+        "--backend",
+        choices=("mpi", "inproc"),
+        default="mpi",
+        help="mpi: a process for each worker; inproc: all of them as threads of "
+        "this process, uncompiled, for a debugger (default: mpi)",
+    )
+    train.add_argument(
+        "--stop-return",
+        type=float,
+        metavar="R",
+        help="stop when the mean return of the last 100 episodes reaches R "
+        "(default: the environment's threshold; nan: never)",
+    )
+    train.add_argument(
+        "--checkpoint-every",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="time between checkpoints (default: 60)",
+    )
+    train.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="longest wait for a message or a cell after the first iteration (default: 60)",
+    )
+    train.add_argument(
+        "--start-timeout",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="the same for start and compilation (default: 300)",
+    )
+    train.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="after a lost worker, continue from the last checkpoint at most N times (default: 0)",
+    )
+    train.add_argument(
+        "--dump-graph", type=Path, metavar="DIR", help="write the graph after each pass"
+    )
     train.add_argument("--quiet", action="store_true", help="no progress")
 
     graph = _command(commands, "graph", _graph, "show the graph, its cuts and its fragments", argv)
     _algorithm_arguments(graph)
-    graph.add_argument("--format", choices=("text", "dot", "source"), default="text",
-                       help="text: operations, edges, cuts, placement; dot: for Graphviz; source: "
-                            "the generated fragments (default: text)")
+    graph.add_argument(
+        "--format",
+        choices=("text", "dot", "source"),
+        default="text",
+        help="text: operations, edges, cuts, placement; dot: for Graphviz; source: "
+        "the generated fragments (default: text)",
+    )
 
     evaluate = commands.add_parser("eval", help="play a trained policy and print its return")
     evaluate.add_argument("run_directory", type=Path, metavar="RUN")
     evaluate.add_argument("--episodes", type=int, default=20, help="episodes to play (default: 20)")
     evaluate.add_argument("--seed", type=int, default=1_000_003, help="seed of the environments")
-    evaluate.add_argument("--sample", action="store_true",
-                          help="sample actions instead of taking the most likely")
+    evaluate.add_argument(
+        "--sample", action="store_true", help="sample actions instead of taking the most likely"
+    )
     evaluate.set_defaults(run=_evaluate)
 
     envs = commands.add_parser("envs", help="list environments, or check one")
@@ -116,28 +160,50 @@ def _command(commands: Any, name: str, run: Any, text: str, argv: list[str]) -> 
         try:
             cls: Any = programs.trainer_class(registry.find_algorithm(named[0]))
             epilog = f"keys of {named[0]} (key=value, or in a YAML file):\n" + config.help_text(
-                cls.Config)
+                cls.Config
+            )
         except MsrlError as error:
             epilog = str(error)
-    parser = commands.add_parser(name, help=text, description=text, epilog=epilog,
-                                 formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = commands.add_parser(
+        name,
+        help=text,
+        description=text,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.set_defaults(run=run)
     return parser
 
 
 def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("algorithm", nargs="?",
-                        help=f"{', '.join(registry.algorithms())}, or a .py file (may be left out "
-                             "with --resume)")
-    parser.add_argument("assignments", nargs="*", metavar="KEY=VALUE",
-                        help="keys of the algorithm's configuration, see below")
-    parser.add_argument("--policy", metavar="POLICY",
-                        help=f"{', '.join(registry.policies())}, or a .py file "
-                             "(default: SingleLearnerCoarse)")
-    parser.add_argument("--workers", type=int, metavar="N",
-                        help="replicas of the policy's first fragment (default: 1)")
-    parser.add_argument("--device", choices=("auto", "cpu", "gpu"), default="auto",
-                        help="where cells run; auto is the CPU as yet (default: auto)")
+    parser.add_argument(
+        "algorithm",
+        nargs="?",
+        help=f"{', '.join(registry.algorithms())}, or a .py file (may be left out with --resume)",
+    )
+    parser.add_argument(
+        "assignments",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="keys of the algorithm's configuration, see below",
+    )
+    parser.add_argument(
+        "--policy",
+        metavar="POLICY",
+        help=f"{', '.join(registry.policies())}, or a .py file (default: SingleLearnerCoarse)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="replicas of the policy's first fragment (default: 1)",
+    )
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "gpu"),
+        default="auto",
+        help="where cells run; auto is the CPU as yet (default: auto)",
+    )
     parser.add_argument("--config", metavar="FILE", help="YAML file of keys")
     parser.add_argument("--env", help="environment, see `msrl envs list`")
     parser.add_argument("--num-envs", help="environments, all workers together")
@@ -159,7 +225,9 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
         name = None
     name = name or earlier.get("algorithm")
     if name is None:
-        raise MsrlError(f"which algorithm? one of {', '.join(registry.algorithms())}, or a .py file")
+        raise MsrlError(
+            f"which algorithm? one of {', '.join(registry.algorithms())}, or a .py file"
+        )
     file = registry.find_algorithm(name)
     cls: Any = programs.trainer_class(file)
     flags = {key: getattr(args, key) for key in ("env", "num_envs", "seed", "total_steps")}
@@ -185,8 +253,9 @@ def _earlier_job(run: Path | None) -> dict[str, Any]:
     try:
         return json.loads((run / JOB_FILE).read_text())
     except (OSError, ValueError) as error:
-        raise MsrlError(f"{run} is not a run directory ({error}); expected one that `msrl train` "
-                        "wrote") from error
+        raise MsrlError(
+            f"{run} is not a run directory ({error}); expected one that `msrl train` wrote"
+        ) from error
 
 
 def _device(wanted: str) -> str:
@@ -206,18 +275,38 @@ def _train(args: argparse.Namespace) -> int:
         path, damaged = checkpoint.load_newest(args.resume / "checkpoints")
         resume = str(path.resolve())
         start_steps = checkpoint.load(path)[1]["env_steps"]
-    request = _request(args, compiled=args.backend == "mpi", timeout_s=args.timeout,
-                       resume=resume, resume_run=args.resume)
+    request = _request(
+        args,
+        compiled=args.backend == "mpi",
+        timeout_s=args.timeout,
+        resume=resume,
+        resume_run=args.resume,
+    )
     settings = request.config
-    run_dir = args.run_dir or Path("runs") / "-".join((
-        request.algorithm.stem, settings.env.replace("/", "_").replace(":", "-"),
-        request.policy.name, time.strftime("%Y%m%d-%H%M%S")))
+    run_dir = args.run_dir or Path("runs") / "-".join(
+        (
+            request.algorithm.stem,
+            settings.env.replace("/", "_").replace(":", "-"),
+            request.policy.name,
+            time.strftime("%Y%m%d-%H%M%S"),
+        )
+    )
     with _new_directory(run_dir):
         plan, _ = prepare(request, run_dir, _dumper(args.dump_graph))
-    (run_dir / JOB_FILE).write_text(json.dumps({
-        "algorithm": str(request.algorithm), "policy": str(registry.find_policy(args.policy) if args.policy else request.policy.name),
-        "workers": request.workers, "config": config.to_dict(settings),
-        "version": __version__}, indent=1))
+    (run_dir / JOB_FILE).write_text(
+        json.dumps(
+            {
+                "algorithm": str(request.algorithm),
+                "policy": str(
+                    registry.find_policy(args.policy) if args.policy else request.policy.name
+                ),
+                "workers": request.workers,
+                "config": config.to_dict(settings),
+                "version": __version__,
+            },
+            indent=1,
+        )
+    )
     for text in damaged:
         print(text, file=sys.stderr)
     if not args.quiet:
@@ -226,9 +315,13 @@ def _train(args: argparse.Namespace) -> int:
     if threshold is None:
         threshold = environments.spec(settings.env).reward_threshold
     options = JobOptions(
-        progress=not args.quiet, total_steps=settings.total_steps, stop_return=threshold,
-        checkpoint_every_s=args.checkpoint_every, start_timeout_s=args.start_timeout,
-        start_steps=start_steps)
+        progress=not args.quiet,
+        total_steps=settings.total_steps,
+        stop_return=threshold,
+        checkpoint_every_s=args.checkpoint_every,
+        start_timeout_s=args.start_timeout,
+        start_steps=start_steps,
+    )
     for restarts_left in range(args.max_restarts, -1, -1):
         try:
             outcome = run_job(plan, run_dir, options)
@@ -237,10 +330,16 @@ def _train(args: argparse.Namespace) -> int:
             if failure.mistake or not restarts_left:
                 raise
             plan, options = _restarted(plan, options, run_dir)
-            print(f"msrl: {failure}\nmsrl: restarting from {plan.resume or 'the beginning'}, "
-                  f"{restarts_left - 1} restarts left", file=sys.stderr)
-    reached = "no finished episode" if outcome.mean_return is None else (
-        f"mean return {outcome.mean_return:.1f}")
+            print(
+                f"msrl: {failure}\nmsrl: restarting from {plan.resume or 'the beginning'}, "
+                f"{restarts_left - 1} restarts left",
+                file=sys.stderr,
+            )
+    reached = (
+        "no finished episode"
+        if outcome.mean_return is None
+        else (f"mean return {outcome.mean_return:.1f}")
+    )
     print(f"{outcome.stopped}: {outcome.env_steps} environment steps, {reached}")
     print(f"run directory: {run_dir}")
     return 130 if outcome.stopped == "interrupted" else 0
@@ -263,15 +362,19 @@ def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
 
 
 def _plan_text(plan: Any) -> str:
-    lines = [f"{plan.algorithm['name']} under {plan.policy} on {plan.environment}, "
-             f"{plan.num_ranks} process{'es' if plan.num_ranks > 1 else ''}, {plan.device}"]
+    lines = [
+        f"{plan.algorithm['name']} under {plan.policy} on {plan.environment}, "
+        f"{plan.num_ranks} process{'es' if plan.num_ranks > 1 else ''}, {plan.device}"
+    ]
     for fragment in plan.fragments:
         for rank, (first, last) in zip(fragment.ranks, fragment.shares, strict=True):
             cells = f", cells: {', '.join(fragment.cells)}" if fragment.cells else ""
             lines.append(f"  rank {rank}: {fragment.name}, environments {first}..{last - 1}{cells}")
     for message in plan.messages:
-        lines.append(f"  {message.mark}: {message.source} -> {message.target}, {message.pattern}, "
-                     f"{message.times} an iteration")
+        lines.append(
+            f"  {message.mark}: {message.source} -> {message.target}, {message.pattern}, "
+            f"{message.times} an iteration"
+        )
     return "\n".join(lines)
 
 
@@ -285,11 +388,15 @@ def _new_directory(run_dir: Path) -> Iterator[None]:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise MsrlError(f"run directory {run_dir} cannot be written ({error.strerror}); choose "
-                        "another with --run-dir") from error
+        raise MsrlError(
+            f"run directory {run_dir} cannot be written ({error.strerror}); choose "
+            "another with --run-dir"
+        ) from error
     if (run_dir / JOB_FILE).exists():
-        raise MsrlError(f"run directory {run_dir} already holds a run; choose another with "
-                        "--run-dir, or continue it with --resume")
+        raise MsrlError(
+            f"run directory {run_dir} already holds a run; choose another with "
+            "--run-dir, or continue it with --resume"
+        )
     try:
         yield
     except MsrlError:

@@ -72,7 +72,9 @@ def minibatch_rows(permutation: Tensor, number: Tensor, count: int) -> Tensor:
     """Positions in a flattened `[T * B]` batch of minibatch `number` of `count`.
 
     Args:
-        permutation: `[T, B]` int32 from `flat_permutations`.
+        permutation: `[T, B]` int32 from `PermutationTable`.
+        number: 0-d int32.
+        count: minibatches in the batch.
 
     Returns: `[T / count * B]` int32, time-major.
     """
@@ -88,6 +90,13 @@ def take_rows(value: Tensor, rows: Tensor) -> Tensor:
 def to_array(value: Any) -> np.ndarray:
     """A NumPy copy of a tensor, an array or a number."""
     return np.array(value.asnumpy() if isinstance(value, Tensor) else value)
+
+
+def settle(value: Any) -> None:
+    """Waits for the tensors in nested tuples; MindSpore raises errors late, at a later operation."""
+    for leaf in leaves(value):
+        if isinstance(leaf, Tensor):
+            leaf.asnumpy()
 
 
 def leaves(value: Any) -> list[Any]:

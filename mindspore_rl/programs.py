@@ -47,11 +47,16 @@ def trainer_class(file: Path) -> type:
     from mindspore_rl.api import Trainer  # noqa: PLC0415  (imports MindSpore)
 
     module = load_module(file)
-    found = [c for _, c in inspect.getmembers(module, inspect.isclass)
-             if issubclass(c, Trainer) and c.__module__ == module.__name__]
+    found = [
+        c
+        for _, c in inspect.getmembers(module, inspect.isclass)
+        if issubclass(c, Trainer) and c.__module__ == module.__name__
+    ]
     if len(found) != 1:
         names = ", ".join(c.__name__ for c in found) or "none"
-        raise MsrlError(f"{file} defines {names}; expected one subclass of mindspore_rl.api.Trainer")
+        raise MsrlError(
+            f"{file} defines {names}; expected one subclass of mindspore_rl.api.Trainer"
+        )
     if not hasattr(found[0], "Config"):
         raise MsrlError(f"{file}: {found[0].__name__} has no `Config`; expected a frozen dataclass")
     return found[0]
@@ -67,8 +72,10 @@ def load_policy(file: Path) -> Any:
 
     policy = getattr(load_module(file), "POLICY", None)
     if not isinstance(policy, DistributionPolicy):
-        raise MsrlError(f"{file}: POLICY is {type(policy).__name__}, expected a "
-                        "mindspore_rl.graph.distribution_policy.DistributionPolicy")
+        raise MsrlError(
+            f"{file}: POLICY is {type(policy).__name__}, expected a "
+            "mindspore_rl.graph.distribution_policy.DistributionPolicy"
+        )
     return policy
 
 

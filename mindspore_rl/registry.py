@@ -47,8 +47,9 @@ def find_policy(name: str) -> Path:
         PolicyError: there is none; the nearest names are offered.
     """
     if name == "auto":
-        raise PolicyError("policy auto is not available yet; choose one of "
-                          f"{', '.join(policies())}")
+        raise PolicyError(
+            f"policy auto is not available yet; choose one of {', '.join(policies())}"
+        )
     known = policies()
     for policy, file in known.items():
         if _plain(policy) == _plain(name):

@@ -50,8 +50,9 @@ CASES = (
 
 def main() -> int:
     """Runs the benchmark. Returns: 1 if a floor was missed."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="of each run (default: 10)")
     parser.add_argument("--minutes", type=float, help="instead of --seconds, for memory")
     parser.add_argument("--repeats", type=int, default=3)
@@ -64,20 +65,27 @@ def main() -> int:
         for case in cases:
             results[case].append(_run(case, seconds))
             print(".", end="", file=sys.stderr, flush=True)
-    print(f"\n{platform.processor() or platform.machine()}, {os.cpu_count()} cores, "
-          f"Python {platform.python_version()}, {_versions()}\n", file=sys.stderr)
-    print("| policy | environment | environments x steps | workers | steps/s: median (min-max) "
-          "| floor | resident MB a worker, start -> end |")
+    print(
+        f"\n{platform.processor() or platform.machine()}, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}, {_versions()}\n",
+        file=sys.stderr,
+    )
+    print(
+        "| policy | environment | environments x steps | workers | steps/s: median (min-max) "
+        "| floor | resident MB a worker, start -> end |"
+    )
     print("|---|---|---|---|---|---|---|")
     missed = False
     for case, runs in results.items():
         speeds = [speed for speed, _, _ in runs]
         median = statistics.median(speeds)
         missed |= case.floor is not None and median < case.floor
-        print(f"| {case.policy} | {case.environment} | {case.num_envs} x 128 | {case.workers} "
-              f"| {median:,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f}) "
-              f"| {'' if case.floor is None else f'{case.floor:,}'} "
-              f"| {max(a for _, a, _ in runs):.0f} -> {max(b for _, _, b in runs):.0f} |")
+        print(
+            f"| {case.policy} | {case.environment} | {case.num_envs} x 128 | {case.workers} "
+            f"| {median:,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f}) "
+            f"| {'' if case.floor is None else f'{case.floor:,}'} "
+            f"| {max(a for _, a, _ in runs):.0f} -> {max(b for _, _, b in runs):.0f} |"
+        )
     return 1 if missed else 0
 
 
@@ -87,10 +95,32 @@ def _run(case: Case, seconds: float) -> tuple[float, float, float]:
         log = Path(folder) / "run" / "metrics.jsonl"
         with (Path(folder) / "log").open("w") as output:
             job = subprocess.Popen(
-                [sys.executable, "-m", "mindspore_rl.cli", "train", "ppo", "--policy", case.policy,
-                 "--env", case.environment, "--num-envs", str(case.num_envs), "--workers",
-                 str(case.workers), "--stop-return", "nan", "--total-steps", "1000000000",
-                 "--quiet", "--run-dir", f"{folder}/run"], cwd=ROOT, stdout=output, stderr=output)
+                [
+                    sys.executable,
+                    "-m",
+                    "mindspore_rl.cli",
+                    "train",
+                    "ppo",
+                    "--policy",
+                    case.policy,
+                    "--env",
+                    case.environment,
+                    "--num-envs",
+                    str(case.num_envs),
+                    "--workers",
+                    str(case.workers),
+                    "--stop-return",
+                    "nan",
+                    "--total-steps",
+                    "1000000000",
+                    "--quiet",
+                    "--run-dir",
+                    f"{folder}/run",
+                ],
+                cwd=ROOT,
+                stdout=output,
+                stderr=output,
+            )
         while not log.exists() or log.read_text().count("\n") < WARM_UP:
             if job.poll() is not None:
                 raise SystemExit((Path(folder) / "log").read_text())
@@ -107,13 +137,16 @@ def _run(case: Case, seconds: float) -> tuple[float, float, float]:
 
 def _memory_mb(pid: int) -> float:
     job = psutil.Process(pid)
-    workers = [p for p in job.children(recursive=True)
-               if p.name().startswith("python") and "runtime.worker" in " ".join(p.cmdline())]
+    workers = [
+        p
+        for p in job.children(recursive=True)
+        if p.name().startswith("python") and "runtime.worker" in " ".join(p.cmdline())
+    ]
     return max(p.memory_info().rss for p in workers or [job]) / 1e6
 
 
 def _versions() -> str:
-    import importlib.metadata as metadata  # noqa: PLC0415
+    from importlib import metadata  # noqa: PLC0415
 
     return ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "gym", "numpy"))
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Trains CartPole-v1 to its threshold under every policy, and writes the table of algorithms/README.md.
+"""Trains CartPole-v1 to its threshold under every policy; writes the table of algorithms/README.md.
 
-    .venv/bin/python scripts/learning_table.py --seeds 1 2 3 --workers 2
+.venv/bin/python scripts/learning_table.py --seeds 1 2 3 --workers 2
 """
 
 import argparse
@@ -41,8 +41,9 @@ def main() -> int:
     """Runs the table. Returns: 1 if a run missed the threshold."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--algorithms", nargs="+", default=["ppo", "a2c"])
-    parser.add_argument("--policies", nargs="+",
-                        default=["SingleLearnerCoarse", "MultipleLearners", "GPUOnly"])
+    parser.add_argument(
+        "--policies", nargs="+", default=["SingleLearnerCoarse", "MultipleLearners", "GPUOnly"]
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--total-steps", type=int, default=500_000)
@@ -56,9 +57,17 @@ def main() -> int:
                 rows.append(row)
                 print(row, flush=True)
     command = "python scripts/learning_table.py " + " ".join(sys.argv[1:])
-    README.write_text(HEADER.format(
-        threshold=THRESHOLD, total=args.total_steps, workers=args.workers, versions=_versions(),
-        command=command.strip()) + "\n".join(rows) + "\n")
+    README.write_text(
+        HEADER.format(
+            threshold=THRESHOLD,
+            total=args.total_steps,
+            workers=args.workers,
+            versions=_versions(),
+            command=command.strip(),
+        )
+        + "\n".join(rows)
+        + "\n"
+    )
     return 1 if missed else 0
 
 
@@ -66,10 +75,33 @@ def _run(algorithm: str, policy: str, seed: int, args: argparse.Namespace) -> tu
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-m", "mindspore_rl.cli", "train", algorithm, "--policy", policy,
-             "--seed", str(seed), "--workers", str(args.workers), "--env", "CartPole-v1",
-             "--total-steps", str(args.total_steps), "--stop-return", str(THRESHOLD), "--quiet",
-             "--run-dir", f"{folder}/run"], cwd=ROOT, text=True, capture_output=True, check=False)
+            [
+                sys.executable,
+                "-m",
+                "mindspore_rl.cli",
+                "train",
+                algorithm,
+                "--policy",
+                policy,
+                "--seed",
+                str(seed),
+                "--workers",
+                str(args.workers),
+                "--env",
+                "CartPole-v1",
+                "--total-steps",
+                str(args.total_steps),
+                "--stop-return",
+                str(THRESHOLD),
+                "--quiet",
+                "--run-dir",
+                f"{folder}/run",
+            ],
+            cwd=ROOT,
+            text=True,
+            capture_output=True,
+            check=False,
+        )
         wall_s = time.monotonic() - began
         found = OUTCOME.search(done.stdout)
         if found is None:
@@ -77,12 +109,14 @@ def _run(algorithm: str, policy: str, seed: int, args: argparse.Namespace) -> tu
         environment = json.loads((Path(folder) / "run" / "plan.json").read_text())["environment"]
     name = policy if environment == "CartPole-v1" else f"{policy} ({environment})"
     reached = float(found[3]) >= THRESHOLD
-    return (f"| {algorithm} | {name} | {seed} | {int(found[2]):,} | {found[3]} | {wall_s:.0f} |",
-            reached)
+    return (
+        f"| {algorithm} | {name} | {seed} | {int(found[2]):,} | {found[3]} | {wall_s:.0f} |",
+        reached,
+    )
 
 
 def _versions() -> str:
-    import importlib.metadata as metadata  # noqa: PLC0415
+    from importlib import metadata  # noqa: PLC0415
 
     return ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "gym", "numpy"))
 

@@ -15,8 +15,7 @@ META = "meta.json"
 FORMAT = 1
 
 
-def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]
-         ) -> Path:
+def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Path:
     """Writes `checkpoint-<iteration>.npz` atomically and keeps the newest `KEEP`.
 
     Args:
@@ -59,7 +58,8 @@ def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         meta = json.loads(bytes(arrays.pop(META)))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"checkpoint {path} is damaged ({error}); use one before it") from (
-            error)
+            error
+        )
     if meta["format"] != FORMAT:
         raise CheckpointError(f"checkpoint {path} has format {meta['format']}, expected {FORMAT}")
     return arrays, meta

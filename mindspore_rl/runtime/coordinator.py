@@ -134,7 +134,8 @@ def _run_ranks(monitor: "_Monitor", run_dir: Path, commands: Commands) -> None:
 
 def _run_here(monitor: "_Monitor", run_dir: Path) -> None:
     """Runs a job of one rank in this thread (or uncompiled ranks as threads of this process), and
-    the monitor in a second one."""
+    the monitor in a second one.
+    """
     from mindspore_rl.runtime.worker import run_inproc, run_worker  # noqa: PLC0415
 
     pairs = [tuple(map(Link, socket.socketpair())) for _ in range(monitor.plan.num_ranks)]

@@ -13,16 +13,21 @@ class Edge:
     whole one comes from one replica, chosen so that the targets spread over the sources.
     """
 
-    def __init__(self, message: MessagePlan, tag: int, source: FragmentPlan, target: FragmentPlan
-                 ) -> None:
+    def __init__(
+        self, message: MessagePlan, tag: int, source: FragmentPlan, target: FragmentPlan
+    ) -> None:
         self.message, self.tag = message, tag
         self.source, self.target = source, target
         self.leaves = [leaf for value in message.values for leaf in value.leaves]
 
     def pairs(self) -> list[tuple[int, int]]:
         """(source replica, target replica) that exchange something, in a fixed order."""
-        return [(i, j) for i in range(len(self.source.shares))
-                for j in range(len(self.target.shares)) if self._parts(i, j)]
+        return [
+            (i, j)
+            for i in range(len(self.source.shares))
+            for j in range(len(self.target.shares))
+            if self._parts(i, j)
+        ]
 
     def _parts(self, i: int, j: int) -> list[tuple[int, range | None]]:
         """Leaves that replica i sends to replica j, with the environments if split."""

@@ -19,6 +19,8 @@ def evaluate(run_dir: Path, episodes: int, seed: int, sample: bool) -> list[floa
 
     Args:
         run_dir: a run directory with a checkpoint.
+        episodes: how many.
+        seed: of the environments, and of actions if they are sampled.
         sample: act as in training, rather than by `Actor.act_greedily` where there is one.
 
     Returns: the return of each episode.
@@ -47,8 +49,11 @@ def evaluate(run_dir: Path, episodes: int, seed: int, sample: bool) -> list[floa
     def noise(purpose: str, step: int, size: int) -> ms.Tensor | None:
         if not size:
             return None
-        return ms.Tensor(random.uniform(
-            seed, random.stream(purpose), np.array([step]), np.arange(episodes), size)[0])
+        return ms.Tensor(
+            random.uniform(
+                seed, random.stream(purpose), np.array([step]), np.arange(episodes), size
+            )[0]
+        )
 
     returns, playing = np.zeros(episodes), np.ones(episodes, bool)
     obs = environment.reset(noise("reset", 0, environment.noise_size))
@@ -60,7 +65,8 @@ def evaluate(run_dir: Path, episodes: int, seed: int, sample: bool) -> list[floa
             action = actor.act(obs, *(() if drawn is None else (drawn,)))
             action = action[0] if isinstance(action, tuple) else action
         obs, _, reward, terminated, truncated = environment.step(
-            action, noise("step", step, environment.noise_size))
+            action, noise("step", step, environment.noise_size)
+        )
         returns += reward.asnumpy() * playing
         playing &= ~(terminated.asnumpy() | truncated.asnumpy())
         if not playing.any():

@@ -55,7 +55,8 @@ def environment_for(policy: DistributionPolicy, name: str) -> str:
         return f"graph:{name}"
     raise PolicyError(
         f"policy {policy.name} compiles the environment into the loop, and {name} has no graph "
-        f"form; use one of {', '.join(graph_names())}, or another policy")
+        f"form; use one of {', '.join(graph_names())}, or another policy"
+    )
 
 
 def analyse(request: JobRequest, dump: Dump | None = None) -> Partition:
@@ -71,8 +72,10 @@ def analyse(request: JobRequest, dump: Dump | None = None) -> Partition:
     cls = programs.trainer_class(request.algorithm)
     for key in REQUIRED_KEYS:
         if not hasattr(request.config, key):
-            raise ConfigError(f"{request.algorithm}: Config has no field {key!r}; expected "
-                              f"{', '.join(REQUIRED_KEYS)}")
+            raise ConfigError(
+                f"{request.algorithm}: Config has no field {key!r}; expected "
+                f"{', '.join(REQUIRED_KEYS)}"
+            )
     program = infer(cls, request.config, spec(request.config.env), request.algorithm.stem)
     dump("1-program.txt", render_program(program))
     cut = partition(program, request.policy, request.workers, request.config.num_envs)
@@ -89,12 +92,21 @@ def prepare(request: JobRequest, run_dir: Path, dump: Dump | None = None) -> tup
     per_iteration = config.num_steps * config.num_envs
     iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
     plan = make_plan(
-        cut, run_dir, record=request.record,
+        cut,
+        run_dir,
+        record=request.record,
         algorithm={"name": request.algorithm.stem, "file": str(request.algorithm.resolve())},
-        config=to_dict(config), environment=config.env, in_graph=spec(config.env).in_graph,
-        num_envs=config.num_envs, num_steps=config.num_steps, num_iterations=iterations,
-        seed=config.seed, compiled=request.compiled, device=request.device,
-        timeout_s=request.timeout_s, resume=request.resume,
+        config=to_dict(config),
+        environment=config.env,
+        in_graph=spec(config.env).in_graph,
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_iterations=iterations,
+        seed=config.seed,
+        compiled=request.compiled,
+        device=request.device,
+        timeout_s=request.timeout_s,
+        resume=request.resume,
         load_at={str(k): v for k, v in request.load_at},
     )
     if dump:

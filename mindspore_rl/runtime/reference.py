@@ -52,7 +52,8 @@ class Reference:
         config, spec = self.trainer.config, self.trainer.spec
         self.num_envs, self.num_steps, self.seed = config.num_envs, config.num_steps, config.seed
         self.environment = LocalEnvironment(
-            config.env, spec.in_graph, range(self.num_envs), self.seed)
+            config.env, spec.in_graph, range(self.num_envs), self.seed
+        )
         self._iteration = 0
         self._rows: list[tuple] = []
         self._sampled = False
@@ -88,7 +89,8 @@ class Reference:
     def iterations(self) -> Iterator[int]:
         """See `api.Msrl`."""
         loop = sys._getframe(1)
-        for self._iteration in range(self.num_iterations):
+        for iteration in range(self.num_iterations):
+            self._iteration = iteration
             self._counts = dict(self._turns)
             self._turns.clear()
             if self.on_iteration:
@@ -111,8 +113,12 @@ class Reference:
         turn = self._turn(site)
         first = self._iteration * self._turns_per_iteration(site) + turn
         order = random.permutations(
-            self.seed, random.stream(site), np.array([first]), np.arange(self.num_envs),
-            self.num_steps)[0]
+            self.seed,
+            random.stream(site),
+            np.array([first]),
+            np.arange(self.num_envs),
+            self.num_steps,
+        )[0]
         permutation = Tensor((order * self.num_envs + np.arange(self.num_envs)).astype(np.int32))
         for number in range(count):
             rows = minibatch_rows(permutation, Tensor(number), count)
@@ -126,8 +132,7 @@ class Reference:
 
     def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
         """See `api.Msrl`."""
-        return self.environment.step(
-            action, self._noise("env_step", self.environment.noise_size))
+        return self.environment.step(action, self._noise("env_step", self.environment.noise_size))
 
     def agent_act(self, *args: Any) -> Any:
         """See `api.Msrl`."""
@@ -201,8 +206,11 @@ class Reference:
         if not size:
             return None
         step = self._iteration * self._turns_per_iteration(site) + turn
-        return Tensor(random.uniform(
-            self.seed, random.stream(site), np.array([step]), np.arange(self.num_envs), size)[0])
+        return Tensor(
+            random.uniform(
+                self.seed, random.stream(site), np.array([step]), np.arange(self.num_envs), size
+            )[0]
+        )
 
     def _site(self, purpose: str, frame: FrameType | None) -> str:
         """Names a call by the order in which the calls of its purpose are first reached."""
@@ -224,6 +232,7 @@ class Reference:
 
     @staticmethod
     def _reduce(kind: str, values: tuple, keep: int) -> Any:
-        results = tuple(reduce_samples(kind, value, keep, reduced_count(value.shape, keep))
-                        for value in values)
+        results = tuple(
+            reduce_samples(kind, value, keep, reduced_count(value.shape, keep)) for value in values
+        )
         return results if len(results) > 1 else results[0]

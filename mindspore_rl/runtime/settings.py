@@ -27,8 +27,11 @@ def worker_settings() -> WorkerSettings:
     assert coordinator is not None, "a worker is started by `msrl train`, not by hand"
     cores = os.environ.get("MSRL_CORES", "")
     return WorkerSettings(
-        Path(os.environ["MSRL_RUN"]), coordinator, _address("MSRL_SCHEDULER"),
-        tuple(int(core) for core in cores.split(",") if core))
+        Path(os.environ["MSRL_RUN"]),
+        coordinator,
+        _address("MSRL_SCHEDULER"),
+        tuple(int(core) for core in cores.split(",") if core),
+    )
 
 
 def _address(variable: str) -> tuple[str, int] | None:

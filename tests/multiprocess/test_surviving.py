@@ -19,8 +19,12 @@ def start(tmp_path: Path, *arguments: str) -> subprocess.Popen:
     """A training run in the background, `tmp_path/run`."""
     return subprocess.Popen(
         [*TRAIN, "--run-dir", str(tmp_path / "run"), "--total-steps", "100000000", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
 
 
 def descendants(process: subprocess.Popen, word: str) -> list[psutil.Process]:
@@ -62,8 +66,11 @@ def ended(process: subprocess.Popen, within_s: float) -> tuple[int, str, str]:
 def test_killed_worker_ends_the_job(tmp_path):
     run = start(tmp_path, "--policy", "MultipleLearners", "--workers", "2")
     wait_for_training(run, tmp_path)
-    victim = next(p for p in descendants(run, "mindspore_rl.runtime.worker")
-                  if "mpiexec" not in p.name() and p.name().startswith("python"))
+    victim = next(
+        p
+        for p in descendants(run, "mindspore_rl.runtime.worker")
+        if "mpiexec" not in p.name() and p.name().startswith("python")
+    )
     victim.send_signal(signal.SIGKILL)
     code, _, err = ended(run, 6.0)
     assert code == 1
@@ -139,23 +146,40 @@ def test_nan_stops_and_keeps_the_last_good_checkpoint(tmp_path):
 @pytest.mark.kill
 @pytest.mark.slow
 def test_restarted_run_ends_bit_equal_to_an_undisturbed_one(tmp_path):
-    options = ("--policy", "GPUOnly", "--workers", "2", "--env", "graph:CartPole-v1",
-               "--checkpoint-every", "0.3", "num_steps=16", "--max-restarts", "3")
+    options = (
+        "--policy",
+        "GPUOnly",
+        "--workers",
+        "2",
+        "--env",
+        "graph:CartPole-v1",
+        "--checkpoint-every",
+        "0.3",
+        "num_steps=16",
+        "--max-restarts",
+        "3",
+    )
     final = []
     for name, kills in (("undisturbed", 0), ("killed", 2)):
         folder = tmp_path / name
         folder.mkdir()
         run = start(folder, *options, "--total-steps", str(16 * 8 * 150))
         for _ in range(kills):
-            before = len((folder / "run" / "metrics.jsonl").read_text()) if (
-                folder / "run" / "metrics.jsonl").exists() else 0
+            before = (
+                len((folder / "run" / "metrics.jsonl").read_text())
+                if (folder / "run" / "metrics.jsonl").exists()
+                else 0
+            )
             for _ in range(600):
                 log = folder / "run" / "metrics.jsonl"
                 if log.exists() and log.stat().st_size > before:
                     break
                 time.sleep(0.1)
-            victim = [p for p in descendants(run, "mindspore_rl.runtime.worker")
-                      if p.name().startswith("python")]
+            victim = [
+                p
+                for p in descendants(run, "mindspore_rl.runtime.worker")
+                if p.name().startswith("python")
+            ]
             if victim:
                 victim[-1].send_signal(signal.SIGKILL)
         code, _, err = ended(run, 120.0)
@@ -214,8 +238,17 @@ class Broken:
 def test_environment_that_raises_or_hangs(tmp_path, mode):
     file = tmp_path / "broken.py"
     file.write_text(RAISING.replace("MODE", mode))
-    run = start(tmp_path, "--policy", "SingleLearnerCoarse", "--workers", "2",
-                "--env", f"{file}:Broken", "--timeout", "3")
+    run = start(
+        tmp_path,
+        "--policy",
+        "SingleLearnerCoarse",
+        "--workers",
+        "2",
+        "--env",
+        f"{file}:Broken",
+        "--timeout",
+        "3",
+    )
     code, _, err = ended(run, 90.0)
     assert code == 1
     assert "rank 1 (actor[1])" in err
@@ -226,5 +259,3 @@ def test_environment_that_raises_or_hangs(tmp_path, mode):
     else:
         assert "no progress" in err
         assert "the environment" in err
-
-

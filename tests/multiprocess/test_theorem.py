@@ -20,7 +20,11 @@ ALGORITHMS = {
     str(PROGRAMS / "two_phase.py"): {},
 }
 POLICIES = (
-    "SingleLearnerCoarse", "MultipleLearners", "GPUOnly", "SingleLearnerFine", "Central",
+    "SingleLearnerCoarse",
+    "MultipleLearners",
+    "GPUOnly",
+    "SingleLearnerFine",
+    "Central",
     str(PROGRAMS / "crossed.py"),
 )
 ENVIRONMENTS = ("CartPole-v1", "graph:CartPole-v1", "Pendulum-v1", "graph:Pendulum-v1")
@@ -62,8 +66,9 @@ def request_for(algorithm: str, policy: str, environment: str, workers: int) -> 
     config = programs.trainer_class(file).Config(env=environment, **ALGORITHMS[algorithm])
     chosen = programs.load_policy(registry.find_policy(policy))
     assert environment_for(chosen, environment) == environment
-    return JobRequest(file, chosen, config, workers, num_iterations=ITERATIONS,
-                      record=theorem.MARKS)
+    return JobRequest(
+        file, chosen, config, workers, num_iterations=ITERATIONS, record=theorem.MARKS
+    )
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +82,8 @@ def references(tmp_path_factory):
             folder = tmp_path_factory.mktemp("reference")
             carried = theorem.carried_names(request, folder / "plan")
             known[key] = theorem.run_reference(
-                request.algorithm, request.config, folder, ITERATIONS, carried)
+                request.algorithm, request.config, folder, ITERATIONS, carried
+            )
         return known[key]
 
     return get
@@ -98,8 +104,10 @@ def test_equals_reference(algorithm, policy, environment, workers, references, t
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(("policy", "environment"), [
-    ("MultipleLearners", "CartPole-v1"), ("GPUOnly", "graph:CartPole-v1")])
+@pytest.mark.parametrize(
+    ("policy", "environment"),
+    [("MultipleLearners", "CartPole-v1"), ("GPUOnly", "graph:CartPole-v1")],
+)
 def test_runs_freely(policy, environment, references, tmp_path):
     """Without loading the reference's state in between, rounding may grow but not jump."""
     request = request_for("ppo", policy, environment, 2)
@@ -108,13 +116,19 @@ def test_runs_freely(policy, environment, references, tmp_path):
     outcome = run_job(plan, tmp_path, JobOptions(progress=False, total_steps=0))
     assert theorem.compare(tmp_path, reference, 1) == []
     assert theorem.compare(tmp_path, reference, ITERATIONS, ("action",)) == []
-    wrong = theorem.compare_states(Path(outcome.checkpoint), reference.checkpoints[-1],
-                                   "parameters/actor", rtol=1e-3, atol=1e-4)
+    wrong = theorem.compare_states(
+        Path(outcome.checkpoint),
+        reference.checkpoints[-1],
+        "parameters/actor",
+        rtol=1e-3,
+        atol=1e-4,
+    )
     assert wrong == []
 
 
 def test_more_replicas_than_environments(tmp_path):
-    request = dataclasses.replace(request_for("ppo", "SingleLearnerCoarse", "CartPole-v1", 1),
-                                  workers=9)
+    request = dataclasses.replace(
+        request_for("ppo", "SingleLearnerCoarse", "CartPole-v1", 1), workers=9
+    )
     with pytest.raises(MsrlError, match="9 replicas of actor for 8 environments"):
         prepare(request, tmp_path)

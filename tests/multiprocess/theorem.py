@@ -4,12 +4,14 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 
 from mindspore_rl import programs
 from mindspore_rl.environments.environment import spec
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.job import JobRequest, prepare
+from mindspore_rl.runtime.reference import Reference
 
 RTOL, ATOL = 1e-4, 1e-6
 MARKS = ("action", "advantage", "gradient")
@@ -28,17 +30,14 @@ class ReferenceRun:
     checkpoints: list[Path]
 
 
-def run_reference(algorithm: Path, config: Any, folder: Path, iterations: int,
-                  carried: dict[str, str]) -> ReferenceRun:
+def run_reference(
+    algorithm: Path, config: Any, folder: Path, iterations: int, carried: dict[str, str]
+) -> ReferenceRun:
     """Runs the algorithm as plain Python.
 
     Args:
         carried: the graph's names of the loop's carried variables, and their names in the source.
     """
-    import mindspore as ms
-
-    from mindspore_rl.runtime.reference import Reference
-
     ms.set_context(mode=ms.PYNATIVE_MODE)
     trainer = programs.trainer_class(algorithm)(config, spec(config.env))
     records: dict[tuple[int, str], list] = {}
@@ -49,9 +48,14 @@ def run_reference(algorithm: Path, config: Any, folder: Path, iterations: int,
 
     def snapshot(iteration: int, variables: dict[str, Any]) -> None:
         chosen = {name: eval(source, {}, dict(variables)) for name, source in carried.items()}
-        checkpoints.append(checkpoint.save(
-            folder / f"before-{iteration}", iteration, reference.state(chosen),
-            {"num_envs": config.num_envs}))
+        checkpoints.append(
+            checkpoint.save(
+                folder / f"before-{iteration}",
+                iteration,
+                reference.state(chosen),
+                {"num_envs": config.num_envs},
+            )
+        )
 
     reference = Reference(trainer, iterations, keep, snapshot)
     reference.run()
@@ -88,13 +92,16 @@ def compare(run_dir: Path, reference: ReferenceRun, iterations: int, marks=MARKS
 
 
 def _sites(reference: ReferenceRun, iteration: int, marks) -> list[tuple[str, np.ndarray]]:
-    return [(site, np.stack([np.concatenate([leaf.ravel() for leaf in turn]) for turn in turns]))
-            for (number, site), turns in reference.records.items()
-            if number == iteration and site.split(":")[1].split("#")[0] in marks]
+    return [
+        (site, np.stack([np.concatenate([leaf.ravel() for leaf in turn]) for turn in turns]))
+        for (number, site), turns in reference.records.items()
+        if number == iteration and site.split(":")[1].split("#")[0] in marks
+    ]
 
 
-def compare_states(path: Path, expected: Path, prefix: str = "parameters/", rtol: float = RTOL,
-                   atol: float = ATOL) -> list[str]:
+def compare_states(
+    path: Path, expected: Path, prefix: str = "parameters/", rtol: float = RTOL, atol: float = ATOL
+) -> list[str]:
     """What differs between two checkpoints."""
     got, _ = checkpoint.load(path)
     wanted, _ = checkpoint.load(expected)
@@ -105,8 +112,9 @@ def compare_states(path: Path, expected: Path, prefix: str = "parameters/", rtol
     return wrong
 
 
-def _differences(name: str, got: np.ndarray, wanted: np.ndarray, rtol: float = RTOL,
-                 atol: float = ATOL) -> list[str]:
+def _differences(
+    name: str, got: np.ndarray, wanted: np.ndarray, rtol: float = RTOL, atol: float = ATOL
+) -> list[str]:
     if got.shape != wanted.shape:
         return [f"{name}: shape {got.shape}, expected {wanted.shape}"]
     got, wanted = got.astype(np.float64), wanted.astype(np.float64)
@@ -115,6 +123,8 @@ def _differences(name: str, got: np.ndarray, wanted: np.ndarray, rtol: float = R
     if off.any():
         got, wanted, scale = got.ravel(), wanted.ravel(), scale.ravel()
         worst = int(np.argmax(np.abs(got - wanted)))
-        return [f"{name}: {off.sum()} of {off.size} differ, worst {got[worst]:.8g} against "
-                f"{wanted[worst]:.8g} (relative {np.abs(got - wanted)[worst] / scale[worst]:.1e})"]
+        return [
+            f"{name}: {off.sum()} of {off.size} differ, worst {got[worst]:.8g} against "
+            f"{wanted[worst]:.8g} (relative {np.abs(got - wanted)[worst] / scale[worst]:.1e})"
+        ]
     return []

@@ -52,9 +52,14 @@ def work(plan: Plan, run_dir: Path, rank: int, link: Link) -> None:
             event(plan, rank, link, stamp)
         time.sleep(0.01)
         # The parts of an iteration differ by rank: the coordinator joins them.
-        link.send("iteration", rank=rank, iteration=iteration + 1, env_steps=8 * (iteration + 1),
-                  episodes=[[float(iteration), 5]] * 10,
-                  metrics={"loss": 0.5} if rank == LEADER else {})
+        link.send(
+            "iteration",
+            rank=rank,
+            iteration=iteration + 1,
+            env_steps=8 * (iteration + 1),
+            episodes=[[float(iteration), 5]] * 10,
+            metrics={"loss": 0.5} if rank == LEADER else {},
+        )
     stamp(iteration, "finished")
     link.send("finished", rank=rank, iteration=iteration + 1)
 
@@ -62,9 +67,15 @@ def work(plan: Plan, run_dir: Path, rank: int, link: Link) -> None:
 def event(plan: Plan, rank: int, link: Link, stamp) -> None:
     mode, victim = plan.config["mode"], plan.config["victim"]
     if mode in ("mistake", "error") and rank == victim:
-        link.send("error", rank=rank, iteration=EVENT_ITERATION, stage="the environment",
-                  message="the pole broke", traceback="Traceback: step()",
-                  mistake=mode == "mistake")
+        link.send(
+            "error",
+            rank=rank,
+            iteration=EVENT_ITERATION,
+            stage="the environment",
+            message="the pole broke",
+            traceback="Traceback: step()",
+            mistake=mode == "mistake",
+        )
         raise RuntimeError("the pole broke")
     if mode == "abort" and rank == victim:
         os.abort()
@@ -104,8 +115,11 @@ def coordinate(run_dir: Path, timeout_s: float) -> None:
     worker.run_worker = work
     options = JobOptions(progress=False, total_steps=100, start_timeout_s=timeout_s)
     try:
-        print(run_job(load_plan(run_dir), run_dir, options,
-                      Commands(worker=(sys.executable, __file__))))
+        print(
+            run_job(
+                load_plan(run_dir), run_dir, options, Commands(worker=(sys.executable, __file__))
+            )
+        )
     except JobFailure as failure:
         sys.exit(str(failure))
 

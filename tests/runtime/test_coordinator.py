@@ -22,7 +22,8 @@ from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
 FAKE = Path(__file__).with_name("fake_worker.py")
 COMMANDS = launch.Commands(
     worker=(sys.executable, str(FAKE)),
-    scheduler=(sys.executable, "-c", "import time; time.sleep(100)"))
+    scheduler=(sys.executable, "-c", "import time; time.sleep(100)"),
+)
 LONG = 10_000  # iterations
 
 
@@ -31,13 +32,25 @@ def make_plan(run_dir: Path, actors: int = 1, **fields) -> Plan:
     collectives = fields.pop("collectives", ())
     shares = tuple((i, i + 1) for i in range(actors))
     learner = FragmentPlan(
-        "learner", "learner.py", 0, ((0, 2),), (), ("learn",), collectives, False)
+        "learner", "learner.py", 0, ((0, 2),), (), ("learn",), collectives, False
+    )
     actor = FragmentPlan("actor", "actor.py", 1, shares, (), (), (), False)
     edge = MessagePlan("obs", "", "actor", "learner", (), "", False, "Gather", 1)
-    job = {"algorithm": {}, "policy": "", "config": config, "environment": "", "in_graph": False,
-           "num_envs": 2, "num_steps": 4, "num_iterations": 12, "seed": 0, "carried": {},
-           "timeout_s": 20.0, "fragments": (learner, actor) if actors else (learner,),
-           "messages": (edge,)}
+    job = {
+        "algorithm": {},
+        "policy": "",
+        "config": config,
+        "environment": "",
+        "in_graph": False,
+        "num_envs": 2,
+        "num_steps": 4,
+        "num_iterations": 12,
+        "seed": 0,
+        "carried": {},
+        "timeout_s": 20.0,
+        "fragments": (learner, actor) if actors else (learner,),
+        "messages": (edge,),
+    }
     plan = Plan(**{**job, **fields})
     save_plan(plan, run_dir)
     return plan
@@ -60,9 +73,12 @@ def processes_of(run_dir: Path) -> list[psutil.Process]:
 
 def start_coordinator(run_dir: Path) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, str(FAKE), str(run_dir), "60"], stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "PYTHONPATH": str(FAKE.parents[2])})
+        [sys.executable, str(FAKE), str(run_dir), "60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(FAKE.parents[2])},
+    )
 
 
 def when(condition, action) -> None:
@@ -139,8 +155,10 @@ def test_error_of_a_rank(run_dir, mode):
 def test_killed_rank(run_dir, victim):
     plan = make_plan(run_dir, actors=2, num_iterations=LONG)
     # Metrics are written once a second: the checkpoint has been reported long before.
-    when(trains(run_dir),
-         lambda: os.kill(int((run_dir / f"pid-{victim}").read_text()), signal.SIGKILL))
+    when(
+        trains(run_dir),
+        lambda: os.kill(int((run_dir / f"pid-{victim}").read_text()), signal.SIGKILL),
+    )
     with pytest.raises(JobFailure) as caught:
         run(plan, run_dir, checkpoint_every_s=0.05)
     text = str(caught.value)
@@ -229,8 +247,11 @@ def test_killed_scheduler(run_dir):
 
     plan = make_plan(run_dir, actors=2, collectives=("learn",), num_iterations=LONG)
     when(trains(run_dir), kill_scheduler)
-    with pytest.raises(JobFailure, match=r"MindSpore scheduler .* \(killed by signal 9\) before "
-                                         r"rank 0 \(learner\[0\]\)"):
+    with pytest.raises(
+        JobFailure,
+        match=r"MindSpore scheduler .* \(killed by signal 9\) before "
+        r"rank 0 \(learner\[0\]\)",
+    ):
         run(plan, run_dir)
 
 

@@ -33,7 +33,7 @@ def test_all_ranks_start_from_the_same_parameters(tmp_path, monkeypatch):
     class Spy(worker.FragmentRuntime):
         def _save(self):
             if self.trainer is not None and self.iteration == 0:
-                named = self._named_parameters("all")
+                named = self.named_parameters("all")
                 started[self.rank] = {name: p.asnumpy().copy() for name, p in named}
             super()._save()
 

@@ -1,0 +1,32 @@
+"""Returns and lengths of episodes, counted while they are played."""
+
+import numpy as np
+
+
+class EpisodeCounter:
+    """Running account of some environments.
+
+    Attributes:
+        returns: of the episodes under way `[B]` float64, reward units.
+        lengths: of the episodes under way `[B]`, steps.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.returns = np.zeros(num_envs)
+        self.lengths = np.zeros(num_envs, int)
+        self._finished: list[tuple[float, int]] = []
+
+    def count(self, reward: np.ndarray, ended: np.ndarray) -> None:
+        """Adds one step: rewards `[B]` and which episodes ended with it `[B]` bool."""
+        self.returns += reward
+        self.lengths += 1
+        if ended.any():
+            for index in np.flatnonzero(ended):
+                self._finished.append((float(self.returns[index]), int(self.lengths[index])))
+            self.returns[ended] = 0.0
+            self.lengths[ended] = 0
+
+    def take_finished(self) -> list[tuple[float, int]]:
+        """Return and length of the episodes that ended since the last call."""
+        finished, self._finished = self._finished, []
+        return finished

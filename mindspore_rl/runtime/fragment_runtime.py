@@ -1,0 +1,376 @@
+"""The `w` of generated code: one replica of a fragment at run time.
+
+It holds the rank's share of the environments, its agent, its edges, and everything that happens at
+an iteration boundary: stop requests, checkpoints, metrics.
+"""
+
+import contextlib
+import ctypes
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.communication.communicator import Communicator
+from mindspore_rl.communication.link import Link
+from mindspore_rl.environments.environment import make_graph, make_vector
+from mindspore_rl.environments.environment import spec as environment_spec
+from mindspore_rl.errors import NumericsError
+from mindspore_rl.lowering.plan import Plan
+from mindspore_rl.programs import load_trainer
+from mindspore_rl.replay.trajectory import TrajectoryBuffer
+from mindspore_rl.rl import random
+from mindspore_rl.runtime.arrays import host_leaves, to_host
+from mindspore_rl.runtime.edges import Edge
+from mindspore_rl.runtime.episodes import EpisodeCounter
+from mindspore_rl.runtime.messenger import CONTROL_TAG, FIRST_EDGE_TAG, Messenger
+from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.runtime.state import RankState
+
+CONTINUE, CHECKPOINT, STOP = 0, 1, 2
+PYTHON = 1
+"""The stage of a worker that is in generated Python code, see `Plan.stages`."""
+
+
+class FragmentRuntime:
+    """What generated code calls, for one replica of one fragment."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        run_dir: Path,
+        rank: int,
+        comm: Communicator | None,
+        link: Link,
+        stamps: Stamps,
+    ) -> None:
+        self.plan, self.run_dir, self.rank = plan, run_dir, rank
+        self.link, self.stamps = link, stamps
+        self.messenger = Messenger(comm, self._stamp, self._waiting)
+        self.fragment, self.replica = plan.fragment_of(rank)
+        self.env_indices = range(*self.fragment.shares[self.replica])
+        self.seed = plan.seed
+        self.iteration = 0
+        self._stage = 0
+        self.state = RankState(self)
+        self.episodes = EpisodeCounter(len(self.env_indices))
+        self.replay = TrajectoryBuffer()
+        self.trainer = self.actor = self.learner = self.environment = None
+        self.group: Any = None
+        self.vector: Any = None
+        self._stages = {name: index for index, name in enumerate(plan.stages())}
+        self._stacks: dict[str, np.ndarray] = {}
+        self._trimmed = False
+        self._episode_buffers: list[Any] = []
+        self._metrics: dict[str, float] = {}
+        self._records: dict[str, np.ndarray] = {}
+        by_name = {f.name: f for f in plan.fragments}
+        self._edges = {
+            m.name: Edge(m, FIRST_EDGE_TAG + i, by_name[m.source], by_name[m.target])
+            for i, m in enumerate(plan.messages)
+        }
+        self._noise_size: dict[str, int] = {}
+        self._prepare()
+
+    def _prepare(self) -> None:
+        plan = self.plan
+        if "environment" in self.fragment.components:
+            if plan.in_graph:
+                self.environment = make_graph(plan.environment)
+                self._noise_size["env"] = self.environment.noise_size
+            else:
+                self.vector = make_vector(plan.environment, self.env_indices, self.seed)
+        if self.fragment.needs_tensors:
+            spec = environment_spec(plan.environment)
+            self.trainer = load_trainer(plan.algorithm, plan.config, spec)
+            self.actor, self.learner = self.trainer.actor, self.trainer.learner
+            self._noise_size["actor"] = self.actor.noise_size
+
+    @property
+    def restored(self) -> bool:
+        """Whether a checkpoint was loaded before this iteration."""
+        return bool(self.state.restored)
+
+    # ---- called by generated code ----------------------------------------------------------
+
+    def cell(self, cell_class: type, name: str, to_host: tuple[int, ...]) -> Callable:
+        """Builds a region's cell.
+
+        Args:
+            cell_class: the generated class.
+            name: the region's.
+            to_host: positions of the outputs that Python code reads, to be given as arrays.
+
+        Returns: a function of arrays, numbers and tensors.
+        """
+        from mindspore_rl.runtime.compiled import CompiledCell  # noqa: PLC0415
+
+        cell = CompiledCell(cell_class(self))
+        stage = self._stages[f"cell {name} of {self.fragment.name}"]
+
+        def call(*inputs: Any) -> Any:
+            self._stamp(stage)
+            result = cell(*inputs)
+            if not isinstance(result, tuple):
+                result = result.asnumpy() if to_host else result
+            elif to_host:
+                result = tuple(
+                    [
+                        part.asnumpy() if i in to_host and not isinstance(part, tuple) else part
+                        for i, part in enumerate(result)
+                    ]
+                )
+            self._stamp(PYTHON)
+            return result
+
+        return call
+
+    def iterations(self, carried: Callable[[], dict[str, Any]]) -> Iterator[int]:
+        """The training iterations, with everything that happens between them.
+
+        Args:
+            carried: gives the variables that an iteration takes from the one before.
+        """
+        self.state.carried = carried
+        if self.plan.resume:
+            self.state.load(Path(self.plan.resume))
+        else:
+            self.state.share_parameters(self._stages["the iteration boundary"])
+            self._save()
+        while True:
+            self._stamp(self._stages["the iteration boundary"])
+            command = self._agree()
+            last = command == STOP or self.iteration >= self.plan.num_iterations
+            if command == CHECKPOINT or last:
+                self._save()
+            if last:
+                break
+            path = self.plan.load_at.get(str(self.iteration))
+            if path:
+                self.state.load(Path(path))
+            self._stamp(PYTHON)
+            yield self.iteration
+            self.state.restored = {}
+            self.iteration += 1
+            self._end_iteration()
+        self._stamp(self._stages["finished"])
+
+    def env_reset(self) -> np.ndarray:
+        """Returns: obs of this rank's environments."""
+        self._stamp(self._stages["the environment"])
+        obs = self.vector.reset()
+        self._stamp(PYTHON)
+        return obs
+
+    def env_step(self, action: Any) -> tuple[np.ndarray, ...]:
+        """Steps this rank's environments and keeps account of their episodes."""
+        self._stamp(self._stages["the environment"])
+        outcome = self.vector.step(to_host(action))
+        self.episodes.count(outcome[2], outcome[3] | outcome[4])
+        self._stamp(PYTHON)
+        return outcome
+
+    def noise(self, purpose: str, iteration: int, rows: int, owner: str) -> np.ndarray:
+        """Uniform numbers `[rows, B, size]` of one call in one iteration."""
+        return random.uniform(
+            self.seed,
+            random.stream(purpose),
+            np.arange(iteration * rows, (iteration + 1) * rows),
+            np.array(self.env_indices),
+            self._noise_size[owner],
+        )
+
+    def permutations(self, purpose: str, iteration: int, rounds: int) -> np.ndarray:
+        """Positions in the flattened local batch, permuted in time, `[rounds, T, B]` int32."""
+        count = len(self.env_indices)
+        order = random.permutations(
+            self.seed,
+            random.stream(purpose),
+            np.arange(iteration * rounds, (iteration + 1) * rounds),
+            np.array(self.env_indices),
+            self.plan.num_steps,
+        )
+        return (order * count + np.arange(count)).astype(np.int32)
+
+    def stack(self, name: str, rows: int, row: int, value: Any) -> np.ndarray:
+        """Keeps a value of one turn of a loop; returns those of all turns."""
+        value = to_host(value)
+        if name not in self._stacks:
+            self._stacks[name] = np.empty((rows, *value.shape), value.dtype)
+        self._stacks[name][row] = value
+        return self._stacks[name]
+
+    def send(self, name: str, values: tuple) -> None:
+        """Sends this replica's part of a message to whom it concerns."""
+        edge = self._edges[name]
+        leaves = host_leaves(values)
+        for source, target in self._pairs(edge):
+            if source == self.replica:
+                rank = edge.target.first_rank + target
+                if edge.message.parameters:
+                    data = self._parameters(edge).view(np.uint8)
+                else:
+                    data = np.empty(edge.size(source, target), np.uint8)
+                    edge.pack(source, target, leaves, data)
+                self.messenger.send(rank, edge.tag, data)
+
+    def receive(self, name: str) -> tuple:
+        """Receives this replica's part of a message. Returns: its values, without parameters."""
+        edge = self._edges[name]
+        stage = self._stages[f"edge {name}"]
+        arrays = edge.allocate(self.replica)
+        for source, target in self._pairs(edge):
+            if target != self.replica:
+                continue
+            rank = edge.source.first_rank + source
+            if edge.message.parameters:
+                flat = np.empty_like(self._parameters(edge))
+                self.messenger.receive(rank, edge.tag, flat.view(np.uint8), stage)
+                self._set_parameters(edge, flat)
+            else:
+                data = np.empty(edge.size(source, target), np.uint8)
+                self.messenger.receive(rank, edge.tag, data, stage)
+                edge.unpack(source, target, data, arrays)
+        self._stamp(PYTHON)
+        result, start = [], 0
+        for value in edge.message.values:
+            count = len(value.leaves)
+            part = tuple(arrays[start : start + count])
+            result.append(part if value.parts else part[0])
+            start += count
+        return tuple(result)
+
+    def report(self, metrics: dict[str, Any]) -> None:
+        """Keeps metrics for the coordinator; stops the job if one is not a number."""
+        for key, value in metrics.items():
+            number = float(to_host(value))
+            if not np.isfinite(number):
+                raise NumericsError(
+                    f"iteration {self.iteration}: {key} is {number}; lower the learning rate or "
+                    "look at the rewards (the last good checkpoint is kept)"
+                )
+            self._metrics[key] = number
+
+    def record(self, key: str, value: Any, axis: int | None) -> None:
+        """Keeps a mark's values of this iteration for inspection.
+
+        Args:
+            key: the boundary's site and the position of the value in its tuple.
+            value: of all turns, `[turns, ...]`.
+            axis: of the environments; None for a whole value.
+        """
+        if axis is not None or self.replica == 0:
+            self._records[f"{key}|{'' if axis is None else axis}"] = to_host(value).copy()
+
+    def number(self, value: Any) -> bool:
+        """A condition on a whole value."""
+        return bool(to_host(value))
+
+    def take_restored(self, *names: str) -> tuple:
+        """Carried variables from the checkpoint just loaded, this rank's environments."""
+        return tuple(self.state.restored[name] for name in names)
+
+    def episode_buffer(self, name: str, rows: tuple[int, ...]) -> Any:
+        """Where an in-graph environment leaves rewards and ends, `[*rows, 2, B]`."""
+        from mindspore_rl.lowering.cell import buffer  # noqa: PLC0415
+
+        found = buffer((*rows, 2, len(self.env_indices)), "float32", f"episodes_{name}")
+        self._episode_buffers.append(found)
+        return found
+
+    def named_parameters(self, scope: str) -> list[tuple[str, Any]]:
+        """See `parameters.named_parameters`."""
+        from mindspore_rl.runtime.parameters import named_parameters  # noqa: PLC0415
+
+        return named_parameters(self.trainer, scope)
+
+    # ---- the iteration boundary ------------------------------------------------------------
+
+    def _agree(self) -> int:
+        """The leader's decision, the same on every rank."""
+        command = CONTINUE
+        if self.rank == 0:
+            while (message := self.link.poll()) is not None:
+                command = max(command, {"stop": STOP, "checkpoint": CHECKPOINT}[message["kind"]])
+        if self.messenger.alone:
+            return command
+        data = np.array([command], np.uint8)
+        if self.rank == 0:
+            for target in range(1, self.plan.num_ranks):
+                self.messenger.send(target, CONTROL_TAG, data)
+        else:
+            self.messenger.receive(0, CONTROL_TAG, data, self._stages["the iteration boundary"])
+        return int(data[0])
+
+    def _save(self) -> None:
+        stage = self._stages["a checkpoint"]
+        self._stamp(stage)
+        self.state.save(stage)
+
+    def _end_iteration(self) -> None:
+        for buffer in self._episode_buffers:
+            for reward, ended in to_host(buffer).reshape(-1, 2, len(self.env_indices)):
+                self.episodes.count(reward, ended > 0)
+        if self._records:
+            folder = self.run_dir / "records"
+            folder.mkdir(exist_ok=True)
+            np.savez(folder / f"{self.iteration - 1:06d}-{self.rank:04d}.npz", **self._records)
+            self._records = {}
+        steps = self.iteration * self.plan.num_steps * self.plan.num_envs
+        with contextlib.suppress(OSError):
+            self.link.send(
+                "iteration",
+                rank=self.rank,
+                iteration=self.iteration,
+                env_steps=steps,
+                episodes=self.episodes.take_finished(),
+                metrics=self._metrics,
+            )
+        self._metrics = {}
+        if not self._trimmed:
+            self._trimmed = True
+            gc.collect()
+            ctypes.CDLL(None).malloc_trim(0)  # compilation leaves some 200 MB to the allocator
+
+    # ---- parameters, waits, stamps ---------------------------------------------------------
+
+    def _parameters(self, edge: Edge) -> np.ndarray:
+        named = self.named_parameters(edge.message.parameters)
+        return np.concatenate([np.ravel(p.asnumpy()).astype(np.float32) for _, p in named])
+
+    def _set_parameters(self, edge: Edge, flat: np.ndarray) -> None:
+        from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
+
+        start = 0
+        for _, parameter in self.named_parameters(edge.message.parameters):
+            size = int(np.prod(parameter.shape, dtype=int))
+            set_parameter(parameter, flat[start : start + size].reshape(parameter.shape))
+            start += size
+
+    def _pairs(self, edge: Edge) -> list[tuple[int, int]]:
+        if edge.message.parameters:
+            sources = len(edge.source.shares)
+            return [(j % sources, j) for j in range(len(edge.target.shares))]
+        return edge.pairs()
+
+    def _waiting(self) -> None:
+        """Ends a wait when the coordinator is gone."""
+        if self.link.closed:
+            raise InterruptedError("the coordinator is gone")
+
+    def _stamp(self, stage: int) -> None:
+        self._stage = stage
+        self.stamps.write(self.rank, self.iteration, stage)
+
+    @property
+    def stage(self) -> str:
+        """What this rank is doing, in words."""
+        return self.plan.stages()[self._stage]
+
+    def close(self) -> None:
+        """Finishes sends and frees the environment."""
+        self.messenger.close()
+        if self.vector is not None:
+            self.vector.close()

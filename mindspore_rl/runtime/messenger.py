@@ -1,0 +1,76 @@
+"""How a rank exchanges bytes and arrays with others, and tells what it waits for."""
+
+import io
+from collections.abc import Callable
+
+import numpy as np
+
+from mindspore_rl.communication.communicator import Communicator
+
+CONTROL_TAG, BYTES_TAG, FIRST_EDGE_TAG = 1, 2, 10
+
+
+class Messenger:
+    """A communicator whose waits are stamped; of a job of one rank it is never asked anything.
+
+    Args:
+        comm: None in a job of one rank.
+        stamp: called with the stage before every wait.
+        waiting: called now and then during a wait; raises to end it.
+    """
+
+    def __init__(
+        self, comm: Communicator | None, stamp: Callable[[int], None], waiting: Callable[[], None]
+    ) -> None:
+        self._comm, self._stamp, self._waiting = comm, stamp, waiting
+        self.alone = comm is None
+
+    @property
+    def comm(self) -> Communicator:
+        """The communicator; there must be one."""
+        assert self._comm is not None
+        return self._comm
+
+    def send(self, target: int, tag: int, data: np.ndarray) -> None:
+        """Sends bytes `[n]` uint8 without waiting."""
+        self.comm.send(target, tag, data)
+
+    def receive(self, source: int, tag: int, data: np.ndarray, stage: int) -> None:
+        """Receives into `data`, uint8 of the right length."""
+        self._stamp(stage)
+        self.comm.receive(source, tag, data, self._waiting)
+
+    def send_arrays(self, target: int, arrays: dict[str, np.ndarray]) -> None:
+        """Sends named arrays of any shape."""
+        stream = io.BytesIO()
+        np.savez(stream, **arrays)
+        data = np.frombuffer(stream.getvalue(), np.uint8)
+        self.send(target, BYTES_TAG, np.array([len(data)], np.int64).view(np.uint8))
+        self.send(target, BYTES_TAG, data)
+
+    def receive_arrays(self, source: int, stage: int) -> dict[str, np.ndarray]:
+        """Receives what `send_arrays` sent."""
+        size = np.zeros(1, np.int64)
+        self.receive(source, BYTES_TAG, size.view(np.uint8), stage)
+        data = np.empty(int(size[0]), np.uint8)
+        self.receive(source, BYTES_TAG, data, stage)
+        with np.load(io.BytesIO(data.tobytes()), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+
+    def gather_arrays(
+        self, arrays: dict[str, np.ndarray], stage: int
+    ) -> list[dict[str, np.ndarray]]:
+        """Named arrays of all ranks on rank 0, nothing on the others."""
+        if self._comm is None:
+            return [arrays]
+        if self._comm.rank != 0:
+            self.send_arrays(0, arrays)
+            return []
+        return [arrays] + [
+            self.receive_arrays(source, stage) for source in range(1, self._comm.size)
+        ]
+
+    def close(self) -> None:
+        """Finishes outstanding sends."""
+        if self._comm is not None:
+            self._comm.close()

@@ -1,0 +1,186 @@
+"""A rank's part of a checkpoint: what it saves, and what it takes from one.
+
+Everything is keyed by name and global environment index, so that a run continues under another
+policy and another number of workers.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mindspore_rl.errors import CheckpointError, NumericsError
+from mindspore_rl.lowering.project import STATE
+from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime.arrays import to_host
+
+if TYPE_CHECKING:
+    from mindspore_rl.runtime.fragment_runtime import FragmentRuntime
+
+
+class RankState:
+    """Saves and restores the state of one rank's fragment."""
+
+    def __init__(self, runtime: "FragmentRuntime") -> None:
+        self._runtime = runtime
+        self.carried: Callable[[], dict[str, Any]] = dict
+        self.restored: dict[str, np.ndarray] = {}
+
+    def save(self, stage: int) -> None:
+        """Gathers all ranks' state on rank 0, which writes it."""
+        runtime = self._runtime
+        keyed = {
+            f"{name}|{runtime.env_indices.start}|{'' if axis is None else axis}": value
+            for name, (value, axis) in self._collect().items()
+        }
+        parts = runtime.messenger.gather_arrays(keyed, stage)
+        if runtime.rank != 0:
+            return
+        arrays = merge(parts)
+        for name, value in arrays.items():
+            if name.startswith("parameters/") and not np.isfinite(value).all():
+                raise NumericsError(
+                    f"iteration {runtime.iteration}: {name} is not finite; the "
+                    "checkpoint before this one is kept"
+                )
+        plan = runtime.plan
+        path = checkpoint.save(
+            runtime.run_dir / "checkpoints",
+            runtime.iteration,
+            arrays,
+            {
+                "algorithm": plan.algorithm["name"],
+                "policy": plan.policy,
+                "config": plan.config,
+                "environment": plan.environment,
+                "num_envs": plan.num_envs,
+                "env_steps": runtime.iteration * plan.num_steps * plan.num_envs,
+            },
+        )
+        runtime.link.send("checkpoint", rank=0, iteration=runtime.iteration, path=str(path))
+
+    def _collect(self) -> dict[str, tuple[np.ndarray, int | None]]:
+        """What this rank must save: arrays with the axis of environments (None: whole)."""
+        runtime = self._runtime
+        state: dict[str, tuple[np.ndarray, int | None]] = {}
+        for name, value in self.carried().items():
+            if name == STATE:
+                state["environment/state"] = (to_host(value), 0)
+                continue
+            axis = runtime.plan.carried[name].axis
+            if axis is not None or runtime.replica == 0:
+                state[f"variables/{name}"] = (to_host(value), axis)
+        if "environment" in runtime.fragment.components:
+            state["episodes/return"] = (runtime.episodes.returns, 0)
+            state["episodes/length"] = (runtime.episodes.lengths, 0)
+        if runtime.vector is not None:
+            for name, value in (runtime.vector.get_state() or {}).items():
+                state[f"environment/{name}"] = (value, 0)
+        if "update" in runtime.fragment.components and runtime.replica == 0:
+            for name, parameter in runtime.named_parameters("state"):
+                state[f"parameters/{name}"] = (parameter.asnumpy().copy(), None)
+        return state
+
+    def load(self, path: Path) -> None:
+        """Takes this rank's part of a checkpoint; carried variables wait in `restored`.
+
+        Raises:
+            CheckpointError: it is damaged, or of another job.
+        """
+        runtime = self._runtime
+        arrays, meta = checkpoint.load(path)
+        if meta["num_envs"] != runtime.plan.num_envs:
+            raise CheckpointError(
+                f"checkpoint {path} has num_envs={meta['num_envs']}, this job "
+                f"{runtime.plan.num_envs}: they must be equal"
+            )
+        runtime.iteration = meta["iteration"]
+        try:
+            self._take_parameters(arrays)
+            if any(name.startswith("environment/") for name in arrays):
+                self._take_environments(arrays)
+            elif runtime.vector is not None:
+                # Environments whose state cannot be had were reset when the program started, and
+                # what the loop carries belongs to those new episodes.
+                runtime.link.send(
+                    "resumed",
+                    rank=runtime.rank,
+                    iteration=runtime.iteration,
+                    note="environments without state were reset",
+                )
+        except KeyError as error:
+            raise CheckpointError(
+                f"checkpoint {path} has no {error}: it was written by another program, or with "
+                f"another form of the environment; this job runs "
+                f"{runtime.plan.algorithm['name']} on {runtime.plan.environment}"
+            ) from error
+
+    def _take_parameters(self, arrays: dict[str, np.ndarray]) -> None:
+        if self._runtime.trainer is None:
+            return
+        from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
+
+        for name, parameter in self._runtime.named_parameters("state"):
+            set_parameter(parameter, arrays[f"parameters/{name}"])
+
+    def _take_environments(self, arrays: dict[str, np.ndarray]) -> None:
+        runtime = self._runtime
+        share = slice(runtime.env_indices.start, runtime.env_indices.stop)
+        for name, value in self.carried().items():
+            if name == STATE:
+                self.restored[name] = arrays["environment/state"][share]
+                continue
+            axis = runtime.plan.carried[name].axis
+            found = arrays[f"variables/{name}"]
+            if axis is not None:
+                found = found[(slice(None),) * axis + (share,)]
+            self.restored[name] = found.astype(to_host(value).dtype)
+        if "environment" in runtime.fragment.components:
+            runtime.episodes.returns[:] = arrays["episodes/return"][share]
+            runtime.episodes.lengths[:] = arrays["episodes/length"][share]
+        if runtime.vector is not None:
+            runtime.vector.set_state(
+                {
+                    name.removeprefix("environment/"): value[share]
+                    for name, value in arrays.items()
+                    if name.startswith("environment/")
+                }
+            )
+
+    def share_parameters(self, stage: int) -> None:
+        """All ranks start from the parameters of one, however an algorithm initialises them."""
+        runtime = self._runtime
+        if runtime.messenger.alone or not runtime.fragment.needs_tensors:
+            return
+        fragments = runtime.plan.fragments
+        source = next(f for f in fragments if "update" in f.components).first_rank
+        if runtime.rank == source:
+            state = {
+                f"parameters/{name}": parameter.asnumpy()
+                for name, parameter in runtime.named_parameters("state")
+            }
+            for rank in (r for f in fragments if f.needs_tensors for r in f.ranks if r != source):
+                runtime.messenger.send_arrays(rank, state)
+        else:
+            self._take_parameters(runtime.messenger.receive_arrays(source, stage))
+
+
+def merge(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Joins shares along their axis of environments, in the order of the environments.
+
+    Args:
+        parts: of each rank, by `name|first environment|axis` (no axis: whole).
+    """
+    pieces: dict[str, list[tuple[int, str, np.ndarray]]] = {}
+    for part in parts:
+        for key, value in part.items():
+            name, start, axis = key.split("|")
+            pieces.setdefault(name, []).append((int(start), axis, value))
+    merged = {}
+    for name, found in pieces.items():
+        found.sort(key=lambda piece: piece[0])
+        axis = found[0][1]
+        values = [value for _, _, value in found]
+        merged[name] = np.concatenate(values, int(axis)) if axis else values[0]
+    return merged
