@@ -2,8 +2,7 @@
 
 Every loop is taken once, uncompiled, with two small numbers of environments: the axis whose
 extent follows that number is the axis along which environments lie. Then each operation is tried
-on one share of the environments against the whole, so that a reduction over the batch that is not
-marked is found before it trains something else than it says.
+on one share of the environments against the whole (`rows`).
 """
 
 import inspect
@@ -20,20 +19,20 @@ from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.graph.build import build
 from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Program, Value, Where
+from mindspore_rl.graph.rows import RowTrials
 from mindspore_rl.operators import (
     gradient_function,
     leaves,
     minibatch_rows,
     reduce_samples,
     reduced_count,
+    settle,
     take_rows,
     to_array,
 )
 from mindspore_rl.rl import random
 
 PROBE_ENVS = (4, 6)
-SHARE = slice(0, 2)
-RANDOM = "it gives another result each time (random numbers come as the noise of `act`)"
 
 
 def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Program:
@@ -44,27 +43,44 @@ def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Progra
     """
     ms.set_context(mode=ms.PYNATIVE_MODE)
     program = build(_trainer(trainer_class, config, spec), algorithm)
-    probes = []
-    for num_envs in PROBE_ENVS:
-        try:
-            smaller = replace(config, num_envs=num_envs)
-        except (ValueError, TypeError) as error:
-            raise ProgramError(
-                f"{algorithm} is analysed with num_envs={num_envs}, which its "
-                f"Config refuses: {error}"
-            ) from error
-        trainer = _trainer(trainer_class, smaller, spec)
-        probe = _Probe(trainer, build(trainer, algorithm), num_envs)
-        probe.run()
-        probes.append(probe)
-    small, large = probes
-    values: dict[str, Value] = {}
+    small, large = (_probed(trainer_class, config, spec, algorithm, n) for n in PROBE_ENVS)
+    values = _values(small, large, algorithm)
+    trials = RowTrials(large.evaluate, large.num_envs, large.generator)
+    dependent, unsplittable = {}, {}
+    for op, inputs in large.trials:
+        evidence = trials.evidence(op, inputs, values)
+        if evidence:
+            dependent[op.name] = evidence
+        takes_rows = any(name in values and values[name].split for name in inputs)
+        if op.kind == "glue" and not takes_rows and any(values[t].split for t in op.targets):
+            unsplittable[op.name] = None
+    scaled = {name: _scaled(value, config.num_envs) for name, value in values.items()}
+    return replace(
+        program, values=scaled, row_dependent=dependent, unsplittable=tuple(unsplittable)
+    )
+
+
+def _probed(trainer_class: type, config: Any, spec: Any, algorithm: str, num_envs: int) -> "_Probe":
+    try:
+        smaller = replace(config, num_envs=num_envs)
+    except (ValueError, TypeError) as error:
+        raise ProgramError(
+            f"{algorithm} is analysed with num_envs={num_envs}, which its Config refuses: {error}"
+        ) from error
+    trainer = _trainer(trainer_class, smaller, spec)
+    probe = _Probe(trainer, build(trainer, algorithm), num_envs)
+    probe.run()
+    return probe
+
+
+def _values(small: "_Probe", large: "_Probe", algorithm: str) -> dict[str, Value]:
+    """What the variables are, from what both probes saw."""
+    values = {}
     for name, sample in large.seen.items():
         if name not in small.seen:
             raise ProgramError(
                 f"{algorithm}: `{name}` exists with {PROBE_ENVS[1]} environments "
-                f"and not with {PROBE_ENVS[0]}: the program may not depend on "
-                "num_envs"
+                f"and not with {PROBE_ENVS[0]}: the program may not depend on num_envs"
             )
         try:
             values[name] = _compare(small.seen[name], sample)
@@ -72,24 +88,7 @@ def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Progra
             raise ProgramError(
                 f"{large.made_at.get(name, algorithm)}\n  `{name}`: {error}"
             ) from None
-    dependent, unsplittable = {}, []
-    for op, inputs in large.trials:
-        evidence = large.row_dependence(op, inputs, values)
-        if evidence:
-            dependent[op.name] = evidence
-        if (
-            op.kind == "glue"
-            and not any(v in values and values[v].split for v in inputs)
-            and any(values[target].split for target in op.targets)
-        ):
-            unsplittable.append(op.name)
-    scaled = {name: _scaled(value, config.num_envs) for name, value in values.items()}
-    return replace(
-        program,
-        values=scaled,
-        row_dependent=dependent,
-        unsplittable=tuple(dict.fromkeys(unsplittable)),
-    )
+    return values
 
 
 def _trainer(trainer_class: type, config: Any, spec: Any) -> Any:
@@ -161,6 +160,7 @@ class _Probe:
         inputs = {name: self.seen[name] for name in op.reads if not name.startswith("$")}
         try:
             results = self.evaluate(op, inputs)
+            settle((*results, *self._cell_parameters()) if op.kind == "update" else results)
         except MsrlError:
             raise
         except Exception as error:
@@ -191,9 +191,12 @@ class _Probe:
             self.seen[name] = value
             self.made_at.setdefault(name, op.where)
 
-    def _parameters(self) -> list[np.ndarray]:
+    def _cell_parameters(self) -> list[Tensor]:
         cells = (self.trainer.actor, self.trainer.learner)
-        return [to_array(p) for cell in cells for p in cell.get_parameters()]
+        return [p for cell in cells for p in cell.get_parameters()]
+
+    def _parameters(self) -> list[np.ndarray]:
+        return [to_array(p) for p in self._cell_parameters()]
 
     def _check_parameters(self, op: Op) -> None:
         """Only `msrl.update` may change parameters: other calls run where and when data allows."""
@@ -332,94 +335,6 @@ class _Probe:
     def _env_steps(self, op: Op, *_: Any) -> tuple:
         return (Tensor(np.float32(0)),)
 
-    # ---- one share against the whole -------------------------------------------------------
-
-    def row_dependence(self, op: Op, inputs: dict, values: dict[str, Value]) -> str:
-        """Evidence that a row of the result depends on other rows; empty if there is none."""
-        if not any(name in values and values[name].split for name in inputs):
-            twice = [leaves(self.evaluate(op, inputs)) for _ in range(2)]
-            return "" if all(map(_close, *twice)) else RANDOM
-        if op.kind == "gradient":
-            op = replace(
-                op,
-                kind="glue",
-                args=(f"{op.attr('objects')[0]}({', '.join(op.args)})",),
-                targets=("loss",),
-            )
-        whole = inputs
-        for attempt, scale in enumerate((0.1, 2.0, 0.0)):
-            share = {name: _select(value, values[name]) for name, value in whole.items()}
-            evidence = self._differs(op, whole, share, lenient=attempt > 0)
-            if evidence:
-                return evidence
-            # Again with other data: in a rollout's first steps much is zero or False.
-            whole = {
-                name: self._shaken(value, values[name], scale) for name, value in inputs.items()
-            }
-        return ""
-
-    def _shaken(self, value: Any, meta: Value, scale: float) -> Any:
-        if meta.parts:
-            return tuple(self._shaken(v, m, scale) for v, m in zip(value, meta.parts, strict=True))
-        if meta.axis is None:
-            return value
-        array = to_array(value)
-        if array.dtype == np.bool_:
-            return Tensor(self.generator.random(array.shape) < 0.5)
-        if array.dtype.kind != "f":
-            return value
-        noise = self.generator.normal(0.0, scale, array.shape)
-        return Tensor((array + noise * (1.0 + np.abs(array))).astype(array.dtype))
-
-    def _differs(self, op: Op, whole: dict, share: dict, lenient: bool) -> str:
-        try:
-            full = leaves(self.evaluate(op, whole))
-        except Exception:
-            if lenient:  # other data may lie outside an operation's domain
-                return ""
-            raise
-        if not all(
-            _close(a, b) for a, b in zip(full, leaves(self.evaluate(op, whole)), strict=True)
-        ):
-            return RANDOM
-        try:
-            part = leaves(self.evaluate(op, share))
-        except Exception as error:  # noqa: BLE001  (told as what it means)
-            text = next(iter(str(error).strip().splitlines()), "")
-            return (
-                f"it fails on {SHARE.stop} of {self.num_envs} environments alone: "
-                f"{type(error).__name__}: {text}"
-            )
-        for index, (a, b) in enumerate(zip(full, part, strict=True)):
-            name = op.targets[index] if index < len(op.targets) else op.targets[-1]
-            if isinstance(a, int) and a != b:
-                return (
-                    f"{name} is part of the shape of one replica's share: write `x.shape` in "
-                    "the expression that needs it"
-                )
-            evidence = self._row_evidence(name, to_array(a), to_array(b))
-            if evidence:
-                return evidence
-        return ""
-
-    def _row_evidence(self, name: str, full: np.ndarray, some: np.ndarray) -> str:
-        axis = [i for i in range(full.ndim) if full.shape[i] != some.shape[i]]
-        if not axis:
-            if full.size and not _close(full, some):
-                return f"{name} {list(full.shape)} sums up rows of all environments"
-            return ""
-        chosen = _columns(full, axis[0], self.num_envs)
-        if chosen.shape != some.shape or not _close(chosen, some):
-            return (
-                f"{name} {list(full.shape)}: rows of {SHARE.stop} environments computed alone "
-                f"differ from the same rows computed among {self.num_envs}"
-            )
-        return ""
-
-
-def _close(left: Any, right: Any) -> bool:
-    return bool(np.allclose(to_array(left), to_array(right), rtol=1e-3, atol=1e-5, equal_nan=True))
-
 
 def _is_value(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
@@ -474,19 +389,3 @@ def _scaled(value: Value, num_envs: int) -> Value:
     shape = list(value.shape)
     shape[value.axis] = value.per_env * num_envs
     return replace(value, shape=tuple(shape))
-
-
-def _select(value: Any, meta: Value) -> Any:
-    if meta.parts:
-        return tuple(map(_select, value, meta.parts))
-    if meta.axis is None:
-        return value
-    return Tensor(_columns(to_array(value), meta.axis, PROBE_ENVS[1]))
-
-
-def _columns(array: np.ndarray, axis: int, num_envs: int) -> np.ndarray:
-    """The first environments of an axis on which they are innermost."""
-    before, extent, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
-    split = array.reshape(*before, extent // num_envs, num_envs, *after)
-    share = np.take(split, range(SHARE.stop), axis=axis + 1)
-    return np.ascontiguousarray(share.reshape(*before, -1, *after))

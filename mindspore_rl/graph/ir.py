@@ -6,6 +6,7 @@ Edges are not stored; `flow.definitions` derives them (and the loop-carried ones
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 PARAMETERS = "$parameters"
 ENVIRONMENT = "$environment"
@@ -63,7 +64,7 @@ class Op:
     where: Where
     writes: tuple[str, ...] = ()
     mark: str = ""
-    attrs: tuple[tuple[str, object], ...] = ()
+    attrs: tuple[tuple[str, Any], ...] = ()
 
     @property
     def component(self) -> str:
@@ -75,7 +76,7 @@ class Op:
         """Variables and effects that it defines."""
         return self.targets + self.writes
 
-    def attr(self, key: str) -> object:
+    def attr(self, key: str) -> Any:
         """The attribute `key`; KeyError if this kind has none."""
         return dict(self.attrs)[key]
 

@@ -57,7 +57,8 @@ def test_refused_with_place_and_caret(case, tmp_path):
     [
         "x = y = reward\ntarget = x + y",
         "if self.config.extra:\n    k = 2.0\nelse:\n    k = 3.0\ntarget = reward * k",
-        "total = 0.0\nfor i in range(3):\n    total += msrl.mean(reward) * i\ntarget = reward * total",
+        "total = 0.0\nfor i in range(3):\n    total += msrl.mean(reward) * i\n"
+        "target = reward * total",
         "a, b = reward, 2.0 * reward\na, b = b, a\ntarget = a - b",
         "pair = (msrl.max(reward), 1.0)\nfor i in range(2):\n    pair = (pair[1], pair[0])\n"
         "target = pair[0] * reward",
