@@ -309,6 +309,7 @@ class _Demand:
         while (
             common
             and common[-1].kind != "iterations"
+            and not self._has_gaps(message.source, message.target, common[-1], all_messages)
             and not self._reaches(message.target, message.source, common[-1], all_messages)
         ):
             stacked.insert(0, common[-1])
@@ -319,6 +320,19 @@ class _Demand:
             path = (*self.paths[message.site[-1]], self.op[message.site[-1]])
             after = path[path.index(common[-1]) + 1 if common else 0].name
         return replace(message, after=after, stacked=tuple(loop.name for loop in stacked))
+
+    def _has_gaps(self, source: str, target: str, loop: Loop, messages: list[Message]) -> bool:
+        """Whether a turn of a loop may leave what one fragment sends to another unset.
+
+        Then its messages stay in the loop, all of them, so that both meet them in the same order.
+        """
+        sites = [
+            self.paths[m.site[-1]]
+            for m in messages
+            if (m.source, m.target) == (source, target) and PARAMETERS not in m.variables
+        ]
+        inside = [around[around.index(loop) :] for around in sites if loop in around]
+        return any(isinstance(item, Branch) for around in inside for item in around)
 
     def _end_of_site(self, name: str) -> str:
         """The last operation of a mark's tuple: a message follows it, and its reduction."""

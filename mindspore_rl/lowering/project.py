@@ -4,6 +4,7 @@ Loops are kept where the fragment has an operation inside, foreign operations ar
 edges become `send`, `receive`, `stack` and `unstack`; shares of sums get their `all_reduce`.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -54,6 +55,7 @@ class _Projector:
         self.outgoing = [m for m in partition.messages if m.source == fragment.name]
         self.incoming = [m for m in partition.messages if m.target == fragment.name]
         self.loop = {loop.name: loop for _, loops in walk(partition.program.body) for loop in loops}
+        self.buffers: dict[tuple[str, str], str] = {}
         self.recorded: list[Op] = []
         self.last_of_site: dict[str, str] = {}
         for op, _ in walk(partition.program.body):
@@ -87,7 +89,7 @@ class _Projector:
             if message.after == item.name:
                 names = message.variables
                 if message.stacked:
-                    names = tuple(f"{name}_stack" for name in names)
+                    names = tuple(self._buffer(message.name, v, message.stacked) for v in names)
                 yield self._message_op("send", message, item, reads=names)
         for message in self.incoming:
             if message.after == item.name and not message.stacked:
@@ -96,7 +98,7 @@ class _Projector:
     def _receive(self, message: Message, item: Item) -> Op:
         targets = tuple(v for v in message.variables if v != PARAMETERS)
         if message.stacked:
-            targets = tuple(self._buffer(v, self._rows(message)) for v in targets)
+            targets = tuple(self._buffer(message.name, v, message.stacked) for v in targets)
         writes = (PARAMETERS,) if PARAMETERS in message.variables else ()
         return self._message_op("receive", message, item, targets=targets, writes=writes)
 
@@ -112,18 +114,39 @@ class _Projector:
             **rest,
         )
 
-    def _rows(self, message: Message) -> int:
-        rows = 1
-        for name in message.stacked:
-            rows *= self.loop[name].count or 1
-        return rows
+    def _rows(self, turns: tuple[str, ...]) -> int:
+        return math.prod(self.loop[name].count or 1 for name in turns)
 
-    def _buffer(self, variable: str, rows: int) -> str:
-        value = self.values[variable]
-        axis = None if value.axis is None else value.axis + 1
-        name = f"{variable}_stack"
-        self.values[name] = replace(value, shape=(rows, *value.shape), axis=axis)
-        return name
+    def _buffer(self, owner: str, variable: str, turns: tuple[str, ...]) -> str:
+        """The rows of a variable, one for each turn of some loops, of one message or record.
+
+        Each buffer has one writer: in an unrolled loop several rows are written at once.
+        """
+        if (owner, variable) not in self.buffers:
+            value = self.values[variable]
+            axis = None if value.axis is None else value.axis + 1
+            name, number = f"{variable}_stack", 1
+            while name in self.values:
+                number += 1
+                name = f"{variable}_{number}_stack"
+            self.values[name] = replace(value, shape=(self._rows(turns), *value.shape), axis=axis)
+            self.buffers[owner, variable] = name
+        return self.buffers[owner, variable]
+
+    def _keep(
+        self, owner: str, variable: str, turns: tuple[str, ...], op: Op, loops: tuple[Loop, ...]
+    ) -> Op:
+        """Writes this turn's row of a buffer."""
+        index, reads = _stack_index(turns, loops)
+        return Op(
+            f"stack:{owner}:{variable}",
+            "stack",
+            (self._buffer(owner, variable, turns),),
+            (index, variable),
+            (variable, *reads),
+            op.where,
+            attrs=(("rows", self._rows(turns)),),
+        )
 
     # ---- one operation ---------------------------------------------------------------------
 
@@ -132,17 +155,19 @@ class _Projector:
             yield from self._own(op, loops)
         for message in self.outgoing:
             if message.stacked and message.site[-1] == op.name:
-                yield from self._stack(message, op, loops)
+                for name in message.variables:
+                    yield self._keep(message.name, name, message.stacked, op, loops)
         for message in self.incoming:
             if message.stacked and message.site[-1] == op.name:
                 index, reads = _stack_index(message.stacked, loops)
                 for name in message.variables:
+                    buffer = self._buffer(message.name, name, message.stacked)
                     yield Op(
-                        f"unstack:{name}",
+                        f"unstack:{message.name}:{name}",
                         "unstack",
                         (name,),
-                        (f"{name}_stack", index),
-                        (f"{name}_stack", *reads),
+                        (buffer, index),
+                        (buffer, *reads),
                         op.where,
                     )
 
@@ -158,29 +183,21 @@ class _Projector:
             inner = tuple(r for r in op.reads if r != ENVIRONMENT)
             before = (STATE,) if op.kind == "env_step" else ()
             op = replace(op, targets=(STATE, *op.targets), writes=(), reads=(*inner, *before))
-        reduced = (self.fragment.name, op.name) in self.partition.reduced
-        if op.kind != "boundary":
-            yield op
-            if reduced:
-                kind = op.kind if op.kind in ("max", "min") else "sum"
-                shares = tuple(
-                    target
-                    for target, arg in zip(op.targets, op.args, strict=True)
-                    if self.values[arg].split
-                )
-                yield Op(
-                    f"all_reduce:{op.name}",
-                    "all_reduce",
-                    shares,
-                    (),
-                    shares,
-                    op.where,
-                    attrs=(("reduction", kind),),
-                )
+        if op.kind == "boundary":
+            yield from self._marked(op, loops)
             return
+        yield op
+        if (self.fragment.name, op.name) in self.partition.reduced:
+            kind = op.kind if op.kind in ("max", "min") else "sum"
+            pairs = zip(op.targets, op.args, strict=True)
+            shares = tuple(target for target, arg in pairs if self.values[arg].split)
+            yield _all_reduce(op.name, kind, shares, op)
+
+    def _marked(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
+        """A mark is a copy; the last of its tuple sums all its shares up in one collective."""
         yield replace(op, kind="copy")
-        site = op.attr("site")
-        if self.last_of_site[str(site)] != op.name:
+        site, here = str(op.attr("site")), self.fragment.name
+        if self.last_of_site[site] != op.name:
             return
         members = [
             o
@@ -188,40 +205,14 @@ class _Projector:
             if o.kind == "boundary" and o.attr("site") == site and o.name in self.fragment.ops
         ]
         summed = tuple(
-            t
-            for o in members
-            for t in o.targets
-            if (self.fragment.name, o.name) in self.partition.reduced
+            t for o in members for t in o.targets if (here, o.name) in self.partition.reduced
         )
         if summed:
-            yield Op(
-                f"all_reduce:{site}",
-                "all_reduce",
-                summed,
-                (),
-                summed,
-                op.where,
-                attrs=(("reduction", "sum"),),
-            )
-        shares = any((self.fragment.name, o.name) in self.partition.partial for o in members)
-        if op.mark in self.record and not shares:
+            yield _all_reduce(site, "sum", summed, op)
+        partial = any((here, o.name) in self.partition.partial for o in members)
+        if op.mark in self.record and not partial:
             for position, member in enumerate(members):
                 yield from self._record(member, f"{site}/{position}", loops)
-
-    def _stack(self, message: Message, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
-        index, reads = _stack_index(message.stacked, loops)
-        rows = self._rows(message)
-        for name in message.variables:
-            buffer = self._buffer(name, rows)
-            yield Op(
-                f"stack:{name}",
-                "stack",
-                (buffer,),
-                (index, name),
-                (name, *reads),
-                op.where,
-                attrs=(("rows", rows),),
-            )
 
     def _record(self, op: Op, key: str, loops: tuple[Loop, ...]) -> Iterator[Op]:
         """Keeps a mark's values of all turns, to be handed out at the end of the iteration."""
@@ -233,23 +224,11 @@ class _Projector:
             self.values[flat] = Value((size,), "float32")
             yield Op(f"flatten:{name}", "flatten", (flat,), (name,), (name,), op.where)
             name = flat
-        inner = tuple(loop.name for loop in loops if loop.kind != "iterations")
         if not any(loop.kind == "iterations" for loop in loops):
             return
-        index, reads = _stack_index(inner, loops)
-        rows = 1
-        for loop in inner:
-            rows *= self.loop[loop].count or 1
-        buffer = self._buffer(name, rows)
-        yield Op(
-            f"stack:{op.name}",
-            "stack",
-            (buffer,),
-            (index, name),
-            (name, *reads),
-            op.where,
-            attrs=(("rows", rows),),
-        )
+        turns = tuple(loop.name for loop in loops if loop.kind != "iterations")
+        yield self._keep(op.name, name, turns, op, loops)
+        buffer = self._buffer(op.name, name, turns)
         axis = self.values[buffer].axis
         self.recorded.append(
             Op(
@@ -267,6 +246,11 @@ class _Projector:
         return op.kind in ("noise", "index") and self.values[op.targets[0]].dtype == "none"
 
 
+def _all_reduce(name: str, reduction: str, shares: tuple[str, ...], op: Op) -> Op:
+    attrs = (("reduction", reduction),)
+    return Op(f"all_reduce:{name}", "all_reduce", shares, (), shares, op.where, attrs=attrs)
+
+
 def _stack_index(names: tuple[str, ...], loops: tuple[Loop, ...]) -> tuple[str, tuple[str, ...]]:
     chosen = [loop for loop in loops if loop.name in names]
     text = "0"
@@ -278,7 +262,8 @@ def _stack_index(names: tuple[str, ...], loops: tuple[Loop, ...]) -> tuple[str, 
 def _glue_before_sends(items: tuple[Item, ...]) -> tuple[Item, ...]:
     """Lets pure operations that follow a `send` go first, into the cell before it."""
     result: list[Item] = []
-    for item in items:
+    for found in items:
+        item = found
         if isinstance(item, Loop):
             item = replace(item, body=_glue_before_sends(item.body))
         position = len(result)
@@ -291,12 +276,11 @@ def _glue_before_sends(items: tuple[Item, ...]) -> tuple[Item, ...]:
 
 def _extend(loop: Loop) -> Item:
     """A loop that only moves received rows into the replay buffer becomes one operation."""
-    *unstacks, insert = loop.body
-    if (
-        not isinstance(insert, Op)
-        or insert.kind != "replay_insert"
-        or not all(isinstance(op, Op) and op.kind == "unstack" for op in unstacks)
-    ):
+    ops = [item for item in loop.body if isinstance(item, Op)]
+    if not ops or len(ops) < len(loop.body):
+        return loop
+    *unstacks, insert = ops
+    if insert.kind != "replay_insert" or not all(op.kind == "unstack" for op in unstacks):
         return loop
     stack_of = {op.targets[0]: op.args[0] for op in unstacks}
     if set(insert.args) - set(stack_of) or insert.attr("rows") != loop.count:

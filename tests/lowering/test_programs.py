@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from mindspore_rl import registry
 from mindspore_rl.graph.distribution_policy import Cut, DistributionPolicy, FragmentRule
 from tests.lowering import inproc
 
@@ -36,6 +37,8 @@ CASES += [
     ("kl_stop", "SingleLearnerCoarse", "CartPole-v1"),
     ("recurrent", "SingleLearnerFine", "CartPole-v1"),
     ("two_rollouts", "GPUOnly", "graph:CartPole-v1"),
+    ("marks_in_branches", "SingleLearnerCoarse", "CartPole-v1"),
+    ("marks_in_branches", "SingleLearnerCoarse", "graph:CartPole-v1"),
 ]
 
 
@@ -69,8 +72,6 @@ def test_three_workers_equal_the_reference(name, policy, environment, references
     ids=str,
 )
 def test_ppo_options(options, references, tmp_path):
-    from mindspore_rl import registry
-
     job = inproc.request(
         registry.find_algorithm("ppo"),
         "MultipleLearners",
