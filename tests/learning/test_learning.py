@@ -1,0 +1,119 @@
+"""Learning: probe environments with a known optimum, then CartPole under every policy."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from mindspore_rl import programs
+from mindspore_rl.environments.environment import spec
+from mindspore_rl.lowering.plan import load_plan
+from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime.evaluate import evaluate
+from mindspore_rl.runtime.parameters import set_parameter
+
+pytestmark = [pytest.mark.learning]
+ROOT = Path(__file__).parents[2]
+
+
+def train(run_dir: Path, *arguments: str) -> str:
+    """Trains to the end. Returns: the line that tells how it ended."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mindspore_rl.cli",
+            "train",
+            *arguments,
+            "--run-dir",
+            str(run_dir),
+            "--quiet",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=run_dir.parent,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[0]
+
+
+def critic(run_dir: Path, obs: np.ndarray) -> np.ndarray:
+    """Values of observations `[n, ...]` by a run's last checkpoint."""
+    plan = load_plan(run_dir)
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    trainer = programs.load_trainer(plan.algorithm, plan.config, spec(plan.environment))
+    arrays, _ = checkpoint.load(checkpoint.load_newest(run_dir / "checkpoints")[0])
+    for name, parameter in trainer.actor.parameters_and_names():
+        set_parameter(parameter, arrays[f"parameters/actor.{name}"])
+    return trainer.actor.network.value(ms.Tensor(obs[None])).asnumpy()[0]
+
+
+QUICK = (
+    "num_steps=16",
+    "gamma=0.9",
+    "learning_rate=0.005",
+    "--stop-return",
+    "nan",
+    "--total-steps",
+    "40000",
+    "--policy",
+    "MultipleLearners",
+)
+
+
+def test_bandit_is_solved(tmp_path):
+    train(tmp_path / "run", "ppo", "--env", "probe:bandit", *QUICK)
+    assert np.mean(evaluate(tmp_path / "run", 40, seed=7, sample=False)) == 1.0
+
+
+def test_truncation_is_bootstrapped(tmp_path):
+    """Never terminated, truncated after 10 steps, reward 1: the value is 1 / (1 - gamma)."""
+    train(tmp_path / "run", "ppo", "--env", "probe:truncated", *QUICK)
+    shape = spec("probe:truncated").obs_shape
+    value = critic(tmp_path / "run", np.ones((4, *shape), np.float32))
+    assert np.allclose(value, 10.0, atol=0.7), value
+
+
+def test_termination_is_not_bootstrapped(tmp_path):
+    """One step, reward 1: the value is 1."""
+    train(tmp_path / "run", "ppo", "--env", "probe:constant", *QUICK)
+    shape = spec("probe:constant").obs_shape
+    value = critic(tmp_path / "run", np.ones((4, *shape), np.float32))
+    assert np.allclose(value, 1.0, atol=0.1), value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("algorithm", "policy"),
+    [
+        ("ppo", "SingleLearnerCoarse"),
+        ("ppo", "MultipleLearners"),
+        ("ppo", "GPUOnly"),
+        ("a2c", "GPUOnly"),
+    ],
+)
+def test_cartpole_reaches_475(tmp_path, algorithm, policy, seed):
+    line = train(
+        tmp_path / "run",
+        algorithm,
+        "--policy",
+        policy,
+        "--workers",
+        "2",
+        "--seed",
+        str(seed),
+        "--env",
+        "CartPole-v1",
+        "--total-steps",
+        "500000",
+    )
+    mean = float(re.search(r"mean return ([\d.]+)", line)[1])
+    assert mean >= 475.0, line
