@@ -1,0 +1,99 @@
+"""What a probe run shows: shapes, the axis of environments, rows that depend on other rows."""
+
+import re
+
+import pytest
+
+from mindspore_rl import programs, registry
+from mindspore_rl.errors import ProgramError
+from mindspore_rl.graph.ir import walk
+from mindspore_rl.runtime.job import JobRequest, analyse
+from tests.graph.programs import analyse_with
+
+
+@pytest.fixture(scope="module")
+def ppo():
+    file = registry.find_algorithm("ppo")
+    config = programs.trainer_class(file).Config(
+        env="CartPole-v1", num_envs=8, num_steps=16, num_minibatches=4
+    )
+    policy = programs.load_policy(registry.find_policy("GPUOnly"))
+    return analyse(JobRequest(file, policy, config)).program
+
+
+def _targets(program, kind):
+    return next(op.targets for op, _ in walk(program.body) if op.kind == kind)
+
+
+def test_the_axis_of_environments_is_where_the_extent_follows_their_number(ppo):
+    obs = ppo.values[_targets(ppo, "env_reset")[0]]
+    assert (obs.shape, obs.dtype, obs.axis, obs.per_env) == ((8, 4), "float32", 0, 1)
+    obs_of_all_steps = ppo.values[_targets(ppo, "replay_sample")[0]]
+    assert (obs_of_all_steps.shape, obs_of_all_steps.axis) == ((16, 8, 4), 1)
+
+
+def test_a_minibatch_holds_several_rows_of_each_environment(ppo):
+    row = ppo.values[_targets(ppo, "minibatch")[0]]
+    assert (row.shape, row.axis, row.per_env) == ((32, 4), 0, 4)
+
+
+def test_gradients_are_whole_and_truth_values_bool(ppo):
+    grads, means = _targets(ppo, "gradient")
+    assert not ppo.values[grads].split
+    assert [leaf.shape for leaf in ppo.values[means].leaves] == [()] * len(ppo.values[means].leaves)
+    *_, terminated, truncated = _targets(ppo, "env_step")
+    assert ppo.values[terminated].dtype == ppo.values[truncated].dtype == "bool"
+
+
+def test_ppo_mixes_no_rows(ppo):
+    assert ppo.row_dependent == {}
+    assert ppo.unsplittable == ()
+
+
+def _one_replica(folder, line):
+    return analyse_with(folder, "GPUOnly", 1, learn=line).program
+
+
+@pytest.mark.parametrize(
+    ("line", "evidence"),
+    [
+        ("target = reward - reward.mean()", "computed alone"),
+        ("target = reward / (reward.std() + 1.0)", "computed alone"),
+        ("m = reward.sum()\ntarget = reward * m", "sums up rows"),
+        ("target = ops.cumsum(reward, 1)", "computed alone"),
+        ("target = ops.flip(ops.cumsum(ops.flip(reward, (1,)), 1), (1,))", "computed alone"),
+        ("m = reward[:, 0]\ntarget = reward * m.sum()", "sums up rows"),
+    ],
+)
+def test_row_dependence_is_found(line, evidence, tmp_path):
+    program = _one_replica(tmp_path, line)
+    assert any(evidence in found for found in program.row_dependent.values())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "target = reward - msrl.mean(reward)",
+        "target = ops.cumsum(reward, 0)",
+        "target = (obs * obs).mean(-1)",
+    ],
+)
+def test_rows_that_stand_alone_are_left_in_peace(line, tmp_path):
+    assert _one_replica(tmp_path, line).row_dependent == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "target = reward.reshape((7, 3))",
+        # MindSpore raises this one later, at some other operation.
+        "target = ops.gather_elements(reward, 0, 1000 * ops.ones_like(action))",
+    ],
+)
+def test_a_failure_names_its_line(line, tmp_path):
+    with pytest.raises(ProgramError) as caught:
+        _one_replica(tmp_path, f"before = reward + 1.0\n{line}\nafter = before + target")
+    first = str(caught.value).split("\n")[0]
+    assert re.match(r".*program_\w+\.py:\d+: ", first)
+    assert first.endswith(line)
+    assert "failed on probe data" in str(caught.value)
