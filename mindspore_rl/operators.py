@@ -93,7 +93,7 @@ def to_array(value: Any) -> np.ndarray:
 
 
 def settle(value: Any) -> None:
-    """Waits for the tensors in nested tuples; MindSpore raises errors late, at a later operation."""
+    """Waits for the tensors in nested tuples: MindSpore raises an error at a later operation."""
     for leaf in leaves(value):
         if isinstance(leaf, Tensor):
             leaf.asnumpy()

@@ -8,7 +8,7 @@ are inlined; attributes of `self` that are plain numbers become constants.
 import ast
 import inspect
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.expressions import ExpressionReader
@@ -208,16 +208,29 @@ class _Builder(ExpressionReader):
         self.loops.append(loop)
         self.frame.nested += 1
         if kind == "iterations":
-            self.top_of_iteration = []
-        if kind != "minibatches":
-            if not isinstance(node.target, ast.Name):
-                self.frame.fail(node.target, "a loop target that is not a name")
+            self.calls.top_of_iteration = []
+        if kind == "minibatches":
+            self._assign(node.target, self.calls.minibatch(loop, values, args[1]))
+        elif isinstance(node.target, ast.Name):
             self.frame.names[node.target.id] = Var(index)
         else:
-            self._assign(node.target, self.minibatch(loop, values, args[1]))
+            self.frame.fail(node.target, "a loop target that is not a name")
         for statement in node.body:
             self._statement(statement)
         self.node = node
+        self._check_carried(before, node)
+        if isinstance(node.target, ast.Name) and self.frame.names[node.target.id] == Var(index):
+            self.frame.names[node.target.id] = Gone("a loop's index after the loop")
+        body = self.scope.items
+        if kind == "iterations":
+            body = [*(self.calls.top_of_iteration or ()), *body]
+            self.calls.top_of_iteration = None
+        self.loops.pop()
+        self.frame.nested -= 1
+        self.scope = outer
+        self.scope.items.append(replace(loop, body=tuple(body)))
+
+    def _check_carried(self, before: dict[str, Struct], node: ast.For) -> None:
         for name, struct in before.items():
             if not _same(struct, self.frame.names[name]):
                 self.frame.fail(
@@ -226,30 +239,21 @@ class _Builder(ExpressionReader):
                     "what a loop carries round must be arrays and numbers, in tuples "
                     "and dictionaries that keep their shape",
                 )
-        if kind != "minibatches" and self.frame.names.get(node.target.id) == Var(index):
-            self.frame.names[node.target.id] = Gone("a loop's index after the loop")
-        body = self.scope.items
-        if kind == "iterations":
-            body = [*(self.top_of_iteration or ()), *body]
-            self.top_of_iteration = None
-        self.loops.pop()
-        self.frame.nested -= 1
-        self.scope = outer
-        self.scope.items.append(replace(loop, body=tuple(body)))
 
     def _loop_call(self, call: ast.expr) -> tuple[str, list[ast.expr]]:
-        if isinstance(call, ast.Call):
-            name = self.msrl_call(call)
-            if name not in LOOPS and isinstance(call.func, ast.Name) and call.func.id == "range":
-                name = "range"
-                if len(call.args) != 1:
-                    self.frame.fail(call, "range() with a start or a step")
-            wanted = {"epochs": 1, "minibatches": 2, "range": 1}.get(name or "", 0)
-            if name == "range" or name in LOOPS:
-                if len(call.args) != wanted or call.keywords:
-                    self.frame.fail(call, f"{name} with other than {wanted} positional arguments")
-                return name, call.args
-        self.frame.fail(call, "a loop over something else")
+        if not isinstance(call, ast.Call):
+            self.frame.fail(call, "a loop over something else")
+        name = self.msrl_call(call)
+        if name not in LOOPS and isinstance(call.func, ast.Name) and call.func.id == "range":
+            name = "range"
+            if len(call.args) != 1:
+                self.frame.fail(call, "range() with a start or a step")
+        if name is None or name not in (*LOOPS, "range"):
+            self.frame.fail(call, "a loop over something else")
+        wanted = {"epochs": 1, "minibatches": 2, "range": 1}.get(name, 0)
+        if len(call.args) != wanted or call.keywords:
+            self.frame.fail(call, f"{name} with other than {wanted} positional arguments")
+        return name, call.args
 
     def _loop_count(self, kind: str, args: list[ast.expr], node: ast.For) -> int | None:
         if kind == "iterations":
@@ -297,7 +301,9 @@ class _Builder(ExpressionReader):
                     "or numbers, the same tuple or dictionary of them in both branches",
                 )
         self.frame.names = other | taken
-        self.scope.items.append(Branch(self.name_op("if"), test, reads, *bodies, where))
+        self.scope.items.append(
+            Branch(self.name_op("if"), test, reads, bodies[0], bodies[1], where)
+        )
 
     # ---- assignment ------------------------------------------------------------------------
 
@@ -353,7 +359,7 @@ class _Builder(ExpressionReader):
         else:
             self._fail_target(target)
 
-    def _fail_target(self, target: ast.AST) -> None:
+    def _fail_target(self, target: ast.AST) -> NoReturn:
         if isinstance(target, ast.Attribute):
             self.frame.fail(
                 target,

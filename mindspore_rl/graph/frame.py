@@ -198,7 +198,9 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
         nested = source[:1].isspace()
         tree = ast.parse(f"if 1:\n{source}" if nested else source)
         ast.increment_lineno(tree, -1 if nested else 0)
-        definition = tree.body[0].body[0] if nested else tree.body[0]
+        definition = tree.body[0]
+        if isinstance(definition, ast.If):
+            definition = definition.body[0]
     except SyntaxError:  # part of a longer expression, such as a lambda
         definition = ast.Pass(lineno=1, col_offset=0)
     if not isinstance(definition, ast.FunctionDef):

@@ -46,7 +46,8 @@ def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Progra
     small, large = (_probed(trainer_class, config, spec, algorithm, n) for n in PROBE_ENVS)
     values = _values(small, large, algorithm)
     trials = RowTrials(large.evaluate, large.num_envs, large.generator)
-    dependent, unsplittable = {}, {}
+    dependent: dict[str, str] = {}
+    unsplittable: dict[str, None] = {}
     for op, inputs in large.trials:
         evidence = trials.evidence(op, inputs, values)
         if evidence:
@@ -178,8 +179,8 @@ class _Probe:
         for name, value in zip(op.targets, results, strict=True):
             if not _is_value(value):
                 raise ProgramError(
-                    f"{op.where}\n  {op.name} gives {_describe(value)}, expected an array, a number "
-                    "or a tuple of them"
+                    f"{op.where}\n  {op.name} gives {_describe(value)}, expected an array, a "
+                    "number or a tuple of them"
                 )
             before = self.seen.get(name)
             if before is not None and _describe(before) != _describe(value):

@@ -98,8 +98,8 @@ def render_partition(partition: Partition) -> str:
             f"cut {message.mark}: {message.source} -> {message.target}, after "
             f"{message.after}{moved}: {', '.join(message.variables)}"
         )
-    for fragment, op in sorted(partition.reduced):
-        lines.append(f"reduce {op} over the replicas of {fragment}")
+    for name, op in sorted(partition.reduced):
+        lines.append(f"reduce {op} over the replicas of {name}")
     return "\n".join(lines) + "\n"
 
 

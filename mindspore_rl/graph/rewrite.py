@@ -31,10 +31,10 @@ class Rewriter(ast.NodeTransformer):
             self.reader.expression(name)
         return self.reader.operand(struct, name, self.reads)
 
-    def visit_Attribute(self, attribute: ast.Attribute) -> ast.expr:  # noqa: N802
+    def visit_Attribute(self, attribute: ast.Attribute) -> ast.AST:  # noqa: N802
         return self.reader.object_path(attribute, self.reads) or self.generic_visit(attribute)
 
-    def visit_Subscript(self, part: ast.Subscript) -> ast.expr:  # noqa: N802
+    def visit_Subscript(self, part: ast.Subscript) -> ast.AST:  # noqa: N802
         struct = self.reader.part_of(part)
         if struct is not None:
             return self.reader.operand(struct, part, self.reads)

@@ -28,8 +28,9 @@ class NoiseTable(nn.Cell):
 class PermutationTable(nn.Cell):
     """Positions in the flattened local batch, permuted in time, `[rounds, T, B]` int32."""
 
-    def __init__(self, seed: int, purpose: str, rounds: int, env_indices: range, num_steps: int
-                 ) -> None:
+    def __init__(
+        self, seed: int, purpose: str, rounds: int, env_indices: range, num_steps: int
+    ) -> None:
         super().__init__()
         self.seed, self.stream, self.rounds = seed, stream(purpose), rounds
         self.num_steps, self.num_envs = num_steps, len(env_indices)
@@ -52,8 +53,9 @@ class AllReduce(nn.Cell):
         shapes: of the values reduced together.
     """
 
-    def __init__(self, group: str | Callable, reduction: str, shapes: tuple[tuple[int, ...], ...]
-                 ) -> None:
+    def __init__(
+        self, group: str | Callable, reduction: str, shapes: tuple[tuple[int, ...], ...]
+    ) -> None:
         super().__init__()
         if not isinstance(group, str):
             self.collective = lambda flat: Tensor(group(reduction, flat.asnumpy()))
@@ -70,11 +72,14 @@ class AllReduce(nn.Cell):
     def reduce(self, *leaves: Tensor) -> tuple:
         """The values of all replicas together."""
         flat = self.collective(flatten(leaves))
-        return tuple([
-            ops.narrow(flat, 0, self.bounds[i], self.bounds[i + 1] - self.bounds[i])
-            .reshape(self.shapes[i])
-            for i in range(len(self.shapes))
-        ])
+        return tuple(
+            [
+                ops.narrow(flat, 0, self.bounds[i], self.bounds[i + 1] - self.bounds[i]).reshape(
+                    self.shapes[i]
+                )
+                for i in range(len(self.shapes))
+            ]
+        )
 
 
 class _GatherAndReduce(nn.Cell):

@@ -12,8 +12,9 @@ from typing import Any
 from mindspore_rl.graph.ir import PARAMETERS, Loop, Value, paths, walk
 from mindspore_rl.graph.partition import Message, Partition
 from mindspore_rl.graph.verify import verify
+from mindspore_rl.lowering.cell_source import Target
 from mindspore_rl.lowering.project import project
-from mindspore_rl.lowering.source import Target, generate
+from mindspore_rl.lowering.source import generate
 
 PLAN_FILE = "plan.json"
 
@@ -151,7 +152,9 @@ def make_plan(
     program = partition.program
     sources = folder / "fragments"
     sources.mkdir(parents=True, exist_ok=True)
-    fragments, carried, first_rank = [], {}, 0
+    fragments: list[FragmentPlan] = []
+    carried: dict[str, Value] = {}
+    first_rank = 0
     projections = {
         f.name: project(partition, f.name, job["in_graph"], record) for f in partition.fragments
     }

@@ -6,6 +6,7 @@ them is inside, else in Python.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mindspore_rl.graph.flow import definitions
 from mindspore_rl.graph.ir import (
@@ -87,15 +88,11 @@ class _Finder:
             close()
             if isinstance(item, Loop):
                 python_loop = inside_loop or item.kind != "iterations"
-                result.append(replace(item, body=self.group(item.body, python_loop)))
+                grouped: Any = self.group(item.body, python_loop)
+                result.append(replace(item, body=grouped))
             elif isinstance(item, Branch):
-                result.append(
-                    replace(
-                        item,
-                        body=self.group(item.body, inside_loop),
-                        orelse=self.group(item.orelse, inside_loop),
-                    )
-                )
+                sides: Any = [self.group(side, inside_loop) for side in (item.body, item.orelse)]
+                result.append(replace(item, body=sides[0], orelse=sides[1]))
             else:
                 result.append(item)
         close()

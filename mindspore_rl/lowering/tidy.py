@@ -1,4 +1,4 @@
-"""Removes the copies that boundaries and inlining leave, so that generated code reads as written."""
+"""Removes the copies that boundaries and inlining leave: generated code reads as written."""
 
 import ast
 from collections import Counter
@@ -56,7 +56,8 @@ def _first_rewrite(body: tuple[Item, ...], counts: _Counts) -> tuple[Item, ...] 
             for side in ("body", "orelse"):
                 inner = _first_rewrite(getattr(item, side), counts)
                 if inner is not None:
-                    changed = replace(item, **{side: inner})
+                    halves = {"body": item.body, "orelse": item.orelse, side: inner}
+                    changed = replace(item, body=halves["body"], orelse=halves["orelse"])
                     return (*body[:position], changed, *body[position + 1 :])
     return None
 

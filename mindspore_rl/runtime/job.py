@@ -10,7 +10,8 @@ from mindspore_rl.config import to_dict
 from mindspore_rl.environments.environment import graph_names, spec
 from mindspore_rl.errors import ConfigError, PolicyError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy
-from mindspore_rl.graph.partition import Partition, partition, reduce_partials
+from mindspore_rl.graph.partials import reduce_partials
+from mindspore_rl.graph.partition import Partition, partition
 from mindspore_rl.lowering.plan import Plan, make_plan
 
 REQUIRED_KEYS = ("env", "seed", "num_envs", "num_steps", "total_steps")

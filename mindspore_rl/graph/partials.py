@@ -1,0 +1,146 @@
+"""Partial values: shares of a sum on replicated fragments, and where they are summed up.
+
+Wrong uses of a share, and operations that would mix the rows of different replicas, are refused.
+"""
+
+from dataclasses import replace
+
+from mindspore_rl.errors import PolicyError
+from mindspore_rl.graph.flow import definitions
+from mindspore_rl.graph.ir import PARAMETERS, REDUCTIONS, Branch, Op, Program, paths, walk
+from mindspore_rl.graph.partition import Fragment, Partition
+
+
+def reduce_partials(result: Partition) -> Partition:
+    """Finds the values that are shares of a sum on replicated fragments, and reduces them.
+
+    Raises:
+        PolicyError: a share is used before its mark, rows of different replicas would mix, or an
+            update would get a different value on each replica.
+    """
+    program = result.program
+    values = program.values
+    branches = [item for item, _ in paths(program.body) if isinstance(item, Branch)]
+    for branch in branches:
+        for name in branch.reads:
+            if name in values and values[name].split:
+                raise PolicyError(
+                    f"`{name}` differs between environments, and `if` needs one "
+                    f"value for all: use ops.where\n  {branch.where}"
+                )
+    partials = _Partials(program)
+    reduced = set()
+    for fragment in result.fragments:
+        if fragment.replicas == 1:
+            continue
+        inside = {item.name for op in fragment.ops for item in partials.around[op]}
+        for branch in branches:
+            if branch.name in inside and partials.read_by(branch):
+                raise _used_before_mark(partials.read_by(branch)[0], fragment, branch)
+        for op, _ in walk(program.body):
+            if op.name in fragment.ops and _check_shares(result, fragment, op, partials):
+                reduced.add((fragment.name, op.name))
+    partial = _only_sent(result, reduced, partials)
+    return replace(result, reduced=frozenset(reduced - partial), partial=frozenset(partial))
+
+
+def _only_sent(result: Partition, reduced: set, partials: "_Partials") -> set[tuple[str, str]]:
+    """Shares that no operation of their own fragment uses: the target of the message adds them.
+
+    All values of one mark are treated alike, because they travel in one message.
+    """
+    used = set()
+    for fragment in result.fragments:
+        readers = set(fragment.ops) | {
+            item.name for op in fragment.ops for item in partials.around[op]
+        }
+        used |= {
+            (fragment.name, definer)
+            for reader in readers
+            for definers in partials.uses.get(reader, {}).values()
+            for definer in definers
+        }
+    site = {op.name: op.attr("site") for op in partials.op.values() if op.kind == "boundary"}
+    kept = {
+        (fragment, site[op]) for fragment, op in reduced if op in site and (fragment, op) in used
+    }
+    return {
+        (fragment, op)
+        for fragment, op in reduced
+        if op in site and (fragment, site[op]) not in kept
+    }
+
+
+class _Partials:
+    """Variables that are one replica's share of a sum: gradients and means before their mark."""
+
+    def __init__(self, program: Program) -> None:
+        self.uses = definitions(program.body)
+        self.op = {op.name: op for op, _ in walk(program.body)}
+        self.around = {item.name: around for item, around in paths(program.body)}
+
+    def read_by(self, item: Op | Branch) -> list[str]:
+        """Which of the variables that an item reads are shares."""
+        return [
+            v
+            for v in item.reads
+            if any(self._is_share(d, frozenset()) for d in self.uses[item.name][v])
+        ]
+
+    def _is_share(self, definer: str, seen: frozenset[str]) -> bool:
+        op = self.op.get(definer)
+        if op is None or definer in seen:
+            return False
+        if op.kind == "copy":
+            return any(
+                self._is_share(d, seen | {definer})
+                for found in self.uses[definer].values()
+                for d in found
+            )
+        return op.kind == "gradient"
+
+
+def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Partials) -> bool:
+    """Whether an operation of a replicated fragment ends in a reduction; refuses wrong ones."""
+    program, policy = result.program, result.policy
+    split = [v for v in op.reads if v in program.values and program.values[v].split]
+    partial = [v for v in partials.read_by(op) if v != PARAMETERS]
+    several = f"{fragment.replicas} replicas of {fragment.name}"
+    if op.kind == "boundary" and partial:
+        if op.mark in policy.marks:
+            return True
+        raise PolicyError(
+            f"policy {policy.name} splits the batch over {several} and does not permit a cut at "
+            f"{op.mark!r}, where shares of the gradient are summed up\n  {op.where}"
+        )
+    if partial and op.kind != "copy":
+        raise _used_before_mark(partial[0], fragment, op)
+    if op.name in program.unsplittable:
+        raise PolicyError(
+            f"policy {policy.name} splits environments over {several}, and `{op.targets[0]}` has "
+            "an entry for each of them\nbut is made of none, so that a replica cannot know its "
+            f"share\n  {op.where}\nderive it from a value that has that axis, for example "
+            "ops.zeros_like(reward) or 0.0 * obs[:, :1]"
+        )
+    if op.name in program.row_dependent:
+        raise PolicyError(
+            f"policy {policy.name} splits environments over {several}, but "
+            f"{program.row_dependent[op.name]}\n  {op.where}"
+            "\ntake statistics of the batch with msrl.mean, msrl.sum, msrl.max or msrl.min"
+        )
+    if op.kind == "update" and split:
+        raise PolicyError(
+            f"`{split[0]}` differs between the replicas of {fragment.name}, and "
+            f"msrl.update would make their parameters differ\n  {op.where}"
+        )
+    if op.kind == "report" and split:
+        raise PolicyError(f"`{split[0]}` is not a scalar; take msrl.mean() of it\n  {op.where}")
+    return op.kind in REDUCTIONS and bool(split)
+
+
+def _used_before_mark(name: str, fragment: Fragment, item: Op | Branch) -> PolicyError:
+    return PolicyError(
+        f"`{name}` is one share of a sum on {fragment.replicas} replicas of {fragment.name}, and "
+        "is used before its mark (clip and apply gradients, and look at the means, after "
+        f'msrl.boundary("gradient", ...))\n  {item.where}'
+    )

@@ -1,0 +1,166 @@
+"""The source of the Python that runs a fragment's cells."""
+
+from mindspore_rl.graph.ir import Branch, Loop, Op, walk
+from mindspore_rl.lowering.cell_source import INDENT, Target, assignment, class_name
+from mindspore_rl.lowering.project import Projection
+from mindspore_rl.lowering.regions import Lowered, Region, exposed
+
+
+class LoopWriter:
+    """Writes the Python that runs the cells and everything that is not in one."""
+
+    def __init__(
+        self, projection: Projection, target: Target, regions: list[Region], replay_in_cell: bool
+    ) -> None:
+        self.projection, self.target, self.regions = projection, target, regions
+        self.replay_in_cell = replay_in_cell
+        self.lines: list[str] = []
+        self.capacity = max(
+            [op.attr("rows") for op, _ in walk(projection.body) if op.kind == "replay_sample"],
+            default=0,
+        )
+        self.touches_parameters = any(
+            "$parameters" in (*op.reads, *op.writes) for op, _ in walk(projection.body)
+        )
+
+    def text(self, body: tuple[Lowered, ...]) -> str:
+        """The function `run`."""
+        doc = ", ".join(self.projection.fragment.components)
+        self._line("def run(w):", 0)
+        self._line(f'"""{doc}."""', 1)
+        for region in self.regions:
+            host = tuple(i for i, name in enumerate(region.outputs) if name in self._read_by(body))
+            self._line(
+                f'{region.name}_cell = w.cell({class_name(region.name)}, "{region.name}", '
+                f"to_host={host})",
+                1,
+            )
+        self._items(body, 1)
+        return "\n".join(self.lines) + "\n"
+
+    def _read_by(self, items: tuple[Lowered, ...]) -> set[str]:
+        """Variables that Python code reads, rather than a cell."""
+        found: set[str] = set()
+        for item in items:
+            if isinstance(item, Op):
+                found |= set(item.reads) if item.kind not in ("copy", "glue") else set()
+            elif isinstance(item, Loop):
+                found |= self._read_by(item.body)
+            elif isinstance(item, Branch):
+                found |= set(item.reads) | self._read_by(item.body + item.orelse)
+        return found
+
+    def _line(self, text: str, depth: int) -> None:
+        self.lines.append(INDENT * depth + text)
+
+    def _items(self, items: tuple[Lowered, ...], depth: int) -> None:
+        for item in items:
+            if isinstance(item, Region):
+                self._line(
+                    assignment(item.outputs, f"{item.name}_cell({', '.join(item.inputs)})"), depth
+                )
+            elif isinstance(item, Op):
+                for line in self._op(item):
+                    self._line(line, depth)
+            elif isinstance(item, Loop):
+                if item.kind == "iterations":
+                    self._iterations(item.index, depth)
+                else:
+                    self._line(f"for {item.index} in range({item.count}):", depth)
+                self._items(item.body, depth + 1)
+                if not item.body:
+                    self._line("pass", depth + 1)
+            else:
+                self._line(f"if w.number({item.test}):", depth)
+                self._items(item.body, depth + 1)
+                if not item.body:
+                    self._line("pass", depth + 1)
+                if item.orelse:
+                    self._line("else:", depth)
+                    self._items(item.orelse, depth + 1)
+
+    def _iterations(self, index: str, depth: int) -> None:
+        """Variables carried from one iteration to the next go to checkpoints and come back."""
+        names = carried_variables(self.projection)
+        carried = ", ".join(f'"{name}": {name}' for name in names)
+        self._line(f"for {index} in w.iterations(lambda: {{{carried}}}):", depth)
+        if names:
+            quoted = ", ".join(f'"{name}"' for name in names)
+            self._line("if w.restored:", depth + 1)
+            self._line(f"({', '.join(names)},) = w.take_restored({quoted})", depth + 2)
+
+    def _op(self, op: Op) -> list[str]:
+        special = getattr(self, f"_{op.kind}", None)
+        if special is not None:
+            return special(op)
+        return [assignment(op.targets, op.args[0])]
+
+    def _constant(self, op: Op) -> list[str]:
+        dtype = self.projection.values[op.targets[0]].dtype
+        return [f"{op.targets[0]} = np.array({op.args[0]}, np.{dtype})"]
+
+    def _noise(self, op: Op) -> list[str]:
+        iteration = op.args[0] if op.args else "0"
+        return [
+            f'{op.targets[0]} = w.noise("{op.attr("purpose")}", {iteration}, '
+            f'{op.attr("rows")}, "{op.attr("owner")}")'
+        ]
+
+    def _permutations(self, op: Op) -> list[str]:
+        return [f'{op.targets[0]} = w.permutations("{op.name}", {op.args[0]}, {op.attr("rounds")})']
+
+    def _index(self, op: Op) -> list[str]:
+        return [f"{op.targets[0]} = {op.args[0]}[{op.args[1]}]"]
+
+    _unstack = _index
+
+    def _env_steps(self, op: Op) -> list[str]:
+        per_iteration = self.target.num_steps * self.target.num_envs
+        return [f"{op.targets[0]} = np.float32({op.args[0]} * {per_iteration})"]
+
+    def _env_reset(self, op: Op) -> list[str]:
+        return [assignment(op.targets, "w.env_reset()")]
+
+    def _env_step(self, op: Op) -> list[str]:
+        return [assignment(op.targets, f"w.env_step({op.args[0]})")]
+
+    def _replay_insert(self, op: Op) -> list[str]:
+        return [f"w.replay.write({self.capacity}, {op.attr('index')}, {', '.join(op.args)})"]
+
+    def _replay_extend(self, op: Op) -> list[str]:
+        return [f"w.replay.extend({self.capacity}, {op.attr('start')}, {', '.join(op.args)})"]
+
+    def _replay_sample(self, op: Op) -> list[str]:
+        return [assignment(op.targets, f"w.replay.read({op.attr('rows')})")]
+
+    def _stack(self, op: Op) -> list[str]:
+        index, value = op.args
+        return [
+            f'{op.targets[0]} = w.stack("{op.targets[0]}", {op.attr("rows")}, {index}, {value})'
+        ]
+
+    def _send(self, op: Op) -> list[str]:
+        names = [r for r in op.reads if not r.startswith("$")]
+        values = f"{', '.join(names)}," if names else ""
+        return [f'w.send("{op.attr("message")}", ({values}))']
+
+    def _receive(self, op: Op) -> list[str]:
+        call = f'w.receive("{op.attr("message")}")'
+        return [f"({', '.join(op.targets)},) = {call}" if op.targets else call]
+
+    def _report(self, op: Op) -> list[str]:
+        pairs = zip(op.attr("keys"), op.args, strict=True)
+        inside = ", ".join(f'"{key}": {value}' for key, value in pairs)
+        return [f"w.report({{{inside}}})"]
+
+    def _record(self, op: Op) -> list[str]:
+        return [f'w.record("{op.attr("key")}", {op.args[0]}, {op.attr("axis")})']
+
+
+def carried_variables(projection: Projection) -> tuple[str, ...]:
+    """Variables that an iteration takes from the one before, in order."""
+    for item in projection.body:
+        if isinstance(item, Loop) and item.kind == "iterations":
+            defined = {t for op, _ in walk(item.body) for t in op.targets}
+            return tuple(n for n in exposed(item.body) if n in defined)
+    return ()
