@@ -1,0 +1,59 @@
+"""Interruptions (Ctrl-C, SIGTERM) of a job."""
+
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """Counts SIGINT and SIGTERM from the moment they arrive.
+
+    A Python handler runs only when the main thread is back from native code; the wake-up socket
+    tells the monitor's thread at once.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._handled = 0
+        self._raise = False
+        self.socket, self._wakeup = socket.socketpair()
+        self.socket.setblocking(False)
+        self._wakeup.setblocking(False)
+
+    def __enter__(self) -> "Interruption":
+        self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        self._previous_wakeup = signal.set_wakeup_fd(
+            self._wakeup.fileno(), warn_on_full_buffer=False
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._previous_wakeup)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        self.socket.close()
+        self._wakeup.close()
+
+    def poll(self) -> int:
+        """How many arrived until now."""
+        with contextlib.suppress(BlockingIOError):
+            self._count += sum(byte in SIGNALS for byte in self.socket.recv(1 << 10))
+        return self._count
+
+    @contextlib.contextmanager
+    def raised_at_second(self) -> Iterator[None]:
+        """Raises KeyboardInterrupt in the main thread at the second one."""
+        self._raise = True
+        try:
+            yield
+        finally:
+            self._raise = False
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        self._handled += 1
+        if self._raise and self._handled == 2:
+            raise KeyboardInterrupt

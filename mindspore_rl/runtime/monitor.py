@@ -1,0 +1,359 @@
+"""What the coordinator knows of a running job's ranks, and what it does about it."""
+
+import contextlib
+import re
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_rl.communication.link import Link
+from mindspore_rl.errors import JobFailure
+from mindspore_rl.lowering.plan import Plan
+from mindspore_rl.runtime.interruption import Interruption
+from mindspore_rl.runtime.launch import LOG_LINES, WORKERS_LOG, JobProcesses
+from mindspore_rl.runtime.metrics import Metrics
+from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.runtime.watchdog import Watchdog
+
+LEADER = 0
+TICK_S = 0.2
+SUSPENDED_S = 2.0
+"""A tick longer than this: this process was stopped, and a stamp's age says nothing."""
+LAST_WORDS_S = 0.3
+"""How long a death waits for an error message that explains it."""
+STOP_S = 10.0
+MIN_EPISODES = 100
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """How a job is run and when it ends.
+
+    Attributes:
+        total_steps: environment steps at which it ends, for the display; the plan decides.
+        stop_return: mean return of the last 100 episodes that ends it, reward units.
+        start_timeout_s: the deadline of every wait until all ranks have done an iteration:
+            imports, forming the group and compilation; after that the plan's `timeout_s`.
+        start_steps: environment steps already done, in a resumed job.
+    """
+
+    progress: bool
+    total_steps: int
+    stop_return: float | None = None
+    checkpoint_every_s: float = 60.0
+    start_timeout_s: float = 300.0
+    start_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+        env_steps: since the start of the run, over all environments.
+        mean_return: of the last 100 episodes, reward units.
+        stopped: `threshold`, `steps` or `interrupted`.
+        checkpoint: the last one written (or resumed from).
+    """
+
+    iterations: int
+    env_steps: int
+    mean_return: float | None
+    stopped: str
+    checkpoint: str | None
+
+
+class Stalled(JobFailure):
+    """A rank that made no progress."""
+
+
+@dataclass
+class Peer:
+    """A connection; who it is comes with its hello."""
+
+    link: Link
+    rank: int | None = None
+
+
+class Monitor:
+    """What the coordinator knows of the ranks, and what it does about it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: JobOptions,
+        metrics: Metrics,
+        stamps: Stamps,
+        interruption: Interruption,
+    ) -> None:
+        self.plan, self.options, self.metrics = plan, options, metrics
+        self.interruption = interruption
+        self._stamps = stamps
+        self._watchdog = Watchdog(plan, stamps, options.start_timeout_s)
+        self._processes: JobProcesses | None = None
+        self._listener: socket.socket | None = None
+        self._peers: list[Peer] = []
+        self._finished: dict[int, int] = {}
+        self._closed: dict[int, float] = {}
+        self._ended_s: float | None = None
+        self._reported: set[int] = set()
+        self._reports: dict[int, dict[int, dict[str, Any]]] = {}
+        self._iteration, self._env_steps = 0, options.start_steps
+        self._checkpoint: str | None = plan.resume or None
+        self._checkpoint_s = self._ticked_s = self._awake_s = time.monotonic()
+        self._stop_deadline_s: float | None = None
+        self._threshold = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(interruption.socket, selectors.EVENT_READ)
+
+    def listen(self, listener: socket.socket, processes: JobProcesses) -> None:
+        """Accepts ranks from now on, and watches the processes that start them."""
+        self._listener, self._processes = listener, processes
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def add(self, peer: Peer) -> None:
+        """Takes a connection."""
+        self._peers.append(peer)
+        self._selector.register(peer.link.connection, selectors.EVENT_READ, peer)
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._selector.close()
+        for peer in self._peers:
+            peer.link.close()
+
+    def outcome(self) -> Outcome:
+        """How the job ended, once it did."""
+        stopped = "threshold" if self._threshold else "steps"
+        return Outcome(
+            self._finished.get(LEADER, self._iteration),
+            self._env_steps,
+            self.metrics.mean_return,
+            "interrupted" if self.interruption.poll() else stopped,
+            self._checkpoint,
+        )
+
+    def step(self) -> bool:
+        """Waits for a tick or for news, and deals with it.
+
+        Returns: whether every rank has finished (or the rank in this process has ended).
+
+        Raises:
+            JobFailure: the first failure.
+            KeyboardInterrupt: the job is to be ended at once.
+        """
+        ready = self._selector.select(TICK_S)
+        now = time.monotonic()
+        if now - self._ticked_s > SUSPENDED_S:
+            self._awake_s = now
+        self._ticked_s = now
+        self._obey(now)
+        for key, _ in ready:
+            if key.fileobj is self._listener:
+                assert self._listener is not None
+                self.add(Peer(Link(self._listener.accept()[0])))
+            elif key.data is not None:
+                self._read(key.data)
+        if len(self._finished) == self.plan.num_ranks or (self._closed and not self._processes):
+            return True
+        self._look_for_deaths(now)
+        self._look_for_stalls(now)
+        self._ask_for_checkpoint(now)
+        return False
+
+    # ---- messages --------------------------------------------------------------------------
+
+    def _read(self, peer: Peer) -> None:
+        try:
+            while (message := peer.link.poll()) is not None:
+                self._handle(peer, message)
+        except ValueError:
+            if peer.rank is not None:
+                raise
+            peer.link.closed = True  # a stranger at the port
+        if peer.link.closed:
+            self._selector.unregister(peer.link.connection)
+            if peer.rank is not None and peer.rank not in self._finished:
+                self._closed[peer.rank] = time.monotonic()
+
+    def _handle(self, peer: Peer, message: dict[str, Any]) -> None:
+        match message["kind"]:
+            case "hello":
+                peer.rank = message["rank"]
+            case "iteration":
+                self._report(message)
+            case "checkpoint":
+                self._checkpoint = message["path"]
+            case "resumed":
+                self.metrics.note(
+                    f"{self.plan.rank_name(message['rank'])}, iteration "
+                    f"{message['iteration']}: {message['note']}"
+                )
+            case "finished":
+                self._finished[message["rank"]] = message["iteration"]
+            case "error":
+                raise self._failure(
+                    message["rank"],
+                    message["iteration"],
+                    message["stage"],
+                    message["message"],
+                    "" if message["mistake"] else message["traceback"],
+                    message["mistake"],
+                )
+
+    def _report(self, message: dict[str, Any]) -> None:
+        """Records an iteration once all ranks, which report in order, have reported it."""
+        self._reported.add(message["rank"])
+        reports = self._reports.setdefault(message["iteration"], {})
+        reports[message["rank"]] = message
+        if len(reports) < self.plan.num_ranks:
+            return
+        del self._reports[message["iteration"]]
+        values: dict[str, float] = {}
+        for rank in sorted(reports):
+            values |= reports[rank]["metrics"]
+        self._iteration = message["iteration"]
+        self._env_steps = max(report["env_steps"] for report in reports.values())
+        self.metrics.log(
+            self._iteration,
+            self._env_steps,
+            values,
+            [
+                (episode_return, length)
+                for rank in sorted(reports)
+                for episode_return, length in reports[rank]["episodes"]
+            ],
+        )
+        goal, mean_return = self.options.stop_return, self.metrics.mean_return
+        if (
+            goal is not None
+            and mean_return is not None
+            and not self._threshold
+            and self.metrics.episodes_seen >= MIN_EPISODES
+            and mean_return >= goal
+        ):
+            self._threshold = True
+            self._tell_leader("stop")
+
+    def _tell_leader(self, kind: str) -> bool:
+        """Returns: whether the leader is there to hear it."""
+        for peer in self._peers:
+            if peer.rank == LEADER and not peer.link.closed:
+                with contextlib.suppress(OSError):  # it just died: its end is seen elsewhere
+                    peer.link.send(kind)
+                return True
+        return False
+
+    def _ask_for_checkpoint(self, now: float) -> None:
+        if now - self._checkpoint_s >= self.options.checkpoint_every_s:
+            self._checkpoint_s = now
+            if len(self._reported) == self.plan.num_ranks:
+                self._tell_leader("checkpoint")
+
+    def _obey(self, now: float) -> None:
+        """Passes an interruption on: to the leader at first, then to everybody."""
+        count = self.interruption.poll()
+        if count == 0:
+            return
+        if self._stop_deadline_s is None:
+            self._stop_deadline_s = now + STOP_S
+            if count == 1 and self._tell_leader("stop"):
+                self.metrics.note(
+                    "Stopping after this iteration, with a checkpoint; interrupt "
+                    "again to stop at once."
+                )
+                return
+            raise KeyboardInterrupt
+        if count > 1 or now > self._stop_deadline_s:
+            raise KeyboardInterrupt
+
+    # ---- failures --------------------------------------------------------------------------
+
+    def _failure(
+        self,
+        rank: int,
+        iteration: int,
+        stage: str,
+        message: str,
+        trace: str = "",
+        mistake: bool = False,
+        kind: Callable[..., JobFailure] = JobFailure,
+    ) -> JobFailure:
+        where = f"iteration {iteration}, {stage}" if iteration >= 0 else stage
+        return self._job_failure(
+            f"{self.plan.rank_name(rank)}, {where}: {message}", trace, mistake, kind
+        )
+
+    def _job_failure(
+        self,
+        text: str,
+        trace: str = "",
+        mistake: bool = False,
+        kind: Callable[..., JobFailure] = JobFailure,
+    ) -> JobFailure:
+        parts = [text, trace.rstrip()]
+        if self._checkpoint is not None:
+            parts.append(f"Last good checkpoint: {self._checkpoint}")
+        return kind("\n".join(filter(None, parts)), mistake)
+
+    def _look_for_deaths(self, now: float) -> None:
+        if self._processes is None or self._processes.mpiexec is None:
+            return  # one rank, in this process: if it ends, so does the monitor
+        mpiexec, scheduler = self._processes.mpiexec, self._processes.scheduler
+        if self._ended_s is None and (self._closed or mpiexec.poll() is not None):
+            self._ended_s = now
+        if self._ended_s is not None:
+            if now - self._ended_s < LAST_WORDS_S:
+                return
+            if self._closed and not (mpiexec.poll() or 0) < 0:
+                raise self._death(next(iter(self._closed)))
+            raise self._job_failure(
+                f"mpiexec ended ({_ending(mpiexec.returncode)}) before the job; the end of "
+                f"{WORKERS_LOG}:",
+                "\n".join(self._processes.log().splitlines()[-LOG_LINES:]),
+            )
+        waiting_for = set(self.plan.group_ranks) - set(self._finished)
+        if scheduler is not None and scheduler.poll() is not None and waiting_for:
+            raise self._job_failure(
+                f"the MindSpore scheduler (pid {scheduler.pid}) ended "
+                f"({_ending(scheduler.returncode)}) before "
+                f"{self.plan.rank_name(min(waiting_for))}; see scheduler.log"
+            )
+
+    def _death(self, rank: int) -> JobFailure:
+        """The failure of a rank that closed its link, with what killed it if that can be had.
+
+        mpiexec tells when all ranks are gone, and merges their statuses: a signal stays legible if
+        the others end by themselves, as they do when their links close.
+        """
+        processes = self._processes
+        assert processes is not None
+        for peer in self._peers:
+            peer.link.close()
+        processes.wait(1.0)
+        found = re.search(r"EXIT STRING: .*\(signal (\d+)\)", processes.log())
+        how = f"died (killed by signal {found[1]})" if found else "died"
+        output = processes.output_of(rank)
+        stamp = self._stamps.read(rank)
+        return self._failure(
+            rank,
+            stamp.iteration,
+            self._watchdog.stages[stamp.stage],
+            how,
+            "\n".join(["It printed:", *output] if output else []),
+        )
+
+    def _look_for_stalls(self, now: float) -> None:
+        started = len(self._reported) == self.plan.num_ranks
+        found = self._watchdog.stall(
+            now, started=started, finished=self._finished, awake_s=self._awake_s
+        )
+        if found is not None:
+            raise self._failure(found.rank, found.iteration, found.stage, found.text, kind=Stalled)
+
+
+def _ending(status: int) -> str:
+    return f"killed by signal {-status}" if status < 0 else f"exit status {status}"
