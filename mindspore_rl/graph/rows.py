@@ -15,8 +15,8 @@ from mindspore_rl.graph.ir import Op, Value
 from mindspore_rl.operators import leaves, settle, to_array
 
 SHARE = range(1, 3)
-"""Off the ends, so that rows that depend on earlier or on later ones alone show; and off the middle,
-which an inversion leaves in place."""
+"""Off the ends, so that rows that depend only on earlier or only on later ones show; and off the
+middle, which an inversion leaves in place."""
 RANDOM = "it gives another result each time (random numbers come as the noise of `act`)"
 
 

@@ -9,6 +9,7 @@ import mindspore as ms
 
 from mindspore_rl import programs, registry
 from mindspore_rl.communication.link import Link
+from mindspore_rl.lowering.plan import FragmentPlan, Plan
 from mindspore_rl.runtime.job import JobRequest, prepare
 from mindspore_rl.runtime.stamps import Stamps
 from mindspore_rl.runtime.worker import run_inproc, run_worker
@@ -55,11 +56,30 @@ def run_and_compare(
     plan, _ = prepare(job, folder)
     if change is not None:
         change(folder)
+    _run(plan, folder)
+    used = {site.split(":")[1].split("#")[0] for _, site in reference.records}
+    wrong = theorem.compare(
+        folder, reference, job.num_iterations, tuple(mark for mark in job.record if mark in used)
+    )
+    last = sorted((folder / "checkpoints").glob("*"))[-1]
+    return wrong + theorem.compare_states(last, reference.checkpoints[-1])
+
+
+def run_compiled(algorithm: Path, folder: Path, num_iterations: int, **config: Any) -> FragmentPlan:
+    """Runs a job of one rank as it is, with compiled cells."""
+    job = request(algorithm, "MultipleLearners", 1, **config)
+    job = dataclasses.replace(job, record=(), num_iterations=num_iterations, compiled=True)
+    plan, _ = prepare(job, folder)
+    _run(plan, folder)
+    return plan.fragments[0]
+
+
+def _run(plan: Plan, folder: Path) -> None:
     Stamps(folder, plan.num_ranks, create=True)
     pairs = [socket.socketpair() for _ in range(plan.num_ranks)]
     links = [Link(ours) for ours, _ in pairs]
     try:
-        if job.compiled:
+        if plan.compiled:
             run_worker(plan, folder, 0, links[0])
         else:
             run_inproc(plan, folder, links)
@@ -68,9 +88,3 @@ def run_and_compare(
             for end in pair:
                 end.close()
         ms.set_context(mode=ms.PYNATIVE_MODE)
-    used = {site.split(":")[1].split("#")[0] for _, site in reference.records}
-    wrong = theorem.compare(
-        folder, reference, job.num_iterations, tuple(mark for mark in job.record if mark in used)
-    )
-    last = sorted((folder / "checkpoints").glob("*"))[-1]
-    return wrong + theorem.compare_states(last, reference.checkpoints[-1])

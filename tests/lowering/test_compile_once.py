@@ -1,0 +1,29 @@
+"""A cell is compiled by its first call and by no other."""
+
+from collections import Counter
+
+import pytest
+from mindspore.graph import api
+
+from mindspore_rl import registry
+from tests.lowering import inproc
+
+
+@pytest.mark.slow
+def test_iterations_after_the_first_compile_nothing(tmp_path, monkeypatch):
+    compiled, calls = Counter(), []
+    compile_cell = api._CellGraphExecutor.compile
+
+    def counting(self, cell, *args, **kwargs):
+        phase, new = compile_cell(self, cell, *args, **kwargs)
+        calls.append(type(cell).__name__)
+        compiled[type(cell).__name__] += new
+        return phase, new
+
+    monkeypatch.setattr(api._CellGraphExecutor, "compile", counting)
+    plan = inproc.run_compiled(
+        registry.find_algorithm("ppo"), tmp_path, num_iterations=3, num_steps=16
+    )
+    assert {name.lower() for name in compiled} == {c.replace("_", "") for c in plan.cells}
+    assert set(compiled.values()) == {1}
+    assert len(calls) < 16  # nor does a step ask whether to compile

@@ -1,0 +1,104 @@
+"""What a fragment's program holds: rows kept and handed out, messages where they belong."""
+
+import pytest
+
+from mindspore_rl import registry
+from mindspore_rl.graph.ir import walk
+from mindspore_rl.lowering.project import project
+from mindspore_rl.runtime.job import analyse
+from tests.graph.programs import analyse_with
+from tests.lowering import inproc
+
+
+@pytest.fixture(scope="module")
+def cut():
+    known = {}
+
+    def get(policy):
+        if policy not in known:
+            ppo = registry.find_algorithm("ppo")
+            known[policy] = analyse(inproc.request(ppo, policy, 3, num_steps=16))
+        return known[policy]
+
+    return get
+
+
+def _ops(cut, fragment, kind):
+    """Operations of a kind with the kinds of the loops around them."""
+    body = project(cut, fragment, in_graph=False).body
+    return [(op, [loop.kind for loop in loops]) for op, loops in walk(body) if op.kind == kind]
+
+
+def test_transitions_move_out_of_the_rollout(cut):
+    kept = _ops(cut("SingleLearnerCoarse"), "actor", "stack")
+    assert kept
+    assert all(loops == ["iterations", "steps"] for _, loops in kept)
+    assert all(op.args[0] == "step" and op.attr("rows") == 16 for op, _ in kept)
+    (send,) = [
+        (op, loops)
+        for op, loops in _ops(cut("SingleLearnerCoarse"), "actor", "send")
+        if "transition" in op.name
+    ]
+    assert send[1] == ["iterations"]
+    assert send[0].reads == tuple(op.targets[0] for op, _ in kept)
+
+
+def test_the_learner_takes_all_rows_at_once(cut):
+    """Its own rollout, which would only unstack and insert, becomes one operation."""
+    assert _ops(cut("SingleLearnerCoarse"), "learner", "unstack") == []
+    ((extend, loops),) = _ops(cut("SingleLearnerCoarse"), "learner", "replay_extend")
+    assert loops == ["iterations"]
+    ((receive, _),) = [
+        found
+        for found in _ops(cut("SingleLearnerCoarse"), "learner", "receive")
+        if "transition" in found[0].name
+    ]
+    assert extend.args == receive.targets
+
+
+def test_observation_and_action_cross_every_step(cut):
+    for fragment, kind, mark in (
+        ("environment", "receive", "action"),
+        ("environment", "send", "observation"),
+        ("learner", "send", "action"),
+        ("learner", "receive", "observation"),
+    ):
+        found = _ops(cut("SingleLearnerFine"), fragment, kind)
+        levels = [loops for op, loops in found if mark in op.name]
+        assert ["iterations", "steps"] in levels
+    assert _ops(cut("SingleLearnerFine"), "environment", "stack") == []
+
+
+def test_uneven_shares_leave_the_graphs_shapes_alone(cut):
+    """A replica's length follows from its environments alone; counts are of all of them."""
+    found = cut("SingleLearnerCoarse")
+    assert [len(share) for share in found.fragment("actor").shares] == [3, 3, 2]
+    projection = project(found, "actor", in_graph=False)
+    (obs,) = _ops(found, "actor", "stack")[0][0].targets
+    assert projection.values[obs].shape == (16, 8, 4)
+    assert (projection.values[obs].axis, projection.values[obs].per_env) == (1, 1)
+
+
+TWICE = """
+weight = msrl.boundary("transition", reward)
+half = weight + 0.0
+for i in range(2):
+    weight = msrl.boundary("transition", 0.5 * weight)
+both = half + weight
+"""
+
+
+def test_each_buffer_of_rows_has_one_writer(tmp_path):
+    insert = 'msrl.boundary("transition", (obs, action'
+    remove = [(f"{insert}, reward)))", f"{insert})), both)")]
+    found = analyse_with(tmp_path, "SingleLearnerCoarse", loop=TWICE, remove=remove)
+    kept = [op for op, _ in _ops(found, "actor", "stack") if op.args[1] == "weight"]
+    assert [op.attr("rows") for op in kept] == [4, 4]
+    assert len({op.targets[0] for op in kept}) == 2
+
+
+def test_a_message_under_a_condition_keeps_all_of_its_pair_in_the_loop():
+    job = inproc.request(inproc.PROGRAMS / "marks_in_branches.py", "SingleLearnerCoarse", 2)
+    found = analyse(job)
+    sent = [item for item in _ops(found, "actor", "send") if "transition" in item[0].name]
+    assert [loops for _, loops in sent] == [["iterations", "steps"]] * 3

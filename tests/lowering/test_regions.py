@@ -1,0 +1,64 @@
+"""What becomes a compiled cell, and what stays Python."""
+
+from mindspore_rl import registry
+from mindspore_rl.graph.ir import Loop, Op, Value, Where, walk
+from mindspore_rl.graph.partition import Fragment
+from mindspore_rl.lowering.project import Projection, project
+from mindspore_rl.lowering.regions import Region, find_regions
+from mindspore_rl.runtime.job import analyse
+from tests.lowering import inproc
+
+HERE = Where("program.py", 1, "")
+
+
+def _lowered(policy, environment):
+    ppo = registry.find_algorithm("ppo")
+    cut = analyse(inproc.request(ppo, policy, 2, env=environment, num_steps=16))
+    in_graph = environment.startswith("graph:")
+    body, _ = find_regions(project(cut, cut.fragments[0].name, in_graph), in_graph)
+    (iteration,) = [item for item in body if getattr(item, "kind", "") == "iterations"]
+    return iteration.body
+
+
+def test_an_environment_in_the_graph_leaves_only_the_report_outside():
+    region, *rest = _lowered("GPUOnly", "graph:CartPole-v1")
+    assert isinstance(region, Region)
+    assert region.name == "iteration"
+    assert {op.kind for op, _ in walk(region.items)} >= {"env_step", "gradient", "all_reduce"}
+    assert [item.kind for item in rest] == ["report"]
+
+
+def test_a_python_environment_leaves_act_and_learn():
+    items = _lowered("MultipleLearners", "CartPole-v1")
+    (steps,) = [item for item in items if isinstance(item, Loop)]
+    assert [item.name for item in steps.body if isinstance(item, Region)] == ["act"]
+    assert [item.name for item in items if isinstance(item, Region)] == ["learn"]
+    between = {item.kind for item in steps.body if isinstance(item, Op)}
+    assert {"env_step", "replay_insert"} <= between
+
+
+def _grouped(*ops):
+    values = {name: Value((), "float32") for name in "abcd"}
+    loop = Loop("iterations#1", "iterations", "iteration", None, ops, HERE)
+    body, _ = find_regions(Projection(Fragment("loop", (), (range(8),)), (loop,), values), False)
+    return body[0].body
+
+
+def _op(kind, target, read, text=""):
+    return Op(f"{kind}:{target}", kind, (target,), (text or read,), (read,), HERE)
+
+
+def test_a_run_of_copies_is_no_cell():
+    ops = (_op("copy", "b", "a"), _op("index", "c", "b"), _op("glue", "d", "c"))
+    assert _grouped(*ops) == ops
+
+
+def test_copies_at_the_ends_stay_outside_a_cell():
+    first, compute, last = (
+        _op("copy", "b", "a"),
+        _op("glue", "c", "b", "b + 1"),
+        _op("copy", "d", "c"),
+    )
+    before, region, after = _grouped(first, compute, last)
+    assert (before, region.items, after) == (first, (compute,), last)
+    assert (region.inputs, region.outputs) == (("b",), ("c",))
