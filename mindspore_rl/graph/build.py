@@ -8,9 +8,10 @@ are inlined; attributes of `self` that are plain numbers become constants.
 import ast
 import inspect
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 from mindspore_rl.errors import ProgramError
+from mindspore_rl.graph.assignment import Assignments, same
 from mindspore_rl.graph.expressions import ExpressionReader
 from mindspore_rl.graph.frame import (
     MSRL,
@@ -21,10 +22,9 @@ from mindspore_rl.graph.frame import (
     Var,
     assigned,
     exposed,
-    is_literal,
     open_frame,
 )
-from mindspore_rl.graph.ir import Branch, Loop, Op, Program
+from mindspore_rl.graph.ir import Branch, Loop, Program
 
 LOOPS = {"iterations": "iteration", "steps": "step", "epochs": "epoch", "minibatches": "minibatch"}
 STATEMENTS = {
@@ -81,6 +81,12 @@ class _Returned(Exception):  # noqa: N818
 
 
 class _Builder(ExpressionReader):
+    """Reads statements."""
+
+    def __init__(self, trainer: Any) -> None:
+        super().__init__(trainer)
+        self.assignments = Assignments(self)
+
     # ---- functions -------------------------------------------------------------------------
 
     def inline(
@@ -148,16 +154,16 @@ class _Builder(ExpressionReader):
         if isinstance(node, ast.Assign):
             value = self.expression(node.value)
             for target in node.targets:
-                self._assign(target, value)
+                self.assignments.assign(target, value)
                 value = self.frame.names[target.id] if isinstance(target, ast.Name) else value
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            self._assign(node.target, self.expression(node.value))
+            self.assignments.assign(node.target, self.expression(node.value))
         elif isinstance(node, ast.AugAssign):
             if not isinstance(node.target, ast.Name):
-                self._fail_target(node.target)
+                self.assignments.fail_target(node.target)
             load = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
             value = ast.copy_location(ast.BinOp(load, node.op, node.value), node)
-            self._assign(node.target, self.expression(value))
+            self.assignments.assign(node.target, self.expression(value))
         elif isinstance(node, ast.Expr):
             self._lone_expression(node.value)
         elif isinstance(node, ast.For):
@@ -200,7 +206,7 @@ class _Builder(ExpressionReader):
         if isinstance(node.target, ast.Name) and kind != "minibatches" and node.target.id != "_":
             index = node.target.id
         carried = sorted(exposed(node.body) & assigned(node.body))
-        self._give_homes(carried)
+        self.assignments.give_homes(carried)
         before = {name: self.frame.names[name] for name in carried if name in self.frame.names}
         index = self.fresh(index)
         loop = Loop(self.name_op(kind), kind, index, count, (), self.frame.where(node))
@@ -210,7 +216,7 @@ class _Builder(ExpressionReader):
         if kind == "iterations":
             self.calls.top_of_iteration = []
         if kind == "minibatches":
-            self._assign(node.target, self.calls.minibatch(loop, values, args[1]))
+            self.assignments.assign(node.target, self.calls.minibatch(loop, values, args[1]))
         elif isinstance(node.target, ast.Name):
             self.frame.names[node.target.id] = Var(index)
         else:
@@ -232,7 +238,7 @@ class _Builder(ExpressionReader):
 
     def _check_carried(self, before: dict[str, Struct], node: ast.For) -> None:
         for name, struct in before.items():
-            if not _same(struct, self.frame.names[name]):
+            if not same(struct, self.frame.names[name]):
                 self.frame.fail(
                     node,
                     f"`{name}`, which changes its structure from turn to turn,",
@@ -276,7 +282,7 @@ class _Builder(ExpressionReader):
         test, reads = condition
         where = self.frame.where(node)
         changed = assigned(node.body) | assigned(node.orelse)
-        self._give_homes(sorted(changed), always=True)
+        self.assignments.give_homes(sorted(changed), always=True)
         before, ends, bodies = dict(self.frame.names), [], []
         self.conditions += 1
         self.frame.nested += 1
@@ -293,7 +299,7 @@ class _Builder(ExpressionReader):
         self.node = node
         taken, other = ends
         for name in changed:
-            if name in taken and name in other and not _same(taken[name], other[name]):
+            if name in taken and name in other and not same(taken[name], other[name]):
                 self.frame.fail(
                     node,
                     f"`{name}`, which is something else in each branch,",
@@ -304,182 +310,3 @@ class _Builder(ExpressionReader):
         self.scope.items.append(
             Branch(self.name_op("if"), test, reads, bodies[0], bodies[1], where)
         )
-
-    # ---- assignment ------------------------------------------------------------------------
-
-    def _give_homes(self, names: list[str], always: bool = False) -> None:
-        """Makes variables here for what an inner body is going to change.
-
-        Numbers become variables, and names made in bodies that are closed, or arguments, get a
-        variable of this body.
-        """
-        for name in names:
-            struct = self.frame.names.get(name)
-            created = self.frame.created.get(name)
-            at_hand = created is self.scope or self.scope.inside(created)
-            if struct is None or isinstance(struct, Gone):
-                if always and not at_hand:
-                    self.frame.rename[name] = self.fresh(name)
-                    self.frame.created[name] = self.scope
-            elif not at_hand or _has_numbers(struct):
-                if not at_hand:
-                    self.frame.rename[name] = self.fresh(name)
-                    self.frame.created[name] = self.scope
-                self._write([(name, struct)], {name})
-
-    def _assign(self, target: ast.expr, value: Struct) -> None:
-        # Of a name that occurs twice (`a, _, _ = ...`) the last value counts.
-        bindings = list(dict(self._bindings(target, value)).items())
-        inner = set()
-        for name, _ in bindings:
-            if self.scope.inside(self.frame.created.get(name)):
-                inner.add(name)
-            else:
-                # An assignment in an inner body updates the outer variable; any other makes a
-                # new variable, which may have another shape.
-                self.frame.rename[name] = self.fresh(name)
-                self.frame.created[name] = self.scope
-        self._write(bindings, inner)
-
-    def _bindings(self, target: ast.expr, value: Struct):
-        if isinstance(target, ast.Name):
-            yield target.id, value
-        elif isinstance(target, (ast.Tuple, ast.List)):
-            if any(isinstance(element, ast.Starred) for element in target.elts):
-                self.frame.fail(target, "`*` in the target of an assignment")
-            if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
-                value = tuple(map(Static, value.value))
-            if isinstance(value, Var):
-                value = self.unpack(value, len(target.elts))
-            if not isinstance(value, tuple) or len(value) != len(target.elts):
-                got = len(value) if isinstance(value, (tuple, dict)) else "one"
-                self.frame.fail(target, f"{len(target.elts)} names for {got} value(s)")
-            for element, part in zip(target.elts, value, strict=True):
-                yield from self._bindings(element, part)
-        else:
-            self._fail_target(target)
-
-    def _fail_target(self, target: ast.AST) -> NoReturn:
-        if isinstance(target, ast.Attribute):
-            self.frame.fail(
-                target,
-                "an assignment to an attribute",
-                (
-                    "keep it in a local variable, or in a Parameter that a method changes through "
-                    "msrl.update(self.method, ...)"
-                ),
-            )
-        self.frame.fail(
-            target,
-            "an assignment to an element",
-            (
-                'make a new value: `d = {**d, "key": value}` for a dictionary, '
-                "`x = ops.where(...)` for an array"
-            ),
-        )
-
-    def _write(self, bindings: list[tuple[str, Struct]], numbers: set[str]) -> None:
-        """Gives values their variables' names, all at once as in `a, b = b, a`.
-
-        Args:
-            bindings: names and what they get.
-            numbers: the names whose numbers become variables, because they change.
-        """
-        leaves: list[tuple[str, Var]] = []
-        results = {}
-        for name, value in bindings:
-            results[name] = self._place(self.frame.rename[name], value, name in numbers, leaves)
-        targets = {target for target, _ in leaves}
-        for position, (target, value) in enumerate(leaves):
-            earlier = {t for t, _ in leaves[:position]}
-            if value.name in targets and value.name in earlier and value.name != target:
-                leaves[position] = (target, self.copy(value))
-        for target, value in leaves:
-            self._name_value(target, value)
-        for name, struct in results.items():
-            self.frame.names[name] = struct
-            if self.frame.top:
-                self._remember(name, struct)
-
-    def _place(
-        self, root: str, value: Struct, numbers: bool, leaves: list[tuple[str, Var]]
-    ) -> Struct:
-        if isinstance(value, tuple):
-            return tuple(
-                self._place(self._part(root, i), part, numbers, leaves)
-                for i, part in enumerate(value)
-            )
-        if isinstance(value, dict):
-            return {
-                key: self._place(self._part(root, key), part, numbers, leaves)
-                for key, part in value.items()
-            }
-        if numbers and _has_numbers(value):
-            value = self.constant(value.value)
-        if isinstance(value, Var):
-            leaves.append((root, value))
-            return Var(root)
-        return value
-
-    def _part(self, root: str, key: Any) -> str:
-        if (root, key) not in self.frame.parts:
-            text = "".join(c if c.isalnum() else "_" for c in str(key))
-            self.frame.parts[root, key] = self.fresh(f"{root}_{text}")
-        return self.frame.parts[root, key]
-
-    def _name_value(self, name: str, value: Var) -> None:
-        """Renames the operation just read, or copies."""
-        if value.name == name:
-            return
-        if value.name in self.temporary and self._rename(value.name, name):
-            self.temporary.discard(value.name)
-            self.used.discard(value.name)
-            return
-        self.emit("copy", (name,), (value.name,), reads=(value.name,))
-
-    def _rename(self, old: str, new: str) -> bool:
-        items = self.scope.items
-        for position in range(len(items) - 1, -1, -1):
-            item = items[position]
-            if not isinstance(item, Op):
-                return False
-            if old in item.targets:
-                targets = tuple(new if t == old else t for t in item.targets)
-                items[position] = replace(item, targets=targets)
-                return True
-            if old in item.reads or new in item.reads or new in item.targets:
-                return False
-        return False
-
-    def _remember(self, local: str, struct: Struct) -> None:
-        if isinstance(struct, Var):
-            self.locals[struct.name] = local
-        elif isinstance(struct, (tuple, dict)):
-            items = struct.items() if isinstance(struct, dict) else enumerate(struct)
-            for key, part in items:
-                self._remember(f"{local}[{key!r}]", part)
-
-
-def _has_numbers(struct: Struct) -> bool:
-    if isinstance(struct, (tuple, dict)):
-        return any(map(_has_numbers, struct.values() if isinstance(struct, dict) else struct))
-    return (
-        isinstance(struct, Static)
-        and is_literal(struct.value)
-        and not isinstance(struct.value, (str, tuple, type(None)))
-    )
-
-
-def _same(left: Struct, right: Struct) -> bool:
-    """Whether two structures hold the same variables and constants."""
-    if isinstance(left, Static) and isinstance(right, Static):
-        if is_literal(left.value) and is_literal(right.value):
-            return bool(left.value == right.value)
-        return left.value is right.value
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, tuple):
-        return len(left) == len(right) and all(map(_same, left, right))
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(_same(left[k], right[k]) for k in left)
-    return bool(left == right)

@@ -1,0 +1,200 @@
+"""Assignments: which variable of the graph a name of the program gets, and when it is a copy."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mindspore_rl.graph.frame import Gone, Static, Struct, Var, is_literal
+from mindspore_rl.graph.ir import Op
+
+if TYPE_CHECKING:
+    from mindspore_rl.graph.expressions import ExpressionReader
+
+
+class Assignments:
+    """Assigns in the body that a reader is in."""
+
+    def __init__(self, reader: "ExpressionReader") -> None:
+        self.reader = reader
+
+    def give_homes(self, names: list[str], always: bool = False) -> None:
+        """Makes variables here for what an inner body is going to change.
+
+        Numbers become variables, and names made in bodies that are closed, or arguments, get a
+        variable of this body.
+        """
+        for name in names:
+            struct = self.reader.frame.names.get(name)
+            created = self.reader.frame.created.get(name)
+            at_hand = created is self.reader.scope or self.reader.scope.inside(created)
+            if struct is None or isinstance(struct, Gone):
+                if always and not at_hand:
+                    self.reader.frame.rename[name] = self.reader.fresh(name)
+                    self.reader.frame.created[name] = self.reader.scope
+            elif not at_hand or _has_numbers(struct):
+                if not at_hand:
+                    self.reader.frame.rename[name] = self.reader.fresh(name)
+                    self.reader.frame.created[name] = self.reader.scope
+                self._write([(name, struct)], {name})
+
+    def assign(self, target: ast.expr, value: Struct) -> None:
+        """Gives the parts of a value to the names of a target."""
+        # Of a name that occurs twice (`a, _, _ = ...`) the last value counts.
+        bindings = list(dict(self._bindings(target, value)).items())
+        inner = set()
+        for name, _ in bindings:
+            if self.reader.scope.inside(self.reader.frame.created.get(name)):
+                inner.add(name)
+            else:
+                # An assignment in an inner body updates the outer variable; any other makes a
+                # new variable, which may have another shape.
+                self.reader.frame.rename[name] = self.reader.fresh(name)
+                self.reader.frame.created[name] = self.reader.scope
+        self._write(bindings, inner)
+
+    def _bindings(self, target: ast.expr, value: Struct) -> Iterator[tuple[str, Struct]]:
+        if isinstance(target, ast.Name):
+            yield target.id, value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            if any(isinstance(element, ast.Starred) for element in target.elts):
+                self.reader.frame.fail(target, "`*` in the target of an assignment")
+            if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
+                value = tuple(map(Static, value.value))
+            if isinstance(value, Var):
+                value = self.reader.unpack(value, len(target.elts))
+            if not isinstance(value, tuple) or len(value) != len(target.elts):
+                got = len(value) if isinstance(value, (tuple, dict)) else "one"
+                self.reader.frame.fail(target, f"{len(target.elts)} names for {got} value(s)")
+            for element, part in zip(target.elts, value, strict=True):
+                yield from self._bindings(element, part)
+        else:
+            self.fail_target(target)
+
+    def fail_target(self, target: ast.AST) -> NoReturn:
+        """Refuses an assignment to an attribute or an element."""
+        if isinstance(target, ast.Attribute):
+            self.reader.frame.fail(
+                target,
+                "an assignment to an attribute",
+                (
+                    "keep it in a local variable, or in a Parameter that a method changes through "
+                    "msrl.update(self.method, ...)"
+                ),
+            )
+        self.reader.frame.fail(
+            target,
+            "an assignment to an element",
+            (
+                'make a new value: `d = {**d, "key": value}` for a dictionary, '
+                "`x = ops.where(...)` for an array"
+            ),
+        )
+
+    def _write(self, bindings: list[tuple[str, Struct]], numbers: set[str]) -> None:
+        """Gives values their variables' names, all at once as in `a, b = b, a`.
+
+        Args:
+            bindings: names and what they get.
+            numbers: the names whose numbers become variables, because they change.
+        """
+        leaves: list[tuple[str, Var]] = []
+        results = {}
+        for name, value in bindings:
+            results[name] = self._place(
+                self.reader.frame.rename[name], value, name in numbers, leaves
+            )
+        targets = {target for target, _ in leaves}
+        for position, (target, value) in enumerate(leaves):
+            earlier = {t for t, _ in leaves[:position]}
+            if value.name in targets and value.name in earlier and value.name != target:
+                leaves[position] = (target, self.reader.copy(value))
+        for target, value in leaves:
+            self._name_value(target, value)
+        for name, struct in results.items():
+            self.reader.frame.names[name] = struct
+            if self.reader.frame.top:
+                self._remember(name, struct)
+
+    def _place(
+        self, root: str, value: Struct, numbers: bool, leaves: list[tuple[str, Var]]
+    ) -> Struct:
+        if isinstance(value, tuple):
+            return tuple(
+                self._place(self._part(root, i), part, numbers, leaves)
+                for i, part in enumerate(value)
+            )
+        if isinstance(value, dict):
+            return {
+                key: self._place(self._part(root, key), part, numbers, leaves)
+                for key, part in value.items()
+            }
+        if numbers and _has_numbers(value):
+            value = self.reader.constant(value.value)
+        if isinstance(value, Var):
+            leaves.append((root, value))
+            return Var(root)
+        return value
+
+    def _part(self, root: str, key: Any) -> str:
+        if (root, key) not in self.reader.frame.parts:
+            text = "".join(c if c.isalnum() else "_" for c in str(key))
+            self.reader.frame.parts[root, key] = self.reader.fresh(f"{root}_{text}")
+        return self.reader.frame.parts[root, key]
+
+    def _name_value(self, name: str, value: Var) -> None:
+        """Renames the operation just read, or copies."""
+        if value.name == name:
+            return
+        if value.name in self.reader.temporary and self._rename(value.name, name):
+            self.reader.temporary.discard(value.name)
+            self.reader.used.discard(value.name)
+            return
+        self.reader.emit("copy", (name,), (value.name,), reads=(value.name,))
+
+    def _rename(self, old: str, new: str) -> bool:
+        items = self.reader.scope.items
+        for position in range(len(items) - 1, -1, -1):
+            item = items[position]
+            if not isinstance(item, Op):
+                return False
+            if old in item.targets:
+                targets = tuple(new if t == old else t for t in item.targets)
+                items[position] = replace(item, targets=targets)
+                return True
+            if old in item.reads or new in item.reads or new in item.targets:
+                return False
+        return False
+
+    def _remember(self, local: str, struct: Struct) -> None:
+        if isinstance(struct, Var):
+            self.reader.locals[struct.name] = local
+        elif isinstance(struct, (tuple, dict)):
+            items = struct.items() if isinstance(struct, dict) else enumerate(struct)
+            for key, part in items:
+                self._remember(f"{local}[{key!r}]", part)
+
+
+def _has_numbers(struct: Struct) -> bool:
+    if isinstance(struct, (tuple, dict)):
+        return any(map(_has_numbers, struct.values() if isinstance(struct, dict) else struct))
+    return (
+        isinstance(struct, Static)
+        and is_literal(struct.value)
+        and not isinstance(struct.value, (str, tuple, type(None)))
+    )
+
+
+def same(left: Struct, right: Struct) -> bool:
+    """Whether two structures hold the same variables and constants."""
+    if isinstance(left, Static) and isinstance(right, Static):
+        if is_literal(left.value) and is_literal(right.value):
+            return bool(left.value == right.value)
+        return left.value is right.value
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    return bool(left == right)
