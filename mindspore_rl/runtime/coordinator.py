@@ -74,6 +74,37 @@ def _run_ranks(monitor: Monitor, run_dir: Path, commands: Commands) -> None:
         processes.wait(5.0)  # MPI's own shutdown
 
 
+def _watch(monitor: Monitor, link: Link, ended: threading.Event, failures: list[Exception]) -> None:
+    """Runs the monitor of ranks in this process.
+
+    Args:
+        monitor: of the job.
+        link: to the leader.
+        ended: set when the ranks are done.
+        failures: gets the first one, to be raised in the main thread.
+    """
+    try:
+        while not monitor.step():
+            pass
+    except Stalled as failure:
+        # Nothing can end a thread that hangs in a cell or in an environment but the end of
+        # the process. (A hang that holds the interpreter's lock is out of reach even so.)
+        monitor.metrics.note(str(failure))
+        monitor.metrics.close()
+        os._exit(failure.exit_code)
+    except KeyboardInterrupt:
+        _thread.interrupt_main()
+        if not ended.wait(2.0):
+            monitor.metrics.note("Interrupted.")
+            monitor.metrics.close()
+            os._exit(INTERRUPTED_EXIT)
+    except Exception as error:  # noqa: BLE001  (raised below, in the main thread)
+        failures.append(error)
+        with contextlib.suppress(OSError):
+            link.send("stop")
+        link.close()
+
+
 def _run_here(monitor: Monitor, run_dir: Path) -> None:
     """Runs the ranks in this process, and the monitor in a thread of its own.
 
@@ -88,29 +119,7 @@ def _run_here(monitor: Monitor, run_dir: Path) -> None:
     ended = threading.Event()
     failures: list[Exception] = []
 
-    def watch() -> None:
-        try:
-            while not monitor.step():
-                pass
-        except Stalled as failure:
-            # Nothing can end a thread that hangs in a cell or in an environment but the end of
-            # the process. (A hang that holds the interpreter's lock is out of reach even so.)
-            monitor.metrics.note(str(failure))
-            monitor.metrics.close()
-            os._exit(failure.exit_code)
-        except KeyboardInterrupt:
-            _thread.interrupt_main()
-            if not ended.wait(2.0):
-                monitor.metrics.note("Interrupted.")
-                monitor.metrics.close()
-                os._exit(INTERRUPTED_EXIT)
-        except Exception as error:  # noqa: BLE001  (raised below, in the main thread)
-            failures.append(error)
-            with contextlib.suppress(OSError):
-                ours.send("stop")
-            ours.close()
-
-    watcher = threading.Thread(target=watch, name="monitor")
+    watcher = threading.Thread(target=_watch, args=(monitor, ours, ended, failures), name="monitor")
     watcher.start()
     interrupted = False
     try:
