@@ -1,5 +1,7 @@
 """The graph for people: as text, as a dot file, and as a summary of a plan."""
 
+from itertools import product
+
 from mindspore_rl.graph.flow import INITIAL, definitions
 from mindspore_rl.graph.ir import EFFECTS, Branch, Item, Loop, Op, Program, Value, walk
 from mindspore_rl.graph.partition import Partition
@@ -113,20 +115,19 @@ def render_dot(partition: Partition) -> str:
                 lines.append(f'    "{fragment.name}/{op.name}" [label="{op.name}"];')
         lines.append("  }")
     cut = {(m.source, m.target, site): m.mark for m in partition.messages for site in m.site}
-    for reader, found in definitions(partition.program.body).items():
-        for variable, definers in sorted(found.items()):
-            for definer in sorted(definers - {INITIAL}):
-                for target in partition.fragments:
-                    if reader not in target.ops:
-                        continue
-                    for source in partition.fragments:
-                        mark = cut.get((source.name, target.name, definer))
-                        here = source is target and definer in source.ops
-                        if not here and mark is None:
-                            continue
-                        style = f' color=red label="{mark}"' if mark else f' label="{variable}"'
-                        lines.append(
-                            f'  "{source.name}/{definer}" -> "{target.name}/{reader}"'
-                            f" [{style.strip()}];"
-                        )
+    edges = [
+        (definer, variable, reader)
+        for reader, found in definitions(partition.program.body).items()
+        for variable, definers in sorted(found.items())
+        for definer in sorted(definers - {INITIAL})
+    ]
+    for (definer, variable, reader), target, source in product(
+        edges, partition.fragments, partition.fragments
+    ):
+        mark = cut.get((source.name, target.name, definer))
+        here = source is target and definer in source.ops
+        if reader in target.ops and (here or mark is not None):
+            style = f'color=red label="{mark}"' if mark else f'label="{variable}"'
+            ends = f'"{source.name}/{definer}" -> "{target.name}/{reader}"'
+            lines.append(f"  {ends} [{style}];")
     return "\n".join([*lines, "}"]) + "\n"

@@ -81,37 +81,36 @@ def _defined(
 def _carried(partition: Partition, fragment: str, body: tuple[Item, ...]) -> None:
     """What one iteration leaves to the next is arrays, so that a checkpoint can hold it."""
     values = partition.program.values
-    for loop in body:
-        if isinstance(loop, Loop) and loop.kind == "iterations":
-            made: set[str] = set()
-            for op, _ in walk(loop.body):
-                for name in op.reads:
-                    if name not in made and name in values and values[name].parts:
-                        raise _broken(
-                            "carried",
-                            fragment,
-                            op,
-                            f"`{name}` is a tuple made by one "
-                            "operation and kept from one iteration to the next: unpack "
-                            "it (`a, b = ...`) and carry its parts",
-                        )
-                made |= set(op.targets)
+    made: set[str] = set()
+    inside = [i for i in body if isinstance(i, Loop) and i.kind == "iterations"]
+    for op, _ in walk(tuple(item for loop in inside for item in loop.body)):
+        for name in op.reads:
+            if name not in made and name in values and values[name].parts:
+                raise _broken(
+                    "carried",
+                    fragment,
+                    op,
+                    f"`{name}` is a tuple made by one operation and kept from one iteration to "
+                    "the next: unpack it (`a, b = ...`) and carry its parts",
+                )
+        made |= set(op.targets)
 
 
 def _reduced_together(partition: Partition, fragment: str, body: tuple[Item, ...]) -> None:
     """All replicas meet the same collectives: no condition around one differs between them."""
     values = partition.program.values
     for item, around in paths(body):
-        if isinstance(item, Op) and item.kind == "all_reduce":
-            for outer in around:
-                for name in outer.reads if isinstance(outer, Branch) else ():
-                    if name in values and values[name].split:
-                        raise _broken(
-                            "collectives",
-                            fragment,
-                            item,
-                            f"stands under `{name}`, which differs between replicas",
-                        )
+        if not isinstance(item, Op) or item.kind != "all_reduce":
+            continue
+        conditions = [outer for outer in around if isinstance(outer, Branch)]
+        for name in (name for outer in conditions for name in outer.reads):
+            if name in values and values[name].split:
+                raise _broken(
+                    "collectives",
+                    fragment,
+                    item,
+                    f"stands under `{name}`, which differs between replicas",
+                )
 
 
 # ---- messages ------------------------------------------------------------------------------
