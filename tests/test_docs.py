@@ -28,8 +28,13 @@ def commands() -> list[list[str]]:
 
 
 def test_from_scratch():
-    done = subprocess.run([sys.executable, ROOT / "docs" / "from_scratch.py"], check=True,
-                          capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "from_scratch.py"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
     assert done.stdout.count("from the loop as it stands") == 5
     assert "would cross unmarked from actor" in done.stdout
 
@@ -37,20 +42,45 @@ def test_from_scratch():
 @pytest.mark.multiprocess
 def test_example_files_run_together(tmp_path, capsys):
     run = tmp_path / "run"
-    assert cli.main([
-        "train", str(EXAMPLES / "reinforce.py"), "num_steps=16",
-        "--policy", str(EXAMPLES / "split_learners.py"),
-        "--env", f"{EXAMPLES / 'corridor.py'}:Corridor", "--total-steps", "500",
-        "--run-dir", str(run), "--quiet"]) == 0
+    assert (
+        cli.main(
+            [
+                "train",
+                str(EXAMPLES / "reinforce.py"),
+                "num_steps=16",
+                "--policy",
+                str(EXAMPLES / "split_learners.py"),
+                "--env",
+                f"{EXAMPLES / 'corridor.py'}:Corridor",
+                "--total-steps",
+                "500",
+                "--run-dir",
+                str(run),
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     assert "steps: 512 environment steps" in capsys.readouterr().out
     assert cli.main(["eval", str(run), "--episodes", "2"]) == 0
     assert "over 2 episodes" in capsys.readouterr().out
 
 
 def test_example_environment_compiles_into_the_loop(capsys):
-    assert cli.main([
-        "graph", str(EXAMPLES / "reinforce.py"), "num_steps=16", "--policy", "GPUOnly",
-        "--env", f"{EXAMPLES / 'corridor.py'}:GraphCorridor"]) == 0
+    assert (
+        cli.main(
+            [
+                "graph",
+                str(EXAMPLES / "reinforce.py"),
+                "num_steps=16",
+                "--policy",
+                "GPUOnly",
+                "--env",
+                f"{EXAMPLES / 'corridor.py'}:GraphCorridor",
+            ]
+        )
+        == 0
+    )
     assert capsys.readouterr().out.endswith("environments 0..7, cells: reset, iteration\n")
 
 
@@ -85,8 +115,11 @@ def test_printed_text(command, monkeypatch, capsys):
 
 def test_quoted_source():
     """Python that the pages quote is in the files, but for code that a page marks as a sketch."""
-    sources = "".join(file.read_text() for folder in ("algorithms", "distribution", "docs/examples")
-                      for file in (ROOT / folder).glob("*.py"))
+    sources = "".join(
+        file.read_text()
+        for folder in ("algorithms", "distribution", "docs/examples")
+        for file in (ROOT / folder).glob("*.py")
+    )
     for page in PAGES:
         for text in blocks(page, "python"):
             if not text.startswith("# sketch"):

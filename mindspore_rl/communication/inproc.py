@@ -50,8 +50,8 @@ class InprocCommunicator:
         parts.append(data)
         self._hub.baton.notify_all()
         self._wait(lambda: len(parts) == members, lambda: None)
-        function = {"sum": np.add, "max": np.maximum, "min": np.minimum}[reduction]
-        return function.reduce(np.stack(parts)).astype(data.dtype)
+        functions: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+        return functions[reduction].reduce(np.stack(parts)).astype(data.dtype)
 
     def close(self) -> None:
         """See `Communicator`."""

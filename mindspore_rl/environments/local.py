@@ -1,5 +1,7 @@
 """Any environment as tensors in and tensors out, in this process (the reference, shape probes)."""
 
+from typing import Any, cast
+
 import numpy as np
 from mindspore import Tensor
 
@@ -11,8 +13,9 @@ class LocalEnvironment:
 
     def __init__(self, name: str, in_graph: bool, env_indices: range, seed: int) -> None:
         self.in_graph = in_graph
-        self.state: Tensor | None = None
-        self._environment = make_graph(name) if in_graph else make_vector(name, env_indices, seed)
+        self.state: Any = None
+        built = make_graph(name) if in_graph else make_vector(name, env_indices, seed)
+        self._environment = cast(Any, built)
         self.noise_size = self._environment.noise_size if in_graph else 0
 
     def reset(self, noise: Tensor | None) -> Tensor:

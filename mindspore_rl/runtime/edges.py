@@ -98,5 +98,5 @@ def _rows(array: np.ndarray, leaf: Value, share: tuple[int, int], envs: range) -
     assert leaf.axis is not None
     before, after = array.shape[: leaf.axis], array.shape[leaf.axis + 1 :]
     view = array.reshape(*before, leaf.per_env, share[1] - share[0], *after)
-    index = (slice(None),) * (leaf.axis + 1)
-    return view[(*index, slice(envs.start - share[0], envs.stop - share[0]))]
+    chosen = slice(envs.start - share[0], envs.stop - share[0])
+    return view[(slice(None),) * (leaf.axis + 1) + (chosen,)]

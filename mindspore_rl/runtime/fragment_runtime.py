@@ -57,7 +57,10 @@ class FragmentRuntime:
         self.state = RankState(self)
         self.episodes = EpisodeCounter(len(self.env_indices))
         self.replay = TrajectoryBuffer()
-        self.trainer = self.actor = self.learner = self.environment = None
+        self.trainer: Any = None
+        self.actor: Any = None
+        self.learner: Any = None
+        self.environment: Any = None
         self.group: Any = None
         self.vector: Any = None
         self._stages = {name: index for index, name in enumerate(plan.stages())}

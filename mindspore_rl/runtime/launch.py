@@ -159,28 +159,49 @@ class JobProcesses:
         if plan.group_ranks:  # first, and unpinned: the group's `init()` hung otherwise
             host, _, scheduler_port = environment["MSRL_SCHEDULER"].rpartition(":")
             self.scheduler = self._start(
-                [*self._commands.scheduler, plan.device], SCHEDULER_LOG,
-                {**environment, "MS_ROLE": "MS_SCHED", "MS_SCHED_HOST": host,
-                 "MS_SCHED_PORT": scheduler_port, "MS_WORKER_NUM": str(len(plan.group_ranks))})
+                [*self._commands.scheduler, plan.device],
+                SCHEDULER_LOG,
+                {
+                    **environment,
+                    "MS_ROLE": "MS_SCHED",
+                    "MS_SCHED_HOST": host,
+                    "MS_SCHED_PORT": scheduler_port,
+                    "MS_WORKER_NUM": str(len(plan.group_ranks)),
+                },
+            )
         if cores:
             environment["MSRL_CORES"] = ",".join(map(str, cores))
         log = self._run_dir / WORKERS_LOG
         self._log_start = log.stat().st_size if log.exists() else 0
         # This machine alone, whatever batch system or host name it has. If a rank dies, Hydra is
         # not to end the others: 1 ms after it, so that who was first could not be told.
-        options = ["-launcher", "fork", "-rmk", "user", "-iface", "lo", "-prepend-rank",
-                   "-disable-auto-cleanup"]
+        options = [
+            "-launcher",
+            "fork",
+            "-rmk",
+            "user",
+            "-iface",
+            "lo",
+            "-prepend-rank",
+            "-disable-auto-cleanup",
+        ]
         self.mpiexec = self._start(
-            [mpiexec, *options, "-n", str(plan.num_ranks), *self._commands.worker], WORKERS_LOG,
-            environment)
+            [mpiexec, *options, "-n", str(plan.num_ranks), *self._commands.worker],
+            WORKERS_LOG,
+            environment,
+        )
 
-    def _start(self, command: list[str], log: str, environment: dict[str, str]
-               ) -> subprocess.Popen:
+    def _start(self, command: list[str], log: str, environment: dict[str, str]) -> subprocess.Popen:
         wrapper = [sys.executable, "-I", "-S", "-c", _UNTIL_PARENT_DIES, str(os.getpid())]
         with (self._run_dir / log).open("ab") as output:
             return subprocess.Popen(
-                [*wrapper, *command], env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, start_new_session=True)
+                [*wrapper, *command],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def log(self) -> str:
         """What the workers and mpiexec printed last."""
@@ -194,8 +215,11 @@ class JobProcesses:
         # Hydra writes `[rank] ` before every line and before every piece that it happened to read.
         text = re.split(r"^YOUR APPLICATION", self.log(), maxsplit=1, flags=re.M)[0]
         pieces = re.split(r"\[(\d+)\] ", text)
-        own = "".join(piece for number, piece in zip(pieces[1::2], pieces[2::2], strict=True)
-                      if int(number) == rank)
+        own = "".join(
+            piece
+            for number, piece in zip(pieces[1::2], pieces[2::2], strict=True)
+            if int(number) == rank
+        )
         lines = own.splitlines()
         crash = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python")), None)
         return lines[-LOG_LINES:] if crash is None else lines[crash : crash + LOG_LINES]
@@ -244,6 +268,8 @@ def _find_mpiexec() -> str:
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        raise MsrlError(f"no mpiexec beside {sys.executable} nor on PATH, and a job of several "
-                        "ranks needs MPICH's: pip install mpich")
+        raise MsrlError(
+            f"no mpiexec beside {sys.executable} nor on PATH, and a job of several "
+            "ranks needs MPICH's: pip install mpich"
+        )
     return found

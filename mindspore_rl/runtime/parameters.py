@@ -14,7 +14,8 @@ def named_parameters(trainer: Any, scope: str) -> list[tuple[str, Parameter]]:
         scope: `actor` (what acting reads), `all` (of both, but for the optimisers' own state) or
             `state` (everything).
     """
-    found, seen = [], set()
+    found: list[tuple[str, Parameter]] = []
+    seen: set[int] = set()
     for owner in ("actor",) if scope == "actor" else ("actor", "learner"):
         cell = getattr(trainer, owner)
         skipped = _optimiser_state(cell) if scope == "all" else set()

@@ -147,6 +147,7 @@ def _join_group(plan: Plan, rank: int, settings: WorkerSettings) -> str | None:
     """
     if rank not in plan.group_ranks:
         return None
+    assert settings.scheduler is not None
     host, port = settings.scheduler
     os.environ.update(
         MS_ROLE="MS_WORKER",

@@ -10,7 +10,7 @@ TEMPLATE = """
 from mindspore import nn, ops
 from mindspore_rl.api import Trainer
 from mindspore_rl.rl.losses import clip_by_global_norm
-from tests.programs.common import Act, BaseLearner, Config, Net
+from tests.programs.small_agents import Act, BaseLearner, Config, Net
 
 class Learn(BaseLearner):
     def learn(self, msrl, batch):

@@ -2,7 +2,7 @@
 
 from mindspore_rl.api import Trainer
 from mindspore_rl.rl.returns import lambda_returns
-from tests.programs.common import Act, BaseLearner, Config, Net
+from tests.programs.small_agents import Act, BaseLearner, Config, Net
 
 SCALE = 0.5
 OPTIONS = {"lam": 0.9, "rounds": (1, 2)}

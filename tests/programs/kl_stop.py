@@ -1,10 +1,10 @@
-"""Conditions on whole values: updates skipped when the policy has moved too far, nested in loops."""
+"""Conditions on whole values: no update when the policy has moved too far, nested in loops."""
 
 from mindspore import ops
 
 from mindspore_rl.api import Trainer
 from mindspore_rl.rl.returns import lambda_returns
-from tests.programs.common import Act, BaseLearner, Config, Net
+from tests.programs.small_agents import Act, BaseLearner, Config, Net
 
 
 class Learn(BaseLearner):

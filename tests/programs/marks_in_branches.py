@@ -1,7 +1,7 @@
 """One variable marked at two places of a rollout, one of them under a run-time `if`."""
 
 from mindspore_rl.api import Trainer
-from tests.programs.common import Act, BaseLearner, Config, Net
+from tests.programs.small_agents import Act, BaseLearner, Config, Net
 
 
 class Learn(BaseLearner):

@@ -3,9 +3,10 @@
 from mindspore import nn, ops
 
 from mindspore_rl.api import Actor, Trainer
+from mindspore_rl.networks import MLP
 from mindspore_rl.rl.action_distributions import categorical_log_prob, categorical_sample
 from mindspore_rl.rl.returns import lambda_returns
-from tests.programs.common import BaseLearner, Config
+from tests.programs.small_agents import BaseLearner, Config
 
 WIDTH = 6
 
@@ -13,8 +14,6 @@ WIDTH = 6
 class Net(nn.Cell):
     def __init__(self, config, spec):
         super().__init__()
-        from mindspore_rl.networks import MLP
-
         size = spec.obs_shape[0] + WIDTH
         self.cell = MLP(size, (), WIDTH, 1.0, config.seed, 1)
         self.policy = MLP(WIDTH, (), spec.action_space.n, 0.5, config.seed, 2)

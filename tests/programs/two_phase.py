@@ -71,7 +71,8 @@ class Learn(Learner):
         biggest = msrl.max(ops.abs(target))
         target = target / (biggest + 1.0)
         grads, means = msrl.boundary(
-            "gradient", msrl.gradient(self.loss, self.net, obs, action, target, weight))
+            "gradient", msrl.gradient(self.loss, self.net, obs, action, target, weight)
+        )
         msrl.update(self.step, grads)
         return {"loss": means[0], "biggest": biggest}
 
@@ -91,15 +92,18 @@ class TwoPhase(Trainer):
                 action, value = msrl.agent_act(obs)
                 outcome = msrl.env_step(msrl.boundary("action", action))
                 next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                    "observation", outcome)
+                    "observation", outcome
+                )
                 reward = reward * self.config.reward_scale + 0.01 * value
-                msrl.replay_insert(*msrl.boundary(
-                    "transition", (obs, action, value, reward, terminated, truncated, final_obs)))
+                msrl.replay_insert(
+                    *msrl.boundary(
+                        "transition", (obs, action, value, reward, terminated, truncated, final_obs)
+                    )
+                )
                 obs = next_obs
             batch = msrl.boundary("batch", msrl.replay_sample())
             seen, action, value, reward, terminated, truncated, last = batch
-            target = lambda_returns(
-                reward, 0.0 * value, terminated, truncated, self.config.gamma)
+            target = lambda_returns(reward, 0.0 * value, terminated, truncated, self.config.gamma)
             ones = ops.ones_like(target)
             first = msrl.agent_learn(seen, action, target, ones)
             ended = ops.logical_or(terminated, truncated)

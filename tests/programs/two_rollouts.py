@@ -2,7 +2,7 @@
 
 from mindspore_rl.api import Trainer
 from mindspore_rl.rl.returns import lambda_returns
-from tests.programs.common import Act, BaseLearner, Config, Net
+from tests.programs.small_agents import Act, BaseLearner, Config, Net
 
 
 class Learn(BaseLearner):
@@ -47,7 +47,7 @@ class TwoRollouts(Trainer):
             first = self.phase(msrl, 1.0)
             bonus = reward * 0.1
             for half in range(2):
-                for step in msrl.steps():
+                for _ in msrl.steps():
                     action = msrl.agent_act(obs)
                     next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
                         "observation", msrl.env_step(msrl.boundary("action", action))
