@@ -186,7 +186,7 @@ def _plan_text(plan: Any) -> str:
     for message in plan.messages:
         lines.append(
             f"  {message.mark}: {message.source} -> {message.target}, {message.pattern}, "
-            f"{message.times} an iteration"
+            + (f"{message.times} an iteration" if message.times else "once, at the start")
         )
     return "\n".join(lines)
 

@@ -69,10 +69,14 @@ class DistributionPolicy:
             )
         names = [rule.name for rule in self.fragments]
         unknown = {n for group in self.colocate for n in group} - set(names)
-        if unknown or len(set(names)) != len(names):
+        if len(set(names)) != len(names):
             raise PolicyError(
-                f"policy {self.name}: fragments are {', '.join(names)}; "
-                f"colocate names {', '.join(sorted(unknown)) or 'one twice'}"
+                f"policy {self.name}: fragments are {', '.join(names)}; each needs its own name"
+            )
+        if unknown:
+            raise PolicyError(
+                f"policy {self.name}: colocate names {', '.join(sorted(unknown))}; fragments are "
+                f"{', '.join(names)}"
             )
         for rule in self.fragments:
             if rule.replicas != 1 and rule.split != "env":

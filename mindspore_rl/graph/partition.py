@@ -139,8 +139,9 @@ def _fragments(policy: DistributionPolicy, workers: int, num_envs: int) -> tuple
         if replicas > num_envs:
             raise PolicyError(
                 f"policy {policy.name} with {workers} workers has {replicas} replicas of "
-                f"{rules[0].name} for {num_envs} environments: ask for at most {num_envs} workers "
-                f"or for num_envs={replicas}"
+                f"{rules[0].name} for {num_envs} environments: "
+                + (f"ask for at most {num_envs} workers or " if replicas == workers else "ask ")
+                + f"for num_envs={replicas}"
             )
         result.append(
             Fragment(

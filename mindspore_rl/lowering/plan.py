@@ -52,7 +52,7 @@ class MessagePlan:
         parameters: whose parameters are sent: `actor`, `all`, or empty.
         partial: whether the target sums the shares of all senders.
         pattern: the collective that the two layouts amount to.
-        times: messages from one replica to another in an iteration.
+        times: messages from one replica to another in an iteration; 0: one, before the first.
     """
 
     name: str
@@ -240,8 +240,11 @@ def _message(partition: Partition, message: Message) -> MessagePlan:
         if loop.name in message.stacked:
             rows *= loop.count or 1
     around = next(found for item, found in paths(program.body) if item.name == message.after)
-    for item in around:
-        times *= (item.count or 1) if isinstance(item, Loop) else 1
+    outer = [item for item in around if isinstance(item, Loop)]
+    if not any(loop.kind == "iterations" for loop in outer):
+        times = 0
+    for loop in outer:
+        times *= loop.count or 1
     values = []
     for name in message.variables:
         if name != PARAMETERS:
