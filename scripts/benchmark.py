@@ -72,7 +72,7 @@ def main() -> int:
     )
     print(
         "| policy | environment | environments x steps | workers | steps/s: median (min-max) "
-        "| floor | resident MB a worker, start -> end |"
+        "| floor | resident MiB a worker, start -> end |"
     )
     print("|---|---|---|---|---|---|---|")
     missed = False
@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def _run(case: Case, seconds: float) -> tuple[float, float, float]:
-    """Returns: steps/s, and the largest worker's resident MB after warming up and at the end."""
+    """Returns: steps/s, and the largest worker's resident MiB after warming up and at the end."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "run" / "metrics.jsonl"
         with (Path(folder) / "log").open("w") as output:
@@ -125,9 +125,9 @@ def _run(case: Case, seconds: float) -> tuple[float, float, float]:
             if job.poll() is not None:
                 raise SystemExit((Path(folder) / "log").read_text())
             time.sleep(0.2)
-        early = _memory_mb(job.pid)
+        early = _memory_mib(job.pid)
         time.sleep(seconds)
-        late = _memory_mb(job.pid)
+        late = _memory_mib(job.pid)
         job.terminate()
         job.wait()
         times = [json.loads(line)["wall_s"] for line in log.read_text().splitlines()]
@@ -135,14 +135,14 @@ def _run(case: Case, seconds: float) -> tuple[float, float, float]:
     return case.num_envs * 128 / statistics.median(gaps), early, late
 
 
-def _memory_mb(pid: int) -> float:
+def _memory_mib(pid: int) -> float:
     job = psutil.Process(pid)
     workers = [
         p
         for p in job.children(recursive=True)
         if p.name().startswith("python") and "runtime.worker" in " ".join(p.cmdline())
     ]
-    return max(p.memory_info().rss for p in workers or [job]) / 1e6
+    return max(p.memory_info().rss for p in workers or [job]) / 2**20
 
 
 def _versions() -> str:

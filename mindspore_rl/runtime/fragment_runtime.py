@@ -32,6 +32,8 @@ from mindspore_rl.runtime.state import RankState
 CONTINUE, CHECKPOINT, STOP = 0, 1, 2
 PYTHON = 1
 """The stage of a worker that is in generated Python code, see `Plan.stages`."""
+TRIM_AFTER = (1, 3, 10)
+"""Iterations after which memory goes back to the system; compilation leaves 200 MB behind."""
 
 
 class FragmentRuntime:
@@ -65,7 +67,7 @@ class FragmentRuntime:
         self.vector: Any = None
         self._stages = {name: index for index, name in enumerate(plan.stages())}
         self._stacks: dict[str, np.ndarray] = {}
-        self._trimmed = False
+        self._iterations_here = 0
         self._episode_buffers: list[Any] = []
         self._metrics: dict[str, float] = {}
         self._records: dict[str, np.ndarray] = {}
@@ -332,10 +334,10 @@ class FragmentRuntime:
                 metrics=self._metrics,
             )
         self._metrics = {}
-        if not self._trimmed:
-            self._trimmed = True
+        self._iterations_here += 1
+        if self._iterations_here in TRIM_AFTER:
             gc.collect()
-            ctypes.CDLL(None).malloc_trim(0)  # compilation leaves some 200 MB to the allocator
+            ctypes.CDLL(None).malloc_trim(0)
 
     # ---- parameters, waits, stamps ---------------------------------------------------------
 
