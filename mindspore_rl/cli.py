@@ -8,6 +8,7 @@ from typing import Any
 
 from mindspore_rl import __version__, commands, config, programs, registry
 from mindspore_rl.errors import JobFailure, MsrlError
+from mindspore_rl.graph.distribution_policy import Schedule
 from mindspore_rl.runtime.settings import prepare_mindspore
 
 EPILOG = """examples:
@@ -195,6 +196,12 @@ def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(registry.policies())}, or a .py file (default: SingleLearnerCoarse)",
     )
     parser.add_argument(
+        "--schedule",
+        metavar="KEY=VALUE,...",
+        help="overrides the policy's schedule, for example order=arrival,staleness=4; keys: "
+        f"{', '.join(config.to_dict(Schedule()))}",
+    )
+    parser.add_argument(
         "--workers",
         type=int,
         metavar="N",
@@ -206,7 +213,11 @@ def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="where cells run; auto is the CPU as yet (default: auto)",
     )
-    parser.add_argument("--config", metavar="FILE", help="YAML file of keys")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="YAML file of keys; it may name a policy and a schedule too",
+    )
     parser.add_argument("--env", help="environment, see `msrl envs list`")
     parser.add_argument("--num-envs", help="environments, all workers together")
     parser.add_argument("--seed", help="seed of every random number")

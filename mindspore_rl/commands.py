@@ -14,8 +14,11 @@ from typing import Any
 from mindspore_rl import __version__, config, programs, registry
 from mindspore_rl.environments import environment as environments
 from mindspore_rl.errors import ConfigError, JobFailure, MsrlError
+from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
 
 JOB_FILE = "job.json"
+JOB_KEYS = ("policy", "schedule")
+"""Keys of a YAML file that are the job's; all others are the algorithm's."""
 
 
 def _request(args: argparse.Namespace, **more: Any) -> Any:
@@ -23,8 +26,9 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
     from mindspore_rl.runtime.job import JobRequest, environment_for  # noqa: PLC0415
 
     earlier = _earlier_job(more.pop("resume_run", None))
-    policy_name = args.policy or earlier.get("policy", "SingleLearnerCoarse")
-    policy = programs.load_policy(registry.find_policy(policy_name))
+    yaml_file = registry.find_config(args.config) if args.config else None
+    written = config.read_yaml(yaml_file) if yaml_file else {}
+    policy_file, policy = _policy(args, written, earlier)
     assignments = list(args.assignments)
     name = args.algorithm
     if name and "=" in name and not Path(name).exists():
@@ -39,13 +43,47 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
     cls: Any = programs.trainer_class(file)
     flags = {key: getattr(args, key) for key in ("env", "num_envs", "seed", "total_steps")}
     given = {**earlier.get("config", {}), **{k: v for k, v in flags.items() if v is not None}}
-    yaml_file = registry.find_config(args.config) if args.config else None
-    settings = config.resolve(cls.Config, yaml_file, given, assignments)
+    settings = config.resolve(cls.Config, yaml_file, given, assignments, JOB_KEYS)
     name = environment_for(policy, _absolute(settings.env))
     if name != settings.env:
         settings = config.resolve(cls.Config, None, {**config.to_dict(settings), "env": name}, ())
     workers = args.workers if args.workers is not None else earlier.get("workers", 1)
-    return JobRequest(file, policy, settings, workers, device=_device(args.device), **more)
+    return JobRequest(
+        file,
+        policy,
+        settings,
+        workers,
+        device=_device(args.device),
+        policy_file=str(policy_file),
+        **more,
+    )
+
+
+def _policy(
+    args: argparse.Namespace, written: dict[str, Any], earlier: dict[str, Any]
+) -> tuple[Path, DistributionPolicy]:
+    """The policy that the flags, a YAML file or the earlier run name, and its file."""
+    named = args.policy or written.get("policy")
+    file = registry.find_policy(str(named or earlier.get("policy", "SingleLearnerCoarse")))
+    policy = programs.load_policy(file)
+    given = config.to_dict(policy.schedule)
+    if named is None:
+        given |= earlier.get("schedule", {})
+    texts = [
+        *_schedule_keys(written.get("schedule", {}), args.config),
+        *filter(None, (args.schedule or "").split(",")),
+    ]
+    schedule = config.resolve(Schedule, None, given, texts)
+    return file, dataclasses.replace(policy, schedule=schedule)
+
+
+def _schedule_keys(value: Any, file: str) -> list[str]:
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"{file}: schedule is {value!r}, expected a mapping, for example "
+            "`schedule: {order: arrival, staleness: 4}`"
+        )
+    return [f"{key}={part}" for key, part in value.items()]
 
 
 def _absolute(environment: str) -> str:
@@ -91,7 +129,7 @@ def train(args: argparse.Namespace) -> int:
     run_dir = args.run_dir or Path("runs") / name
     with _new_directory(run_dir):
         plan, _ = prepare(request, run_dir, _dumper(args.dump_graph))
-    _write_job(run_dir, args, request)
+    _write_job(run_dir, request)
     if not args.quiet:
         print(_plan_text(plan), file=sys.stderr)
     threshold = args.stop_return
@@ -126,12 +164,12 @@ def _newest_checkpoint(run: Path | None) -> tuple[str, int]:
     return str(path.resolve()), checkpoint.load(path)[1]["env_steps"]
 
 
-def _write_job(run_dir: Path, args: argparse.Namespace, request: Any) -> None:
+def _write_job(run_dir: Path, request: Any) -> None:
     """Keeps what was asked for, from which `--resume` starts."""
-    policy = registry.find_policy(args.policy) if args.policy else request.policy.name
     job = {
         "algorithm": str(request.algorithm),
-        "policy": str(policy),
+        "policy": request.policy_file,
+        "schedule": config.to_dict(request.policy.schedule),
         "workers": request.workers,
         "config": config.to_dict(request.config),
         "version": __version__,

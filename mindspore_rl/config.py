@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -21,6 +21,7 @@ def resolve(
     yaml_file: Path | None,
     flags: Mapping[str, object],
     assignments: Sequence[str],
+    others: Collection[str] = (),
 ) -> Any:
     """Builds a configuration: defaults, overridden by the YAML, by the flags, by the assignments.
 
@@ -30,6 +31,7 @@ def resolve(
         yaml_file: a YAML mapping from field to value; an empty file changes nothing.
         flags: field to value; None means that the flag was not given.
         assignments: `key=value` texts; the last one of a key wins.
+        others: keys of the YAML that are not this class's, to be passed over.
 
     Returns:
         An instance of `config_class`.
@@ -44,7 +46,8 @@ def resolve(
     }
     given: dict[str, object] = {}
     if yaml_file is not None:
-        for key, value in _read_yaml(yaml_file).items():
+        own = {k: v for k, v in read_yaml(yaml_file).items() if k not in others}
+        for key, value in own.items():
             given[key] = _checked(key, value, kinds, examples, str(yaml_file), f"{key}: ")
     for key, value in flags.items():
         if value is not None:
@@ -154,7 +157,12 @@ def _split(assignment: str) -> tuple[str, str]:
     return key.strip(), value
 
 
-def _read_yaml(path: Path) -> dict[str, object]:
+def read_yaml(path: Path) -> dict[str, object]:
+    """The mapping that a YAML file holds; an empty file gives none.
+
+    Raises:
+        ConfigError: it cannot be read, or holds something else.
+    """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -3,7 +3,7 @@
 A policy is a frozen value without control flow; its values live in `distribution/`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.ir import COMPONENTS
@@ -41,6 +41,51 @@ class Cut:
     target: str
 
 
+SYNCHRONOUS, ARRIVAL = "synchronous", "arrival"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When the fragments of a policy fire; also `--schedule` and `schedule:` in a YAML file.
+
+    Attributes:
+        order: `synchronous`: all replicas of a fragment take part in every message; `arrival`: a
+            fragment that others send to fires once for each sender's message, as it comes.
+        staleness: by arrival, the most updates between the parameters that a gradient was computed
+            with and those that it is applied to; None: twice the workers.
+        drop_stale: by arrival, whether a gradient that would be staler is thrown away; else its
+            worker waits before it computes one.
+        chunks: parts of the environments that a fragment works on in turn.
+    """
+
+    order: str = field(default=SYNCHRONOUS, metadata={"help": "synchronous or arrival"})
+    staleness: int | None = field(
+        default=None, metadata={"help": "by arrival: bound in updates (none: twice the workers)"}
+    )
+    drop_stale: bool = field(
+        default=False, metadata={"help": "by arrival: drop what exceeds the bound, never wait"}
+    )
+    chunks: int = field(default=1, metadata={"help": "parts of the environments, in turn"})
+
+    def __post_init__(self) -> None:
+        if self.order not in (SYNCHRONOUS, ARRIVAL):
+            raise PolicyError(
+                f"schedule: order is {self.order!r}, expected {SYNCHRONOUS!r} or {ARRIVAL!r}"
+            )
+        if self.staleness is not None and self.staleness < 0:
+            raise PolicyError(
+                f"schedule: staleness is {self.staleness}, expected at least 0 updates, or none "
+                "for twice the workers"
+            )
+        if self.chunks < 1:
+            raise PolicyError(f"schedule: chunks is {self.chunks}, expected at least 1")
+        if self.order == SYNCHRONOUS and (self.staleness is not None or self.drop_stale):
+            raise PolicyError(
+                f"schedule: staleness and drop_stale belong to order={ARRIVAL}, and order is "
+                f"{SYNCHRONOUS}; leave them out or ask for order={ARRIVAL}"
+            )
+
+
 @dataclass(frozen=True)
 class DistributionPolicy:
     """Where an algorithm runs.
@@ -52,6 +97,7 @@ class DistributionPolicy:
         cuts: the marks that may be cut.
         colocate: groups of fragments whose replicas share a device, one to one; with equal
             numbers of replicas they become one fragment.
+        schedule: when they fire; a run may override it.
     """
 
     name: str
@@ -59,6 +105,7 @@ class DistributionPolicy:
     fragments: tuple[FragmentRule, ...]
     cuts: tuple[Cut, ...] = ()
     colocate: tuple[tuple[str, ...], ...] = ()
+    schedule: Schedule = Schedule()
 
     def __post_init__(self) -> None:
         held = [part for rule in self.fragments for part in rule.components]

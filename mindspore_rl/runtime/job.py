@@ -12,6 +12,7 @@ from mindspore_rl.errors import ConfigError, PolicyError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy
 from mindspore_rl.graph.partials import reduce_partials
 from mindspore_rl.graph.partition import Partition, partition
+from mindspore_rl.graph.schedule import check_schedule
 from mindspore_rl.lowering.plan import Plan, make_plan
 
 REQUIRED_KEYS = ("env", "seed", "num_envs", "num_steps", "total_steps")
@@ -27,6 +28,7 @@ class JobRequest:
         config: an instance of its `Config`.
         workers: replicas of the policy's first fragment.
         compiled: False runs cells as plain Python, for debuggers.
+        policy_file: where the policy came from, to be kept with the run.
         num_iterations: instead of what `total_steps` gives.
     """
 
@@ -41,6 +43,7 @@ class JobRequest:
     record: tuple[str, ...] = ()
     resume: str = ""
     load_at: tuple[tuple[int, str], ...] = ()
+    policy_file: str = ""
 
 
 def environment_for(policy: DistributionPolicy, name: str) -> str:
@@ -81,6 +84,7 @@ def analyse(request: JobRequest, dump: Dump | None = None) -> Partition:
     dump("1-program.txt", render_program(program))
     cut = partition(program, request.policy, request.workers, request.config.num_envs)
     dump("2-partition.txt", render_partition(cut))
+    check_schedule(cut)
     cut = reduce_partials(cut)
     dump("3-reduced.txt", render_partition(cut))
     return cut

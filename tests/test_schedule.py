@@ -1,0 +1,73 @@
+"""A schedule from the command line, a YAML file, a policy and an earlier run."""
+
+import argparse
+import json
+
+import pytest
+
+from mindspore_rl import cli, commands
+from mindspore_rl.errors import PolicyError
+from mindspore_rl.graph.distribution_policy import Schedule
+
+
+def schedule_of(*argv):
+    args = cli._parser(["train"]).parse_args(["train", "ppo", *argv])
+    return commands._request(args).policy.schedule
+
+
+def test_a_flag_overrides_a_yaml(tmp_path):
+    file = tmp_path / "job.yaml"
+    file.write_text("policy: Central\nschedule: {order: arrival, staleness: 4}\nnum_steps: 16\n")
+    assert schedule_of("--config", str(file)) == Schedule("arrival", 4)
+    assert schedule_of("--config", str(file), "--schedule", "staleness=0,drop_stale=true") == (
+        Schedule("arrival", 0, drop_stale=True)
+    )
+    args = cli._parser(["train"]).parse_args(["train", "ppo", "--config", str(file)])
+    request = commands._request(args)
+    assert request.policy.name == "Central"
+    assert request.config.num_steps == 16
+
+
+def test_an_earlier_run_keeps_its_schedule_under_the_same_policy(tmp_path):
+    args = cli._parser(["train"]).parse_args(
+        ["train", "ppo", "--policy", "Central", "--schedule", "order=arrival"]
+    )
+    commands._write_job(tmp_path, commands._request(args))
+    assert json.loads((tmp_path / "job.json").read_text())["schedule"]["order"] == "arrival"
+    for flags, expected in (([], Schedule("arrival")), (["--policy", "GPUOnly"], Schedule())):
+        later: argparse.Namespace = cli._parser(["train"]).parse_args(["train", *flags])
+        assert commands._request(later, resume_run=tmp_path).policy.schedule == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("order=arival", "order is 'arival', expected 'synchronous' or 'arrival'"),
+        ("order=arrival,staleness=-1", "staleness is -1, expected at least 0 updates"),
+        ("staleness=2", "belong to order=arrival, and order is synchronous"),
+        ("chunks=0", "chunks is 0, expected at least 1"),
+        ("stalenes=2", "unknown key stalenes; did you mean staleness"),
+        ("staleness=few", "expected int or none, for example `staleness=64`"),
+        ("arrival", "expected key=value"),
+    ],
+)
+def test_mistakes_are_told(text, message, capsys):
+    assert cli.main(["graph", "ppo", "--policy", "Central", "--schedule", text]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_schedule_in_a_yaml_is_a_mapping(tmp_path, capsys):
+    file = tmp_path / "job.yaml"
+    file.write_text("schedule: arrival\n")
+    assert cli.main(["graph", "ppo", "--config", str(file)]) == 2
+    assert f"{file}: schedule is 'arrival', expected a mapping" in capsys.readouterr().err
+
+
+def test_chunks_are_refused(capsys):
+    assert cli.main(["graph", "ppo", "--schedule", "chunks=2"]) == 2
+    assert "chunks=2 is not available yet" in capsys.readouterr().err
+
+
+def test_a_policy_may_have_a_schedule_of_its_own():
+    with pytest.raises(PolicyError, match="order is 'fifo'"):
+        Schedule("fifo")
