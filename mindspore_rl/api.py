@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 from mindspore import nn
 
 from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.errors import ConfigError
 
 
 class Msrl(Protocol):
@@ -124,13 +125,25 @@ class Trainer:
         config: an instance of `Config`, a frozen dataclass with at least `env`, `seed`,
             `num_envs`, `num_steps` and `total_steps`.
         spec: the environment's shapes.
+
+    Raises:
+        ConfigError: one of algorithm and environment has an axis of agents and the other has not.
     """
 
     Config: ClassVar[type]
+    multi_agent: ClassVar[bool] = False
     actor: Actor
     learner: Learner
 
     def __init__(self, config: Any, spec: EnvironmentSpec) -> None:
+        if self.multi_agent != bool(spec.teams):
+            kinds = ("a single agent", "teams of agents")
+            agents = ", ".join(f"{team.name} x{team.num_agents}" for team in spec.teams)
+            raise ConfigError(
+                f"{type(self).__name__} is for {kinds[self.multi_agent]}, and {spec.name} has "
+                f"{f'the teams {agents}' if agents else kinds[0]}: use another algorithm or --env "
+                "(a trainer with an axis of agents says multi_agent = True)"
+            )
         self.config = config
         self.spec = spec
 

@@ -12,7 +12,7 @@ from mindspore_rl.errors import EnvironmentFailure
 
 NUM_ENVS = 4
 MAX_STEPS = 1000
-GYM_STEPS = 200
+COMPARED_STEPS = 200
 TOLERANCE = 1e-5
 SHORT = 10  # steps; a task of fewer may well end of itself at its limit, as the probes do
 FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
@@ -41,13 +41,17 @@ def check(name: str) -> list[str]:
 
 
 def random_actions(spec: EnvironmentSpec, steps: int, num_envs: int) -> np.ndarray:
-    """Returns `[T, B] int32` or `[T, B, k] float32`, the latter a little over the bounds."""
+    """Returns `[T, B] int32` or `[T, B, k] float32`, the latter a little over the bounds.
+
+    Of several agents `[T, B, A]` or `[T, B, A, k]`.
+    """
     rng = np.random.default_rng(0)
+    shape = (steps, num_envs, *spec.agent_shape)
     if isinstance(spec.action_space, Discrete):
-        return rng.integers(0, spec.action_space.n, (steps, num_envs)).astype(np.int32)
+        return rng.integers(0, spec.action_space.n, shape).astype(np.int32)
     high = np.array(spec.action_space.high, np.float32)
     high = np.where(np.isfinite(high), 1.1 * high, 1.0).astype(np.float32)
-    return rng.uniform(-1, 1, (steps, num_envs, len(high))).astype(np.float32) * high
+    return rng.uniform(-1, 1, (*shape, len(high))).astype(np.float32) * high
 
 
 def _num_steps(spec: EnvironmentSpec) -> int:
@@ -146,25 +150,26 @@ def _check_graph_in_pynative(name: str, spec: EnvironmentSpec) -> list[str]:
                 found.append(f"step {t}: environments [2:4] depend on [0:2]")
     found += _wrong_ends(spec, first_obs, steps)
     if name in environment.graph_names():
-        found += _differs_from_gym(name.removeprefix("graph:"), env, reset(noise[-1])[0], noise)
+        python_name = environment.python_name(name)
+        found += _differs_from_python(python_name, env, reset(noise[-1])[0], noise)
     return found
 
 
-def _differs_from_gym(gym_name: str, env: Any, state: np.ndarray, noise: np.ndarray) -> list[str]:
-    """Compares each step with gym's from the same state; unstable motion magnifies rounding."""
+def _differs_from_python(name: str, env: Any, state: np.ndarray, noise: np.ndarray) -> list[str]:
+    """Compares steps with those of `name`, each from the same state: motion magnifies rounding."""
     _, step = _in_numpy(env)
-    gym_env = environment.make_vector(gym_name, range(NUM_ENVS), 1)
-    saved = gym_env.get_state()
+    python_env = environment.make_vector(name, range(NUM_ENVS), 1)
+    saved = python_env.get_state()
     assert saved is not None
-    for t, action in enumerate(random_actions(gym_env.spec, GYM_STEPS, NUM_ENVS)):
-        saved |= {"physics": env.gym_state(state), "elapsed": state[:, -1].astype(np.int64)}
-        gym_env.set_state(saved)
-        expected = gym_env.step(action)[1:]
-        state, _, *got = step(state, action, noise[t])
+    for t, action in enumerate(random_actions(python_env.spec, COMPARED_STEPS, NUM_ENVS)):
+        saved |= {"physics": env.python_state(state), "elapsed": state[:, -1].astype(np.int64)}
+        python_env.set_state(saved)
+        expected = python_env.step(action)[1:]
+        state, _, *got = step(state, action, noise[t % len(noise)])
         for field, one, other in zip(FIELDS[1:], got, expected, strict=True):
             gap = np.abs(one.astype(np.float64) - other).max()
             if gap > TOLERANCE:
-                return [f"step {t}: {field} is {gap:.2g} away from gym's {gym_name}"]
+                return [f"step {t}: {field} is {gap:.2g} away from that of {name}"]
     return []
 
 
@@ -187,9 +192,10 @@ def _wrong_step(spec: EnvironmentSpec, step: Step) -> list[str]:
     if len(step) != len(FIELDS):
         return [f"step returned {len(step)} values, expected {', '.join(FIELDS)}"]
     size = len(step[2])
+    shapes = {"next_obs": spec.obs_shape, "final_obs": spec.obs_shape, "reward": spec.agent_shape}
     found = []
     for field, array in zip(FIELDS, step, strict=True):
-        shape = (size, *spec.obs_shape) if field.endswith("obs") else (size,)
+        shape = (size, *shapes.get(field, ()))
         dtype = np.bool_ if field in FIELDS[3:] else np.float32
         found += _wrong_array("step", field, array, shape, dtype)
     if found:

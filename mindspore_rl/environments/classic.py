@@ -82,7 +82,7 @@ class GraphCartPole(nn.Cell):
         next_state = ops.where(self.any_column(over, 1), fresh, moved)
         return next_state, next_state[:, 0:4], moved[:, 0:4], one, terminated, truncated
 
-    def gym_state(self, state: np.ndarray) -> np.ndarray:
+    def python_state(self, state: np.ndarray) -> np.ndarray:
         """Returns what gym calls the state, `[B, 4] float64`, of `state`."""
         return state[:, :4].astype(np.float64)
 
@@ -140,7 +140,7 @@ class GraphPendulum(nn.Cell):
         next_state = ops.where(ops.expand_dims(truncated, 1), self._fresh(noise), moved)
         return next_state, next_state[:, 0:3], moved[:, 0:3], reward, terminated, truncated
 
-    def gym_state(self, state: np.ndarray) -> np.ndarray:
+    def python_state(self, state: np.ndarray) -> np.ndarray:
         """Returns what gym calls the state, `[B, 2] float64`, of `state`."""
         state = state.astype(np.float64)
         return np.stack([np.arctan2(state[:, 1], state[:, 0]), state[:, 2]], axis=1)

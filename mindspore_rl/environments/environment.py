@@ -1,7 +1,15 @@
 """What an environment is, and how one is had from its name.
 
 Names: a gym id ("CartPole-v1"), "graph:CartPole-v1" (MindSpore operators), "probe:bandit" (a known
-optimum), or "path/to/file.py:ClassName" (the user's own).
+optimum), "pettingzoo:mpe2.simple_spread_v3" (a module of PettingZoo's kind), or
+"path/to/file.py:ClassName" (the user's own).
+
+An environment has one agent or, where its spec has teams, A of them, and then an axis of agents
+behind that of the environments: obs `[B, A, O]`, action `[B, A]` (Discrete) or `[B, A, k]` (Box),
+reward `[B, A]`; terminated and truncated stay `[B]`, for an episode ends for all agents together.
+Agents stand in the order of their teams. Each has the same number of features: its own, zeros up to
+the widest, and with several teams the one-hot of its team. The return of an episode is the sum over
+its steps of the mean over agents.
 """
 
 import difflib
@@ -20,16 +28,30 @@ from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
 
 
 @dataclass(frozen=True)
+class Team:
+    """Agents of one role, which may share parameters.
+
+    Args:
+        name: such as "adversary".
+        num_agents: how many.
+    """
+
+    name: str
+    num_agents: int
+
+
+@dataclass(frozen=True)
 class EnvironmentSpec:
     """The shapes and limits of an environment.
 
     Args:
         name: the name it was asked for by.
-        obs_shape: the shape of one observation.
-        action_space: what an action may be.
+        obs_shape: the shape of one observation; with teams `(A, O)`, all agents'.
+        action_space: what an action may be; with teams one agent's.
         max_episode_steps: the most steps an episode can take; 0 if there is no such limit.
         reward_threshold: the return at which it counts as solved, if there is one.
         in_graph: whether it is a `GraphEnvironment`.
+        teams: of a multi-agent environment; empty for a single agent.
     """
 
     name: str
@@ -38,10 +60,16 @@ class EnvironmentSpec:
     max_episode_steps: int
     reward_threshold: float | None
     in_graph: bool
+    teams: tuple[Team, ...] = ()
+
+    @property
+    def agent_shape(self) -> tuple[int, ...]:
+        """What follows the axis of environments in a reward: `(A,)`, or `()` without teams."""
+        return (sum(team.num_agents for team in self.teams),) if self.teams else ()
 
 
 class VectorEnvironment(Protocol):
-    """B environments in NumPy, which reset themselves.
+    """B environments in NumPy, which reset themselves; shapes are those of a single agent.
 
     A user's class is built as `C(env_indices, seed)`. Everything random derives from (seed, global
     index, steps taken), so that environment i does the same whichever worker holds it.
@@ -117,12 +145,46 @@ _GRAPH_SPECS = {
     "graph:Pendulum-v1": EnvironmentSpec(
         "graph:Pendulum-v1", (3,), Box((1,), (-2.0,), (2.0,)), 200, None, in_graph=True
     ),
+    "graph:simple_spread_v3": EnvironmentSpec(
+        "graph:simple_spread_v3",
+        (3, 18),
+        Discrete(5),
+        25,
+        None,
+        in_graph=True,
+        teams=(Team("agent", 3),),
+    ),
+    "graph:simple_tag_v3": EnvironmentSpec(
+        "graph:simple_tag_v3",
+        (4, 18),
+        Discrete(5),
+        25,
+        None,
+        in_graph=True,
+        teams=(Team("adversary", 3), Team("agent", 1)),
+    ),
+}
+_PYTHON_NAMES = {
+    "graph:CartPole-v1": "CartPole-v1",
+    "graph:Pendulum-v1": "Pendulum-v1",
+    "graph:simple_spread_v3": "pettingzoo:mpe2.simple_spread_v3",
+    "graph:simple_tag_v3": "pettingzoo:mpe2.simple_tag_v3",
 }
 
 
 def graph_names() -> list[str]:
     """Returns the names of the in-graph environments that come with the package."""
     return list(_GRAPH_SPECS)
+
+
+def python_name(graph_name: str) -> str:
+    """Returns the name of the environment that one of `graph_names()` is in MindSpore operators."""
+    return _PYTHON_NAMES[graph_name]
+
+
+def graph_name(name: str) -> str | None:
+    """Returns the in-graph environment that is the Python one `name`, if there is one."""
+    return next((graph for graph, python in _PYTHON_NAMES.items() if python == name), None)
 
 
 def names() -> list[str]:
@@ -207,11 +269,14 @@ def make_graph(name: str) -> GraphEnvironment:
         return built()
     if name not in _GRAPH_SPECS:
         raise unknown(name, graph_names(), "in-graph environment")
-    from mindspore_rl.environments import classic  # noqa: PLC0415 (MindSpore: 1.2 s, 450 MB)
+    # MindSpore: 1.2 s, 450 MB.
+    from mindspore_rl.environments import classic, particle  # noqa: PLC0415
 
     classes: dict[str, Any] = {
         "graph:CartPole-v1": classic.GraphCartPole,
         "graph:Pendulum-v1": classic.GraphPendulum,
+        "graph:simple_spread_v3": particle.GraphSimpleSpread,
+        "graph:simple_tag_v3": particle.GraphSimpleTag,
     }
     return classes[name]()
 

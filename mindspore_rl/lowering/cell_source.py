@@ -240,10 +240,11 @@ class CellWriter:
             index = loop.index if position == 0 else f"({index}) * {loop.count} + {loop.index}"
         self.counts["episodes"] = number = self.counts.get("episodes", 0) + 1
         episodes = f"self.episodes_{number}"
-        lines = [
-            assignment(op.targets, f"self.environment.step({', '.join((STATE, *op.args))})"),
-            *self._store(episodes, index, (reward, terminated, truncated), rows),
-        ]
+        lines = [assignment(op.targets, f"self.environment.step({', '.join((STATE, *op.args))})")]
+        if len(self.values[reward].shape) > 1:  # of several agents, whose mean counts
+            lines.append(f"team_{reward} = {reward}.mean(1)")
+            reward = f"team_{reward}"
+        lines += self._store(episodes, index, (reward, terminated, truncated), rows)
         self.setup.append(
             f'{episodes} = w.episode_buffer("{self.region.name}_{number}", '
             f"{self._rows(episodes, rows)})"

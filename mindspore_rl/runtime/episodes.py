@@ -3,6 +3,11 @@
 import numpy as np
 
 
+def team_reward(reward: np.ndarray) -> np.ndarray:
+    """The mean over agents `[B]` of rewards `[B, A]`; rewards `[B]` as they are."""
+    return reward if reward.ndim == 1 else reward.mean(axis=1)
+
+
 class EpisodeCounter:
     """Running account of some environments.
 
@@ -17,8 +22,13 @@ class EpisodeCounter:
         self._finished: list[tuple[float, int]] = []
 
     def count(self, reward: np.ndarray, ended: np.ndarray) -> None:
-        """Adds one step: rewards `[B]` and which episodes ended with it `[B]` bool."""
-        self.returns += reward
+        """Adds one step.
+
+        Args:
+            reward: `[B]`, or `[B, A]` of several agents, whose mean counts.
+            ended: which episodes ended with it, `[B]` bool.
+        """
+        self.returns += team_reward(reward)
         self.lengths += 1
         if ended.any():
             for index in np.flatnonzero(ended):

@@ -10,6 +10,7 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.lowering.plan import load_plan
 from mindspore_rl.rl import random
 from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime.episodes import team_reward
 
 MOST_STEPS = 100_000
 
@@ -67,7 +68,7 @@ def evaluate(run_dir: Path, episodes: int, seed: int, sample: bool) -> list[floa
         obs, _, reward, terminated, truncated = environment.step(
             action, noise("step", step, environment.noise_size)
         )
-        returns += reward.asnumpy() * playing
+        returns += team_reward(reward.asnumpy()) * playing
         playing &= ~(terminated.asnumpy() | truncated.asnumpy())
         if not playing.any():
             break

@@ -7,7 +7,7 @@ from typing import Any
 
 from mindspore_rl import programs
 from mindspore_rl.config import to_dict
-from mindspore_rl.environments.environment import graph_names, spec
+from mindspore_rl.environments.environment import graph_name, graph_names, spec
 from mindspore_rl.errors import ConfigError, PolicyError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy
 from mindspore_rl.graph.partials import reduce_partials
@@ -55,8 +55,9 @@ def environment_for(policy: DistributionPolicy, name: str) -> str:
     compiles = any("environment" in rule.compiled for rule in policy.fragments)
     if not compiles or spec(name).in_graph:
         return name
-    if f"graph:{name}" in graph_names():
-        return f"graph:{name}"
+    found = graph_name(name)
+    if found is not None:
+        return found
     raise PolicyError(
         f"policy {policy.name} compiles the environment into the loop, and {name} has no graph "
         f"form; use one of {', '.join(graph_names())}, or another policy"
