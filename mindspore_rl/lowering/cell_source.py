@@ -9,8 +9,11 @@ from mindspore_rl.lowering.project import STATE, Projection
 from mindspore_rl.lowering.regions import Region
 from mindspore_rl.operators import reduced_count
 
-UNROLL = 8
-"""Turns of a rollout in one turn of a compiled `while`: 35 us a turn, compile time per copy."""
+UNROLL = 4
+"""Turns of a rollout in one turn of a compiled `while`.
+
+A turn of a `while` costs 35 us; each operator of a copy takes about 80 kB and its compile time.
+"""
 INDENT = "    "
 OWNERS = ("trainer", "actor", "learner")
 

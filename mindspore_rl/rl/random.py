@@ -13,14 +13,12 @@ to ``size``.
 """
 
 import zlib
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 WORD = 2**32
 UNIT = 2.0**-24  # a float32 holds 24 bits exactly
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
@@ -51,22 +49,10 @@ def key_schedule(seed: int, purpose_stream: int) -> tuple:
     return tuple((words[i % 3], (words[(i + 1) % 3] + i) % WORD) for i in range(6))
 
 
-def threefry_2x32(
-    xor: Callable,
-    shift_left: Callable,
-    shift_right: Callable,
-    word: Callable,
-    schedule: tuple,
-    counter0: Any,
-    counter1: Any,
-) -> tuple:
-    """Hash counters to words with Threefry2x32-20: the one definition, for NumPy and MindSpore.
+def threefry_2x32(schedule: tuple, counter0: np.ndarray, counter1: np.ndarray) -> tuple:
+    """Hash counters to words with Threefry2x32-20.
 
     Args:
-        xor: (words, words) -> words.
-        shift_left: (words, int) -> words.
-        shift_right: (words, int) -> words, filling with zeros.
-        word: int -> a uint32 that can be added to words.
         schedule: from ``key_schedule``.
         counter0: uint32 array, any shape that broadcasts against counter1.
         counter1: uint32 array.
@@ -74,14 +60,13 @@ def threefry_2x32(
     Returns:
         (words0, words1): two uint32 arrays of the broadcast shape.
     """
-    x0 = counter0 + word(schedule[0][0])
-    x1 = counter1 + word(schedule[0][1])
+    keys = np.array(schedule, np.uint32)
+    x0, x1 = np.broadcast_arrays(counter0 + keys[0, 0], counter1 + keys[0, 1])
     for group in range(5):
-        for bits in _ROTATIONS[group % 2]:
+        for bits in ROTATIONS[group % 2]:
             x0 = x0 + x1
-            x1 = xor(shift_left(x1, bits) + shift_right(x1, 32 - bits), x0)
-        x0 = x0 + word(schedule[group + 1][0])
-        x1 = x1 + word(schedule[group + 1][1])
+            x1 = (np.left_shift(x1, bits) | np.right_shift(x1, 32 - bits)) ^ x0
+        x0, x1 = x0 + keys[group + 1, 0], x1 + keys[group + 1, 1]
     return x0, x1
 
 
@@ -94,9 +79,7 @@ def _words(
     lanes = np.asarray(env_indices).astype(np.uint32).reshape(-1, 1) * np.uint32(blocks)
     counter1 = (lanes + np.arange(blocks, dtype=np.uint32)).reshape(1, -1)
     schedule = key_schedule(seed, purpose_stream)
-    pair = threefry_2x32(
-        np.bitwise_xor, np.left_shift, np.right_shift, np.uint32, schedule, counter0, counter1
-    )
+    pair = threefry_2x32(schedule, counter0, counter1)
     shape = (len(counter0), len(lanes), blocks)
     return np.concatenate([words.reshape(shape) for words in pair], axis=-1)[..., :size]
 

@@ -4,13 +4,23 @@ import numpy as np
 from mindspore import Tensor, float32, int32, ops, uint32
 from mindspore.ops.primitive import constexpr
 
-from mindspore_rl.rl.random import UNIT, key_schedule, stream, threefry_2x32
+from mindspore_rl.rl.random import ROTATIONS, UNIT, key_schedule, stream
 
 __all__ = ["permutations", "stream", "uniform"]
 
+
 # Integers that Python can compute are computed while compiling: the graph knows no ^ and no
 # bit_length.
-_key_schedule = constexpr(key_schedule)
+@constexpr
+def _schedule(seed: int, purpose_stream: int) -> Tensor:
+    return Tensor(np.array(key_schedule(seed, purpose_stream), np.uint32))
+
+
+@constexpr
+def _rotations() -> Tensor:
+    """[5, 8] uint32: the four rotations of each group to the left, then the same to the right."""
+    left = np.array([ROTATIONS[group % 2] for group in range(5)], np.uint32)
+    return Tensor(np.concatenate([left, 32 - left], 1))
 
 
 @constexpr
@@ -27,21 +37,33 @@ def _word(number: int) -> Tensor:
     return Tensor(number, uint32)
 
 
+def _threefry_2x32(schedule: Tensor, counter0: Tensor, counter1: Tensor) -> tuple:
+    """The hash of ``random``; a loop, as each compiled operator costs about 80 kB for ever."""
+    rotations = _rotations()
+    words0 = counter0 + schedule[0, 0] + ops.zeros_like(counter1)
+    words1 = counter1 + schedule[0, 1] + ops.zeros_like(counter0)
+    group = Tensor(0, int32)
+    while group < 5:
+        for turn in range(4):
+            words0 = words0 + words1
+            words1 = ops.bitwise_or(
+                ops.bitwise_left_shift(words1, rotations[group, turn]),
+                ops.bitwise_right_shift(words1, rotations[group, turn + 4]),
+            )
+            words1 = ops.bitwise_xor(words1, words0)
+        group = group + 1
+        words0 = words0 + schedule[group, 0]
+        words1 = words1 + schedule[group, 1]
+    return words0, words1
+
+
 def _words(seed: int, purpose_stream: int, steps: Tensor, env_indices: Tensor, size: int) -> Tensor:
     """Return [S, B, size] uint32 in the layout of ``random``."""
     blocks = (size + 1) // 2
     counter0 = ops.reshape(ops.cast(steps, uint32), (-1, 1))
     lanes = ops.reshape(ops.cast(env_indices, uint32), (-1, 1)) * _word(blocks)
     counter1 = ops.reshape(lanes + _index_range(blocks, "uint32"), (1, -1))
-    words0, words1 = threefry_2x32(
-        ops.bitwise_xor,
-        ops.bitwise_left_shift,
-        ops.bitwise_right_shift,
-        _word,
-        _key_schedule(seed, purpose_stream),
-        counter0,
-        counter1,
-    )
+    words0, words1 = _threefry_2x32(_schedule(seed, purpose_stream), counter0, counter1)
     shape = (counter0.shape[0], lanes.shape[0], blocks)
     words0 = ops.reshape(words0, shape)
     if size == 1:

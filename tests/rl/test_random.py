@@ -12,10 +12,6 @@ SEED, PURPOSE = 2**31 + 7, random.stream("action")
 
 def blocks(key, counter):
     words = random.threefry_2x32(
-        np.bitwise_xor,
-        np.left_shift,
-        np.right_shift,
-        np.uint32,
         random.key_schedule(*key),
         np.array([counter[0]], np.uint32),
         np.array([counter[1]], np.uint32),
