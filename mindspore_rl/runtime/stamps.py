@@ -1,7 +1,7 @@
 """What every worker is doing, in a memory-mapped file that the coordinator can read at any time.
 
 Python cannot interrupt a collective inside a compiled cell, so the deadline is the coordinator's:
-before each cell and each wait a worker stamps its row here, at the cost of one `pack_into`.
+before each cell and each wait a worker stamps its row here, at the cost of 24 bytes.
 """
 
 import mmap
@@ -41,7 +41,9 @@ class Stamps:
 
     def write(self, rank: int, iteration: int, stage: int) -> None:
         """Stamps a row."""
-        ROW.pack_into(self._map, rank * ROW.size, iteration, stage, time.monotonic())
+        # Not `pack_into`: it clears the row first, and a reader would see a stamp of long ago.
+        start = rank * ROW.size
+        self._map[start : start + ROW.size] = ROW.pack(iteration, stage, time.monotonic())
 
     def read(self, rank: int) -> Stamp:
         """A rank's last stamp."""
