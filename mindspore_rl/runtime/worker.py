@@ -52,7 +52,7 @@ def run_worker(
     runtime = None
     try:
         if fragment.needs_tensors:
-            _set_up_mindspore(plan)
+            _set_up_mindspore(plan, run_dir)
             load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
         runtime = FragmentRuntime(plan, run_dir, rank, comm, link, stamps)
         runtime.group = group
@@ -112,9 +112,10 @@ def run_inproc(plan: Plan, run_dir: Path, links: list[Link]) -> None:
         raise errors[0]
 
 
-def _set_up_mindspore(plan: Plan) -> None:
+def _set_up_mindspore(plan: Plan, run_dir: Path) -> None:
     import mindspore as ms  # noqa: PLC0415
 
+    os.environ["MS_OM_PATH"] = str(run_dir / "mindspore")  # what a failed compilation leaves
     if ms.get_context("device_target") != plan.device:
         ms.set_device(plan.device)
     mode = ms.GRAPH_MODE if plan.compiled else ms.PYNATIVE_MODE

@@ -27,3 +27,11 @@ def test_iterations_after_the_first_compile_nothing(tmp_path, monkeypatch):
     assert {name.lower() for name in compiled} == {c.replace("_", "") for c in plan.cells}
     assert set(compiled.values()) == {1}
     assert len(calls) < 16  # nor does a step ask whether to compile
+
+
+def test_failed_compilation_leaves_its_dump_in_the_run_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Exception, match="get_parameters"):
+        inproc.run_compiled(inproc.PROGRAMS / "uncompilable.py", tmp_path / "run", num_iterations=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert list((tmp_path / "run" / "mindspore").rglob("*.ir"))

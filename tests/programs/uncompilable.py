@@ -1,0 +1,17 @@
+"""Plain Python that a compiled cell cannot hold: parameters looked up while acting."""
+
+from tests.programs.a2c import A2C
+from tests.programs.small_agents import Act
+
+
+class LooksUpParameters(Act):
+    def act(self, obs, noise):
+        for _ in self.net.get_parameters():
+            obs = obs + 0.0
+        return super().act(obs, noise)
+
+
+class Uncompilable(A2C):
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        self.actor = LooksUpParameters(self.actor.net)
