@@ -32,10 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         if rest:
             args.assignments = [*args.assignments, *rest]
         return args.run(args)
-    except MsrlError as error:
-        print(f"msrl: {error}", file=sys.stderr)
-        return 2
-    except JobFailure as error:
+    except (MsrlError, JobFailure) as error:
         print(f"msrl: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:

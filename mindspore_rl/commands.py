@@ -13,10 +13,12 @@ from typing import Any
 
 from mindspore_rl import __version__, config, programs, registry
 from mindspore_rl.environments import environment as environments
-from mindspore_rl.errors import ConfigError, JobFailure, MsrlError
+from mindspore_rl.errors import CheckpointError, ConfigError, JobFailure, MsrlError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
 
 JOB_FILE = "job.json"
+PROBE_BYTES = 1 << 20
+"""Less room than this is a full disk before anything is started."""
 JOB_KEYS = ("policy", "schedule")
 """Keys of a YAML file that are the job's; all others are the algorithm's."""
 
@@ -114,7 +116,7 @@ def train(args: argparse.Namespace) -> int:
     from mindspore_rl.runtime.coordinator import JobOptions  # noqa: PLC0415
     from mindspore_rl.runtime.job import prepare  # noqa: PLC0415
 
-    resume, start_steps = _newest_checkpoint(args.resume)
+    resume, done = _newest_checkpoint(args.resume)
     request = _request(
         args,
         compiled=args.backend == "mpi",
@@ -123,6 +125,12 @@ def train(args: argparse.Namespace) -> int:
         resume_run=args.resume,
     )
     settings = request.config
+    if done["num_envs"] not in (None, settings.num_envs):
+        raise CheckpointError(
+            f"num_envs={settings.num_envs}, but {args.resume} was run with "
+            f"num_envs={done['num_envs']}, and its checkpoints hold the state of as many: leave "
+            "num_envs as it was"
+        )
     stamp = time.strftime("%Y%m%d-%H%M%S")
     environment = settings.env.replace("/", "_").replace(":", "-")
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
@@ -141,7 +149,7 @@ def train(args: argparse.Namespace) -> int:
         stop_return=threshold,
         checkpoint_every_s=args.checkpoint_every,
         start_timeout_s=args.start_timeout,
-        start_steps=start_steps,
+        start_steps=done["env_steps"],
     )
     outcome = _run_with_restarts(plan, run_dir, options, args.max_restarts)
     reached = "no finished episode"
@@ -152,16 +160,22 @@ def train(args: argparse.Namespace) -> int:
     return 130 if outcome.stopped == "interrupted" else 0
 
 
-def _newest_checkpoint(run: Path | None) -> tuple[str, int]:
-    """The checkpoint to continue a run from, and the environment steps done by then."""
+def _newest_checkpoint(run: Path | None) -> tuple[str, dict[str, Any]]:
+    """The checkpoint to continue a run from, and what it says of itself.
+
+    Raises:
+        CheckpointError: the run has none that can be read.
+    """
     from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
 
     if run is None:
-        return "", 0
+        return "", {"num_envs": None, "env_steps": 0}
     path, damaged = checkpoint.load_newest(run / "checkpoints")
     for text in damaged:
-        print(text, file=sys.stderr)
-    return str(path.resolve()), checkpoint.load(path)[1]["env_steps"]
+        print(f"msrl: {text}", file=sys.stderr)
+    if damaged:
+        print(f"msrl: using {path}", file=sys.stderr)
+    return str(path.resolve()), checkpoint.load(path)[1]
 
 
 def _write_job(run_dir: Path, request: Any) -> None:
@@ -197,19 +211,16 @@ def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) ->
 
 
 def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
-    """The same job from its newest checkpoint."""
-    from mindspore_rl.errors import CheckpointError  # noqa: PLC0415
+    """The same job from its newest checkpoint, or as it was started if there is none yet."""
     from mindspore_rl.lowering.plan import save_plan  # noqa: PLC0415
-    from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
 
     try:
-        path, _ = checkpoint.load_newest(run_dir / "checkpoints")
-        steps = checkpoint.load(path)[1]["env_steps"]
+        path, done = _newest_checkpoint(run_dir)
     except CheckpointError:
-        path, steps = plan.resume, options.start_steps
-    plan = dataclasses.replace(plan, resume=str(path))
+        return plan, options
+    plan = dataclasses.replace(plan, resume=path)
     save_plan(plan, run_dir)
-    return plan, dataclasses.replace(options, start_steps=steps)
+    return plan, dataclasses.replace(options, start_steps=done["env_steps"])
 
 
 def _plan_text(plan: Any) -> str:
@@ -236,8 +247,10 @@ def _new_directory(run_dir: Path) -> Iterator[None]:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         probe = run_dir / ".writable"
-        probe.touch()
-        probe.unlink()
+        try:
+            probe.write_bytes(bytes(PROBE_BYTES))
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
         raise MsrlError(
             f"run directory {run_dir} cannot be written ({error.strerror}); choose "

@@ -1,8 +1,13 @@
-"""The mistakes a user can make, one class each; `msrl` prints them and exits with code 2."""
+"""What `msrl` prints without a traceback, one class each: mistakes of the user's, and failures.
+
+It exits with 2 after a mistake and with 1 after a failure.
+"""
 
 
 class MsrlError(Exception):
     """A mistake in what the user wrote or asked for; the message says how to put it right."""
+
+    exit_code = 2
 
 
 class ConfigError(MsrlError):
@@ -27,6 +32,12 @@ class EnvironmentFailure(MsrlError):
 
 class CheckpointError(MsrlError):
     """A checkpoint that is missing, damaged or of another job."""
+
+
+class StorageError(MsrlError):
+    """A file of a run that cannot be written."""
+
+    exit_code = 1
 
 
 class NumericsError(MsrlError):

@@ -1,5 +1,6 @@
 """What a run reports while it trains: JSON lines, TensorBoard scalars, a progress bar."""
 
+import contextlib
 import json
 import math
 import sys
@@ -11,7 +12,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
+
+from mindspore_rl.runtime.storage import writing
 
 _MEAN_EPISODES = 100
 _SPEED_WINDOW_S = 5.0
@@ -38,7 +43,7 @@ class Metrics:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Opens the run's files, appending to those of an earlier part of the run.
+        """Opens the run's files, going on from `start_steps` in those of an earlier attempt.
 
         Args:
             run_dir: the run's folder; created if absent.
@@ -46,11 +51,17 @@ class Metrics:
             progress: whether to show progress: a bar on a terminal, else a line every 5 s.
             start_steps: environment steps already taken, in a resumed run.
             clock: seconds that never go back.
+
+        Raises:
+            StorageError: the run directory cannot be written; so in `log` and `close`.
         """
-        run_dir.mkdir(parents=True, exist_ok=True)
-        # One write a second, of whole lines: the buffer is larger than a second's lines.
-        self._json = (run_dir / "metrics.jsonl").open("a", encoding="utf-8", buffering=1 << 20)
-        self._tensorboard = SummaryWriter(str(run_dir / "tensorboard"))
+        self._path = run_dir / "metrics.jsonl"
+        with writing(self._path):
+            run_dir.mkdir(parents=True, exist_ok=True)
+            _forget_after(self._path, start_steps)
+            # One write a second, of whole lines: the buffer is larger than a second's lines.
+            self._json = self._path.open("a", encoding="utf-8", buffering=1 << 20)
+            self._tensorboard = _start_events(run_dir / "tensorboard", start_steps)
         self._clock = clock
         self._started = self._written = self._shown = clock()
         self._total_steps = total_steps
@@ -127,16 +138,18 @@ class Metrics:
         if self._closed:
             return
         self._closed = True
-        self._write()
         self._show()
         if self._bar:
             self._bar.stop()
-        self._json.close()
-        self._tensorboard.close()
+        with writing(self._path), contextlib.ExitStack() as stack:
+            stack.callback(self._tensorboard.close)
+            stack.callback(self._json.close)
+            self._write()
 
     def _write(self) -> None:
         """Flushes the JSON lines and gives TensorBoard the last iteration's scalars."""
-        self._json.flush()
+        with writing(self._path):
+            self._json.flush()
         if self._last is None:
             return
         scalars = {
@@ -145,9 +158,13 @@ class Metrics:
             "speed/steps_per_second": self._last["steps_per_second"],
         }
         scalars |= {f"train/{name}": value for name, value in self._last["values"].items()}
-        for tag, value in scalars.items():
-            if value is not None:
-                self._tensorboard.add_scalar(tag, value, self._last["env_steps"])
+        with writing(self._path.parent / "tensorboard"):
+            for tag, value in scalars.items():
+                if value is not None:
+                    step, summary = self._last["env_steps"], scalar(tag, value)
+                    self._tensorboard.write_event(
+                        Event(wall_time=time.time(), step=step, summary=summary)
+                    )
 
     def _show(self) -> None:
         if not self._progress or self._last is None:
@@ -168,6 +185,32 @@ class Metrics:
             f"env_steps {env_steps:,}/{self._total_steps:,}  {speed:,.0f} steps/s  "
             f"mean return {mean_return}  time left {left}"
         )
+
+
+def _forget_after(path: Path, env_steps: int) -> None:
+    """Cuts off the lines of iterations that a restarted run does again, and one half written."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        kept = 0
+        for line in file:
+            if not line.endswith(b"\n") or json.loads(line)["env_steps"] > env_steps:
+                break
+            kept += len(line)
+        file.truncate(kept)
+
+
+def _start_events(folder: Path, start_steps: int) -> EventsWriter:
+    """Opens an event file without the thread of tensorboardX's `SummaryWriter`.
+
+    On a full disk that thread dies, and the queue to it, once full, blocks for ever.
+    """
+    folder.mkdir(exist_ok=True)
+    writer = EventsWriter(str(folder / "events"), f".{start_steps}")
+    # What an earlier attempt wrote from here on is hidden.
+    start = SessionLog(status=SessionLog.START)
+    writer.write_event(Event(wall_time=time.time(), step=start_steps + 1, session_log=start))
+    return writer
 
 
 def _on_terminal() -> bool:

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from mindspore_rl.runtime.storage import writing
+
 ROW = struct.Struct("<qqd")
 STAMPS_FILE = "stamps.bin"
 
@@ -35,7 +37,8 @@ class Stamps:
     def __init__(self, folder: Path, num_ranks: int, create: bool = False) -> None:
         path = folder / STAMPS_FILE
         if create:
-            path.write_bytes(ROW.pack(-1, 0, time.monotonic()) * num_ranks)
+            with writing(path):
+                path.write_bytes(ROW.pack(-1, 0, time.monotonic()) * num_ranks)
         self._file = path.open("r+b")
         self._map = mmap.mmap(self._file.fileno(), num_ranks * ROW.size)
 

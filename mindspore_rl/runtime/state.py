@@ -122,7 +122,13 @@ class RankState:
         from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
 
         for name, parameter in self._runtime.named_parameters("state"):
-            set_parameter(parameter, arrays[f"parameters/{name}"])
+            value = arrays[f"parameters/{name}"]
+            if value.shape != parameter.shape:
+                raise CheckpointError(
+                    f"{name} has shape {value.shape} in the checkpoint and {parameter.shape} "
+                    "in this job: leave the sizes of the networks as they were"
+                )
+            set_parameter(parameter, value)
 
     def _take_environments(self, arrays: dict[str, np.ndarray]) -> None:
         runtime = self._runtime

@@ -18,7 +18,7 @@ from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
 from mindspore_rl.communication.mpi import MpiCommunicator
 from mindspore_rl.environments.environment import spec as environment_spec
-from mindspore_rl.errors import MsrlError
+from mindspore_rl.errors import EnvironmentFailure, MsrlError, StorageError
 from mindspore_rl.lowering.plan import FragmentPlan, Plan, load_plan
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.fragment_runtime import FragmentRuntime
@@ -60,6 +60,7 @@ def run_worker(
         runtime.close()
         link.send("finished", rank=rank, iteration=runtime.iteration)
     except BaseException as error:
+        failure = isinstance(error, (EnvironmentFailure, StorageError))
         with contextlib.suppress(OSError):
             link.send(
                 "error",
@@ -69,8 +70,8 @@ def run_worker(
                 message=f"{type(error).__name__}: {error}"
                 if not isinstance(error, MsrlError)
                 else str(error),
-                traceback=traceback.format_exc(),
-                mistake=isinstance(error, MsrlError),
+                traceback="" if isinstance(error, StorageError) else traceback.format_exc(),
+                mistake=isinstance(error, MsrlError) and not failure,
             )
         raise
     finally:

@@ -1,64 +1,13 @@
 """Failures of real workers: first failure wins, is told, and leaves nothing running."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
+from runs import descendants, ended, start, wait_for_training, workers
 
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load
-
-TRAIN = (sys.executable, "-m", "mindspore_rl.cli", "train", "ppo", "--stop-return", "nan")
-
-
-def start(tmp_path: Path, *arguments: str) -> subprocess.Popen:
-    """A training run in the background, `tmp_path/run`."""
-    return subprocess.Popen(
-        [*TRAIN, "--run-dir", str(tmp_path / "run"), "--total-steps", "100000000", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
-
-
-def descendants(process: subprocess.Popen, word: str) -> list[psutil.Process]:
-    """Processes below one whose command line holds a word."""
-    found = []
-    for child in psutil.Process(process.pid).children(recursive=True):
-        try:
-            if word in " ".join(child.cmdline()):
-                found.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
-def wait_for_training(process: subprocess.Popen, tmp_path: Path) -> None:
-    """Returns once the run has logged an iteration."""
-    log = tmp_path / "run" / "metrics.jsonl"
-    for _ in range(600):
-        if log.exists() and log.stat().st_size:
-            return
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.1)
-    raise AssertionError("no iteration within 60 s")
-
-
-def ended(process: subprocess.Popen, within_s: float) -> tuple[int, str, str]:
-    """Exit code and output of a run that must end soon, with nothing left of it."""
-    below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-    began = time.monotonic()
-    out, err = process.communicate(timeout=within_s)
-    left = [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-    _, left = psutil.wait_procs(left, timeout=max(0.5, within_s - (time.monotonic() - began)))
-    assert not left, [p.cmdline() for p in left]
-    return process.returncode, out, err
 
 
 @pytest.mark.multiprocess
@@ -66,12 +15,7 @@ def ended(process: subprocess.Popen, within_s: float) -> tuple[int, str, str]:
 def test_killed_worker_ends_the_job(tmp_path):
     run = start(tmp_path, "--policy", "MultipleLearners", "--workers", "2")
     wait_for_training(run, tmp_path)
-    victim = next(
-        p
-        for p in descendants(run, "mindspore_rl.runtime.worker")
-        if "mpiexec" not in p.name() and p.name().startswith("python")
-    )
-    victim.send_signal(signal.SIGKILL)
+    workers(run)[0].send_signal(signal.SIGKILL)
     code, _, err = ended(run, 6.0)
     assert code == 1
     assert "actor+learner" in err

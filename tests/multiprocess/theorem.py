@@ -53,7 +53,7 @@ def run_reference(
                 folder / f"before-{iteration}",
                 iteration,
                 reference.state(chosen),
-                {"num_envs": config.num_envs},
+                {"num_envs": config.num_envs, "env_steps": 0},
             )
         )
 

@@ -33,17 +33,24 @@ def lines(run_dir):
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-def scalars(run_dir):
+def events(run_dir):
     """Reads the event files: a record is length (8 bytes), its CRC (4), the event, its CRC (4)."""
     found = []
     for path in sorted((run_dir / "tensorboard").glob("events.*")):
         data = path.read_bytes()
         while data:
             length = int.from_bytes(data[:8], "little")
-            event = Event.FromString(data[12 : 12 + length])
-            found += [(v.tag, event.step, v.simple_value) for v in event.summary.value]
+            found.append(Event.FromString(data[12 : 12 + length]))
             data = data[16 + length :]
     return found
+
+
+def scalars(run_dir):
+    return [
+        (value.tag, event.step, value.simple_value)
+        for event in events(run_dir)
+        for value in event.summary.value
+    ]
 
 
 def test_json_lines_hold_what_was_logged(tmp_path, clock):
@@ -70,6 +77,50 @@ def test_json_lines_hold_what_was_logged(tmp_path, clock):
     assert second["mean_length"] == 6.0
     assert second["values"] == {"loss": None}
     assert metrics.episodes_seen == 2
+
+
+def test_a_restart_forgets_what_is_done_again(tmp_path, clock):
+    first = Metrics(tmp_path, 1000, progress=False, clock=clock)
+    for iteration in (1, 2, 3):
+        first.log(iteration, 100 * iteration, {"loss": 1.0}, [])
+        clock.now += 2.0
+    first.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 4, "env_st')  # its writer was killed
+    second = Metrics(tmp_path, 1000, progress=False, start_steps=200, clock=clock)
+    second.log(3, 300, {"loss": 2.0}, [])
+    second.close()
+    found = [(line["iteration"], line["values"]["loss"]) for line in lines(tmp_path)]
+    assert found == [(1, 1.0), (2, 1.0), (3, 2.0)]
+    purges = [event.step for event in events(tmp_path) if event.HasField("session_log")]
+    assert sorted(purges) == [1, 201]  # TensorBoard hides what came before from there on
+
+
+def test_a_full_disk_is_told_and_not_waited_for(tmp_path):
+    code = """
+import resource, sys
+from pathlib import Path
+from mindspore_rl.errors import StorageError
+from mindspore_rl.runtime.metrics import Metrics
+metrics = Metrics(Path(sys.argv[1]), 1000, progress=False, clock=iter(range(10**6)).__next__)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+for ended in (lambda: [metrics.log(i, i, {"loss": 0.0}, []) for i in range(10**4)], metrics.close):
+    try:
+        ended()
+    except StorageError as error:
+        print(error)
+metrics.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    told = done.stdout.splitlines()
+    assert len(told) == 2
+    assert all("metrics.jsonl cannot be written (File too large)" in line for line in told)
 
 
 def test_the_mean_is_of_the_last_100_episodes(tmp_path, clock):

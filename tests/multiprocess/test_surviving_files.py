@@ -1,0 +1,93 @@
+"""Run directories that cannot be written, and checkpoints that cannot be read, in real runs."""
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from runs import ended, start, wait_for_training
+
+from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+
+SMALL = ("--policy", "SingleLearnerCoarse", "num_steps=16", "num_envs=4", "update_epochs=1")
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, *arguments: str) -> Iterator[None]:
+    """A context with something mounted at a folder; skips the test where that is not allowed."""
+    folder.mkdir(exist_ok=True)
+    command = ["mount", *arguments, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mount is not allowed here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["SingleLearnerCoarse", "GPUOnly"])  # two ranks, and one
+def test_full_disk_keeps_earlier_checkpoints(tmp_path, policy):
+    disk = tmp_path / "disk"
+    with mounted(disk, "-t", "tmpfs", "-o", "size=4m", "tmpfs"):
+        place = ("--run-dir", str(disk / "run"), "--checkpoint-every", "0.3")
+        run = start(tmp_path, *SMALL, "--policy", policy, *place)
+        checkpoints = disk / "run" / "checkpoints"
+        deadline = time.monotonic() + 60
+        while len(list_checkpoints(checkpoints)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        left = os.statvfs(disk)
+        with contextlib.suppress(OSError), (disk / "filler").open("wb") as file:
+            file.write(bytes(left.f_bavail * left.f_bsize - (32 << 10)))
+        code, _, err = ended(run, 10.0)
+        assert code == 1
+        assert "cannot be written (No space left on device)" in err
+        assert "Traceback" not in err
+        assert all(load(path) for path in list_checkpoints(checkpoints))
+        assert {path.suffix for path in checkpoints.iterdir()} == {".npz"}
+
+
+@pytest.mark.multiprocess
+def test_folders_that_cannot_be_written_are_refused_at_once(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    code, _, err = ended(start(tmp_path, *SMALL, "--run-dir", str(file)), 30.0)
+    assert (code, f"run directory {file} cannot be written (File exists)" in err) == (2, True)
+    disk = tmp_path / "disk"
+    for options, reason in (
+        ("ro", "Read-only file system"),
+        ("size=64k", "No space left on device"),
+    ):
+        with mounted(disk, "-t", "tmpfs", "-o", options, "tmpfs"):
+            code, _, err = ended(start(tmp_path, *SMALL, "--run-dir", str(disk / "run")), 30.0)
+        assert code == 2
+        assert f"run directory {disk / 'run'} cannot be written ({reason})" in err
+        assert "Traceback" not in err
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_resume_from_damaged_checkpoints_and_with_other_sizes(tmp_path):
+    run = start(tmp_path, *SMALL, "--total-steps", "640", "--checkpoint-every", "0.01")
+    wait_for_training(run, tmp_path)
+    assert ended(run, 60.0)[0] == 0
+    *_, before, newest = list_checkpoints(tmp_path / "run" / "checkpoints")
+    newest.write_bytes(newest.read_bytes()[:-1000])
+
+    again = ("--resume", "run", "--run-dir", "again")
+    for change, reason in (
+        ("num_envs=8", "num_envs=8, but run was run with num_envs=4"),
+        ("hidden=32", "has shape (64, 4) in the checkpoint and (32, 4) in this job"),
+    ):
+        code, _, err = ended(start(tmp_path, *again, "--run-dir", change, change), 60.0)
+        assert (code, reason in err) == (2, True), err
+    code, _, err = ended(start(tmp_path, *again, "--total-steps", "704"), 60.0)
+    assert code == 0, err
+    assert f"{newest.name} is damaged (BadZipFile: File is not a zip file)" in err
+    assert f"using run/checkpoints/{before.name}" in err
+    assert load(list_checkpoints(tmp_path / "again" / "checkpoints")[-1])[1]["iteration"] == 11
