@@ -1,18 +1,22 @@
-"""Environments on dedicated workers, agents on others that learn data-parallel."""
+"""Environments on dedicated workers; agents on others, by agent where there are several."""
 
 from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 
 POLICY = DistributionPolicy(
     name="Environments",
-    summary="n environment workers and n agents, both split by environment",
+    summary="n environment workers and n that hold agents, or shares of the only agent's batch",
     fragments=(
         FragmentRule("environment", ("environment",), replicas=WORKERS, split="env"),
         FragmentRule(
-            "agent", ("actor", "replay", "gradient", "update"), replicas=WORKERS, split="env"
+            "agent",
+            ("actor", "replay", "gradient", "update"),
+            replicas=WORKERS,
+            split=("agent", "env"),
         ),
     ),
     cuts=(
         Cut("observation", "environment", "actor"),
+        Cut("state", "environment", "replay", optional=True),
         Cut("action", "actor", "environment"),
         Cut("gradient", "gradient", "update"),
     ),

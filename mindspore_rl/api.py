@@ -16,7 +16,12 @@ from mindspore_rl.errors import ConfigError
 
 
 class Msrl(Protocol):
-    """The calls that a training loop may make. B environments, T steps an iteration, n samples."""
+    """The calls that a training loop may make. B environments, T steps an iteration, n samples.
+
+    In a multi-agent environment (one whose spec has teams) an axis of A agents follows that of the
+    environments: observations `[B, A, ...]`, actions and rewards `[B, A]`, losses `[n, A]`. What
+    ends an episode ends it for all: terminated and truncated stay `[B]`.
+    """
 
     def env_reset(self) -> Any:
         """Resets all environments. Returns: obs `[B, ...]` float32."""
@@ -39,6 +44,13 @@ class Msrl(Protocol):
 
     def replay_sample(self) -> tuple:
         """Returns: the steps inserted this iteration, one `[T, B, ...]` for each inserted value."""
+
+    def joint(self, value: Any) -> Any:
+        """What all agents have, side by side: `[B, A, ...]` becomes `[B, n]` (a joint state).
+
+        The only operation that mixes agents. Pass its result through `boundary("state", ...)`, so
+        that a policy that splits agents can compute it where they are together.
+        """
 
     def boundary(self, name: str, value: Any) -> Any:
         """Marks a value (or every value of a tuple) as one that a policy may cut at."""
@@ -103,7 +115,7 @@ class Actor(nn.Cell):
     """Chooses actions. Reads parameters and never changes them."""
 
     noise_size: int = 0
-    """Uniform random numbers that `act` uses for each environment and step."""
+    """Uniform random numbers that `act` uses for each environment (with teams: agent) and step."""
 
     def act(self, obs: Any, noise: Any) -> Any:
         """Returns what the training loop needs of a decision; row b depends on row b alone."""

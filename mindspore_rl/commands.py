@@ -229,9 +229,13 @@ def _plan_text(plan: Any) -> str:
         f"{plan.num_ranks} process{'es' if plan.num_ranks > 1 else ''}, {plan.device}"
     ]
     for fragment in plan.fragments:
-        for rank, (first, last) in zip(fragment.ranks, fragment.shares, strict=True):
+        by_agent = len(set(fragment.agents)) > 1
+        noun, shares = (
+            ("agents", fragment.agents) if by_agent else ("environments", fragment.shares)
+        )
+        for rank, (first, last) in zip(fragment.ranks, shares, strict=True):
             cells = f", cells: {', '.join(fragment.cells)}" if fragment.cells else ""
-            lines.append(f"  rank {rank}: {fragment.name}, environments {first}..{last - 1}{cells}")
+            lines.append(f"  rank {rank}: {fragment.name}, {noun} {first}..{last - 1}{cells}")
     for message in plan.messages:
         lines.append(
             f"  {message.mark}: {message.source} -> {message.target}, {message.pattern}, "

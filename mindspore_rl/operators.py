@@ -68,6 +68,11 @@ def flatten(leaves: tuple) -> Tensor:
     return ops.concat(tuple([leaf.reshape(-1) for leaf in leaves]))
 
 
+def joint(value: Tensor) -> Tensor:
+    """What all agents have, side by side: `[B, A, ...]` becomes `[B, n]`."""
+    return value.reshape((value.shape[0], -1))
+
+
 def minibatch_rows(permutation: Tensor, number: Tensor, count: int) -> Tensor:
     """Positions in a flattened `[T * B]` batch of minibatch `number` of `count`.
 

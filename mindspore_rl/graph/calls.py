@@ -20,7 +20,15 @@ from mindspore_rl.graph.ir import (
 if TYPE_CHECKING:
     from mindspore_rl.graph.expressions import ExpressionReader
 
-CALLS = (*COMPONENT_OF_KIND, *REDUCTIONS, "agent_learn", "boundary", "env_steps", "report")
+CALLS = (
+    *COMPONENT_OF_KIND,
+    *REDUCTIONS,
+    "agent_learn",
+    "boundary",
+    "env_steps",
+    "joint",
+    "report",
+)
 EFFECTS_OF = {
     "env_reset": ((), (ENVIRONMENT,)),
     "env_step": ((ENVIRONMENT,), (ENVIRONMENT,)),
@@ -29,6 +37,7 @@ EFFECTS_OF = {
     "replay_sample": ((REPLAY,), (REPLAY,)),
     "gradient": ((PARAMETERS,), ()),
     "update": ((PARAMETERS,), (PARAMETERS,)),
+    "joint": ((), ()),
 }
 UNCONDITIONAL = ("env_reset", "env_step", "agent_act", "replay_insert", "replay_sample")
 
@@ -89,12 +98,15 @@ class Calls:
             index, target = self.reader.loops[0].index, self.reader.new_temporary("value")
             self.reader.emit("env_steps", (target,), (index,), reads=(index,))
             return Var(target)
-        wanted = {"env_reset": 0, "env_step": 1, "replay_sample": 0}.get(name, len(texts))
+        wanted = {"env_reset": 0, "env_step": 1, "replay_sample": 0, "joint": 1}.get(
+            name, len(texts)
+        )
         if len(texts) != wanted:
             self.reader.frame.fail(
                 node, f"msrl.{name} with {len(texts)} arguments, expected {wanted},"
             )
-        noisy = {"env_reset": "env", "env_step": "env", "agent_act": "actor"}.get(name)
+        actor = "agents" if self.reader.trainer.spec.teams else "actor"
+        noisy = {"env_reset": "env", "env_step": "env", "agent_act": actor}.get(name)
         if noisy:
             noise = self._noise(name, noisy, node)
             texts, reads = [*texts, noise], [*reads, noise]

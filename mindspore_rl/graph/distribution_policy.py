@@ -20,7 +20,8 @@ class FragmentRule:
         name: shown in plans, errors and generated files.
         components: of `ir.COMPONENTS`; everything else follows the data.
         replicas: a number, or `WORKERS`.
-        split: the axis that replicas share, `env`; None for a single replica.
+        split: what replicas share, `env` (environments) or `agent` (agents), or a tuple of these:
+            the first that the environment has several of. None for a single replica.
         compiled: components that must have a graph implementation, so that they compile with
             the rest.
     """
@@ -28,17 +29,27 @@ class FragmentRule:
     name: str
     components: tuple[str, ...]
     replicas: int | str = 1
-    split: str | None = None
+    split: str | tuple[str, ...] | None = None
     compiled: tuple[str, ...] = ()
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """What replicas may share, in order of preference."""
+        return (self.split,) if isinstance(self.split, str) else self.split or ()
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A boundary mark that may be cut, and the components between which it is expected."""
+    """A boundary mark that may be cut, and the components between which it is expected.
+
+    Attributes:
+        optional: whether an algorithm without this mark is served too.
+    """
 
     mark: str
     source: str
     target: str
+    optional: bool = False
 
 
 SYNCHRONOUS, ARRIVAL = "synchronous", "arrival"
@@ -126,10 +137,15 @@ class DistributionPolicy:
                 f"{', '.join(names)}"
             )
         for rule in self.fragments:
-            if rule.replicas != 1 and rule.split != "env":
+            if (rule.replicas != 1 and not rule.axes) or set(rule.axes) - {"env", "agent"}:
                 raise PolicyError(
                     f"policy {self.name}: fragment {rule.name} has several replicas "
-                    f"and split={rule.split!r}, expected 'env'"
+                    f"and split={rule.split!r}, expected 'env', 'agent' or ('agent', 'env')"
+                )
+            if "agent" in rule.axes and "environment" in rule.components:
+                raise PolicyError(
+                    f"policy {self.name}: fragment {rule.name} holds the environment and has "
+                    f"split={rule.split!r}, expected 'env': agents share their environment"
                 )
         for cut in self.cuts:
             if {cut.source, cut.target} - set(COMPONENTS):

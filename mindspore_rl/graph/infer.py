@@ -17,11 +17,13 @@ from mindspore import Tensor
 
 from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError
+from mindspore_rl.graph.agents import AgentAxes
 from mindspore_rl.graph.build import build
 from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Program, Value, Where
-from mindspore_rl.graph.rows import RowTrials
+from mindspore_rl.graph.rows import RANDOM, RowTrials, environment_rows
 from mindspore_rl.operators import (
     gradient_function,
+    joint,
     leaves,
     minibatch_rows,
     reduce_samples,
@@ -33,6 +35,7 @@ from mindspore_rl.operators import (
 from mindspore_rl.rl import random
 
 PROBE_ENVS = (4, 6)
+TRIED = ("glue", "agent_act", "gradient")
 
 
 def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Program:
@@ -45,19 +48,30 @@ def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Progra
     program = build(_trainer(trainer_class, config, spec), algorithm)
     small, large = (_probed(trainer_class, config, spec, algorithm, n) for n in PROBE_ENVS)
     values = _values(small, large, algorithm)
-    trials = RowTrials(large.evaluate, large.num_envs, large.generator)
+    trials = RowTrials(large.evaluate, environment_rows(large.num_envs), large.generator)
     dependent: dict[str, str] = {}
     unsplittable: dict[str, None] = {}
-    for op, inputs in large.trials:
+    for op, inputs in large.evaluated:
+        if op.kind not in TRIED:
+            continue
         evidence = trials.evidence(op, inputs, values)
         if evidence:
             dependent[op.name] = evidence
         takes_rows = any(name in values and values[name].split for name in inputs)
         if op.kind == "glue" and not takes_rows and any(values[t].split for t in op.targets):
             unsplittable[op.name] = None
-    scaled = {name: _scaled(value, config.num_envs) for name, value in values.items()}
+    agents = AgentAxes(large.evaluate, spec.teams, values, large.generator)
+    for op, inputs in large.evaluated:
+        agents.follow(op, inputs)
+    agents.mixed.update({name: text for name, text in dependent.items() if text == RANDOM})
+    scaled = {name: _scaled(value, config.num_envs) for name, value in agents.values.items()}
     return replace(
-        program, values=scaled, row_dependent=dependent, unsplittable=tuple(unsplittable)
+        program,
+        values=scaled,
+        row_dependent=dependent,
+        unsplittable=tuple(unsplittable),
+        teams=tuple(team.num_agents for team in spec.teams),
+        agents_mixed=agents.mixed,
     )
 
 
@@ -127,7 +141,7 @@ class _Probe:
             trainer.config.env, spec.in_graph, range(num_envs), seed
         )
         self.seen: dict[str, Any] = {}
-        self.trials: list[tuple[Op, dict[str, Any]]] = []
+        self.evaluated: list[tuple[Op, dict[str, Any]]] = []
         self.made_at: dict[str, Where] = {}
         self.row: tuple = ()
         self.users_file = inspect.getsourcefile(type(trainer)) or ""
@@ -174,8 +188,7 @@ class _Probe:
                 + (f"\n  raised at {inside.strip()}" if inside else "")
             ) from error
         self._check_parameters(op)
-        if op.kind in ("glue", "agent_act", "gradient"):
-            self.trials.append((op, inputs))
+        self.evaluated.append((op, inputs))
         for name, value in zip(op.targets, results, strict=True):
             if not _is_value(value):
                 raise ProgramError(
@@ -201,7 +214,7 @@ class _Probe:
 
     def _check_parameters(self, op: Op) -> None:
         """Only `msrl.update` may change parameters: other calls run where and when data allows."""
-        if op.kind not in ("glue", "agent_act", "gradient", "update"):
+        if op.kind not in (*TRIED, "update"):
             return
         now = self._parameters()
         same = len(now) == len(self.parameters) and all(
@@ -248,17 +261,17 @@ class _Probe:
         owner = self.environment if op.attr("owner") == "env" else self.trainer.actor
         if not owner.noise_size:
             return (None,)
-        return (
-            Tensor(
-                random.uniform(
-                    0,
-                    random.stream(op.attr("purpose")),
-                    np.arange(op.attr("rows")),
-                    np.arange(self.num_envs),
-                    owner.noise_size,
-                )
-            ),
+        by_agent = op.attr("owner") == "agents"
+        agents = random.all_agents(*self.trainer.spec.agent_shape) if by_agent else None
+        noise = random.uniform(
+            0,
+            random.stream(op.attr("purpose")),
+            np.arange(op.attr("rows")),
+            np.arange(self.num_envs),
+            owner.noise_size,
+            agents,
         )
+        return (Tensor(noise),)
 
     def _permutations(self, op: Op, *_: Any) -> tuple:
         order = random.permutations(
@@ -284,6 +297,20 @@ class _Probe:
                 )
         rows = minibatch_rows(row, number, op.attr("count"))
         return tuple(take_rows(value, rows) for value in values)
+
+    def _joint(self, op: Op, value: Any) -> tuple:
+        expected = (self.num_envs, *self.trainer.spec.agent_shape)
+        if not isinstance(value, Tensor) or tuple(value.shape[:2]) != expected:
+            raise ProgramError(
+                f"{op.where}\n  msrl.joint of {_describe(value)}, expected [num_envs, agents, ...] "
+                "= "
+                + (
+                    f"{list(expected)} and more"
+                    if len(expected) > 1
+                    else "in a multi-agent environment (one whose spec has teams)"
+                )
+            )
+        return (joint(value),)
 
     def _env_reset(self, op: Op, noise: Any) -> tuple:
         return (self.environment.reset(noise),)
@@ -325,7 +352,14 @@ class _Probe:
 
     def _gradient(self, op: Op, *args: Any) -> tuple:
         loss, network = (eval(path, self.names) for path in op.attr("objects"))  # noqa: S307
-        self.seen[f"{op.name}.loss"] = leaves(loss(*args))[0]
+        terms = leaves(loss(*args))
+        odd = next((term for term in terms if term.shape != terms[0].shape), None)
+        if odd is not None:
+            raise ProgramError(
+                f"{op.where}\n  the loss is {_describe(terms[0])} and a statistic beside it "
+                f"{_describe(odd)}: expected one number a sample of each"
+            )
+        self.seen[f"{op.name}.loss"] = terms[0]
         return gradient_function(loss, network, None)(*args)
 
     def _update(self, op: Op, *args: Any) -> tuple:

@@ -5,7 +5,7 @@ Edges are not stored; `flow.definitions` derives them (and the loop-carried ones
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 PARAMETERS = "$parameters"
@@ -116,6 +116,7 @@ class Value:
         shape: with all environments, e.g. `(128, 8, 4)`; `()` for a scalar or a tuple.
         axis: the axis along which environments lie, or None for a whole value.
         per_env: entries of that axis for one environment (minibatches hold several).
+        agent_axis: the axis along which agents lie, or None.
     """
 
     shape: tuple[int, ...]
@@ -123,6 +124,7 @@ class Value:
     axis: int | None = None
     per_env: int = 1
     parts: tuple["Value", ...] = ()
+    agent_axis: int | None = None
 
     @property
     def leaves(self) -> tuple["Value", ...]:
@@ -133,8 +135,21 @@ class Value:
 
     @property
     def split(self) -> bool:
-        """Whether environments lie along an axis of it."""
-        return any(leaf.axis is not None for leaf in self.leaves)
+        """Whether environments or agents lie along an axis of it."""
+        return self.split_by("env") or self.split_by("agent")
+
+    def split_by(self, split: str) -> bool:
+        """Whether replicas that share environments (`env`) or agents (`agent`) share this value."""
+        return any(leaf.along(split) is not None for leaf in self.leaves)
+
+    def along(self, split: str) -> int | None:
+        """The axis of environments (`env`) or of agents (`agent`) of an array."""
+        return self.agent_axis if split == "agent" else self.axis
+
+    def behind(self, rows: int) -> "Value":
+        """The value of several turns, one behind the other: `[rows, ...]`."""
+        axes = [None if axis is None else axis + 1 for axis in (self.axis, self.agent_axis)]
+        return replace(self, shape=(rows, *self.shape), axis=axes[0], agent_axis=axes[1])
 
     @property
     def size(self) -> int:
@@ -162,6 +177,9 @@ class Program:
         row_dependent: operations whose rows were seen to depend on other rows, with the evidence.
         unsplittable: operations whose result has an axis of environments that comes from no
             input, so that a replica cannot know how long it is.
+        teams: agents of each team of a multi-agent environment.
+        agents_mixed: operations in which an agent's part was seen to depend on other agents',
+            with the evidence.
     """
 
     algorithm: str
@@ -171,6 +189,8 @@ class Program:
     values: dict[str, Value] = field(default_factory=dict)
     row_dependent: dict[str, str] = field(default_factory=dict)
     unsplittable: tuple[str, ...] = ()
+    teams: tuple[int, ...] = ()
+    agents_mixed: dict[str, str] = field(default_factory=dict)
 
 
 def walk(items: tuple[Item, ...], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Op, tuple]]:

@@ -35,8 +35,8 @@ def reduce_partials(result: Partition) -> Partition:
             continue
         inside = {item.name for op in fragment.ops for item in partials.around[op]}
         for branch in branches:
-            if branch.name in inside and partials.read_by(branch):
-                raise _used_before_mark(partials.read_by(branch)[0], fragment, branch)
+            if branch.name in inside and partials.read_by(branch, fragment):
+                raise _used_before_mark(partials.read_by(branch, fragment)[0], fragment, branch)
         for op, _ in walk(program.body):
             if op.name in fragment.ops and _check_shares(result, fragment, op, partials):
                 reduced.add((fragment.name, op.name))
@@ -75,36 +75,39 @@ class _Partials:
     """Variables that are one replica's share of a sum: gradients and means before their mark."""
 
     def __init__(self, program: Program) -> None:
+        self.values = program.values
         self.uses = definitions(program.body)
         self.op = {op.name: op for op, _ in walk(program.body)}
         self.around = {item.name: around for item, around in paths(program.body)}
 
-    def read_by(self, item: Op | Branch) -> list[str]:
-        """Which of the variables that an item reads are shares."""
+    def read_by(self, item: Op | Branch, fragment: Fragment) -> list[str]:
+        """Which of the variables that an item reads are shares on the replicas of a fragment."""
         return [
             v
             for v in item.reads
-            if any(self._is_share(d, frozenset()) for d in self.uses[item.name][v])
+            if any(self._is_share(d, fragment, frozenset()) for d in self.uses[item.name][v])
         ]
 
-    def _is_share(self, definer: str, seen: frozenset[str]) -> bool:
+    def _is_share(self, definer: str, fragment: Fragment, seen: frozenset[str]) -> bool:
         op = self.op.get(definer)
         if op is None or definer in seen:
             return False
         if op.kind == "copy":
             return any(
-                self._is_share(d, seen | {definer})
+                self._is_share(d, fragment, seen | {definer})
                 for found in self.uses[definer].values()
                 for d in found
             )
-        return op.kind == "gradient"
+        return op.kind == "gradient" and self.values[f"{op.name}.loss"].split_by(fragment.split)
 
 
 def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Partials) -> bool:
     """Whether an operation of a replicated fragment ends in a reduction; refuses wrong ones."""
     program, policy = result.program, result.policy
-    split = [v for v in op.reads if v in program.values and program.values[v].split]
-    partial = [v for v in partials.read_by(op) if v != PARAMETERS]
+    split = [
+        v for v in op.reads if v in program.values and program.values[v].split_by(fragment.split)
+    ]
+    partial = [v for v in partials.read_by(op, fragment) if v != PARAMETERS]
     several = f"{fragment.replicas} replicas of {fragment.name}"
     if op.kind == "boundary" and partial:
         if op.mark in policy.marks:
@@ -115,14 +118,16 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
         )
     if partial and op.kind != "copy":
         raise _used_before_mark(partial[0], fragment, op)
-    if op.name in program.unsplittable:
+    if fragment.split == "agent":
+        _check_agents(result, fragment, op, split)
+    elif op.name in program.unsplittable:
         raise PolicyError(
             f"policy {policy.name} splits environments over {several}, and `{op.targets[0]}` has "
             "an entry for each of them\nbut is made of none, so that a replica cannot know its "
             f"share\n  {op.where}\nderive it from a value that has that axis, for example "
             "ops.zeros_like(reward) or 0.0 * obs[:, :1]"
         )
-    if op.name in program.row_dependent:
+    elif op.name in program.row_dependent:
         raise PolicyError(
             f"policy {policy.name} splits environments over {several}, but "
             f"{program.row_dependent[op.name]}\n  {op.where}"
@@ -136,6 +141,39 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
     if op.kind == "report" and split:
         raise PolicyError(f"`{split[0]}` is not a scalar; take msrl.mean() of it\n  {op.where}")
     return op.kind in REDUCTIONS and bool(split)
+
+
+def _check_agents(result: Partition, fragment: Fragment, op: Op, split: list[str]) -> None:
+    """Refuses an operation that mixes agents of different replicas."""
+    program, policy = result.program, result.policy
+    agents = (
+        f"policy {policy.name} splits agents over {fragment.replicas} replicas of {fragment.name}"
+    )
+    if op.kind == "joint":
+        marks = [
+            cut.mark for cut in policy.cuts if cut.optional and cut.target in fragment.components
+        ]
+        raise PolicyError(
+            f"{agents}, and msrl.joint takes all of them\n  {op.where}\n"
+            + (
+                f'pass its result through msrl.boundary("{marks[0]}", ...), so that it is computed '
+                "where they are together"
+                if marks
+                else "this policy permits no cut for it: choose one that splits environments"
+            )
+        )
+    if op.name in program.agents_mixed:
+        raise PolicyError(
+            f"{agents}, but {program.agents_mixed[op.name]}\n  {op.where}\n"
+            "let an agent see the others through msrl.joint alone, or choose a policy that splits "
+            "environments"
+        )
+    kept = [v for v in op.targets if op.kind in REDUCTIONS and program.values[v].split]
+    if kept:
+        raise PolicyError(
+            f"{agents}, and `{kept[0]}` keeps the axis of agents\n  {op.where}\n"
+            "reduce it with the others"
+        )
 
 
 def _used_before_mark(name: str, fragment: Fragment, item: Op | Branch) -> PolicyError:

@@ -25,13 +25,21 @@ from mindspore_rl.graph.ir import (
 
 @dataclass(frozen=True)
 class Fragment:
-    """A fragment of the graph and the environments of each of its replicas."""
+    """A fragment of the graph and the environments and agents of each of its replicas.
+
+    Attributes:
+        shares: environments of each replica; all of them where agents are split.
+        agents: agents of each replica, in a multi-agent environment.
+        split: what its replicas share, `env` or `agent`.
+    """
 
     name: str
     components: tuple[str, ...]
     shares: tuple[range, ...]
     ops: frozenset[str] = frozenset()
     compiled: tuple[str, ...] = ()
+    agents: tuple[range, ...] = ()
+    split: str = "env"
 
     @property
     def replicas(self) -> int:
@@ -95,6 +103,24 @@ def shares(num_envs: int, replicas: int) -> tuple[range, ...]:
     return tuple(range(a, b) for a, b in zip(bounds, bounds[1:], strict=False))
 
 
+def agent_shares(teams: tuple[int, ...], replicas: int) -> tuple[range, ...]:
+    """Consecutive shares of the agents, each within one team: teams of 3 and 1 on 3 is 2, 1, 1.
+
+    The team with the most agents a replica gets the next one. A single replica has all agents.
+    """
+    if replicas == 1:
+        return (range(sum(teams)),)
+    parts = [1] * len(teams)
+    for _ in range(replicas - len(teams)):
+        most = max(range(len(teams)), key=lambda team: teams[team] / parts[team])
+        parts[most] += 1
+    found, first = [], 0
+    for team, count in zip(teams, parts, strict=True):
+        found += [range(first + s.start, first + s.stop) for s in shares(team, count)]
+        first += team
+    return tuple(found)
+
+
 def partition(
     program: Program, policy: DistributionPolicy, workers: int, num_envs: int
 ) -> Partition:
@@ -104,7 +130,7 @@ def partition(
         PolicyError: a value would cross where no mark permits it, a mark that the policy cuts is
             missing, or there are more replicas than environments.
     """
-    placed = _fragments(policy, workers, num_envs)
+    placed = _fragments(policy, workers, num_envs, program.teams)
     demand = _Demand(program, policy, placed)
     demand.run()
     result = Partition(
@@ -117,7 +143,9 @@ def partition(
     return result
 
 
-def _fragments(policy: DistributionPolicy, workers: int, num_envs: int) -> tuple[Fragment, ...]:
+def _fragments(
+    policy: DistributionPolicy, workers: int, num_envs: int, teams: tuple[int, ...]
+) -> tuple[Fragment, ...]:
     """The policy's fragments with their replicas; those that share devices one to one are fused."""
     if workers < 1:
         raise PolicyError(f"workers is {workers}, expected at least 1")
@@ -125,33 +153,56 @@ def _fragments(policy: DistributionPolicy, workers: int, num_envs: int) -> tuple
     def count(rule: FragmentRule) -> int:
         return workers if rule.replicas == WORKERS else int(rule.replicas)
 
+    def like(rule: FragmentRule) -> tuple[int, str]:
+        return count(rule), _split(policy, rule, teams)
+
     fused: list[list[FragmentRule]] = []
     for rule in policy.fragments:
         group = next((g for g in policy.colocate if rule.name in g), ())
-        home = next((f for f in fused if f[0].name in group and count(f[0]) == count(rule)), None)
+        home = next((f for f in fused if f[0].name in group and like(f[0]) == like(rule)), None)
         if home is None:
             fused.append([rule])
         else:
             home.append(rule)
     result = []
     for rules in fused:
-        replicas = count(rules[0])
-        if replicas > num_envs:
+        replicas, split = like(rules[0])
+        several = f"policy {policy.name} with {workers} workers has {replicas} replicas of "
+        if split == "env" and replicas > num_envs:
             raise PolicyError(
-                f"policy {policy.name} with {workers} workers has {replicas} replicas of "
-                f"{rules[0].name} for {num_envs} environments: "
+                f"{several}{rules[0].name} for {num_envs} environments: "
                 + (f"ask for at most {num_envs} workers or " if replicas == workers else "ask ")
                 + f"for num_envs={replicas}"
             )
+        if split == "agent" and not (replicas == 1 or len(teams) <= replicas <= sum(teams)):
+            raise PolicyError(
+                f"{several}{rules[0].name} for {sum(teams)} agents in {len(teams)} team(s), and a "
+                "replica holds agents of one team: ask for "
+                + f"1 worker, or {len(teams)} to {sum(teams)}"
+            )
+        divided = agent_shares(teams, replicas if split == "agent" else 1) if teams else ()
         result.append(
             Fragment(
                 "+".join(rule.name for rule in rules),
                 tuple(part for rule in rules for part in rule.components),
-                shares(num_envs, replicas),
+                shares(num_envs, replicas) if split == "env" else (range(num_envs),) * replicas,
                 compiled=tuple(part for rule in rules for part in rule.compiled),
+                agents=divided if split == "agent" else divided * replicas,
+                split=split,
             )
         )
     return tuple(result)
+
+
+def _split(policy: DistributionPolicy, rule: FragmentRule, teams: tuple[int, ...]) -> str:
+    """What the replicas of a fragment share in this environment."""
+    found = [axis for axis in rule.axes or ("env",) if axis == "env" or sum(teams) > 1]
+    if not found:
+        raise PolicyError(
+            f"policy {policy.name} splits {rule.name} by agent, and the environment has one "
+            "agent: choose a multi-agent environment or another policy"
+        )
+    return found[0]
 
 
 class _Demand:
@@ -379,7 +430,7 @@ def _check_marks(result: Partition) -> None:
     for cut in result.policy.cuts:
         users = [op for op in ops if op.component == cut.target]
         makers = [op for op in ops if op.component == cut.source]
-        if cut.mark not in marks and users and makers:
+        if cut.mark not in marks and users and makers and not cut.optional:
             raise PolicyError(
                 f"policy {result.policy.name} cuts at the mark {cut.mark!r} between {cut.source} "
                 f"and {cut.target}, and {result.program.algorithm} has no such mark: write "

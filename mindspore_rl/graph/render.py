@@ -44,12 +44,13 @@ def _render_op(program: Program, op: Op) -> str:
 
 
 def render_value(value: Value | None) -> str:
-    """`float32[128, 8e, 4]`, with `e` on the axis of environments."""
+    """`float32[128, 8e, 3a, 4]`, with `e` on the axis of environments and `a` on that of agents."""
     if value is None:
         return ""
     if value.parts:
         return f"({', '.join(render_value(part) for part in value.parts)})"
-    extents = [f"{n}e" if i == value.axis else str(n) for i, n in enumerate(value.shape)]
+    letters = {value.axis: "e", value.agent_axis: "a"}
+    extents = [f"{n}{letters.get(i, '')}" for i, n in enumerate(value.shape)]
     return f"{value.dtype}[{', '.join(extents)}]"
 
 
@@ -84,9 +85,12 @@ def render_partition(partition: Partition) -> str:
     ops = [op for op, _ in walk(partition.program.body)]
     rank = 0
     for fragment in partition.fragments:
+        by_agent = fragment.split == "agent"
+        noun, shares = (
+            ("agents", fragment.agents) if by_agent else ("environments", fragment.shares)
+        )
         envs = ", ".join(
-            f"rank {rank + i}: environments {s.start}..{s.stop - 1}"
-            for i, s in enumerate(fragment.shares)
+            f"rank {rank + i}: {noun} {s.start}..{s.stop - 1}" for i, s in enumerate(shares)
         )
         lines.append(
             f"fragment {fragment.name} ({', '.join(fragment.components)}) "

@@ -7,22 +7,36 @@ from mindspore import Parameter, Tensor, int32, nn, ops
 from mindspore.communication import get_group_size
 
 from mindspore_rl.operators import flatten
-from mindspore_rl.rl.random import stream
+from mindspore_rl.rl.random import Agents, stream
 from mindspore_rl.rl.random_graph import permutations, uniform
 
 
 class NoiseTable(nn.Cell):
-    """Uniform numbers for all turns of a call in one iteration, `[rows, B, size]` in [0, 1)."""
+    """Uniform numbers in [0, 1) for all turns of a call in one iteration.
 
-    def __init__(self, seed: int, purpose: str, rows: int, env_indices: range, size: int) -> None:
+    `[rows, B, size]`, with agents `[rows, B, A, size]`.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        purpose: str,
+        rows: int,
+        env_indices: range,
+        size: int,
+        agents: Agents | None = None,
+    ) -> None:
         super().__init__()
         self.seed, self.stream, self.rows, self.size = seed, stream(purpose), rows, size
-        self.env_indices = Tensor(np.array(env_indices, np.int32))
+        lanes = np.array(env_indices) if agents is None else agents.lanes(np.array(env_indices))
+        self.lanes = Tensor(lanes.astype(np.int32))
+        self.shape = (rows, len(env_indices), len(agents.share), size) if agents else ()
 
     def table(self, iteration: Tensor) -> Tensor:
         """The numbers of an iteration (0-d int32)."""
         steps = iteration * self.rows + ops.arange(0, self.rows, dtype=int32)
-        return uniform(self.seed, self.stream, steps, self.env_indices, self.size)
+        noise = uniform(self.seed, self.stream, steps, self.lanes, self.size)
+        return noise.reshape(self.shape) if self.shape else noise
 
 
 class PermutationTable(nn.Cell):

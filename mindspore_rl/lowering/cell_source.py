@@ -1,7 +1,7 @@
 """The source of a region as a MindSpore cell."""
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Value, walk
@@ -59,6 +59,8 @@ class CellWriter:
         title = ", ".join(dict.fromkeys(op.kind for op, _ in walk(self.region.items)))
         used = self._owners()
         init = [f"self.{owner} = w.{owner}" for owner in used] + self.setup
+        if any("self.num_agents" in line for line in (*self.setup, *self.lines)):
+            init.insert(0, "self.num_agents = len(w.agents.share)")
         lines = [
             f"class {class_name(self.region.name)}(nn.Cell):",
             f'{INDENT}"""{title}."""',
@@ -166,6 +168,8 @@ class CellWriter:
         extents = [str(e) for e in value.shape]
         if value.axis is not None:
             extents[value.axis] = f"{value.per_env} * self.num_envs"
+        if value.agent_axis is not None:
+            extents[value.agent_axis] = "self.num_agents"
         return f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"
 
     # ---- operations ------------------------------------------------------------------------
@@ -192,10 +196,11 @@ class CellWriter:
 
     def _noise(self, op: Op) -> list[str]:
         size = "w.environment" if op.attr("owner") == "env" else "w.actor"
+        agents = ", w.agents" if op.attr("owner") == "agents" else ""
         table = self._part(
             "noise",
             f"parts.NoiseTable(w.seed, {op.attr('purpose')!r}, "
-            f"{op.attr('rows')}, w.env_indices, {size}.noise_size)",
+            f"{op.attr('rows')}, w.env_indices, {size}.noise_size{agents})",
         )
         iteration = op.args[0] if op.args else "ms.Tensor(0, ms.int32)"
         return [f"{op.targets[0]} = {table}.table({iteration})"]
@@ -290,9 +295,13 @@ class CellWriter:
 
     def _chunked_shape(self, table: str) -> str:
         value = self.values[table]
-        rest = self._shape(
-            Value(value.shape[1:], value.dtype, value.axis and value.axis - 1, value.per_env)
+        row = replace(
+            value,
+            shape=value.shape[1:],
+            axis=value.axis and value.axis - 1,
+            agent_axis=value.agent_axis and value.agent_axis - 1,
         )
+        rest = self._shape(row)
         return rest.replace("(", f"({value.shape[0] // UNROLL}, {UNROLL}, ", 1)
 
     def _rows(self, buffer: str, rows: int) -> tuple[int, ...]:
@@ -360,6 +369,9 @@ class CellWriter:
         lines = self._store(buffer, index, (value,), op.attr("rows"))
         self.setup.append(self._buffer(buffer, self.values[value], op.attr("rows")))
         return lines
+
+    def _joint(self, op: Op) -> list[str]:
+        return [f"{op.targets[0]} = operators.joint({op.args[0]})"]
 
     def _flatten(self, op: Op) -> list[str]:
         return [f"{op.targets[0]} = operators.flatten({op.args[0]})"]

@@ -114,6 +114,10 @@ class LoopWriter:
 
     _unstack = _index
 
+    def _joint(self, op: Op) -> list[str]:
+        value = op.args[0]
+        return [f"{op.targets[0]} = {value}.reshape((len({value}), -1))"]
+
     def _env_steps(self, op: Op) -> list[str]:
         per_iteration = self.target.num_steps * self.target.num_envs
         return [f"{op.targets[0]} = np.float32({op.args[0]} * {per_iteration})"]

@@ -25,6 +25,7 @@ class FragmentPlan:
 
     Attributes:
         shares: first and last environment (exclusive) of each replica.
+        agents: first and last agent (exclusive) of each replica, in a multi-agent environment.
         cells: names of the compiled cells, those with collectives also in `collectives`.
     """
 
@@ -36,6 +37,7 @@ class FragmentPlan:
     cells: tuple[str, ...]
     collectives: tuple[str, ...]
     needs_tensors: bool
+    agents: tuple[tuple[int, int], ...] = ()
 
     @property
     def ranks(self) -> range:
@@ -181,6 +183,7 @@ def make_plan(
                 code.cells,
                 code.collectives,
                 code.needs_tensors,
+                tuple((s.start, s.stop) for s in fragment.agents),
             )
         )
         first_rank += fragment.replicas
@@ -227,6 +230,7 @@ def _value(data: dict[str, Any]) -> Value:
         data["axis"],
         data["per_env"],
         tuple(map(_value, data["parts"])),
+        data["agent_axis"],
     )
 
 
@@ -249,7 +253,7 @@ def _message(partition: Partition, message: Message) -> MessagePlan:
     for name in message.variables:
         if name != PARAMETERS:
             value = program.values[name]
-            values.append(_stacked(value, rows) if message.stacked else value)
+            values.append(value.behind(rows) if message.stacked else value)
     parameters = ""
     if PARAMETERS in message.variables:
         readers = {
@@ -257,7 +261,10 @@ def _message(partition: Partition, message: Message) -> MessagePlan:
         }
         parameters = "actor" if readers <= {"agent_act"} else "all"
     partial = any((source.name, name) in partition.partial for name in message.site)
-    split = any(leaf.axis is not None for value in values for leaf in value.leaves)
+    scattered, gathered = (
+        fragment.replicas > 1 and any(value.split_by(fragment.split) for value in values)
+        for fragment in (target, source)
+    )
     return MessagePlan(
         message.name,
         message.mark,
@@ -266,23 +273,20 @@ def _message(partition: Partition, message: Message) -> MessagePlan:
         tuple(values),
         parameters,
         partial,
-        _pattern(source.replicas, target.replicas, split, partial),
+        _pattern(source.replicas, target.replicas, gathered, scattered, partial),
         times,
     )
 
 
-def _stacked(value: Value, rows: int) -> Value:
-    axis = None if value.axis is None else value.axis + 1
-    return Value((rows, *value.shape), value.dtype, axis, value.per_env)
-
-
-def _pattern(sources: int, targets: int, split: bool, partial: bool) -> str:
+def _pattern(sources: int, targets: int, gathered: bool, scattered: bool, partial: bool) -> str:
     if partial:
         return "Reduce" if targets == 1 else "Reduce and Broadcast"
     if sources == targets == 1:
         return "Send"
-    if not split:
-        return "Broadcast" if sources == 1 else "Send"
-    if targets == 1:
-        return "Gather"
-    return "Scatter" if sources == 1 else "AllToAll of the shares' intersections"
+    if gathered and scattered:
+        return "AllToAll of the shares' intersections"
+    if gathered:
+        return "Gather" if targets == 1 else "Gather and Broadcast"
+    if scattered:
+        return "Scatter"
+    return "Broadcast" if sources == 1 else "Send"

@@ -124,12 +124,11 @@ class _Projector:
         """
         if (owner, variable) not in self.buffers:
             value = self.values[variable]
-            axis = None if value.axis is None else value.axis + 1
             name, number = f"{variable}_stack", 1
             while name in self.values:
                 number += 1
                 name = f"{variable}_{number}_stack"
-            self.values[name] = replace(value, shape=(self._rows(turns), *value.shape), axis=axis)
+            self.values[name] = value.behind(self._rows(turns))
             self.buffers[owner, variable] = name
         return self.buffers[owner, variable]
 
@@ -190,7 +189,8 @@ class _Projector:
         if (self.fragment.name, op.name) in self.partition.reduced:
             kind = op.kind if op.kind in ("max", "min") else "sum"
             pairs = zip(op.targets, op.args, strict=True)
-            shares = tuple(target for target, arg in pairs if self.values[arg].split)
+            split = self.fragment.split
+            shares = tuple(target for target, arg in pairs if self.values[arg].split_by(split))
             yield _all_reduce(op.name, kind, shares, op)
 
     def _marked(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
@@ -229,7 +229,7 @@ class _Projector:
         turns = tuple(loop.name for loop in loops if loop.kind != "iterations")
         yield self._keep(op.name, name, turns, op, loops)
         buffer = self._buffer(op.name, name, turns)
-        axis = self.values[buffer].axis
+        axis = self.values[buffer].along(self.fragment.split)
         self.recorded.append(
             Op(
                 f"record:{op.name}",

@@ -29,8 +29,8 @@ COMPUTE = {
     "flatten",
     *REDUCTIONS,
 }
-NEUTRAL = {"copy", "constant", "index", "noise", "permutations", "env_steps"}
-EDGES = {"copy", "constant", "index"}
+NEUTRAL = {"copy", "constant", "index", "joint", "noise", "permutations", "env_steps"}
+EDGES = {"copy", "constant", "index", "joint"}
 BUFFERS = {"stack", "unstack", "replay_insert", "replay_extend", "replay_sample"}
 ENVIRONMENT_CALLS = {"env_reset", "env_step"}
 

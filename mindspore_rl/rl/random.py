@@ -13,6 +13,7 @@ to ``size``.
 """
 
 import zlib
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +21,29 @@ WORD = 2**32
 UNIT = 2.0**-24  # a float32 holds 24 bits exactly
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
+
+
+@dataclass(frozen=True)
+class Agents:
+    """Some of the agents of every environment.
+
+    Args:
+        share: their indices.
+        count: agents of an environment.
+    """
+
+    share: range
+    count: int
+
+    def lanes(self, env_indices: np.ndarray) -> np.ndarray:
+        """Return ``[B * A]`` integers, the global index of each agent of some environments."""
+        envs = np.asarray(env_indices).reshape(-1, 1)
+        return (envs * self.count + np.array(self.share)).reshape(-1)
+
+
+def all_agents(count: int) -> Agents:
+    """Return every agent of an environment of ``count``."""
+    return Agents(range(count), count)
 
 
 def stream(purpose: str) -> int:
@@ -85,7 +109,12 @@ def _words(
 
 
 def uniform(
-    seed: int, purpose_stream: int, steps: np.ndarray, env_indices: np.ndarray, size: int
+    seed: int,
+    purpose_stream: int,
+    steps: np.ndarray,
+    env_indices: np.ndarray,
+    size: int,
+    agents: Agents | None = None,
 ) -> np.ndarray:
     """Return uniform numbers: the top 24 bits of each word, times 2^-24.
 
@@ -94,13 +123,18 @@ def uniform(
         purpose_stream: from ``stream``.
         steps: [S] integers, global step counters (below 2**32).
         env_indices: [B] integers, global environment indices.
-        size: numbers an environment needs a step.
+        size: numbers an environment needs a step; with agents, each of them.
+        agents: draw for each of these agents; agent a of environment b of A takes the numbers of
+            environment ``b A + a``.
 
     Returns:
-        noise: [S, B, size] float32 in [0, 1).
+        noise: [S, B, size] float32 in [0, 1); with agents [S, B, A, size].
     """
-    words = _words(seed, purpose_stream, steps, env_indices, size)
-    return (words >> 8).astype(np.float32) * np.float32(UNIT)
+    lanes = env_indices if agents is None else agents.lanes(env_indices)
+    words = _words(seed, purpose_stream, steps, lanes, size)
+    noise = (words >> 8).astype(np.float32) * np.float32(UNIT)
+    shape = () if agents is None else (len(agents.share),)
+    return noise.reshape(len(steps), len(env_indices), *shape, size)
 
 
 def permutations(

@@ -1,5 +1,7 @@
 """Cut edges as a rank sees them: what of which array goes to or comes from which rank."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from mindspore_rl.graph.ir import Value
@@ -9,8 +11,9 @@ from mindspore_rl.lowering.plan import FragmentPlan, MessagePlan
 class Edge:
     """One cut edge.
 
-    A leaf that is split travels as the intersections of the two partitions of the environments; a
-    whole one comes from one replica, chosen so that the targets spread over the sources.
+    A leaf that is split travels as the intersections of the two partitions, of the environments and
+    of the agents; what several replicas have comes from one of them, chosen so that the targets
+    spread over the sources.
     """
 
     def __init__(
@@ -19,6 +22,7 @@ class Edge:
         self.message, self.tag = message, tag
         self.source, self.target = source, target
         self.leaves = [leaf for value in message.values for leaf in value.leaves]
+        self._known: dict[tuple[int, int], list[tuple[int, Block]]] = {}
 
     def pairs(self) -> list[tuple[int, int]]:
         """(source replica, target replica) that exchange something, in a fixed order."""
@@ -29,38 +33,37 @@ class Edge:
             if self._parts(i, j)
         ]
 
-    def _parts(self, i: int, j: int) -> list[tuple[int, range | None]]:
-        """Leaves that replica i sends to replica j, with the environments if split."""
-        first = max(self.source.shares[i][0], self.target.shares[j][0])
-        last = min(self.source.shares[i][1], self.target.shares[j][1])
-        parts: list[tuple[int, range | None]] = []
+    def _parts(self, i: int, j: int) -> list[tuple[int, "Block"]]:
+        """Leaves that replica i sends to replica j, and which part of each."""
+        if (i, j) not in self._known:
+            self._known[i, j] = self._exchanged(i, j)
+        return self._known[i, j]
+
+    def _exchanged(self, i: int, j: int) -> list[tuple[int, "Block"]]:
+        parts = []
         for index, leaf in enumerate(self.leaves):
-            if leaf.axis is None:
-                if self.message.partial or i == j % len(self.source.shares):
-                    parts.append((index, None))
-            elif first < last:
-                parts.append((index, range(first, last)))
+            blocks = [_block(self.source, leaf, k) for k in range(len(self.source.shares))]
+            same = [k for k, block in enumerate(blocks) if block == blocks[i]]
+            common = blocks[i].common(_block(self.target, leaf, j))
+            if common is not None and (self.message.partial or i == same[j % len(same)]):
+                parts.append((index, common))
         return parts
 
     def size(self, i: int, j: int) -> int:
         """Bytes of the message from replica i to replica j."""
         total = 0
-        for index, envs in self._parts(i, j):
+        for index, block in self._parts(i, j):
             leaf = self.leaves[index]
-            entries = leaf.size
-            if envs is not None:
-                total_envs = self.source.shares[-1][1]
-                entries = entries // total_envs * len(envs)
-            total += entries * np.dtype(leaf.dtype).itemsize
+            shape = local_shape(leaf, block.num_envs, block.num_agents)
+            total += int(np.prod(shape, dtype=int)) * np.dtype(leaf.dtype).itemsize
         return total
 
     def pack(self, i: int, j: int, arrays: list[np.ndarray], out: np.ndarray) -> None:
         """Writes replica i's message to replica j into `out`."""
         start = 0
-        for index, envs in self._parts(i, j):
+        for index, block in self._parts(i, j):
             leaf, array = self.leaves[index], arrays[index]
-            if envs is not None:
-                array = _rows(array, leaf, self.source.shares[i], envs)
+            array = block.rows(array, leaf, _block(self.source, leaf, i))
             size = array.size * array.itemsize
             out[start : start + size].view(array.dtype)[:] = array.reshape(-1)
             start += size
@@ -68,9 +71,9 @@ class Edge:
     def unpack(self, i: int, j: int, data: np.ndarray, arrays: list[np.ndarray]) -> None:
         """Reads a message from replica i to replica j into the target's arrays."""
         start = 0
-        for index, envs in self._parts(i, j):
+        for index, block in self._parts(i, j):
             leaf, array = self.leaves[index], arrays[index]
-            place = array if envs is None else _rows(array, leaf, self.target.shares[j], envs)
+            place = block.rows(array, leaf, _block(self.target, leaf, j))
             size = place.size * place.itemsize
             part = data[start : start + size].view(place.dtype).reshape(place.shape)
             if self.message.partial:
@@ -81,22 +84,71 @@ class Edge:
 
     def allocate(self, j: int) -> list[np.ndarray]:
         """The arrays that replica j receives into."""
-        first, last = self.target.shares[j]
-        return [np.zeros(local_shape(leaf, last - first), leaf.dtype) for leaf in self.leaves]
+        blocks = [(leaf, _block(self.target, leaf, j)) for leaf in self.leaves]
+        return [
+            np.zeros(local_shape(leaf, block.num_envs, block.num_agents), leaf.dtype)
+            for leaf, block in blocks
+        ]
 
 
-def local_shape(value: Value, num_envs: int) -> tuple[int, ...]:
-    """A value's shape with some of the environments."""
+@dataclass(frozen=True)
+class Block:
+    """The environments and agents of a part of a leaf; None for an axis that it does not have."""
+
+    envs: tuple[int, int] | None
+    agents: tuple[int, int] | None
+
+    @property
+    def num_envs(self) -> int:
+        """Environments in it."""
+        return self.envs[1] - self.envs[0] if self.envs else 0
+
+    @property
+    def num_agents(self) -> int:
+        """Agents in it."""
+        return self.agents[1] - self.agents[0] if self.agents else 0
+
+    def common(self, other: "Block") -> "Block | None":
+        """What two parts of a leaf have in common; None for nothing."""
+        envs, agents = _overlap(self.envs, other.envs), _overlap(self.agents, other.agents)
+        empty = any(share is not None and share[0] >= share[1] for share in (envs, agents))
+        return None if empty else Block(envs, agents)
+
+    def rows(self, array: np.ndarray, leaf: Value, own: "Block") -> np.ndarray:
+        """A view of this part of the array of a larger one, its environments on their own axis."""
+        chosen = [slice(None)] * len(leaf.shape)
+        if self.agents and own.agents and leaf.agent_axis is not None:
+            chosen[leaf.agent_axis] = _within(self.agents, own.agents)
+        view = array[tuple(chosen)]
+        if not self.envs or not own.envs or leaf.axis is None:
+            return view
+        before, after = view.shape[: leaf.axis], view.shape[leaf.axis + 1 :]
+        # Splitting an axis keeps this a view, whatever the agents left out.
+        view = view.reshape(*before, leaf.per_env, own.num_envs, *after)
+        return view[(slice(None),) * (leaf.axis + 1) + (_within(self.envs, own.envs),)]
+
+
+def _block(fragment: FragmentPlan, leaf: Value, replica: int) -> Block:
+    """What of a leaf a replica has."""
+    return Block(
+        fragment.shares[replica] if leaf.axis is not None else None,
+        fragment.agents[replica] if leaf.agent_axis is not None else None,
+    )
+
+
+def _overlap(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
+    return (max(a[0], b[0]), min(a[1], b[1])) if a and b else None
+
+
+def _within(part: tuple[int, int], whole: tuple[int, int]) -> slice:
+    return slice(part[0] - whole[0], part[1] - whole[0])
+
+
+def local_shape(value: Value, num_envs: int, num_agents: int = 0) -> tuple[int, ...]:
+    """A value's shape with some of the environments and of the agents."""
     shape = list(value.shape)
     if value.axis is not None:
         shape[value.axis] = value.per_env * num_envs
+    if value.agent_axis is not None:
+        shape[value.agent_axis] = num_agents
     return tuple(shape)
-
-
-def _rows(array: np.ndarray, leaf: Value, share: tuple[int, int], envs: range) -> np.ndarray:
-    """A view of some environments of a share's array, as `[..., per_env, environments, ...]`."""
-    assert leaf.axis is not None
-    before, after = array.shape[: leaf.axis], array.shape[leaf.axis + 1 :]
-    view = array.reshape(*before, leaf.per_env, share[1] - share[0], *after)
-    chosen = slice(envs.start - share[0], envs.stop - share[0])
-    return view[(slice(None),) * (leaf.axis + 1) + (chosen,)]

@@ -47,14 +47,20 @@ def evaluate(run_dir: Path, episodes: int, seed: int, sample: bool) -> list[floa
     environment = LocalEnvironment(plan.environment, plan.in_graph, range(episodes), seed)
     greedy = getattr(actor, "act_greedily", None)
 
+    agents = random.all_agents(*trainer.spec.agent_shape) if trainer.spec.teams else None
+
     def noise(purpose: str, step: int, size: int) -> ms.Tensor | None:
         if not size:
             return None
-        return ms.Tensor(
-            random.uniform(
-                seed, random.stream(purpose), np.array([step]), np.arange(episodes), size
-            )[0]
+        drawn = random.uniform(
+            seed,
+            random.stream(purpose),
+            np.array([step]),
+            np.arange(episodes),
+            size,
+            agents if purpose == "act" else None,
         )
+        return ms.Tensor(drawn[0])
 
     returns, playing = np.zeros(episodes), np.ones(episodes, bool)
     obs = environment.reset(noise("reset", 0, environment.noise_size))

@@ -18,7 +18,7 @@ from mindspore_rl.communication.link import Link
 from mindspore_rl.environments.environment import make_graph, make_vector
 from mindspore_rl.environments.environment import spec as environment_spec
 from mindspore_rl.errors import NumericsError
-from mindspore_rl.lowering.plan import Plan
+from mindspore_rl.lowering.plan import FragmentPlan, Plan
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.replay.trajectory import TrajectoryBuffer
 from mindspore_rl.rl import random
@@ -53,6 +53,7 @@ class FragmentRuntime:
         self.messenger = Messenger(comm, self._stamp, self._waiting)
         self.fragment, self.replica = plan.fragment_of(rank)
         self.env_indices = range(*self.fragment.shares[self.replica])
+        self.agents = _agents(self.fragment, self.replica)
         self.seed = plan.seed
         self.iteration = 0
         self._stage = 0
@@ -91,7 +92,7 @@ class FragmentRuntime:
             spec = environment_spec(plan.environment)
             self.trainer = load_trainer(plan.algorithm, plan.config, spec)
             self.actor, self.learner = self.trainer.actor, self.trainer.learner
-            self._noise_size["actor"] = self.actor.noise_size
+            self._noise_size["actor"] = self._noise_size["agents"] = self.actor.noise_size
 
     @property
     def restored(self) -> bool:
@@ -178,13 +179,14 @@ class FragmentRuntime:
         return outcome
 
     def noise(self, purpose: str, iteration: int, rows: int, owner: str) -> np.ndarray:
-        """Uniform numbers `[rows, B, size]` of one call in one iteration."""
+        """Uniform numbers `[rows, B, size]` (`agents`: `[rows, B, A, size]`) of one call."""
         return random.uniform(
             self.seed,
             random.stream(purpose),
             np.arange(iteration * rows, (iteration + 1) * rows),
             np.array(self.env_indices),
             self._noise_size[owner],
+            self.agents if owner == "agents" else None,
         )
 
     def permutations(self, purpose: str, iteration: int, rounds: int) -> np.ndarray:
@@ -379,3 +381,10 @@ class FragmentRuntime:
         self.messenger.close()
         if self.vector is not None:
             self.vector.close()
+
+
+def _agents(fragment: FragmentPlan, replica: int) -> random.Agents | None:
+    """A replica's agents; None in an environment of a single one."""
+    if not fragment.agents:
+        return None
+    return random.Agents(range(*fragment.agents[replica]), fragment.agents[-1][1])

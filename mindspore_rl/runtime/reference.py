@@ -16,6 +16,7 @@ from mindspore import Tensor, ops
 from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.operators import (
     gradient_function,
+    joint,
     leaves,
     minibatch_rows,
     reduce_samples,
@@ -187,6 +188,10 @@ class Reference:
         """See `api.Msrl`."""
         return Tensor(np.float32(self._iteration * self.num_steps * self.num_envs))
 
+    def joint(self, value: Tensor) -> Tensor:
+        """See `api.Msrl`."""
+        return joint(value)
+
     def boundary(self, name: str, value: Any) -> Any:
         """See `api.Msrl`."""
         if self.recorder:
@@ -206,11 +211,16 @@ class Reference:
         if not size:
             return None
         step = self._iteration * self._turns_per_iteration(site) + turn
-        return Tensor(
-            random.uniform(
-                self.seed, random.stream(site), np.array([step]), np.arange(self.num_envs), size
-            )[0]
+        shape = self.trainer.spec.agent_shape if call == "agent_act" else ()
+        noise = random.uniform(
+            self.seed,
+            random.stream(site),
+            np.array([step]),
+            np.arange(self.num_envs),
+            size,
+            random.all_agents(*shape) if shape else None,
         )
+        return Tensor(noise[0])
 
     def _site(self, purpose: str, frame: FrameType | None) -> str:
         """Names a call by the order in which the calls of its purpose are first reached."""

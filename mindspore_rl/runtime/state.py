@@ -31,8 +31,8 @@ class RankState:
         """Gathers all ranks' state on rank 0, which writes it."""
         runtime = self._runtime
         keyed = {
-            f"{name}|{runtime.env_indices.start}|{'' if axis is None else axis}": value
-            for name, (value, axis) in self._collect().items()
+            "|".join([name, *(f"{axis},{first}" for axis, first in self._place(*axes))]): value
+            for name, (value, *axes) in self._collect().items()
         }
         parts = runtime.messenger.gather_arrays(keyed, stage)
         if runtime.rank != 0:
@@ -60,17 +60,25 @@ class RankState:
         )
         runtime.link.send("checkpoint", rank=0, iteration=runtime.iteration, path=str(path))
 
-    def _collect(self) -> dict[str, tuple[np.ndarray, int | None]]:
-        """What this rank must save: arrays with the axis of environments (None: whole)."""
+    def _place(self, axis: int | None, agent_axis: int | None = None) -> list[tuple[int, int]]:
+        """Axes of an array of which this rank has a share, and where its share begins."""
         runtime = self._runtime
-        state: dict[str, tuple[np.ndarray, int | None]] = {}
+        place = [] if axis is None else [(axis, runtime.env_indices.start)]
+        if agent_axis is not None and runtime.agents is not None:
+            place.append((agent_axis, runtime.agents.share.start))
+        return place
+
+    def _collect(self) -> dict[str, tuple]:
+        """What this rank must save: arrays with the axes of environments and of agents, if any."""
+        runtime = self._runtime
+        state: dict[str, tuple] = {}
         for name, value in self.carried().items():
             if name == STATE:
                 state["environment/state"] = (to_host(value), 0)
                 continue
-            axis = runtime.plan.carried[name].axis
-            if axis is not None or runtime.replica == 0:
-                state[f"variables/{name}"] = (to_host(value), axis)
+            meta = runtime.plan.carried[name]
+            if meta.split or runtime.replica == 0:
+                state[f"variables/{name}"] = (to_host(value), meta.axis, meta.agent_axis)
         if "environment" in runtime.fragment.components:
             state["episodes/return"] = (runtime.episodes.returns, 0)
             state["episodes/length"] = (runtime.episodes.lengths, 0)
@@ -137,10 +145,14 @@ class RankState:
             if name == STATE:
                 self.restored[name] = arrays["environment/state"][share]
                 continue
-            axis = runtime.plan.carried[name].axis
-            found = arrays[f"variables/{name}"]
-            if axis is not None:
-                found = found[(slice(None),) * axis + (share,)]
+            meta, found = runtime.plan.carried[name], arrays[f"variables/{name}"]
+            chosen = [slice(None)] * found.ndim
+            if meta.axis is not None:
+                chosen[meta.axis] = share
+            if meta.agent_axis is not None and runtime.agents is not None:
+                agents = runtime.agents.share
+                chosen[meta.agent_axis] = slice(agents.start, agents.stop)
+            found = found[tuple(chosen)]
             self.restored[name] = found.astype(to_host(value).dtype)
         if "environment" in runtime.fragment.components:
             runtime.episodes.returns[:] = arrays["episodes/return"][share]
@@ -173,20 +185,33 @@ class RankState:
 
 
 def merge(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Joins shares along their axis of environments, in the order of the environments.
+    """Puts shares side by side, along their axes of environments and of agents.
 
     Args:
-        parts: of each rank, by `name|first environment|axis` (no axis: whole).
+        parts: of each rank, by `name|axis,first|axis,first`, where first is the global index at
+            which the share begins on an axis; an array without any is whole.
     """
-    pieces: dict[str, list[tuple[int, str, np.ndarray]]] = {}
+    pieces: dict[str, list[tuple[list[tuple[int, int]], np.ndarray]]] = {}
     for part in parts:
         for key, value in part.items():
-            name, start, axis = key.split("|")
-            pieces.setdefault(name, []).append((int(start), axis, value))
-    merged = {}
-    for name, found in pieces.items():
-        found.sort(key=lambda piece: piece[0])
-        axis = found[0][1]
-        values = [value for _, _, value in found]
-        merged[name] = np.concatenate(values, int(axis)) if axis else values[0]
-    return merged
+            name, *axes = key.split("|")
+            place = [(int(axis), int(first)) for axis, first in (a.split(",") for a in axes)]
+            pieces.setdefault(name, []).append((place, value))
+    return {name: _joined(found) for name, found in pieces.items()}
+
+
+def _joined(pieces: list[tuple[list[tuple[int, int]], np.ndarray]]) -> np.ndarray:
+    place, value = pieces[0]
+    if not place:
+        return value
+    shape = list(value.shape)
+    for found, piece in pieces:
+        for axis, first in found:
+            shape[axis] = max(shape[axis], first + piece.shape[axis])
+    whole = np.empty(shape, value.dtype)
+    for found, piece in pieces:
+        chosen = [slice(None)] * whole.ndim
+        for axis, first in found:
+            chosen[axis] = slice(first, first + piece.shape[axis])
+        whole[tuple(chosen)] = piece
+    return whole

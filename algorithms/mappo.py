@@ -1,0 +1,276 @@
+"""Multi-agent proximal policy optimisation (Yu et al. 2021, arXiv 2103.01955).
+
+Each team has a policy and a central critic of its own, shared by its agents. A policy sees an
+agent's observation alone, a critic also the joint state: the observations of all agents.
+"""
+
+from dataclasses import dataclass, field
+
+from mindspore import Tensor, float32, nn, ops
+
+from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.errors import ConfigError
+from mindspore_rl.networks import MLP
+from mindspore_rl.rl.action_distributions import (
+    categorical_entropy,
+    categorical_log_prob,
+    categorical_sample_with_log_prob,
+)
+from mindspore_rl.rl.losses import (
+    approx_kl,
+    clip_by_global_norm,
+    clip_fraction,
+    clipped_surrogate,
+    value_loss,
+)
+from mindspore_rl.rl.returns import gae
+
+
+def _option(default, text):
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyper-parameters of MAPPO; the defaults are for simple_spread."""
+
+    env: str = _option("graph:simple_spread_v3", "multi-agent environment, discrete actions")
+    seed: int = _option(1, "seed of every random number")
+    num_envs: int = _option(32, "environments, on all workers together")
+    num_steps: int = _option(100, "environment steps of each environment in an iteration")
+    total_steps: int = _option(2_000_000, "environment steps of the run, all environments together")
+    learning_rate: float = _option(1e-3, "Adam's step size at the start; falls linearly to 0")
+    adam_eps: float = _option(1e-5, "Adam's epsilon")
+    gamma: float = _option(0.95, "discount per step")
+    gae_lambda: float = _option(0.95, "lambda of generalised advantage estimation")
+    update_epochs: int = _option(5, "passes over the batch of an iteration")
+    num_minibatches: int = _option(4, "minibatches of a pass; divides num_steps")
+    clip_coef: float = _option(0.2, "range of the probability ratio around 1")
+    ent_coef: float = _option(0.01, "weight of the entropy bonus")
+    vf_coef: float = _option(0.5, "weight of the value loss")
+    max_grad_norm: float = _option(0.5, "bound of the gradient norm of each network")
+    hidden: tuple[int, ...] = _option((64, 64), "widths of the hidden layers (tanh)")
+
+    def __post_init__(self):
+        for name in ("num_envs", "num_steps", "total_steps", "update_epochs", "num_minibatches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+        if self.num_steps % self.num_minibatches:
+            raise ValueError(
+                f"num_minibatches={self.num_minibatches} does not divide num_steps="
+                f"{self.num_steps}; choose one that does"
+            )
+
+
+class TeamNetworks(nn.Cell):
+    """A network for each team; an agent's row goes through its own team's."""
+
+    def __init__(self, in_size, out_size, out_gain, config, num_teams, first_index):
+        super().__init__()
+        self.num_teams, self.out_size = num_teams, out_size
+        self.networks = nn.CellList(
+            [
+                MLP(in_size, config.hidden, out_size, out_gain, config.seed, first_index + team)
+                for team in range(num_teams)
+            ]
+        )
+
+    def construct(self, features, teams):
+        """Returns: `[..., out_size]` of features `[..., in_size]` and one-hots `[..., teams]`."""
+        rows = features.reshape((-1, features.shape[-1]))
+        if self.num_teams == 1:
+            out = self.networks[0](rows)
+        else:
+            members = teams.reshape((-1, self.num_teams))
+            out = 0.0
+            for team in range(self.num_teams):
+                out = out + members[:, team : team + 1] * self.networks[team](rows)
+        return out.reshape((*features.shape[:-1], self.out_size))
+
+
+class ActorsCritics(nn.Cell):
+    """Policies of observations `[..., A, O]`, values of these and of joint states `[..., S]`."""
+
+    def __init__(self, config, spec):
+        super().__init__()
+        if not spec.teams or not isinstance(spec.action_space, Discrete):
+            raise ConfigError(
+                f"mappo needs several agents with discrete actions; {config.env} has "
+                f"{len(spec.teams)} teams and {spec.action_space}: choose another environment, or "
+                "ppo for a single agent"
+            )
+        num_agents, size = spec.obs_shape
+        teams = self.num_teams = len(spec.teams)
+        self.policies = TeamNetworks(size, spec.action_space.n, 0.01, config, teams, 1)
+        self.critics = TeamNetworks(size + num_agents * size, 1, 1.0, config, teams, 1 + teams)
+
+    def teams(self, obs):
+        """Returns: one-hots of the agents' teams `[..., A, teams]`, the end of observations."""
+        if self.num_teams == 1:
+            return ops.ones_like(obs[..., :1])
+        return obs[..., -self.num_teams :]
+
+    def logits(self, obs):
+        """Returns: `[..., A, actions]`."""
+        return self.policies(obs, self.teams(obs))
+
+    def value(self, obs, state):
+        """Returns: `[..., A]`."""
+        seen = ops.expand_dims(state, -2) + ops.zeros_like(obs[..., :1])
+        return self.critics(ops.concat((obs, seen), -1), self.teams(obs)).squeeze(-1)
+
+
+class MAPPOActor(Actor):
+    """Every agent samples from its team's policy."""
+
+    noise_size = 1
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def act(self, obs, noise):
+        """Returns: action and log_prob `[B, A]`."""
+        return categorical_sample_with_log_prob(self.network.logits(obs), noise)
+
+    def act_greedily(self, obs):
+        """Returns: the most likely actions `[B, A]`, for evaluation."""
+        return self.network.logits(obs).argmax(-1).astype("int32")
+
+
+class MAPPOLearner(Learner):
+    """Several epochs of minibatch updates on one batch of trajectories."""
+
+    def __init__(self, network, config, spec):
+        super().__init__()
+        self.network, self.config = network, config
+        sizes = [team.num_agents for team in spec.teams]
+        # From the mean over the rows of all agents, zero for other teams', to that over a team's.
+        self.weight = Tensor([sum(sizes) / size for size in sizes], float32)
+        self.tensors = 2 * len(config.hidden) + 2
+        self.optimizer = nn.Adam(
+            network.trainable_params(), config.learning_rate, eps=config.adam_eps
+        )
+
+    def by_team(self, value, teams):
+        """Returns: values `[..., A]` in the column of their team `[..., A, teams]`."""
+        return ops.expand_dims(value, -1) * teams
+
+    def normalised(self, advantage, teams, mean, square):
+        """Advantages to mean 0 and deviation 1 in each team, from means over all agents."""
+        mean, square = mean * self.weight, square * self.weight
+        deviation = ops.sqrt(ops.relu(square - mean * mean)) + 1e-8
+        return (self.by_team(advantage, teams) - teams * mean).sum(-1) / (teams * deviation).sum(-1)
+
+    def loss(self, obs, state, action, old_log_prob, advantage, returns):
+        """Per agent and sample `[n, A]`: PPO's loss, a mean over its team; then its terms."""
+        config = self.config
+        logits, value = self.network.logits(obs), self.network.value(obs, state)
+        log_prob, entropy = categorical_log_prob(logits, action), categorical_entropy(logits)
+        surrogate = clipped_surrogate(log_prob, old_log_prob, advantage, config.clip_coef)
+        error = value_loss(value, returns)
+        loss = surrogate + config.vf_coef * error - config.ent_coef * entropy
+        loss = loss * (self.network.teams(obs) * self.weight).sum(-1)
+        kl = approx_kl(log_prob, old_log_prob)
+        clipped = clip_fraction(log_prob, old_log_prob, config.clip_coef)
+        return loss, surrogate, error, entropy, kl, clipped
+
+    def clip(self, grads):
+        """Bounds the norm of each network's gradient. Returns: gradients and their global norm."""
+        clipped, squares = (), 0.0
+        for first in range(0, len(grads), self.tensors):
+            part, norm = clip_by_global_norm(
+                grads[first : first + self.tensors], self.config.max_grad_norm
+            )
+            clipped, squares = clipped + part, squares + norm * norm
+        return clipped, ops.sqrt(squares)
+
+    def apply(self, grads, learning_rate):
+        """One step of Adam."""
+        ops.assign(self.optimizer.learning_rate, learning_rate)
+        self.optimizer(grads)
+
+    def learn(self, msrl, batch):
+        """One iteration on trajectories `[T, B, A]`; episodes end for all agents together."""
+        config = self.config
+        obs, state, action, log_prob, reward, terminated, truncated, final_obs, final_state = batch
+        advantage, returns = gae(
+            reward,
+            self.network.value(obs, state),
+            self.network.value(final_obs, final_state),
+            ops.expand_dims(terminated, -1),
+            ops.expand_dims(truncated, -1),
+            config.gamma,
+            config.gae_lambda,
+        )
+        teams = self.network.teams(obs)
+        mean, square = msrl.mean(
+            self.by_team(advantage, teams), self.by_team(ops.square(advantage), teams), keep=1
+        )
+        advantage = msrl.boundary("advantage", self.normalised(advantage, teams, mean, square))
+
+        learning_rate = config.learning_rate * (1.0 - msrl.env_steps() / config.total_steps)
+        for _ in msrl.epochs(config.update_epochs):
+            for minibatch in msrl.minibatches(
+                config.num_minibatches, (obs, state, action, log_prob, advantage, returns)
+            ):
+                grads, means = msrl.boundary(
+                    "gradient", msrl.gradient(self.loss, self.network, *minibatch)
+                )
+                grads, grad_norm = self.clip(grads)
+                msrl.update(self.apply, grads, learning_rate)
+
+        loss, policy_loss, error, entropy, kl, clipped = means
+        return {
+            "loss": loss,
+            "policy_loss": policy_loss,
+            "value_loss": error,
+            "entropy": entropy,
+            "approx_kl": kl,
+            "clip_fraction": clipped,
+            "grad_norm": grad_norm,
+            "learning_rate": learning_rate,
+        }
+
+
+class MAPPOTrainer(Trainer):
+    """MAPPO on any environment with teams of agents, discrete actions and flat observations."""
+
+    Config = Config
+    multi_agent = True
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        network = ActorsCritics(config, spec)
+        self.actor = MAPPOActor(network)
+        self.learner = MAPPOLearner(network, config, spec)
+
+    def train(self, msrl):
+        """Rolls out `num_steps`, then learns from them."""
+        obs = msrl.boundary("observation", msrl.env_reset())
+        for _ in msrl.iterations():
+            for _ in msrl.steps():
+                action, log_prob = msrl.agent_act(obs)
+                outcome = msrl.env_step(msrl.boundary("action", action))
+                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
+                    "observation", outcome
+                )
+                state, final_state = msrl.boundary(
+                    "state", (msrl.joint(obs), msrl.joint(final_obs))
+                )
+                transition = (
+                    obs,
+                    state,
+                    action,
+                    log_prob,
+                    reward,
+                    terminated,
+                    truncated,
+                    final_obs,
+                    final_state,
+                )
+                msrl.replay_insert(*msrl.boundary("transition", transition))
+                obs = next_obs
+            batch = msrl.boundary("batch", msrl.replay_sample())
+            msrl.report(msrl.agent_learn(batch))
