@@ -224,6 +224,8 @@ def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
 
 
 def _plan_text(plan: Any) -> str:
+    from mindspore_rl.runtime.traffic import describe, predict  # noqa: PLC0415
+
     lines = [
         f"{plan.algorithm['name']} under {plan.policy} on {plan.environment}, "
         f"{plan.num_ranks} process{'es' if plan.num_ranks > 1 else ''}, {plan.device}"
@@ -236,12 +238,22 @@ def _plan_text(plan: Any) -> str:
         for rank, (first, last) in zip(fragment.ranks, shares, strict=True):
             cells = f", cells: {', '.join(fragment.cells)}" if fragment.cells else ""
             lines.append(f"  rank {rank}: {fragment.name}, {noun} {first}..{last - 1}{cells}")
+    traffic = {found.name: describe(found) for found in predict(plan)}
     for message in plan.messages:
         lines.append(
             f"  {message.mark}: {message.source} -> {message.target}, {message.pattern}, "
-            + (f"{message.times} an iteration" if message.times else "once, at the start")
+            f"{_often(message.times)}: {traffic[message.name]}"
+        )
+    for reduction in plan.reductions:
+        lines.append(
+            f"  {reduction.name}, {reduction.reduction} in a cell, "
+            f"{_often(reduction.times)}: {traffic[reduction.name]}"
         )
     return "\n".join(lines)
+
+
+def _often(times: int) -> str:
+    return f"{times} an iteration" if times else "once, at the start"
 
 
 @contextlib.contextmanager

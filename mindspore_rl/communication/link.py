@@ -9,7 +9,7 @@ Worker to coordinator, each with `rank`:
     checkpoint  iteration, path
     resumed     iteration, note
     error       iteration, stage, message, traceback, mistake (True: the user's, message suffices)
-    finished    iteration
+    finished    iteration, iterations_here (done in this process), traffic {name: [calls, bytes]}
 Coordinator to the leader (rank 0):
     stop        finish this iteration, write a checkpoint, end
     checkpoint  write a checkpoint at the next iteration boundary

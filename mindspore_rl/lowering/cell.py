@@ -65,12 +65,19 @@ class AllReduce(nn.Cell):
         group: MindSpore's name of the group, or in plain Python a function of (reduction, array).
         reduction: `sum`, `max` or `min`.
         shapes: of the values reduced together.
+        name: of what is reduced, as in the plan.
+
+    Attributes:
+        calls: how often it ran, 0-d int32: counted in the graph, loops and conditions included.
+        message_bytes: of one call.
     """
 
     def __init__(
-        self, group: str | Callable, reduction: str, shapes: tuple[tuple[int, ...], ...]
+        self, group: str | Callable, reduction: str, shapes: tuple[tuple[int, ...], ...], name: str
     ) -> None:
         super().__init__()
+        self.reduced = name
+        self.calls = Parameter(Tensor(0, int32), name=f"calls of {name}", requires_grad=False)
         if not isinstance(group, str):
             self.collective = lambda flat: Tensor(group(reduction, flat.asnumpy()))
         elif reduction == "sum":
@@ -82,9 +89,11 @@ class AllReduce(nn.Cell):
         for shape in shapes:
             bounds.append(bounds[-1] + int(np.prod(shape, dtype=int)))
         self.bounds = tuple(bounds)
+        self.message_bytes = 4 * bounds[-1]  # float32
 
     def reduce(self, *leaves: Tensor) -> tuple:
         """The values of all replicas together."""
+        ops.assign_add(self.calls, 1)
         flat = self.collective(flatten(leaves))
         return tuple(
             [
@@ -113,3 +122,8 @@ class _GatherAndReduce(nn.Cell):
 def buffer(shape: tuple[int, ...], dtype: str, name: str) -> Parameter:
     """State that a cell writes row by row."""
     return Parameter(Tensor(np.zeros(shape, dtype)), name=name, requires_grad=False)
+
+
+def reductions_of(cell: nn.Cell) -> list[AllReduce]:
+    """The collectives inside a cell."""
+    return [part for _, part in cell.cells_and_names() if isinstance(part, AllReduce)]

@@ -410,7 +410,10 @@ class CellWriter:
     def _all_reduce(self, op: Op) -> list[str]:
         leaves = [(t, self.values[t].leaves) for t in op.targets]
         shapes = tuple(leaf.shape for _, parts in leaves for leaf in parts)
-        part = self._part("reduce", f'parts.AllReduce(w.group, "{op.attr("reduction")}", {shapes})')
+        name = op.name.removeprefix("all_reduce:")
+        part = self._part(
+            "reduce", f'parts.AllReduce(w.group, "{op.attr("reduction")}", {shapes}, "{name}")'
+        )
         given = ", ".join(f"*{t}" if self.values[t].parts else t for t, _ in leaves)
         lines = [f"reduced = {part}.reduce({given})"]
         start = 0

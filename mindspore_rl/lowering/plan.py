@@ -5,15 +5,17 @@ looks up its rank, its share of the environments and its messages here.
 """
 
 import json
+import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl.graph.ir import PARAMETERS, Loop, Value, paths, walk
+from mindspore_rl.graph.ir import PARAMETERS, Branch, Loop, Op, Value, paths, walk
 from mindspore_rl.graph.partition import Message, Partition
 from mindspore_rl.graph.verify import verify
 from mindspore_rl.lowering.cell_source import Target
-from mindspore_rl.lowering.project import project
+from mindspore_rl.lowering.project import Projection, project
 from mindspore_rl.lowering.source import generate
 
 PLAN_FILE = "plan.json"
@@ -55,6 +57,8 @@ class MessagePlan:
         partial: whether the target sums the shares of all senders.
         pattern: the collective that the two layouts amount to.
         times: messages from one replica to another in an iteration; 0: one, before the first.
+        parameter_entries: numbers in a parameter message.
+        conditional: whether a condition of the program decides about it: `times` is a bound then.
     """
 
     name: str
@@ -66,6 +70,29 @@ class MessagePlan:
     partial: bool
     pattern: str
     times: int
+    parameter_entries: int = 0
+    conditional: bool = False
+
+
+@dataclass(frozen=True)
+class ReductionPlan:
+    """One collective over the replicas of a fragment, inside one of its cells.
+
+    Attributes:
+        name: the operation whose results it takes together and the fragment, `mean#1 over actor`.
+        fragment: whose replicas take part.
+        reduction: `sum`, `max` or `min`.
+        message_bytes: what each replica gives to it.
+        times: calls of each replica in an iteration; 0: one, before the first.
+        conditional: as of a message.
+    """
+
+    name: str
+    fragment: str
+    reduction: str
+    message_bytes: int
+    times: int
+    conditional: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +119,7 @@ class Plan:
     carried: dict[str, Value]
     fragments: tuple[FragmentPlan, ...]
     messages: tuple[MessagePlan, ...]
+    reductions: tuple[ReductionPlan, ...] = ()
     compiled: bool = True
     device: str = "CPU"
     timeout_s: float = 60.0
@@ -140,7 +168,12 @@ class Plan:
 
 
 def make_plan(
-    partition: Partition, folder: Path, *, record: tuple[str, ...] = (), **job: Any
+    partition: Partition,
+    folder: Path,
+    *,
+    record: tuple[str, ...] = (),
+    parameter_entries: dict[str, int],
+    **job: Any,
 ) -> Plan:
     """Lowers every fragment and writes the plan into a folder.
 
@@ -148,6 +181,7 @@ def make_plan(
         partition: the cut program, shares of sums resolved.
         folder: gets `plan.json` and `fragments/*.py`.
         record: see `Plan`.
+        parameter_entries: numbers in a message of parameters, by `MessagePlan.parameters`.
         job: the other fields of `Plan`.
     """
     target = Target(job["num_envs"], job["num_steps"], job["in_graph"])
@@ -187,10 +221,16 @@ def make_plan(
             )
         )
         first_rank += fragment.replicas
-    messages = tuple(_message(partition, message) for message in partition.messages)
+    messages = tuple(
+        _message(partition, message, parameter_entries) for message in partition.messages
+    )
+    reductions = tuple(
+        found for projection in projections.values() for found in _reductions(projection)
+    )
     plan = Plan(
         fragments=tuple(fragments),
         messages=messages,
+        reductions=reductions,
         policy=partition.policy.name,
         record=record,
         carried=carried,
@@ -214,6 +254,7 @@ def load_plan(folder: Path) -> Plan:
     data["messages"] = tuple(
         MessagePlan(**{**m, "values": tuple(map(_value, m["values"]))}) for m in data["messages"]
     )
+    data["reductions"] = tuple(ReductionPlan(**found) for found in data["reductions"])
     data["carried"] = {name: _value(value) for name, value in data["carried"].items()}
     data["record"] = tuple(data["record"])
     return Plan(**data)
@@ -234,21 +275,43 @@ def _value(data: dict[str, Any]) -> Value:
     )
 
 
-def _message(partition: Partition, message: Message) -> MessagePlan:
+def _reductions(projection: Projection) -> Iterator[ReductionPlan]:
+    for item, around in paths(projection.body):
+        if isinstance(item, Op) and item.kind == "all_reduce":
+            yield ReductionPlan(
+                f"{item.name.removeprefix('all_reduce:')} over {projection.fragment.name}",
+                projection.fragment.name,
+                item.attr("reduction"),
+                sum(projection.values[name].message_bytes for name in item.targets),
+                _times(around),
+                _conditional(around),
+            )
+
+
+def _times(around: tuple[Loop | Branch, ...]) -> int:
+    """How often what stands there happens in an iteration; 0: once, before the first."""
+    loops = [item for item in around if isinstance(item, Loop)]
+    if not any(loop.kind == "iterations" for loop in loops):
+        return 0
+    return math.prod(loop.count or 1 for loop in loops)
+
+
+def _conditional(around: tuple[Loop | Branch, ...]) -> bool:
+    return any(isinstance(item, Branch) for item in around)
+
+
+def _message(
+    partition: Partition, message: Message, parameter_entries: dict[str, int]
+) -> MessagePlan:
     program = partition.program
     source, target = partition.fragment(message.source), partition.fragment(message.target)
     ops = {op.name: op for op, _ in walk(program.body)}
     loops = {op.name: found for op, found in walk(program.body)}
-    rows, times = 1, 1
+    rows = 1
     for loop in loops[message.site[-1]]:
         if loop.name in message.stacked:
             rows *= loop.count or 1
     around = next(found for item, found in paths(program.body) if item.name == message.after)
-    outer = [item for item in around if isinstance(item, Loop)]
-    if not any(loop.kind == "iterations" for loop in outer):
-        times = 0
-    for loop in outer:
-        times *= loop.count or 1
     values = []
     for name in message.variables:
         if name != PARAMETERS:
@@ -274,7 +337,9 @@ def _message(partition: Partition, message: Message) -> MessagePlan:
         parameters,
         partial,
         _pattern(source.replicas, target.replicas, gathered, scattered, partial),
-        times,
+        _times(around),
+        parameter_entries[parameters] if parameters else 0,
+        _conditional(around),
     )
 
 

@@ -20,6 +20,7 @@ from mindspore_rl.runtime.launch import HOST, Commands, JobProcesses, pin_cores
 from mindspore_rl.runtime.metrics import Metrics
 from mindspore_rl.runtime.monitor import LEADER, JobOptions, Monitor, Outcome, Peer, Stalled
 from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.runtime.traffic import write
 
 INTERRUPTED_EXIT = 130
 
@@ -53,6 +54,9 @@ def run_job(
             _run_here(monitor, run_dir)
         else:
             _run_ranks(monitor, run_dir, commands or Commands())
+        if len(monitor.traffic) == plan.num_ranks:
+            iterations = max(count for count, _ in monitor.traffic)
+            write(plan, run_dir, iterations, [counts for _, counts in monitor.traffic])
         return monitor.outcome()
 
 

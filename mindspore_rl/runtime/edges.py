@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindspore_rl.graph.ir import Value
-from mindspore_rl.lowering.plan import FragmentPlan, MessagePlan
+from mindspore_rl.lowering.plan import FragmentPlan, MessagePlan, Plan
+
+FIRST_EDGE_TAG = 10
+"""The tag of a plan's first message; smaller ones are the runtime's own."""
 
 
 class Edge:
@@ -26,6 +29,9 @@ class Edge:
 
     def pairs(self) -> list[tuple[int, int]]:
         """(source replica, target replica) that exchange something, in a fixed order."""
+        if self.message.parameters:
+            sources = len(self.source.shares)
+            return [(j % sources, j) for j in range(len(self.target.shares))]
         return [
             (i, j)
             for i in range(len(self.source.shares))
@@ -51,7 +57,7 @@ class Edge:
 
     def size(self, i: int, j: int) -> int:
         """Bytes of the message from replica i to replica j."""
-        total = 0
+        total = self.message.parameter_entries * np.dtype(np.float32).itemsize
         for index, block in self._parts(i, j):
             leaf = self.leaves[index]
             shape = local_shape(leaf, block.num_envs, block.num_agents)
@@ -142,6 +148,15 @@ def _overlap(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int,
 
 def _within(part: tuple[int, int], whole: tuple[int, int]) -> slice:
     return slice(part[0] - whole[0], part[1] - whole[0])
+
+
+def plan_edges(plan: Plan) -> dict[str, Edge]:
+    """A plan's cut edges by name."""
+    by_name = {fragment.name: fragment for fragment in plan.fragments}
+    return {
+        m.name: Edge(m, FIRST_EDGE_TAG + i, by_name[m.source], by_name[m.target])
+        for i, m in enumerate(plan.messages)
+    }
 
 
 def local_shape(value: Value, num_envs: int, num_agents: int = 0) -> tuple[int, ...]:

@@ -23,11 +23,12 @@ from mindspore_rl.programs import load_trainer
 from mindspore_rl.replay.trajectory import TrajectoryBuffer
 from mindspore_rl.rl import random
 from mindspore_rl.runtime.arrays import host_leaves, to_host
-from mindspore_rl.runtime.edges import Edge
+from mindspore_rl.runtime.edges import Edge, plan_edges
 from mindspore_rl.runtime.episodes import EpisodeCounter
-from mindspore_rl.runtime.messenger import CONTROL_TAG, FIRST_EDGE_TAG, Messenger
+from mindspore_rl.runtime.messenger import BYTES_TAG, CONTROL_TAG, Messenger
 from mindspore_rl.runtime.stamps import Stamps
 from mindspore_rl.runtime.state import RankState
+from mindspore_rl.runtime.traffic import CONTROL, STATE, Counts
 
 CONTINUE, CHECKPOINT, STOP = 0, 1, 2
 PYTHON = 1
@@ -68,15 +69,12 @@ class FragmentRuntime:
         self.vector: Any = None
         self._stages = {name: index for index, name in enumerate(plan.stages())}
         self._stacks: dict[str, np.ndarray] = {}
-        self._iterations_here = 0
+        self.iterations_here = 0
         self._episode_buffers: list[Any] = []
+        self._reductions: list[Any] = []
         self._metrics: dict[str, float] = {}
         self._records: dict[str, np.ndarray] = {}
-        by_name = {f.name: f for f in plan.fragments}
-        self._edges = {
-            m.name: Edge(m, FIRST_EDGE_TAG + i, by_name[m.source], by_name[m.target])
-            for i, m in enumerate(plan.messages)
-        }
+        self._edges = plan_edges(plan)
         self._noise_size: dict[str, int] = {}
         self._prepare()
 
@@ -111,9 +109,12 @@ class FragmentRuntime:
 
         Returns: a function of arrays, numbers and tensors.
         """
+        from mindspore_rl.lowering.cell import reductions_of  # noqa: PLC0415
         from mindspore_rl.runtime.compiled import CompiledCell  # noqa: PLC0415
 
-        cell = CompiledCell(cell_class(self))
+        built = cell_class(self)
+        self._reductions += reductions_of(built)
+        cell = CompiledCell(built)
         stage = self._stages[f"cell {name} of {self.fragment.name}"]
 
         def call(*inputs: Any) -> Any:
@@ -213,7 +214,7 @@ class FragmentRuntime:
         """Sends this replica's part of a message to whom it concerns."""
         edge = self._edges[name]
         leaves = host_leaves(values)
-        for source, target in self._pairs(edge):
+        for source, target in edge.pairs():
             if source == self.replica:
                 rank = edge.target.first_rank + target
                 if edge.message.parameters:
@@ -228,7 +229,7 @@ class FragmentRuntime:
         edge = self._edges[name]
         stage = self._stages[f"edge {name}"]
         arrays = edge.allocate(self.replica)
-        for source, target in self._pairs(edge):
+        for source, target in edge.pairs():
             if target != self.replica:
                 continue
             rank = edge.source.first_rank + source
@@ -336,8 +337,8 @@ class FragmentRuntime:
                 metrics=self._metrics,
             )
         self._metrics = {}
-        self._iterations_here += 1
-        if self._iterations_here in TRIM_AFTER:
+        self.iterations_here += 1
+        if self.iterations_here in TRIM_AFTER:
             gc.collect()
             ctypes.CDLL(None).malloc_trim(0)
 
@@ -356,12 +357,6 @@ class FragmentRuntime:
             set_parameter(parameter, flat[start : start + size].reshape(parameter.shape))
             start += size
 
-    def _pairs(self, edge: Edge) -> list[tuple[int, int]]:
-        if edge.message.parameters:
-            sources = len(edge.source.shares)
-            return [(j % sources, j) for j in range(len(edge.target.shares))]
-        return edge.pairs()
-
     def _waiting(self) -> None:
         """Ends a wait when the coordinator is gone."""
         if self.link.closed:
@@ -370,6 +365,16 @@ class FragmentRuntime:
     def _stamp(self, stage: int) -> None:
         self._stage = stage
         self.stamps.write(self.rank, self.iteration, stage)
+
+    def traffic(self) -> Counts:
+        """What this rank sent, and gave to collectives, since it started."""
+        names = {CONTROL_TAG: CONTROL, BYTES_TAG: STATE}
+        names |= {edge.tag: name for name, edge in self._edges.items()}
+        counts = {names[tag]: (calls, size) for tag, (calls, size) in self.messenger.sent.items()}
+        for part in self._reductions:
+            name, calls = f"{part.reduced} over {self.fragment.name}", int(part.calls.asnumpy())
+            counts[name] = (calls, calls * part.message_bytes)
+        return counts
 
     @property
     def stage(self) -> str:

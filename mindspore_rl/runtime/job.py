@@ -97,14 +97,19 @@ def prepare(request: JobRequest, run_dir: Path, dump: Dump | None = None) -> tup
     config = request.config
     per_iteration = config.num_steps * config.num_envs
     iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
+    algorithm = {"name": request.algorithm.stem, "file": str(request.algorithm.resolve())}
+    environment = spec(config.env)
     plan = make_plan(
         cut,
         run_dir,
         record=request.record,
-        algorithm={"name": request.algorithm.stem, "file": str(request.algorithm.resolve())},
+        parameter_entries=_parameter_entries(
+            programs.load_trainer(algorithm, to_dict(config), environment)
+        ),
+        algorithm=algorithm,
         config=to_dict(config),
         environment=config.env,
-        in_graph=spec(config.env).in_graph,
+        in_graph=environment.in_graph,
         num_envs=config.num_envs,
         num_steps=config.num_steps,
         num_iterations=iterations,
@@ -119,3 +124,13 @@ def prepare(request: JobRequest, run_dir: Path, dump: Dump | None = None) -> tup
         for fragment in plan.fragments:
             dump(f"4-{fragment.file}", (run_dir / "fragments" / fragment.file).read_text())
     return plan, cut
+
+
+def _parameter_entries(trainer: Any) -> dict[str, int]:
+    """How many numbers a message of parameters holds, by scope."""
+    from mindspore_rl.runtime.parameters import named_parameters  # noqa: PLC0415
+
+    return {
+        scope: sum(parameter.size for _, parameter in named_parameters(trainer, scope))
+        for scope in ("actor", "all")
+    }

@@ -7,7 +7,7 @@ import numpy as np
 
 from mindspore_rl.communication.communicator import Communicator
 
-CONTROL_TAG, BYTES_TAG, FIRST_EDGE_TAG = 1, 2, 10
+CONTROL_TAG, BYTES_TAG = 1, 2
 
 
 class Messenger:
@@ -17,6 +17,9 @@ class Messenger:
         comm: None in a job of one rank.
         stamp: called with the stage before every wait.
         waiting: called now and then during a wait; raises to end it.
+
+    Attributes:
+        sent: messages and bytes sent so far, by tag.
     """
 
     def __init__(
@@ -24,6 +27,7 @@ class Messenger:
     ) -> None:
         self._comm, self._stamp, self._waiting = comm, stamp, waiting
         self.alone = comm is None
+        self.sent: dict[int, tuple[int, int]] = {}
 
     @property
     def comm(self) -> Communicator:
@@ -33,6 +37,8 @@ class Messenger:
 
     def send(self, target: int, tag: int, data: np.ndarray) -> None:
         """Sends bytes `[n]` uint8 without waiting."""
+        messages, size = self.sent.get(tag, (0, 0))
+        self.sent[tag] = (messages + 1, size + data.nbytes)
         self.comm.send(target, tag, data)
 
     def receive(self, source: int, tag: int, data: np.ndarray, stage: int) -> None:

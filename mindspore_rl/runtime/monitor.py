@@ -16,6 +16,7 @@ from mindspore_rl.runtime.interruption import Interruption
 from mindspore_rl.runtime.launch import LOG_LINES, WORKERS_LOG, JobProcesses
 from mindspore_rl.runtime.metrics import Metrics
 from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.runtime.traffic import Counts
 from mindspore_rl.runtime.watchdog import Watchdog
 
 LEADER = 0
@@ -97,6 +98,7 @@ class Monitor:
         self._listener: socket.socket | None = None
         self._peers: list[Peer] = []
         self._finished: dict[int, int] = {}
+        self.traffic: list[tuple[int, Counts]] = []
         self._closed: dict[int, float] = {}
         self._ended_s: float | None = None
         self._reported: set[int] = set()
@@ -194,6 +196,7 @@ class Monitor:
                 )
             case "finished":
                 self._finished[message["rank"]] = message["iteration"]
+                self.traffic.append((message["iterations_here"], message["traffic"]))
             case "error":
                 raise self._failure(
                     message["rank"],

@@ -58,7 +58,13 @@ def run_worker(
         runtime.group = group
         import_fragment(plan, run_dir, fragment).run(runtime)
         runtime.close()
-        link.send("finished", rank=rank, iteration=runtime.iteration)
+        link.send(
+            "finished",
+            rank=rank,
+            iteration=runtime.iteration,
+            iterations_here=runtime.iterations_here,
+            traffic=runtime.traffic(),
+        )
     except BaseException as error:
         failure = isinstance(error, (EnvironmentFailure, StorageError))
         with contextlib.suppress(OSError):

@@ -61,7 +61,7 @@ def work(plan: Plan, run_dir: Path, rank: int, link: Link) -> None:
             metrics={"loss": 0.5} if rank == LEADER else {},
         )
     stamp(iteration, "finished")
-    link.send("finished", rank=rank, iteration=iteration + 1)
+    link.send("finished", rank=rank, iteration=iteration + 1, iterations_here=1, traffic={})
 
 
 def event(plan: Plan, rank: int, link: Link, stamp) -> None:

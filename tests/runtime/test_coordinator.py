@@ -49,7 +49,7 @@ def make_plan(run_dir: Path, actors: int = 1, **fields) -> Plan:
         "carried": {},
         "timeout_s": 20.0,
         "fragments": (learner, actor) if actors else (learner,),
-        "messages": (edge,),
+        "messages": (edge,) if actors else (),
     }
     plan = Plan(**{**job, **fields})
     save_plan(plan, run_dir)

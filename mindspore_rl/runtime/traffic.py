@@ -1,0 +1,117 @@
+"""What a job's ranks send one another: predicted from its plan, counted while it runs.
+
+A call is one message from one rank to another, or one rank's part in one collective; its bytes are
+the payload. Messages are counted where they are handed to the communicator. Collectives are
+MindSpore's, inside compiled cells: a counter in the graph beside each of them tells how often it
+ran, and every run of it carries the same bytes.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl.lowering.plan import Plan
+from mindspore_rl.runtime.edges import plan_edges
+
+TRAFFIC_FILE = "communication.json"
+CONTROL, STATE = "iteration boundary", "start and checkpoints"
+"""Traffic that no value of the program causes."""
+
+Counts = dict[str, tuple[int, int]]
+"""Calls and bytes by the name of a message or a collective."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Calls and bytes of one message or collective, all ranks together.
+
+    Attributes:
+        each: whether that is in each iteration, or once, before the first.
+        conditional: whether a condition of the program may make it less.
+    """
+
+    name: str
+    calls: int
+    message_bytes: int
+    each: bool = True
+    conditional: bool = False
+
+    def total(self, iterations: int) -> tuple[int, int]:
+        """Calls and bytes of a run."""
+        times = iterations if self.each else 1
+        return self.calls * times, self.message_bytes * times
+
+
+def predict(plan: Plan) -> list[Traffic]:
+    """What the plan says of every message, then of every collective."""
+    found = []
+    for edge in plan_edges(plan).values():
+        message, times = edge.message, max(edge.message.times, 1)
+        pairs = edge.pairs()
+        found.append(
+            Traffic(
+                message.name,
+                len(pairs) * times,
+                sum(edge.size(i, j) for i, j in pairs) * times,
+                message.times > 0,
+                message.conditional,
+            )
+        )
+    members = {fragment.name: len(fragment.shares) for fragment in plan.fragments}
+    for reduction in plan.reductions:
+        calls = members[reduction.fragment] * max(reduction.times, 1)
+        found.append(
+            Traffic(
+                reduction.name,
+                calls,
+                calls * reduction.message_bytes,
+                reduction.times > 0,
+                reduction.conditional,
+            )
+        )
+    return found
+
+
+def describe(traffic: Traffic) -> str:
+    """`32 calls, 1,204 bytes`."""
+    bound = "at most " if traffic.conditional else ""
+    plural = "" if traffic.calls == 1 else "s"
+    return f"{bound}{traffic.calls:,} call{plural}, {traffic.message_bytes:,} bytes"
+
+
+def compare(plan: Plan, iterations: int, ranks: list[Counts]) -> dict[str, Any]:
+    """Sets what was predicted beside what all ranks counted.
+
+    Args:
+        plan: of the job.
+        iterations: done in this run.
+        ranks: what each rank counted.
+
+    Returns: `{"iterations": n, "program": {name: {...}}, "runtime": {name: {...}}}`, with
+        `calls` and `bytes`, and in `program` the `predicted_` ones beside them.
+    """
+    counted: Counts = {}
+    for counts in ranks:
+        for name, (calls, size) in counts.items():
+            before = counted.get(name, (0, 0))
+            counted[name] = (before[0] + calls, before[1] + size)
+    program: dict[str, Any] = {}
+    for traffic in predict(plan):
+        calls, size = counted.pop(traffic.name, (0, 0))
+        expected_calls, expected_bytes = traffic.total(iterations)
+        program[traffic.name] = {
+            "calls": calls,
+            "bytes": size,
+            "predicted_calls": expected_calls,
+            "predicted_bytes": expected_bytes,
+            "conditional": traffic.conditional,
+        }
+    runtime = {name: {"calls": calls, "bytes": size} for name, (calls, size) in counted.items()}
+    return {"iterations": iterations, "program": program, "runtime": runtime}
+
+
+def write(plan: Plan, run_dir: Path, iterations: int, ranks: list[Counts]) -> None:
+    """Writes the comparison into a run directory."""
+    text = json.dumps(compare(plan, iterations, ranks), indent=1)
+    (run_dir / TRAFFIC_FILE).write_text(text + "\n")

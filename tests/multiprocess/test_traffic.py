@@ -1,0 +1,88 @@
+"""What ranks send is what the plan predicts, call by call and byte by byte."""
+
+import dataclasses
+import json
+
+import pytest
+from test_theorem import PROGRAMS, request_for
+
+from mindspore_rl.runtime.coordinator import JobOptions, run_job
+from mindspore_rl.runtime.job import prepare
+from mindspore_rl.runtime.traffic import TRAFFIC_FILE, predict
+
+TWO_PHASE = str(PROGRAMS / "two_phase.py")
+IN_PROCESS = [
+    ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
+    ("ppo", "SingleLearnerFine", "Pendulum-v1", 3),
+    ("ppo", "MultipleLearners", "CartPole-v1", 3),
+    ("ppo", "Environments", "CartPole-v1", 2),
+    (TWO_PHASE, "GPUOnly", "graph:CartPole-v1", 3),
+    (TWO_PHASE, "Central", "CartPole-v1", 3),
+    (TWO_PHASE, str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
+]
+RANKS = [
+    ("ppo", "SingleLearnerCoarse", "CartPole-v1", 2),
+    (TWO_PHASE, "GPUOnly", "graph:CartPole-v1", 2),
+]
+SLOW_RANKS = [
+    ("ppo", "GPUOnly", "graph:CartPole-v1", 2),
+    ("ppo", "SingleLearnerFine", "CartPole-v1", 2),
+    (TWO_PHASE, "Central", "CartPole-v1", 2),
+    (TWO_PHASE, "Environments", "CartPole-v1", 2),
+]
+
+
+def _name(case):
+    return "-".join(str(part).rpartition("/")[2] for part in case)
+
+
+def _counted(case, folder, compiled):
+    request = dataclasses.replace(request_for(*case), record=(), compiled=compiled)
+    plan, _ = prepare(request, folder)
+    outcome = run_job(plan, folder, JobOptions(progress=False, total_steps=0))
+    return plan, outcome, json.loads((folder / TRAFFIC_FILE).read_text())
+
+
+def _assert_predicted(plan, outcome, found):
+    assert found["iterations"] == outcome.iterations == plan.num_iterations
+    assert set(found["program"]) == {t.name for t in predict(plan)}
+    for name, row in found["program"].items():
+        assert row["calls"] > 0, name
+        assert (row["calls"], row["bytes"]) == (row["predicted_calls"], row["predicted_bytes"])
+    # Beside that, nothing but what every iteration boundary and every checkpoint takes.
+    boundary = found["runtime"].get("iteration boundary", {"calls": 0})
+    assert boundary["calls"] == (plan.num_ranks - 1) * (outcome.iterations + 1)
+    assert set(found["runtime"]) <= {"iteration boundary", "start and checkpoints"}
+
+
+def test_worked_by_hand(tmp_path):
+    """Two workers with 4 Pendulums each: 3 float32 an observation, 1 an action, 32 steps."""
+    plan, _ = prepare(request_for("ppo", "SingleLearnerFine", "Pendulum-v1", 2), tmp_path)
+    start, action, outcome = predict(plan)
+    assert (start.calls, start.message_bytes, start.each) == (2, 8 * 3 * 4, False)
+    assert (action.calls, action.message_bytes) == (32 * 2, 32 * 8 * 4)
+    row = 3 * 4 + 3 * 4 + 4 + 1 + 1  # next_obs, final_obs, reward, terminated, truncated
+    assert (outcome.calls, outcome.message_bytes) == (32 * 2, 32 * 8 * row)
+
+
+def test_a_collective_by_hand(tmp_path):
+    """Advantages' mean and spread together, then 4 minibatches of 2 epochs, on each of 3."""
+    plan, _ = prepare(request_for("ppo", "MultipleLearners", "CartPole-v1", 3), tmp_path)
+    mean, gradient = predict(plan)
+    assert (mean.calls, mean.message_bytes) == (3, 3 * 4 * 4)
+    assert gradient.calls == 3 * 2 * 4
+
+
+@pytest.mark.parametrize("case", IN_PROCESS, ids=_name)
+def test_in_process(case, tmp_path):
+    _assert_predicted(*_counted(case, tmp_path, compiled=False))
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    "case",
+    [*RANKS, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW_RANKS)],
+    ids=_name,
+)
+def test_ranks(case, tmp_path):
+    _assert_predicted(*_counted(case, tmp_path, compiled=True))
