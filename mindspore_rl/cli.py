@@ -205,6 +205,12 @@ def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
         help="replicas of the policy's first fragment (default: 1)",
     )
     parser.add_argument(
+        "--deployment",
+        metavar="FILE",
+        help="YAML file of hosts, policy and workers, see docs/cluster.md, or the name of one of "
+        "distribution/deployments (default: this machine)",
+    )
+    parser.add_argument(
         "--device",
         choices=("auto", "cpu", "gpu"),
         default="auto",

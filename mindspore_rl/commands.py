@@ -25,11 +25,17 @@ JOB_KEYS = ("policy", "schedule")
 
 def _request(args: argparse.Namespace, **more: Any) -> Any:
     """Resolves the arguments; nothing is started or written."""
+    from mindspore_rl.runtime import deployment  # noqa: PLC0415
     from mindspore_rl.runtime.job import JobRequest, environment_for  # noqa: PLC0415
 
     earlier = _earlier_job(more.pop("resume_run", None))
     yaml_file = registry.find_config(args.config) if args.config else None
     written = config.read_yaml(yaml_file) if yaml_file else {}
+    place = args.deployment or earlier.get("deployment")
+    hosts = deployment.load(registry.find_deployment(place)) if place else deployment.Deployment()
+    if args.deployment:  # given now, it counts for more than an earlier run
+        written = {"policy": hosts.policy, **written}
+        earlier = {**earlier, **({"workers": hosts.workers} if hosts.workers else {})}
     policy_file, policy = _policy(args, written, earlier)
     assignments = list(args.assignments)
     name = args.algorithm
@@ -57,6 +63,8 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
         workers,
         device=_device(args.device),
         policy_file=str(policy_file),
+        deployment=hosts,
+        deployment_file=str(registry.find_deployment(place)) if place else "",
         **more,
     )
 
@@ -150,6 +158,7 @@ def train(args: argparse.Namespace) -> int:
         checkpoint_every_s=args.checkpoint_every,
         start_timeout_s=args.start_timeout,
         start_steps=done["env_steps"],
+        deployment=request.deployment,
     )
     outcome = _run_with_restarts(plan, run_dir, options, args.max_restarts)
     reached = "no finished episode"
@@ -186,6 +195,7 @@ def _write_job(run_dir: Path, request: Any) -> None:
         "schedule": config.to_dict(request.policy.schedule),
         "workers": request.workers,
         "config": config.to_dict(request.config),
+        "deployment": request.deployment_file,
         "version": __version__,
     }
     (run_dir / JOB_FILE).write_text(json.dumps(job, indent=1))
@@ -237,7 +247,8 @@ def _plan_text(plan: Any) -> str:
         )
         for rank, (first, last) in zip(fragment.ranks, shares, strict=True):
             cells = f", cells: {', '.join(fragment.cells)}" if fragment.cells else ""
-            lines.append(f"  rank {rank}: {fragment.name}, {noun} {first}..{last - 1}{cells}")
+            place = f"{fragment.name} on {plan.hosts[rank]}" if plan.hosts else fragment.name
+            lines.append(f"  rank {rank}: {place}, {noun} {first}..{last - 1}{cells}")
     traffic = {found.name: describe(found) for found in predict(plan)}
     for message in plan.messages:
         lines.append(

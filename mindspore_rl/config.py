@@ -28,7 +28,8 @@ def resolve(
     Args:
         config_class: a frozen dataclass whose fields are int, float, bool, str, `tuple[X, ...]` of
             these, or `X | None`.
-        yaml_file: a YAML mapping from field to value; an empty file changes nothing.
+        yaml_file: a YAML mapping from field to value; an empty file changes nothing. A field
+            `tuple[C, ...]` with a dataclass C is a list of such mappings.
         flags: field to value; None means that the flag was not given.
         assignments: `key=value` texts; the last one of a key wins.
         others: keys of the YAML that are not this class's, to be passed over.
@@ -55,7 +56,11 @@ def resolve(
             given[key] = _checked(key, value, kinds, examples, f"flag {flag}", f"{flag} ")
     for key, text in map(_split, assignments):
         given[key] = _checked(key, text, kinds, examples, f"argument {key}={text}", f"{key}=")
+    return _built(config_class, given, examples)
 
+
+def _built(config_class: type, given: Mapping[str, object], examples: Mapping[str, str]) -> Any:
+    """Makes an instance from checked values."""
     missing = [
         field.name
         for field in _fields(config_class)
@@ -70,6 +75,19 @@ def resolve(
         return config_class(**given)
     except ValueError as error:
         raise ConfigError(f"{config_class.__name__}: {error}") from error
+
+
+def _nested(config_class: type, value: object) -> Any:
+    """Reads one item of a list of dataclasses."""
+    if not isinstance(value, dict):
+        raise ValueError(value)
+    kinds = _kinds(config_class)
+    examples = _examples(config_class, kinds)
+    given = {
+        key: _checked(key, item, kinds, examples, config_class.__name__, f"{key}: ")
+        for key, item in value.items()
+    }
+    return _built(config_class, given, examples)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -103,6 +121,12 @@ def _fields(config_class: type) -> list[dataclasses.Field]:
     return [field for field in dataclasses.fields(config_class) if field.init]
 
 
+def _examples(config_class: type, kinds: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        field.name: _example(kinds[field.name], _default(field)) for field in _fields(config_class)
+    }
+
+
 def _kinds(config_class: type) -> dict[str, Any]:
     hints = get_type_hints(config_class)
     kinds = {field.name: hints[field.name] for field in _fields(config_class)}
@@ -119,8 +143,12 @@ def _supported(kind: Any) -> bool:
     kind, _ = _without_none(kind)
     if get_origin(kind) is tuple:
         element, *rest = get_args(kind)
-        return rest == [Ellipsis] and element in _PARSERS
+        return rest == [Ellipsis] and (element in _PARSERS or _has_keys(element))
     return kind in _PARSERS
+
+
+def _has_keys(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
 def _checked(
@@ -136,6 +164,8 @@ def _checked(
         raise ConfigError(f"{origin}: {_unknown(key, kinds)}")
     try:
         return _parse(value, kinds[key])
+    except ConfigError as error:  # of an item that has keys of its own
+        raise ConfigError(f"{origin}: {key}: {error}") from None
     except (ValueError, ArithmeticError):
         raise ConfigError(
             f"{origin}: {key} is {value!r} ({type(value).__name__}), "
@@ -185,6 +215,8 @@ def _parse(value: object, kind: Any) -> object:
         return None
     if get_origin(kind) is tuple:
         return tuple(_parse(item, get_args(kind)[0]) for item in _items(value))
+    if _has_keys(kind):
+        return _nested(kind, value)
     return _PARSERS[kind](value)
 
 
@@ -264,7 +296,10 @@ def _example(kind: Any, default: object) -> str:
         return _show(default)
     kind, _ = _without_none(kind)
     if get_origin(kind) is tuple:
-        return ",".join([_EXAMPLES[get_args(kind)[0]]] * 2)
+        element = get_args(kind)[0]
+        if _has_keys(element):
+            return "[{" + ", ".join(f"{f.name}: ..." for f in _fields(element)) + "}]"
+        return ",".join([_EXAMPLES[element]] * 2)
     return _EXAMPLES[kind]
 
 

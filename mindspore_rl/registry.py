@@ -1,4 +1,4 @@
-"""Finds algorithms, policies and configurations by name or by path.
+"""Finds algorithms, policies, deployments and configurations by name or by path.
 
 In a checkout the folders lie beside the package, in an installed wheel inside it.
 """
@@ -6,7 +6,7 @@ In a checkout the folders lie beside the package, in an installed wheel inside i
 import difflib
 from pathlib import Path
 
-from mindspore_rl.errors import MsrlError, PolicyError
+from mindspore_rl.errors import ConfigError, MsrlError, PolicyError
 
 
 def folder(name: str) -> Path:
@@ -57,6 +57,16 @@ def find_policy(name: str) -> Path:
     return _path(name, "policy", list(known), PolicyError)
 
 
+def find_deployment(name: str) -> Path:
+    """The file of a deployment given by name or path.
+
+    Raises:
+        ConfigError: there is none; the nearest names are offered.
+    """
+    known = {f.stem: f for f in sorted(folder("distribution").glob("deployments/*.yaml"))}
+    return known.get(name) or _path(name, "deployment", list(known), ConfigError, ".yaml")
+
+
 def find_config(name: str) -> Path:
     """A YAML file given by path, or by name among the project's configurations."""
     inside = folder("algorithms") / "configs" / f"{name}.yaml"
@@ -67,13 +77,15 @@ def _plain(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
-def _path(name: str, kind: str, known: list[str], error: type[MsrlError]) -> Path:
+def _path(
+    name: str, kind: str, known: list[str], error: type[MsrlError], suffix: str = ".py"
+) -> Path:
     path = Path(name)
-    if path.suffix == ".py":
+    if path.suffix == suffix:
         if path.is_file():
             return path.resolve()
         raise error(f"{kind} {name}: no such file (from {Path.cwd()})")
     plain = {_plain(k): k for k in known}
     near = [plain[n] for n in difflib.get_close_matches(_plain(name), plain, n=3, cutoff=0.4)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}"
-    raise error(f"unknown {kind} {name!r}: {hint} (or give the path of a .py file)")
+    raise error(f"unknown {kind} {name!r}: {hint} (or give the path of a {suffix} file)")

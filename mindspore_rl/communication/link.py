@@ -1,11 +1,13 @@
 """The line between a worker and its coordinator: JSON lines over TCP, outside of MPI.
 
 A worker that dies closes its end, and so does a coordinator: each side learns of the other's death
-from the operating system, whatever state MPI is in.
+from the operating system, whatever state MPI is in. A host that is cut off closes nothing: for that
+case the operating systems ask each other for a sign of life, whatever the processes do.
 
 Worker to coordinator, each with `rank`:
     hello       pid, host
     iteration   iteration, env_steps, episodes [[return, length], ...], metrics {name: number}
+    stamp       iteration, stage, age_s (only from workers whose stamps the coordinator cannot see)
     checkpoint  iteration, path
     resumed     iteration, note
     error       iteration, stage, message, traceback, mistake (True: the user's, message suffices)
@@ -18,20 +20,32 @@ Coordinator to the leader (rank 0):
 import json
 import selectors
 import socket
+import threading
 from collections import deque
 from typing import Any
 
+SILENCE_S = 10
+"""After so long without a sign of life the other host is taken to be gone."""
+
 
 class Link:
-    """One end of a connection; not safe to use from several threads at once."""
+    """One end of a connection; only `send` may be called from several threads at once.
+
+    Attributes:
+        closed: whether the other end is gone.
+        lost: why, if its host was not heard of any more.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.closed = False
+        self.closed, self.lost = False, ""
+        self._sending = threading.Lock()
         self._rest = b""
         self._messages: deque[dict[str, Any]] = deque()
         self._selector = selectors.DefaultSelector()
         self._selector.register(connection, selectors.EVENT_READ)
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            _ask_for_signs_of_life(connection)
 
     @classmethod
     def connect(cls, host: str, port: int, timeout_s: float = 30.0) -> "Link":
@@ -43,15 +57,18 @@ class Link:
 
     def send(self, kind: str, **fields: Any) -> None:
         """Sends one message. Raises: OSError if the other end is gone."""
-        self.connection.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")
+        with self._sending:
+            self.connection.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")
 
     def poll(self, timeout_s: float = 0.0) -> dict[str, Any] | None:
         """The next message, or None; `closed` tells whether the other end is gone."""
         if not self._messages and not self.closed and self._selector.select(timeout_s):
             try:
                 data = self.connection.recv(1 << 16)
-            except OSError:
+            except OSError as error:
                 data = b""
+                if not isinstance(error, ConnectionError):  # no answer, as against a refusal
+                    self.lost = error.strerror or str(error)
             if not data:
                 self.closed = True
             *lines, self._rest = (self._rest + data).split(b"\n")
@@ -62,3 +79,14 @@ class Link:
         """Closes this end."""
         self._selector.close()
         self.connection.close()
+
+
+def _ask_for_signs_of_life(connection: socket.socket) -> None:
+    """Has the operating system end a connection whose other host is silent for `SILENCE_S`."""
+    interval_s = max(1, SILENCE_S // 5)
+    tcp = socket.IPPROTO_TCP
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(tcp, socket.TCP_KEEPIDLE, interval_s)
+    connection.setsockopt(tcp, socket.TCP_KEEPINTVL, interval_s)
+    connection.setsockopt(tcp, socket.TCP_KEEPCNT, 4)
+    connection.setsockopt(tcp, socket.TCP_USER_TIMEOUT, SILENCE_S * 1000)  # unread data as well

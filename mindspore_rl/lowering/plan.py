@@ -105,6 +105,7 @@ class Plan:
         resume: a checkpoint to start from.
         load_at: checkpoints to load before given iterations (tests of equality).
         record: marks whose values are written out every iteration.
+        hosts: the name of each rank's host; empty: all on this machine.
     """
 
     algorithm: dict[str, str]
@@ -126,6 +127,7 @@ class Plan:
     resume: str = ""
     load_at: dict[str, str] = field(default_factory=dict)
     record: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
 
     @property
     def num_ranks(self) -> int:
@@ -147,9 +149,10 @@ class Plan:
         raise KeyError(rank)
 
     def rank_name(self, rank: int) -> str:
-        """`rank 2 (actor[1])`."""
+        """`rank 2 (actor[1])`, or `rank 2 (actor[1] on node2)` in a job on several hosts."""
         fragment, replica = self.fragment_of(rank)
-        return f"rank {rank} ({fragment.name}[{replica}])"
+        host = f" on {self.hosts[rank]}" if self.hosts else ""
+        return f"rank {rank} ({fragment.name}[{replica}]{host})"
 
     def stages(self) -> list[str]:
         """What a worker can be doing, for the watchdog."""
@@ -257,6 +260,7 @@ def load_plan(folder: Path) -> Plan:
     data["reductions"] = tuple(ReductionPlan(**found) for found in data["reductions"])
     data["carried"] = {name: _value(value) for name, value in data["carried"].items()}
     data["record"] = tuple(data["record"])
+    data["hosts"] = tuple(data["hosts"])
     return Plan(**data)
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from mindspore_rl.communication.link import Link
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.lowering.plan import Plan
+from mindspore_rl.runtime.deployment import Deployment
 from mindspore_rl.runtime.interruption import Interruption
-from mindspore_rl.runtime.launch import HOST, Commands, JobProcesses, pin_cores
+from mindspore_rl.runtime.launch import Commands, JobProcesses, pin_cores
 from mindspore_rl.runtime.metrics import Metrics
 from mindspore_rl.runtime.monitor import LEADER, JobOptions, Monitor, Outcome, Peer, Stalled
 from mindspore_rl.runtime.stamps import Stamps
@@ -62,11 +63,11 @@ def run_job(
 
 def _run_ranks(monitor: Monitor, run_dir: Path, commands: Commands) -> None:
     """Runs the ranks under mpiexec."""
-    plan = monitor.plan
+    plan, deployment = monitor.plan, monitor.options.deployment
     with (
-        pin_cores(plan.num_ranks) as cores,
-        socket.create_server((HOST, 0), backlog=plan.num_ranks) as listener,
-        JobProcesses(plan, run_dir, commands) as processes,
+        pin_cores(0 if plan.hosts else plan.num_ranks) as cores,
+        _listener(plan, deployment) as listener,
+        JobProcesses(plan, run_dir, commands, deployment) as processes,
     ):  # ended first
         monitor.listen(listener, processes)
         processes.start(listener.getsockname()[1], cores)
@@ -76,6 +77,18 @@ def _run_ranks(monitor: Monitor, run_dir: Path, commands: Commands) -> None:
         except KeyboardInterrupt:
             return
         processes.wait(5.0)  # MPI's own shutdown
+
+
+def _listener(plan: Plan, deployment: Deployment) -> socket.socket:
+    """Where ranks connect to. Raises: MsrlError."""
+    try:
+        return socket.create_server((deployment.address, 0), backlog=plan.num_ranks)
+    except OSError as error:
+        raise MsrlError(
+            f"cannot listen on {deployment.address} ({error.strerror or error}); expected an "
+            "address of this machine: start `msrl train` on the first host of the deployment, or "
+            "put this machine first in its file"
+        ) from error
 
 
 def _watch(monitor: Monitor, link: Link, ended: threading.Event, failures: list[Exception]) -> None:

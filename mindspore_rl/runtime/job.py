@@ -14,6 +14,7 @@ from mindspore_rl.graph.partials import reduce_partials
 from mindspore_rl.graph.partition import Partition, partition
 from mindspore_rl.graph.schedule import check_schedule
 from mindspore_rl.lowering.plan import Plan, make_plan
+from mindspore_rl.runtime.deployment import Deployment
 
 REQUIRED_KEYS = ("env", "seed", "num_envs", "num_steps", "total_steps")
 Dump = Callable[[str, str], None]
@@ -30,6 +31,7 @@ class JobRequest:
         compiled: False runs cells as plain Python, for debuggers.
         policy_file: where the policy came from, to be kept with the run.
         num_iterations: instead of what `total_steps` gives.
+        deployment: the hosts to run on; `deployment_file`: its file, kept with the run.
     """
 
     algorithm: Path
@@ -43,6 +45,8 @@ class JobRequest:
     record: tuple[str, ...] = ()
     resume: str = ""
     load_at: tuple[tuple[int, str], ...] = ()
+    deployment: Deployment = Deployment()
+    deployment_file: str = ""
     policy_file: str = ""
 
 
@@ -95,6 +99,8 @@ def prepare(request: JobRequest, run_dir: Path, dump: Dump | None = None) -> tup
     """Lowers a job into a run directory."""
     cut = analyse(request, dump)
     config = request.config
+    num_ranks = sum(fragment.replicas for fragment in cut.fragments)
+    in_one_process = num_ranks == 1 or not request.compiled
     per_iteration = config.num_steps * config.num_envs
     iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
     algorithm = {"name": request.algorithm.stem, "file": str(request.algorithm.resolve())}
@@ -119,6 +125,7 @@ def prepare(request: JobRequest, run_dir: Path, dump: Dump | None = None) -> tup
         timeout_s=request.timeout_s,
         resume=request.resume,
         load_at={str(k): v for k, v in request.load_at},
+        hosts=() if in_one_process else request.deployment.place(num_ranks, request.device),
     )
     if dump:
         for fragment in plan.fragments:

@@ -1,8 +1,9 @@
-"""Starts and ends the processes of a job on this machine.
+"""Starts and ends the processes of a job.
 
 mpiexec (MPICH's Hydra) starts one proxy, which starts the workers; each is in a session of its own,
 so no process group reaches them all. What does: every process of a job inherits MSRL_COORDINATOR,
 the address of the coordinator's listening socket, which no other job has while this one lives.
+On other hosts workers end by themselves when their link to the coordinator does.
 
 If the coordinator is killed, parent-death signals end mpiexec and the scheduler; the proxy ends its
 workers when mpiexec is gone (measured with mpich 5.0.2, for workers that ignore SIGTERM too).
@@ -25,11 +26,12 @@ from pathlib import Path
 
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.lowering.plan import Plan
+from mindspore_rl.runtime.deployment import LAUNCHERS, Deployment
 
-HOST = "127.0.0.1"
 MARK = "MSRL_COORDINATOR"
 WORKERS_LOG = "workers.log"
 SCHEDULER_LOG = "scheduler.log"
+HOST_FILE = "hosts.txt"
 LOG_BYTES, LOG_LINES = 1 << 18, 20
 TERM_GRACE_S = 1.0
 KILL_GRACE_S = 3.0
@@ -137,10 +139,13 @@ class JobProcesses:
     A context that ends them all.
     """
 
-    def __init__(self, plan: Plan, run_dir: Path, commands: Commands) -> None:
+    def __init__(
+        self, plan: Plan, run_dir: Path, commands: Commands, deployment: Deployment
+    ) -> None:
         self.mpiexec: subprocess.Popen | None = None
         self.scheduler: subprocess.Popen | None = None
         self._plan, self._run_dir, self._commands = plan, run_dir, commands
+        self._deployment = deployment
         self._mark = b""
         self._log_start = 0
 
@@ -154,7 +159,7 @@ class JobProcesses:
         """Starts everything, to report to the coordinator's port. Raises: MsrlError, OSError."""
         mpiexec = _find_mpiexec()
         plan = self._plan
-        environment = worker_environment(plan, self._run_dir, HOST, port)
+        environment = worker_environment(plan, self._run_dir, self._deployment.address, port)
         self._mark = f"{MARK}={environment[MARK]}".encode()
         if plan.group_ranks:  # first, and unpinned: the group's `init()` hung otherwise
             host, _, scheduler_port = environment["MSRL_SCHEDULER"].rpartition(":")
@@ -173,23 +178,29 @@ class JobProcesses:
             environment["MSRL_CORES"] = ",".join(map(str, cores))
         log = self._run_dir / WORKERS_LOG
         self._log_start = log.stat().st_size if log.exists() else 0
-        # This machine alone, whatever batch system or host name it has. If a rank dies, Hydra is
-        # not to end the others: 1 ms after it, so that who was first could not be told.
-        options = [
-            "-launcher",
-            "fork",
-            "-rmk",
-            "user",
-            "-iface",
-            "lo",
-            "-prepend-rank",
-            "-disable-auto-cleanup",
-        ]
         self.mpiexec = self._start(
-            [mpiexec, *options, "-n", str(plan.num_ranks), *self._commands.worker],
+            [mpiexec, *self._mpi_options(), "-n", str(plan.num_ranks), *self._commands.worker],
             WORKERS_LOG,
             environment,
         )
+
+    def _mpi_options(self) -> list[str]:
+        """Where Hydra starts ranks, and how it treats them."""
+        # If a rank dies, Hydra is not to end the others: 1 ms after it, so that who was first could
+        # not be told. Hosts are ours to name, whatever batch system there is.
+        common = ["-rmk", "user", "-prepend-rank", "-disable-auto-cleanup"]
+        deployment = self._deployment
+        if not self._plan.hosts:
+            return ["-launcher", "fork", "-iface", "lo", *common]
+        file = self._run_dir / HOST_FILE
+        file.write_text(deployment.host_file(self._plan.hosts))
+        options = [*common, "-f", str(file), "-localhost", deployment.address]
+        if deployment.interface:
+            options += ["-iface", deployment.interface]
+        if deployment.launcher in LAUNCHERS:
+            return [*options, "-launcher", deployment.launcher]
+        program = str(Path(deployment.launcher).resolve())
+        return [*options, "-launcher", "ssh", "-launcher-exec", program]
 
     def _start(self, command: list[str], log: str, environment: dict[str, str]) -> subprocess.Popen:
         wrapper = [sys.executable, "-I", "-S", "-c", _UNTIL_PARENT_DIES, str(os.getpid())]

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore_rl.communication.link import Link
+from mindspore_rl.communication.link import SILENCE_S, Link
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.lowering.plan import Plan
+from mindspore_rl.runtime.deployment import Deployment
 from mindspore_rl.runtime.interruption import Interruption
 from mindspore_rl.runtime.launch import LOG_LINES, WORKERS_LOG, JobProcesses
 from mindspore_rl.runtime.metrics import Metrics
@@ -39,6 +40,7 @@ class JobOptions:
         start_timeout_s: the deadline of every wait until all ranks have done an iteration:
             imports, forming the group and compilation; after that the plan's `timeout_s`.
         start_steps: environment steps already done, in a resumed job.
+        deployment: where it runs; the plan's ranks are placed on its hosts.
     """
 
     progress: bool
@@ -47,6 +49,7 @@ class JobOptions:
     checkpoint_every_s: float = 60.0
     start_timeout_s: float = 300.0
     start_steps: int = 0
+    deployment: Deployment = Deployment()
 
 
 @dataclass(frozen=True)
@@ -185,6 +188,9 @@ class Monitor:
         match message["kind"]:
             case "hello":
                 peer.rank = message["rank"]
+            case "stamp":
+                stamp = (message[key] for key in ("rank", "iteration", "stage", "age_s"))
+                self._stamps.write(*stamp)
             case "iteration":
                 self._report(message)
             case "checkpoint":
@@ -334,13 +340,23 @@ class Monitor:
         """
         processes = self._processes
         assert processes is not None
+        lost = next((p.link.lost for p in self._peers if p.rank == rank), "")
         for peer in self._peers:
             peer.link.close()
+        stamp = self._stamps.read(rank)
+        if lost:
+            host = f"host {self.plan.hosts[rank]}" if self.plan.hosts else "its host"
+            return self._failure(
+                rank,
+                stamp.iteration,
+                self._watchdog.stages[stamp.stage],
+                f"{host} has not been heard of for {SILENCE_S} s ({lost}); is it up, and its "
+                "network connected?",
+            )
         processes.wait(1.0)
         found = re.search(r"EXIT STRING: .*\(signal (\d+)\)", processes.log())
         how = f"died (killed by signal {found[1]})" if found else "died"
         output = processes.output_of(rank)
-        stamp = self._stamps.read(rank)
         return self._failure(
             rank,
             stamp.iteration,

@@ -23,7 +23,7 @@ from mindspore_rl.lowering.plan import FragmentPlan, Plan, load_plan
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.fragment_runtime import FragmentRuntime
 from mindspore_rl.runtime.settings import WorkerSettings, worker_settings
-from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.runtime.stamps import Stamps, sent
 
 
 def import_fragment(plan: Plan, run_dir: Path, fragment: FragmentPlan) -> Any:
@@ -47,10 +47,13 @@ def run_worker(
     group: Any = None,
 ) -> None:
     """Runs a rank to its end; reports a failure to the coordinator and raises it."""
-    stamps = Stamps(run_dir, plan.num_ranks)
+    stamps = Stamps(None if plan.hosts else run_dir, plan.num_ranks)
     fragment, _ = plan.fragment_of(rank)
     runtime = None
+    stack = contextlib.ExitStack()
     try:
+        if plan.hosts:
+            stack.enter_context(sent(stamps, rank, link))
         if fragment.needs_tensors:
             _set_up_mindspore(plan, run_dir)
             load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
@@ -81,6 +84,7 @@ def run_worker(
             )
         raise
     finally:
+        stack.close()
         stamps.close()
 
 
@@ -136,7 +140,8 @@ def main() -> None:
     plan = load_plan(settings.run_dir)
     comm = MpiCommunicator()
     link = Link.connect(*settings.coordinator)
-    link.send("hello", rank=comm.rank, pid=os.getpid(), host=platform.node())
+    host = plan.hosts[comm.rank] if plan.hosts else platform.node()
+    link.send("hello", rank=comm.rank, pid=os.getpid(), host=host)
     _end_with_coordinator(link)
     try:
         group = _join_group(plan, comm.rank, settings)

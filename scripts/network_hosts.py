@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Several hosts on one machine: network namespaces with addresses of their own, as root.
+
+    with Network(hosts=2) as network:
+        network.write_deployment(Path("hosts.yaml"), policy="GPUOnly", workers=2)
+        network.run(0, ["msrl", "train", "ppo", "--deployment", "hosts.yaml"])
+
+or from a shell:
+
+    scripts/network_hosts.py --hosts 2 --delay-ms 1 -- msrl train ppo --deployment {} --workers 3
+
+which makes the hosts, runs the command on the first of them with a deployment file in place of
+`{}`, and takes everything down. Host i has the address 10.77.0.<i+1> on eth0. Without a delay, eth0
+is a virtual cable (veth) to a switch (bridge) in a namespace of its own, so nothing appears in the
+machine's own network; with one, it is a TUN device of `network_relay.cpp`, since not every kernel
+has `tc netem`. The hosts share the machine's processors and its files.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LAUNCHER = HERE / "network_launcher.sh"
+MTU = 9000
+
+
+def why_not() -> str:
+    """Why hosts cannot be made here, or an empty text."""
+    if not shutil.which("ip"):
+        return "no `ip` on PATH (Debian: apt-get install iproute2)"
+    name = f"msrl-{os.getpid()}-try"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if made.returncode:
+        return f"network namespaces are not allowed: {made.stderr.strip()}"
+    _ip("netns", "del", name)
+    return ""
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, stdout=subprocess.DEVNULL)
+
+
+class Network:
+    """Hosts that see each other and nothing else; a context that takes them down.
+
+    Args:
+        hosts: how many, 2 or more.
+        delay_ms: from one host to another, one way; None: a cable, as fast as it goes.
+    """
+
+    def __init__(self, hosts: int, delay_ms: float | None = None) -> None:
+        self.names = [f"msrl-{os.getpid()}-{i}" for i in range(hosts)]
+        self.addresses = [f"10.77.0.{i + 1}" for i in range(hosts)]
+        self._delay_ms = delay_ms
+        self._switch = f"msrl-{os.getpid()}-switch"
+        self._relay: subprocess.Popen | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="msrl-network-")
+
+    def __enter__(self) -> "Network":
+        try:
+            for name in self.names:
+                _ip("netns", "add", name)
+                _ip("-n", name, "link", "set", "lo", "up")
+            if self._delay_ms is None:
+                self._plug_in()
+            else:
+                self._start_relay()
+            for name, address in zip(self.names, self.addresses, strict=True):
+                _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
+                _ip("-n", name, "link", "set", "eth0", "up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self.names:
+            self.end_processes(name)
+        if self._relay is not None:
+            self._relay.kill()
+            self._relay.wait()
+        for name in [*self.names, self._switch]:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        self._folder.cleanup()
+
+    def _plug_in(self) -> None:
+        switch = self._switch
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        _ip("-n", switch, "link", "set", "switch", "up")
+        for i, name in enumerate(self.names):
+            cable = ["link", "add", f"port{i}", "type", "veth", "peer", "name", "eth0"]
+            _ip("-n", switch, *cable, "netns", name)
+            _ip("-n", switch, "link", "set", f"port{i}", "master", "switch", "up")
+
+    def _start_relay(self) -> None:
+        program = Path(self._folder.name) / "network_relay"
+        build = ["g++", "-O2", "-o", str(program), str(HERE / "network_relay.cpp")]
+        subprocess.run(build, check=True)
+        self._relay = subprocess.Popen(
+            [program, str(self._delay_ms), *self.names], stdout=subprocess.PIPE, text=True
+        )
+        assert self._relay.stdout is not None
+        if self._relay.stdout.readline() != "ready\n":
+            raise RuntimeError("the relay did not start; it says why above")
+        for name in self.names:
+            _ip("-n", name, "link", "set", "eth0", "mtu", str(MTU))
+
+    def command(self, host: int, command: list[str]) -> list[str]:
+        """A command as run on a host."""
+        return ["ip", "netns", "exec", self.names[host], *command]
+
+    def environment(self) -> dict[str, str]:
+        """The environment for commands: UCX would find shared memory between these hosts."""
+        return {**os.environ, "UCX_TLS": "self,tcp"}
+
+    def run(self, host: int, command: list[str]) -> int:
+        """Runs a command on a host. Returns: its exit status."""
+        done = subprocess.run(self.command(host, command), env=self.environment(), check=False)
+        return done.returncode
+
+    def cut(self, host: int) -> None:
+        """Takes a host's link down, at the other end of its cable."""
+        if self._relay is not None:
+            raise ValueError("a host behind the relay cannot be cut off; make one without delay")
+        _ip("-n", self._switch, "link", "set", f"port{host}", "down")
+
+    def mend(self, host: int) -> None:
+        """Takes it up again."""
+        _ip("-n", self._switch, "link", "set", f"port{host}", "up")
+
+    def processes(self, name: str) -> list[int]:
+        """Processes in a host's namespace, given by its name."""
+        found = subprocess.run(
+            ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
+        )
+        return [int(pid) for pid in found.stdout.split()]
+
+    def end_processes(self, name: str) -> None:
+        """Kills what runs in a namespace."""
+        deadline = time.monotonic() + 5.0
+        while (left := self.processes(name)) and time.monotonic() < deadline:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+    def write_deployment(
+        self, file: Path, policy: str = "", workers: int = 0, slots: int = 1
+    ) -> None:
+        """Writes the deployment file of these hosts, each with so many ranks at most."""
+        lines = ["hosts:"]
+        for i, address in enumerate(self.addresses):
+            lines.append(f"  - {{name: host{i}, address: {address}, slots: {slots}}}")
+        lines += ["interface: eth0", f"launcher: {LAUNCHER}"]
+        lines += [f"policy: {policy}"] if policy else []
+        lines += [f"workers: {workers}"] if workers else []
+        file.write_text("\n".join(lines) + "\n")
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--slots", type=int, default=1, help="ranks a host (default: 1)")
+    parser.add_argument("--delay-ms", type=float, help="one way (default: none, a cable)")
+    parser.add_argument("command", nargs="+", help="{} stands for the deployment file")
+    args = parser.parse_args()
+    if reason := why_not():
+        print(f"network_hosts: {reason}", file=sys.stderr)
+        return 2
+    with Network(args.hosts, args.delay_ms) as network, tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "hosts.yaml"
+        network.write_deployment(file, slots=args.slots)
+        return network.run(0, [word.replace("{}", str(file)) for word in args.command])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Deployment files: what they may say, and where ranks go."""
+
+from pathlib import Path
+
+import pytest
+
+from mindspore_rl import registry
+from mindspore_rl.errors import ConfigError
+from mindspore_rl.runtime.deployment import Deployment, Host, load
+
+HOSTS = "hosts:\n  - {name: a, address: 10.0.0.1, cores: 2, gpus: 1}\n"
+TWO = HOSTS + "  - {name: b, address: 10.0.0.2, cores: 4, gpus: 2}\n"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "hosts.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_ranks_fill_hosts_in_order(tmp_path):
+    deployment = load(written(tmp_path, TWO + "workers: 3\npolicy: Central\n"))
+    assert (deployment.workers, deployment.policy, deployment.launcher) == (3, "Central", "ssh")
+    assert deployment.address == "10.0.0.1"
+    assert deployment.place(5, "CPU") == ("a", "a", "b", "b", "b")
+    assert deployment.place(3, "GPU") == ("a", "b", "b")
+    assert deployment.host_file(("a", "a", "b")) == "10.0.0.1:2\n10.0.0.2:1\n"
+    assert deployment.host_file(("a",)) == "10.0.0.1:1\n"
+
+
+def test_slots_replace_cores_and_gpus():
+    hosts = (Host("a", "10.0.0.1", cores=8, gpus=4, slots=1), Host("b", "10.0.0.2", slots=2))
+    for device in ("CPU", "GPU"):
+        assert Deployment(hosts).place(3, device) == ("a", "b", "b")
+
+
+def test_one_host_is_this_machine(tmp_path):
+    for deployment in (Deployment(), load(written(tmp_path, HOSTS))):
+        assert deployment.place(9, "CPU") == ()
+        assert deployment.address == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("host: []", "unknown key host; did you mean hosts?"),
+        ("hosts: [{name: a, adress: x}]", "unknown key adress; did you mean address?"),
+        ("hosts: [{name: a}]", "Host has no default for address"),
+        ("hosts: [{name: a, address: x, cores: 0}]", "host a: cores is 0, expected at least 1"),
+        ("hosts: [{name: a, address: x, slots: two}]", "slots is 'two' (str), expected int"),
+        ("hosts: [{name: a, address: x, gpus: -1}]", "gpus is -1"),
+        ("hosts: [{name: a, address: 'x:2'}]", "host name='a', address='x:2'"),
+        ("hosts: [node1, node2]", "expected list of Host, for example `hosts: [{name: ...,"),
+        (TWO.replace("0.2", "0.1"), "address 10.0.0.1 occurs 2 times"),
+        ("launcher: shh", "launcher is 'shh', expected ssh, slurm, fork, or the path"),
+    ],
+)
+def test_mistakes_name_the_file_and_what_was_expected(tmp_path, text, expected):
+    file = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert expected in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_too_few_slots():
+    deployment = Deployment((Host("a", "10.0.0.1", cores=2), Host("b", "10.0.0.2")))
+    with pytest.raises(ConfigError, match=r"4 ranks.*take 3 on CPU \(a 2, b 1\)"):
+        deployment.place(4, "CPU")
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "device", "last"),
+    [
+        ("this_machine", 4, "CPU", None),
+        ("two_hosts", 8, "CPU", "node2"),
+        ("sixteen_hosts_of_four_gpus", 64, "GPU", "gpu16"),
+    ],
+)
+def test_files_of_the_project(name, ranks, device, last):
+    deployment = load(registry.find_deployment(name))
+    assert deployment.place(ranks, device)[-1:] == ((last,) if last else ())
+
+
+def test_unknown_name():
+    with pytest.raises(ConfigError, match=r"did you mean two_hosts\?.*\.yaml file"):
+        registry.find_deployment("two_host")
