@@ -6,7 +6,9 @@ the address of the coordinator's listening socket, which no other job has while 
 On other hosts workers end by themselves when their link to the coordinator does.
 
 If the coordinator is killed, parent-death signals end mpiexec and the scheduler; the proxy ends its
-workers when mpiexec is gone (measured with mpich 5.0.2, for workers that ignore SIGTERM too).
+workers when mpiexec is gone (measured with mpich 5.0.2, for workers that ignore SIGTERM too). What
+workers have started themselves, as environments may, is ended by a guard: a process that waits for
+the coordinator's end of a pipe to close, and then kills all that carry the mark.
 """
 
 import contextlib
@@ -46,6 +48,23 @@ if os.getppid() != int(sys.argv[1]):
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # by which Hydra tells ranks of another's death
 os.execvp(sys.argv[2], sys.argv[2:])
 """
+_GUARD = """\
+import os, signal, sys, time
+sys.stdin.buffer.read()
+mark, deadline = sys.argv[1].encode(), time.monotonic() + 5
+found = True
+while found and time.monotonic() < deadline:
+    found = False
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if mark in file.read().split(b"\\0"):
+                    found = True
+                    os.kill(int(pid), signal.SIGKILL)
+        except OSError:
+            pass  # ended meanwhile, or another user's
+    time.sleep(0.05)
+"""
 _SCHEDULER = """\
 import sys
 import mindspore
@@ -62,19 +81,23 @@ class Commands:
     scheduler: tuple[str, ...] = (sys.executable, "-c", _SCHEDULER)
 
 
-def free_port(host: str) -> int:
-    """A port that nothing listens on at the moment."""
-    with socket.create_server((host, 0)) as server:
-        return server.getsockname()[1]
+def reserve_port(host: str) -> socket.socket:
+    """A socket that keeps a port from all who ask for any, but not from the one who listens to it.
+
+    (Who listens must set SO_REUSEADDR, as MindSpore does.)
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((host, 0))
+    return held
 
 
-def worker_environment(plan: Plan, run_dir: Path, host: str, port: int) -> dict[str, str]:
+def worker_environment(run_dir: Path, host: str, port: int) -> dict[str, str]:
     """The environment of a job's processes.
 
     Args:
-        plan: the job.
-        run_dir: its folder.
-        host: where the coordinator listens, and the MindSpore scheduler will.
+        run_dir: the job's folder.
+        host: where the coordinator listens.
         port: the coordinator's.
     """
     package_parent = str(Path(__file__).resolve().parents[2])
@@ -88,10 +111,8 @@ def worker_environment(plan: Plan, run_dir: Path, host: str, port: int) -> dict[
         "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
         "PYTHONPATH": os.pathsep.join(paths),
     }
-    for inherited in ("MSRL_SCHEDULER", "MSRL_CORES"):
+    for inherited in ("MSRL_SCHEDULER", "MSRL_CORES", "PMI_RANK"):
         environment.pop(inherited, None)
-    if plan.group_ranks:
-        environment["MSRL_SCHEDULER"] = f"{host}:{free_port(host)}"
     return environment
 
 
@@ -146,6 +167,8 @@ class JobProcesses:
         self.scheduler: subprocess.Popen | None = None
         self._plan, self._run_dir, self._commands = plan, run_dir, commands
         self._deployment = deployment
+        self._guard: subprocess.Popen | None = None
+        self._port: socket.socket | None = None
         self._mark = b""
         self._log_start = 0
 
@@ -159,10 +182,18 @@ class JobProcesses:
         """Starts everything, to report to the coordinator's port. Raises: MsrlError, OSError."""
         mpiexec = _find_mpiexec()
         plan = self._plan
-        environment = worker_environment(plan, self._run_dir, self._deployment.address, port)
+        environment = worker_environment(self._run_dir, self._deployment.address, port)
         self._mark = f"{MARK}={environment[MARK]}".encode()
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD, self._mark.decode()],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         if plan.group_ranks:  # first, and unpinned: the group's `init()` hung otherwise
-            host, _, scheduler_port = environment["MSRL_SCHEDULER"].rpartition(":")
+            host = self._deployment.address
+            self._port = reserve_port(host)
+            scheduler_port = self._port.getsockname()[1]
+            environment["MSRL_SCHEDULER"] = f"{host}:{scheduler_port}"
             self.scheduler = self._start(
                 [*self._commands.scheduler, plan.device],
                 SCHEDULER_LOG,
@@ -170,7 +201,7 @@ class JobProcesses:
                     **environment,
                     "MS_ROLE": "MS_SCHED",
                     "MS_SCHED_HOST": host,
-                    "MS_SCHED_PORT": scheduler_port,
+                    "MS_SCHED_PORT": str(scheduler_port),
                     "MS_WORKER_NUM": str(len(plan.group_ranks)),
                 },
             )
@@ -235,6 +266,14 @@ class JobProcesses:
         crash = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python")), None)
         return lines[-LOG_LINES:] if crash is None else lines[crash : crash + LOG_LINES]
 
+    def why_scheduler_ended(self) -> str:
+        """What the log of a scheduler that has ended says, in few words."""
+        text = (self._run_dir / SCHEDULER_LOG).read_text(errors="replace")
+        if "Failed to create the TCP server" in text and self._port is not None:
+            address = "{}:{}".format(*self._port.getsockname())
+            return f"another program had taken its port {address} before it; start again"
+        return f"the end of {SCHEDULER_LOG}:\n" + "\n".join(text.splitlines()[-LOG_LINES:])
+
     def wait(self, timeout_s: float) -> None:
         """Waits for mpiexec, but not for long."""
         if self.mpiexec is not None:
@@ -257,21 +296,38 @@ class JobProcesses:
         for process in started:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.5)
+        if self._port is not None:
+            self._port.close()
+        if self._guard is not None:  # finds nothing left
+            self._guard.communicate()
 
     def _wait_until_gone(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while self._alive() and time.monotonic() < deadline:
             time.sleep(0.02)
 
+    def living_ranks(self) -> set[int]:
+        """The ranks on this machine that have a process, as Hydra numbers them."""
+        found = set()
+        for variables in self._marked().values():
+            for variable in variables:
+                if variable.startswith(b"PMI_RANK="):
+                    found.add(int(variable.partition(b"=")[2]))
+        return found
+
     def _alive(self) -> list[int]:
-        """Processes that carry this job's mark; a zombie has no environment any more."""
-        found = []
+        return list(self._marked())
+
+    def _marked(self) -> dict[int, list[bytes]]:
+        """Processes that carry this job's mark, and their environments; zombies have none."""
+        found = {}
         for entry in Path("/proc").iterdir():
             if not self._mark or not entry.name.isdigit():
                 continue
             with contextlib.suppress(OSError):  # ended meanwhile, or another user's
-                if self._mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                if self._mark in variables:
+                    found[int(entry.name)] = variables
         return found
 
 

@@ -24,6 +24,8 @@ LEADER = 0
 TICK_S = 0.2
 SUSPENDED_S = 2.0
 """A tick longer than this: this process was stopped, and a stamp's age says nothing."""
+LAUNCH_S, GONE_S = 10.0, 1.0
+"""How long a rank may be without a process until all have had one, and after that."""
 LAST_WORDS_S = 0.3
 """How long a death waits for an error message that explains it."""
 STOP_S = 10.0
@@ -109,6 +111,7 @@ class Monitor:
         self._iteration, self._env_steps = 0, options.start_steps
         self._checkpoint: str | None = plan.resume or None
         self._checkpoint_s = self._ticked_s = self._awake_s = time.monotonic()
+        self._whole_s, self._all_launched = time.monotonic(), False
         self._stop_deadline_s: float | None = None
         self._threshold = False
         self._selector = selectors.DefaultSelector()
@@ -329,8 +332,22 @@ class Monitor:
             raise self._job_failure(
                 f"the MindSpore scheduler (pid {scheduler.pid}) ended "
                 f"({_ending(scheduler.returncode)}) before "
-                f"{self.plan.rank_name(min(waiting_for))}; see scheduler.log"
+                f"{self.plan.rank_name(min(waiting_for))}: {self._processes.why_scheduler_ended()}"
             )
+        self._look_for_deaths_before_hello(now)
+
+    def _look_for_deaths_before_hello(self, now: float) -> None:
+        """Notices a rank that dies, say, in its imports: it closes no link, and others wait."""
+        hosts = self.plan.hosts
+        here = {rank for rank in range(self.plan.num_ranks) if not hosts or hosts[rank] == hosts[0]}
+        silent = here - {peer.rank for peer in self._peers}
+        if not silent or self._processes is None:
+            return
+        missing = silent - self._processes.living_ranks()
+        if not missing:
+            self._whole_s, self._all_launched = now, True
+        elif now - self._whole_s > (GONE_S if self._all_launched else LAUNCH_S):
+            raise self._death(min(missing))
 
     def _death(self, rank: int) -> JobFailure:
         """The failure of a rank that closed its link, with what killed it if that can be had.

@@ -1,9 +1,11 @@
 """Jobs of fake workers: real processes, sockets and mpiexec, and nothing left behind."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -274,19 +276,19 @@ def test_killed_mpiexec(run_dir):
 def test_killed_coordinator_leaves_nothing(run_dir, mode):
     make_plan(run_dir, mode=mode, num_iterations=LONG, collectives=("learn",))
     coordinator = start_coordinator(run_dir)
-    deadline = time.monotonic() + 20
-    while not (run_dir / "pid-1").exists() and time.monotonic() < deadline:
+    # The scheduler, mpiexec, its proxy, two ranks, and what each rank's environment has started.
+    count = 7 if mode == "stubborn" else 5
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        below = processes_of(run_dir)
+        if len(below) == count and (run_dir / "pid-1").exists():
+            break
         time.sleep(0.05)
-    time.sleep(0.5)
-    workers = [p for p in processes_of(run_dir) if "sleep" not in p.name()]
-    assert len(workers) >= 4  # mpiexec, its proxy, two ranks
+    assert len(below) == count
     coordinator.kill()
     coordinator.communicate()
-    _, alive = psutil.wait_procs(workers, timeout=5)
+    _, alive = psutil.wait_procs(below, timeout=5)
     assert not alive
-    for process in processes_of(run_dir):  # of the environments' own, which watch nobody
-        process.kill()
-        process.wait()
 
 
 def fake_here(monkeypatch, run_dir: Path, **fields):
@@ -371,11 +373,48 @@ def test_cores_are_reserved_once(monkeypatch, tmp_path):
 def test_environment_of_workers(monkeypatch, tmp_path):
     monkeypatch.setenv("GLOG_v", "1")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    found = launch.worker_environment(make_plan(tmp_path), tmp_path, "127.0.0.1", 5)
+    found = launch.worker_environment(tmp_path, "127.0.0.1", 5)
     assert found["MSRL_COORDINATOR"] == "127.0.0.1:5"
     assert (found["GLOG_v"], found["MS_DEV_HOST_BLOCKING_RUN"]) == ("1", "1")
     assert found["PYTHONPATH"] == f"{FAKE.parents[2]}:/elsewhere"
     assert "MSRL_SCHEDULER" not in found
-    group = make_plan(tmp_path, collectives=("learn",))
-    environment = launch.worker_environment(group, tmp_path, "127.0.0.1", 5)
-    assert environment["MSRL_SCHEDULER"].startswith("127.0.0.1:")
+
+
+def test_reserved_port_is_given_to_nobody_else():
+    with launch.reserve_port("127.0.0.1") as held:
+        port = held.getsockname()[1]
+        with socket.socket() as careless, pytest.raises(OSError, match="in use"):
+            careless.bind(("127.0.0.1", port))
+        with socket.create_server(("127.0.0.1", port)):  # sets SO_REUSEADDR
+            assert socket.create_connection(("127.0.0.1", port)).close() is None
+
+
+@multiprocess
+def test_taken_port_is_told(run_dir, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(launch, "reserve_port", lambda host: taken.dup())
+        plan = make_plan(run_dir, collectives=("learn",), num_iterations=LONG)
+        commands = dataclasses.replace(COMMANDS, scheduler=launch.Commands().scheduler)
+        with pytest.raises(JobFailure) as caught:
+            run_job(plan, run_dir, JobOptions(False, 100), commands)
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    assert f"another program had taken its port {address} before it" in str(caught.value)
+
+
+@multiprocess
+@pytest.mark.parametrize("victim", [0, 1])
+def test_rank_whose_import_fails(run_dir, victim):
+    """The other rank waits in MPI's start, which knows no deadline."""
+    code = (
+        "import os, runpy, sys\n"
+        f"if os.environ['PMI_RANK'] == '{victim}':\n"
+        "    import no_such_module\n"
+        f"runpy.run_path({str(FAKE)!r}, run_name='__main__')\n"
+    )
+    commands = dataclasses.replace(COMMANDS, worker=(sys.executable, "-c", code))
+    plan = make_plan(run_dir, num_iterations=LONG)
+    with pytest.raises(JobFailure) as caught:
+        run_job(plan, run_dir, JobOptions(False, 100), commands)
+    text = str(caught.value)
+    assert text.startswith(f"{plan.rank_name(victim)}, starting: died")
+    assert "No module named 'no_such_module'" in text

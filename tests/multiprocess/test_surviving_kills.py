@@ -1,0 +1,173 @@
+"""Workers killed at chosen moments, many times in a row: the run goes on as if nothing had been.
+
+The moments are read from the stamps that workers write; what a victim was doing is what its stamp
+says once it is dead.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+from runs import ended, start, workers
+
+from mindspore_rl.lowering.plan import load_plan
+from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
+
+ITERATIONS = 600
+MOMENTS = ("start", "rollout", "collective", "checkpoint")
+KILLS_EACH = 5
+LIFE_S = 240.0
+OPTIONS = (
+    *("--policy", "GPUOnly", "--workers", "2", "--env", "graph:CartPole-v1"),
+    *("num_steps=16", "update_epochs=1", "--total-steps", str(16 * 8 * ITERATIONS)),
+    *("--checkpoint-every", "0.3", "--timeout", "120"),
+)
+CELL, CHECKPOINT = "cell iteration of loop", "a checkpoint"
+
+
+@dataclass
+class Killer:
+    """Kills the workers of one run."""
+
+    run: subprocess.Popen
+    folder: Path
+    rng: random.Random
+    pids: dict[int, int] = field(default_factory=dict)
+
+    def next_life(self) -> None:
+        """Waits until both ranks have processes that are not those of the life before."""
+        earlier = set(self.pids.values())
+        deadline = time.monotonic() + LIFE_S
+        while time.monotonic() < deadline:
+            found = {}
+            for worker in workers(self.run):
+                try:
+                    found[int(worker.environ()["PMI_RANK"])] = worker.pid
+                except (psutil.Error, KeyError):
+                    continue
+            if len(found) == 2 and not earlier & set(found.values()):
+                self.pids = found
+                return
+            assert self.run.poll() is None, self.run.communicate()
+            time.sleep(0.05)
+        raise AssertionError("no restart")
+
+    def stamp(self, rank: int) -> tuple[int, str]:
+        """A rank's iteration and stage."""
+        rows = (self.folder / STAMPS_FILE).read_bytes()
+        if len(rows) < 2 * ROW.size:
+            return -1, ""  # about to be written anew
+        iteration, stage, _ = ROW.unpack_from(rows, rank * ROW.size)
+        return iteration, self.stages[stage]
+
+    @property
+    def stages(self) -> list[str]:
+        return load_plan(self.folder).stages()
+
+    def wait_for(self, rank: int, stage: str) -> None:
+        """Returns as soon as a rank is at a stage of an iteration that is not its first."""
+        index, first = self.stages.index(stage), None
+        path = self.folder / STAMPS_FILE
+        deadline = time.monotonic() + LIFE_S
+        while time.monotonic() < deadline:
+            rows = path.read_bytes()
+            if len(rows) == 2 * ROW.size:
+                iteration, now, _ = ROW.unpack_from(rows, rank * ROW.size)
+                if iteration >= 0 and first is None and now == self.stages.index(CELL):
+                    first = iteration
+                if first is not None and iteration > first and now == index:
+                    return
+            assert psutil.pid_exists(self.pids[rank]), "it ended by itself"
+        raise AssertionError(f"rank {rank} never got to {stage}")
+
+    def kill(self, moment: str) -> str:
+        """Kills one rank at a moment. Returns: at which it was dead, one of MOMENTS."""
+        self.next_life()
+        victim = self.rng.randrange(2)
+        pid, other = self.pids[victim], self.pids[1 - victim]
+        stopped = False
+        if moment == "start":
+            time.sleep(self.rng.uniform(0.0, 8.0))
+        elif moment == "checkpoint":
+            self.wait_for(victim, CHECKPOINT)
+        else:
+            self.wait_for(victim, CELL)
+            if moment == "collective":  # it cannot get past one without the other
+                os.kill(other, signal.SIGSTOP)
+                time.sleep(0.5)
+                stopped = True
+        os.kill(pid, signal.SIGKILL)
+        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.001)
+        iteration, stage = self.stamp(victim)
+        if stopped:
+            os.kill(other, signal.SIGCONT)
+        print(f"{moment}: rank {victim} died at iteration {iteration}, {stage}", flush=True)
+        if stage == CHECKPOINT:
+            return "checkpoint"
+        if stage == CELL:
+            return "collective" if stopped else "rollout"
+        return "start" if stage in ("starting", "cell reset of loop") else stage
+
+
+def left_over(folder: Path, segments: set[Path]) -> list[str]:
+    """Processes of a run, shared memory that nobody has mapped, and files half written."""
+    found = []
+    mapped = ""
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                mapped += (process / "maps").read_text()
+                if str(folder).encode() in (process / "environ").read_bytes():
+                    found.append(f"process {process.name}")
+            except OSError:
+                continue
+    new = set(Path("/dev/shm").iterdir()) - segments
+    found += [str(path) for path in new if str(path) not in mapped and path.exists()]
+    return found + [str(path) for path in folder.rglob("*.tmp")]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_twenty_kills_in_a_row(tmp_path):
+    segments = set(Path("/dev/shm").iterdir())
+    final = []
+    for name in ("undisturbed", "killed"):
+        folder = tmp_path / name
+        folder.mkdir()
+        run = start(folder, *OPTIONS, "--quiet", "--max-restarts", "40")
+        counts: Counter[str] = Counter()
+        if name == "killed":
+            killer = Killer(run, folder / "run", random.Random(0))
+            wanted = list(MOMENTS * KILLS_EACH)
+            killer.rng.shuffle(wanted)
+            while wanted:
+                at = killer.kill(wanted[0])
+                counts[at] += 1
+                if at == wanted[0]:
+                    wanted.pop(0)
+        code, _, err = ended(run, 600.0)
+        assert code == 0, err
+        assert err.count("restarting from") == counts.total()
+        assert left_over(folder / "run", segments) == []
+        lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+        done = [json.loads(line)["iteration"] for line in lines]
+        assert done == list(range(1, ITERATIONS + 1))
+        final.append(load(list_checkpoints(folder / "run" / "checkpoints")[-1]))
+        print(name, dict(counts), flush=True)
+    (arrays, meta), (others, other_meta) = final
+    assert meta["iteration"] == other_meta["iteration"] == ITERATIONS
+    assert arrays.keys() == others.keys()
+    for name in arrays:
+        assert arrays[name].tobytes() == others[name].tobytes(), name
