@@ -1,0 +1,137 @@
+"""The axis of agents: where it lies, what mixes agents, how replicas share them."""
+
+import pytest
+
+from mindspore_rl import programs, registry
+from mindspore_rl.errors import PolicyError, ProgramError
+from mindspore_rl.graph.distribution_policy import DistributionPolicy, FragmentRule
+from mindspore_rl.graph.ir import COMPONENTS, walk
+from mindspore_rl.graph.partition import agent_shares
+from mindspore_rl.runtime.job import JobRequest, analyse
+from tests.lowering.inproc import PROGRAMS
+
+
+def analysed(policy, workers, file=PROGRAMS / "teams.py"):
+    chosen = programs.load_policy(registry.find_policy(policy))
+    return analyse(JobRequest(file, chosen, programs.trainer_class(file).Config(), workers))
+
+
+def changed(folder, old, new):
+    """The program with a line replaced."""
+    text = (PROGRAMS / "teams.py").read_text()
+    assert text.count(old) == 1
+    file = folder / f"teams_{folder.name.replace('-', '_')}.py"
+    file.write_text(text.replace(old, new))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("teams", "replicas", "sizes"),
+    [
+        ((3,), 1, [3]),
+        ((3,), 2, [2, 1]),
+        ((3, 1), 1, [4]),
+        ((3, 1), 2, [3, 1]),
+        ((3, 1), 3, [2, 1, 1]),
+        ((2, 5, 1), 5, [2, 2, 2, 1, 1]),
+    ],
+)
+def test_shares_stay_within_teams(teams, replicas, sizes):
+    shares = agent_shares(teams, replicas)
+    assert [len(share) for share in shares] == sizes
+    assert [agent for share in shares for agent in share] == list(range(sum(teams)))
+    team_of = [team for team, size in enumerate(teams) for _ in range(size)]
+    assert replicas == 1 or all(len({team_of[agent] for agent in share}) == 1 for share in shares)
+
+
+def test_more_replicas_than_agents():
+    with pytest.raises(PolicyError, match="5 replicas of agent for 4 agents"):
+        analysed("Environments", 5)
+
+
+def test_a_split_by_agent_alone_needs_several(tmp_path):
+    policy = tmp_path / "by_agent.py"
+    policy.write_text(
+        (registry.find_policy("Environments").read_text()).replace(
+            'split=("agent", "env")', 'split="agent"'
+        )
+    )
+    with pytest.raises(PolicyError, match="splits agent by agent, and the environment has one"):
+        analysed(str(policy), 2, registry.find_algorithm("a2c"))
+
+
+def test_an_environment_is_not_divided_between_agents():
+    rule = FragmentRule("all", COMPONENTS, 2, "agent")
+    with pytest.raises(PolicyError, match="agents share their environment"):
+        DistributionPolicy("Odd", "the environment by agent", (rule,))
+
+
+@pytest.fixture(scope="module")
+def by_agent():
+    return analysed("Environments", 2)
+
+
+def test_where_the_axis_lies(by_agent):
+    values = by_agent.program.values
+    targets = {op.kind: op.targets for op, _ in walk(by_agent.program.body)}
+    next_obs, _, reward, terminated, _ = (values[name] for name in targets["env_step"])
+    assert (next_obs.shape, next_obs.axis, next_obs.agent_axis) == ((6, 4, 18), 0, 1)
+    assert (reward.axis, reward.agent_axis) == (0, 1)
+    assert (terminated.axis, terminated.agent_axis) == (0, None)
+    obs, state, action, *_ = (values[name] for name in targets["replay_sample"])
+    assert (obs.axis, obs.agent_axis, action.agent_axis) == (1, 2, 2)
+    assert (state.axis, state.agent_axis) == (1, None)
+    assert by_agent.program.agents_mixed == {}
+
+
+def test_only_what_agents_share_is_summed(by_agent):
+    """The baseline's gradient is the same on every replica: its loss has no agents."""
+    reduced = {op for fragment, op in by_agent.reduced if fragment == "agent"}
+    sites = {
+        op.attr("site")
+        for op, _ in walk(by_agent.program.body)
+        if op.kind == "boundary" and op.name in reduced
+    }
+    assert sites == {"boundary:gradient#1"}
+    assert any(name.startswith("mean#") for name in reduced)
+
+
+MIXED = {
+    "an actor": ("return self.policy(obs)", "return self.policy(obs - obs.mean(-2, True))"),
+    "a loss": (
+        "categorical_log_prob(self.net.logits(obs), action) * advantage",
+        "categorical_log_prob(self.net.logits(obs), action) * advantage.sum(-1, True)",
+    ),
+    "an order": ("advantage = reward +", "advantage = ops.flip(reward, (2,)) +"),
+    "what all have": ("advantage = reward +", "advantage = 0.0 * rewards + reward +"),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_what_mixes_agents_is_refused_where_they_are_split(case, tmp_path):
+    file = changed(tmp_path, *MIXED[case])
+    with pytest.raises(PolicyError, match=r"splits agents over 3 replicas(.|\n)*teams_\w+\.py:\d+"):
+        analysed("Environments", 3, file)
+    analysed("MultipleLearners", 3, file)
+
+
+def test_a_joint_state_without_its_mark_is_refused(tmp_path):
+    file = changed(
+        tmp_path,
+        'msrl.boundary("state", (msrl.joint(obs), msrl.joint(reward)))',
+        "(msrl.joint(obs), msrl.joint(reward))",
+    )
+    with pytest.raises(PolicyError, match='msrl.boundary\\("state", ...\\)'):
+        analysed("Environments", 2, file)
+
+
+def test_a_mean_that_keeps_agents_is_refused(tmp_path):
+    file = changed(tmp_path, "- msrl.mean(advantage))", "- msrl.mean(advantage, keep=1))")
+    with pytest.raises(PolicyError, match="keeps the axis of agents"):
+        analysed("Environments", 2, file)
+
+
+def test_joint_of_something_else(tmp_path):
+    file = changed(tmp_path, "msrl.joint(reward)", "msrl.joint(terminated)")
+    with pytest.raises(ProgramError, match=r"expected \[num_envs, agents, ...\] = \[4, 4\]"):
+        analysed("MultipleLearners", 1, file)

@@ -1,0 +1,85 @@
+"""Splits by agent give the reference's numbers, whatever else is cut (design, section 5)."""
+
+import pytest
+
+from mindspore_rl import registry
+from mindspore_rl.graph.distribution_policy import Cut, DistributionPolicy, FragmentRule
+from tests.lowering import inproc
+from tests.multiprocess import theorem
+
+CROSSED = DistributionPolicy(
+    "CrossedTeams",
+    "actors and gradients by agent, environments and replay by environment",
+    (
+        FragmentRule("e", ("environment",), 2, "env"),
+        FragmentRule("a", ("actor",), 3, "agent"),
+        FragmentRule("r", ("replay",), 2, "env"),
+        FragmentRule("g", ("gradient",), 2, "agent"),
+        FragmentRule("u", ("update",)),
+    ),
+    (
+        Cut("observation", "environment", "actor"),
+        Cut("action", "actor", "environment"),
+        Cut("state", "environment", "replay", optional=True),
+        Cut("transition", "actor", "replay"),
+        Cut("batch", "replay", "gradient"),
+        Cut("gradient", "gradient", "update"),
+        Cut("parameters", "update", "actor"),
+    ),
+)
+TEAMS = inproc.PROGRAMS / "teams.py"
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    job = inproc.request(TEAMS, "Environments", 1)
+    return inproc.run_reference(job, tmp_path_factory.mktemp("reference"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "workers"),
+    [("Environments", 3), (CROSSED, 1), ("MultipleLearners", 3)],
+    ids=lambda v: getattr(v, "name", v),
+)
+def test_equals_the_reference(policy, workers, reference, tmp_path):
+    job = inproc.request(TEAMS, policy, workers)
+    assert inproc.run_and_compare(job, reference, tmp_path) == []
+    last = sorted((tmp_path / "checkpoints").glob("*"))[-1]
+    assert theorem.compare_states(last, reference.checkpoints[-1], "variables/") == []
+
+
+def test_noise_by_local_agent_shows(reference, tmp_path):
+    """Every replica numbers its agents from 0."""
+
+    def spoil(folder):
+        file = folder / "fragments" / "agent.py"
+        source = file.read_text()
+        file.write_text(
+            source.replace(
+                "def run(w):",
+                "def run(w):\n    from mindspore_rl.rl.random import Agents\n"
+                "    w.agents = Agents(range(len(w.agents.share)), w.agents.count)",
+                1,
+            )
+        )
+
+    job = inproc.request(TEAMS, "Environments", 2)
+    wrong = inproc.run_and_compare(job, reference, tmp_path, spoil)
+    assert any("boundary:action" in line for line in wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", ["graph:simple_spread_v3", "graph:simple_tag_v3"])
+def test_mappo_by_agent(environment, tmp_path):
+    job = inproc.request(
+        registry.find_algorithm("mappo"),
+        "Environments",
+        3,
+        env=environment,
+        num_envs=6,
+        num_steps=8,
+        num_minibatches=2,
+        update_epochs=2,
+    )
+    found = inproc.run_reference(job, tmp_path / "reference")
+    assert inproc.run_and_compare(job, found, tmp_path / "run") == []
