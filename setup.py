@@ -19,7 +19,8 @@ setup(
     install_requires=REQUIREMENTS,
     extras_require={
         "mujoco": ["mujoco"],
-        "test": ["pytest", "pytest-timeout", "ruff", "mypy", "mujoco"],
+        "marl": ["mpe2", "pettingzoo"],
+        "test": ["pytest", "pytest-timeout", "ruff", "mypy", "mujoco", "mpe2", "pettingzoo"],
     },
     packages=[
         *find_packages(include=["mindspore_rl", "mindspore_rl.*"]),

@@ -161,7 +161,9 @@ def _differs_from_python(name: str, env: Any, state: np.ndarray, noise: np.ndarr
     python_env = environment.make_vector(name, range(NUM_ENVS), 1)
     saved = python_env.get_state()
     assert saved is not None
-    for t, action in enumerate(random_actions(python_env.spec, COMPARED_STEPS, NUM_ENVS)):
+    spec = python_env.spec
+    steps = min(COMPARED_STEPS, 2 * spec.max_episode_steps)
+    for t, action in enumerate(random_actions(spec, steps, NUM_ENVS)):
         saved |= {"physics": env.python_state(state), "elapsed": state[:, -1].astype(np.int64)}
         python_env.set_state(saved)
         expected = python_env.step(action)[1:]

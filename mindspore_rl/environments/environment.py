@@ -192,7 +192,8 @@ def names() -> list[str]:
     # Not at the top: gym is heavy, and both import this module.
     from mindspore_rl.environments import gym_vector, probe  # noqa: PLC0415
 
-    return [*_GRAPH_SPECS, *probe.PROBES, *gym_vector.gym_names()]
+    pettingzoo = [name for name in _PYTHON_NAMES.values() if name.startswith("pettingzoo:")]
+    return [*_GRAPH_SPECS, *probe.PROBES, *pettingzoo, *gym_vector.gym_names()]
 
 
 def spec(name: str) -> EnvironmentSpec:
@@ -215,6 +216,10 @@ def spec(name: str) -> EnvironmentSpec:
         return _probe(name).spec
     if name.startswith("graph:"):
         raise unknown(name, graph_names())
+    if name.startswith("pettingzoo:"):
+        from mindspore_rl.environments import pettingzoo_vector  # noqa: PLC0415
+
+        return pettingzoo_vector.pettingzoo_spec(name)
     from mindspore_rl.environments import gym_vector  # noqa: PLC0415
 
     return gym_vector.gym_spec(name)
@@ -248,6 +253,10 @@ def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
         return _probe(name)(env_indices, seed)
     if name.startswith("graph:"):
         raise unknown(name, graph_names())
+    if name.startswith("pettingzoo:"):
+        from mindspore_rl.environments import pettingzoo_vector  # noqa: PLC0415
+
+        return pettingzoo_vector.PettingZooVector(name, env_indices, seed)
     from mindspore_rl.environments import gym_vector  # noqa: PLC0415
 
     return gym_vector.GymVector(name, env_indices, seed)

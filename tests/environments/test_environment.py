@@ -120,7 +120,8 @@ def users(tmp_path):
 @pytest.mark.parametrize(
     "name",
     ["CartPole-v1", "Pendulum-v1", "probe:constant", "probe:bandit", "probe:delay",
-     "probe:truncated", "graph:CartPole-v1", "graph:Pendulum-v1"],
+     "probe:truncated", "pettingzoo:mpe2.simple_spread_v3", "pettingzoo:mpe2.simple_tag_v3",
+     *environment.graph_names()],
 )  # fmt: skip
 def test_ours_conform(name):
     assert name in environment.names()
@@ -170,6 +171,8 @@ def test_kinds_are_not_confused(users):
         ("graph:CartPole-v0", "graph:CartPole-v1"),
         ("probe:delayed", "probe:delay"),
         ("nowhere/env.py:Env", "no file"),
+        ("pettingzoo:mpe2.simple_spred_v3", "pettingzoo:mpe2.simple_spread_v3"),
+        ("pettingzoo:mpe2._mpe_utils.core", "no parallel_env"),
     ],
 )
 def test_unknown_names_offer_the_nearest(name, near):
