@@ -174,11 +174,14 @@ def _fragments(
                 + (f"ask for at most {num_envs} workers or " if replicas == workers else "ask ")
                 + f"for num_envs={replicas}"
             )
-        if split == "agent" and not (replicas == 1 or len(teams) <= replicas <= sum(teams)):
+        if split == "agent" and replicas > sum(teams):
             raise PolicyError(
-                f"{several}{rules[0].name} for {sum(teams)} agents in {len(teams)} team(s), and a "
-                "replica holds agents of one team: ask for "
-                + f"1 worker, or {len(teams)} to {sum(teams)}"
+                f"{several}{rules[0].name} for {sum(teams)} agents: ask for at most {sum(teams)}"
+            )
+        if split == "agent" and 1 < replicas < len(teams):
+            raise PolicyError(
+                f"{several}{rules[0].name} for {len(teams)} teams, and each of several replicas "
+                f"holds agents of one team: ask for 1, or {len(teams)} to {sum(teams)}"
             )
         divided = agent_shares(teams, replicas if split == "agent" else 1) if teams else ()
         result.append(
