@@ -234,6 +234,7 @@ def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
 
 
 def _plan_text(plan: Any) -> str:
+    from mindspore_rl.graph.render import render_arrivals  # noqa: PLC0415
     from mindspore_rl.runtime.traffic import describe, predict  # noqa: PLC0415
 
     lines = [
@@ -260,6 +261,8 @@ def _plan_text(plan: Any) -> str:
             f"  {reduction.name}, {reduction.reduction} in a cell, "
             f"{_often(reduction.times)}: {traffic[reduction.name]}"
         )
+    if plan.arrivals is not None:
+        lines.append(f"  {render_arrivals(plan.arrivals)}")
     return "\n".join(lines)
 
 

@@ -21,5 +21,15 @@ class Communicator(Protocol):
     def receive(self, source: int, tag: int, data: np.ndarray, waiting: Waiting) -> None:
         """Receives exactly `len(data)` bytes into `data`."""
 
+    def first_of(self, expected: list[tuple[int, int]], waiting: Waiting) -> int:
+        """Waits until one of several expected messages is here; it is still to be received.
+
+        Args:
+            expected: (source, tag), those to be preferred first.
+            waiting: see `receive`.
+
+        Returns: the position of one that is here.
+        """
+
     def close(self) -> None:
         """Finishes outstanding sends."""

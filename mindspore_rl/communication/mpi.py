@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -32,17 +33,28 @@ class MpiCommunicator:
     def receive(self, source: int, tag: int, data: np.ndarray, waiting: Waiting) -> None:
         """See `Communicator`."""
         request = self._comm.Irecv([data, self._byte], source, tag)
-        self._wait(request, waiting)
+        self._wait(request.Test, waiting)
+
+    def first_of(self, expected: list[tuple[int, int]], waiting: Waiting) -> int:
+        """See `Communicator`."""
+        here: list[int] = []
+
+        def look() -> bool:
+            here[:] = [i for i, pair in enumerate(expected) if self._comm.Iprobe(*pair)]
+            return bool(here)
+
+        self._wait(look, waiting)
+        return here[0]
 
     def close(self) -> None:
         """See `Communicator`."""
         for request, _ in self._sending:
-            self._wait(request, lambda: None)
+            self._wait(request.Test, lambda: None)
         self._sending = []
 
-    def _wait(self, request, waiting: Waiting) -> None:
+    def _wait(self, ready: Callable[[], bool], waiting: Waiting) -> None:
         polls, sleep_s = 0, 0.00002
-        while not request.Test():
+        while not ready():
             polls += 1
             if polls < SPINS:
                 os.sched_yield()

@@ -72,6 +72,24 @@ class Message:
 
 
 @dataclass(frozen=True)
+class Arrivals:
+    """A fragment that serves the replicas of another one by one, as their messages come.
+
+    Attributes:
+        sender: the fragment whose replicas are served, each with its own samples only.
+        consumer: the fragment that serves them, one replica.
+        staleness: the most updates between the parameters that a replica of the sender read and
+            those that its message meets.
+        drop_stale: a staler message makes no update; else its sender waits before it begins.
+    """
+
+    sender: str
+    consumer: str
+    staleness: int
+    drop_stale: bool
+
+
+@dataclass(frozen=True)
 class Partition:
     """A program cut into fragments.
 
@@ -80,6 +98,7 @@ class Partition:
             them: `{(fragment, op)}`.
         partial: operations whose result stays one replica's share, which the target of its
             message sums up: `{(fragment, op)}`.
+        arrivals: which fragment serves which by arrival; None: all is synchronous.
     """
 
     program: Program
@@ -88,6 +107,7 @@ class Partition:
     messages: tuple[Message, ...]
     reduced: frozenset[tuple[str, str]] = frozenset()
     partial: frozenset[tuple[str, str]] = frozenset()
+    arrivals: Arrivals | None = None
 
     def fragment(self, name: str) -> Fragment:
         """The fragment of that name."""

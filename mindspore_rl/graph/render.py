@@ -4,7 +4,7 @@ from itertools import product
 
 from mindspore_rl.graph.flow import INITIAL, definitions
 from mindspore_rl.graph.ir import EFFECTS, Branch, Item, Loop, Op, Program, Value, walk
-from mindspore_rl.graph.partition import Partition
+from mindspore_rl.graph.partition import Arrivals, Partition
 
 
 def render_program(program: Program) -> str:
@@ -106,7 +106,18 @@ def render_partition(partition: Partition) -> str:
         )
     for name, op in sorted(partition.reduced):
         lines.append(f"reduce {op} over the replicas of {name}")
+    if partition.arrivals is not None:
+        lines.append(render_arrivals(partition.arrivals))
     return "\n".join(lines) + "\n"
+
+
+def render_arrivals(arrivals: Arrivals) -> str:
+    """Which fragment serves which by arrival."""
+    stale = "dropped" if arrivals.drop_stale else "waited for"
+    return (
+        f"by arrival: {arrivals.consumer} serves one {arrivals.sender} at a time; more than "
+        f"{arrivals.staleness} updates old is {stale}"
+    )
 
 
 def render_dot(partition: Partition) -> str:

@@ -163,7 +163,7 @@ def _no_deadlock(bodies: Bodies, taken: bool) -> None:
         bodies: what each fragment runs.
         taken: which way every condition goes.
     """
-    left = {name: deque(_unrolled(body, taken)) for name, body in bodies.items()}
+    left = {name: deque(unrolled(body, taken)) for name, body in bodies.items()}
     mail: Counter = Counter()
     moved = True
     while moved:
@@ -182,12 +182,13 @@ def _no_deadlock(bodies: Bodies, taken: bool) -> None:
                 raise _broken("no deadlock", name, op, "sends a message that nobody receives")
 
 
-def _unrolled(items: tuple[Item, ...], taken: bool) -> Iterator[Op]:
+def unrolled(items: tuple[Item, ...], taken: bool) -> Iterator[Op]:
+    """The messages of two turns of every loop, where every condition goes one way."""
     for item in items:
         if isinstance(item, Loop):
             for _ in range(min(item.count or 2, 2)):
-                yield from _unrolled(item.body, taken)
+                yield from unrolled(item.body, taken)
         elif isinstance(item, Branch):
-            yield from _unrolled(item.body if taken else item.orelse, taken)
+            yield from unrolled(item.body if taken else item.orelse, taken)
         elif item.kind in ("send", "receive"):
             yield item

@@ -36,6 +36,7 @@ class CellWriter:
 
     def __init__(self, region: Region, projection: Projection, target: Target) -> None:
         self.region, self.values, self.target = region, projection.values, target
+        self.alone = projection.alone
         self.setup: list[str] = []
         self.lines: list[str] = []
         self.defined: set[str] = set(region.inputs)
@@ -387,7 +388,8 @@ class CellWriter:
 
     def _gradient(self, op: Op) -> list[str]:
         loss, network = op.attr("objects")
-        count = self.values[f"{op.name}.loss"].size
+        loss_value = self.values[f"{op.name}.loss"]
+        count = self._samples(loss_value.size, loss_value)
         function = self._part(
             "gradient", f"operators.gradient_function(w.{loss}, w.{network}, {count})"
         )
@@ -401,11 +403,17 @@ class CellWriter:
         keep = op.attr("keep")
         lines = []
         for target, arg in zip(op.targets, op.args, strict=True):
-            count = reduced_count(self.values[arg].shape, keep)
+            count = self._samples(reduced_count(self.values[arg].shape, keep), self.values[arg])
             lines.append(
                 f'{target} = operators.reduce_samples("{op.kind}", {arg}, {keep}, {count})'
             )
         return lines
+
+    def _samples(self, count: int, value: Value) -> str:
+        """The samples of a mean: those of all workers, or of this one where each is on its own."""
+        if self.alone and value.axis is not None:
+            return f"{count // self.target.num_envs} * self.num_envs"
+        return str(count)
 
     def _all_reduce(self, op: Op) -> list[str]:
         leaves = [(t, self.values[t].leaves) for t in op.targets]

@@ -63,6 +63,9 @@ class LoopWriter:
                 for line in self._op(item):
                     self._line(line, depth)
             elif isinstance(item, Loop):
+                if item.kind == "iterations" and self.projection.serves:
+                    self._turns(item, depth)
+                    continue
                 if item.kind == "iterations":
                     self._iterations(item.index, depth)
                 else:
@@ -88,6 +91,19 @@ class LoopWriter:
             quoted = ", ".join(f'"{name}"' for name in names)
             self._line("if w.restored:", depth + 1)
             self._line(f"({', '.join(names)},) = w.take_restored({quoted})", depth + 2)
+
+    def _turns(self, loop: Loop, depth: int) -> None:
+        """What serves one sender, fired for whichever is there."""
+        self._line("", 0)
+        self._line(f"def turns({loop.index}):", depth)
+        self._line(
+            '"""One sender\'s iteration; each `yield` leaves until its next message is here."""',
+            depth + 1,
+        )
+        self._items(loop.body, depth + 1)
+        self._line("", 0)
+        self._line("for sender in w.arrivals(turns):", depth)
+        self._line("w.fire(sender)", depth + 1)
 
     def _op(self, op: Op) -> list[str]:
         special = getattr(self, f"_{op.kind}", None)
@@ -122,6 +138,9 @@ class LoopWriter:
         per_iteration = self.target.num_steps * self.target.num_envs
         return [f"{op.targets[0]} = np.float32({op.args[0]} * {per_iteration})"]
 
+    def _progress(self, op: Op) -> list[str]:
+        return [f"{op.targets[0]} = np.float32(w.env_steps)"]
+
     def _env_reset(self, op: Op) -> list[str]:
         return [assignment(op.targets, "w.env_reset()")]
 
@@ -149,7 +168,10 @@ class LoopWriter:
         return [f'w.send("{op.attr("message")}", ({values}))']
 
     def _receive(self, op: Op) -> list[str]:
-        call = f'w.receive("{op.attr("message")}")'
+        if self.projection.serves:
+            call = f'yield "{op.attr("message")}"'
+        else:
+            call = f'w.receive("{op.attr("message")}")'
         return [f"({', '.join(op.targets)},) = {call}" if op.targets else call]
 
     def _report(self, op: Op) -> list[str]:

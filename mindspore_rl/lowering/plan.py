@@ -11,8 +11,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.ir import PARAMETERS, Branch, Loop, Op, Value, paths, walk
-from mindspore_rl.graph.partition import Message, Partition
+from mindspore_rl.graph.partition import Arrivals, Message, Partition
+from mindspore_rl.graph.schedule import check_turns
 from mindspore_rl.graph.verify import verify
 from mindspore_rl.lowering.cell_source import Target
 from mindspore_rl.lowering.project import Projection, project
@@ -59,6 +61,7 @@ class MessagePlan:
         times: messages from one replica to another in an iteration; 0: one, before the first.
         parameter_entries: numbers in a parameter message.
         conditional: whether a condition of the program decides about it: `times` is a bound then.
+        by_arrival: whether each replica of the source or target is served by itself.
     """
 
     name: str
@@ -72,6 +75,7 @@ class MessagePlan:
     times: int
     parameter_entries: int = 0
     conditional: bool = False
+    by_arrival: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class Plan:
         load_at: checkpoints to load before given iterations (tests of equality).
         record: marks whose values are written out every iteration.
         hosts: the name of each rank's host; empty: all on this machine.
+        arrivals: which fragment serves which by arrival, if any.
     """
 
     algorithm: dict[str, str]
@@ -128,6 +133,24 @@ class Plan:
     load_at: dict[str, str] = field(default_factory=dict)
     record: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    arrivals: Arrivals | None = None
+
+    @property
+    def leader(self) -> int:
+        """The rank that passes on requests to stop or to write a checkpoint."""
+        if self.arrivals is None:
+            return 0
+        return next(f.first_rank for f in self.fragments if f.name == self.arrivals.consumer)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of an iteration, all environments together."""
+        return self.num_steps * self.num_envs
+
+    @property
+    def last_step(self) -> int:
+        """Environment steps at which the job ends."""
+        return self.num_iterations * self.steps_per_iteration
 
     @property
     def num_ranks(self) -> int:
@@ -198,6 +221,8 @@ def make_plan(
         f.name: project(partition, f.name, job["in_graph"], record) for f in partition.fragments
     }
     verify(partition, {name: found.body for name, found in projections.items()})
+    if partition.arrivals is not None:
+        check_turns(partition, projections[partition.arrivals.consumer].body)
     for fragment in partition.fragments:
         projection = projections[fragment.name]
         title = (
@@ -207,6 +232,12 @@ def make_plan(
         code = generate(program, projection, target, title)
         file = f"{fragment.name.replace('+', '_')}.py"
         (sources / file).write_text(code.source)
+        if projection.serves and code.carried:
+            raise PolicyError(
+                f"policy {partition.policy.name} serves workers by arrival, and "
+                f"{fragment.name} would carry `{code.carried[0]}` from an iteration of one worker "
+                "to that of another; it can keep parameters only"
+            )
         carried |= {
             name: projection.values[name] for name in code.carried if name in projection.values
         }
@@ -237,6 +268,7 @@ def make_plan(
         policy=partition.policy.name,
         record=record,
         carried=carried,
+        arrivals=partition.arrivals,
         **job,
     )
     save_plan(plan, folder)
@@ -261,6 +293,7 @@ def load_plan(folder: Path) -> Plan:
     data["carried"] = {name: _value(value) for name, value in data["carried"].items()}
     data["record"] = tuple(data["record"])
     data["hosts"] = tuple(data["hosts"])
+    data["arrivals"] = Arrivals(**data["arrivals"]) if data["arrivals"] else None
     return Plan(**data)
 
 
@@ -340,10 +373,13 @@ def _message(
         tuple(values),
         parameters,
         partial,
-        _pattern(source.replicas, target.replicas, gathered, scattered, partial),
+        _pattern(source.replicas, target.replicas, gathered, scattered, partial)
+        if partition.arrivals is None
+        else "Send by arrival",
         _times(around),
         parameter_entries[parameters] if parameters else 0,
         _conditional(around),
+        partition.arrivals is not None,
     )
 
 

@@ -14,6 +14,8 @@ from mindspore_rl.lowering.tidy import tidy
 
 STATE = "env_state"
 """The variable that holds an in-graph environment's state."""
+FRESH = "fresh"
+"""Whether the message at hand is within the bound of staleness, where stale ones are dropped."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +24,15 @@ class Projection:
 
     Attributes:
         values: the graph's values and those of the buffers that projection adds.
+        alone: whether a replica's gradients and means are over its own samples only.
+        serves: whether it fires once for each sender's message, as they arrive.
     """
 
     fragment: Fragment
     body: tuple[Item, ...]
     values: dict[str, Value]
+    alone: bool = False
+    serves: bool = False
 
 
 def project(
@@ -42,7 +48,14 @@ def project(
     """
     projector = _Projector(partition, partition.fragment(name), in_graph, record)
     body = _glue_before_sends(tidy(tuple(projector.items(partition.program.body, ()))))
-    return Projection(partition.fragment(name), body, projector.values)
+    arrivals = partition.arrivals
+    return Projection(
+        partition.fragment(name),
+        body,
+        projector.values,
+        alone=arrivals is not None,
+        serves=arrivals is not None and arrivals.consumer == name,
+    )
 
 
 class _Projector:
@@ -57,6 +70,9 @@ class _Projector:
         self.loop = {loop.name: loop for _, loops in walk(partition.program.body) for loop in loops}
         self.buffers: dict[tuple[str, str], str] = {}
         self.recorded: list[Op] = []
+        self.started: list[Op] = []
+        arrivals = partition.arrivals
+        self.drops = bool(arrivals and arrivals.drop_stale and arrivals.consumer == fragment.name)
         self.last_of_site: dict[str, str] = {}
         for op, _ in walk(partition.program.body):
             if op.kind == "boundary" and op.name in fragment.ops:
@@ -73,7 +89,7 @@ class _Projector:
             elif isinstance(item, Loop):
                 body = tuple(self.items(item.body, (*loops, item)))
                 if item.kind == "iterations":
-                    body = (*body, *self.recorded)
+                    body = (*self.started, *body, *self.recorded)
                 if body:
                     yield _extend(replace(item, body=body))
             else:
@@ -99,6 +115,9 @@ class _Projector:
         targets = tuple(v for v in message.variables if v != PARAMETERS)
         if message.stacked:
             targets = tuple(self._buffer(message.name, v, message.stacked) for v in targets)
+        if self.drops:
+            targets = (*targets, FRESH)
+            self.values[FRESH] = Value((), "bool")
         writes = (PARAMETERS,) if PARAMETERS in message.variables else ()
         return self._message_op("receive", message, item, targets=targets, writes=writes)
 
@@ -149,7 +168,7 @@ class _Projector:
 
     # ---- one operation ---------------------------------------------------------------------
 
-    def _op(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
+    def _op(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Item]:
         if op.name in self.fragment.ops and not self._is_nothing(op):
             yield from self._own(op, loops)
         for message in self.outgoing:
@@ -170,7 +189,7 @@ class _Projector:
                         op.where,
                     )
 
-    def _own(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
+    def _own(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Item]:
         nothing = {v for v in op.reads if v in self.values and self.values[v].dtype == "none"}
         if nothing:
             op = replace(
@@ -184,6 +203,13 @@ class _Projector:
             op = replace(op, targets=(STATE, *op.targets), writes=(), reads=(*inner, *before))
         if op.kind == "boundary":
             yield from self._marked(op, loops)
+            return
+        if op.kind == "env_steps" and self.partition.arrivals is not None:
+            # Not a multiple of this replica's iterations: read once, where an iteration starts.
+            self.started.append(replace(op, kind="progress", args=(), reads=()))
+            return
+        if op.kind == "update" and self.drops:
+            yield Branch(f"if:{op.name}", FRESH, (FRESH,), (op,), (), op.where)
             return
         yield op
         if (self.fragment.name, op.name) in self.partition.reduced:

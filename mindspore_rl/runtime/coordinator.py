@@ -19,9 +19,9 @@ from mindspore_rl.runtime.deployment import Deployment
 from mindspore_rl.runtime.interruption import Interruption
 from mindspore_rl.runtime.launch import Commands, JobProcesses, pin_cores
 from mindspore_rl.runtime.metrics import Metrics
-from mindspore_rl.runtime.monitor import LEADER, JobOptions, Monitor, Outcome, Peer, Stalled
+from mindspore_rl.runtime.monitor import JobOptions, Monitor, Outcome, Peer, Stalled
 from mindspore_rl.runtime.stamps import Stamps
-from mindspore_rl.runtime.traffic import write
+from mindspore_rl.runtime.traffic import iterations_done, write
 
 INTERRUPTED_EXIT = 130
 
@@ -56,8 +56,9 @@ def run_job(
         else:
             _run_ranks(monitor, run_dir, commands or Commands())
         if len(monitor.traffic) == plan.num_ranks:
-            iterations = max(count for count, _ in monitor.traffic)
-            write(plan, run_dir, iterations, [counts for _, counts in monitor.traffic])
+            done = {rank: count for rank, (count, _) in monitor.traffic.items()}
+            counts = [found for _, found in monitor.traffic.values()]
+            write(plan, run_dir, iterations_done(plan, done), counts)
         return monitor.outcome()
 
 
@@ -130,7 +131,8 @@ def _run_here(monitor: Monitor, run_dir: Path) -> None:
     from mindspore_rl.runtime.worker import run_inproc, run_worker  # noqa: PLC0415
 
     pairs = [tuple(map(Link, socket.socketpair())) for _ in range(monitor.plan.num_ranks)]
-    ours, theirs = pairs[LEADER]
+    leader = monitor.plan.leader
+    ours, theirs = pairs[leader]
     for rank, (link, _) in enumerate(pairs):
         monitor.add(Peer(link, rank))
     ended = threading.Event()
@@ -142,7 +144,7 @@ def _run_here(monitor: Monitor, run_dir: Path) -> None:
     try:
         with monitor.interruption.raised_at_second():
             if len(pairs) == 1:
-                run_worker(monitor.plan, run_dir, rank=LEADER, link=theirs)
+                run_worker(monitor.plan, run_dir, rank=leader, link=theirs)
             else:
                 run_inproc(monitor.plan, run_dir, [link for _, link in pairs])
     except KeyboardInterrupt:
@@ -151,7 +153,7 @@ def _run_here(monitor: Monitor, run_dir: Path) -> None:
         with contextlib.suppress(OSError):  # ignored if the worker has reported it already
             theirs.send(
                 "error",
-                rank=LEADER,
+                rank=leader,
                 iteration=-1,
                 stage="starting",
                 message=str(error),

@@ -51,7 +51,8 @@ class Edge:
             blocks = [_block(self.source, leaf, k) for k in range(len(self.source.shares))]
             same = [k for k, block in enumerate(blocks) if block == blocks[i]]
             common = blocks[i].common(_block(self.target, leaf, j))
-            if common is not None and (self.message.partial or i == same[j % len(same)]):
+            each = self.message.partial or self.message.by_arrival
+            if common is not None and (each or i == same[j % len(same)]):
                 parts.append((index, common))
         return parts
 

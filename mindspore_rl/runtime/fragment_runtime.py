@@ -23,14 +23,21 @@ from mindspore_rl.programs import load_trainer
 from mindspore_rl.replay.trajectory import TrajectoryBuffer
 from mindspore_rl.rl import random
 from mindspore_rl.runtime.arrays import host_leaves, to_host
+from mindspore_rl.runtime.arrival import Server, Turns, Worker
 from mindspore_rl.runtime.edges import Edge, plan_edges
 from mindspore_rl.runtime.episodes import EpisodeCounter
-from mindspore_rl.runtime.messenger import BYTES_TAG, CONTROL_TAG, Messenger
+from mindspore_rl.runtime.messenger import (
+    BYTES_TAG,
+    CHECKPOINT,
+    CONTINUE,
+    CONTROL_TAG,
+    STOP,
+    Messenger,
+)
 from mindspore_rl.runtime.stamps import Stamps
 from mindspore_rl.runtime.state import RankState
 from mindspore_rl.runtime.traffic import CONTROL, STATE, Counts
 
-CONTINUE, CHECKPOINT, STOP = 0, 1, 2
 PYTHON = 1
 """The stage of a worker that is in generated Python code, see `Plan.stages`."""
 TRIM_AFTER = (1, 3, 10)
@@ -57,6 +64,7 @@ class FragmentRuntime:
         self.agents = _agents(self.fragment, self.replica)
         self.seed = plan.seed
         self.iteration = 0
+        self.env_steps = 0
         self._stage = 0
         self.state = RankState(self)
         self.episodes = EpisodeCounter(len(self.env_indices))
@@ -76,6 +84,11 @@ class FragmentRuntime:
         self._records: dict[str, np.ndarray] = {}
         self._edges = plan_edges(plan)
         self._noise_size: dict[str, int] = {}
+        self._server: Server | None = None
+        self._worker: Worker | None = None
+        if plan.arrivals is not None and plan.arrivals.sender == self.fragment.name:
+            parameters = next(m.name for m in plan.messages if m.parameters)
+            self._worker = Worker(self, self._edges[parameters])
         self._prepare()
 
     def _prepare(self) -> None:
@@ -141,19 +154,16 @@ class FragmentRuntime:
             carried: gives the variables that an iteration takes from the one before.
         """
         self.state.carried = carried
-        if self.plan.resume:
-            self.state.load(Path(self.plan.resume))
-        else:
-            self.state.share_parameters(self._stages["the iteration boundary"])
-            self._save()
+        self._begin()
         while True:
             self._stamp(self._stages["the iteration boundary"])
-            command = self._agree()
-            last = command == STOP or self.iteration >= self.plan.num_iterations
-            if command == CHECKPOINT or last:
-                self._save()
-            if last:
+            command = self._worker.agree() if self._worker else self._agree()
+            if command != CONTINUE:
+                self.save()
+            if command == STOP:
                 break
+            if command == CHECKPOINT:
+                continue
             path = self.plan.load_at.get(str(self.iteration))
             if path:
                 self.state.load(Path(path))
@@ -163,6 +173,22 @@ class FragmentRuntime:
             self.iteration += 1
             self._end_iteration()
         self._stamp(self._stages["finished"])
+
+    def arrivals(self, turns: Turns) -> Iterator[int]:
+        """The workers that this fragment serves, each time that a message of one is here.
+
+        Args:
+            turns: serves one worker's iteration.
+        """
+        self._begin()
+        self._server = Server(self, self.state.iterations, turns)
+        yield from self._server
+        self._stamp(self._stages["finished"])
+
+    def fire(self, worker: int) -> None:
+        """Serves the message of a worker that is here."""
+        assert self._server is not None
+        self._server.fire(worker)
 
     def env_reset(self) -> np.ndarray:
         """Returns: obs of this rank's environments."""
@@ -213,34 +239,49 @@ class FragmentRuntime:
     def send(self, name: str, values: tuple) -> None:
         """Sends this replica's part of a message to whom it concerns."""
         edge = self._edges[name]
+        if self._server is not None and edge.message.parameters:
+            self._server.give_parameters(name)
+            return
         leaves = host_leaves(values)
         for source, target in edge.pairs():
-            if source == self.replica:
-                rank = edge.target.first_rank + target
-                if edge.message.parameters:
-                    data = self._parameters(edge).view(np.uint8)
-                else:
-                    data = np.empty(edge.size(source, target), np.uint8)
-                    edge.pack(source, target, leaves, data)
-                self.messenger.send(rank, edge.tag, data)
+            if source != self.replica or (self._server and target != self._server.current):
+                continue
+            if edge.message.parameters:
+                self.send_parameters(target, name)
+            else:
+                data = np.empty(edge.size(source, target), np.uint8)
+                edge.pack(source, target, leaves, data)
+                self.messenger.send(edge.target.first_rank + target, edge.tag, data)
+
+    def send_parameters(self, target: int, name: str) -> None:
+        """Sends parameters to one replica."""
+        edge = self._edges[name]
+        data = self._parameters(edge).view(np.uint8)
+        self.messenger.send(edge.target.first_rank + target, edge.tag, data)
 
     def receive(self, name: str) -> tuple:
         """Receives this replica's part of a message. Returns: its values, without parameters."""
         edge = self._edges[name]
-        stage = self._stages[f"edge {name}"]
-        arrays = edge.allocate(self.replica)
-        for source, target in edge.pairs():
-            if target != self.replica:
-                continue
-            rank = edge.source.first_rank + source
-            if edge.message.parameters:
-                flat = np.empty_like(self._parameters(edge))
-                self.messenger.receive(rank, edge.tag, flat.view(np.uint8), stage)
-                self._set_parameters(edge, flat)
+        if edge.message.parameters:
+            if self._worker is not None:
+                self._worker.receive(edge)
             else:
-                data = np.empty(edge.size(source, target), np.uint8)
-                self.messenger.receive(rank, edge.tag, data, stage)
-                edge.unpack(source, target, data, arrays)
+                self.receive_parameters(edge)
+            self._stamp(PYTHON)
+            return ()
+        return self._receive(edge, [s for s, t in edge.pairs() if t == self.replica])
+
+    def receive_from(self, source: int, name: str) -> tuple:
+        """Receives what one replica of another fragment sent by itself."""
+        return self._receive(self._edges[name], [source])
+
+    def _receive(self, edge: Edge, sources: list[int]) -> tuple:
+        arrays = edge.allocate(self.replica)
+        for source in sources:
+            data = np.empty(edge.size(source, self.replica), np.uint8)
+            rank = edge.source.first_rank + source
+            self.messenger.receive(rank, edge.tag, data, self.edge_stage(edge))
+            edge.unpack(source, self.replica, data, arrays)
         self._stamp(PYTHON)
         result, start = [], 0
         for value in edge.message.values:
@@ -249,6 +290,15 @@ class FragmentRuntime:
             result.append(part if value.parts else part[0])
             start += count
         return tuple(result)
+
+    def receive_parameters(self, edge: Edge) -> None:
+        """Receives parameters and takes them."""
+        for source, target in edge.pairs():
+            if target == self.replica:
+                flat = np.empty_like(self._parameters(edge))
+                rank = edge.source.first_rank + source
+                self.messenger.receive(rank, edge.tag, flat.view(np.uint8), self.edge_stage(edge))
+                self._set_parameters(edge, flat)
 
     def report(self, metrics: dict[str, Any]) -> None:
         """Keeps metrics for the coordinator; stops the job if one is not a number."""
@@ -296,12 +346,26 @@ class FragmentRuntime:
 
     # ---- the iteration boundary ------------------------------------------------------------
 
+    def _begin(self) -> None:
+        """Every rank starts from a checkpoint, or from the parameters of one."""
+        if self.plan.resume:
+            self.state.load(Path(self.plan.resume))
+        else:
+            self.state.share_parameters(self._stages["the iteration boundary"])
+            self.save()
+
+    def poll_command(self) -> int:
+        """What the coordinator asks for."""
+        command = CONTINUE
+        while (message := self.link.poll()) is not None:
+            command = max(command, {"stop": STOP, "checkpoint": CHECKPOINT}[message["kind"]])
+        return command
+
     def _agree(self) -> int:
         """The leader's decision, the same on every rank."""
-        command = CONTINUE
-        if self.rank == 0:
-            while (message := self.link.poll()) is not None:
-                command = max(command, {"stop": STOP, "checkpoint": CHECKPOINT}[message["kind"]])
+        command = self.poll_command() if self.rank == 0 else CONTINUE
+        if self.iteration >= self.plan.num_iterations:
+            command = STOP
         if self.messenger.alone:
             return command
         data = np.array([command], np.uint8)
@@ -312,7 +376,8 @@ class FragmentRuntime:
             self.messenger.receive(0, CONTROL_TAG, data, self._stages["the iteration boundary"])
         return int(data[0])
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Writes a checkpoint together with all other ranks."""
         stage = self._stages["a checkpoint"]
         self._stamp(stage)
         self.state.save(stage)
@@ -326,13 +391,26 @@ class FragmentRuntime:
             folder.mkdir(exist_ok=True)
             np.savez(folder / f"{self.iteration - 1:06d}-{self.rank:04d}.npz", **self._records)
             self._records = {}
-        steps = self.iteration * self.plan.num_steps * self.plan.num_envs
+        if self._worker is None:
+            self.env_steps = self.iteration * self.plan.steps_per_iteration
+        self._report_iteration()
+
+    def count_steps(self, steps: int, metrics: Callable[[], dict[str, float]]) -> None:
+        """Counts the steps of a worker that was served; reports each whole iteration's worth."""
+        self.env_steps += steps
+        done = self.env_steps // self.plan.steps_per_iteration
+        if done > self.iteration:
+            self.iteration = done
+            self._metrics |= metrics()
+            self._report_iteration()
+
+    def _report_iteration(self) -> None:
         with contextlib.suppress(OSError):
             self.link.send(
                 "iteration",
                 rank=self.rank,
                 iteration=self.iteration,
-                env_steps=steps,
+                env_steps=self.env_steps,
                 episodes=self.episodes.take_finished(),
                 metrics=self._metrics,
             )
@@ -356,6 +434,14 @@ class FragmentRuntime:
             size = int(np.prod(parameter.shape, dtype=int))
             set_parameter(parameter, flat[start : start + size].reshape(parameter.shape))
             start += size
+
+    def edge(self, name: str) -> Edge:
+        """A cut edge by its message's name."""
+        return self._edges[name]
+
+    def edge_stage(self, edge: Edge) -> int:
+        """The stage of waiting for a message of an edge."""
+        return self._stages[f"edge {edge.message.name}"]
 
     def _waiting(self) -> None:
         """Ends a wait when the coordinator is gone."""

@@ -12,7 +12,7 @@ from mindspore_rl.errors import ConfigError, PolicyError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy
 from mindspore_rl.graph.partials import reduce_partials
 from mindspore_rl.graph.partition import Partition, partition
-from mindspore_rl.graph.schedule import check_schedule
+from mindspore_rl.graph.schedule import apply_schedule
 from mindspore_rl.lowering.plan import Plan, make_plan
 from mindspore_rl.runtime.deployment import Deployment
 
@@ -89,8 +89,7 @@ def analyse(request: JobRequest, dump: Dump | None = None) -> Partition:
     dump("1-program.txt", render_program(program))
     cut = partition(program, request.policy, request.workers, request.config.num_envs)
     dump("2-partition.txt", render_partition(cut))
-    check_schedule(cut)
-    cut = reduce_partials(cut)
+    cut = apply_schedule(reduce_partials(cut))
     dump("3-reduced.txt", render_partition(cut))
     return cut
 

@@ -8,6 +8,8 @@ import numpy as np
 from mindspore_rl.communication.communicator import Communicator
 
 CONTROL_TAG, BYTES_TAG = 1, 2
+CONTINUE, CHECKPOINT, STOP, PAUSE = range(4)
+"""What is said on the control tag at an iteration boundary; `PAUSE` by arrival only."""
 
 
 class Messenger:
@@ -45,6 +47,11 @@ class Messenger:
         """Receives into `data`, uint8 of the right length."""
         self._stamp(stage)
         self.comm.receive(source, tag, data, self._waiting)
+
+    def first_of(self, expected: list[tuple[int, int]], stage: int) -> int:
+        """Waits for one of several (source, tag). Returns: the position of one that is here."""
+        self._stamp(stage)
+        return self.comm.first_of(expected, self._waiting)
 
     def send_arrays(self, target: int, arrays: dict[str, np.ndarray]) -> None:
         """Sends named arrays of any shape."""

@@ -16,11 +16,11 @@ from mindspore_rl.runtime.deployment import Deployment
 from mindspore_rl.runtime.interruption import Interruption
 from mindspore_rl.runtime.launch import LOG_LINES, WORKERS_LOG, JobProcesses
 from mindspore_rl.runtime.metrics import Metrics
+from mindspore_rl.runtime.reports import AsTheyCome, InStep, Joined
 from mindspore_rl.runtime.stamps import Stamps
 from mindspore_rl.runtime.traffic import Counts
 from mindspore_rl.runtime.watchdog import Watchdog
 
-LEADER = 0
 TICK_S = 0.2
 SUSPENDED_S = 2.0
 """A tick longer than this: this process was stopped, and a stamp's age says nothing."""
@@ -103,11 +103,13 @@ class Monitor:
         self._listener: socket.socket | None = None
         self._peers: list[Peer] = []
         self._finished: dict[int, int] = {}
-        self.traffic: list[tuple[int, Counts]] = []
+        self.traffic: dict[int, tuple[int, Counts]] = {}
         self._closed: dict[int, float] = {}
         self._ended_s: float | None = None
         self._reported: set[int] = set()
-        self._reports: dict[int, dict[int, dict[str, Any]]] = {}
+        self._joined: Joined = (
+            InStep(plan.num_ranks) if plan.arrivals is None else AsTheyCome(plan.leader)
+        )
         self._iteration, self._env_steps = 0, options.start_steps
         self._checkpoint: str | None = plan.resume or None
         self._checkpoint_s = self._ticked_s = self._awake_s = time.monotonic()
@@ -137,7 +139,7 @@ class Monitor:
         """How the job ended, once it did."""
         stopped = "threshold" if self._threshold else "steps"
         return Outcome(
-            self._finished.get(LEADER, self._iteration),
+            self._finished.get(self.plan.leader, self._iteration),
             self._env_steps,
             self.metrics.mean_return,
             "interrupted" if self.interruption.poll() else stopped,
@@ -166,6 +168,8 @@ class Monitor:
             elif key.data is not None:
                 self._read(key.data)
         if len(self._finished) == self.plan.num_ranks or (self._closed and not self._processes):
+            if reports := self._joined.rest():
+                self._log(reports)
             return True
         self._look_for_deaths(now)
         self._look_for_stalls(now)
@@ -205,7 +209,7 @@ class Monitor:
                 )
             case "finished":
                 self._finished[message["rank"]] = message["iteration"]
-                self.traffic.append((message["iterations_here"], message["traffic"]))
+                self.traffic[message["rank"]] = (message["iterations_here"], message["traffic"])
             case "error":
                 raise self._failure(
                     message["rank"],
@@ -217,26 +221,26 @@ class Monitor:
                 )
 
     def _report(self, message: dict[str, Any]) -> None:
-        """Records an iteration once all ranks, which report in order, have reported it."""
+        """Records what the ranks have reported, an iteration at a time."""
         self._reported.add(message["rank"])
-        reports = self._reports.setdefault(message["iteration"], {})
-        reports[message["rank"]] = message
-        if len(reports) < self.plan.num_ranks:
-            return
-        del self._reports[message["iteration"]]
+        reports = self._joined.add(message)
+        if reports:
+            self._log(reports)
+
+    def _log(self, reports: list[dict[str, Any]]) -> None:
         values: dict[str, float] = {}
-        for rank in sorted(reports):
-            values |= reports[rank]["metrics"]
-        self._iteration = message["iteration"]
-        self._env_steps = max(report["env_steps"] for report in reports.values())
+        for report in reports:
+            values |= report["metrics"]
+        self._iteration = reports[-1]["iteration"]
+        self._env_steps = reports[-1]["env_steps"]
         self.metrics.log(
             self._iteration,
             self._env_steps,
             values,
             [
                 (episode_return, length)
-                for rank in sorted(reports)
-                for episode_return, length in reports[rank]["episodes"]
+                for report in reports
+                for episode_return, length in report["episodes"]
             ],
         )
         goal, mean_return = self.options.stop_return, self.metrics.mean_return
@@ -253,7 +257,7 @@ class Monitor:
     def _tell_leader(self, kind: str) -> bool:
         """Returns: whether the leader is there to hear it."""
         for peer in self._peers:
-            if peer.rank == LEADER and not peer.link.closed:
+            if peer.rank == self.plan.leader and not peer.link.closed:
                 with contextlib.suppress(OSError):  # it just died: its end is seen elsewhere
                     peer.link.send(kind)
                 return True

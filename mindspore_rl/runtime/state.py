@@ -26,6 +26,7 @@ class RankState:
         self._runtime = runtime
         self.carried: Callable[[], dict[str, Any]] = dict
         self.restored: dict[str, np.ndarray] = {}
+        self.iterations = np.zeros(runtime.plan.num_envs, np.int64)
 
     def save(self, stage: int) -> None:
         """Gathers all ranks' state on rank 0, which writes it."""
@@ -47,7 +48,7 @@ class RankState:
         plan = runtime.plan
         path = checkpoint.save(
             runtime.run_dir / "checkpoints",
-            runtime.iteration,
+            runtime.env_steps // plan.steps_per_iteration,
             arrays,
             {
                 "algorithm": plan.algorithm["name"],
@@ -55,7 +56,7 @@ class RankState:
                 "config": plan.config,
                 "environment": plan.environment,
                 "num_envs": plan.num_envs,
-                "env_steps": runtime.iteration * plan.num_steps * plan.num_envs,
+                "env_steps": runtime.env_steps,
             },
         )
         runtime.link.send("checkpoint", rank=0, iteration=runtime.iteration, path=str(path))
@@ -79,6 +80,9 @@ class RankState:
             meta = runtime.plan.carried[name]
             if meta.split or runtime.replica == 0:
                 state[f"variables/{name}"] = (to_host(value), meta.axis, meta.agent_axis)
+        if self._on_its_own:
+            iterations = np.full(len(runtime.env_indices), runtime.iteration)
+            state["counters/iterations"] = (iterations, 0)
         if "environment" in runtime.fragment.components:
             state["episodes/return"] = (runtime.episodes.returns, 0)
             state["episodes/length"] = (runtime.episodes.lengths, 0)
@@ -104,6 +108,11 @@ class RankState:
                 f"{runtime.plan.num_envs}: they must be equal"
             )
         runtime.iteration = meta["iteration"]
+        steps = runtime.iteration * runtime.plan.steps_per_iteration
+        runtime.env_steps = meta.get("env_steps", steps)
+        self.iterations[:] = arrays.get("counters/iterations", meta["iteration"])
+        if self._on_its_own:
+            runtime.iteration = int(self.iterations[runtime.env_indices].max())
         try:
             self._take_parameters(arrays)
             if any(name.startswith("environment/") for name in arrays):
@@ -123,6 +132,12 @@ class RankState:
                 f"another form of the environment; this job runs "
                 f"{runtime.plan.algorithm['name']} on {runtime.plan.environment}"
             ) from error
+
+    @property
+    def _on_its_own(self) -> bool:
+        """Whether this rank counts iterations that are not those of others."""
+        arrivals = self._runtime.plan.arrivals
+        return arrivals is not None and arrivals.sender == self._runtime.fragment.name
 
     def _take_parameters(self, arrays: dict[str, np.ndarray]) -> None:
         if self._runtime.trainer is None:

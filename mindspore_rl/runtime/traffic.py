@@ -8,6 +8,7 @@ ran, and every run of it carries the same bytes.
 
 import json
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,10 @@ class Traffic:
     each: bool = True
     conditional: bool = False
 
-    def total(self, iterations: int) -> tuple[int, int]:
+    def total(self, iterations: Fraction) -> tuple[int, int]:
         """Calls and bytes of a run."""
         times = iterations if self.each else 1
-        return self.calls * times, self.message_bytes * times
+        return int(self.calls * times), int(self.message_bytes * times)
 
 
 def predict(plan: Plan) -> list[Traffic]:
@@ -80,7 +81,20 @@ def describe(traffic: Traffic) -> str:
     return f"{bound}{traffic.calls:,} call{plural}, {traffic.message_bytes:,} bytes"
 
 
-def compare(plan: Plan, iterations: int, ranks: list[Counts]) -> dict[str, Any]:
+def iterations_done(plan: Plan, done: dict[int, int]) -> Fraction:
+    """A run's iterations: every rank's, or by arrival the mean of the workers'.
+
+    Args:
+        plan: of the job.
+        done: by each rank.
+    """
+    if plan.arrivals is None:
+        return Fraction(max(done.values()))
+    ranks = next(f.ranks for f in plan.fragments if f.name == plan.arrivals.sender)
+    return Fraction(sum(done[rank] for rank in ranks), len(ranks))
+
+
+def compare(plan: Plan, iterations: Fraction, ranks: list[Counts]) -> dict[str, Any]:
     """Sets what was predicted beside what all ranks counted.
 
     Args:
@@ -108,10 +122,11 @@ def compare(plan: Plan, iterations: int, ranks: list[Counts]) -> dict[str, Any]:
             "conditional": traffic.conditional,
         }
     runtime = {name: {"calls": calls, "bytes": size} for name, (calls, size) in counted.items()}
-    return {"iterations": iterations, "program": program, "runtime": runtime}
+    number = int(iterations) if iterations.denominator == 1 else float(iterations)
+    return {"iterations": number, "program": program, "runtime": runtime}
 
 
-def write(plan: Plan, run_dir: Path, iterations: int, ranks: list[Counts]) -> None:
+def write(plan: Plan, run_dir: Path, iterations: Fraction, ranks: list[Counts]) -> None:
     """Writes the comparison into a run directory."""
     text = json.dumps(compare(plan, iterations, ranks), indent=1)
     (run_dir / TRAFFIC_FILE).write_text(text + "\n")

@@ -31,11 +31,11 @@ def test_all_ranks_start_from_the_same_parameters(tmp_path, monkeypatch):
     started = {}
 
     class Spy(worker.FragmentRuntime):
-        def _save(self):
+        def save(self):
             if self.trainer is not None and self.iteration == 0:
                 named = self.named_parameters("all")
                 started[self.rank] = {name: p.asnumpy().copy() for name, p in named}
-            super()._save()
+            super().save()
 
     monkeypatch.setattr(worker, "FragmentRuntime", Spy)
     plan = run(request(PROGRAMS / "random_start.py", str(PROGRAMS / "crossed.py"), 1), tmp_path)

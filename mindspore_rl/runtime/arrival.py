@@ -1,0 +1,263 @@
+"""Both ends of messages by arrival: the server of a job, and the workers that it serves.
+
+A worker's *turn* begins with parameters that the server sends it and ends when the server, having
+made the update, has new ones for it. The staleness of an update is the number of other updates
+since its worker's turn began. The server alone decides: it keeps the parameters, and with them the
+worker's next turn, back as long as that turn could make anybody's update too stale.
+
+Before parameters the server sends a word on the control tag, (command, environment steps so far):
+
+    CONTINUE    parameters follow; go on, with the next iteration if one has just ended
+    PAUSE       the iteration has ended: wait for another word
+    CHECKPOINT  all workers pause: write one, then wait for another word
+    STOP        all workers pause: write a checkpoint and end
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mindspore_rl.runtime.edges import Edge
+from mindspore_rl.runtime.messenger import CONTINUE, CONTROL_TAG, PAUSE, STOP
+
+if TYPE_CHECKING:
+    from mindspore_rl.runtime.fragment_runtime import FragmentRuntime
+
+Turns = Callable[[int], Generator[str, tuple, None]]
+
+
+class Tickets:
+    """Who may be at work so that no update is staler than the bound.
+
+    With v updates made and k workers at work, the last of them to finish does so after at most
+    v + k - 1 updates, if nobody else begins. So one more may begin if v + k, the same with it, is
+    within the bound of the oldest parameters in use: v + k - oldest <= bound.
+
+    Args:
+        bound: updates; None: anybody may begin at any time.
+    """
+
+    def __init__(self, bound: int | None) -> None:
+        self.bound, self.version = bound, 0
+        self.read: dict[int, int] = {}
+
+    def free(self) -> bool:
+        """Whether another worker may begin."""
+        oldest = min(self.read.values(), default=self.version)
+        return self.bound is None or self.version + len(self.read) - oldest <= self.bound
+
+    def begin(self, worker: int) -> None:
+        """A worker gets the parameters as they are."""
+        self.read[worker] = self.version
+
+    def staleness(self, worker: int) -> int:
+        """Updates since a worker's turn began."""
+        return self.version - self.read[worker]
+
+    def end(self, worker: int, updated: bool) -> None:
+        """A worker's turn is over."""
+        del self.read[worker]
+        self.version += updated
+
+
+@dataclass
+class Served:
+    """A worker as the server sees it.
+
+    Attributes:
+        iteration: its own, which its random numbers depend on.
+        steps: environment steps of its iteration.
+        turns: its iteration under way; None: between two.
+        expected: the edge on which its next message comes.
+        fresh: whether its last message was within the bound.
+    """
+
+    rank: int
+    steps: int
+    iteration: int
+    turns: Generator[str, tuple, None] | None = None
+    expected: str = ""
+    fresh: bool = True
+
+
+@dataclass
+class Staleness:
+    """That of the updates since the last report."""
+
+    drops: bool
+    values: list[int] = field(default_factory=list)
+    dropped: int = 0
+
+    def take(self) -> dict[str, float]:
+        """Metrics; starts anew."""
+        metrics = {"dropped": float(self.dropped)} if self.drops else {}
+        if self.values:
+            metrics["staleness_mean"] = sum(self.values) / len(self.values)
+            metrics["staleness_max"] = float(max(self.values))
+        self.values, self.dropped = [], 0
+        return metrics
+
+
+class Server:
+    """Serves workers in the order in which their messages come.
+
+    Attributes:
+        current: the worker that is being served.
+
+    Args:
+        runtime: of the consumer.
+        iterations: done by each environment's worker, `[num_envs]`.
+        turns: generated; runs one worker's iteration, and yields the edge of the message that it
+            needs next.
+    """
+
+    def __init__(self, runtime: "FragmentRuntime", iterations: np.ndarray, turns: Turns) -> None:
+        plan = runtime.plan
+        assert plan.arrivals is not None
+        self._runtime, self._turns = runtime, turns
+        self._bound = plan.arrivals.staleness
+        self.tickets = Tickets(None if plan.arrivals.drop_stale else self._bound)
+        sender = next(f for f in plan.fragments if f.name == plan.arrivals.sender)
+        self._served = [
+            Served(rank, (last - first) * plan.num_steps, int(iterations[first:last].max()))
+            for rank, (first, last) in zip(sender.ranks, sender.shares, strict=True)
+        ]
+        self._edge = next(m.name for m in plan.messages if m.parameters)
+        self._reply = [self._edge] * len(self._served)
+        self._waiting: deque[int] = deque()
+        self._paused = list(range(len(self._served)))
+        self._command = CONTINUE
+        self._begun = runtime.env_steps
+        self.current = 0
+        self._staleness = Staleness(plan.arrivals.drop_stale)
+
+    def __iter__(self) -> Iterator[int]:
+        """Workers whose next message is here, one at a time, to the end of the job."""
+        while True:
+            self._waiting.extend(self._paused)
+            self._paused.clear()
+            self._answer()
+            while self.tickets.read:
+                yield self._next()
+                self._answer()
+            if self._quiet_point() == STOP:
+                return
+
+    def fire(self, worker: int) -> None:
+        """Takes a worker's message and does what it is for."""
+        served = self._served[worker]
+        runtime = self._runtime
+        values = runtime.receive_from(worker, served.expected)
+        assert runtime.plan.arrivals is not None and served.turns is not None
+        if runtime.plan.arrivals.drop_stale:
+            served.fresh = self.tickets.staleness(worker) <= self._bound
+            values = (*values, np.bool_(served.fresh))
+        self.current = worker
+        try:
+            served.expected = served.turns.send(values)
+        except StopIteration:
+            served.turns = None
+            served.iteration += 1
+            runtime.count_steps(served.steps, self._staleness.take)
+
+    def give_parameters(self, edge: str) -> None:
+        """The worker that is being served gets the parameters, when its next turn may begin."""
+        worker, fresh = self.current, self._served[self.current].fresh
+        if fresh:
+            self._staleness.values.append(self.tickets.staleness(worker))
+        self._staleness.dropped += not fresh
+        self.tickets.end(worker, fresh)
+        self._reply[worker] = edge
+        self._waiting.append(worker)
+
+    # ---- between turns ---------------------------------------------------------------------
+
+    def _answer(self) -> None:
+        """Gives parameters to those that wait for them, first come first served."""
+        self._command = max(self._command, self._runtime.poll_command())
+        while self._waiting:
+            worker = self._waiting[0]
+            served = self._served[worker]
+            if served.turns is None and self._pausing():
+                self._say(PAUSE, served)
+                self._paused.append(self._waiting.popleft())
+                continue
+            if not self.tickets.free():
+                return
+            self._waiting.popleft()
+            self._say(CONTINUE, served)
+            self._runtime.send_parameters(worker, self._reply[worker])
+            self.tickets.begin(worker)
+            if served.turns is None:
+                self._begin(worker)
+
+    def _begin(self, worker: int) -> None:
+        served = self._served[worker]
+        self._begun += served.steps
+        self.current = worker
+        served.turns = self._turns(served.iteration)
+        served.expected = next(served.turns)
+
+    def _pausing(self) -> bool:
+        return self._command != CONTINUE or self._begun >= self._runtime.plan.last_step
+
+    def _next(self) -> int:
+        """The worker whose turn began first, of those whose message is here."""
+        workers = list(self.tickets.read)
+        edges = [self._runtime.edge(self._served[worker].expected) for worker in workers]
+        expected = [
+            (self._served[worker].rank, edge.tag)
+            for worker, edge in zip(workers, edges, strict=True)
+        ]
+        stage = self._runtime.edge_stage(edges[0])
+        return workers[self._runtime.messenger.first_of(expected, stage)]
+
+    def _quiet_point(self) -> int:
+        """All workers pause: writes a checkpoint with them."""
+        ended = self._begun >= self._runtime.plan.last_step
+        command = STOP if ended else self._command
+        for served in self._served:
+            self._say(command, served)
+        self._runtime.save()
+        self._command = CONTINUE
+        return command
+
+    def _say(self, command: int, served: Served) -> None:
+        word = np.array([command, self._runtime.env_steps], np.int64)
+        self._runtime.messenger.send(served.rank, CONTROL_TAG, word.view(np.uint8))
+
+
+class Worker:
+    """A worker's side: what the server told it last.
+
+    Args:
+        runtime: of the sender.
+        edge: on which the parameters come.
+    """
+
+    def __init__(self, runtime: "FragmentRuntime", edge: Edge) -> None:
+        self._runtime, self._edge = runtime, edge
+        self._command: int | None = None
+
+    def agree(self) -> int:
+        """The command of an iteration boundary, waited for if need be."""
+        while True:
+            if self._command is None:
+                self.receive(self._edge)
+            command, self._command = self._command, None
+            if command is not None and command != PAUSE:
+                return command
+
+    def receive(self, edge: Edge) -> None:
+        """Waits for the server's word, and for parameters if they follow."""
+        runtime = self._runtime
+        word = np.zeros(2, np.int64)
+        runtime.messenger.receive(
+            edge.source.first_rank, CONTROL_TAG, word.view(np.uint8), runtime.edge_stage(edge)
+        )
+        self._command, runtime.env_steps = int(word[0]), int(word[1])
+        if self._command == CONTINUE:
+            runtime.receive_parameters(edge)

@@ -1,0 +1,84 @@
+"""Joins what the ranks report of their iterations into one line for each iteration."""
+
+from typing import Any, Protocol
+
+Report = dict[str, Any]
+"""An `iteration` message of `communication/link.py`."""
+
+
+class Joined(Protocol):
+    """Reports on their way to a line."""
+
+    def add(self, report: Report) -> list[Report]:
+        """Takes a report. Returns: those of a line that is complete, the decisive one last."""
+
+    def rest(self) -> list[Report]:
+        """Those of a last line, once no more will come."""
+
+
+class InStep:
+    """All ranks report every iteration; a line is complete when all have.
+
+    Args:
+        num_ranks: of the job.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self._num_ranks = num_ranks
+        self._open: dict[int, dict[int, Report]] = {}
+
+    def add(self, report: Report) -> list[Report]:
+        """See `Joined`."""
+        found = self._open.setdefault(report["iteration"], {})
+        found[report["rank"]] = report
+        if len(found) < self._num_ranks:
+            return []
+        del self._open[report["iteration"]]
+        return [found[rank] for rank in sorted(found)]
+
+    def rest(self) -> list[Report]:
+        """See `Joined`."""
+        return []
+
+
+class AsTheyCome:
+    """Workers report iterations of their own, and the server when as many steps are done.
+
+    A line is held until the server's next report, because a worker's may come a little later than
+    the server's of the same step.
+
+    Args:
+        server: its rank.
+    """
+
+    def __init__(self, server: int) -> None:
+        self._server = server
+        self._line: Report | None = None
+        self._workers: list[Report] = []
+
+    def add(self, report: Report) -> list[Report]:
+        """See `Joined`."""
+        if report["rank"] != self._server:
+            self._workers.append(report)
+            return []
+        complete = self.rest()
+        self._line = report
+        return complete
+
+    def rest(self) -> list[Report]:
+        """See `Joined`."""
+        if self._line is None:
+            return []
+        values = mean_values(self._workers) | self._line["metrics"]
+        complete = [*self._workers, {**self._line, "metrics": values}]
+        self._workers, self._line = [], None
+        return complete
+
+
+def mean_values(reports: list[Report]) -> dict[str, float]:
+    """Each metric's mean over the reports that have it."""
+    values: dict[str, list[float]] = {}
+    for report in reports:
+        for name, value in report["metrics"].items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(found) / len(found) for name, found in values.items()}

@@ -1,0 +1,144 @@
+"""Central by arrival on real ranks: the bound of staleness, resuming, and failures."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mindspore_rl import programs, registry
+from mindspore_rl.errors import JobFailure
+from mindspore_rl.graph.distribution_policy import Schedule
+from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime.coordinator import JobOptions, run_job
+from mindspore_rl.runtime.job import JobRequest, prepare
+
+pytestmark = [pytest.mark.multiprocess]
+OPTIONS = JobOptions(progress=False, total_steps=0)
+ENVIRONMENT = '''
+import os
+import signal
+import time
+import numpy as np
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Discrete
+
+
+class Odd:
+    """Environment 0 is slow, hangs or dies."""
+
+    mode = "MODE"
+
+    def __init__(self, env_indices, seed):
+        self.indices, self.count = env_indices, 0
+        self.spec = EnvironmentSpec("odd", (3,), Discrete(2), 100, None, False)
+
+    def reset(self):
+        return np.zeros((len(self.indices), 3), np.float32)
+
+    def step(self, action):
+        self.count += 1
+        if 0 in self.indices:
+            if self.mode == "slow":
+                time.sleep(0.05)
+            if self.count == 12:
+                if self.mode == "hang":
+                    time.sleep(1000)
+                if self.mode == "die":
+                    os.kill(os.getpid(), signal.SIGKILL)
+        n = len(self.indices)
+        obs = np.full((n, 3), self.count % 7, np.float32)
+        return obs, obs, np.ones(n, np.float32), np.zeros(n, bool), np.zeros(n, bool)
+
+    def get_state(self):
+        return None
+
+    def set_state(self, state):
+        raise AssertionError
+
+    def close(self):
+        pass
+'''
+
+
+def request(env, workers, iterations, algorithm="a2c", **schedule):
+    file = registry.find_algorithm(algorithm)
+    policy = programs.load_policy(registry.find_policy("Central"))
+    policy = dataclasses.replace(policy, schedule=Schedule("arrival", **schedule))
+    config = programs.trainer_class(file).Config(env=env, num_envs=3, num_steps=4, hidden=(8,))
+    return JobRequest(file, policy, config, workers, num_iterations=iterations)
+
+
+def odd(tmp_path: Path, mode: str) -> str:
+    file = tmp_path / "odd.py"
+    file.write_text(ENVIRONMENT.replace("MODE", mode))
+    return f"{file}:Odd"
+
+
+def run(job, folder):
+    plan, _ = prepare(job, folder)
+    outcome = run_job(plan, folder, OPTIONS)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return outcome, lines
+
+
+def test_the_bound_holds_with_a_slow_worker(tmp_path):
+    """The others run ahead of it, as far as they may, and then wait."""
+    job = request(odd(tmp_path, "slow"), workers=3, iterations=20, staleness=3)
+    outcome, lines = run(job, tmp_path / "run")
+    assert max(line["values"]["staleness_max"] for line in lines) == 3
+    assert all(line["values"]["staleness_mean"] <= 3 for line in lines)
+    assert [line["iteration"] for line in lines] == list(range(1, 21))
+    assert lines[-1]["env_steps"] == outcome.env_steps == 20 * 12
+    arrays, meta = checkpoint.load(Path(outcome.checkpoint))
+    slow, *others = arrays["counters/iterations"]
+    assert slow + sum(others) == 60
+    assert slow < min(others)
+    assert (meta["iteration"], meta["env_steps"]) == (20, 240)
+
+
+@pytest.mark.slow
+def test_resumes_with_other_workers_and_synchronously(tmp_path):
+    job = request(odd(tmp_path, "slow"), workers=3, iterations=6)
+    outcome, _ = run(job, tmp_path / "run")
+    before = checkpoint.load(Path(outcome.checkpoint))[0]["counters/iterations"]
+    job = dataclasses.replace(job, num_iterations=10, resume=outcome.checkpoint, workers=2)
+    outcome, lines = run(job, tmp_path / "later")
+    assert [line["iteration"] for line in lines] == list(range(7, 11))
+    arrays, meta = checkpoint.load(Path(outcome.checkpoint))
+    assert (meta["iteration"], meta["env_steps"] >= 120) == (10, True)
+    assert np.all(arrays["counters/iterations"] > before)
+
+    policy = dataclasses.replace(job.policy, schedule=Schedule())
+    job = dataclasses.replace(
+        job, policy=policy, num_iterations=12, resume=outcome.checkpoint, workers=1
+    )
+    outcome, lines = run(job, tmp_path / "synchronous")
+    assert [line["iteration"] for line in lines] == [11, 12]
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_named_with_the_edge_that_waits(tmp_path):
+    job = dataclasses.replace(request(odd(tmp_path, "hang"), 2, 1000), timeout_s=8.0)
+    plan, _ = prepare(job, tmp_path / "run")
+    with pytest.raises(JobFailure) as failure:
+        run_job(plan, tmp_path / "run", OPTIONS)
+    message = str(failure.value)
+    assert message.startswith("rank 0 (worker[0]), iteration 2, the environment: no progress")
+    assert "waited for: edge " in message
+    assert "Last good checkpoint" in message
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_ends_the_job(tmp_path):
+    plan, _ = prepare(request(odd(tmp_path, "die"), 2, 1000), tmp_path / "run")
+    with pytest.raises(JobFailure, match=r"rank 0 \(worker\[0\]\), iteration 2, .* signal 9"):
+        run_job(plan, tmp_path / "run", OPTIONS)
+
+
+@pytest.mark.slow
+def test_several_updates_an_iteration(tmp_path):
+    outcome, lines = run(request("CartPole-v1", 2, 3, algorithm="ppo"), tmp_path)
+    assert outcome.env_steps >= 36
+    assert max(line["values"]["staleness_max"] for line in lines) <= 4

@@ -1,0 +1,176 @@
+"""The server by arrival, with workers whose turns take a given time."""
+
+import heapq
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mindspore_rl.runtime.arrival import Server, Tickets
+from mindspore_rl.runtime.messenger import CHECKPOINT, CONTINUE, PAUSE, STOP
+from mindspore_rl.runtime.reports import AsTheyCome, InStep
+
+STEPS = 10
+"""Environment steps of one worker's iteration."""
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2, 3, 5, 8])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_the_bound_holds_in_whatever_order_workers_finish(workers, bound):
+    tickets, draw, worst = Tickets(bound), random.Random(7), 0
+    for _ in range(3000):
+        idle = [w for w in range(workers) if w not in tickets.read]
+        assert tickets.read or tickets.free(), "nobody is at work and nobody may begin"
+        if idle and tickets.free() and draw.random() < 0.6:
+            tickets.begin(draw.choice(idle))
+        elif tickets.read:
+            # The oldest rarely comes first: as stale as the bound lets it become.
+            busy = list(tickets.read)
+            worker = busy[-1] if draw.random() < 0.9 else busy[0]
+            worst = max(worst, tickets.staleness(worker))
+            tickets.end(worker, updated=True)
+    assert worst == (bound if workers > 1 else 0)
+
+
+class Simulation:
+    """The runtime of a server whose workers' turns take `durations` time units.
+
+    Attributes:
+        staleness: of each update, with its worker, counted here and not by the server.
+    """
+
+    def __init__(self, durations, bound, iterations, drop_stale=False, messages=1, commands=()):
+        self.durations, self.messages = durations, messages
+        count = len(durations)
+        fragment = SimpleNamespace(
+            name="worker", ranks=range(count), shares=[(i, i + 1) for i in range(count)]
+        )
+        self.plan = SimpleNamespace(
+            arrivals=SimpleNamespace(sender="worker", staleness=bound, drop_stale=drop_stale),
+            fragments=[fragment],
+            messages=[SimpleNamespace(name="back", parameters="all")],
+            num_steps=STEPS,
+            last_step=iterations * STEPS,
+        )
+        self.messenger = self
+        self.env_steps, self.version, self.time = 0, 0, 0.0
+        self.read, self.mail, self.here = {}, [], {}
+        self.words, self.staleness, self.saves, self.metrics = [], [], [], []
+        self.commands = list(commands)
+        self.server = Server(self, np.zeros(count, int), self.turns)
+
+    def run(self):
+        for worker in self.server:
+            self.server.fire(worker)
+        return self
+
+    def turns(self, iteration):
+        for _ in range(self.messages):
+            values = yield "forth"
+            worker = self.server.current
+            if len(values) == 1 or values[1]:
+                self.staleness.append((worker, self.version - self.read[worker]))
+                self.version += 1
+            self.server.give_parameters("back")
+
+    # ---- what a server asks of its runtime -------------------------------------------------
+
+    def send_parameters(self, worker, edge):
+        self.read[worker] = self.version
+        heapq.heappush(self.mail, (self.time + self.durations[worker], worker))
+
+    def first_of(self, expected, stage):
+        while not any(rank in self.here for rank, _ in expected):
+            self.time, worker = heapq.heappop(self.mail)
+            self.here[worker] = True
+        return next(i for i, (rank, _) in enumerate(expected) if rank in self.here)
+
+    def receive_from(self, worker, edge):
+        del self.here[worker]
+        return (None,)
+
+    def send(self, rank, tag, data):
+        self.words.append((rank, int(data.view(np.int64)[0])))
+
+    def edge(self, name):
+        return SimpleNamespace(tag=3)
+
+    def edge_stage(self, edge):
+        return 0
+
+    def count_steps(self, steps, metrics):
+        self.env_steps += steps
+        self.metrics.append(metrics())
+
+    def poll_command(self):
+        if self.commands and self.env_steps >= self.commands[0][0]:
+            return self.commands.pop(0)[1]
+        return CONTINUE
+
+    def save(self):
+        assert not self.mail
+        assert not self.here
+        self.saves.append(self.env_steps)
+
+
+def test_a_slow_worker_is_waited_for():
+    run = Simulation((1.0, 1.1, 20.0), bound=4, iterations=60).run()
+    assert max(stale for _, stale in run.staleness) == 4
+    turns = [sum(worker == w for w, _ in run.staleness) for worker in range(3)]
+    assert turns[0] > turns[2]
+    assert run.env_steps == 60 * STEPS
+    assert run.metrics[-1]["staleness_max"] <= 4
+
+
+def test_with_bound_0_workers_take_turns():
+    run = Simulation((1.0, 1.1, 20.0), bound=0, iterations=30).run()
+    assert run.staleness == [(i % 3, 0) for i in range(30)]
+
+
+def test_dropping_waits_for_nobody():
+    run = Simulation((1.0, 1.1, 20.0), bound=4, iterations=60, drop_stale=True).run()
+    assert {stale for worker, stale in run.staleness if worker == 2} <= set(range(5))
+    assert sum(part["dropped"] for part in run.metrics) == 60 - len(run.staleness) > 0
+    waiting = Simulation((1.0, 1.1, 20.0), bound=4, iterations=60).run()
+    assert run.time < waiting.time / 2
+
+
+def test_several_messages_an_iteration_count_each():
+    run = Simulation((1.0, 3.0), bound=2, iterations=10, messages=5).run()
+    assert len(run.staleness) == 50
+    assert max(stale for _, stale in run.staleness) == 2
+    assert run.env_steps == 10 * STEPS
+
+
+def test_checkpoints_and_stops_are_at_quiet_points():
+    commands = [(20 * STEPS, CHECKPOINT), (40 * STEPS, STOP)]
+    run = Simulation((1.0, 1.1, 5.0), bound=6, iterations=1000, commands=commands).run()
+    assert [20 * STEPS <= run.saves[0] <= 23 * STEPS, len(run.saves)] == [True, 2]
+    assert 40 * STEPS <= run.saves[1] == run.env_steps <= 43 * STEPS
+    for rank in range(3):
+        words = [command for other, command in run.words if other == rank and command]
+        assert words == [PAUSE, CHECKPOINT, PAUSE, STOP]
+
+
+def report(rank, iteration, **metrics):
+    return {"rank": rank, "iteration": iteration, "metrics": metrics, "episodes": []}
+
+
+def test_reports_join_in_step():
+    joined = InStep(2)
+    assert joined.add(report(1, 1)) == []
+    assert joined.add(report(1, 2)) == []
+    assert [r["rank"] for r in joined.add(report(0, 1))] == [0, 1]
+
+
+def test_reports_by_arrival_wait_for_the_servers_next():
+    joined = AsTheyCome(server=2)
+    assert joined.add(report(2, 1, staleness_max=1.0)) == []
+    assert joined.add(report(0, 1, loss=1.0)) == []
+    assert joined.add(report(0, 2, loss=3.0)) == []
+    line = joined.add(report(2, 2))
+    assert (line[-1]["iteration"], len(line)) == (1, 3)
+    assert line[-1]["metrics"] == {"loss": 2.0, "staleness_max": 1.0}
+    assert [r["iteration"] for r in joined.rest()] == [2]
+    assert joined.rest() == []
