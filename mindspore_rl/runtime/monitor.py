@@ -199,6 +199,9 @@ class Monitor:
                 stamp = (message[key] for key in ("rank", "iteration", "stage", "age_s"))
                 self._stamps.write(*stamp)
             case "iteration":
+                if self.plan.hosts:  # its next stamp is on its way, and this one may be old
+                    boundary = self.plan.stages().index("the iteration boundary")
+                    self._stamps.write(message["rank"], message["iteration"], boundary)
                 self._report(message)
             case "checkpoint":
                 self._checkpoint = message["path"]

@@ -1,0 +1,148 @@
+"""Jobs on several hosts: network namespaces on this machine, joined by cables or over ssh."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mindspore_rl.communication.link import SILENCE_S
+from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+
+ROOT = Path(__file__).parents[2]
+spec = importlib.util.spec_from_file_location("network_hosts", ROOT / "scripts/network_hosts.py")
+network_hosts = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(network_hosts)
+REASON = network_hosts.why_not()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.multiprocess,
+    pytest.mark.skipif(bool(REASON), reason=REASON or "-"),
+    pytest.mark.timeout(900),
+]
+TRAIN = (sys.executable, "-m", "mindspore_rl.cli", "train", "ppo", "num_steps=16", "--quiet")
+ITERATIONS = 4
+END_S = 12.0
+"""For ending everything after a host is given up, on a busy machine."""
+
+
+@pytest.fixture
+def network():
+    """Makes networks; nothing may run in one when its test ends."""
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(network_hosts.Network(*args, **kwargs))
+        return made[-1].__enter__()
+
+    yield make
+    left = {name: net.processes(name) for net in made for name in net.names}
+    for net in made:
+        net.__exit__()
+    assert not any(left.values()), left
+
+
+def start(command: list[str], environment: dict[str, str]) -> subprocess.Popen:
+    environment = {**environment, "PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def train_on(network, tmp_path: Path, *arguments: str, slots: int = 1) -> subprocess.Popen:
+    """A run on all hosts, `tmp_path/run`."""
+    file = tmp_path / "hosts.yaml"
+    network.write_deployment(file, slots=slots)
+    train = [*TRAIN, "--run-dir", str(tmp_path / "run"), "--deployment", str(file), *arguments]
+    return start(network.command(0, train), network.environment())
+
+
+def final_state(run: Path) -> tuple[dict, dict]:
+    return load(list_checkpoints(run / "checkpoints")[-1])
+
+
+def wait_for_training(process: subprocess.Popen, run: Path) -> None:
+    log, deadline = run / "metrics.jsonl", time.monotonic() + 300
+    while not (log.exists() and log.stat().st_size):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "no iteration within 300 s"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "hosts", "workers"),
+    [
+        ("SingleLearnerCoarse", 3, 2),
+        ("SingleLearnerFine", 2, 1),
+        ("MultipleLearners", 2, 2),
+        ("GPUOnly", 3, 3),
+    ],
+)
+def test_equals_a_single_host(network, tmp_path, policy, hosts, workers):
+    steps = str(ITERATIONS * 16 * 8)
+    job = ("--policy", policy, "--workers", str(workers), "--total-steps", steps)
+    run = train_on(network(hosts), tmp_path, *job)
+    _, err = run.communicate(timeout=400)
+    assert run.returncode == 0, err
+    alone = start([*TRAIN, "--run-dir", str(tmp_path / "alone"), *job], dict(os.environ))
+    _, err = alone.communicate(timeout=400)
+    assert alone.returncode == 0, err
+    (arrays, meta), (expected, _) = final_state(tmp_path / "run"), final_state(tmp_path / "alone")
+    assert meta["iteration"] == ITERATIONS
+    assert arrays.keys() == expected.keys()
+    for name, array in arrays.items():
+        assert array.tobytes() == expected[name].tobytes(), name
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("policy", ["SingleLearnerCoarse", "GPUOnly"])
+def test_host_cut_off_ends_the_job(network, tmp_path, policy):
+    net = network(2)
+    workers = "2" if policy == "GPUOnly" else "1"
+    job = ("--policy", policy, "--workers", workers, "--total-steps", "100000000")
+    run = train_on(net, tmp_path, *job)
+    wait_for_training(run, tmp_path / "run")
+    net.cut(1)
+    began = time.monotonic()
+    _, err = run.communicate(timeout=120)
+    assert time.monotonic() - began < SILENCE_S + END_S
+    assert run.returncode == 1
+    assert f"host host1 has not been heard of for {SILENCE_S} s" in err
+    assert "Last good checkpoint" in err
+
+
+@pytest.mark.kill
+def test_host_that_comes_back_is_used_again(network, tmp_path):
+    net = network(2)
+    job = ("--policy", "SingleLearnerCoarse", "--total-steps", "100000000", "--max-restarts", "1")
+    run = train_on(net, tmp_path, *job)
+    wait_for_training(run, tmp_path / "run")
+    net.cut(1)
+    time.sleep(SILENCE_S + 1)  # given up, but not yet started again
+    net.mend(1)
+    log, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 300
+    while log.read_text().count('"iteration": 1,') < 2 and time.monotonic() < deadline:
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.2)
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=120)
+    assert "host host1 has not been heard of" in err
+    assert "restarting from" in err
+    assert run.returncode == 130, err
+    assert "interrupted" in out
+
+
+def test_address_of_another_machine(tmp_path):
+    file = tmp_path / "hosts.yaml"
+    file.write_text(
+        "hosts:\n  - {name: a, address: 10.77.0.1}\n  - {name: b, address: 10.77.0.2}\n"
+    )
+    run = start(
+        [*TRAIN, "--run-dir", str(tmp_path / "run"), "--deployment", str(file)], dict(os.environ)
+    )
+    _, err = run.communicate(timeout=120)
+    assert run.returncode == 2
+    assert "start `msrl train` on the first host" in err
