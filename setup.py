@@ -20,6 +20,7 @@ setup(
     extras_require={
         "mujoco": ["mujoco"],
         "marl": ["mpe2", "pettingzoo"],
+        "plot": ["matplotlib"],  # scripts/latency_study.py
         "test": ["pytest", "pytest-timeout", "ruff", "mypy", "mujoco", "mpe2", "pettingzoo"],
     },
     packages=[

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,12 +65,18 @@ def final_state(run: Path) -> tuple[dict, dict]:
     return load(list_checkpoints(run / "checkpoints")[-1])
 
 
-def wait_for_training(process: subprocess.Popen, run: Path) -> None:
-    log, deadline = run / "metrics.jsonl", time.monotonic() + 300
-    while not (log.exists() and log.stat().st_size):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "no iteration within 300 s"
+def wait_until(condition: Callable[[], object], run: subprocess.Popen, timeout_s: float) -> None:
+    """Waits, but not longer than a run lives."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert run.poll() is None, run.communicate()
+        assert time.monotonic() < deadline, f"not within {timeout_s} s"
         time.sleep(0.1)
+
+
+def wait_for_training(run: subprocess.Popen, folder: Path) -> None:
+    log = folder / "metrics.jsonl"
+    wait_until(lambda: log.exists() and log.stat().st_size, run, 300)
 
 
 @pytest.mark.parametrize(
@@ -120,13 +127,11 @@ def test_host_that_comes_back_is_used_again(network, tmp_path):
     job = ("--policy", "SingleLearnerCoarse", "--total-steps", "100000000", "--max-restarts", "1")
     run = train_on(net, tmp_path, *job)
     wait_for_training(run, tmp_path / "run")
+    log = tmp_path / "run" / "metrics.jsonl"
     net.cut(1)
-    time.sleep(SILENCE_S + 1)  # given up, but not yet started again
+    wait_until(lambda: not log.stat().st_size, run, SILENCE_S + END_S)  # started again: cut off
     net.mend(1)
-    log, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 300
-    while log.read_text().count('"iteration": 1,') < 2 and time.monotonic() < deadline:
-        assert run.poll() is None, run.communicate()
-        time.sleep(0.2)
+    wait_until(lambda: log.stat().st_size, run, 300)
     run.send_signal(signal.SIGINT)
     out, err = run.communicate(timeout=120)
     assert "host host1 has not been heard of" in err

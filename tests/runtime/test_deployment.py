@@ -1,5 +1,7 @@
 """Deployment files: what they may say, and where ranks go."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,42 @@ def test_files_of_the_project(name, ranks, device, last):
 def test_unknown_name():
     with pytest.raises(ConfigError, match=r"did you mean two_hosts\?.*\.yaml file"):
         registry.find_deployment("two_host")
+
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.sh")), ids=lambda script: script.name)
+def test_syntax_of_scripts(script):
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_slurm_script_makes_a_deployment_of_its_nodes(tmp_path):
+    """With stand-ins for Slurm's `scontrol` and for `msrl`."""
+    for path, text in {
+        "scontrol": '[ "$*" = "show hostnames n[1-2]" ] && echo n1 && echo n2',
+        ".venv/bin/msrl": 'echo "$@"',
+    }.items():
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"#!/bin/sh\n{text}\n")
+        file.chmod(0o755)
+    done = subprocess.run(
+        ["bash", SCRIPTS / "train_slurm.sh", "ppo", "seed=2"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "SLURM_JOB_NODELIST": "n[1-2]",
+            "SLURM_JOB_ID": "7",
+            "SLURM_NTASKS_PER_NODE": "3",
+            "SLURM_SUBMIT_DIR": str(tmp_path),
+            "MSRL_INTERFACE": "ib0",
+        },
+    )
+    file = tmp_path / "runs" / "hosts-7.yaml"
+    assert done.stdout.split() == ["train", "ppo", "seed=2", "--deployment", str(file)]
+    deployment = load(file)
+    assert deployment.place(6, "CPU") == ("n1",) * 3 + ("n2",) * 3
+    assert (deployment.launcher, deployment.interface) == ("slurm", "ib0")
