@@ -63,9 +63,9 @@ def test_a_schedule_in_a_yaml_is_a_mapping(tmp_path, capsys):
     assert f"{file}: schedule is 'arrival', expected a mapping" in capsys.readouterr().err
 
 
-def test_chunks_are_refused(capsys):
+def test_chunks_are_refused_where_nobody_waits(capsys):
     assert cli.main(["graph", "ppo", "--schedule", "chunks=2"]) == 2
-    assert "chunks=2 is not available yet" in capsys.readouterr().err
+    assert "chunks=2, and its fragments wait for each other in no" in capsys.readouterr().err
 
 
 def test_a_policy_may_have_a_schedule_of_its_own():

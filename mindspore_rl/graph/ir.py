@@ -83,7 +83,11 @@ class Op:
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop with a static count; `iterations` has none."""
+    """A loop with a static count; `iterations` has none.
+
+    Attributes:
+        chunks: parts of the environments for which its turns run in turn, see `graph/chunks.py`.
+    """
 
     name: str
     kind: str
@@ -91,6 +95,7 @@ class Loop:
     count: int | None
     body: tuple["Item", ...]
     where: Where
+    chunks: int = 1
 
 
 @dataclass(frozen=True)

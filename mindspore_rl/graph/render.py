@@ -3,7 +3,7 @@
 from itertools import product
 
 from mindspore_rl.graph.flow import INITIAL, definitions
-from mindspore_rl.graph.ir import EFFECTS, Branch, Item, Loop, Op, Program, Value, walk
+from mindspore_rl.graph.ir import EFFECTS, Branch, Item, Loop, Op, Program, Value, paths, walk
 from mindspore_rl.graph.partition import Arrivals, Partition
 
 
@@ -104,6 +104,12 @@ def render_partition(partition: Partition) -> str:
             f"cut {message.mark}: {message.source} -> {message.target}, after "
             f"{message.after}{moved}: {', '.join(message.variables)}"
         )
+    for item, _ in paths(partition.program.body):
+        if isinstance(item, Loop) and item.chunks > 1:
+            lines.append(
+                f"loop {item.name} in {item.chunks} chunks: environment i in chunk "
+                f"i mod {item.chunks}"
+            )
     for name, op in sorted(partition.reduced):
         lines.append(f"reduce {op} over the replicas of {name}")
     if partition.arrivals is not None:

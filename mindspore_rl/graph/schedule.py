@@ -20,11 +20,6 @@ def apply_schedule(partition: Partition) -> Partition:
         PolicyError: the schedule cannot be served, with the reason.
     """
     policy = partition.policy
-    if policy.schedule.chunks != 1:
-        raise PolicyError(
-            f"policy {policy.name}: chunks={policy.schedule.chunks} is not available yet, "
-            "expected 1"
-        )
     if policy.schedule.order != ARRIVAL:
         return partition
     sender, consumer = _ends(partition)

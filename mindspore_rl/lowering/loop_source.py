@@ -1,6 +1,9 @@
 """The source of the Python that runs a fragment's cells."""
 
-from mindspore_rl.graph.ir import Branch, Loop, Op, walk
+from collections.abc import Iterator
+from typing import Any
+
+from mindspore_rl.graph.ir import Branch, Loop, Op, Value, paths, walk
 from mindspore_rl.lowering.cell_source import INDENT, Target, assignment, class_name
 from mindspore_rl.lowering.project import Projection
 from mindspore_rl.lowering.regions import Lowered, Region, exposed
@@ -15,6 +18,8 @@ class LoopWriter:
         self.projection, self.target, self.regions = projection, target, regions
         self.replay_in_cell = replay_in_cell
         self.lines: list[str] = []
+        self.functions: list[str] = []
+        self.on_host: set[str] = set()
         self.capacity = max(
             [op.attr("rows") for op, _ in walk(projection.body) if op.kind == "replay_sample"],
             default=0,
@@ -26,17 +31,47 @@ class LoopWriter:
     def text(self, body: tuple[Lowered, ...]) -> str:
         """The function `run`."""
         doc = ", ".join(self.projection.fragment.components)
+        self.on_host = self._read_by(body)
+        in_chunks = [r for loop in _chunk_loops(body) for r in _regions_of(loop.body)]
         self._line("def run(w):", 0)
         self._line(f'"""{doc}."""', 1)
-        for region in self.regions:
-            host = tuple(i for i, name in enumerate(region.outputs) if name in self._read_by(body))
+        self._cells([region for region in self.regions if region not in in_chunks], 1)
+        self._items(body, 1)
+        return "\n".join([*self.functions, *self.lines]) + "\n"
+
+    def _cells(self, regions: list[Region], depth: int) -> None:
+        for region in regions:
+            host = tuple(i for i, name in enumerate(region.outputs) if name in self.on_host)
             self._line(
                 f'{region.name}_cell = w.cell({class_name(region.name)}, "{region.name}", '
                 f"to_host={host})",
-                1,
+                depth,
             )
-        self._items(body, 1)
-        return "\n".join(self.lines) + "\n"
+
+    def _loop_in_chunks(self, loop: Loop, depth: int) -> None:
+        """A loop as a generator of one chunk, and the call that runs all chunks in turn."""
+        name = f"chunk_of_{loop.name.replace('#', '_')}"
+        taken, given = _crossing(self.projection, loop.name)
+        outer, self.lines = self.lines, []
+        self._line(f"def {name}({', '.join(('w', *taken))}):", 0)
+        self._line(f'"""{loop.name} for one chunk; at each `yield` the next one goes on."""', 1)
+        self._cells(_regions_of(loop.body), 1)
+        self._line(f"for {loop.index} in range({loop.count}):", 1)
+        self._items(loop.body, 2, chunked=True)
+        if not any("yield" in line for line in self.lines[2:]):
+            self._line("yield", 2)
+        self._line(f"return {_tuple(given)}", 1)
+        self.functions += [*self.lines, "", ""]
+        self.lines = outer
+        inputs = _tuple(tuple(f"({v}, {self._axes(v)})" for v in taken))
+        axes = _tuple(tuple(str(self._axes(v)) for v in given))
+        call = f"w.in_turn({name}, {inputs}, {axes})"
+        self._line(f"{_tuple(given)} = {call}" if given else call, depth)
+
+    def _axes(self, name: str) -> Any:
+        """Where the environments of a variable lie, see `runtime/chunks.py`."""
+        value = self.projection.values.get(name)
+        return None if value is None else _axes(value)
 
     def _read_by(self, items: tuple[Lowered, ...]) -> set[str]:
         """Variables that Python code reads, rather than a cell."""
@@ -53,15 +88,19 @@ class LoopWriter:
     def _line(self, text: str, depth: int) -> None:
         self.lines.append(INDENT * depth + text)
 
-    def _items(self, items: tuple[Lowered, ...], depth: int) -> None:
-        for item in items:
+    def _items(self, items: tuple[Lowered, ...], depth: int, chunked: bool = False) -> None:
+        for position, item in enumerate(items):
             if isinstance(item, Region):
                 self._line(
                     assignment(item.outputs, f"{item.name}_cell({', '.join(item.inputs)})"), depth
                 )
             elif isinstance(item, Op):
+                if chunked and _waits(item) and not (position and _waits(items[position - 1])):
+                    self._line("yield", depth)
                 for line in self._op(item):
                     self._line(line, depth)
+            elif isinstance(item, Loop) and item.chunks > 1:
+                self._loop_in_chunks(item, depth)
             elif isinstance(item, Loop):
                 if item.kind == "iterations" and self.projection.serves:
                     self._turns(item, depth)
@@ -70,17 +109,17 @@ class LoopWriter:
                     self._iterations(item.index, depth)
                 else:
                     self._line(f"for {item.index} in range({item.count}):", depth)
-                self._items(item.body, depth + 1)
+                self._items(item.body, depth + 1, chunked)
                 if not item.body:
                     self._line("pass", depth + 1)
             else:
                 self._line(f"if w.number({item.test}):", depth)
-                self._items(item.body, depth + 1)
+                self._items(item.body, depth + 1, chunked)
                 if not item.body:
                     self._line("pass", depth + 1)
                 if item.orelse:
                     self._line("else:", depth)
-                    self._items(item.orelse, depth + 1)
+                    self._items(item.orelse, depth + 1, chunked)
 
     def _iterations(self, index: str, depth: int) -> None:
         """Variables carried from one iteration to the next go to checkpoints and come back."""
@@ -181,6 +220,53 @@ class LoopWriter:
 
     def _record(self, op: Op) -> list[str]:
         return [f'w.record("{op.attr("key")}", {op.args[0]}, {op.attr("axis")})']
+
+
+def _waits(item: Lowered) -> bool:
+    return isinstance(item, Op) and item.kind == "receive"
+
+
+def _tuple(parts: tuple[str, ...]) -> str:
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def _axes(value: Value) -> Any:
+    return tuple(map(_axes, value.parts)) if value.parts else value.axis
+
+
+def _chunk_loops(items: tuple[Lowered, ...]) -> Iterator[Loop]:
+    """Loops that run in chunks; they hold no others."""
+    for item in items:
+        if isinstance(item, Loop) and item.chunks > 1:
+            yield item
+        elif isinstance(item, Loop):
+            yield from _chunk_loops(item.body)
+        elif isinstance(item, Branch):
+            yield from _chunk_loops(item.body + item.orelse)
+
+
+def _regions_of(items: tuple[Lowered, ...]) -> list[Region]:
+    found = [item for item in items if isinstance(item, Region)]
+    for item in items:
+        if isinstance(item, Branch):
+            found += _regions_of(item.body + item.orelse)
+    return found
+
+
+def _crossing(projection: Projection, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Variables that a loop takes from around it, and those of its own that are used around it."""
+    loop = next(item for item, _ in paths(projection.body) if item.name == name)
+    assert isinstance(loop, Loop)
+    inside = {item.name for item, _ in paths(loop.body)}
+    taken = tuple(v for v in exposed(loop.body) if v != loop.index)
+    read = set(taken) | {
+        variable
+        for item, _ in paths(projection.body)
+        if not isinstance(item, Loop) and item.name not in inside
+        for variable in item.reads
+    }
+    own = dict.fromkeys(t for op, _ in walk(loop.body) for t in op.targets)
+    return taken, tuple(v for v in own if v in read)
 
 
 def carried_variables(projection: Projection) -> tuple[str, ...]:

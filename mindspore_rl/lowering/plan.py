@@ -62,6 +62,7 @@ class MessagePlan:
         parameter_entries: numbers in a parameter message.
         conditional: whether a condition of the program decides about it: `times` is a bound then.
         by_arrival: whether each replica of the source or target is served by itself.
+        chunks: in how many parts of the environments it is sent, each as a message of its own.
     """
 
     name: str
@@ -76,6 +77,7 @@ class MessagePlan:
     parameter_entries: int = 0
     conditional: bool = False
     by_arrival: bool = False
+    chunks: int = 1
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class Plan:
         record: marks whose values are written out every iteration.
         hosts: the name of each rank's host; empty: all on this machine.
         arrivals: which fragment serves which by arrival, if any.
+        chunks: parts of the environments of which each is stepped by itself.
     """
 
     algorithm: dict[str, str]
@@ -133,6 +136,7 @@ class Plan:
     load_at: dict[str, str] = field(default_factory=dict)
     record: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    chunks: int = 1
     arrivals: Arrivals | None = None
 
     @property
@@ -267,6 +271,7 @@ def make_plan(
         reductions=reductions,
         policy=partition.policy.name,
         record=record,
+        chunks=partition.policy.schedule.chunks,
         carried=carried,
         arrivals=partition.arrivals,
         **job,
@@ -380,6 +385,7 @@ def _message(
         parameter_entries[parameters] if parameters else 0,
         _conditional(around),
         partition.arrivals is not None,
+        max([item.chunks for item in around if isinstance(item, Loop)], default=1),
     )
 
 

@@ -91,7 +91,9 @@ class _Projector:
                 if item.kind == "iterations":
                     body = (*self.started, *body, *self.recorded)
                 if body:
-                    yield _extend(replace(item, body=body))
+                    talks = any(op.kind in ("send", "receive") for op, _ in walk(body))
+                    chunks = item.chunks if talks else 1
+                    yield _extend(replace(item, body=body, chunks=chunks))
             else:
                 assert isinstance(item, Branch)
                 body = tuple(self.items(item.body, loops))

@@ -8,22 +8,36 @@ class TrajectoryBuffer:
 
     def __init__(self) -> None:
         self._columns: list[np.ndarray] = []
+        self._part: tuple[slice, int] | None = None
+
+    def part(self, rows: slice, num_envs: int) -> "TrajectoryBuffer":
+        """The same buffer for those who write some of the environments alone.
+
+        Args:
+            rows: their places on the axis B.
+            num_envs: B.
+        """
+        part = TrajectoryBuffer()
+        part._columns, part._part = self._columns, (rows, num_envs)
+        return part
 
     def write(self, capacity: int, row: int, *values: np.ndarray) -> None:
         """Stores one step (values `[B, ...]`) in a row of a buffer of `capacity` rows."""
         if not self._columns:
-            self._columns = [np.empty((capacity, *v.shape), v.dtype) for v in values]
+            shapes = [v.shape if not self._part else (self._part[1], *v.shape[1:]) for v in values]
+            pairs = zip(shapes, values, strict=True)
+            self._columns += [np.empty((capacity, *shape), v.dtype) for shape, v in pairs]
         for column, value in zip(self._columns, values, strict=True):
-            column[row] = value
+            column[(row, self._part[0]) if self._part else row] = value
 
     def extend(self, capacity: int, start: int, *stacks: np.ndarray) -> None:
         """Stores many steps (values `[rows, B, ...]`) from a row on; all of them are kept as is."""
         rows = len(stacks[0])
         if start == 0 and rows == capacity:
-            self._columns = list(stacks)
+            self._columns[:] = stacks
             return
         if not self._columns:
-            self._columns = [np.empty((capacity, *s.shape[1:]), s.dtype) for s in stacks]
+            self._columns += [np.empty((capacity, *s.shape[1:]), s.dtype) for s in stacks]
         for column, stack in zip(self._columns, stacks, strict=True):
             column[start : start + rows] = stack
 

@@ -20,9 +20,14 @@ class Edge:
     """
 
     def __init__(
-        self, message: MessagePlan, tag: int, source: FragmentPlan, target: FragmentPlan
+        self,
+        message: MessagePlan,
+        tag: int,
+        source: FragmentPlan,
+        target: FragmentPlan,
+        chunk: int = 0,
     ) -> None:
-        self.message, self.tag = message, tag
+        self.message, self.tag, self.chunk = message, tag, chunk
         self.source, self.target = source, target
         self.leaves = [leaf for value in message.values for leaf in value.leaves]
         self._known: dict[tuple[int, int], list[tuple[int, Block]]] = {}
@@ -48,13 +53,21 @@ class Edge:
     def _exchanged(self, i: int, j: int) -> list[tuple[int, "Block"]]:
         parts = []
         for index, leaf in enumerate(self.leaves):
-            blocks = [_block(self.source, leaf, k) for k in range(len(self.source.shares))]
+            blocks = [self._block(self.source, leaf, k) for k in range(len(self.source.shares))]
             same = [k for k, block in enumerate(blocks) if block == blocks[i]]
-            common = blocks[i].common(_block(self.target, leaf, j))
+            common = blocks[i].common(self._block(self.target, leaf, j))
             each = self.message.partial or self.message.by_arrival
             if common is not None and (each or i == same[j % len(same)]):
                 parts.append((index, common))
         return parts
+
+    def _block(self, fragment: FragmentPlan, leaf: Value, replica: int) -> "Block":
+        """What of a leaf a replica has."""
+        envs = chunk_of(fragment.shares[replica], self.chunk, self.message.chunks)
+        return Block(
+            envs if leaf.axis is not None else None,
+            fragment.agents[replica] if leaf.agent_axis is not None else None,
+        )
 
     def size(self, i: int, j: int) -> int:
         """Bytes of the message from replica i to replica j."""
@@ -70,7 +83,7 @@ class Edge:
         start = 0
         for index, block in self._parts(i, j):
             leaf, array = self.leaves[index], arrays[index]
-            array = block.rows(array, leaf, _block(self.source, leaf, i))
+            array = block.rows(array, leaf, self._block(self.source, leaf, i))
             size = array.size * array.itemsize
             out[start : start + size].view(array.dtype)[:] = array.reshape(-1)
             start += size
@@ -80,7 +93,7 @@ class Edge:
         start = 0
         for index, block in self._parts(i, j):
             leaf, array = self.leaves[index], arrays[index]
-            place = block.rows(array, leaf, _block(self.target, leaf, j))
+            place = block.rows(array, leaf, self._block(self.target, leaf, j))
             size = place.size * place.itemsize
             part = data[start : start + size].view(place.dtype).reshape(place.shape)
             if self.message.partial:
@@ -91,7 +104,7 @@ class Edge:
 
     def allocate(self, j: int) -> list[np.ndarray]:
         """The arrays that replica j receives into."""
-        blocks = [(leaf, _block(self.target, leaf, j)) for leaf in self.leaves]
+        blocks = [(leaf, self._block(self.target, leaf, j)) for leaf in self.leaves]
         return [
             np.zeros(local_shape(leaf, block.num_envs, block.num_agents), leaf.dtype)
             for leaf, block in blocks
@@ -102,13 +115,13 @@ class Edge:
 class Block:
     """The environments and agents of a part of a leaf; None for an axis that it does not have."""
 
-    envs: tuple[int, int] | None
+    envs: range | None
     agents: tuple[int, int] | None
 
     @property
     def num_envs(self) -> int:
         """Environments in it."""
-        return self.envs[1] - self.envs[0] if self.envs else 0
+        return len(self.envs) if self.envs else 0
 
     @property
     def num_agents(self) -> int:
@@ -117,45 +130,46 @@ class Block:
 
     def common(self, other: "Block") -> "Block | None":
         """What two parts of a leaf have in common; None for nothing."""
-        envs, agents = _overlap(self.envs, other.envs), _overlap(self.agents, other.agents)
-        empty = any(share is not None and share[0] >= share[1] for share in (envs, agents))
+        envs, agents = self.envs, None
+        if envs is not None and other.envs is not None:  # of the same chunk, if of any
+            first, last = max(envs.start, other.envs.start), min(envs.stop, other.envs.stop)
+            envs = range(first, last, envs.step)
+        if self.agents and other.agents:
+            agents = max(self.agents[0], other.agents[0]), min(self.agents[1], other.agents[1])
+        empty = envs is not None and not envs or agents is not None and agents[0] >= agents[1]
         return None if empty else Block(envs, agents)
 
     def rows(self, array: np.ndarray, leaf: Value, own: "Block") -> np.ndarray:
         """A view of this part of the array of a larger one, its environments on their own axis."""
         chosen = [slice(None)] * len(leaf.shape)
         if self.agents and own.agents and leaf.agent_axis is not None:
-            chosen[leaf.agent_axis] = _within(self.agents, own.agents)
+            first, last = self.agents
+            chosen[leaf.agent_axis] = slice(first - own.agents[0], last - own.agents[0])
         view = array[tuple(chosen)]
-        if not self.envs or not own.envs or leaf.axis is None:
+        if self.envs is None or own.envs is None or leaf.axis is None:
             return view
         before, after = view.shape[: leaf.axis], view.shape[leaf.axis + 1 :]
         # Splitting an axis keeps this a view, whatever the agents left out.
         view = view.reshape(*before, leaf.per_env, own.num_envs, *after)
-        return view[(slice(None),) * (leaf.axis + 1) + (_within(self.envs, own.envs),)]
+        first = own.envs.index(self.envs.start)
+        return view[(slice(None),) * (leaf.axis + 1) + (slice(first, first + len(self.envs)),)]
 
 
-def _block(fragment: FragmentPlan, leaf: Value, replica: int) -> Block:
-    """What of a leaf a replica has."""
-    return Block(
-        fragment.shares[replica] if leaf.axis is not None else None,
-        fragment.agents[replica] if leaf.agent_axis is not None else None,
-    )
+def chunk_of(share: tuple[int, int], chunk: int, chunks: int) -> range:
+    """The environments of a share whose index is `chunk` modulo `chunks`."""
+    return range(share[0] + (chunk - share[0]) % chunks, share[1], chunks)
 
 
-def _overlap(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
-    return (max(a[0], b[0]), min(a[1], b[1])) if a and b else None
+def plan_edges(plan: Plan, chunk: int = 0) -> dict[str, Edge]:
+    """A plan's cut edges by name.
 
-
-def _within(part: tuple[int, int], whole: tuple[int, int]) -> slice:
-    return slice(part[0] - whole[0], part[1] - whole[0])
-
-
-def plan_edges(plan: Plan) -> dict[str, Edge]:
-    """A plan's cut edges by name."""
+    Args:
+        plan: of the job.
+        chunk: of which messages that are sent in chunks are.
+    """
     by_name = {fragment.name: fragment for fragment in plan.fragments}
     return {
-        m.name: Edge(m, FIRST_EDGE_TAG + i, by_name[m.source], by_name[m.target])
+        m.name: Edge(m, FIRST_EDGE_TAG + i, by_name[m.source], by_name[m.target], chunk)
         for i, m in enumerate(plan.messages)
     }
 

@@ -38,5 +38,13 @@ class EpisodeCounter:
 
     def take_finished(self) -> list[tuple[float, int]]:
         """Return and length of the episodes that ended since the last call."""
-        finished, self._finished = self._finished, []
+        finished = list(self._finished)
+        self._finished.clear()
         return finished
+
+    def part(self, rows: slice) -> "EpisodeCounter":
+        """A counter of some of the environments that counts for this one too."""
+        part = EpisodeCounter(0)
+        part.returns, part.lengths = self.returns[rows], self.lengths[rows]
+        part._finished = self._finished
+        return part

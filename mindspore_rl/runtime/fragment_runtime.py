@@ -5,6 +5,7 @@ an iteration boundary: stop requests, checkpoints, metrics.
 """
 
 import contextlib
+import copy
 import ctypes
 import gc
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import numpy as np
 
 from mindspore_rl.communication.communicator import Communicator
 from mindspore_rl.communication.link import Link
+from mindspore_rl.environments.chunked_vector import ChunkedVector
 from mindspore_rl.environments.environment import make_graph, make_vector
 from mindspore_rl.environments.environment import spec as environment_spec
 from mindspore_rl.errors import NumericsError
@@ -24,7 +26,8 @@ from mindspore_rl.replay.trajectory import TrajectoryBuffer
 from mindspore_rl.rl import random
 from mindspore_rl.runtime.arrays import host_leaves, to_host
 from mindspore_rl.runtime.arrival import Server, Turns, Worker
-from mindspore_rl.runtime.edges import Edge, plan_edges
+from mindspore_rl.runtime.chunks import run_in_turn
+from mindspore_rl.runtime.edges import Edge, chunk_of, plan_edges
 from mindspore_rl.runtime.episodes import EpisodeCounter
 from mindspore_rl.runtime.messenger import (
     BYTES_TAG,
@@ -80,6 +83,8 @@ class FragmentRuntime:
         self.iterations_here = 0
         self._episode_buffers: list[Any] = []
         self._reductions: list[Any] = []
+        self._cells: dict[str, Callable] = {}
+        self._chunks: list[FragmentRuntime] = []
         self._metrics: dict[str, float] = {}
         self._records: dict[str, np.ndarray] = {}
         self._edges = plan_edges(plan)
@@ -98,12 +103,20 @@ class FragmentRuntime:
                 self.environment = make_graph(plan.environment)
                 self._noise_size["env"] = self.environment.noise_size
             else:
-                self.vector = make_vector(plan.environment, self.env_indices, self.seed)
+                self.vector = self._vector()
         if self.fragment.needs_tensors:
             spec = environment_spec(plan.environment)
             self.trainer = load_trainer(plan.algorithm, plan.config, spec)
             self.actor, self.learner = self.trainer.actor, self.trainer.learner
             self._noise_size["actor"] = self._noise_size["agents"] = self.actor.noise_size
+
+    def _vector(self) -> Any:
+        plan = self.plan
+        if plan.chunks == 1:
+            return make_vector(plan.environment, self.env_indices, self.seed)
+        share = self.fragment.shares[self.replica]
+        chunks = [chunk_of(share, number, plan.chunks) for number in range(plan.chunks)]
+        return ChunkedVector(plan.environment, chunks, self.seed)
 
     @property
     def restored(self) -> bool:
@@ -120,8 +133,10 @@ class FragmentRuntime:
             name: the region's.
             to_host: positions of the outputs that Python code reads, to be given as arrays.
 
-        Returns: a function of arrays, numbers and tensors.
+        Returns: a function of arrays, numbers and tensors; the same each time.
         """
+        if name in self._cells:
+            return self._cells[name]
         from mindspore_rl.lowering.cell import reductions_of  # noqa: PLC0415
         from mindspore_rl.runtime.compiled import CompiledCell  # noqa: PLC0415
 
@@ -145,7 +160,33 @@ class FragmentRuntime:
             self._stamp(PYTHON)
             return result
 
+        self._cells[name] = call
         return call
+
+    def in_turn(self, loop: Callable, inputs: tuple, axes: tuple) -> tuple:
+        """Runs a loop for each chunk of the environments, see `run_in_turn`."""
+        if not self._chunks:
+            self._chunks = [self._chunk(number) for number in range(self.plan.chunks)]
+        rows = [self._places(chunk.env_indices) for chunk in self._chunks]
+        return run_in_turn(loop, self._chunks, rows, inputs, axes)
+
+    def _chunk(self, number: int) -> "FragmentRuntime":
+        """This rank's runtime as the loop of one chunk sees it."""
+        chunk = copy.copy(self)
+        share = self.fragment.shares[self.replica]
+        chunk.env_indices = chunk_of(share, number, self.plan.chunks)
+        rows = self._places(chunk.env_indices)
+        chunk._stamp = self._stamp  # type: ignore[method-assign]  # one rank, one stamp
+        chunk._edges = plan_edges(self.plan, number)
+        chunk._stacks, chunk._cells = {}, {}
+        chunk.replay = self.replay.part(rows, len(self.env_indices))
+        chunk.episodes = self.episodes.part(rows)
+        if self.vector is not None:
+            chunk.vector = self.vector.parts[number]
+        return chunk
+
+    def _places(self, chunk: range) -> slice:
+        return slice(chunk.start - self.env_indices.start, None, chunk.step)
 
     def iterations(self, carried: Callable[[], dict[str, Any]]) -> Iterator[int]:
         """The training iterations, with everything that happens between them.

@@ -9,6 +9,7 @@ from mindspore_rl import programs
 from mindspore_rl.config import to_dict
 from mindspore_rl.environments.environment import graph_name, graph_names, spec
 from mindspore_rl.errors import ConfigError, PolicyError
+from mindspore_rl.graph.chunks import chunk_loops
 from mindspore_rl.graph.distribution_policy import DistributionPolicy
 from mindspore_rl.graph.partials import reduce_partials
 from mindspore_rl.graph.partition import Partition, partition
@@ -85,11 +86,12 @@ def analyse(request: JobRequest, dump: Dump | None = None) -> Partition:
                 f"{request.algorithm}: Config has no field {key!r}; expected "
                 f"{', '.join(REQUIRED_KEYS)}"
             )
-    program = infer(cls, request.config, spec(request.config.env), request.algorithm.stem)
+    environment = spec(request.config.env)
+    program = infer(cls, request.config, environment, request.algorithm.stem)
     dump("1-program.txt", render_program(program))
     cut = partition(program, request.policy, request.workers, request.config.num_envs)
     dump("2-partition.txt", render_partition(cut))
-    cut = apply_schedule(reduce_partials(cut))
+    cut = chunk_loops(apply_schedule(reduce_partials(cut)), environment.in_graph)
     dump("3-reduced.txt", render_partition(cut))
     return cut
 

@@ -47,14 +47,19 @@ class Traffic:
 def predict(plan: Plan) -> list[Traffic]:
     """What the plan says of every message, then of every collective."""
     found = []
-    for edge in plan_edges(plan).values():
-        message, times = edge.message, max(edge.message.times, 1)
-        pairs = edge.pairs()
+    edges = [plan_edges(plan, chunk) for chunk in range(plan.chunks)]
+    for message in plan.messages:
+        times = max(message.times, 1)
+        sizes = [
+            edge.size(i, j)
+            for edge in (by_name[message.name] for by_name in edges[: message.chunks])
+            for i, j in edge.pairs()
+        ]
         found.append(
             Traffic(
                 message.name,
-                len(pairs) * times,
-                sum(edge.size(i, j) for i, j in pairs) * times,
+                len(sizes) * times,
+                sum(sizes) * times,
                 message.times > 0,
                 message.conditional,
             )

@@ -10,6 +10,7 @@ import theorem
 
 from mindspore_rl import programs, registry
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.graph.distribution_policy import Schedule
 from mindspore_rl.runtime.coordinator import JobOptions, run_job
 from mindspore_rl.runtime.job import JobRequest, environment_for, prepare
 
@@ -108,7 +109,28 @@ def references(tmp_path_factory):
 
 @pytest.mark.parametrize(("algorithm", "policy", "environment", "workers"), list(_cases()))
 def test_equals_reference(algorithm, policy, environment, workers, references, tmp_path):
-    request = request_for(algorithm, policy, environment, workers)
+    _check(request_for(algorithm, policy, environment, workers), references, tmp_path)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("policy", "environment", "workers", "chunks"),
+    [
+        ("SingleLearnerFine", "CartPole-v1", 2, 2),
+        pytest.param("SingleLearnerFine", "Pendulum-v1", 3, 2, marks=pytest.mark.slow),
+        pytest.param("Environments", "CartPole-v1", 2, 3, marks=pytest.mark.slow),
+    ],
+)
+def test_chunks_equal_reference(policy, environment, workers, chunks, references, tmp_path):
+    request = request_for("ppo", policy, environment, workers)
+    schedule = Schedule(chunks=chunks)
+    request = dataclasses.replace(
+        request, policy=dataclasses.replace(request.policy, schedule=schedule)
+    )
+    _check(request, references, tmp_path)
+
+
+def _check(request, references, tmp_path):
     reference = references(request)
     starts = tuple((i, str(reference.checkpoints[i])) for i in range(ITERATIONS))
     plan, _ = prepare(dataclasses.replace(request, load_at=starts), tmp_path)

@@ -6,6 +6,7 @@ import json
 import pytest
 from test_theorem import PROGRAMS, request_for
 
+from mindspore_rl.graph.distribution_policy import Schedule
 from mindspore_rl.runtime.coordinator import JobOptions, run_job
 from mindspore_rl.runtime.job import prepare
 from mindspore_rl.runtime.traffic import TRAFFIC_FILE, predict
@@ -36,8 +37,8 @@ def _name(case):
     return "-".join(str(part).rpartition("/")[2] for part in case)
 
 
-def _counted(case, folder, compiled):
-    request = dataclasses.replace(request_for(*case), record=(), compiled=compiled)
+def _run(request, folder, compiled):
+    request = dataclasses.replace(request, record=(), compiled=compiled)
     plan, _ = prepare(request, folder)
     outcome = run_job(plan, folder, JobOptions(progress=False, total_steps=0))
     return plan, outcome, json.loads((folder / TRAFFIC_FILE).read_text())
@@ -75,7 +76,18 @@ def test_a_collective_by_hand(tmp_path):
 
 @pytest.mark.parametrize("case", IN_PROCESS, ids=_name)
 def test_in_process(case, tmp_path):
-    _assert_predicted(*_counted(case, tmp_path, compiled=False))
+    _assert_predicted(*_run(request_for(*case), tmp_path, compiled=False))
+
+
+def test_each_chunk_is_a_message_of_its_own(tmp_path):
+    request = request_for("ppo", "SingleLearnerFine", "CartPole-v1", 3)
+    policy = dataclasses.replace(request.policy, schedule=Schedule(chunks=2))
+    case = dataclasses.replace(request, policy=policy)
+    plan, outcome, found = _run(case, tmp_path, compiled=False)
+    _assert_predicted(plan, outcome, found)
+    start, action, _ = predict(plan)
+    assert (start.calls, action.calls) == (3, 32 * 3 * 2)
+    assert action.message_bytes == 32 * 8 * 4
 
 
 @pytest.mark.multiprocess
@@ -85,4 +97,4 @@ def test_in_process(case, tmp_path):
     ids=_name,
 )
 def test_ranks(case, tmp_path):
-    _assert_predicted(*_counted(case, tmp_path, compiled=True))
+    _assert_predicted(*_run(request_for(*case), tmp_path, compiled=True))

@@ -1,0 +1,73 @@
+"""Loops that run for chunks of a rank's environments in turn, so that nobody waits for long.
+
+The loop is a generator, one for each chunk. It yields before it receives; meanwhile the others go
+on, always in the same order. So while this rank works on one chunk, those that it sends to work
+on the chunks before.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.runtime.arrays import to_host
+
+Axes = Any
+"""The axis of environments of an array, None for a whole value, a tuple for a tuple of arrays."""
+
+
+def run_in_turn(
+    loop: Callable[..., Generator[None, None, tuple]],
+    runtimes: list[Any],
+    rows: list[slice],
+    inputs: tuple[tuple[Any, Axes], ...],
+    axes: tuple[Axes, ...],
+) -> tuple:
+    """Runs a loop for every chunk.
+
+    Args:
+        loop: the generator, a function of a chunk's runtime and its part of the inputs.
+        runtimes: of the chunks.
+        rows: the places of each chunk among the rank's environments.
+        inputs: what the loop takes, with its axes.
+        axes: of the results.
+
+    Returns: the results of all chunks together.
+    """
+    waiting = deque(
+        (number, loop(runtime, *[take(value, axis, place) for value, axis in inputs]))
+        for number, (runtime, place) in enumerate(zip(runtimes, rows, strict=True))
+    )
+    results: list[tuple] = [()] * len(waiting)
+    while waiting:
+        number, generator = waiting.popleft()
+        try:
+            next(generator)
+        except StopIteration as end:
+            results[number] = end.value
+        else:
+            waiting.append((number, generator))
+    return tuple(join([result[i] for result in results], axis, rows) for i, axis in enumerate(axes))
+
+
+def take(value: Any, axes: Axes, rows: slice) -> Any:
+    """One chunk of a value, as a view."""
+    if isinstance(axes, tuple):
+        return tuple(take(part, axis, rows) for part, axis in zip(value, axes, strict=True))
+    return value if axes is None else to_host(value)[(slice(None),) * axes + (rows,)]
+
+
+def join(parts: list[Any], axes: Axes, rows: list[slice]) -> Any:
+    """The chunks of a value together; a whole one is the same in all."""
+    if isinstance(axes, tuple):
+        return tuple(join([p[i] for p in parts], axis, rows) for i, axis in enumerate(axes))
+    if axes is None:
+        return parts[0]
+    arrays = [to_host(part) for part in parts]
+    shape = list(arrays[0].shape)
+    shape[axes] = sum(array.shape[axes] for array in arrays)
+    whole = np.empty(shape, arrays[0].dtype)
+    for array, place in zip(arrays, rows, strict=True):
+        whole[(slice(None),) * axes + (place,)] = array
+    return whole

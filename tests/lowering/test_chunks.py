@@ -1,0 +1,83 @@
+"""Loops in chunks: the reference's numbers, the promised order, and refusals that say why."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mindspore_rl import programs, registry
+from mindspore_rl.errors import PolicyError
+from mindspore_rl.graph.distribution_policy import Schedule
+from mindspore_rl.runtime.chunks import run_in_turn
+from mindspore_rl.runtime.job import prepare
+from tests.lowering import inproc
+from tests.lowering.test_programs import SCATTERED
+
+CASES = [
+    # algorithm, policy, workers, chunks, environment: 8 of it, shares 3, 3, 2 on three workers
+    ("ppo", "SingleLearnerFine", 3, 2, "CartPole-v1"),
+    ("ppo", "SingleLearnerFine", 2, 3, "Pendulum-v1"),
+    ("ppo", "Environments", 2, 2, "CartPole-v1"),
+    ("two_rollouts", SCATTERED, 1, 2, "CartPole-v1"),
+    ("recurrent", "SingleLearnerFine", 1, 2, "CartPole-v1"),
+]
+
+
+def _job(name, policy, workers, chunks, environment, **config):
+    if isinstance(policy, str):
+        policy = programs.load_policy(registry.find_policy(policy))
+    policy = dataclasses.replace(policy, schedule=Schedule(chunks=chunks))
+    own = inproc.PROGRAMS / f"{name}.py"
+    file = own if own.exists() else registry.find_algorithm(name)
+    if name == "ppo":
+        config = {"num_steps": 16, "update_epochs": 2, **config}
+    return inproc.request(file, policy, workers, env=environment, **config)
+
+
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda c: f"{c[0]}-{getattr(c[1], 'name', c[1])}-{c[3]}"
+)
+def test_equals_the_reference(case, tmp_path):
+    job = _job(*case)
+    assert inproc.run_and_compare(job, inproc.run_reference(job, tmp_path), tmp_path / "run") == []
+
+
+def test_what_a_chunk_waits_for_was_asked_before_the_others_went_on():
+    """Chunk 1 is acted for between the request of chunk 0 and the wait for its answer."""
+    events = []
+
+    def loop(chunk, rows):
+        for turn in range(2):
+            events.append(f"act {chunk}.{turn}")
+            yield
+            events.append(f"receive {chunk}.{turn}")
+        return (rows * 10,)
+
+    rows = [slice(1, None, 2), slice(0, None, 2)]
+    (joined,) = run_in_turn(loop, [0, 1], rows, ((np.arange(5), 0),), (0,))
+    assert joined.tolist() == [0, 10, 20, 30, 40]
+    assert events == [
+        *("act 0.0", "act 1.0"),
+        *("receive 0.0", "act 0.1", "receive 1.0", "act 1.1"),
+        *("receive 0.1", "receive 1.1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (
+            ("ppo", "SingleLearnerCoarse", 2, 2, "CartPole-v1"),
+            "wait for each other in no inner loop",
+        ),
+        (("ppo", "Central", 2, 2, "CartPole-v1"), "takes all environments together"),
+        (
+            ("ppo", "SingleLearnerFine", 3, 3, "CartPole-v1"),
+            "environment has 2 environments, expec",
+        ),
+        (("ppo", "SingleLearnerFine", 2, 2, "graph:CartPole-v1"), "an environment in the graph"),
+    ],
+)
+def test_refused(case, reason, tmp_path):
+    with pytest.raises(PolicyError, match=reason):
+        prepare(_job(*case), tmp_path)
