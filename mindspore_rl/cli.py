@@ -219,7 +219,7 @@ def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="YAML file of keys; it may name a policy and a schedule too",
+        help="YAML file of keys; it may name an algorithm, a policy and a schedule too",
     )
     parser.add_argument("--env", help="environment, see `msrl envs list`")
     parser.add_argument("--num-envs", help="environments, all workers together")

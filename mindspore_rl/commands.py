@@ -19,7 +19,7 @@ from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
 JOB_FILE = "job.json"
 PROBE_BYTES = 1 << 20
 """Less room than this is a full disk before anything is started."""
-JOB_KEYS = ("policy", "schedule")
+JOB_KEYS = ("algorithm", "policy", "schedule")
 """Keys of a YAML file that are the job's; all others are the algorithm's."""
 
 
@@ -30,7 +30,7 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
 
     earlier = _earlier_job(more.pop("resume_run", None))
     yaml_file = registry.find_config(args.config) if args.config else None
-    written = config.read_yaml(yaml_file) if yaml_file else {}
+    written: dict[str, Any] = config.read_yaml(yaml_file) if yaml_file else {}
     place = args.deployment or earlier.get("deployment")
     hosts = deployment.load(registry.find_deployment(place)) if place else deployment.Deployment()
     if args.deployment:  # given now, it counts for more than an earlier run
@@ -42,7 +42,7 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
     if name and "=" in name and not Path(name).exists():
         assignments.insert(0, name)
         name = None
-    name = name or earlier.get("algorithm")
+    name = name or written.get("algorithm") or earlier.get("algorithm")
     if name is None:
         raise MsrlError(
             f"which algorithm? one of {', '.join(registry.algorithms())}, or a .py file"

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Trains CartPole-v1 to its threshold under every policy; writes the table of algorithms/README.md.
+"""Trains CartPole-v1 to its threshold; puts the rows into the table of algorithms/README.md.
 
 .venv/bin/python scripts/learning_table.py --seeds 1 2 3 --workers 2
+
+Rows of the same algorithm, policy and seed are replaced, all other text is kept.
 """
 
 import argparse
@@ -15,24 +17,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "algorithms" / "README.md"
-HEADER = """# Algorithms
-
-| file | paper |
-|---|---|
-| `ppo.py` | Schulman et al. 2017, arXiv 1707.06347 |
-| `a2c.py` | Mnih et al. 2016, arXiv 1602.01783 |
-
-How to add one: `docs/add_an_algorithm.md`.
-
-## CartPole-v1
-
-Mean return of the last 100 training episodes; a run ends when that reaches {threshold:g} or at
-{total:,} environment steps. {workers} workers, {versions}.
-Made by `{command}`.
-
-| algorithm | policy | seed | environment steps | mean return | wall time, s |
-|---|---|---|---|---|---|
-"""
 THRESHOLD = 475.0
 OUTCOME = re.compile(r"(\w+): (\d+) environment steps, mean return ([-\d.]+)")
 
@@ -40,7 +24,9 @@ OUTCOME = re.compile(r"(\w+): (\d+) environment steps, mean return ([-\d.]+)")
 def main() -> int:
     """Runs the table. Returns: 1 if a run missed the threshold."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--algorithms", nargs="+", default=["ppo", "a2c"])
+    parser.add_argument(
+        "--algorithms", nargs="+", default=["ppo", "a2c", "a3c"], help="or names of configurations"
+    )
     parser.add_argument(
         "--policies", nargs="+", default=["SingleLearnerCoarse", "MultipleLearners", "GPUOnly"]
     )
@@ -48,27 +34,35 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--total-steps", type=int, default=500_000)
     args = parser.parse_args()
-    rows, missed = [], 0
+    missed = 0
     for algorithm in args.algorithms:
-        for policy in args.policies:
+        configured = (ROOT / "algorithms" / "configs" / f"{algorithm}.yaml").exists()
+        for policy in [""] if configured else args.policies:
             for seed in args.seeds:
                 row, reached = _run(algorithm, policy, seed, args)
                 missed += not reached
-                rows.append(row)
                 print(row, flush=True)
-    command = "python scripts/learning_table.py " + " ".join(sys.argv[1:])
-    README.write_text(
-        HEADER.format(
-            threshold=THRESHOLD,
-            total=args.total_steps,
-            workers=args.workers,
-            versions=_versions(),
-            command=command.strip(),
-        )
-        + "\n".join(rows)
-        + "\n"
-    )
+                README.write_text(with_row(README.read_text(), row))
     return 1 if missed else 0
+
+
+def with_row(page: str, row: str) -> str:
+    """A page with a row in its table, in place of the one that begins alike.
+
+    A row of another algorithm, policy or seed comes after those that it shares most with.
+    """
+    lines = page.splitlines()
+    last = max(i for i, line in enumerate(lines) if line.startswith("|"))
+    key = row.split("|")[1:4]
+    for shared in (3, 2, 1, 0):
+        alike = [
+            i for i, line in enumerate(lines) if line.split("|")[1 : shared + 1] == key[:shared]
+        ]
+        alike = [i for i in alike if lines[i].startswith("|") and i <= last]
+        if alike:
+            lines[alike[-1] : alike[-1] + 1] = [row] if shared == 3 else [lines[alike[-1]], row]
+            break
+    return "\n".join(lines) + "\n"
 
 
 def _run(algorithm: str, policy: str, seed: int, args: argparse.Namespace) -> tuple[str, bool]:
@@ -80,9 +74,7 @@ def _run(algorithm: str, policy: str, seed: int, args: argparse.Namespace) -> tu
                 "-m",
                 "mindspore_rl.cli",
                 "train",
-                algorithm,
-                "--policy",
-                policy,
+                *([algorithm, "--policy", policy] if policy else ["--config", algorithm]),
                 "--seed",
                 str(seed),
                 "--workers",
@@ -91,6 +83,10 @@ def _run(algorithm: str, policy: str, seed: int, args: argparse.Namespace) -> tu
                 "CartPole-v1",
                 "--total-steps",
                 str(args.total_steps),
+                "--start-timeout",
+                "900",
+                "--timeout",
+                "300",
                 "--stop-return",
                 str(THRESHOLD),
                 "--quiet",
@@ -106,19 +102,14 @@ def _run(algorithm: str, policy: str, seed: int, args: argparse.Namespace) -> tu
         found = OUTCOME.search(done.stdout)
         if found is None:
             return f"| {algorithm} | {policy} | {seed} | failed | {done.stderr.strip()} | |", False
-        environment = json.loads((Path(folder) / "run" / "plan.json").read_text())["environment"]
-    name = policy if environment == "CartPole-v1" else f"{policy} ({environment})"
+        plan = json.loads((Path(folder) / "run" / "plan.json").read_text())
+    name = plan["policy"] + (" by arrival" if plan["arrivals"] else "")
+    name += "" if plan["environment"] == "CartPole-v1" else f" ({plan['environment']})"
     reached = float(found[3]) >= THRESHOLD
     return (
         f"| {algorithm} | {name} | {seed} | {int(found[2]):,} | {found[3]} | {wall_s:.0f} |",
         reached,
     )
-
-
-def _versions() -> str:
-    from importlib import metadata  # noqa: PLC0415
-
-    return ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "gym", "numpy"))
 
 
 if __name__ == "__main__":

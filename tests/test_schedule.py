@@ -28,6 +28,13 @@ def test_a_flag_overrides_a_yaml(tmp_path):
     assert request.config.num_steps == 16
 
 
+def test_a3c_is_a_configuration():
+    args = cli._parser(["train"]).parse_args(["train", "--config", "a3c"])
+    request = commands._request(args)
+    assert (request.algorithm.stem, request.policy.name) == ("a2c", "Central")
+    assert request.policy.schedule == Schedule("arrival")
+
+
 def test_an_earlier_run_keeps_its_schedule_under_the_same_policy(tmp_path):
     args = cli._parser(["train"]).parse_args(
         ["train", "ppo", "--policy", "Central", "--schedule", "order=arrival"]

@@ -98,6 +98,7 @@ def test_termination_is_not_bootstrapped(tmp_path):
         ("ppo", "MultipleLearners"),
         ("ppo", "GPUOnly"),
         ("a2c", "GPUOnly"),
+        ("--config=a3c", "Central"),
     ],
 )
 def test_cartpole_reaches_475(tmp_path, algorithm, policy, seed):

@@ -96,6 +96,11 @@ def test_the_bound_holds_with_a_slow_worker(tmp_path):
     assert slow + sum(others) == 60
     assert slow < min(others)
     assert (meta["iteration"], meta["env_steps"]) == (20, 240)
+    traffic = json.loads((tmp_path / "run" / "communication.json").read_text())["program"]
+    assert len(traffic) == 2
+    for counted in traffic.values():
+        assert counted["calls"] == counted["predicted_calls"] == 60
+        assert counted["bytes"] == counted["predicted_bytes"] > 0
 
 
 @pytest.mark.slow
