@@ -71,6 +71,14 @@ def measure(policy: str, delay_ms: float, iterations: int, folder: Path) -> dict
     }
 
 
+def write(rows: list[dict[str, object]], file: Path) -> None:
+    """Writes the rows, from which `--from` draws."""
+    with file.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def table(rows: list[dict[str, object]]) -> str:
     """The rows as a Markdown table, one line a policy."""
     delays = sorted({float(row["delay_ms"]) for row in rows})
@@ -137,11 +145,8 @@ def main() -> int:
                 for delay in args.delays.split(","):
                     rows.append(measure(policy, float(delay), args.iterations, Path(folder)))
                     print(rows[-1], file=sys.stderr, flush=True)
-        if args.csv:
-            with args.csv.open("w", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
+                    if args.csv:
+                        write(rows, args.csv)
     print(table(rows))
     if args.plot:
         plot(rows, args.plot)

@@ -14,6 +14,9 @@ which makes the hosts, runs the command on the first of them with a deployment f
 is a virtual cable (veth) to a switch (bridge) in a namespace of its own, so nothing appears in the
 machine's own network; with one, it is a TUN device of `network_relay.cpp`, since not every kernel
 has `tc netem`. The hosts share the machine's processors and its files.
+
+Ranks are started by `network_launcher.sh` in place of ssh; with `--ssh` by ssh itself, and then
+hosts do not see each other's processes either.
 """
 
 import argparse
@@ -29,11 +32,32 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LAUNCHER = HERE / "network_launcher.sh"
+SSHD = Path("/usr/sbin/sshd")
+SSHD_CONFIG = """
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/key.pub
+StrictModes no
+PermitRootLogin yes
+UsePAM no
+PidFile none
+LogLevel ERROR
+"""
+SSH_CONFIG = """
+Host *
+  IdentityFile {folder}/key
+  IdentitiesOnly yes
+  UserKnownHostsFile /dev/null
+  StrictHostKeyChecking no
+  LogLevel ERROR
+"""
+OWN_PROCESSES = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 MTU = 9000
 
 
-def why_not() -> str:
+def why_not(ssh: bool = False) -> str:
     """Why hosts cannot be made here, or an empty text."""
+    if ssh and not SSHD.exists():
+        return f"no {SSHD} (Debian: apt-get install openssh-server)"
     if not shutil.which("ip"):
         return "no `ip` on PATH (Debian: apt-get install iproute2)"
     name = f"msrl-{os.getpid()}-try"
@@ -54,12 +78,14 @@ class Network:
     Args:
         hosts: how many, 2 or more.
         delay_ms: from one host to another, one way; None: a cable, as fast as it goes.
+        ssh: whether each host has processes of its own, and an ssh server.
     """
 
-    def __init__(self, hosts: int, delay_ms: float | None = None) -> None:
+    def __init__(self, hosts: int, delay_ms: float | None = None, ssh: bool = False) -> None:
         self.names = [f"msrl-{os.getpid()}-{i}" for i in range(hosts)]
         self.addresses = [f"10.77.0.{i + 1}" for i in range(hosts)]
-        self._delay_ms = delay_ms
+        self._delay_ms, self._ssh = delay_ms, ssh
+        self._servers: list[subprocess.Popen] = []
         self._switch = f"msrl-{os.getpid()}-switch"
         self._relay: subprocess.Popen | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="msrl-network-")
@@ -76,6 +102,8 @@ class Network:
             for name, address in zip(self.names, self.addresses, strict=True):
                 _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
                 _ip("-n", name, "link", "set", "eth0", "up")
+            if self._ssh:
+                self._start_ssh()
         except BaseException:
             self.__exit__()
             raise
@@ -84,6 +112,8 @@ class Network:
     def __exit__(self, *_: object) -> None:
         for name in self.names:
             self.end_processes(name)
+        for server in self._servers:
+            server.wait()
         if self._relay is not None:
             self._relay.kill()
             self._relay.wait()
@@ -114,13 +144,28 @@ class Network:
         for name in self.names:
             _ip("-n", name, "link", "set", "eth0", "mtu", str(MTU))
 
+    def _start_ssh(self) -> None:
+        """A server on every host, and keys for this network alone."""
+        folder = Path(self._folder.name)
+        for key in ("host_key", "key"):
+            generate = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)]
+            subprocess.run(generate, check=True)
+        (folder / "sshd_config").write_text(SSHD_CONFIG.format(folder=folder))
+        (folder / "ssh_config").write_text(SSH_CONFIG.format(folder=folder))
+        Path("/run/sshd").mkdir(exist_ok=True)
+        for host in range(1, len(self.names)):
+            server = self.command(host, [str(SSHD), "-D", "-f", str(folder / "sshd_config")])
+            self._servers.append(subprocess.Popen(server))
+
     def command(self, host: int, command: list[str]) -> list[str]:
         """A command as run on a host."""
-        return ["ip", "netns", "exec", self.names[host], *command]
+        own = OWN_PROCESSES if self._ssh else []
+        return ["ip", "netns", "exec", self.names[host], *own, *command]
 
     def environment(self) -> dict[str, str]:
         """The environment for commands: UCX would find shared memory between these hosts."""
-        return {**os.environ, "UCX_TLS": "self,tcp"}
+        extra = {"HYDRA_LAUNCHER_EXTRA_ARGS": f"-F {self._folder.name}/ssh_config"}
+        return {**os.environ, "UCX_TLS": "self,tcp", **(extra if self._ssh else {})}
 
     def run(self, host: int, command: list[str]) -> int:
         """Runs a command on a host. Returns: its exit status."""
@@ -160,7 +205,7 @@ class Network:
         lines = ["hosts:"]
         for i, address in enumerate(self.addresses):
             lines.append(f"  - {{name: host{i}, address: {address}, slots: {slots}}}")
-        lines += ["interface: eth0", f"launcher: {LAUNCHER}"]
+        lines += ["interface: eth0", f"launcher: {'ssh' if self._ssh else LAUNCHER}"]
         lines += [f"policy: {policy}"] if policy else []
         lines += [f"workers: {workers}"] if workers else []
         file.write_text("\n".join(lines) + "\n")
@@ -172,12 +217,16 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--slots", type=int, default=1, help="ranks a host (default: 1)")
     parser.add_argument("--delay-ms", type=float, help="one way (default: none, a cable)")
+    parser.add_argument("--ssh", action="store_true", help="start ranks over ssh")
     parser.add_argument("command", nargs="+", help="{} stands for the deployment file")
     args = parser.parse_args()
-    if reason := why_not():
+    if reason := why_not(args.ssh):
         print(f"network_hosts: {reason}", file=sys.stderr)
         return 2
-    with Network(args.hosts, args.delay_ms) as network, tempfile.TemporaryDirectory() as folder:
+    with (
+        Network(args.hosts, args.delay_ms, args.ssh) as network,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         file = Path(folder) / "hosts.yaml"
         network.write_deployment(file, slots=args.slots)
         return network.run(0, [word.replace("{}", str(file)) for word in args.command])

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("network_hosts", ROOT / "scripts/network_hosts.py")
 network_hosts = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(network_hosts)
-REASON = network_hosts.why_not()
+REASON, NO_SSH = network_hosts.why_not(), network_hosts.why_not(ssh=True)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.multiprocess,
@@ -65,11 +65,13 @@ def final_state(run: Path) -> tuple[dict, dict]:
     return load(list_checkpoints(run / "checkpoints")[-1])
 
 
-def wait_until(condition: Callable[[], object], run: subprocess.Popen, timeout_s: float) -> None:
+def wait_until(
+    condition: Callable[[], object], run: subprocess.Popen | None, timeout_s: float
+) -> None:
     """Waits, but not longer than a run lives."""
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert run.poll() is None, run.communicate()
+        assert run is None or run.poll() is None, run.communicate()
         assert time.monotonic() < deadline, f"not within {timeout_s} s"
         time.sleep(0.1)
 
@@ -138,6 +140,28 @@ def test_host_that_comes_back_is_used_again(network, tmp_path):
     assert "restarting from" in err
     assert run.returncode == 130, err
     assert "interrupted" in out
+
+
+@pytest.mark.kill
+@pytest.mark.skipif(bool(NO_SSH), reason=NO_SSH or "-")
+def test_workers_on_a_host_that_was_cut_off_end_by_themselves(network, tmp_path):
+    """Over ssh, and with processes of its own, a host is out of the coordinator's reach."""
+    net = network(2, ssh=True)
+    job = ("--policy", "SingleLearnerCoarse", "--total-steps", "100000000")
+    run = train_on(net, tmp_path, *job)
+    wait_for_training(run, tmp_path / "run")
+
+    def workers() -> list[int]:
+        found = {pid: Path(f"/proc/{pid}/cmdline") for pid in net.processes(net.names[1])}
+        return [p for p, file in found.items() if b"runtime.worker\0" in file.read_bytes()]
+
+    assert len(workers()) == 1
+    net.cut(1)
+    wait_until(lambda: not workers(), None, SILENCE_S + END_S)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert "host host1 has not been heard of" in err
+    net.end_processes(net.names[1])  # its ssh server
 
 
 def test_address_of_another_machine(tmp_path):

@@ -1,10 +1,12 @@
 """Stamps are read while they are written."""
 
+import socket
 import subprocess
 import sys
 import time
 
-from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.communication.link import Link
+from mindspore_rl.runtime.stamps import Stamps, sent
 
 WRITE = """
 import sys, time
@@ -34,3 +36,16 @@ def test_a_reader_never_sees_a_row_half_written(tmp_path):
         writer.kill()
         writer.wait()
         stamps.close()
+
+
+def test_stamps_of_another_host_are_sent_with_their_age():
+    ours, theirs = map(Link, socket.socketpair())
+    stamps = Stamps(None, 2)
+    stamps.write(1, 7, 3, age_s=5.0)
+    with sent(stamps, 1, theirs):
+        message = ours.poll(10.0)
+    assert 5.0 <= message.pop("age_s") < 15.0
+    assert message == {"kind": "stamp", "rank": 1, "iteration": 7, "stage": 3}
+    for link in (ours, theirs):
+        link.close()
+    stamps.close()
