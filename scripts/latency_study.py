@@ -79,6 +79,12 @@ def write(rows: list[dict[str, object]], file: Path) -> None:
         writer.writerows(rows)
 
 
+def read(file: Path) -> list[dict[str, object]]:
+    """Reads what `write` wrote."""
+    with file.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
 def table(rows: list[dict[str, object]]) -> str:
     """The rows as a Markdown table, one line a policy."""
     delays = sorted({float(row["delay_ms"]) for row in rows})
@@ -128,20 +134,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--delays", default="0,1,5", help="ms, one way (default: 0,1,5)")
     parser.add_argument("--iterations", type=int, default=20)
-    parser.add_argument("--csv", type=Path, help="where to keep what was measured")
+    parser.add_argument("--only", choices=POLICIES, help="measure this one alone (default: all)")
+    parser.add_argument(
+        "--csv", type=Path, help="where to keep what was measured; other policies' rows there stay"
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE.svg")
     parser.add_argument("--from", dest="earlier", type=Path, help="draw this CSV, measure nothing")
     args = parser.parse_args()
     if args.earlier:
-        rows = list(csv.DictReader(args.earlier.open()))
+        rows = read(args.earlier)
     elif reason := why_not():
         print(f"latency_study: {reason}", file=sys.stderr)
         return 2
     else:
-        rows = []
+        chosen = [args.only] if args.only else list(POLICIES)
+        rows = read(args.csv) if args.csv and args.csv.exists() else []
+        rows = [row for row in rows if row["policy"] not in chosen]
         with tempfile.TemporaryDirectory() as folder:
             # A policy's delays follow each other, so that the machine's load is most alike there.
-            for policy in POLICIES:
+            for policy in chosen:
                 for delay in args.delays.split(","):
                     rows.append(measure(policy, float(delay), args.iterations, Path(folder)))
                     print(rows[-1], file=sys.stderr, flush=True)

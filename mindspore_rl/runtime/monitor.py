@@ -330,8 +330,8 @@ class Monitor:
             if self._closed and not (mpiexec.poll() or 0) < 0:
                 raise self._death(next(iter(self._closed)))
             raise self._job_failure(
-                f"mpiexec ended ({_ending(mpiexec.returncode)}) before the job; the end of "
-                f"{WORKERS_LOG}:",
+                f"mpiexec ended ({_ending(mpiexec.returncode)}) before the job; "
+                f"{self._silent_hosts()}the end of {WORKERS_LOG}:",
                 "\n".join(self._processes.log().splitlines()[-LOG_LINES:]),
             )
         waiting_for = set(self.plan.group_ranks) - set(self._finished)
@@ -355,6 +355,14 @@ class Monitor:
             self._whole_s, self._all_launched = now, True
         elif now - self._whole_s > (GONE_S if self._all_launched else LAUNCH_S):
             raise self._death(min(missing))
+
+    def _silent_hosts(self) -> str:
+        """Names the hosts of which no rank has said hello."""
+        heard = {
+            self.plan.hosts[p.rank] for p in self._peers if p.rank is not None and self.plan.hosts
+        }
+        silent = [host for host in dict.fromkeys(self.plan.hosts) if host not in heard]
+        return f"no rank on {', '.join(silent)} has started; " if silent else ""
 
     def _death(self, rank: int) -> JobFailure:
         """The failure of a rank that closed its link, with what killed it if that can be had.

@@ -19,6 +19,7 @@ from mindspore_rl.errors import JobFailure
 from mindspore_rl.lowering.plan import FragmentPlan, MessagePlan, Plan, save_plan
 from mindspore_rl.runtime import launch
 from mindspore_rl.runtime.coordinator import JobOptions, run_job
+from mindspore_rl.runtime.deployment import Deployment, Host
 from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
 
 FAKE = Path(__file__).with_name("fake_worker.py")
@@ -149,6 +150,31 @@ def test_error_of_a_rank(run_dir, mode):
     assert text.startswith("rank 2 (actor[1]), iteration 3, the environment: the pole broke")
     assert ("Traceback" in text) == (mode == "error")
     assert caught.value.exit_code == (1 if mode == "error" else 2)
+
+
+def two_hosts(launcher: str) -> Deployment:
+    """Both are this machine, which has more than one loopback address."""
+    return Deployment((Host("near", "127.0.0.1"), Host("far", "127.0.0.2")), "lo", launcher)
+
+
+@multiprocess
+def test_ranks_on_two_hosts(run_dir):
+    plan = make_plan(run_dir, hosts=("near", "far"))
+    outcome = run(plan, run_dir, deployment=two_hosts("fork"))
+    assert (outcome.iterations, outcome.stopped) == (12, "steps")
+    assert (run_dir / "hosts.txt").read_text() == "127.0.0.1:1\n127.0.0.2:1\n"
+
+
+@multiprocess
+def test_host_that_cannot_be_reached(run_dir):
+    launcher = run_dir / "launcher"
+    launcher.write_text("#!/bin/sh\necho no route to $2 >&2\nexit 255\n")
+    launcher.chmod(0o755)
+    plan = make_plan(run_dir, hosts=("near", "far"))
+    with pytest.raises(JobFailure) as caught:
+        run(plan, run_dir, deployment=two_hosts(str(launcher)), start_timeout_s=20.0)
+    assert "far" in str(caught.value)
+    assert "no route to 127.0.0.2" in (run_dir / "workers.log").read_text()
 
 
 @multiprocess
