@@ -17,6 +17,7 @@ IN_PROCESS = [
     ("ppo", "SingleLearnerFine", "Pendulum-v1", 3),
     ("ppo", "MultipleLearners", "CartPole-v1", 3),
     ("ppo", "Environments", "CartPole-v1", 2),
+    ("mappo", "Environments", "graph:simple_tag_v3", 3),
     (TWO_PHASE, "GPUOnly", "graph:CartPole-v1", 3),
     (TWO_PHASE, "Central", "CartPole-v1", 3),
     (TWO_PHASE, str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
