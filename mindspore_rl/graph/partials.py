@@ -8,7 +8,8 @@ from dataclasses import replace
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.flow import definitions
 from mindspore_rl.graph.ir import PARAMETERS, REDUCTIONS, Branch, Op, Program, paths, walk
-from mindspore_rl.graph.partition import Fragment, Partition
+from mindspore_rl.graph.partition import Partition
+from mindspore_rl.graph.replicate import Fragment
 
 
 def reduce_partials(result: Partition) -> Partition:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mindspore_rl.graph.ir import ENVIRONMENT, PARAMETERS, Branch, Item, Loop, Op, Value, walk
-from mindspore_rl.graph.partition import Fragment, Message, Partition
+from mindspore_rl.graph.partition import Message, Partition
+from mindspore_rl.graph.replicate import Fragment
 from mindspore_rl.lowering.tidy import tidy
 
 STATE = "env_state"

@@ -4,7 +4,7 @@ import pytest
 
 from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, FragmentRule
-from mindspore_rl.graph.partition import shares
+from mindspore_rl.graph.replicate import shares
 from tests.graph.programs import analyse_with
 
 TAKE = (

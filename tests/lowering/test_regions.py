@@ -2,7 +2,7 @@
 
 from mindspore_rl import registry
 from mindspore_rl.graph.ir import Loop, Op, Value, Where, walk
-from mindspore_rl.graph.partition import Fragment
+from mindspore_rl.graph.replicate import Fragment
 from mindspore_rl.lowering.project import Projection, project
 from mindspore_rl.lowering.regions import Region, find_regions
 from mindspore_rl.runtime.job import analyse
