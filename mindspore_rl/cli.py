@@ -81,6 +81,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--sample", action="store_true", help="sample actions instead of taking the most likely"
     )
+    evaluate.add_argument("--env", help="play in this environment (default: as trained)")
     evaluate.set_defaults(run=commands.evaluate_run)
 
     envs = subparsers.add_parser("envs", help="list environments, or check one")

@@ -333,7 +333,7 @@ def evaluate_run(args: argparse.Namespace) -> int:
     """`msrl eval`."""
     from mindspore_rl.runtime.evaluate import evaluate  # noqa: PLC0415
 
-    returns = evaluate(args.run_directory, args.episodes, args.seed, args.sample)
+    returns = evaluate(args.run_directory, args.episodes, args.seed, args.sample, args.env)
     mean = sum(returns) / len(returns)
     spread = (sum((r - mean) ** 2 for r in returns) / len(returns)) ** 0.5
     print(f"return {mean:.1f} +- {spread:.1f} over {len(returns)} episodes")

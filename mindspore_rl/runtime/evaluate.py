@@ -15,7 +15,9 @@ from mindspore_rl.runtime.episodes import team_reward
 MOST_STEPS = 100_000
 
 
-def evaluate(run_dir: Path, episodes: int, seed: int, sample: bool) -> list[float]:
+def evaluate(
+    run_dir: Path, episodes: int, seed: int, sample: bool, env: str | None = None
+) -> list[float]:
     """Plays one episode in each of `episodes` environments.
 
     Args:
@@ -23,6 +25,10 @@ def evaluate(run_dir: Path, episodes: int, seed: int, sample: bool) -> list[floa
         episodes: how many.
         seed: of the environments, and of actions if they are sampled.
         sample: act as in training, rather than by `Actor.act_greedily` where there is one.
+        env: the name of an environment like the one trained in; that one if None.
+
+    Raises:
+        MsrlError: there is no such run, or it was trained on other observations or actions.
 
     Returns: the return of each episode.
     """
@@ -40,11 +46,19 @@ def evaluate(run_dir: Path, episodes: int, seed: int, sample: bool) -> list[floa
     path, _ = checkpoint.load_newest(run_dir / "checkpoints")
     arrays, _ = checkpoint.load(path)
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    trainer = programs.load_trainer(plan.algorithm, plan.config, spec(plan.environment))
+    env = env or plan.environment
+    trained, played = spec(plan.environment), spec(env)
+    for part in ("obs_shape", "action_space", "teams"):
+        if getattr(played, part) != getattr(trained, part):
+            raise MsrlError(
+                f"{env} has the {part} {getattr(played, part)}, and {run_dir} was trained in "
+                f"{plan.environment} with {getattr(trained, part)}: name another --env"
+            )
+    trainer = programs.load_trainer(plan.algorithm, plan.config, trained)
     actor = trainer.actor
     for name, parameter in actor.parameters_and_names():
         set_parameter(parameter, arrays[f"parameters/actor.{name}"])
-    environment = LocalEnvironment(plan.environment, plan.in_graph, range(episodes), seed)
+    environment = LocalEnvironment(env, played.in_graph, range(episodes), seed)
     greedy = getattr(actor, "act_greedily", None)
 
     agents = random.all_agents(*trainer.spec.agent_shape) if trainer.spec.teams else None

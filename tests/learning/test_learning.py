@@ -12,6 +12,7 @@ import pytest
 
 from mindspore_rl import programs
 from mindspore_rl.environments.environment import spec
+from mindspore_rl.errors import MsrlError
 from mindspore_rl.lowering.plan import load_plan
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.evaluate import evaluate
@@ -71,6 +72,8 @@ QUICK = (
 def test_bandit_is_solved(tmp_path):
     train(tmp_path / "run", "ppo", "--env", "probe:bandit", *QUICK)
     assert np.mean(evaluate(tmp_path / "run", 40, seed=7, sample=False)) == 1.0
+    with pytest.raises(MsrlError, match=r"CartPole-v1 has the obs_shape \(4,\).*another --env"):
+        evaluate(tmp_path / "run", 1, seed=7, sample=False, env="CartPole-v1")
 
 
 def test_truncation_is_bootstrapped(tmp_path):

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Scores MAPPO on simple_spread_v3 beside random actions and BenchMARL; writes algorithms/mappo.md.
+
+.venv/bin/python scripts/score_mappo.py --baseline baseline --runs runs/mappo --seeds 1 2 3
+
+`baseline/SEED.npz` is what scripts/mappo_baseline.py writes. `runs/mappo/SEED` is a run of ours;
+one that is not there is trained first. All play the same episodes in PettingZoo's environment,
+greedily.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from mindspore_rl.environments.environment import make_vector
+from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime.evaluate import evaluate
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = "pettingzoo:mpe2.simple_spread_v3"
+SEED = 1_000_003  # of the episodes that all play
+EPISODE_STEPS = 25
+WANTED = 0.9  # of the gap between random actions and the baseline
+PAGE = """# MAPPO on simple_spread_v3
+
+N = 3, 25 steps, local_ratio 0.5. Return of an episode: the sum over its steps of the mean over the
+agents. All play the same {episodes} episodes in PettingZoo's own environment with their most likely
+actions; after +- stands the standard error. Closed: the share of the gap between random actions and
+the mean of the baseline's seeds.
+
+The baseline is BenchMARL's MAPPO, trained with the same number of environment steps; its
+hyper-parameters stand in `scripts/mappo_baseline.py`. {versions}.
+
+```bash
+# in a virtual environment of its own:
+pip install torch==2.13.0 benchmarl==1.5.2 mpe2
+python scripts/mappo_baseline.py --seeds {seeds} --total-steps {total_steps} --out {baseline}
+# in that of this repository:
+{command}
+```
+
+| policy | seed | environment steps | return | closed |
+|---|---|---|---|---|
+"""
+
+
+def main() -> int:
+    """Scores all. Returns: 1 if one of our seeds closes less than `WANTED` of the gap."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--baseline", type=Path, default=Path("baseline"))
+    parser.add_argument("--runs", type=Path, default=Path("runs/mappo"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--episodes", type=int, default=500)
+    parser.add_argument("--policy", default="GPUOnly", help="where runs that are not there train")
+    parser.add_argument("--total-steps", type=int, default=600_000)
+    args = parser.parse_args()
+
+    random = np.random.default_rng(0)
+    shape = (EPISODE_STEPS, args.episodes, 3)
+    actions = iter(random.integers(0, 5, shape).astype(np.int32))
+    rows = [("random", "", "", play(lambda obs: next(actions), args.episodes))]
+    for seed in args.seeds:
+        with np.load(args.baseline / f"{seed}.npz") as saved:
+            arrays = {name: saved[name] for name in saved.files}
+        steps = int(arrays.pop("env_steps"))
+        policy = layers(list(arrays.values()))
+        rows.append(("BenchMARL MAPPO", seed, f"{steps:,}", play(policy, args.episodes)))
+    low = rows[0][-1].mean()
+    high = np.mean([returns.mean() for *_, returns in rows[1:]])
+    for seed in args.seeds:
+        run_dir = args.runs / str(seed)
+        if not run_dir.exists():
+            train(run_dir, seed, args)
+        _, about = checkpoint.load(checkpoint.load_newest(run_dir / "checkpoints")[0])
+        returns = np.array(evaluate(run_dir, args.episodes, SEED, False, ENVIRONMENT))
+        rows.append(("ours", seed, f"{about['env_steps']:,}", returns))
+
+    lines, missed = [], 0
+    for name, seed, steps, returns in rows:
+        closed = (returns.mean() - low) / (high - low)
+        missed += name == "ours" and closed < WANTED
+        error = returns.std() / len(returns) ** 0.5
+        lines.append(
+            f"| {name} | {seed} | {steps} | {returns.mean():.2f} +- {error:.2f} | {closed:.0%} |"
+        )
+    versions = ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "mpe2", "pettingzoo"))
+    page = PAGE.format(
+        episodes=args.episodes,
+        versions=versions,
+        seeds=" ".join(map(str, args.seeds)),
+        total_steps=args.total_steps,
+        baseline=args.baseline,
+        command=" ".join(["python scripts/score_mappo.py", *sys.argv[1:]]),
+    )
+    (ROOT / "algorithms" / "mappo.md").write_text(page + "\n".join(lines) + "\n")
+    print("\n".join(lines))
+    return 1 if missed else 0
+
+
+def play(policy: Callable[[np.ndarray], np.ndarray], episodes: int) -> np.ndarray:
+    """Plays one episode in each environment. Returns: `[B]`, reward units."""
+    env = make_vector(ENVIRONMENT, range(episodes), SEED)
+    obs, returns = env.reset(), np.zeros(episodes)
+    for _ in range(EPISODE_STEPS):
+        obs, _, reward, _, truncated = env.step(policy(obs))
+        returns += reward.mean(axis=1)
+    assert truncated.all()
+    env.close()
+    return returns
+
+
+def layers(arrays: list[np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """The most likely action of a network with tanh between layers: weight, bias, weight, ..."""
+
+    def act(obs: np.ndarray) -> np.ndarray:
+        for i in range(0, len(arrays), 2):
+            obs = (np.tanh(obs) if i else obs) @ arrays[i].T + arrays[i + 1]
+        return obs.argmax(axis=-1).astype(np.int32)
+
+    return act
+
+
+def train(run_dir: Path, seed: int, args: argparse.Namespace) -> None:
+    """Trains one of ours with the defaults of algorithms/mappo.py."""
+    command = ["train", "mappo", "--policy", args.policy, "--seed", str(seed), "--quiet"]
+    command += ["--total-steps", str(args.total_steps), "--run-dir", str(run_dir)]
+    subprocess.run([sys.executable, "-m", "mindspore_rl.cli", *command], cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
