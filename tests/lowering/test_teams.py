@@ -1,9 +1,16 @@
 """Splits by agent give the reference's numbers, whatever else is cut (design, section 5)."""
 
+import dataclasses
+
 import pytest
 
-from mindspore_rl import registry
-from mindspore_rl.graph.distribution_policy import Cut, DistributionPolicy, FragmentRule
+from mindspore_rl import programs, registry
+from mindspore_rl.graph.distribution_policy import (
+    Cut,
+    DistributionPolicy,
+    FragmentRule,
+    Schedule,
+)
 from tests.lowering import inproc
 from tests.multiprocess import theorem
 
@@ -66,6 +73,15 @@ def test_noise_by_local_agent_shows(reference, tmp_path):
     job = inproc.request(TEAMS, "Environments", 2)
     wrong = inproc.run_and_compare(job, reference, tmp_path, spoil)
     assert any("boundary:action" in line for line in wrong)
+
+
+@pytest.mark.slow
+def test_chunks_of_environments_and_shares_of_agents(tmp_path):
+    policy = programs.load_policy(registry.find_policy("Environments"))
+    policy = dataclasses.replace(policy, schedule=Schedule(chunks=2))
+    job = inproc.request(TEAMS, policy, 2, env="pettingzoo:mpe2.simple_spread_v3")
+    found = inproc.run_reference(job, tmp_path / "reference")
+    assert inproc.run_and_compare(job, found, tmp_path / "run") == []
 
 
 @pytest.mark.slow
