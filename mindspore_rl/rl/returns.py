@@ -89,6 +89,8 @@ def gae(
 ) -> tuple:
     """Estimate the generalised advantage (Schulman et al. 2016, eq. 16).
 
+    With agents the arrays are [T, B, A], and terminated and truncated [T, B, 1].
+
     ``delta_t = r_t + gamma (1 - terminated_t) V(final_obs_t) - V(obs_t)`` and
     ``A_t = delta_t + gamma gae_lambda (1 - terminated_t) (1 - truncated_t) A_{t+1}``, with ``A_T =
     0``.

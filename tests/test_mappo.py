@@ -1,0 +1,109 @@
+"""MAPPO: parameters shared within a team and separate between teams."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from mindspore_rl import programs, registry
+from mindspore_rl.environments.environment import spec
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.operators import gradient_function
+
+N, TEAMS = 7, (3, 1)
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    """With two teams, of three agents and of one."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    name = "graph:simple_tag_v3"
+    cls = programs.trainer_class(registry.find_algorithm("mappo"))
+    return cls(cls.Config(env=name, hidden=(8,)), spec(name))
+
+
+@pytest.fixture(scope="module")
+def batch(trainer):
+    """One minibatch: what `loss` takes, with old probabilities as they are."""
+    rng = np.random.default_rng(0)
+    agents, size = trainer.spec.obs_shape
+    obs = rng.normal(size=(N, agents, size)).astype(np.float32)
+    obs[..., -2:] = np.repeat(np.eye(2), TEAMS, axis=0)
+    action = rng.integers(0, trainer.spec.action_space.n, (N, agents)).astype(np.int32)
+    rest = [rng.normal(size=(N, agents)).astype(np.float32) for _ in range(3)]
+    return [Tensor(value) for value in (obs, obs.reshape(N, -1), action, *rest)]
+
+
+def test_an_agent_goes_through_its_teams_network(trainer, batch):
+    network = trainer.actor.network
+    logits = network.logits(batch[0]).asnumpy()
+    for team, agents in enumerate((slice(0, 3), slice(3, 4))):
+        rows = Tensor(batch[0].asnumpy()[:, agents].reshape(-1, batch[0].shape[-1]))
+        own = network.policies.networks[team](rows).asnumpy()
+        assert np.allclose(logits[:, agents].reshape(own.shape), own, atol=1e-6)
+
+
+def test_a_critic_sees_all_agents_and_a_policy_only_its_own(trainer, batch):
+    network = trainer.actor.network
+    obs, state = batch[:2]
+    moved = obs.asnumpy().copy()
+    moved[:, 1, 0] += 1.0
+    other = Tensor(moved)
+    changed = np.abs((network.logits(other) - network.logits(obs)).asnumpy()).max((0, 2)) > 0
+    assert changed.tolist() == [False, True, False, False]
+    value = network.value(obs, state).asnumpy()
+    joint = network.value(obs, Tensor(moved.reshape(N, -1))).asnumpy()
+    assert (np.abs(joint - value).max(0) > 0).all()
+
+
+def test_a_team_learns_from_its_own_agents_and_by_their_mean(trainer, batch):
+    """Each team's gradient is what the team alone would have: its own agents' mean."""
+    learner, network = trainer.learner, trainer.actor.network
+    whole, _ = gradient_function(learner.loss, network, None)(*batch)
+    names = [p.name for p in network.trainable_params()]
+
+    def only(team, *args):
+        agents = slice(0, 3) if team == 0 else slice(3, 4)
+        own = [a if a.ndim == 2 and a.shape[1] > 4 else a[:, agents] for a in args]
+        return learner.loss(*own)[0] / learner.weight[team]
+
+    for team in range(2):
+        alone, _ = gradient_function(lambda *a, t=team: only(t, *a), network, None)(*batch)
+        for name, got, wanted in zip(names, whole, alone, strict=True):
+            if f"networks.{team}." in name:
+                assert np.allclose(got.asnumpy(), wanted.asnumpy(), atol=1e-6), name
+            else:
+                assert not wanted.asnumpy().any(), name
+
+
+def test_advantages_are_normalised_in_each_team(trainer, batch):
+    learner = trainer.learner
+    teams = trainer.actor.network.teams(batch[0])
+    advantage = Tensor(batch[4].asnumpy() * [1, 1, 1, 30] + np.float32(5))
+    means = [
+        learner.by_team(value, teams).mean((0, 1)) for value in (advantage, advantage * advantage)
+    ]
+    got = learner.normalised(advantage, teams, *means).asnumpy()
+    for team in (got[:, :3], got[:, 3:]):
+        assert np.allclose([team.mean(), team.std()], [0.0, 1.0], atol=1e-3)
+
+
+def test_each_networks_gradient_is_bounded(trainer, batch):
+    learner, network = trainer.learner, trainer.actor.network
+    grads, _ = gradient_function(learner.loss, network, None)(*batch)
+    huge = tuple(grad * 1000.0 for grad in grads)
+    clipped, norm = learner.clip(huge)
+    norms = [
+        np.sqrt(sum(np.square(g.asnumpy()).sum() for g in clipped[i : i + learner.tensors]))
+        for i in range(0, len(clipped), learner.tensors)
+    ]
+    assert len(norms) == 4
+    assert np.allclose(norms, trainer.config.max_grad_norm, rtol=1e-4)
+    wanted = np.sqrt(sum(np.square(grad.asnumpy()).sum() for grad in huge))
+    assert np.isclose(float(norm), wanted, rtol=1e-4)
+
+
+def test_a_single_agent_is_refused():
+    cls = programs.trainer_class(registry.find_algorithm("mappo"))
+    with pytest.raises(MsrlError, match="mappo|MAPPO"):
+        cls(cls.Config(env="CartPole-v1"), spec("CartPole-v1"))
