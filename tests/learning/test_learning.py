@@ -121,3 +121,18 @@ def test_cartpole_reaches_475(tmp_path, algorithm, policy, seed):
     )
     mean = float(re.search(r"mean return ([\d.]+)", line)[1])
     assert mean >= 475.0, line
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_mappo_spreads_out(tmp_path, seed):
+    """In PettingZoo's own environment, where random actions get -28.
+
+    What an established implementation gets is told by scripts/score_mappo.py.
+    """
+    train(tmp_path / "run", "mappo", "--policy", "GPUOnly", "--seed", str(seed))
+    returns = evaluate(
+        tmp_path / "run", 300, seed=7, sample=False, env="pettingzoo:mpe2.simple_spread_v3"
+    )
+    assert np.mean(returns) >= -14.0
