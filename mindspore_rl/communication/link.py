@@ -5,7 +5,7 @@ from the operating system, whatever state MPI is in. A host that is cut off clos
 case the operating systems ask each other for a sign of life, whatever the processes do.
 
 Worker to coordinator, each with `rank`:
-    hello       pid, host
+    hello       pid, host, segments (of MPI's, in /dev/shm)
     iteration   iteration, env_steps, episodes [[return, length], ...], metrics {name: number}
     stamp       iteration, stage, age_s (only from workers whose stamps the coordinator cannot see)
     checkpoint  iteration, path

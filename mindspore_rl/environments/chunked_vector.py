@@ -2,7 +2,11 @@
 
 import numpy as np
 
-from mindspore_rl.environments.environment import EnvironmentSpec, make_vector
+from mindspore_rl.environments.environment import (
+    EnvironmentSpec,
+    VectorEnvironment,
+    make_vector,
+)
 
 
 class ChunkedVector:
@@ -20,7 +24,7 @@ class ChunkedVector:
             chunks: global indices of each chunk: together consecutive environments.
             seed: the run's seed.
         """
-        self.parts = [make_vector(name, chunk, seed) for chunk in chunks]
+        self.parts: list[VectorEnvironment] = [make_vector(name, chunk, seed) for chunk in chunks]
         self.spec: EnvironmentSpec = self.parts[0].spec
         first = min(chunk.start for chunk in chunks)
         self._rows = [slice(chunk.start - first, None, chunk.step) for chunk in chunks]

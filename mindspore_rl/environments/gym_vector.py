@@ -81,6 +81,8 @@ class GymVector:
         self._elapsed = np.zeros(size, np.int64)
         self._total = np.zeros(size, np.int64)
         self._obs = np.zeros(self._obs_shape, np.float32)
+        self.at_work = np.zeros(1)
+        """Its first number is always the row of the environment that is running."""
         self.reset()
 
     def reset(self) -> np.ndarray:
@@ -110,8 +112,10 @@ class GymVector:
         """
         self._actions = self._as_gym_actions(action)
         obs_rows, rewards, ends, cuts = [], [], [], []
+        at_work = self.at_work
         try:
-            for step, one in zip(self._steps, self._actions, strict=True):
+            for i, (step, one) in enumerate(zip(self._steps, self._actions, strict=True)):
+                at_work[0] = i
                 obs, reward, end, cut, _ = step(one)
                 obs_rows.append(obs)
                 rewards.append(reward)
@@ -204,6 +208,7 @@ class GymVector:
     def _reset_one(self, i: int) -> Any:
         key = (self._seed, self._indices[i], int(self._total[i]))
         seed = int(np.random.SeedSequence(key).generate_state(1)[0])
+        self.at_work[0] = i
         try:
             obs, _ = self._envs[i].reset(seed=seed)
         except Exception as error:

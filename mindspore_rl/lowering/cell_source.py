@@ -46,6 +46,7 @@ class CellWriter:
         self.extended: tuple[str, ...] = ()
         self.sliced: dict[str, str] = {}
         self.truth: set[str] = set()
+        self.told: dict[str, str] = {}
         self.chunked: set[str] = set()
 
     def text(self) -> str:
@@ -240,6 +241,7 @@ class CellWriter:
 
     def _env_step(self, op: Op) -> list[str]:
         _, _, _, reward, terminated, truncated = op.targets
+        self.told = {op.args[0]: "action", op.targets[2]: "final_obs"}
         loops = next(loops for found, loops in walk(self.region.items) if found is op)
         rows = 1
         for loop in loops:
@@ -324,6 +326,7 @@ class CellWriter:
             line = self._buffer(name, self.values[value], self._capacity())
             if line not in self.setup:
                 self.setup.append(line)
+                self._tell(name, value)
         return lines
 
     def _replay_extend(self, op: Op) -> list[str]:
@@ -369,7 +372,13 @@ class CellWriter:
         self._note_truth(buffer, value)
         lines = self._store(buffer, index, (value,), op.attr("rows"))
         self.setup.append(self._buffer(buffer, self.values[value], op.attr("rows")))
+        self._tell(buffer, value)
         return lines
+
+    def _tell(self, buffer: str, value: str) -> None:
+        """Tells the runtime where an environment's steps are kept, should it have to name one."""
+        if value in self.told:
+            self.setup.append(f'w.keep("{self.told[value]}", {buffer})')
 
     def _joint(self, op: Op) -> list[str]:
         return [f"{op.targets[0]} = operators.joint({op.args[0]})"]

@@ -18,7 +18,10 @@ def _inverse_cdf(probs: Tensor, noise: Tensor) -> Tensor:
     # 1 - 2^-24 makes noise * total < total in float32 also after rounding: no index past the end,
     # and none of probability zero.
     threshold = noise * ops.narrow(cdf, cdf.ndim - 1, cdf.shape[-1] - 1, 1)
-    return ops.reshape(ops.searchsorted(cdf, threshold, out_int32=True, right=True), cdf.shape[:-1])
+    found = ops.searchsorted(cdf, threshold, out_int32=True, right=True)
+    # Not a number lies past the end: kept inside, so that it is an environment's NaN that is
+    # reported, and not an index.
+    return ops.minimum(ops.reshape(found, cdf.shape[:-1]), cdf.shape[-1] - 1)
 
 
 def _pick(table: Tensor, action: Tensor) -> Tensor:

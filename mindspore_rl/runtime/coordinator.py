@@ -49,7 +49,7 @@ def run_job(
         stack.callback(metrics.close)
         stamps = Stamps(run_dir, plan.num_ranks, create=True)
         stack.callback(stamps.close)
-        monitor = Monitor(plan, options, metrics, stamps, interruption)
+        monitor = Monitor(plan, options, metrics, stamps, interruption, run_dir)
         stack.callback(monitor.close)
         if plan.num_ranks == 1 or not plan.compiled:
             _run_here(monitor, run_dir)

@@ -9,6 +9,7 @@ import copy
 import ctypes
 import gc
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from mindspore_rl.communication.link import Link
 from mindspore_rl.environments.chunked_vector import ChunkedVector
 from mindspore_rl.environments.environment import make_graph, make_vector
 from mindspore_rl.environments.environment import spec as environment_spec
+from mindspore_rl.environments.guarded import GuardedVector
+from mindspore_rl.environments.gym_vector import GymVector
 from mindspore_rl.errors import NumericsError
 from mindspore_rl.lowering.plan import FragmentPlan, Plan
 from mindspore_rl.programs import load_trainer
@@ -29,6 +32,8 @@ from mindspore_rl.runtime.arrival import Server, Turns, Worker
 from mindspore_rl.runtime.chunks import run_in_turn
 from mindspore_rl.runtime.edges import Edge, chunk_of, plan_edges
 from mindspore_rl.runtime.episodes import EpisodeCounter
+from mindspore_rl.runtime.graph_environment import GraphEnvironments
+from mindspore_rl.runtime.last_actions import LastActions
 from mindspore_rl.runtime.messenger import (
     BYTES_TAG,
     CHECKPOINT,
@@ -81,7 +86,7 @@ class FragmentRuntime:
         self._stages = {name: index for index, name in enumerate(plan.stages())}
         self._stacks: dict[str, np.ndarray] = {}
         self.iterations_here = 0
-        self._episode_buffers: list[Any] = []
+        self._graph = GraphEnvironments(self)
         self._reductions: list[Any] = []
         self._cells: dict[str, Callable] = {}
         self._chunks: list[FragmentRuntime] = []
@@ -111,12 +116,23 @@ class FragmentRuntime:
             self._noise_size["actor"] = self._noise_size["agents"] = self.actor.noise_size
 
     def _vector(self) -> Any:
+        """Environments whose failures, hangs included, tell which it was and its last action."""
         plan = self.plan
         if plan.chunks == 1:
-            return make_vector(plan.environment, self.env_indices, self.seed)
+            vector = make_vector(plan.environment, self.env_indices, self.seed)
+            last = LastActions(self.run_dir, self.rank, vector.spec, len(self.env_indices))
+            if isinstance(vector, GymVector):
+                vector.at_work = last.at_work
+            return GuardedVector(vector, self.env_indices, last.write)
         share = self.fragment.shares[self.replica]
         chunks = [chunk_of(share, number, plan.chunks) for number in range(plan.chunks)]
-        return ChunkedVector(plan.environment, chunks, self.seed)
+        whole = ChunkedVector(plan.environment, chunks, self.seed)
+        last = LastActions(self.run_dir, self.rank, whole.spec, len(self.env_indices))
+        whole.parts = [
+            GuardedVector(part, chunk, partial(last.write, rows=self._places(chunk)))
+            for part, chunk in zip(whole.parts, chunks, strict=True)
+        ]
+        return whole
 
     @property
     def restored(self) -> bool:
@@ -210,6 +226,7 @@ class FragmentRuntime:
                 self.state.load(Path(path))
             self._stamp(PYTHON)
             yield self.iteration
+            self._graph.look(closely=False)
             self.state.restored = {}
             self.iteration += 1
             self._end_iteration()
@@ -283,6 +300,7 @@ class FragmentRuntime:
         if self._server is not None and edge.message.parameters:
             self._server.give_parameters(name)
             return
+        self._graph.look_before_sending()
         leaves = host_leaves(values)
         for source, target in edge.pairs():
             if source != self.replica or (self._server and target != self._server.current):
@@ -346,6 +364,7 @@ class FragmentRuntime:
         for key, value in metrics.items():
             number = float(to_host(value))
             if not np.isfinite(number):
+                self._graph.look(closely=True)
                 raise NumericsError(
                     f"iteration {self.iteration}: {key} is {number}; lower the learning rate or "
                     "look at the rewards (the last good checkpoint is kept)"
@@ -372,12 +391,12 @@ class FragmentRuntime:
         return tuple(self.state.restored[name] for name in names)
 
     def episode_buffer(self, name: str, rows: tuple[int, ...]) -> Any:
-        """Where an in-graph environment leaves rewards and ends, `[*rows, 2, B]`."""
-        from mindspore_rl.lowering.cell import buffer  # noqa: PLC0415
+        """See `GraphEnvironments`."""
+        return self._graph.episode_buffer(name, rows)
 
-        found = buffer((*rows, 2, len(self.env_indices)), "float32", f"episodes_{name}")
-        self._episode_buffers.append(found)
-        return found
+    def keep(self, name: str, buffer: Any) -> None:
+        """See `GraphEnvironments`."""
+        self._graph.keep(name, buffer)
 
     def named_parameters(self, scope: str) -> list[tuple[str, Any]]:
         """See `parameters.named_parameters`."""
@@ -424,9 +443,8 @@ class FragmentRuntime:
         self.state.save(stage)
 
     def _end_iteration(self) -> None:
-        for buffer in self._episode_buffers:
-            for reward, ended in to_host(buffer).reshape(-1, 2, len(self.env_indices)):
-                self.episodes.count(reward, ended > 0)
+        for reward, ended in self._graph.steps():
+            self.episodes.count(reward, ended > 0)
         if self._records:
             folder = self.run_dir / "records"
             folder.mkdir(exist_ok=True)

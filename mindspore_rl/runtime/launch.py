@@ -8,7 +8,8 @@ On other hosts workers end by themselves when their link to the coordinator does
 If the coordinator is killed, parent-death signals end mpiexec and the scheduler; the proxy ends its
 workers when mpiexec is gone (measured with mpich 5.0.2, for workers that ignore SIGTERM too). What
 workers have started themselves, as environments may, is ended by a guard: a process that waits for
-the coordinator's end of a pipe to close, and then kills all that carry the mark.
+the coordinator's end of a pipe to close, and then kills all that carry the mark. It also removes
+the shared memory that MPI leaves behind when a rank is killed, whose names come through the pipe.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 """
 _GUARD = """\
 import os, signal, sys, time
-sys.stdin.buffer.read()
+segments = sys.stdin.read().split()
 mark, deadline = sys.argv[1].encode(), time.monotonic() + 5
 found = True
 while found and time.monotonic() < deadline:
@@ -64,6 +65,11 @@ while found and time.monotonic() < deadline:
         except OSError:
             pass  # ended meanwhile, or another user's
     time.sleep(0.05)
+for name in segments:
+    try:
+        os.unlink(f"/dev/shm/{name}")
+    except OSError:
+        pass  # MPI has done so itself
 """
 _SCHEDULER = """\
 import sys
@@ -187,6 +193,7 @@ class JobProcesses:
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _GUARD, self._mark.decode()],
             stdin=subprocess.PIPE,
+            text=True,
             start_new_session=True,
         )
         if plan.group_ranks:  # first, and unpinned: the group's `init()` hung otherwise
@@ -244,6 +251,13 @@ class JobProcesses:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def remove_in_the_end(self, segments: list[str]) -> None:
+        """Notes names in /dev/shm that must not outlive the job."""
+        if self._guard is not None and self._guard.stdin is not None:
+            for name in segments:
+                if re.fullmatch(r"mpich_\w+", name):
+                    print(name, file=self._guard.stdin, flush=True)
 
     def log(self) -> str:
         """What the workers and mpiexec printed last."""

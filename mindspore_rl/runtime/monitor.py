@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mindspore_rl.communication.link import SILENCE_S, Link
@@ -14,6 +15,7 @@ from mindspore_rl.errors import JobFailure
 from mindspore_rl.lowering.plan import Plan
 from mindspore_rl.runtime.deployment import Deployment
 from mindspore_rl.runtime.interruption import Interruption
+from mindspore_rl.runtime.last_actions import last_action
 from mindspore_rl.runtime.launch import LOG_LINES, WORKERS_LOG, JobProcesses
 from mindspore_rl.runtime.metrics import Metrics
 from mindspore_rl.runtime.reports import AsTheyCome, InStep, Joined
@@ -94,10 +96,11 @@ class Monitor:
         metrics: Metrics,
         stamps: Stamps,
         interruption: Interruption,
+        run_dir: Path,
     ) -> None:
         self.plan, self.options, self.metrics = plan, options, metrics
         self.interruption = interruption
-        self._stamps = stamps
+        self._stamps, self._run_dir = stamps, run_dir
         self._watchdog = Watchdog(plan, stamps, options.start_timeout_s)
         self._processes: JobProcesses | None = None
         self._listener: socket.socket | None = None
@@ -195,6 +198,8 @@ class Monitor:
         match message["kind"]:
             case "hello":
                 peer.rank = message["rank"]
+                if self._processes is not None:
+                    self._processes.remove_in_the_end(message.get("segments", []))
             case "stamp":
                 stamp = (message[key] for key in ("rank", "iteration", "stage", "age_s"))
                 self._stamps.write(*stamp)
@@ -388,6 +393,7 @@ class Monitor:
         processes.wait(1.0)
         found = re.search(r"EXIT STRING: .*\(signal (\d+)\)", processes.log())
         how = f"died (killed by signal {found[1]})" if found else "died"
+        how += self._last_action(rank, self._watchdog.stages[stamp.stage])
         output = processes.output_of(rank)
         return self._failure(
             rank,
@@ -403,7 +409,16 @@ class Monitor:
             now, started=started, finished=self._finished, awake_s=self._awake_s
         )
         if found is not None:
-            raise self._failure(found.rank, found.iteration, found.stage, found.text, kind=Stalled)
+            text = found.text + self._last_action(found.rank, found.stage)
+            raise self._failure(found.rank, found.iteration, found.stage, text, kind=Stalled)
+
+    def _last_action(self, rank: int, stage: str) -> str:
+        """What the environments of a rank were doing, if that is where it was."""
+        fragment, replica = self.plan.fragment_of(rank)
+        if stage != "the environment":
+            return ""
+        said = last_action(self._run_dir, rank, range(*fragment.shares[replica]))
+        return f"\n  {said}" if said else ""
 
 
 def _ending(status: int) -> str:

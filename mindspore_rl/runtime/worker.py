@@ -11,12 +11,12 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mindspore_rl.communication.communicator import Communicator
 from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
-from mindspore_rl.communication.mpi import MpiCommunicator
+from mindspore_rl.communication.mpi import MpiCommunicator, shared_segments
 from mindspore_rl.environments.environment import spec as environment_spec
 from mindspore_rl.errors import EnvironmentFailure, MsrlError, StorageError
 from mindspore_rl.lowering.plan import FragmentPlan, Plan, load_plan
@@ -141,8 +141,9 @@ def main() -> None:
     comm = MpiCommunicator()
     link = Link.connect(*settings.coordinator)
     host = plan.hosts[comm.rank] if plan.hosts else platform.node()
-    link.send("hello", rank=comm.rank, pid=os.getpid(), host=host)
-    _end_with_coordinator(link)
+    segments = shared_segments()
+    link.send("hello", rank=comm.rank, pid=os.getpid(), host=host, segments=segments)
+    _end_with_coordinator(link, segments)
     try:
         group = _join_group(plan, comm.rank, settings)
         if settings.cores:
@@ -150,7 +151,7 @@ def main() -> None:
         run_worker(plan, settings.run_dir, comm.rank, link, comm, group)
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
-        os._exit(1)  # a peer may be gone: MPI's own shutdown would wait for it
+        _exit(segments)
 
 
 def _join_group(plan: Plan, rank: int, settings: WorkerSettings) -> str | None:
@@ -190,14 +191,21 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def _end_with_coordinator(link: Link) -> None:
+def _exit(segments: list[str]) -> NoReturn:
+    """Ends this process at once: a peer may be gone, and MPI's own shutdown would wait for it."""
+    for name in segments:
+        Path("/dev/shm", name).unlink(missing_ok=True)
+    os._exit(1)
+
+
+def _end_with_coordinator(link: Link, segments: list[str]) -> None:
     """Ends this process when the coordinator's end of the link closes, whatever it is doing."""
     poller = select.poll()
     poller.register(link.connection, select.POLLRDHUP)
 
     def watch() -> None:
         poller.poll()
-        os._exit(1)
+        _exit(segments)
 
     threading.Thread(target=watch, daemon=True).start()
 

@@ -1,5 +1,6 @@
 """Failures of real workers: first failure wins, is told, and leaves nothing running."""
 
+import re
 import signal
 import time
 
@@ -157,7 +158,7 @@ class Broken:
 
     def step(self, action):
         self.count += 1
-        if self.count == 400 and 5 in self.indices:
+        if self.count == 40 and 5 in self.indices:
             if self.mode == "hang":
                 time.sleep(1000)
             raise ValueError("the wheel fell off")
@@ -176,30 +177,64 @@ class Broken:
 '''
 
 
+GYM = """
+import os, time
+import gym
+import numpy as np
+
+class Broken(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    made = 0
+
+    def __init__(self):
+        self.number, Broken.made = Broken.made, Broken.made + 1
+        self.count = 0
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        if self.count == 100 and self.number == 2:
+            time.sleep(1000) if "MODE" == "hang" else os.abort()
+        return np.zeros(3, np.float32), 1.0, False, False, {}
+
+gym.register("Broken-v0", entry_point=Broken)
+"""
+
+
 @pytest.mark.multiprocess
 @pytest.mark.kill
-@pytest.mark.parametrize("mode", ["raise", "hang"])
-def test_environment_that_raises_or_hangs(tmp_path, mode):
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("raise", "after 39 steps: step raised ValueError: the wheel fell off"),
+        ("hang", "the environment: no progress"),
+    ],
+)
+def test_batch_that_raises_or_hangs(tmp_path, mode, said):
     file = tmp_path / "broken.py"
     file.write_text(RAISING.replace("MODE", mode))
-    run = start(
-        tmp_path,
-        "--policy",
-        "SingleLearnerCoarse",
-        "--workers",
-        "2",
-        "--env",
-        f"{file}:Broken",
-        "--timeout",
-        "3",
-    )
-    code, _, err = ended(run, 90.0)
+    place = ("--policy", "SingleLearnerCoarse", "--workers", "2", "--env", f"{file}:Broken")
+    small = ("num_steps=16", "update_epochs=1", "--timeout", "5")
+    code, _, err = ended(start(tmp_path, *place, *small), 200.0)
     assert code == 1
     assert "rank 1 (actor[1])" in err
-    if mode == "raise":
-        assert "the wheel fell off" in err
-        assert "broken.py" in err
-        assert "Traceback" in err
-    else:
-        assert "no progress" in err
-        assert "the environment" in err
+    assert said in err
+    assert "environments 4..7 are one batch; the last action was [" in err
+    assert ("Traceback" in err and "broken.py" in err) == (mode == "raise")
+
+
+@pytest.mark.multiprocess
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["hang", "abort"])
+def test_gym_environment_that_hangs_or_crashes(tmp_path, mode):
+    (tmp_path / "broken_gym.py").write_text(GYM.replace("MODE", mode))
+    place = ("--policy", "SingleLearnerCoarse", "--env", "broken_gym:Broken-v0", "num_envs=4")
+    code, _, err = ended(start(tmp_path, *place, "num_steps=16", "--timeout", "5"), 200.0)
+    assert code == 1
+    assert "rank 0 (actor[0]), iteration 6, the environment: " in err
+    # The first was made to look at its spaces.
+    assert re.search(r"it was environment 1; the last action was [01]$", err, re.M)

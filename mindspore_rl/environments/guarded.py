@@ -1,0 +1,148 @@
+"""Environments whose failures are told: which one it was, and what it had been given to do."""
+
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.environments.environment import EnvironmentSpec, VectorEnvironment
+from mindspore_rl.environments.gym_vector import GymVector
+from mindspore_rl.errors import EnvironmentFailure
+
+FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
+
+
+class GuardedVector:
+    """A `VectorEnvironment` whose every result is looked at: shapes, types, finite numbers.
+
+    Args:
+        environment: what is guarded; gym's looks at its own results.
+        env_indices: global indices of its environments.
+        note: called with the actions before every step.
+    """
+
+    def __init__(
+        self,
+        environment: VectorEnvironment,
+        env_indices: range,
+        note: Callable[[np.ndarray], None],
+    ) -> None:
+        self._environment, self._indices, self._note = environment, env_indices, note
+        self.spec: EnvironmentSpec = environment.spec
+        self._careful = isinstance(environment, GymVector)
+        self._steps = 0
+        self._action: np.ndarray | None = None
+        self._expected = [
+            (np.dtype(dtype), (len(env_indices), *shape))
+            for dtype, shape in (
+                (np.float32, self.spec.obs_shape),
+                (np.float32, self.spec.obs_shape),
+                (np.float32, self.spec.agent_shape),
+                (np.bool_, ()),
+                (np.bool_, ()),
+            )
+        ]
+
+    def reset(self) -> np.ndarray:
+        """See `VectorEnvironment`. Raises: EnvironmentFailure."""
+        self._steps, self._action = 0, None
+        obs = self._call("reset")
+        self._look_at("reset", "obs", obs, *self._expected[0])
+        return obs
+
+    def step(
+        self, action: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """See `VectorEnvironment`. Raises: EnvironmentFailure."""
+        self._action = action
+        self._note(action)
+        outcome = self._call("step", action)
+        if not self._careful:
+            if not isinstance(outcome, tuple) or len(outcome) != len(FIELDS):
+                what = type(outcome).__name__
+                if isinstance(outcome, (tuple, list)):
+                    what = f"{what} of {len(outcome)}"
+                raise self._failure(
+                    f"step returned a {what}, expected a tuple of {', '.join(FIELDS)}"
+                )
+            for field, array, expected in zip(FIELDS, outcome, self._expected, strict=True):
+                self._look_at("step", field, array, *expected)
+        self._steps += 1
+        return outcome
+
+    def get_state(self) -> dict[str, np.ndarray] | None:
+        """See `VectorEnvironment`."""
+        return self._call("get_state")
+
+    def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """See `VectorEnvironment`."""
+        return self._call("set_state", state)
+
+    def close(self) -> None:
+        """See `VectorEnvironment`."""
+        self._environment.close()
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._environment, method)(*arguments)
+        except EnvironmentFailure:
+            raise  # it knows better
+        except Exception as error:
+            raise self._failure(f"{method} raised {type(error).__name__}: {error}") from error
+
+    def _look_at(
+        self, method: str, field: str, array: Any, dtype: np.dtype, shape: tuple[int, ...]
+    ) -> None:
+        if getattr(array, "dtype", None) != dtype or array.shape != shape:
+            got = getattr(array, "dtype", type(array).__name__)
+            raise self._failure(
+                f"{method}: {field} is {got} {np.shape(array)}, expected {dtype} {shape}",
+                row=_odd_row(array, shape),
+            )
+        if not np.isfinite(array).all():
+            row = _not_finite(array)
+            raise self._failure(f"{method}: {field} is not finite: {array[row]}", row)
+
+    def _failure(self, what: str, row: int | None = None) -> EnvironmentFailure:
+        """Of the environment of a row, or of all of them if it is not known."""
+        text = describe(self._indices, self._action, row)
+        return EnvironmentFailure(f"{self.spec.name}, after {self._steps} steps: {what}; {text}")
+
+
+def describe(env_indices: range, action: np.ndarray | None, row: int | None) -> str:
+    """Which environment it was and what it was given last.
+
+    Args:
+        env_indices: global indices of a share of the environments.
+        action: their last actions `[B, ...]`, or None: not known, or not yet one.
+        row: which of them; None: any.
+    """
+    if row is None and len(env_indices) == 1:
+        row = 0
+    if row is None:
+        names = f"{env_indices.start}..{env_indices.stop - 1}"
+        if env_indices.step != 1:
+            names = ", ".join(map(str, env_indices))
+        where = f"environments {names} are one batch"
+        what = action
+    else:
+        where = f"it was environment {env_indices[row]}"
+        what = None if action is None else action[row]
+    if what is None:
+        return where
+    shown = np.array2string(np.asarray(what), precision=4, threshold=64, separator=", ")
+    return f"{where}; the last action was {shown}".replace("\n", "")
+
+
+def _not_finite(array: np.ndarray) -> int:
+    """The first row that holds a number that is not finite."""
+    return int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(1))[0])
+
+
+def _odd_row(rows: Any, shape: tuple[int, ...]) -> int | None:
+    """The first row that is not like the others should be, where rows are separate at all."""
+    if not isinstance(rows, (list, tuple)) or len(rows) != shape[0]:
+        return None
+    odd = [i for i, row in enumerate(rows) if np.shape(row) != shape[1:]]
+    return odd[0] if odd and not isinstance(rows[odd[0]], numbers.Number) else None

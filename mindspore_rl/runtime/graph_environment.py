@@ -1,0 +1,91 @@
+"""Environments in the graph, seen from Python: rewards and ends for the account, and failures."""
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from mindspore_rl.environments.guarded import describe
+from mindspore_rl.errors import EnvironmentFailure, NumericsError
+from mindspore_rl.lowering.project import STATE
+from mindspore_rl.runtime.arrays import to_host
+
+if TYPE_CHECKING:
+    from mindspore_rl.runtime.fragment_runtime import FragmentRuntime
+
+
+class GraphEnvironments:
+    """What the cells of a rank keep of its environments' steps, and whether it is finite."""
+
+    def __init__(self, runtime: "FragmentRuntime") -> None:
+        self._runtime = runtime
+        self._episodes: list[Any] = []
+        self._kept: dict[str, Any] = {}
+        self._sent = -1
+
+    def episode_buffer(self, name: str, rows: tuple[int, ...]) -> Any:
+        """Where an environment leaves rewards and ends, `[*rows, 2, B]`."""
+        from mindspore_rl.lowering.cell import buffer  # noqa: PLC0415  (imports MindSpore)
+
+        count = len(self._runtime.env_indices)
+        found = buffer((*rows, 2, count), "float32", f"episodes_{name}")
+        self._episodes.append(found)
+        return found
+
+    def keep(self, name: str, buffer: Any) -> None:
+        """Takes note of where an environment's `action` or `final_obs` is, `[*rows, B, ...]`."""
+        self._kept[name] = buffer
+
+    def steps(self) -> list[np.ndarray]:
+        """Rewards and ends of every step of an iteration, each `[2, B]`."""
+        count = len(self._runtime.env_indices)
+        return [row for buffer in self._episodes for row in to_host(buffer).reshape(-1, 2, count)]
+
+    def look_before_sending(self) -> None:
+        """Looks closely, once an iteration: others would fail of what this rank sends them."""
+        if self._sent < self._runtime.iteration:
+            self._sent = self._runtime.iteration
+            self.look(closely=True)
+
+    def look(self, closely: bool) -> None:
+        """Looks for what is not finite in rewards, and in what the environments go on from.
+
+        Args:
+            closely: in all observations too, of which a policy makes losses that are not finite.
+
+        Raises:
+            EnvironmentFailure: an environment gave it.
+            NumericsError: it was given it.
+        """
+        if not self._episodes:
+            return
+        self._look_at_steps("reward", np.array([row[0] for row in self.steps()]))
+        if closely and (obs := self._of_steps("final_obs")) is not None:
+            self._look_at_steps("final_obs", obs)
+        runtime = self._runtime
+        for name, value in runtime.state.carried().items():
+            axis = 0 if name == STATE else runtime.plan.carried[name].axis
+            if axis is not None and not np.isfinite(array := to_host(value)).all():
+                row = int(np.argwhere(~np.isfinite(array))[0][axis])
+                found = np.moveaxis(array, axis, 0)[row]
+                self._fail(f"at its end: {name} is {found}", row, -1)
+
+    def _of_steps(self, name: str) -> np.ndarray | None:
+        """What is kept of all steps of an iteration, `[T, B, ...]`."""
+        if name not in self._kept:
+            return None
+        buffer = to_host(self._kept[name])
+        return buffer.reshape(-1, *buffer.shape[len(self._episodes[0].shape) - 2 :])
+
+    def _look_at_steps(self, name: str, values: np.ndarray) -> None:
+        if not np.isfinite(values).all():
+            step, row = np.argwhere(~np.isfinite(values))[0][:2]
+            self._fail(f"step {step}: {name} is {values[step, row]}", int(row), int(step))
+
+    def _fail(self, what: str, row: int, step: int) -> NoReturn:
+        runtime, actions = self._runtime, self._of_steps("action")
+        action = None if actions is None else actions[step]
+        text = f"{runtime.plan.environment}, iteration {runtime.iteration}, {what}"
+        text = f"{text}; {describe(runtime.env_indices, action, row)}"
+        if action is not None and not np.isfinite(action[row]).all():
+            raise NumericsError(f"{text}: the policy has diverged; lower the learning rate")
+        raise EnvironmentFailure(text)

@@ -1,0 +1,147 @@
+"""What is said of environments that fail."""
+
+import numpy as np
+import pytest
+
+from mindspore_rl.environments.environment import EnvironmentSpec, make_vector
+from mindspore_rl.environments.guarded import GuardedVector
+from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.errors import EnvironmentFailure
+from mindspore_rl.runtime.last_actions import LastActions, last_action
+
+SPEC = EnvironmentSpec("mine", (3,), Discrete(2), 100, None, in_graph=False)
+INDICES = range(4, 8)
+ACTIONS = np.array([10, 11, 12, 13], np.int32)
+
+
+class Mine:
+    """Does as it is told from its third step on."""
+
+    spec = SPEC
+
+    def __init__(self, change):
+        self.change, self.steps = change, 0
+
+    def reset(self):
+        return np.zeros((4, 3), np.float32)
+
+    def step(self, action):
+        self.steps += 1
+        obs = np.zeros((4, 3), np.float32)
+        ends = np.zeros(4, bool)
+        outcome = [obs, obs.copy(), np.ones(4, np.float32), ends, ends.copy()]
+        return tuple(outcome) if self.steps < 3 else self.change(outcome)
+
+    def get_state(self):
+        raise OSError("no state today")
+
+
+def put(position, index, value):
+    def change(outcome):
+        outcome[position][index] = value
+        return tuple(outcome)
+
+    return change
+
+
+def swap(position, value):
+    return lambda outcome: (*outcome[:position], value, *outcome[position + 1 :])
+
+
+def fails(change, text, where):
+    env = GuardedVector(Mine(change), INDICES, lambda action: None)
+    env.reset()
+    for _ in range(2):
+        env.step(ACTIONS)
+    with pytest.raises(EnvironmentFailure) as caught:
+        env.step(ACTIONS)
+    assert str(caught.value) == f"mine, after 2 steps: {text}; {where}"
+    return caught.value
+
+
+BATCH = "environments 4..7 are one batch; the last action was [10, 11, 12, 13]"
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "where"),
+    [
+        (
+            put(0, 1, np.nan),
+            "step: next_obs is not finite: [nan nan nan]",
+            "it was environment 5; the last action was 11",
+        ),
+        (
+            put(2, 3, np.inf),
+            "step: reward is not finite: inf",
+            "it was environment 7; the last action was 13",
+        ),
+        (
+            swap(1, np.zeros((4, 3))),
+            "step: final_obs is float64 (4, 3), expected float32 (4, 3)",
+            BATCH,
+        ),
+        (
+            swap(2, np.zeros((4, 1), np.float32)),
+            "step: reward is float32 (4, 1), expected float32 (4,)",
+            BATCH,
+        ),
+        (swap(3, [False] * 4), "step: terminated is list (4,), expected bool (4,)", BATCH),
+        (
+            lambda outcome: outcome[:4],
+            "step returned a list of 4, expected a tuple of next_obs, final_obs, reward, "
+            "terminated, truncated",
+            BATCH,
+        ),
+        (
+            lambda outcome: None,
+            "step returned a NoneType, expected a tuple of next_obs, final_obs, reward, "
+            "terminated, truncated",
+            BATCH,
+        ),
+        (lambda outcome: 1 / 0, "step raised ZeroDivisionError: division by zero", BATCH),
+    ],
+)
+def test_what_is_wrong_is_told(change, text, where):
+    fails(change, text, where)
+
+
+def test_the_cause_is_kept_for_the_traceback():
+    cause = fails(
+        lambda outcome: 1 / 0, "step raised ZeroDivisionError: division by zero", BATCH
+    ).__cause__
+    assert isinstance(cause, ZeroDivisionError)
+
+
+def test_a_single_environment_is_named_and_a_first_action_not_made_up():
+    env = GuardedVector(Mine(None), range(7, 8), lambda action: None)
+    with pytest.raises(EnvironmentFailure, match="it was environment 7$"):
+        env.get_state()
+    with pytest.raises(EnvironmentFailure, match=r"obs is float32 \(4, 3\), expected .* \(1, 3\)"):
+        env.reset()
+
+
+def test_last_actions_outlive_their_process(tmp_path):
+    assert last_action(tmp_path, 2, INDICES) == ""
+    last = LastActions(tmp_path, 2, SPEC, 4)
+    last.write(ACTIONS)
+    assert last_action(tmp_path, 2, INDICES) == BATCH
+    last.at_work[0] = 2
+    assert last_action(tmp_path, 2, INDICES) == "it was environment 6; the last action was 12"
+
+
+def test_gym_says_which_environment_is_running(tmp_path):
+    vector = make_vector("CartPole-v1", INDICES, 0)
+    last = LastActions(tmp_path, 0, vector.spec, 4)
+    vector.at_work = last.at_work
+    env = GuardedVector(vector, INDICES, last.write)
+    env.reset()
+    seen = []
+
+    def step(action):
+        seen.append(last_action(tmp_path, 0, INDICES))
+        raise RuntimeError("it broke")
+
+    vector._steps[1] = step
+    with pytest.raises(EnvironmentFailure, match=r"environment 5.*it broke.*last action was 1"):
+        env.step(np.array([0, 1, 0, 0], np.int32))
+    assert seen == ["it was environment 5; the last action was 1"]

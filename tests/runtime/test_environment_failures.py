@@ -1,0 +1,59 @@
+"""Environments in the graph that give what is not a number."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mindspore_rl.errors import EnvironmentFailure, NumericsError
+from mindspore_rl.rl import random
+from tests.lowering.inproc import PROGRAMS, request
+from tests.runtime.test_worker import run
+
+SOURCE = '''
+from mindspore import nn, ops
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Discrete
+
+class Broken(nn.Cell):
+    """Where the first number drawn is above LIMIT, WHAT is spoilt in the sixth step."""
+
+    spec = EnvironmentSpec("broken", (1,), Discrete(2), 100, None, True)
+    noise_size, state_size = 1, 2
+
+    def __init__(self):
+        super().__init__(auto_prefix=False)
+
+    def reset(self, noise):
+        state = ops.concat((noise, ops.zeros_like(noise)), 1)
+        return state, state[:, 1:2]
+
+    def step(self, state, action, noise):
+        start, steps = state[:, 0:1], state[:, 1:2] + 1.0
+        spoilt = ops.logical_and(start > LIMIT, steps == 6.0)
+        spoil = ops.where(spoilt, float("nan") * ops.ones_like(start), ops.zeros_like(start))
+        reward, obs = ops.ones_like(start), steps
+        WHAT = WHAT + spoil
+        ended = (start < 0.0)[:, 0]
+        return ops.concat((start, steps), 1), obs, obs, reward[:, 0], ended, ended
+'''
+
+
+@pytest.mark.parametrize("policy", ["GPUOnly", "SingleLearnerCoarse"])
+@pytest.mark.parametrize("what", ["reward", "obs"])
+def test_environment_in_the_graph_is_named(tmp_path, policy, what):
+    job = request(PROGRAMS / "two_phase.py", policy, 1, num_steps=8)
+    indices = np.arange(job.config.num_envs)
+    purpose = random.stream("env_reset_noise#1")
+    drawn = random.uniform(job.config.seed, purpose, [0], indices, 1).reshape(-1)
+    victim, limit = int(drawn.argmax()), float(np.sort(drawn)[-2:].mean())
+    file = tmp_path / "broken.py"
+    file.write_text(SOURCE.replace("LIMIT", str(limit)).replace("WHAT", what))
+    config = dataclasses.replace(job.config, env=f"{file}:Broken")
+    with pytest.raises((EnvironmentFailure, NumericsError)) as caught:
+        run(dataclasses.replace(job, config=config), tmp_path / "run")
+    text = str(caught.value)
+    assert "iteration 0, " in text
+    assert {"reward": "step 5: reward is nan", "obs": "step 5: final_obs is [nan]"}[what] in text
+    assert f"it was environment {victim}; the last action was " in text
+    assert caught.type is EnvironmentFailure
