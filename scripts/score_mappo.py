@@ -33,15 +33,15 @@ agents. All play the same {episodes} episodes in PettingZoo's own environment wi
 actions; after +- stands the standard error. Closed: the share of the gap between random actions and
 the mean of the baseline's seeds.
 
-The baseline is BenchMARL's MAPPO, trained with the same number of environment steps; its
-hyper-parameters stand in `scripts/mappo_baseline.py`. {versions}.
+The baseline is BenchMARL's MAPPO, given the same number of environment steps and the
+hyper-parameters of `algorithms/mappo.py` (see `scripts/mappo_baseline.py`). {versions}.
 
 ```bash
 # in a virtual environment of its own:
 pip install torch==2.13.0 benchmarl==1.5.2 mpe2
-python scripts/mappo_baseline.py --seeds {seeds} --total-steps {total_steps} --out {baseline}
+python scripts/mappo_baseline.py --total-steps {total_steps} --out baseline
 # in that of this repository:
-{command}
+python scripts/score_mappo.py --baseline baseline --runs runs/mappo --seeds {seeds}
 ```
 
 | policy | seed | environment steps | return | closed |
@@ -64,12 +64,14 @@ def main() -> int:
     shape = (EPISODE_STEPS, args.episodes, 3)
     actions = iter(random.integers(0, 5, shape).astype(np.int32))
     rows = [("random", "", "", play(lambda obs: next(actions), args.episodes))]
-    for seed in args.seeds:
-        with np.load(args.baseline / f"{seed}.npz") as saved:
+    for path in sorted(args.baseline.glob("*.npz")):
+        with np.load(path) as saved:
             arrays = {name: saved[name] for name in saved.files}
         steps = int(arrays.pop("env_steps"))
         policy = layers(list(arrays.values()))
-        rows.append(("BenchMARL MAPPO", seed, f"{steps:,}", play(policy, args.episodes)))
+        rows.append(("BenchMARL MAPPO", path.stem, f"{steps:,}", play(policy, args.episodes)))
+    if len(rows) == 1:
+        parser.error(f"no *.npz in {args.baseline}: run scripts/mappo_baseline.py first")
     low = rows[0][-1].mean()
     high = np.mean([returns.mean() for *_, returns in rows[1:]])
     for seed in args.seeds:
@@ -94,8 +96,6 @@ def main() -> int:
         versions=versions,
         seeds=" ".join(map(str, args.seeds)),
         total_steps=args.total_steps,
-        baseline=args.baseline,
-        command=" ".join(["python scripts/score_mappo.py", *sys.argv[1:]]),
     )
     (ROOT / "algorithms" / "mappo.md").write_text(page + "\n".join(lines) + "\n")
     print("\n".join(lines))
