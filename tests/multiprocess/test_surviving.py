@@ -1,5 +1,6 @@
 """Failures of real workers: first failure wins, is told, and leaves nothing running."""
 
+import contextlib
 import re
 import signal
 import time
@@ -238,3 +239,26 @@ def test_gym_environment_that_hangs_or_crashes(tmp_path, mode):
     assert "rank 0 (actor[0]), iteration 6, the environment: " in err
     # The first was made to look at its spaces.
     assert re.search(r"it was environment 1; the last action was [01]$", err, re.M)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_two_jobs_at_once_share_no_core(tmp_path):
+    place = ("--policy", "SingleLearnerCoarse", "num_steps=16", "update_epochs=1")
+    runs = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        runs.append(start(tmp_path / name, *place, "--total-steps", str(16 * 8 * 20)))
+    pinned: list[set[int]] = [set(), set()]
+    while any(run.poll() is None for run in runs):
+        for run, cores in zip(runs, pinned, strict=True):
+            with contextlib.suppress(psutil.Error):  # it ended meanwhile
+                for worker in workers(run):
+                    allowed = set(worker.cpu_affinity())
+                    cores.update(allowed if len(allowed) == 1 else ())
+        time.sleep(0.2)
+    for run in runs:
+        code, out, err = ended(run, 10.0)
+        assert code == 0, err
+        assert "steps: 2560 environment steps" in out
+    assert not pinned[0] & pinned[1]  # a job that finds too few free cores pins nothing
