@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mindspore_rl.runtime.edges import Edge
 from mindspore_rl.runtime.messenger import CONTINUE, CONTROL_TAG, PAUSE, STOP
 
 if TYPE_CHECKING:
@@ -150,7 +149,7 @@ class Server:
         """Takes a worker's message and does what it is for."""
         served = self._served[worker]
         runtime = self._runtime
-        values = runtime.receive_from(worker, served.expected)
+        values = runtime.exchange.receive(served.expected, worker)
         assert runtime.plan.arrivals is not None and served.turns is not None
         if runtime.plan.arrivals.drop_stale:
             served.fresh = self.tickets.staleness(worker) <= self._bound
@@ -163,14 +162,17 @@ class Server:
             served.iteration += 1
             runtime.count_steps(served.steps, self._staleness.take)
 
-    def give_parameters(self, edge: str) -> None:
-        """The worker that is being served gets the parameters, when its next turn may begin."""
-        worker, fresh = self.current, self._served[self.current].fresh
-        if fresh:
+    def send(self, name: str, values: tuple) -> None:
+        """Sends to the worker that is being served; parameters when its next turn may begin."""
+        worker, served = self.current, self._served[self.current]
+        if not self._runtime.exchange.edges[name].message.parameters:
+            self._runtime.exchange.send(name, values, worker)
+            return
+        if served.fresh:
             self._staleness.values.append(self.tickets.staleness(worker))
-        self._staleness.dropped += not fresh
-        self.tickets.end(worker, fresh)
-        self._reply[worker] = edge
+        self._staleness.dropped += not served.fresh
+        self.tickets.end(worker, served.fresh)
+        self._reply[worker] = name
         self._waiting.append(worker)
 
     # ---- between turns ---------------------------------------------------------------------
@@ -189,7 +191,7 @@ class Server:
                 return
             self._waiting.popleft()
             self._say(CONTINUE, served)
-            self._runtime.send_parameters(worker, self._reply[worker])
+            self._runtime.exchange.send(self._reply[worker], (), worker)
             self.tickets.begin(worker)
             if served.turns is None:
                 self._begin(worker)
@@ -207,12 +209,10 @@ class Server:
     def _next(self) -> int:
         """The worker whose turn began first, of those whose message is here."""
         workers = list(self.tickets.read)
-        edges = [self._runtime.edge(self._served[worker].expected) for worker in workers]
-        expected = [
-            (self._served[worker].rank, edge.tag)
-            for worker, edge in zip(workers, edges, strict=True)
-        ]
-        stage = self._runtime.edge_stage(edges[0])
+        exchange, expected = self._runtime.exchange, []
+        for served in (self._served[worker] for worker in workers):
+            expected.append((served.rank, exchange.edges[served.expected].tag))
+        stage = exchange.stage(self._served[workers[0]].expected)
         return workers[self._runtime.messenger.first_of(expected, stage)]
 
     def _quiet_point(self) -> int:
@@ -235,29 +235,28 @@ class Worker:
 
     Args:
         runtime: of the sender.
-        edge: on which the parameters come.
+        parameters: the message of them that it gets at an iteration boundary.
     """
 
-    def __init__(self, runtime: "FragmentRuntime", edge: Edge) -> None:
-        self._runtime, self._edge = runtime, edge
+    def __init__(self, runtime: "FragmentRuntime", parameters: str) -> None:
+        self._runtime, self._parameters = runtime, parameters
         self._command: int | None = None
 
     def agree(self) -> int:
         """The command of an iteration boundary, waited for if need be."""
         while True:
             if self._command is None:
-                self.receive(self._edge)
+                self.receive(self._parameters)
             command, self._command = self._command, None
             if command is not None and command != PAUSE:
                 return command
 
-    def receive(self, edge: Edge) -> None:
+    def receive(self, name: str) -> None:
         """Waits for the server's word, and for parameters if they follow."""
-        runtime = self._runtime
-        word = np.zeros(2, np.int64)
-        runtime.messenger.receive(
-            edge.source.first_rank, CONTROL_TAG, word.view(np.uint8), runtime.edge_stage(edge)
-        )
+        runtime, word = self._runtime, np.zeros(2, np.int64)
+        server = runtime.exchange.edges[name].source.first_rank
+        stage = runtime.exchange.stage(name)
+        runtime.messenger.receive(server, CONTROL_TAG, word.view(np.uint8), stage)
         self._command, runtime.env_steps = int(word[0]), int(word[1])
         if self._command == CONTINUE:
-            runtime.receive_parameters(edge)
+            runtime.exchange.receive(name)

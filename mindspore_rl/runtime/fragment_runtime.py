@@ -27,11 +27,12 @@ from mindspore_rl.lowering.plan import FragmentPlan, Plan
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.replay.trajectory import TrajectoryBuffer
 from mindspore_rl.rl import random
-from mindspore_rl.runtime.arrays import host_leaves, to_host
+from mindspore_rl.runtime.arrays import to_host
 from mindspore_rl.runtime.arrival import Server, Turns, Worker
 from mindspore_rl.runtime.chunks import run_in_turn
-from mindspore_rl.runtime.edges import Edge, chunk_of, plan_edges
+from mindspore_rl.runtime.edges import chunk_of, plan_edges
 from mindspore_rl.runtime.episodes import EpisodeCounter
+from mindspore_rl.runtime.exchange import Exchange
 from mindspore_rl.runtime.graph_environment import GraphEnvironments
 from mindspore_rl.runtime.last_actions import LastActions
 from mindspore_rl.runtime.messenger import (
@@ -92,13 +93,13 @@ class FragmentRuntime:
         self._chunks: list[FragmentRuntime] = []
         self._metrics: dict[str, float] = {}
         self._records: dict[str, np.ndarray] = {}
-        self._edges = plan_edges(plan)
+        self.exchange = Exchange(self, plan_edges(plan))
         self._noise_size: dict[str, int] = {}
         self._server: Server | None = None
         self._worker: Worker | None = None
         if plan.arrivals is not None and plan.arrivals.sender == self.fragment.name:
             parameters = next(m.name for m in plan.messages if m.parameters)
-            self._worker = Worker(self, self._edges[parameters])
+            self._worker = Worker(self, parameters)
         self._prepare()
 
     def _prepare(self) -> None:
@@ -193,7 +194,7 @@ class FragmentRuntime:
         chunk.env_indices = chunk_of(share, number, self.plan.chunks)
         rows = self._places(chunk.env_indices)
         chunk._stamp = self._stamp  # type: ignore[method-assign]  # one rank, one stamp
-        chunk._edges = plan_edges(self.plan, number)
+        chunk.exchange = Exchange(chunk, plan_edges(self.plan, number))
         chunk._stacks, chunk._cells = {}, {}
         chunk.replay = self.replay.part(rows, len(self.env_indices))
         chunk.episodes = self.episodes.part(rows)
@@ -247,6 +248,7 @@ class FragmentRuntime:
         """Serves the message of a worker that is here."""
         assert self._server is not None
         self._server.fire(worker)
+        self._stamp(PYTHON)
 
     def env_reset(self) -> np.ndarray:
         """Returns: obs of this rank's environments."""
@@ -296,68 +298,21 @@ class FragmentRuntime:
 
     def send(self, name: str, values: tuple) -> None:
         """Sends this replica's part of a message to whom it concerns."""
-        edge = self._edges[name]
-        if self._server is not None and edge.message.parameters:
-            self._server.give_parameters(name)
-            return
         self._graph.look_before_sending()
-        leaves = host_leaves(values)
-        for source, target in edge.pairs():
-            if source != self.replica or (self._server and target != self._server.current):
-                continue
-            if edge.message.parameters:
-                self.send_parameters(target, name)
-            else:
-                data = np.empty(edge.size(source, target), np.uint8)
-                edge.pack(source, target, leaves, data)
-                self.messenger.send(edge.target.first_rank + target, edge.tag, data)
-
-    def send_parameters(self, target: int, name: str) -> None:
-        """Sends parameters to one replica."""
-        edge = self._edges[name]
-        data = self._parameters(edge).view(np.uint8)
-        self.messenger.send(edge.target.first_rank + target, edge.tag, data)
+        if self._server is None:
+            self.exchange.send(name, values)
+        else:
+            self._server.send(name, values)
 
     def receive(self, name: str) -> tuple:
         """Receives this replica's part of a message. Returns: its values, without parameters."""
-        edge = self._edges[name]
-        if edge.message.parameters:
-            if self._worker is not None:
-                self._worker.receive(edge)
-            else:
-                self.receive_parameters(edge)
-            self._stamp(PYTHON)
-            return ()
-        return self._receive(edge, [s for s, t in edge.pairs() if t == self.replica])
-
-    def receive_from(self, source: int, name: str) -> tuple:
-        """Receives what one replica of another fragment sent by itself."""
-        return self._receive(self._edges[name], [source])
-
-    def _receive(self, edge: Edge, sources: list[int]) -> tuple:
-        arrays = edge.allocate(self.replica)
-        for source in sources:
-            data = np.empty(edge.size(source, self.replica), np.uint8)
-            rank = edge.source.first_rank + source
-            self.messenger.receive(rank, edge.tag, data, self.edge_stage(edge))
-            edge.unpack(source, self.replica, data, arrays)
+        if self._worker is not None and self.exchange.edges[name].message.parameters:
+            self._worker.receive(name)
+            values = ()
+        else:
+            values = self.exchange.receive(name)
         self._stamp(PYTHON)
-        result, start = [], 0
-        for value in edge.message.values:
-            count = len(value.leaves)
-            part = tuple(arrays[start : start + count])
-            result.append(part if value.parts else part[0])
-            start += count
-        return tuple(result)
-
-    def receive_parameters(self, edge: Edge) -> None:
-        """Receives parameters and takes them."""
-        for source, target in edge.pairs():
-            if target == self.replica:
-                flat = np.empty_like(self._parameters(edge))
-                rank = edge.source.first_rank + source
-                self.messenger.receive(rank, edge.tag, flat.view(np.uint8), self.edge_stage(edge))
-                self._set_parameters(edge, flat)
+        return values
 
     def report(self, metrics: dict[str, Any]) -> None:
         """Keeps metrics for the coordinator; stops the job if one is not a number."""
@@ -479,28 +434,7 @@ class FragmentRuntime:
             gc.collect()
             ctypes.CDLL(None).malloc_trim(0)
 
-    # ---- parameters, waits, stamps ---------------------------------------------------------
-
-    def _parameters(self, edge: Edge) -> np.ndarray:
-        named = self.named_parameters(edge.message.parameters)
-        return np.concatenate([np.ravel(p.asnumpy()).astype(np.float32) for _, p in named])
-
-    def _set_parameters(self, edge: Edge, flat: np.ndarray) -> None:
-        from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
-
-        start = 0
-        for _, parameter in self.named_parameters(edge.message.parameters):
-            size = int(np.prod(parameter.shape, dtype=int))
-            set_parameter(parameter, flat[start : start + size].reshape(parameter.shape))
-            start += size
-
-    def edge(self, name: str) -> Edge:
-        """A cut edge by its message's name."""
-        return self._edges[name]
-
-    def edge_stage(self, edge: Edge) -> int:
-        """The stage of waiting for a message of an edge."""
-        return self._stages[f"edge {edge.message.name}"]
+    # ---- waits, stamps, counts -------------------------------------------------------------
 
     def _waiting(self) -> None:
         """Ends a wait when the coordinator is gone."""
@@ -511,10 +445,14 @@ class FragmentRuntime:
         self._stage = stage
         self.stamps.write(self.rank, self.iteration, stage)
 
+    def stage_of(self, name: str) -> int:
+        """The number of one of `Plan.stages`."""
+        return self._stages[name]
+
     def traffic(self) -> Counts:
         """What this rank sent, and gave to collectives, since it started."""
         names = {CONTROL_TAG: CONTROL, BYTES_TAG: STATE}
-        names |= {edge.tag: name for name, edge in self._edges.items()}
+        names |= {edge.tag: name for name, edge in self.exchange.edges.items()}
         counts = {names[tag]: (calls, size) for tag, (calls, size) in self.messenger.sent.items()}
         for part in self._reductions:
             name, calls = f"{part.reduced} over {self.fragment.name}", int(part.calls.asnumpy())

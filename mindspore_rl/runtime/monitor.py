@@ -62,7 +62,8 @@ class Outcome:
 
     Attributes:
         env_steps: since the start of the run, over all environments.
-        mean_return: of the last 100 episodes, reward units.
+        mean_return: of the last 100 episodes, reward units; when the threshold was reached, if it
+            was.
         stopped: `threshold`, `steps` or `interrupted`.
         checkpoint: the last one written (or resumed from).
     """
@@ -118,7 +119,7 @@ class Monitor:
         self._checkpoint_s = self._ticked_s = self._awake_s = time.monotonic()
         self._whole_s, self._all_launched = time.monotonic(), False
         self._stop_deadline_s: float | None = None
-        self._threshold = False
+        self._reached: float | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(interruption.socket, selectors.EVENT_READ)
 
@@ -140,11 +141,11 @@ class Monitor:
 
     def outcome(self) -> Outcome:
         """How the job ended, once it did."""
-        stopped = "threshold" if self._threshold else "steps"
+        stopped = "steps" if self._reached is None else "threshold"
         return Outcome(
             self._finished.get(self.plan.leader, self._iteration),
             self._env_steps,
-            self.metrics.mean_return,
+            self.metrics.mean_return if self._reached is None else self._reached,
             "interrupted" if self.interruption.poll() else stopped,
             self._checkpoint,
         )
@@ -255,11 +256,11 @@ class Monitor:
         if (
             goal is not None
             and mean_return is not None
-            and not self._threshold
+            and self._reached is None
             and self.metrics.episodes_seen >= MIN_EPISODES
             and mean_return >= goal
         ):
-            self._threshold = True
+            self._reached = mean_return
             self._tell_leader("stop")
 
     def _tell_leader(self, kind: str) -> bool:

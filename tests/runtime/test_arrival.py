@@ -33,6 +33,29 @@ def test_the_bound_holds_in_whatever_order_workers_finish(workers, bound):
     assert worst == (bound if workers > 1 else 0)
 
 
+class Wires:
+    """The edges of a simulation: `forth` to the server, parameters `back`."""
+
+    def __init__(self, run):
+        self.run = run
+        self.edges = {
+            name: SimpleNamespace(tag=3, message=SimpleNamespace(parameters=parameters))
+            for name, parameters in (("forth", ""), ("back", "all"))
+        }
+
+    def stage(self, name):
+        return 0
+
+    def send(self, name, values, worker):
+        run = self.run
+        run.read[worker] = run.version
+        heapq.heappush(run.mail, (run.time + run.durations[worker], worker))
+
+    def receive(self, name, worker):
+        del self.run.here[worker]
+        return (None,)
+
+
 class Simulation:
     """The runtime of a server whose workers' turns take `durations` time units.
 
@@ -53,7 +76,7 @@ class Simulation:
             num_steps=STEPS,
             last_step=iterations * STEPS,
         )
-        self.messenger = self
+        self.messenger, self.exchange = self, Wires(self)
         self.env_steps, self.version, self.time = 0, 0, 0.0
         self.read, self.mail, self.here = {}, [], {}
         self.words, self.staleness, self.saves, self.metrics = [], [], [], []
@@ -72,13 +95,9 @@ class Simulation:
             if len(values) == 1 or values[1]:
                 self.staleness.append((worker, self.version - self.read[worker]))
                 self.version += 1
-            self.server.give_parameters("back")
+            self.server.send("back", ())
 
     # ---- what a server asks of its runtime -------------------------------------------------
-
-    def send_parameters(self, worker, edge):
-        self.read[worker] = self.version
-        heapq.heappush(self.mail, (self.time + self.durations[worker], worker))
 
     def first_of(self, expected, stage):
         while not any(rank in self.here for rank, _ in expected):
@@ -86,18 +105,8 @@ class Simulation:
             self.here[worker] = True
         return next(i for i, (rank, _) in enumerate(expected) if rank in self.here)
 
-    def receive_from(self, worker, edge):
-        del self.here[worker]
-        return (None,)
-
     def send(self, rank, tag, data):
         self.words.append((rank, int(data.view(np.int64)[0])))
-
-    def edge(self, name):
-        return SimpleNamespace(tag=3)
-
-    def edge_stage(self, edge):
-        return 0
 
     def count_steps(self, steps, metrics):
         self.env_steps += steps

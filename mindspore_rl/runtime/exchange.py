@@ -1,0 +1,89 @@
+"""What a rank sends and receives over its cut edges, by the names of their messages."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mindspore_rl.runtime.arrays import host_leaves
+from mindspore_rl.runtime.edges import Edge
+
+if TYPE_CHECKING:
+    from mindspore_rl.runtime.fragment_runtime import FragmentRuntime
+
+
+class Exchange:
+    """A rank's side of every cut edge.
+
+    Args:
+        runtime: of the rank, whose parameters are sent and overwritten.
+        edges: by message.
+    """
+
+    def __init__(self, runtime: "FragmentRuntime", edges: dict[str, Edge]) -> None:
+        self._runtime, self.edges = runtime, edges
+
+    def stage(self, name: str) -> int:
+        """The stage of waiting for a message."""
+        return self._runtime.stage_of(f"edge {name}")
+
+    def send(self, name: str, values: tuple, only: int | None = None) -> None:
+        """Sends this replica's part of a message to whom it concerns.
+
+        Args:
+            name: of the message.
+            values: its values; none of parameters.
+            only: the one replica of the target that gets it; None: all.
+        """
+        edge, here = self.edges[name], self._runtime.replica
+        leaves = host_leaves(values)
+        for source, target in edge.pairs():
+            if source != here or only not in (None, target):
+                continue
+            if edge.message.parameters:
+                data = self._parameters(edge).view(np.uint8)
+            else:
+                data = np.empty(edge.size(source, target), np.uint8)
+                edge.pack(source, target, leaves, data)
+            self._runtime.messenger.send(edge.target.first_rank + target, edge.tag, data)
+
+    def receive(self, name: str, only: int | None = None) -> tuple:
+        """Receives this replica's part of a message; takes parameters.
+
+        Args:
+            name: of the message.
+            only: the one replica of the source that it comes from; None: all.
+
+        Returns: its values, without parameters.
+        """
+        edge, here = self.edges[name], self._runtime.replica
+        arrays = edge.allocate(here)
+        for source, target in edge.pairs():
+            if target != here or only not in (None, source):
+                continue
+            data = np.empty(edge.size(source, here), np.uint8)
+            rank = edge.source.first_rank + source
+            self._runtime.messenger.receive(rank, edge.tag, data, self.stage(name))
+            if edge.message.parameters:
+                self._set_parameters(edge, data.view(np.float32))
+            else:
+                edge.unpack(source, here, data, arrays)
+        result, start = [], 0
+        for value in edge.message.values:
+            count = len(value.leaves)
+            part = tuple(arrays[start : start + count])
+            result.append(part if value.parts else part[0])
+            start += count
+        return tuple(result)
+
+    def _parameters(self, edge: Edge) -> np.ndarray:
+        named = self._runtime.named_parameters(edge.message.parameters)
+        return np.concatenate([np.ravel(p.asnumpy()).astype(np.float32) for _, p in named])
+
+    def _set_parameters(self, edge: Edge, flat: np.ndarray) -> None:
+        from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
+
+        start = 0
+        for _, parameter in self._runtime.named_parameters(edge.message.parameters):
+            size = int(np.prod(parameter.shape, dtype=int))
+            set_parameter(parameter, flat[start : start + size].reshape(parameter.shape))
+            start += size
