@@ -127,9 +127,9 @@ def test_cartpole_reaches_475(tmp_path, algorithm, policy, seed):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_mappo_spreads_out(tmp_path, seed):
-    """In PettingZoo's own environment, where random actions get -28.
+    """In PettingZoo's own environment, where random actions get -25.7.
 
-    What an established implementation gets is told by scripts/score_mappo.py.
+    What an established implementation gets stands in algorithms/mappo.md.
     """
     train(tmp_path / "run", "mappo", "--policy", "GPUOnly", "--seed", str(seed))
     returns = evaluate(
