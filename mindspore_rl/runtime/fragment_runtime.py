@@ -158,6 +158,7 @@ class FragmentRuntime:
         from mindspore_rl.runtime.compiled import CompiledCell  # noqa: PLC0415
 
         built = cell_class(self)
+        buffers = self._graph.buffers()
         self._reductions += reductions_of(built)
         cell = CompiledCell(built)
         stage = self._stages[f"cell {name} of {self.fragment.name}"]
@@ -165,6 +166,7 @@ class FragmentRuntime:
         def call(*inputs: Any) -> Any:
             self._stamp(stage)
             result = cell(*inputs)
+            self._graph.collect(buffers)
             if not isinstance(result, tuple):
                 result = result.asnumpy() if to_host else result
             elif to_host:
@@ -398,7 +400,7 @@ class FragmentRuntime:
         self.state.save(stage)
 
     def _end_iteration(self) -> None:
-        for reward, ended in self._graph.steps():
+        for reward, ended in self._graph.take_steps():
             self.episodes.count(reward, ended > 0)
         if self._records:
             folder = self.run_dir / "records"

@@ -18,27 +18,46 @@ class GraphEnvironments:
 
     def __init__(self, runtime: "FragmentRuntime") -> None:
         self._runtime = runtime
-        self._episodes: list[Any] = []
+        self._buffers: list[Any] = []
+        self._steps: list[np.ndarray] = []
         self._kept: dict[str, Any] = {}
+        self._row_axes = 0
         self._sent = -1
 
     def episode_buffer(self, name: str, rows: tuple[int, ...]) -> Any:
         """Where an environment leaves rewards and ends, `[*rows, 2, B]`."""
         from mindspore_rl.lowering.cell import buffer  # noqa: PLC0415  (imports MindSpore)
 
+        self._row_axes = len(rows)
         count = len(self._runtime.env_indices)
         found = buffer((*rows, 2, count), "float32", f"episodes_{name}")
-        self._episodes.append(found)
+        self._buffers.append(found)
         return found
 
     def keep(self, name: str, buffer: Any) -> None:
         """Takes note of where an environment's `action` or `final_obs` is, `[*rows, B, ...]`."""
         self._kept[name] = buffer
 
-    def steps(self) -> list[np.ndarray]:
-        """Rewards and ends of every step of an iteration, each `[2, B]`."""
+    def buffers(self) -> list[Any]:
+        """Where the cells built since the last call leave rewards and ends."""
+        taken, self._buffers = self._buffers, []
+        return taken
+
+    def collect(self, buffers: list[Any]) -> None:
+        """Takes the steps of a cell's call, which the next call overwrites.
+
+        Raises: see `look`.
+        """
         count = len(self._runtime.env_indices)
-        return [row for buffer in self._episodes for row in to_host(buffer).reshape(-1, 2, count)]
+        for buffer in buffers:
+            steps = to_host(buffer).reshape(-1, 2, count).copy()
+            self._look_at_steps("reward", steps[:, 0], len(self._steps))
+            self._steps.extend(steps)
+
+    def take_steps(self) -> list[np.ndarray]:
+        """Rewards and ends of every step since the last call, each `[2, B]`."""
+        taken, self._steps = self._steps, []
+        return taken
 
     def look_before_sending(self) -> None:
         """Looks closely, once an iteration: others would fail of what this rank sends them."""
@@ -47,7 +66,7 @@ class GraphEnvironments:
             self.look(closely=True)
 
     def look(self, closely: bool) -> None:
-        """Looks for what is not finite in rewards, and in what the environments go on from.
+        """Looks for what is not finite in what the environments go on from.
 
         Args:
             closely: in all observations too, of which a policy makes losses that are not finite.
@@ -56,11 +75,10 @@ class GraphEnvironments:
             EnvironmentFailure: an environment gave it.
             NumericsError: it was given it.
         """
-        if not self._episodes:
+        if not self._steps:
             return
-        self._look_at_steps("reward", np.array([row[0] for row in self.steps()]))
         if closely and (obs := self._of_steps("final_obs")) is not None:
-            self._look_at_steps("final_obs", obs)
+            self._look_at_steps("final_obs", obs, len(self._steps) - len(obs))
         runtime = self._runtime
         for name, value in runtime.state.carried().items():
             axis = 0 if name == STATE else runtime.plan.carried[name].axis
@@ -70,16 +88,17 @@ class GraphEnvironments:
                 self._fail(f"at its end: {name} is {found}", row, -1)
 
     def _of_steps(self, name: str) -> np.ndarray | None:
-        """What is kept of all steps of an iteration, `[T, B, ...]`."""
+        """What is kept of the steps of the last call, `[T, B, ...]`."""
         if name not in self._kept:
             return None
         buffer = to_host(self._kept[name])
-        return buffer.reshape(-1, *buffer.shape[len(self._episodes[0].shape) - 2 :])
+        return buffer.reshape(-1, *buffer.shape[self._row_axes :])
 
-    def _look_at_steps(self, name: str, values: np.ndarray) -> None:
+    def _look_at_steps(self, name: str, values: np.ndarray, first: int) -> None:
+        """Looks at `[T, B, ...]` of a call's steps, of which `first` is the first's number."""
         if not np.isfinite(values).all():
             step, row = np.argwhere(~np.isfinite(values))[0][:2]
-            self._fail(f"step {step}: {name} is {values[step, row]}", int(row), int(step))
+            self._fail(f"step {first + step}: {name} is {values[step, row]}", int(row), int(step))
 
     def _fail(self, what: str, row: int, step: int) -> NoReturn:
         runtime, actions = self._runtime, self._of_steps("action")

@@ -7,6 +7,7 @@ import pytest
 
 from mindspore_rl.errors import EnvironmentFailure, NumericsError
 from mindspore_rl.rl import random
+from mindspore_rl.runtime import worker
 from tests.lowering.inproc import PROGRAMS, request
 from tests.runtime.test_worker import run
 
@@ -57,3 +58,28 @@ def test_environment_in_the_graph_is_named(tmp_path, policy, what):
     assert {"reward": "step 5: reward is nan", "obs": "step 5: final_obs is [nan]"}[what] in text
     assert f"it was environment {victim}; the last action was " in text
     assert caught.type is EnvironmentFailure
+
+
+@pytest.mark.parametrize("policy", ["GPUOnly", "SingleLearnerFine"])
+def test_every_step_counts_wherever_the_environment_is(tmp_path, monkeypatch, policy):
+    """Under `SingleLearnerFine` a call of the environment's cell is one step, not an iteration."""
+    finished = []
+
+    class Spy(worker.FragmentRuntime):
+        def _report_iteration(self):
+            finished.extend(self.episodes.take_finished())
+            super()._report_iteration()
+
+    monkeypatch.setattr(worker, "FragmentRuntime", Spy)
+    source = SOURCE.replace("WHAT = WHAT + spoil", "").replace("LIMIT", "2.0")
+    file = tmp_path / "short.py"
+    file.write_text(
+        source.replace("(start < 0.0)", "(steps == 5.0)").replace(
+            "ops.concat((start, steps), 1), obs", "ops.concat((start, steps % 5.0), 1), obs"
+        )
+    )
+    job = request(PROGRAMS / "two_phase.py", policy, 1, num_steps=8)
+    config = dataclasses.replace(job.config, env=f"{file}:Broken")
+    run(dataclasses.replace(job, config=config), tmp_path / "run")
+    two_iterations = 16 // 5 * job.config.num_envs
+    assert [tuple(episode) for episode in finished] == [(5.0, 5)] * two_iterations
