@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl.errors import PolicyError
+from mindspore_rl.errors import MsrlError, PolicyError
 from mindspore_rl.graph.ir import PARAMETERS, Branch, Loop, Op, Value, paths, walk
 from mindspore_rl.graph.partition import Arrivals, Message, Partition
 from mindspore_rl.graph.schedule import check_turns
@@ -286,8 +286,24 @@ def save_plan(plan: Plan, folder: Path) -> None:
 
 
 def load_plan(folder: Path) -> Plan:
-    """Reads `plan.json`."""
-    data = json.loads((folder / PLAN_FILE).read_text())
+    """Reads `plan.json`.
+
+    Raises:
+        OSError: there is none.
+        MsrlError: it is not one of this version.
+    """
+    path = folder / PLAN_FILE
+    text = path.read_text()
+    try:
+        return _plan(json.loads(text))
+    except (KeyError, TypeError, ValueError) as error:
+        raise MsrlError(
+            f"{path} was not written by this version of mindspore_rl ({type(error).__name__}: "
+            f"{error}); train again, or use the version that wrote it"
+        ) from error
+
+
+def _plan(data: dict[str, Any]) -> Plan:
     data["fragments"] = tuple(
         FragmentPlan(**{k: _tuples(v) for k, v in f.items()}) for f in data["fragments"]
     )
