@@ -145,7 +145,7 @@ class Block:
         if self.agents and own.agents and leaf.agent_axis is not None:
             first, last = self.agents
             chosen[leaf.agent_axis] = slice(first - own.agents[0], last - own.agents[0])
-        view = array[tuple(chosen)]
+        view = array[(*chosen, ...)]  # with the dots also a scalar's is a view
         if self.envs is None or own.envs is None or leaf.axis is None:
             return view
         before, after = view.shape[: leaf.axis], view.shape[leaf.axis + 1 :]

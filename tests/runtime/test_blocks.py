@@ -17,6 +17,7 @@ VALUES = (
     Value((ENVS, 4), "float32", 0),
     Value((2 * ENVS, AGENTS), "int32", 0, 2, agent_axis=1),
     Value((6,), "float32"),
+    Value((), "float32"),
 )
 FRAGMENTS = {
     "by environment": (((0, 2), (2, 3), (3, 5)), ((0, 3),) * 3),
@@ -44,7 +45,7 @@ def share_of(value, whole, fragment, replica):
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(FRAGMENTS, repeat=2)))
 def test_a_message_arrives_as_the_target_shares_it(source, target):
     wholes = [
-        np.arange(value.size).reshape(value.shape).astype(value.dtype) + 1 for value in VALUES
+        np.arange(1, value.size + 1).reshape(value.shape).astype(value.dtype) for value in VALUES
     ]
     source, target = fragment(source), fragment(target)
     message = MessagePlan("m", "m", "s", "t", VALUES, "", False, "", 1)
@@ -83,3 +84,16 @@ def test_noise_of_an_agent_does_not_depend_on_the_share():
     assert len(np.unique(whole)) == whole.size
     part = drawn(range(1, 4), random.Agents(range(1, 3), AGENTS))
     assert np.array_equal(part, whole[:, 1:4, 1:3])
+
+
+def test_shares_of_a_sum_are_added_up():
+    values = (Value((3,), "float32"), Value((), "float32"))
+    source, target = fragment("by environment"), fragment("whole")
+    edge = Edge(MessagePlan("m", "m", "s", "t", values, "", True, "", 1), 0, source, target)
+    got = edge.allocate(0)
+    for i, j in edge.pairs():
+        data = np.zeros(edge.size(i, j), np.uint8)
+        edge.pack(i, j, [np.full(3, i + 1.0, np.float32), np.array(i + 1.0, np.float32)], data)
+        edge.unpack(i, j, data, got)
+    assert got[0].tolist() == [6.0, 6.0, 6.0]
+    assert got[1] == 6.0
