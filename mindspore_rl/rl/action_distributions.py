@@ -26,7 +26,8 @@ def _inverse_cdf(probs: Tensor, noise: Tensor) -> Tensor:
 
 def _pick(table: Tensor, action: Tensor) -> Tensor:
     """Return table[..., action]; a gather is cheaper than a one-hot product and exact."""
-    return ops.squeeze(ops.gather_elements(table, -1, ops.expand_dims(action, -1)), -1)
+    picked = ops.gather_elements(table, -1, ops.reshape(action, (*action.shape, 1)))
+    return ops.reshape(picked, action.shape)
 
 
 def categorical_sample(logits: Tensor, noise: Tensor) -> Tensor:
@@ -54,9 +55,10 @@ def categorical_sample_with_log_prob(logits: Tensor, noise: Tensor) -> tuple:
     Returns:
         (action, log_prob): [...] int32 and [...] float32.
     """
-    log_probs = ops.log_softmax(logits, -1)
-    action = _inverse_cdf(ops.exp(log_probs), noise)
-    return action, _pick(log_probs, action)
+    probs = ops.softmax(logits, -1)
+    action = _inverse_cdf(probs, noise)
+    # What was drawn has a probability: its logarithm is safe, and cheaper than log_softmax.
+    return action, ops.log(_pick(probs, action))
 
 
 def categorical_log_prob(logits: Tensor, action: Tensor) -> Tensor:

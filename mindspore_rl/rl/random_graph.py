@@ -44,16 +44,18 @@ def _threefry_2x32(schedule: Tensor, counter0: Tensor, counter1: Tensor) -> tupl
     words1 = counter1 + schedule[0, 1] + ops.zeros_like(counter0)
     group = Tensor(0, int32)
     while group < 5:
+        bits = ops.unstack(ops.gather(rotations, group, 0))
         for turn in range(4):
             words0 = words0 + words1
             words1 = ops.bitwise_or(
-                ops.bitwise_left_shift(words1, rotations[group, turn]),
-                ops.bitwise_right_shift(words1, rotations[group, turn + 4]),
+                ops.bitwise_left_shift(words1, bits[turn]),
+                ops.bitwise_right_shift(words1, bits[turn + 4]),
             )
             words1 = ops.bitwise_xor(words1, words0)
         group = group + 1
-        words0 = words0 + schedule[group, 0]
-        words1 = words1 + schedule[group, 1]
+        keys = ops.unstack(ops.gather(schedule, group, 0))
+        words0 = words0 + keys[0]
+        words1 = words1 + keys[1]
     return words0, words1
 
 
