@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec, VectorEnvironment
-from mindspore_rl.environments.gym_vector import GymVector
+from mindspore_rl.environments.loop_vector import LoopVector
 from mindspore_rl.errors import EnvironmentFailure
 
 FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
@@ -17,7 +17,7 @@ class GuardedVector:
     """A `VectorEnvironment` whose every result is looked at: shapes, types, finite numbers.
 
     Args:
-        environment: what is guarded; gym's looks at its own results.
+        environment: what is guarded; a `LoopVector` looks at its own results.
         env_indices: global indices of its environments.
         note: called with the actions before every step.
     """
@@ -30,7 +30,7 @@ class GuardedVector:
     ) -> None:
         self._environment, self._indices, self._note = environment, env_indices, note
         self.spec: EnvironmentSpec = environment.spec
-        self._careful = isinstance(environment, GymVector)
+        self._careful = isinstance(environment, LoopVector)
         self._steps = 0
         self._action: np.ndarray | None = None
         self._expected = [

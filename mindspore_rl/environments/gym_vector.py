@@ -18,6 +18,7 @@ with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
     from gym.wrappers.time_limit import TimeLimit
 
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
+from mindspore_rl.environments.loop_vector import LoopVector, as_space, is_finite
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.errors import EnvironmentFailure
 
@@ -44,7 +45,7 @@ def gym_spec(name: str) -> EnvironmentSpec:
     return found
 
 
-class GymVector:
+class GymVector(LoopVector):
     """A `VectorEnvironment` of gym environments; at the time limit both ends may be set, as in gym.
 
     Where gym adds nothing but its order check and time limit, the bare environment is stepped
@@ -61,28 +62,13 @@ class GymVector:
     """
 
     def __init__(self, name: str, env_indices: range, seed: int) -> None:
-        self._indices = env_indices
-        self._seed = seed
         made = [_make(name) for _ in env_indices]
-        self.spec = _spec(name, made[0])
         self._plain = _is_plain(made[0])
-        self._envs = [env.unwrapped if self._plain else env for env in made]
-        self._steps = [env.step for env in self._envs]
+        envs = [env.unwrapped if self._plain else env for env in made]
+        super().__init__(_spec(name, made[0]), env_indices, seed, envs, made[0].action_space)
+        self._steps = [env.step for env in envs]
         self._limit = (self.spec.max_episode_steps if self._plain else 0) or math.inf
-        space = made[0].action_space
-        self._box = isinstance(space, gym.spaces.Box)
-        self._first_action = 0 if self._box else int(space.start)
-        self._low: Any = space.low if self._box else None
-        self._high: Any = space.high if self._box else None
-        size = len(made)
-        self._obs_shape = (size, *self.spec.obs_shape)
-        self._action_shape = (size, space.low.size) if self._box else (size,)
-        self._actions: Any = [None] * size
-        self._elapsed = np.zeros(size, np.int64)
-        self._total = np.zeros(size, np.int64)
-        self._obs = np.zeros(self._obs_shape, np.float32)
-        self.at_work = np.zeros(1)
-        """Its first number is always the row of the environment that is running."""
+        self._obs_shape = (len(made), *self.spec.obs_shape)
         self.reset()
 
     def reset(self) -> np.ndarray:
@@ -91,10 +77,7 @@ class GymVector:
         Raises:
             EnvironmentFailure: an environment raised, or its observation is wrong.
         """
-        self._total[:] = 0
-        self._elapsed[:] = 0
-        self._actions = [None] * len(self._envs)
-        first = [self._reset_one(i) for i in range(len(self._envs))]
+        first = self._begin()
         obs = self._batch(first)
         if not np.isfinite(obs).all():
             self._report(first, [0.0] * len(first))
@@ -110,7 +93,7 @@ class GymVector:
             EnvironmentFailure: the action is of the wrong shape, or an environment raised or gave
                 a wrong observation or reward.
         """
-        self._actions = self._as_gym_actions(action)
+        self._actions = self._as_their_actions(action)
         obs_rows, rewards, ends, cuts = [], [], [], []
         at_work = self.at_work
         try:
@@ -122,7 +105,8 @@ class GymVector:
                 ends.append(end)
                 cuts.append(cut)
         except Exception as error:
-            raise self._failure(len(obs_rows), _raised("step", error)) from error
+            what = f"step raised {type(error).__name__}: {error}"
+            raise self._failure(len(obs_rows), what) from error
         final_obs = self._batch(obs_rows)
         try:
             reward = np.array(rewards, np.float32)
@@ -160,41 +144,14 @@ class GymVector:
 
     def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """Goes on from `get_state()`. Returns: the current obs `[B, ...] float32`."""
-        if len(state["physics"]) != len(self._envs):
-            raise EnvironmentFailure(
-                f"got the state of {len(state['physics'])} environments, "
-                f"expected that of {len(self._envs)}"
-            )
+        self._take_counters(state)
         for env, physics, kind, random in zip(
             self._envs, state["physics"], state["physics_type"], state["random"], strict=True
         ):
             _set_physics(env, physics, int(kind))
             _set_random(env, random)
-        self._elapsed = state["elapsed"].copy()
-        self._total = state["total"].copy()
         self._obs = state["obs"].copy()
         return self._obs.copy()
-
-    def close(self) -> None:
-        """Closes every environment."""
-        for env in self._envs:
-            env.close()
-
-    def _as_gym_actions(self, action: np.ndarray) -> Any:
-        action = np.asarray(action)
-        if action.shape != self._action_shape or (not self._box and action.dtype.kind not in "iu"):
-            raise EnvironmentFailure(
-                f"{self.spec.name}: got an action {action.dtype} {action.shape}, expected "
-                f"{'float32' if self._box else 'int32'} {self._action_shape}"
-            )
-        if not self._box:
-            return (action + self._first_action).tolist() if self._first_action else action.tolist()
-        if not np.isfinite(action).all():
-            row = int(np.flatnonzero(~np.isfinite(action).all(axis=1))[0])
-            self._actions = action
-            raise self._failure(row, "the action is not finite: the policy has diverged")
-        shaped = action.reshape(len(action), *self._low.shape)
-        return np.clip(shaped, self._low, self._high)
 
     def _restart(self, rows: list[int], next_obs: np.ndarray) -> None:
         """Resets the environments `rows` and writes their first obs into `next_obs`."""
@@ -204,16 +161,6 @@ class GymVector:
             if obs.shape != self.spec.obs_shape or not np.isfinite(obs).all():
                 raise self._failure(i, f"reset gave the observation {obs!r}")
             next_obs[i] = obs
-
-    def _reset_one(self, i: int) -> Any:
-        key = (self._seed, self._indices[i], int(self._total[i]))
-        seed = int(np.random.SeedSequence(key).generate_state(1)[0])
-        self.at_work[0] = i
-        try:
-            obs, _ = self._envs[i].reset(seed=seed)
-        except Exception as error:
-            raise self._failure(i, _raised("reset", error)) from error
-        return obs
 
     def _batch(self, rows: list[Any]) -> np.ndarray:
         try:
@@ -232,29 +179,11 @@ class GymVector:
             if np.shape(obs) != expected:
                 text = f"got an observation of shape {np.shape(obs)}, expected {expected}: {obs!r}"
                 raise self._failure(i, text)
-            if not _is_finite(obs):
+            if not is_finite(obs):
                 raise self._failure(i, f"the observation is not finite float32: {obs!r}")
-            if np.shape(reward) != () or not _is_finite(reward):
+            if np.shape(reward) != () or not is_finite(reward):
                 raise self._failure(i, f"the reward is not one finite float32: {reward!r}")
         raise AssertionError("reported a failure, but every row is right")
-
-    def _failure(self, i: int, what: str) -> EnvironmentFailure:
-        return EnvironmentFailure(
-            f"{self.spec.name}, environment {self._indices[i]}, after {self._total[i]} steps: "
-            f"{what}; the last action was {self._actions[i]!r}"
-        )
-
-
-def _raised(method: str, error: Exception) -> str:
-    return f"{method} raised {type(error).__name__}: {error}"
-
-
-def _is_finite(value: Any) -> bool:
-    try:
-        with np.errstate(over="ignore"):
-            return bool(np.isfinite(np.asarray(value, np.float32)).all())
-    except (TypeError, ValueError):
-        return False
 
 
 def _make(name: str) -> Any:
@@ -313,16 +242,13 @@ def _spec(name: str, env: Any) -> EnvironmentSpec:
 
 
 def _action_space(name: str, space: Any) -> Discrete | Box:
-    if isinstance(space, gym.spaces.Discrete):
-        return Discrete(int(space.n))
-    if isinstance(space, gym.spaces.Box):
-        shape = tuple(int(size) for size in space.shape)
-        low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
-        return Box(shape, low, high)
-    raise EnvironmentFailure(
-        f"{name!r} has the action space {space}, expected Discrete or Box: "
-        "wrap it in a class of your own"
-    )
+    found = as_space(space)
+    if found is None:
+        raise EnvironmentFailure(
+            f"{name!r} has the action space {space}, expected Discrete or Box: "
+            "wrap it in a class of your own"
+        )
+    return found
 
 
 def _is_plain(env: Any) -> bool:

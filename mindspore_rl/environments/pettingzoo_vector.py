@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec, Team, unknown
+from mindspore_rl.environments.loop_vector import LoopVector, as_space, is_finite
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
 
@@ -32,7 +33,7 @@ def pettingzoo_spec(name: str) -> EnvironmentSpec:
     return found
 
 
-class PettingZooVector:
+class PettingZooVector(LoopVector):
     """A `VectorEnvironment` with teams, of environments with PettingZoo's parallel interface.
 
     Agents whose names differ in the number at the end alone are a team: adversary_0, adversary_1.
@@ -48,22 +49,11 @@ class PettingZooVector:
     """
 
     def __init__(self, name: str, env_indices: range, seed: int) -> None:
-        self._indices = env_indices
-        self._seed = seed
-        self._envs = [_make(name) for _ in env_indices]
-        self.spec = _spec(name, self._envs[0])
-        self._agents = _in_teams(self._envs[0].possible_agents)
-        space = self._envs[0].action_space(self._agents[0])
-        self._first_action = int(getattr(space, "start", 0))
-        self._bounds = None if isinstance(self.spec.action_space, Discrete) else space
-        size = len(self._envs)
-        self._action_shape: tuple[int, ...] = (size, len(self._agents))
-        if self._bounds is not None:
-            self._action_shape += (space.low.size,)
+        envs = [_make(name) for _ in env_indices]
+        self._agents = _in_teams(envs[0].possible_agents)
+        space = envs[0].action_space(self._agents[0])
+        super().__init__(_spec(name, envs[0]), env_indices, seed, envs, space)
         self._marks = _marks(self.spec)
-        self._actions: Any = [None] * size
-        self._elapsed = np.zeros(size, np.int64)
-        self._total = np.zeros(size, np.int64)
         self.reset()
 
     def reset(self) -> np.ndarray:
@@ -72,10 +62,7 @@ class PettingZooVector:
         Raises:
             EnvironmentFailure: an environment raised, or its observation is wrong.
         """
-        self._total[:] = 0
-        self._elapsed[:] = 0
-        self._actions = [None] * len(self._envs)
-        return np.stack([self._reset_one(i) for i in range(len(self._envs))])
+        return np.stack([self._row(i, obs) for i, obs in enumerate(self._begin())])
 
     def step(
         self, action: np.ndarray
@@ -86,7 +73,8 @@ class PettingZooVector:
             EnvironmentFailure: the action is of the wrong shape, an environment raised or gave a
                 wrong observation or reward, or its agents ended one by one.
         """
-        self._actions = self._as_their_actions(action)
+        rows = self._as_their_actions(action)
+        self._actions = [dict(zip(self._agents, row, strict=True)) for row in rows]
         size = len(self._envs)
         final_obs = np.empty((size, *self.spec.obs_shape), np.float32)
         reward = np.empty((size, *self.spec.agent_shape), np.float32)
@@ -98,7 +86,7 @@ class PettingZooVector:
         next_obs = final_obs.copy()
         for i in np.flatnonzero(terminated | truncated).tolist():
             self._elapsed[i] = 0
-            next_obs[i] = self._reset_one(i)
+            next_obs[i] = self._row(i, self._reset_one(i))
         return next_obs, final_obs, reward, terminated, truncated
 
     def get_state(self) -> dict[str, np.ndarray] | None:
@@ -113,13 +101,7 @@ class PettingZooVector:
 
     def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """Goes on from `get_state()`. Returns: the current obs `[B, A, O] float32`."""
-        if len(state["physics"]) != len(self._envs):
-            raise EnvironmentFailure(
-                f"got the state of {len(state['physics'])} environments, "
-                f"expected that of {len(self._envs)}"
-            )
-        self._elapsed = state["elapsed"].copy()
-        self._total = state["total"].copy()
+        self._take_counters(state)
         rows = []
         for i, env in enumerate(self._envs):
             inner = env.unwrapped
@@ -128,31 +110,8 @@ class PettingZooVector:
             rows.append(self._row(i, {agent: inner.observe(agent) for agent in self._agents}))
         return np.stack(rows)
 
-    def close(self) -> None:
-        """Closes every environment."""
-        for env in self._envs:
-            env.close()
-
-    def _as_their_actions(self, action: np.ndarray) -> list[dict[str, Any]]:
-        action = np.asarray(action)
-        discrete = self._bounds is None
-        if action.shape != self._action_shape or (discrete and action.dtype.kind not in "iu"):
-            raise EnvironmentFailure(
-                f"{self.spec.name}: got an action {action.dtype} {action.shape}, expected "
-                f"{'int32' if discrete else 'float32'} {self._action_shape}"
-            )
-        if self._bounds is None:
-            rows = (action + self._first_action).tolist()
-        else:
-            if not np.isfinite(action).all():
-                self._actions = list(action)
-                row = int(np.flatnonzero(~np.isfinite(action).reshape(len(action), -1).all(1))[0])
-                raise self._failure(row, "the action is not finite: the policy has diverged")
-            shaped = action.reshape(*action.shape[:2], *self._bounds.shape)
-            rows = np.clip(shaped, self._bounds.low, self._bounds.high)
-        return [dict(zip(self._agents, row, strict=True)) for row in rows]
-
     def _step_one(self, i: int) -> tuple[np.ndarray, list[float], bool, bool]:
+        self.at_work[0] = i
         try:
             obs, rewards, ends, cuts, _ = self._envs[i].step(self._actions[i])
         except Exception as error:
@@ -166,18 +125,9 @@ class PettingZooVector:
                 "expected the episode to end for all together",
             )
         reward = [rewards[agent] for agent in self._agents]
-        if not _is_finite(reward):
+        if not is_finite(reward):
             raise self._failure(i, f"the rewards are not finite: {rewards!r}")
         return self._row(i, obs), reward, any(ends.values()), any(cuts.values())
-
-    def _reset_one(self, i: int) -> np.ndarray:
-        key = (self._seed, self._indices[i], int(self._total[i]))
-        seed = int(np.random.SeedSequence(key).generate_state(1)[0])
-        try:
-            obs, _ = self._envs[i].reset(seed=seed)
-        except Exception as error:
-            raise self._failure(i, f"reset raised {type(error).__name__}: {error}") from error
-        return self._row(i, obs)
 
     def _row(self, i: int, obs: dict[str, Any]) -> np.ndarray:
         """All agents' observations, padded and marked with their teams."""
@@ -186,27 +136,13 @@ class PettingZooVector:
             if agent not in obs:
                 raise self._failure(i, f"no observation of {agent}, got {sorted(obs)}")
             found = self._envs[i].observation_space(agent).shape
-            if np.shape(obs[agent]) != found or not _is_finite(obs[agent]):
+            if np.shape(obs[agent]) != found or not is_finite(obs[agent]):
                 raise self._failure(
                     i, f"{agent} observes {obs[agent]!r}, expected {found} finite numbers"
                 )
             flat = np.ravel(obs[agent])
             row[a, : flat.size] = flat
         return row
-
-    def _failure(self, i: int, what: str) -> EnvironmentFailure:
-        return EnvironmentFailure(
-            f"{self.spec.name}, environment {self._indices[i]}, after {self._total[i]} steps: "
-            f"{what}; the last action was {self._actions[i]!r}"
-        )
-
-
-def _is_finite(value: Any) -> bool:
-    try:
-        with np.errstate(over="ignore"):
-            return bool(np.isfinite(np.asarray(value, np.float32)).all())
-    except (TypeError, ValueError):
-        return False
 
 
 def _make(name: str) -> Any:
@@ -278,18 +214,13 @@ def _spec(name: str, env: Any) -> EnvironmentSpec:
 
 
 def _action_space(name: str, spaces: list[Any]) -> Discrete | Box:
-    first = spaces[0]
-    kind = type(first).__name__
-    if any(space != first for space in spaces) or kind not in ("Discrete", "Box"):
+    found = as_space(spaces[0])
+    if found is None or any(space != spaces[0] for space in spaces):
         raise EnvironmentFailure(
             f"{name!r} has the action spaces {spaces}, expected the same Discrete or Box for all "
             "agents: wrap it in a class of your own"
         )
-    if kind == "Discrete":
-        return Discrete(int(first.n))
-    shape = tuple(int(size) for size in first.shape)
-    low, high = (tuple(bound.ravel().tolist()) for bound in (first.low, first.high))
-    return Box(shape, low, high)
+    return found
 
 
 def _marks(spec: EnvironmentSpec) -> np.ndarray:

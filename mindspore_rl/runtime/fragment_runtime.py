@@ -21,7 +21,7 @@ from mindspore_rl.environments.chunked_vector import ChunkedVector
 from mindspore_rl.environments.environment import make_graph, make_vector
 from mindspore_rl.environments.environment import spec as environment_spec
 from mindspore_rl.environments.guarded import GuardedVector
-from mindspore_rl.environments.gym_vector import GymVector
+from mindspore_rl.environments.loop_vector import LoopVector
 from mindspore_rl.errors import NumericsError
 from mindspore_rl.lowering.plan import FragmentPlan, Plan
 from mindspore_rl.programs import load_trainer
@@ -122,7 +122,7 @@ class FragmentRuntime:
         if plan.chunks == 1:
             vector = make_vector(plan.environment, self.env_indices, self.seed)
             last = LastActions(self.run_dir, self.rank, vector.spec, len(self.env_indices))
-            if isinstance(vector, GymVector):
+            if isinstance(vector, LoopVector):
                 vector.at_work = last.at_work
             return GuardedVector(vector, self.env_indices, last.write)
         share = self.fragment.shares[self.replica]

@@ -1,0 +1,115 @@
+"""What environments that are stepped one after the other have in common."""
+
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.errors import EnvironmentFailure
+
+
+class LoopVector:
+    """Single environments in a plain loop; a failure names the one it was and its last action.
+
+    Args:
+        spec: of the environments.
+        env_indices: their global indices.
+        seed: the run's seed, not negative.
+        envs: the environments, with gym's or PettingZoo's `reset` and `step`.
+        space: the action space of an environment, or of each of its agents.
+
+    Attributes:
+        at_work: its first number is always the row of the environment that is running.
+    """
+
+    def __init__(
+        self, spec: EnvironmentSpec, env_indices: range, seed: int, envs: list[Any], space: Any
+    ) -> None:
+        self.spec = spec
+        self.at_work = np.zeros(1)
+        self._indices, self._seed, self._envs = env_indices, seed, envs
+        size = len(envs)
+        self._box = isinstance(spec.action_space, Box)
+        self._first_action = 0 if self._box else int(getattr(space, "start", 0))
+        self._low: Any = space.low if self._box else None
+        self._high: Any = space.high if self._box else None
+        self._lead = (size, *spec.agent_shape)
+        self._action_shape = (*self._lead, space.low.size) if self._box else self._lead
+        self._actions: Any = [None] * size
+        self._elapsed = np.zeros(size, np.int64)
+        self._total = np.zeros(size, np.int64)
+
+    def close(self) -> None:
+        """Closes every environment."""
+        for env in self._envs:
+            env.close()
+
+    def _begin(self) -> list[Any]:
+        """Goes back to the very beginning. Returns: what each environment observes."""
+        self._total[:] = 0
+        self._elapsed[:] = 0
+        self._actions = [None] * len(self._envs)
+        return [self._reset_one(i) for i in range(len(self._envs))]
+
+    def _reset_one(self, i: int) -> Any:
+        key = (self._seed, self._indices[i], int(self._total[i]))
+        seed = int(np.random.SeedSequence(key).generate_state(1)[0])
+        self.at_work[0] = i
+        try:
+            obs, _ = self._envs[i].reset(seed=seed)
+        except Exception as error:
+            raise self._failure(i, f"reset raised {type(error).__name__}: {error}") from error
+        return obs
+
+    def _take_counters(self, state: dict[str, np.ndarray]) -> None:
+        if len(state["total"]) != len(self._envs):
+            raise EnvironmentFailure(
+                f"got the state of {len(state['total'])} environments, "
+                f"expected that of {len(self._envs)}"
+            )
+        self._elapsed = state["elapsed"].copy()
+        self._total = state["total"].copy()
+
+    def _as_their_actions(self, action: np.ndarray) -> Any:
+        """Checks actions `[B, ...]`. Returns: them as the environments count or bound them."""
+        action = np.asarray(action)
+        if action.shape != self._action_shape or (not self._box and action.dtype.kind not in "iu"):
+            raise EnvironmentFailure(
+                f"{self.spec.name}: got an action {action.dtype} {action.shape}, expected "
+                f"{'float32' if self._box else 'int32'} {self._action_shape}"
+            )
+        if not self._box:
+            return (action + self._first_action).tolist() if self._first_action else action.tolist()
+        if not np.isfinite(action).all():
+            row = int(np.flatnonzero(~np.isfinite(action).reshape(len(action), -1).all(axis=1))[0])
+            self._actions = action
+            raise self._failure(row, "the action is not finite: the policy has diverged")
+        return np.clip(action.reshape(*self._lead, *self._low.shape), self._low, self._high)
+
+    def _failure(self, i: int, what: str) -> EnvironmentFailure:
+        return EnvironmentFailure(
+            f"{self.spec.name}, environment {self._indices[i]}, after {self._total[i]} steps: "
+            f"{what}; the last action was {self._actions[i]!r}"
+        )
+
+
+def as_space(space: Any) -> Discrete | Box | None:
+    """Converts gym's or gymnasium's space; None if it is neither Discrete nor Box."""
+    kinds = {kind.__name__ for kind in type(space).__mro__}
+    if "Discrete" in kinds:
+        return Discrete(int(space.n))
+    if "Box" in kinds:
+        shape = tuple(int(size) for size in space.shape)
+        low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
+        return Box(shape, low, high)
+    return None
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value is made of numbers that are finite as float32."""
+    try:
+        with np.errstate(over="ignore"):
+            return bool(np.isfinite(np.asarray(value, np.float32)).all())
+    except (TypeError, ValueError):
+        return False
