@@ -1,6 +1,7 @@
 """Cut edges as a rank sees them: what of which array goes to or comes from which rank."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -141,11 +142,11 @@ class Block:
 
     def rows(self, array: np.ndarray, leaf: Value, own: "Block") -> np.ndarray:
         """A view of this part of the array of a larger one, its environments on their own axis."""
-        chosen = [slice(None)] * len(leaf.shape)
+        chosen: list[Any] = [slice(None)] * len(leaf.shape) + [...]  # so a scalar's is a view too
         if self.agents and own.agents and leaf.agent_axis is not None:
             first, last = self.agents
             chosen[leaf.agent_axis] = slice(first - own.agents[0], last - own.agents[0])
-        view = array[(*chosen, ...)]  # with the dots also a scalar's is a view
+        view = array[tuple(chosen)]
         if self.envs is None or own.envs is None or leaf.axis is None:
             return view
         before, after = view.shape[: leaf.axis], view.shape[leaf.axis + 1 :]
