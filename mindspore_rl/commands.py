@@ -32,7 +32,8 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
     yaml_file = registry.find_config(args.config) if args.config else None
     written: dict[str, Any] = config.read_yaml(yaml_file) if yaml_file else {}
     place = args.deployment or earlier.get("deployment")
-    hosts = deployment.load(registry.find_deployment(place)) if place else deployment.Deployment()
+    place_file = registry.find_deployment(place) if place else None
+    hosts = deployment.load(place_file) if place_file else deployment.Deployment()
     if args.deployment:  # given now, it counts for more than an earlier run
         written = {"policy": hosts.policy, **written}
         earlier = {**earlier, **({"workers": hosts.workers} if hosts.workers else {})}
@@ -64,7 +65,7 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
         device=_device(args.device),
         policy_file=str(policy_file),
         deployment=hosts,
-        deployment_file=str(registry.find_deployment(place)) if place else "",
+        deployment_file=str(place_file or ""),
         **more,
     )
 
