@@ -20,7 +20,7 @@ class GraphEnvironments:
         self._runtime = runtime
         self._buffers: list[Any] = []
         self._steps: list[np.ndarray] = []
-        self._kept: dict[str, Any] = {}
+        self._kept: dict[str, tuple[Any, int]] = {}
         self._row_axes = 0
         self._sent = -1
 
@@ -35,8 +35,11 @@ class GraphEnvironments:
         return found
 
     def keep(self, name: str, buffer: Any) -> None:
-        """Takes note of where an environment's `action` or `final_obs` is, `[*rows, B, ...]`."""
-        self._kept[name] = buffer
+        """Takes note of where an environment's `action` or `final_obs` is, `[*rows, B, ...]`.
+
+        The rows are those of the episode buffer made last, which the same cell fills.
+        """
+        self._kept[name] = buffer, self._row_axes
 
     def buffers(self) -> list[Any]:
         """Where the cells built since the last call leave rewards and ends."""
@@ -91,8 +94,9 @@ class GraphEnvironments:
         """What is kept of the steps of the last call, `[T, B, ...]`."""
         if name not in self._kept:
             return None
-        buffer = to_host(self._kept[name])
-        return buffer.reshape(-1, *buffer.shape[self._row_axes :])
+        kept, row_axes = self._kept[name]
+        buffer = to_host(kept)
+        return buffer.reshape(-1, *buffer.shape[row_axes:])
 
     def _look_at_steps(self, name: str, values: np.ndarray, first: int) -> None:
         """Looks at `[T, B, ...]` of a call's steps, of which `first` is the first's number."""
