@@ -18,6 +18,16 @@ setup(
     python_requires=">=3.10,<3.13",
     install_requires=REQUIREMENTS,
     extras_require={
+        "gpu": [  # what MindSpore's plug-in for CUDA 11 links to; a driver is all else it needs
+            "nvidia-cublas-cu11==11.11.3.6",
+            "nvidia-cuda-nvrtc-cu11==11.8.89",
+            "nvidia-cuda-runtime-cu11==11.8.89",
+            "nvidia-cudnn-cu11==8.9.6.50",
+            "nvidia-cufft-cu11",
+            "nvidia-curand-cu11",
+            "nvidia-cusolver-cu11",
+            "nvidia-cusparse-cu11",
+        ],
         "mujoco": ["mujoco"],
         "marl": ["mpe2", "pettingzoo"],
         "plot": ["matplotlib"],  # scripts/latency_study.py

@@ -1,4 +1,4 @@
-"""The command line: `msrl train | eval | graph | envs`."""
+"""The command line: `msrl train | eval | graph | envs | doctor`."""
 
 import argparse
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl import __version__, commands, config, programs, registry
+from mindspore_rl.doctor import doctor
 from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.graph.distribution_policy import Schedule
 from mindspore_rl.runtime.settings import prepare_mindspore
@@ -88,6 +89,11 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     envs.add_argument("action", choices=("list", "check"))
     envs.add_argument("name", nargs="?", help="environment to check")
     envs.set_defaults(run=commands.check_environments)
+
+    check = subparsers.add_parser(
+        "doctor", help="say what this machine has for training, and how to mend what is missing"
+    )
+    check.set_defaults(run=doctor)
     return parser
 
 
@@ -215,7 +221,7 @@ def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
         "--device",
         choices=("auto", "cpu", "gpu"),
         default="auto",
-        help="where cells run; auto is the CPU as yet (default: auto)",
+        help="where cells run; auto: the GPU if one answers, else the CPU (default: auto)",
     )
     parser.add_argument(
         "--config",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl import __version__, config, programs, registry
+from mindspore_rl import __version__, config, gpu, programs, registry
 from mindspore_rl.environments import environment as environments
 from mindspore_rl.errors import CheckpointError, ConfigError, JobFailure, MsrlError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
@@ -62,7 +62,6 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
         policy,
         settings,
         workers,
-        device=_device(args.device),
         policy_file=str(policy_file),
         deployment=hosts,
         deployment_file=str(place_file or ""),
@@ -114,20 +113,18 @@ def _earlier_job(run: Path | None) -> dict[str, Any]:
         ) from error
 
 
-def _device(wanted: str) -> str:
-    if wanted == "gpu" and not Path("/proc/driver/nvidia/version").exists():
-        raise MsrlError("device=gpu: no NVIDIA driver answers on this machine; use --device cpu")
-    return "GPU" if wanted == "gpu" else "CPU"
-
-
 def train(args: argparse.Namespace) -> int:
     """`msrl train`."""
     from mindspore_rl.runtime.coordinator import JobOptions  # noqa: PLC0415
     from mindspore_rl.runtime.job import prepare  # noqa: PLC0415
 
+    device, why = gpu.choose(args.device)
+    if device == "GPU" and not gpu.ready():
+        gpu.start_again()
     resume, done = _newest_checkpoint(args.resume)
     request = _request(
         args,
+        device=device,
         compiled=args.backend == "mpi",
         timeout_s=args.timeout,
         resume=resume,
@@ -149,6 +146,7 @@ def train(args: argparse.Namespace) -> int:
     _write_job(run_dir, request)
     if not args.quiet:
         print(_plan_text(plan), file=sys.stderr)
+        print(f"  on the {device}{why and f': {why}'}", file=sys.stderr)
     threshold = args.stop_return
     if threshold is None:
         threshold = environments.spec(settings.env).reward_threshold
@@ -315,7 +313,7 @@ def graph(args: argparse.Namespace) -> int:
     from mindspore_rl.runtime.job import prepare  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
-        plan, cut = prepare(_request(args), Path(folder))
+        plan, cut = prepare(_request(args, device=gpu.choose(args.device)[0]), Path(folder))
         if args.format == "dot":
             print(render.render_dot(cut), end="")
         elif args.format == "source":

@@ -186,7 +186,7 @@ class JobProcesses:
 
     def start(self, port: int, cores: list[int] | None) -> None:
         """Starts everything, to report to the coordinator's port. Raises: MsrlError, OSError."""
-        mpiexec = _find_mpiexec()
+        mpiexec = find_mpiexec()
         plan = self._plan
         environment = worker_environment(self._run_dir, self._deployment.address, port)
         self._mark = f"{MARK}={environment[MARK]}".encode()
@@ -345,7 +345,8 @@ class JobProcesses:
         return found
 
 
-def _find_mpiexec() -> str:
+def find_mpiexec() -> str:
+    """Returns the path of the MPI launcher. Raises: MsrlError."""
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:

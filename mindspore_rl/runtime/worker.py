@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mindspore_rl import gpu
 from mindspore_rl.communication.communicator import Communicator
 from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
@@ -145,6 +146,8 @@ def main() -> None:
     link.send("hello", rank=comm.rank, pid=os.getpid(), host=host, segments=segments)
     _end_with_coordinator(link, segments)
     try:
+        if plan.device == "GPU":
+            gpu.take(int(os.environ["MPI_LOCALRANKID"]))
         group = _join_group(plan, comm.rank, settings)
         if settings.cores:
             os.sched_setaffinity(0, {settings.cores[comm.rank]})

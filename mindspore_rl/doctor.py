@@ -1,0 +1,133 @@
+"""`msrl doctor`: what a machine has for training, and the command that mends what is missing."""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindspore_rl import gpu
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.runtime.launch import find_mpiexec
+
+SHARED_MEMORY = Path("/dev/shm")
+SHARED_BYTES = 64 << 20  # what a few ranks of MPI take
+OPTIONAL = {"mujoco": "mujoco", "mpe2": "marl", "pettingzoo": "marl", "matplotlib": "plot"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        what: what was looked for.
+        found: what there is.
+        mend: the command or the advice that mends it; empty if nothing is wrong.
+        needed: whether nothing can be trained without it.
+    """
+
+    what: str
+    found: str
+    mend: str = ""
+    needed: bool = False
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """`msrl doctor`. Returns: 1 if something is missing without which nothing can be trained."""
+    findings = [finding for look in LOOKS for finding in look()]
+    width = max(len(finding.what) for finding in findings)
+    for finding in findings:
+        state = "ok" if not finding.mend else "MISSING" if finding.needed else "-"
+        print(f"{state:7}  {finding.what:{width}}  {finding.found}")
+        if finding.mend:
+            print(f"{'':{width + 11}}{finding.mend}")
+    return int(any(finding.mend and finding.needed for finding in findings))
+
+
+def _python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    right = (3, 10) <= sys.version_info[:2] <= (3, 12)
+    mend = "" if right else "make a virtual environment with Python 3.10, 3.11 or 3.12"
+    yield Finding("Python", f"{version}, {sys.executable}", mend, needed=True)
+
+
+def _packages() -> Iterator[Finding]:
+    for package in ("mindspore", "numpy", "gym", "mpi4py"):
+        yield _package(package, f"pip install {package}", needed=True)
+    for package, extra in OPTIONAL.items():
+        yield _package(package, f"pip install 'mindspore_rl[{extra}]'", needed=False)
+
+
+def _package(name: str, mend: str, needed: bool) -> Finding:
+    try:
+        return Finding(name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, "not installed", mend, needed)
+
+
+def _mpi() -> Iterator[Finding]:
+    try:
+        yield Finding("mpiexec", find_mpiexec())
+    except MsrlError as error:
+        yield Finding("mpiexec", str(error), "pip install mpich", needed=True)
+
+
+def _machine() -> Iterator[Finding]:
+    memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    yield Finding("cores", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} for this process")
+    yield Finding("memory", f"{memory / 2**30:.1f} GiB free; a worker takes about 0.7 GiB")
+    free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.exists() else 0
+    mend = "" if free >= SHARED_BYTES else "docker run --shm-size=1g, or remove files there"
+    yield Finding(str(SHARED_MEMORY), f"{free / 2**20:,.0f} MiB free", mend, needed=True)
+    name = socket.gethostname()
+    try:
+        yield Finding("host name", f"{name}: {socket.gethostbyname(name)}")
+    except OSError as error:
+        mend = f"add '127.0.1.1 {name}' to /etc/hosts"
+        yield Finding("host name", f"{name} has no address ({error.strerror})", mend)
+
+
+def _leftovers() -> Iterator[Finding]:
+    """This user's shared memory of MPI that no process has open."""
+    segments = {
+        str(path) for path in SHARED_MEMORY.glob("mpich_shm_*") if path.stat().st_uid == os.getuid()
+    }
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            used = maps.read_text(errors="replace")
+        except OSError:
+            continue  # ended meanwhile, or another user's
+        segments = {path for path in segments if path not in used}
+    mend = f"rm {' '.join(sorted(segments))}" if segments else ""
+    yield Finding("earlier runs", f"left {len(segments)} shared-memory segments", mend)
+
+
+def _gpu() -> Iterator[Finding]:
+    try:
+        found = gpu.driver()
+        yield Finding("GPU driver", f"CUDA {found.cuda}: {', '.join(found.gpus)}")
+    except MsrlError as error:
+        yield Finding("GPU driver", str(error), "train with --device cpu, or install a driver")
+    nccl = gpu.plugin_folder() / "libnccl.so.2"
+    if nccl.exists():
+        yield Finding("GPU plug-in", f"{nccl.parent}, with NCCL")
+    else:
+        yield Finding("GPU plug-in", f"not in {nccl.parent}", "pip install 'mindspore>=2.10,<3'")
+    missing = gpu.missing_wheels()
+    have = f"{len(gpu.LIBRARIES) - len(missing)} of {len(gpu.LIBRARIES)} wheels"
+    yield Finding("CUDA libraries", have, gpu.INSTALL if missing else "")
+
+
+LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    _python,
+    _packages,
+    _mpi,
+    _machine,
+    _leftovers,
+    _gpu,
+)

@@ -1,0 +1,170 @@
+"""The GPU: whether one answers, and the CUDA libraries of a pip install (the extra `gpu`)."""
+
+import ctypes
+import importlib.util
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from mindspore_rl.errors import MsrlError
+
+# What MindSpore's plug-in for CUDA 11 links to, by the wheel that brings it.
+LIBRARIES = {
+    "nvidia-cublas-cu11": "libcublas.so.11",
+    "nvidia-cuda-nvrtc-cu11": "libnvrtc.so.11.2",
+    "nvidia-cuda-runtime-cu11": "libcudart.so.11.0",
+    "nvidia-cudnn-cu11": "libcudnn.so.8",
+    "nvidia-cufft-cu11": "libcufft.so.10",
+    "nvidia-curand-cu11": "libcurand.so.10",
+    "nvidia-cusolver-cu11": "libcusolver.so.11",
+    "nvidia-cusparse-cu11": "libcusparse.so.11",
+}
+INSTALL = "pip install 'mindspore_rl[gpu]'"
+PLUGIN = "lib/plugin/gpu11.6"
+# All that the plug-in asks of a CUDA toolkit is the version of its compiler.
+_NVCC = """#!/bin/sh
+echo "Cuda compilation tools, release 11.6, V11.6.124"
+"""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What the NVIDIA driver says.
+
+    Attributes:
+        cuda: the newest CUDA that it supports, such as "12.4".
+        gpus: their names, in the order of their numbers.
+    """
+
+    cuda: str
+    gpus: tuple[str, ...]
+
+
+def driver() -> Driver:
+    """Asks the driver.
+
+    Raises:
+        MsrlError: there is none, or it has no GPU for this process.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise MsrlError("no NVIDIA driver answers here: libcuda.so.1 is not found") from None
+    if code := cuda.cuInit(0):
+        raise MsrlError(f"no NVIDIA driver answers here: cuInit gives CUDA error {code}")
+    version, count, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(128)
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    cuda.cuDeviceGetCount(ctypes.byref(count))
+    gpus = []
+    for number in range(count.value):
+        cuda.cuDeviceGetName(name, len(name), number)
+        gpus.append(name.value.decode())
+    if not gpus:
+        raise MsrlError(
+            "the NVIDIA driver has no GPU for this process "
+            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')!r})"
+        )
+    return Driver(f"{version.value // 1000}.{version.value % 1000 // 10}", tuple(gpus))
+
+
+def missing_wheels() -> list[str]:
+    """Wheels of the extra `gpu` whose library is not to be found."""
+    folders = _wheel_folders()
+    return [
+        wheel
+        for wheel, library in LIBRARIES.items()
+        if not any((folder / library).exists() for folder in folders)
+    ]
+
+
+def choose(wanted: str) -> tuple[str, str]:
+    """Chooses the device of a job.
+
+    Args:
+        wanted: auto, cpu or gpu.
+
+    Returns: "CPU" or "GPU", and why if it was free to choose.
+
+    Raises:
+        MsrlError: gpu is wanted and cannot be had.
+    """
+    if wanted == "cpu":
+        return "CPU", ""
+    try:
+        found = driver()
+        if missing := missing_wheels():
+            raise MsrlError(f"{', '.join(missing)} not installed: {INSTALL}")
+    except MsrlError as error:
+        if wanted == "auto":
+            return "CPU", str(error)
+        raise MsrlError(f"device=gpu: {error}; use --device cpu") from error
+    return "GPU", f"{len(found.gpus)} x {found.gpus[0]}"
+
+
+def environment() -> dict[str, str]:
+    """Variables that MindSpore's plug-in needs from before its process starts."""
+    paths = [str(folder) for folder in (plugin_folder(), *_wheel_folders())]
+    inherited = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    paths += [path for path in inherited if path and path not in paths]
+    return {"LD_LIBRARY_PATH": os.pathsep.join(paths), "CUDA_HOME": str(_cuda_home())}
+
+
+def ready() -> bool:
+    """Whether this process was started with `environment`."""
+    return str(plugin_folder()) in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+
+
+def start_again() -> NoReturn:
+    """Starts this very command again in its place, with `environment`: the loader reads it once."""
+    command = [sys.executable, "-m", "mindspore_rl.cli", *sys.argv[1:]]
+    os.execve(sys.executable, command, {**os.environ, **environment()})
+
+
+def take(number: int) -> None:
+    """Leaves this process one of its host's GPUs; before MindSpore is imported.
+
+    Raises:
+        MsrlError: there are not as many.
+    """
+    visible = [n for n in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if n]
+    gpus = visible or [str(n) for n in range(len(driver().gpus))]
+    if number >= len(gpus):
+        raise MsrlError(
+            f"{number + 1} processes on this host, but {len(gpus)} GPU: each needs one of its own; "
+            "use fewer --workers, or --device cpu"
+        )
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number]
+
+
+def plugin_folder() -> Path:
+    """Where MindSpore has its plug-in's libraries, NCCL among them."""
+    found = importlib.util.find_spec("mindspore")
+    assert found is not None and found.origin is not None, "MindSpore is a requirement"
+    return Path(found.origin).parent / PLUGIN
+
+
+def _wheel_folders() -> list[Path]:
+    found = importlib.util.find_spec("nvidia")
+    roots = found.submodule_search_locations if found else None
+    return sorted(folder for root in roots or () for folder in Path(root).glob("*/lib"))
+
+
+def _cuda_home() -> Path:
+    """A folder whose `bin/nvcc` tells the version of CUDA that the plug-in was built for."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for home in (cache / "mindspore_rl", Path(tempfile.gettempdir(), f"msrl-{os.getuid()}")):
+        nvcc = home / "cuda-11.6" / "bin" / "nvcc"
+        try:
+            if not nvcc.exists() or nvcc.read_text() != _NVCC:
+                nvcc.parent.mkdir(parents=True, exist_ok=True)
+                written = nvcc.with_name(f"nvcc.{os.getpid()}")
+                written.write_text(_NVCC)
+                written.chmod(0o755)
+                written.replace(nvcc)  # two jobs may start at once
+        except OSError:
+            continue
+        return nvcc.parents[1]
+    raise MsrlError(f"neither {cache} nor {tempfile.gettempdir()} can be written")
