@@ -96,6 +96,15 @@ def test_without_a_driver(monkeypatch):
         gpu.choose("gpu")
 
 
+def test_a_run_that_wants_a_gpu_ends_with_one_line(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(gpu, "driver", no_driver)
+    assert main(["train", "ppo", "--device", "gpu", "--run-dir", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err == (
+        "msrl: device=gpu: no NVIDIA driver answers here: made up; use --device cpu\n"
+    )
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_the_plug_in_is_given(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
