@@ -163,12 +163,12 @@ def _command(subparsers: Any, name: str, run: Any, text: str, argv: list[str]) -
     """A sub-command whose help ends with the keys of the algorithm that is named."""
     epilog = None
     if argv[:1] == [name] and {"-h", "--help"} & set(argv):
-        named = [a for a in argv[1:] if not a.startswith("-")][:1] or ["ppo"]
+        words = [word for word in argv[1:] if word in registry.algorithms() or word.endswith(".py")]
+        named = words[0] if words else "ppo"
         try:
-            cls: Any = programs.trainer_class(registry.find_algorithm(named[0]))
-            epilog = f"keys of {named[0]} (key=value, or in a YAML file):\n" + config.help_text(
-                cls.Config
-            )
+            cls: Any = programs.trainer_class(registry.find_algorithm(named))
+            keys = config.help_text(cls.Config)
+            epilog = f"keys of {named} (key=value, or in a YAML file):\n{keys}"
         except MsrlError as error:
             epilog = str(error)
     parser = subparsers.add_parser(

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import shutil
 import sys
@@ -15,6 +16,7 @@ from mindspore_rl import __version__, config, gpu, programs, registry
 from mindspore_rl.environments import environment as environments
 from mindspore_rl.errors import CheckpointError, ConfigError, JobFailure, MsrlError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
+from mindspore_rl.storage import writing
 
 JOB_FILE = "job.json"
 PROBE_BYTES = 1 << 20
@@ -51,11 +53,12 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
     file = registry.find_algorithm(name)
     cls: Any = programs.trainer_class(file)
     flags = {key: getattr(args, key) for key in ("env", "num_envs", "seed", "total_steps")}
-    given = {**earlier.get("config", {}), **{k: v for k, v in flags.items() if v is not None}}
-    settings = config.resolve(cls.Config, yaml_file, given, assignments, JOB_KEYS)
+    settings = config.resolve(
+        cls.Config, yaml_file, flags, assignments, JOB_KEYS, base=earlier.get("config")
+    )
     name = environment_for(policy, _absolute(settings.env))
     if name != settings.env:
-        settings = config.resolve(cls.Config, None, {**config.to_dict(settings), "env": name}, ())
+        settings = dataclasses.replace(settings, env=name)
     workers = args.workers if args.workers is not None else earlier.get("workers", 1)
     return JobRequest(
         file,
@@ -83,7 +86,7 @@ def _policy(
         *_schedule_keys(written.get("schedule", {}), args.config),
         *filter(None, (args.schedule or "").split(",")),
     ]
-    schedule = config.resolve(Schedule, None, given, texts)
+    schedule = config.resolve(Schedule, None, {}, texts, base=given)
     return file, dataclasses.replace(policy, schedule=schedule)
 
 
@@ -131,19 +134,13 @@ def train(args: argparse.Namespace) -> int:
         resume_run=args.resume,
     )
     settings = request.config
-    if done["num_envs"] not in (None, settings.num_envs):
-        raise CheckpointError(
-            f"num_envs={settings.num_envs}, but {args.resume} was run with "
-            f"num_envs={done['num_envs']}, and its checkpoints hold the state of as many: leave "
-            "num_envs as it was"
-        )
     stamp = time.strftime("%Y%m%d-%H%M%S")
     environment = settings.env.replace("/", "_").replace(":", "-")
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
-    run_dir = args.run_dir or Path("runs") / name
-    with _new_directory(run_dir):
+    with _new_directory(args.run_dir, name) as run_dir:
         plan, _ = prepare(request, run_dir, _dumper(args.dump_graph))
-    _write_job(run_dir, request)
+        _check_lengths(plan, done, args.resume)
+        _write_job(run_dir, request)
     if not args.quiet:
         print(_plan_text(plan), file=sys.stderr)
         print(f"  on the {device}{why and f': {why}'}", file=sys.stderr)
@@ -177,13 +174,26 @@ def _newest_checkpoint(run: Path | None) -> tuple[str, dict[str, Any]]:
     from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
 
     if run is None:
-        return "", {"num_envs": None, "env_steps": 0}
-    path, damaged = checkpoint.load_newest(run / "checkpoints")
+        return "", {"env_steps": 0}
+    path, damaged = checkpoint.load_newest(run / checkpoint.FOLDER)
     for text in damaged:
         print(f"msrl: {text}", file=sys.stderr)
     if damaged:
         print(f"msrl: using {path}", file=sys.stderr)
     return str(path.resolve()), checkpoint.load(path)[1]
+
+
+def _check_lengths(plan: Any, done: dict[str, Any], run: Path | None) -> None:
+    """Checks that a run's checkpoint counts iterations as its continuation does."""
+    for what, now in (
+        ("num_envs", plan.num_envs),
+        ("steps_per_iteration", plan.steps_per_iteration),
+    ):
+        if done.get(what, now) != now:
+            raise CheckpointError(
+                f"{what}={now}, but {run} was run with {what}={done[what]}, and its checkpoints "
+                "count so: leave num_envs and the length of an iteration as they were"
+            )
 
 
 def _write_job(run_dir: Path, request: Any) -> None:
@@ -197,7 +207,8 @@ def _write_job(run_dir: Path, request: Any) -> None:
         "deployment": request.deployment_file,
         "version": __version__,
     }
-    (run_dir / JOB_FILE).write_text(json.dumps(job, indent=1))
+    with writing(run_dir / JOB_FILE):
+        (run_dir / JOB_FILE).write_text(json.dumps(job, indent=1))
 
 
 def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
@@ -208,7 +219,7 @@ def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) ->
         try:
             return run_job(plan, run_dir, options)
         except JobFailure as failure:
-            if failure.mistake or not restarts:
+            if failure.mistake or failure.interrupted or restarts <= 0:
                 raise
             restarts -= 1
             plan, options = _restarted(plan, options, run_dir)
@@ -222,10 +233,14 @@ def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) ->
 def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
     """The same job from its newest checkpoint, or as it was started if there is none yet."""
     from mindspore_rl.lowering.plan import save_plan  # noqa: PLC0415
+    from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
 
+    if not checkpoint.list_checkpoints(run_dir / checkpoint.FOLDER):
+        return plan, options
     try:
         path, done = _newest_checkpoint(run_dir)
-    except CheckpointError:
+    except CheckpointError as error:
+        print(f"msrl: {error}", file=sys.stderr)
         return plan, options
     plan = dataclasses.replace(plan, resume=path)
     save_plan(plan, run_dir)
@@ -270,30 +285,42 @@ def _often(times: int) -> str:
 
 
 @contextlib.contextmanager
-def _new_directory(run_dir: Path) -> Iterator[None]:
-    """Makes a run directory, and takes it away again if the job turns out to be impossible."""
-    existed = run_dir.exists()
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        probe = run_dir / ".writable"
+def _new_directory(chosen: Path | None, name: str) -> Iterator[Path]:
+    """Makes a directory of this run's own, and takes it away again if nothing can be run.
+
+    Args:
+        chosen: by the user.
+        name: of a folder of `runs`, if none was chosen; a number is added if it is taken.
+    """
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    for run_dir in [chosen] if chosen else (Path("runs", found) for found in names):
+        existed = run_dir.exists()
         try:
-            probe.write_bytes(bytes(PROBE_BYTES))
-        finally:
-            probe.unlink(missing_ok=True)
-    except OSError as error:
-        raise MsrlError(
-            f"run directory {run_dir} cannot be written ({error.strerror}); choose "
-            "another with --run-dir"
-        ) from error
-    if (run_dir / JOB_FILE).exists():
+            run_dir.mkdir(parents=True, exist_ok=True)
+            probe = run_dir / ".writable"
+            try:
+                probe.write_bytes(bytes(PROBE_BYTES))
+            finally:
+                probe.unlink(missing_ok=True)
+        except OSError as error:
+            raise MsrlError(
+                f"run directory {run_dir} cannot be written ({error.strerror}); choose "
+                "another with --run-dir"
+            ) from error
+        with contextlib.suppress(FileExistsError):  # of a run that may be starting just now
+            (run_dir / JOB_FILE).open("x").close()
+            break
+    else:
         raise MsrlError(
             f"run directory {run_dir} already holds a run; choose another with "
             "--run-dir, or continue it with --resume"
         )
     try:
-        yield
-    except MsrlError:
-        if not existed:
+        yield run_dir
+    except BaseException:
+        if existed:
+            (run_dir / JOB_FILE).unlink()
+        else:
             shutil.rmtree(run_dir)
         raise
 

@@ -22,8 +22,9 @@ def resolve(
     flags: Mapping[str, object],
     assignments: Sequence[str],
     others: Collection[str] = (),
+    base: Mapping[str, object] | None = None,
 ) -> Any:
-    """Builds a configuration: defaults, overridden by the YAML, by the flags, by the assignments.
+    """Builds a configuration: base over defaults, then the YAML, the flags, the assignments.
 
     Args:
         config_class: a frozen dataclass whose fields are int, float, bool, str, `tuple[X, ...]` of
@@ -33,6 +34,7 @@ def resolve(
         flags: field to value; None means that the flag was not given.
         assignments: `key=value` texts; the last one of a key wins.
         others: keys of the YAML that are not this class's, to be passed over.
+        base: what `to_dict` gave of a configuration like this, used instead of the defaults.
 
     Returns:
         An instance of `config_class`.
@@ -42,10 +44,10 @@ def resolve(
             or a ValueError of the class's own checks.
     """
     kinds = _kinds(config_class)
-    examples = {
-        field.name: _example(kinds[field.name], _default(field)) for field in _fields(config_class)
-    }
+    examples = _examples(config_class, kinds)
     given: dict[str, object] = {}
+    for key, value in (base or {}).items():
+        given[key] = _checked(key, value, kinds, examples, "earlier configuration", f"{key}=")
     if yaml_file is not None:
         own = {k: v for k, v in read_yaml(yaml_file).items() if k not in others}
         for key, value in own.items():

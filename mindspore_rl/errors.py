@@ -49,7 +49,10 @@ class JobFailure(Exception):
 
     Attributes:
         mistake: whether it is the user's: then the message has no traceback.
+        interrupted: whether the job had been told to stop.
     """
+
+    interrupted = False
 
     def __init__(self, message: str, mistake: bool = False) -> None:
         super().__init__(message)

@@ -82,4 +82,4 @@ def load_policy(file: Path) -> Any:
 def load_trainer(algorithm: dict[str, str], config: dict[str, Any], spec: Any) -> Any:
     """Builds an algorithm's trainer from a plan."""
     cls: Any = trainer_class(Path(algorithm["file"]))
-    return cls(configuration.resolve(cls.Config, None, config, ()), spec)
+    return cls(configuration.resolve(cls.Config, None, {}, (), base=config), spec)

@@ -121,18 +121,25 @@ def _run(case: Case, seconds: float) -> tuple[float, float, float]:
                 stdout=output,
                 stderr=output,
             )
-        while not log.exists() or log.read_text().count("\n") < WARM_UP:
-            if job.poll() is not None:
-                raise SystemExit((Path(folder) / "log").read_text())
-            time.sleep(0.2)
-        early = _memory_mib(job.pid)
-        time.sleep(seconds)
-        late = _memory_mib(job.pid)
-        job.terminate()
-        job.wait()
+        try:
+            while not log.exists() or log.read_text().count("\n") < WARM_UP:
+                _check(job, folder)
+                time.sleep(0.2)
+            early = _memory_mib(job.pid)
+            time.sleep(seconds)
+            _check(job, folder)
+            late = _memory_mib(job.pid)
+        finally:
+            job.terminate()
+            job.wait()
         times = [json.loads(line)["wall_s"] for line in log.read_text().splitlines()]
     gaps = [b - a for a, b in zip(times[WARM_UP:], times[WARM_UP + 1 :], strict=False)]
     return case.num_envs * 128 / statistics.median(gaps), early, late
+
+
+def _check(job: subprocess.Popen, folder: str) -> None:
+    if job.poll() is not None:
+        raise SystemExit(Path(folder, "log").read_text())
 
 
 def _memory_mib(pid: int) -> float:

@@ -59,7 +59,7 @@ def measure(policy: str, delay_ms: float, iterations: int, folder: Path) -> dict
             check=False,
         )
     if done.returncode:
-        return row | {"why_not": done.stderr.strip().splitlines()[-1]}
+        return row | {"why_not": done.stderr.strip().splitlines()[0]}
     times = [json.loads(line)["wall_s"] for line in (run_dir / "metrics.jsonl").open()]
     durations = np.diff(times)[WARM_UP - 1 :]
     lower, median, upper = np.quantile(durations, (0.25, 0.5, 0.75))

@@ -101,7 +101,10 @@ def _run(algorithm: str, policy: str, seed: int, args: argparse.Namespace) -> tu
         wall_s = time.monotonic() - began
         found = OUTCOME.search(done.stdout)
         if found is None:
-            return f"| {algorithm} | {policy} | {seed} | failed | {done.stderr.strip()} | |", False
+            return (
+                f"| {algorithm} | {policy} | {seed} | failed | {done.stderr.strip().splitlines()[0]} | |",
+                False,
+            )
         plan = json.loads((Path(folder) / "run" / "plan.json").read_text())
     name = plan["policy"] + (" by arrival" if plan["arrivals"] else "")
     name += "" if plan["environment"] == "CartPole-v1" else f" ({plan['environment']})"

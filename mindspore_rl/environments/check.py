@@ -1,5 +1,6 @@
 """Whether an environment keeps to the interface: `msrl envs check NAME`."""
 
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from mindspore_rl.environments import environment
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import Discrete
-from mindspore_rl.errors import EnvironmentFailure
+from mindspore_rl.errors import EnvironmentFailure, MsrlError
 
 NUM_ENVS = 4
 MAX_STEPS = 1000
@@ -38,6 +39,11 @@ def check(name: str) -> list[str]:
         return _check_graph(name, spec) if spec.in_graph else _check_vector(name, spec)
     except EnvironmentFailure as failure:
         return [str(failure)]
+    except MsrlError:
+        raise
+    except Exception as error:  # noqa: BLE001  (the environment's own code)
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return [f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"]
 
 
 def random_actions(spec: EnvironmentSpec, steps: int, num_envs: int) -> np.ndarray:

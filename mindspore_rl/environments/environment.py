@@ -207,11 +207,11 @@ def spec(name: str) -> EnvironmentSpec:
         return _GRAPH_SPECS[name]
     if _is_file(name):
         built = _load_class(name)
-        env = built() if _is_graph_class(built) else built(range(1), 0)
-        found = env.spec
-        if not _is_graph_class(built):
-            env.close()
-        return found
+        if _is_graph_class(built):
+            return _of_user(name, built).spec
+        env = _of_user(name, built, range(1), 0)
+        env.close()
+        return env.spec
     if name.startswith("probe:"):
         return _probe(name).spec
     if name.startswith("graph:"):
@@ -248,7 +248,7 @@ def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
                 f"{name!r} is an in-graph environment (it has noise_size and "
                 "step(state, action, noise)), expected a Python one"
             )
-        return built(env_indices, seed)
+        return _of_user(name, built, env_indices, seed)
     if name.startswith("probe:"):
         return _probe(name)(env_indices, seed)
     if name.startswith("graph:"):
@@ -275,7 +275,7 @@ def make_graph(name: str) -> GraphEnvironment:
                 f"{name!r} is a Python environment, expected an in-graph one: a class with a "
                 "class attribute noise_size and step(self, state, action, noise)"
             )
-        return built()
+        return _of_user(name, built)
     if name not in _GRAPH_SPECS:
         raise unknown(name, graph_names(), "in-graph environment")
     # MindSpore: 1.2 s, 450 MB.
@@ -288,6 +288,16 @@ def make_graph(name: str) -> GraphEnvironment:
         "graph:simple_tag_v3": particle.GraphSimpleTag,
     }
     return classes[name]()
+
+
+def _of_user(name: str, built: Any, *arguments: Any) -> Any:
+    try:
+        return built(*arguments)
+    except EnvironmentFailure:
+        raise
+    except Exception as error:  # the user's own code
+        text = f"{name} could not be made: {type(error).__name__}: {error}"
+        raise EnvironmentFailure(text) from error
 
 
 def unknown(name: str, known: list[str], what: str = "environment") -> UnknownEnvironmentError:

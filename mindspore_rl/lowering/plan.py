@@ -19,6 +19,7 @@ from mindspore_rl.graph.verify import verify
 from mindspore_rl.lowering.cell_source import Target
 from mindspore_rl.lowering.project import Projection, project
 from mindspore_rl.lowering.source import generate
+from mindspore_rl.storage import writing
 
 PLAN_FILE = "plan.json"
 
@@ -235,7 +236,8 @@ def make_plan(
         )
         code = generate(program, projection, target, title)
         file = f"{fragment.name.replace('+', '_')}.py"
-        (sources / file).write_text(code.source)
+        with writing(sources / file):
+            (sources / file).write_text(code.source)
         if projection.serves and code.carried:
             raise PolicyError(
                 f"policy {partition.policy.name} serves workers by arrival, and "
@@ -282,7 +284,11 @@ def make_plan(
 
 def save_plan(plan: Plan, folder: Path) -> None:
     """Writes `plan.json`."""
-    (folder / PLAN_FILE).write_text(json.dumps(asdict(plan), indent=1))
+    path = folder / PLAN_FILE
+    temporary = path.with_suffix(".tmp")
+    with writing(path):
+        temporary.write_text(json.dumps(asdict(plan), indent=1))
+        temporary.replace(path)
 
 
 def load_plan(folder: Path) -> Plan:

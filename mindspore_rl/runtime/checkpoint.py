@@ -9,8 +9,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mindspore_rl.errors import CheckpointError
-from mindspore_rl.runtime.storage import writing
+from mindspore_rl.storage import writing
 
+FOLDER = "checkpoints"
 KEEP = 3
 META = "meta.json"
 FORMAT = 1
@@ -47,7 +48,10 @@ def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict
             _sync(folder)
         finally:
             temporary.unlink(missing_ok=True)
-        for old in list_checkpoints(folder)[:-KEEP]:
+        found = list_checkpoints(folder)
+        newest = found.index(path) + 1
+        # Those with higher numbers are damaged, or this run would have gone on from them.
+        for old in [*found[newest:], *found[:newest]][:-KEEP]:
             old.unlink()
     return path
 

@@ -11,9 +11,10 @@ import socket
 import threading
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from mindspore_rl.communication.link import Link
-from mindspore_rl.errors import MsrlError
+from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.lowering.plan import Plan
 from mindspore_rl.runtime.deployment import Deployment
 from mindspore_rl.runtime.interruption import Interruption
@@ -51,10 +52,14 @@ def run_job(
         stack.callback(stamps.close)
         monitor = Monitor(plan, options, metrics, stamps, interruption, run_dir)
         stack.callback(monitor.close)
-        if plan.num_ranks == 1 or not plan.compiled:
-            _run_here(monitor, run_dir)
-        else:
-            _run_ranks(monitor, run_dir, commands or Commands())
+        try:
+            if plan.num_ranks == 1 or not plan.compiled:
+                _run_here(monitor, run_dir)
+            else:
+                _run_ranks(monitor, run_dir, commands or Commands())
+        except JobFailure as failure:
+            failure.interrupted = interruption.poll() > 0
+            raise
         if len(monitor.traffic) == plan.num_ranks:
             done = {rank: count for rank, (count, _) in monitor.traffic.items()}
             counts = [found for _, found in monitor.traffic.values()]
@@ -107,20 +112,25 @@ def _watch(monitor: Monitor, link: Link, ended: threading.Event, failures: list[
     except Stalled as failure:
         # Nothing can end a thread that hangs in a cell or in an environment but the end of
         # the process. (A hang that holds the interpreter's lock is out of reach even so.)
-        monitor.metrics.note(str(failure))
-        monitor.metrics.close()
-        os._exit(failure.exit_code)
+        _end(monitor.metrics, str(failure), failure.exit_code)
     except KeyboardInterrupt:
         _thread.interrupt_main()
         if not ended.wait(2.0):
-            monitor.metrics.note("Interrupted.")
-            monitor.metrics.close()
-            os._exit(INTERRUPTED_EXIT)
+            _end(monitor.metrics, "Interrupted.", INTERRUPTED_EXIT)
     except Exception as error:  # noqa: BLE001  (raised below, in the main thread)
         failures.append(error)
         with contextlib.suppress(OSError):
             link.send("stop")
         link.close()
+
+
+def _end(metrics: Metrics, text: str, exit_code: int) -> NoReturn:
+    """Ends this process, whatever its main thread does and even if no more can be written."""
+    try:
+        metrics.note(text)
+        metrics.close()
+    finally:
+        os._exit(exit_code)
 
 
 def _run_here(monitor: Monitor, run_dir: Path) -> None:

@@ -1,6 +1,8 @@
 """Plays a trained policy."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,32 +37,14 @@ def evaluate(
     import mindspore as ms  # noqa: PLC0415
 
     from mindspore_rl.environments.local import LocalEnvironment  # noqa: PLC0415
-    from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
 
-    try:
-        plan = load_plan(run_dir)
-    except OSError as error:
-        raise MsrlError(f"{run_dir} is not a run directory ({error.strerror})") from error
     if episodes < 1:
         raise MsrlError(f"{episodes} episodes, expected at least 1")
-    path, _ = checkpoint.load_newest(run_dir / "checkpoints")
-    arrays, _ = checkpoint.load(path)
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    env = env or plan.environment
-    trained, played = spec(plan.environment), spec(env)
-    for part in ("obs_shape", "action_space", "teams"):
-        if getattr(played, part) != getattr(trained, part):
-            raise MsrlError(
-                f"{env} has the {part} {getattr(played, part)}, and {run_dir} was trained in "
-                f"{plan.environment} with {getattr(trained, part)}: name another --env"
-            )
-    trainer = programs.load_trainer(plan.algorithm, plan.config, trained)
+    trainer, env = _trained(run_dir, env)
     actor = trainer.actor
-    for name, parameter in actor.parameters_and_names():
-        set_parameter(parameter, arrays[f"parameters/actor.{name}"])
-    environment = LocalEnvironment(env, played.in_graph, range(episodes), seed)
-    greedy = getattr(actor, "act_greedily", None)
-
+    environment = LocalEnvironment(env, spec(env).in_graph, range(episodes), seed)
+    greedy = None if sample else getattr(actor, "act_greedily", None)
     agents = random.all_agents(*trainer.spec.agent_shape) if trainer.spec.teams else None
 
     def noise(purpose: str, step: int, size: int) -> ms.Tensor | None:
@@ -79,7 +63,7 @@ def evaluate(
     returns, playing = np.zeros(episodes), np.ones(episodes, bool)
     obs = environment.reset(noise("reset", 0, environment.noise_size))
     for step in range(MOST_STEPS):
-        if greedy and not sample:
+        if greedy:
             action = greedy(obs)
         else:
             drawn = noise("act", step, actor.noise_size)
@@ -92,5 +76,37 @@ def evaluate(
         playing &= ~(terminated.asnumpy() | truncated.asnumpy())
         if not playing.any():
             break
+    else:
+        text = f"msrl: {playing.sum()} episodes were not over after {MOST_STEPS} steps"
+        print(text, file=sys.stderr)
     environment.close()
     return returns.tolist()
+
+
+def _trained(run_dir: Path, env: str | None) -> tuple[Any, str]:
+    """Builds a run's trainer with the parameters of its newest checkpoint.
+
+    Returns: the trainer, and the environment to play in.
+    """
+    from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
+
+    try:
+        plan = load_plan(run_dir)
+    except OSError as error:
+        raise MsrlError(f"{run_dir} is not a run directory ({error.strerror})") from error
+    path, damaged = checkpoint.load_newest(run_dir / checkpoint.FOLDER)
+    for text in damaged:
+        print(f"msrl: {text}", file=sys.stderr)
+    arrays, _ = checkpoint.load(path)
+    env = env or plan.environment
+    trained, played = spec(plan.environment), spec(env)
+    for part in ("obs_shape", "action_space", "teams"):
+        if getattr(played, part) != getattr(trained, part):
+            raise MsrlError(
+                f"{env} has the {part} {getattr(played, part)}, and {run_dir} was trained in "
+                f"{plan.environment} with {getattr(trained, part)}: name another --env"
+            )
+    trainer = programs.load_trainer(plan.algorithm, plan.config, trained)
+    for name, parameter in trainer.actor.parameters_and_names():
+        set_parameter(parameter, arrays[f"parameters/actor.{name}"])
+    return trainer, env

@@ -7,7 +7,7 @@ import numpy as np
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.guarded import describe
 from mindspore_rl.environments.spaces import Box
-from mindspore_rl.runtime.storage import writing
+from mindspore_rl.storage import writing
 
 FOLDER = "actions"
 

@@ -30,6 +30,7 @@ from pathlib import Path
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.lowering.plan import Plan
 from mindspore_rl.runtime.deployment import LAUNCHERS, Deployment
+from mindspore_rl.storage import writing
 
 MARK = "MSRL_COORDINATOR"
 WORKERS_LOG = "workers.log"
@@ -176,7 +177,7 @@ class JobProcesses:
         self._guard: subprocess.Popen | None = None
         self._port: socket.socket | None = None
         self._mark = b""
-        self._log_start = 0
+        self._log_starts: dict[str, int] = {}
 
     def __enter__(self) -> "JobProcesses":
         return self
@@ -214,8 +215,6 @@ class JobProcesses:
             )
         if cores:
             environment["MSRL_CORES"] = ",".join(map(str, cores))
-        log = self._run_dir / WORKERS_LOG
-        self._log_start = log.stat().st_size if log.exists() else 0
         self.mpiexec = self._start(
             [mpiexec, *self._mpi_options(), "-n", str(plan.num_ranks), *self._commands.worker],
             WORKERS_LOG,
@@ -231,7 +230,8 @@ class JobProcesses:
         if not self._plan.hosts:
             return ["-launcher", "fork", "-iface", "lo", *common]
         file = self._run_dir / HOST_FILE
-        file.write_text(deployment.host_file(self._plan.hosts))
+        with writing(file):
+            file.write_text(deployment.host_file(self._plan.hosts))
         options = [*common, "-f", str(file), "-localhost", deployment.address]
         if deployment.interface:
             options += ["-iface", deployment.interface]
@@ -242,7 +242,9 @@ class JobProcesses:
 
     def _start(self, command: list[str], log: str, environment: dict[str, str]) -> subprocess.Popen:
         wrapper = [sys.executable, "-I", "-S", "-c", _UNTIL_PARENT_DIES, str(os.getpid())]
-        with (self._run_dir / log).open("ab") as output:
+        path = self._run_dir / log
+        with writing(path), path.open("ab") as output:
+            self._log_starts[log] = output.tell()
             return subprocess.Popen(
                 [*wrapper, *command],
                 env=environment,
@@ -261,9 +263,13 @@ class JobProcesses:
 
     def log(self) -> str:
         """What the workers and mpiexec printed last."""
-        path = self._run_dir / WORKERS_LOG
+        return self._tail(WORKERS_LOG)
+
+    def _tail(self, log: str) -> str:
+        """The end of what was appended to a log since this start of the job."""
+        path = self._run_dir / log
         with path.open("rb") as file:
-            file.seek(max(self._log_start, path.stat().st_size - LOG_BYTES))
+            file.seek(max(self._log_starts[log], path.stat().st_size - LOG_BYTES))
             return file.read().decode(errors="replace")
 
     def output_of(self, rank: int) -> list[str]:
@@ -282,7 +288,7 @@ class JobProcesses:
 
     def why_scheduler_ended(self) -> str:
         """What the log of a scheduler that has ended says, in few words."""
-        text = (self._run_dir / SCHEDULER_LOG).read_text(errors="replace")
+        text = self._tail(SCHEDULER_LOG)
         if "Failed to create the TCP server" in text and self._port is not None:
             address = "{}:{}".format(*self._port.getsockname())
             return f"another program had taken its port {address} before it; start again"

@@ -16,7 +16,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
-from mindspore_rl.runtime.storage import writing
+from mindspore_rl.storage import writing
 
 _MEAN_EPISODES = 100
 _SPEED_WINDOW_S = 5.0

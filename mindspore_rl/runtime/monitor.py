@@ -30,7 +30,6 @@ LAUNCH_S, GONE_S = 10.0, 1.0
 """How long a rank may be without a process until all have had one, and after that."""
 LAST_WORDS_S = 0.3
 """How long a death waits for an error message that explains it."""
-STOP_S = 10.0
 MIN_EPISODES = 100
 
 
@@ -186,7 +185,7 @@ class Monitor:
         try:
             while (message := peer.link.poll()) is not None:
                 self._handle(peer, message)
-        except ValueError:
+        except (ValueError, TypeError, KeyError):
             if peer.rank is not None:
                 raise
             peer.link.closed = True  # a stranger at the port
@@ -284,7 +283,7 @@ class Monitor:
         if count == 0:
             return
         if self._stop_deadline_s is None:
-            self._stop_deadline_s = now + STOP_S
+            self._stop_deadline_s = now + self.plan.timeout_s
             if count == 1 and self._tell_leader("stop"):
                 self.metrics.note(
                     "Stopping after this iteration, with a checkpoint; interrupt "
@@ -292,7 +291,10 @@ class Monitor:
                 )
                 return
             raise KeyboardInterrupt
-        if count > 1 or now > self._stop_deadline_s:
+        if count > 1:
+            raise KeyboardInterrupt
+        if now > self._stop_deadline_s:
+            self.metrics.note("The iteration does not end: stopping without another checkpoint.")
             raise KeyboardInterrupt
 
     # ---- failures --------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindspore_rl.communication.link import Link
-from mindspore_rl.runtime.storage import writing
+from mindspore_rl.storage import writing
 
 BEAT_S = 0.5
 ROW = struct.Struct("<qqd")

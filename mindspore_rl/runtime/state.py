@@ -47,7 +47,7 @@ class RankState:
                 )
         plan = runtime.plan
         path = checkpoint.save(
-            runtime.run_dir / "checkpoints",
+            runtime.run_dir / checkpoint.FOLDER,
             runtime.env_steps // plan.steps_per_iteration,
             arrays,
             {
@@ -57,6 +57,7 @@ class RankState:
                 "environment": plan.environment,
                 "num_envs": plan.num_envs,
                 "env_steps": runtime.env_steps,
+                "steps_per_iteration": plan.steps_per_iteration,
             },
         )
         runtime.link.send("checkpoint", rank=0, iteration=runtime.iteration, path=str(path))
@@ -115,11 +116,11 @@ class RankState:
             runtime.iteration = int(self.iterations[runtime.env_indices].max())
         try:
             self._take_parameters(arrays)
-            if any(name.startswith("environment/") for name in arrays):
+            stateless = not any(name.startswith("environment/") for name in arrays)
+            self._take_carried(arrays, stateless)
+            if not stateless:
                 self._take_environments(arrays)
             elif runtime.vector is not None:
-                # Environments whose state cannot be had were reset when the program started, and
-                # what the loop carries belongs to those new episodes.
                 runtime.link.send(
                     "resumed",
                     rank=runtime.rank,
@@ -153,14 +154,23 @@ class RankState:
                 )
             set_parameter(parameter, value)
 
-    def _take_environments(self, arrays: dict[str, np.ndarray]) -> None:
+    def _take_carried(self, arrays: dict[str, np.ndarray], stateless: bool) -> None:
+        """Takes the loop's variables, of stateless environments only what is not theirs.
+
+        Environments whose state cannot be had were reset when the program started, and what the
+        loop carries of each belongs to those new episodes.
+        """
         runtime = self._runtime
         share = slice(runtime.env_indices.start, runtime.env_indices.stop)
         for name, value in self.carried().items():
             if name == STATE:
-                self.restored[name] = arrays["environment/state"][share]
+                self.restored[name] = value if stateless else arrays["environment/state"][share]
                 continue
-            meta, found = runtime.plan.carried[name], arrays[f"variables/{name}"]
+            meta = runtime.plan.carried[name]
+            if stateless and meta.axis is not None:
+                self.restored[name] = value
+                continue
+            found = arrays[f"variables/{name}"]
             chosen = [slice(None)] * found.ndim
             if meta.axis is not None:
                 chosen[meta.axis] = share
@@ -169,17 +179,23 @@ class RankState:
                 chosen[meta.agent_axis] = slice(agents.start, agents.stop)
             found = found[tuple(chosen)]
             self.restored[name] = found.astype(to_host(value).dtype)
+
+    def _take_environments(self, arrays: dict[str, np.ndarray]) -> None:
+        runtime = self._runtime
+        share = slice(runtime.env_indices.start, runtime.env_indices.stop)
         if "environment" in runtime.fragment.components:
             runtime.episodes.returns[:] = arrays["episodes/return"][share]
             runtime.episodes.lengths[:] = arrays["episodes/length"][share]
         if runtime.vector is not None:
-            runtime.vector.set_state(
-                {
-                    name.removeprefix("environment/"): value[share]
-                    for name, value in arrays.items()
-                    if name.startswith("environment/")
-                }
-            )
+            state = {
+                name.removeprefix("environment/"): value[share]
+                for name, value in arrays.items()
+                if name.startswith("environment/")
+            }
+            for name in runtime.vector.get_state() or {}:
+                if name not in state:
+                    raise KeyError(f"environment/{name}")
+            runtime.vector.set_state(state)
 
     def share_parameters(self, stage: int) -> None:
         """All ranks start from the parameters of one, however an algorithm initialises them."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from mindspore_rl.lowering.plan import Plan
 from mindspore_rl.runtime.edges import plan_edges
+from mindspore_rl.storage import writing
 
 TRAFFIC_FILE = "communication.json"
 CONTROL, STATE = "iteration boundary", "start and checkpoints"
@@ -134,4 +135,5 @@ def compare(plan: Plan, iterations: Fraction, ranks: list[Counts]) -> dict[str, 
 def write(plan: Plan, run_dir: Path, iterations: Fraction, ranks: list[Counts]) -> None:
     """Writes the comparison into a run directory."""
     text = json.dumps(compare(plan, iterations, ranks), indent=1)
-    (run_dir / TRAFFIC_FILE).write_text(text + "\n")
+    with writing(run_dir / TRAFFIC_FILE):
+        (run_dir / TRAFFIC_FILE).write_text(text + "\n")
