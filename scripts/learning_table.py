@@ -101,10 +101,8 @@ def _run(algorithm: str, policy: str, seed: int, args: argparse.Namespace) -> tu
         wall_s = time.monotonic() - began
         found = OUTCOME.search(done.stdout)
         if found is None:
-            return (
-                f"| {algorithm} | {policy} | {seed} | failed | {done.stderr.strip().splitlines()[0]} | |",
-                False,
-            )
+            why = done.stderr.strip().splitlines()[0]
+            return f"| {algorithm} | {policy} | {seed} | failed | {why} | |", False
         plan = json.loads((Path(folder) / "run" / "plan.json").read_text())
     name = plan["policy"] + (" by arrival" if plan["arrivals"] else "")
     name += "" if plan["environment"] == "CartPole-v1" else f" ({plan['environment']})"

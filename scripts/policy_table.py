@@ -41,7 +41,8 @@ Calls and bytes are those of one iteration, all ranks together: messages at our 
 interface, collectives inside compiled cells (MindSpore's; each rank's part is a call). The graph
 predicts them, and in every row the run counted exactly that, call by call and byte by byte
 (`communication.json`, see `docs/metrics.md`), or the row says what differed. What the runtime
-itself sends (a few bytes a rank at an iteration boundary, states for checkpoints) is not among them.
+itself sends (a few bytes a rank at an iteration boundary, states for checkpoints) is not among
+them.
 
 {machine}. Made by `{command}`.
 
