@@ -205,3 +205,16 @@ def test_a_users_own_class():
         resolve(Odd, None, {}, [])
     with pytest.raises(ConfigError, match="int must be a dataclass"):
         resolve(int, None, {}, [])
+
+
+@dataclass(frozen=True)
+class Optional:
+    target_kl: float | None = 0.01
+    sizes: tuple[int, ...] = (1, 2)
+
+
+def test_none_is_a_value_of_an_earlier_configuration(yaml_file):
+    earlier = Optional(None, (3,))
+    assert resolve(Optional, None, {}, [], base=to_dict(earlier)) == earlier
+    over = resolve(Optional, yaml_file("sizes: [4]"), {"sizes": None}, [], base=to_dict(earlier))
+    assert over == Optional(None, (4,))

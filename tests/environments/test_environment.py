@@ -214,3 +214,15 @@ def test_python_environments_need_no_mindspore_and_print_nothing():
         check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_class_of_ones_own_that_raises_is_told(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "class Raises:\n"
+        "    def __init__(self, env_indices, seed):\n"
+        "        raise ValueError('no simulator')\n"
+    )
+    with pytest.raises(EnvironmentFailure, match="Raises could not be made: ValueError: no"):
+        environment.spec(f"{file}:Raises")
+    assert "no simulator" in check(f"{file}:Raises")[0]

@@ -54,6 +54,15 @@ def test_the_newest_three_are_kept_and_stale_files_removed(tmp_path):
     assert names == [f"checkpoint-0000000{iteration}.npz" for iteration in (3, 4, 5)]
 
 
+def test_what_is_written_is_kept_before_damaged_ones_with_higher_numbers(tmp_path):
+    for iteration in (7, 8, 9):
+        saved(tmp_path, iteration).write_bytes(b"")
+    kept = saved(tmp_path, 1)
+    assert checkpoint.load_newest(tmp_path)[0] == kept
+    saved(tmp_path, 2)
+    assert [path.name[-5] for path in checkpoint.list_checkpoints(tmp_path)] == ["1", "2", "9"]
+
+
 def test_every_flipped_byte_is_found_or_harmless(tmp_path):
     path = saved(tmp_path)
     intact = path.read_bytes()

@@ -8,10 +8,34 @@ import pytest
 
 from mindspore_rl.communication.link import Link
 from mindspore_rl.errors import CheckpointError
-from mindspore_rl.runtime import worker
+from mindspore_rl.runtime import checkpoint, worker
 from mindspore_rl.runtime.job import prepare
 from mindspore_rl.runtime.stamps import Stamps
 from tests.lowering.inproc import PROGRAMS, request
+
+STATELESS = """
+import numpy as np
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Discrete
+
+class Odd:
+    def __init__(self, env_indices, seed):
+        self.size = len(env_indices)
+        self.spec = EnvironmentSpec("odd", (4,), Discrete(2), 100, None, False)
+
+    def reset(self):
+        return np.zeros((self.size, 4), np.float32)
+
+    def step(self, action):
+        obs, ends = self.reset() + action[:, None].astype(np.float32), np.zeros(self.size, bool)
+        return obs, obs.copy(), np.ones(self.size, np.float32), ends, ends.copy()
+
+    def get_state(self):
+        return None
+
+    def close(self):
+        pass
+"""
 
 
 def run(job, folder):
@@ -46,6 +70,28 @@ def test_all_ranks_start_from_the_same_parameters(tmp_path, monkeypatch):
             assert np.array_equal(started[rank][name], value), name
 
 
+def test_what_the_loop_carries_of_all_environments_survives_those_without_state(tmp_path):
+    """`drift` counts iterations; the environment has no state, so observations begin anew."""
+    source = (PROGRAMS / "two_phase.py").read_text()
+    algorithm = tmp_path / "drift.py"
+    before = "        for _ in msrl.iterations():\n"
+    assert source.count(before) == 1
+    body = source.replace(before, f"        drift = 0.0\n{before}            drift = drift + 1.0\n")
+    head, report, tail = body.rpartition("msrl.report(")
+    assert report, source
+    algorithm.write_text(f"{head}msrl.report({{'drift': drift}})\n            msrl.report({tail}")
+    (tmp_path / "odd.py").write_text(STATELESS)
+    job = request(algorithm, "SingleLearnerCoarse", 1, env=f"{tmp_path / 'odd.py'}:Odd")
+    plan = run(job, tmp_path / "first")
+    newest = checkpoint.list_checkpoints(tmp_path / "first" / checkpoint.FOLDER)[-1]
+    arrays, _ = checkpoint.load(newest)
+    assert arrays["variables/drift"] == plan.num_iterations
+    assert not any(name.startswith("environment/") for name in arrays)
+    run(dataclasses.replace(job, resume=str(newest), num_iterations=3), tmp_path / "second")
+    newest = checkpoint.list_checkpoints(tmp_path / "second" / checkpoint.FOLDER)[-1]
+    assert checkpoint.load(newest)[0]["variables/drift"] == 3.0
+
+
 def test_checkpoint_of_another_environment_form_is_refused(tmp_path):
     job = request(PROGRAMS / "two_phase.py", "SingleLearnerCoarse", 1)
     run(job, tmp_path / "first")
@@ -54,3 +100,8 @@ def test_checkpoint_of_another_environment_form_is_refused(tmp_path):
     other = dataclasses.replace(job, config=config, resume=str(newest))
     with pytest.raises(CheckpointError, match="another form of the environment"):
         run(other, tmp_path / "second")
+    config = dataclasses.replace(job.config, env="graph:CartPole-v1")
+    run(dataclasses.replace(job, config=config), tmp_path / "third")
+    newest = sorted((tmp_path / "third" / "checkpoints").glob("*"))[-1]
+    with pytest.raises(CheckpointError, match="another form of the environment"):
+        run(dataclasses.replace(job, resume=str(newest)), tmp_path / "fourth")

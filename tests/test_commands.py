@@ -1,0 +1,99 @@
+"""What `msrl train` does before and between jobs."""
+
+import argparse
+import dataclasses
+import json
+
+import pytest
+import yaml
+
+from mindspore_rl import commands, config, programs, registry
+from mindspore_rl.cli import main
+from mindspore_rl.errors import JobFailure, MsrlError
+from mindspore_rl.runtime import coordinator
+
+
+def taken(chosen, name=""):
+    return commands._new_directory(chosen, name)
+
+
+def test_two_runs_that_begin_together_have_directories_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with (
+        commands._new_directory(None, "run") as first,
+        commands._new_directory(None, "run") as second,
+    ):
+        assert (first.name, second.name) == ("run", "run-2")
+
+
+def test_a_directory_is_taken_only_once_and_given_back(tmp_path):
+    chosen = tmp_path / "run"
+    with pytest.raises(ZeroDivisionError), taken(chosen):
+        raise ZeroDivisionError
+    assert not chosen.exists()
+    chosen.mkdir()
+    (chosen / "mine").write_text("")
+    with pytest.raises(ZeroDivisionError), taken(chosen):
+        raise ZeroDivisionError
+    assert [path.name for path in chosen.iterdir()] == ["mine"]
+    with commands._new_directory(chosen, ""):
+        with (
+            pytest.raises(MsrlError, match="already holds a run"),
+            commands._new_directory(chosen, ""),
+        ):
+            pass
+        assert (chosen / commands.JOB_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("restarts", "interrupted", "runs"),
+    [(2, False, 3), (2, True, 1), (0, False, 1), (-1, False, 1)],
+)
+def test_what_is_restarted(monkeypatch, tmp_path, restarts, interrupted, runs):
+    done = []
+
+    def fails(plan, run_dir, options):
+        done.append(plan)
+        failure = JobFailure("a rank died")
+        failure.interrupted = interrupted
+        raise failure
+
+    monkeypatch.setattr(coordinator, "run_job", fails)
+    plan = argparse.Namespace(resume="")
+    with pytest.raises(JobFailure):
+        commands._run_with_restarts(plan, tmp_path, None, restarts)
+    assert len(done) == runs
+
+
+def test_a_continued_run_goes_by_what_was_given_last(tmp_path):
+    """Over the earlier run's configuration: the YAML, then flags, then assignments."""
+    cls = programs.trainer_class(registry.find_algorithm("ppo"))
+    earlier = cls.Config(learning_rate=0.5, gamma=0.5, seed=5, ent_coef=0.5)
+    (tmp_path / commands.JOB_FILE).write_text(
+        json.dumps({"algorithm": "ppo", "config": config.to_dict(earlier)})
+    )
+    file = tmp_path / "new.yaml"
+    file.write_text(yaml.safe_dump({"learning_rate": 0.25, "gamma": 0.25, "seed": 2}))
+    args = argparse.Namespace(
+        algorithm=None,
+        assignments=["gamma=0.75"],
+        config=str(file),
+        deployment=None,
+        env=None,
+        num_envs=None,
+        policy=None,
+        schedule=None,
+        seed=7,
+        total_steps=None,
+        workers=None,
+    )
+    found = commands._request(args, device="CPU", resume_run=tmp_path).config
+    assert found == dataclasses.replace(earlier, learning_rate=0.25, gamma=0.75, seed=7)
+
+
+def test_help_ends_with_the_keys_of_the_algorithm(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--policy", "GPUOnly", "a2c", "--help"])
+    text = capsys.readouterr().out
+    assert "keys of a2c" in text
+    assert "learning_rate" in text
