@@ -18,7 +18,7 @@ from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.lowering.plan import Plan
 from mindspore_rl.runtime.deployment import Deployment
 from mindspore_rl.runtime.interruption import Interruption
-from mindspore_rl.runtime.launch import Commands, JobProcesses, pin_cores
+from mindspore_rl.runtime.launch import MARK, Commands, Guard, JobProcesses, pin_cores
 from mindspore_rl.runtime.metrics import Metrics
 from mindspore_rl.runtime.monitor import JobOptions, Monitor, Outcome, Peer, Stalled
 from mindspore_rl.runtime.stamps import Stamps
@@ -140,6 +140,9 @@ def _run_here(monitor: Monitor, run_dir: Path) -> None:
     """
     from mindspore_rl.runtime.worker import run_inproc, run_worker  # noqa: PLC0415
 
+    mark = f"process {os.getpid()}"
+    guard = Guard(mark)
+    os.environ[MARK] = mark  # what environments start inherits it
     pairs = [tuple(map(Link, socket.socketpair())) for _ in range(monitor.plan.num_ranks)]
     leader = monitor.plan.leader
     ours, theirs = pairs[leader]
@@ -179,5 +182,7 @@ def _run_here(monitor: Monitor, run_dir: Path) -> None:
         for _, link in pairs:
             link.close()
         watcher.join()
+        guard.end()
+        del os.environ[MARK]
     if failures and not interrupted:
         raise failures[0]

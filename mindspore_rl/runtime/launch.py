@@ -10,6 +10,7 @@ workers when mpiexec is gone (measured with mpich 5.0.2, for workers that ignore
 workers have started themselves, as environments may, is ended by a guard: a process that waits for
 the coordinator's end of a pipe to close, and then kills all that carry the mark. It also removes
 the shared memory that MPI leaves behind when a rank is killed, whose names come through the pipe.
+A job of one process has a guard too, which knows nothing of what forks without starting a program.
 """
 
 import contextlib
@@ -161,6 +162,33 @@ def _lock_core(core: int) -> int | None:
     return descriptor
 
 
+class Guard:
+    """Ends what carries a mark, and removes shared memory, as soon as this process has ended.
+
+    Args:
+        value: of the environment variable `MARK`.
+    """
+
+    def __init__(self, value: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD, f"{MARK}={value}"],
+            stdin=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def remove_in_the_end(self, segments: list[str]) -> None:
+        """Notes names in /dev/shm of MPI's."""
+        assert self._process.stdin is not None
+        for name in segments:
+            if re.fullmatch(r"mpich_\w+", name):
+                print(name, file=self._process.stdin, flush=True)
+
+    def end(self) -> None:
+        """Ends and removes it all now."""
+        self._process.communicate()
+
+
 class JobProcesses:
     """mpiexec with the workers, and the MindSpore scheduler if the plan has a group.
 
@@ -174,7 +202,7 @@ class JobProcesses:
         self.scheduler: subprocess.Popen | None = None
         self._plan, self._run_dir, self._commands = plan, run_dir, commands
         self._deployment = deployment
-        self._guard: subprocess.Popen | None = None
+        self._guard: Guard | None = None
         self._port: socket.socket | None = None
         self._mark = b""
         self._log_starts: dict[str, int] = {}
@@ -191,12 +219,7 @@ class JobProcesses:
         plan = self._plan
         environment = worker_environment(self._run_dir, self._deployment.address, port)
         self._mark = f"{MARK}={environment[MARK]}".encode()
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD, self._mark.decode()],
-            stdin=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self._guard = Guard(environment[MARK])
         if plan.group_ranks:  # first, and unpinned: the group's `init()` hung otherwise
             host = self._deployment.address
             self._port = reserve_port(host)
@@ -256,10 +279,8 @@ class JobProcesses:
 
     def remove_in_the_end(self, segments: list[str]) -> None:
         """Notes names in /dev/shm that must not outlive the job."""
-        if self._guard is not None and self._guard.stdin is not None:
-            for name in segments:
-                if re.fullmatch(r"mpich_\w+", name):
-                    print(name, file=self._guard.stdin, flush=True)
+        if self._guard is not None:
+            self._guard.remove_in_the_end(segments)
 
     def log(self) -> str:
         """What the workers and mpiexec printed last."""
@@ -319,7 +340,7 @@ class JobProcesses:
         if self._port is not None:
             self._port.close()
         if self._guard is not None:  # finds nothing left
-            self._guard.communicate()
+            self._guard.end()
 
     def _wait_until_gone(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

@@ -365,6 +365,22 @@ def test_one_rank_hang_ends_the_process(run_dir, mode):
     assert "rank 0 (learner[0]), iteration 3, the environment: no progress for 1" in text
 
 
+def test_one_rank_leaves_nothing_that_its_environment_started(run_dir):
+    make_plan(run_dir, actors=0, victim=0, mode="stubborn", timeout_s=60.0)
+    coordinator = start_coordinator(run_dir)
+    started = []
+    deadline = time.monotonic() + 60
+    while not started and time.monotonic() < deadline:
+        below = psutil.Process(coordinator.pid).children()
+        started = [child for child in below if child.name() == "sleep"]
+        time.sleep(0.05)
+    assert started
+    coordinator.kill()
+    coordinator.wait()
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert not alive
+
+
 def test_one_rank_hang_can_be_interrupted(run_dir):
     make_plan(run_dir, actors=0, victim=0, mode="native", timeout_s=60.0)
     coordinator = start_coordinator(run_dir)
