@@ -151,7 +151,7 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="after a failure that is no mistake of yours, such as a lost worker, continue from the "
+        help="after a failure that is no mistake of yours (a lost worker), continue from the "
         "last checkpoint at most N times (default: 0)",
     )
     train.add_argument(
