@@ -55,10 +55,11 @@ def categorical_sample_with_log_prob(logits: Tensor, noise: Tensor) -> tuple:
     Returns:
         (action, log_prob): [...] int32 and [...] float32.
     """
-    probs = ops.softmax(logits, -1)
-    action = _inverse_cdf(probs, noise)
-    # What was drawn has a probability: its logarithm is safe, and cheaper than log_softmax.
-    return action, ops.log(_pick(probs, action))
+    # Not softmax and its logarithm, cheaper as they are: on the CPU their last bits are not the same
+    # in every process.
+    log_probs = ops.log_softmax(logits, -1)
+    action = _inverse_cdf(ops.exp(log_probs), noise)
+    return action, _pick(log_probs, action)
 
 
 def categorical_log_prob(logits: Tensor, action: Tensor) -> Tensor:
