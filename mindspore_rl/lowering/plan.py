@@ -57,7 +57,7 @@ class MessagePlan:
     Attributes:
         values: what is sent, in order; empty for parameters.
         parameters: whose parameters are sent: `actor`, `all`, or empty.
-        partial: whether the target sums the shares of all senders.
+        partial: whether the target sums the shares of all senders, for each value.
         pattern: the collective that the two layouts amount to.
         times: messages from one replica to another in an iteration; 0: one, before the first.
         parameter_entries: numbers in a parameter message.
@@ -72,7 +72,7 @@ class MessagePlan:
     target: str
     values: tuple[Value, ...]
     parameters: str
-    partial: bool
+    partial: tuple[bool, ...]
     pattern: str
     times: int
     parameter_entries: int = 0
@@ -314,7 +314,10 @@ def _plan(data: dict[str, Any]) -> Plan:
         FragmentPlan(**{k: _tuples(v) for k, v in f.items()}) for f in data["fragments"]
     )
     data["messages"] = tuple(
-        MessagePlan(**{**m, "values": tuple(map(_value, m["values"]))}) for m in data["messages"]
+        MessagePlan(
+            **{**m, "values": tuple(map(_value, m["values"])), "partial": tuple(m["partial"])}
+        )
+        for m in data["messages"]
     )
     data["reductions"] = tuple(ReductionPlan(**found) for found in data["reductions"])
     data["carried"] = {name: _value(value) for name, value in data["carried"].items()}
@@ -376,18 +379,22 @@ def _message(
         if loop.name in message.stacked:
             rows *= loop.count or 1
     around = next(found for item, found in paths(program.body) if item.name == message.after)
-    values = []
-    for name in message.variables:
-        if name != PARAMETERS:
-            value = program.values[name]
-            values.append(value.behind(rows) if message.stacked else value)
+    names = [name for name in message.variables if name != PARAMETERS]
+    values = [program.values[name] for name in names]
+    if message.stacked:
+        values = [value.behind(rows) for value in values]
     parameters = ""
     if PARAMETERS in message.variables:
         readers = {
             op.kind for op in ops.values() if op.name in target.ops and PARAMETERS in op.reads
         }
         parameters = "actor" if readers <= {"agent_act"} else "all"
-    partial = any((source.name, name) in partition.partial for name in message.site)
+    shares = {
+        target
+        for name in message.site
+        if (source.name, name) in partition.partial
+        for target in ops[name].targets
+    }
     scattered, gathered = (
         fragment.replicas > 1 and any(value.split_by(fragment.split) for value in values)
         for fragment in (target, source)
@@ -399,8 +406,8 @@ def _message(
         message.target,
         tuple(values),
         parameters,
-        partial,
-        _pattern(source.replicas, target.replicas, gathered, scattered, partial)
+        tuple(name in shares for name in names),
+        _pattern(source.replicas, target.replicas, gathered, scattered, bool(shares))
         if partition.arrivals is None
         else "Send by arrival",
         _times(around),

@@ -31,6 +31,8 @@ class Edge:
         self.message, self.tag, self.chunk = message, tag, chunk
         self.source, self.target = source, target
         self.leaves = [leaf for value in message.values for leaf in value.leaves]
+        pairs = zip(message.values, message.partial, strict=True)
+        self.partial = [partial for value, partial in pairs for _ in value.leaves]
         self._known: dict[tuple[int, int], list[tuple[int, Block]]] = {}
 
     def pairs(self) -> list[tuple[int, int]]:
@@ -57,7 +59,7 @@ class Edge:
             blocks = [self._block(self.source, leaf, k) for k in range(len(self.source.shares))]
             same = [k for k, block in enumerate(blocks) if block == blocks[i]]
             common = blocks[i].common(self._block(self.target, leaf, j))
-            each = self.message.partial or self.message.by_arrival
+            each = self.partial[index] or self.message.by_arrival
             if common is not None and (each or i == same[j % len(same)]):
                 parts.append((index, common))
         return parts
@@ -97,7 +99,7 @@ class Edge:
             place = block.rows(array, leaf, self._block(self.target, leaf, j))
             size = place.size * place.itemsize
             part = data[start : start + size].view(place.dtype).reshape(place.shape)
-            if self.message.partial:
+            if self.partial[index]:
                 place += part
             else:
                 place[...] = part

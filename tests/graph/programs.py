@@ -46,8 +46,8 @@ class Algorithm(Trainer):
 """
 
 
-def analyse_with(folder, policy="MultipleLearners", workers=2, remove=(), **parts):
-    """Cuts the template's program with some lines put in, and strings taken out."""
+def program_with(folder, remove=(), **parts):
+    """The template's program with some lines put in, and strings replaced."""
     text = TEMPLATE.format(
         **{
             name: textwrap.indent(textwrap.dedent(parts.get(name, "pass")), " " * depth)
@@ -59,6 +59,12 @@ def analyse_with(folder, policy="MultipleLearners", workers=2, remove=(), **part
         text = text.replace(old, new)
     file = folder / f"program_{uuid.uuid4().hex[:8]}.py"
     file.write_text(text)
+    return file
+
+
+def analyse_with(folder, policy="MultipleLearners", workers=2, remove=(), **parts):
+    """Cuts the template's program with some lines put in, and strings replaced."""
+    file = program_with(folder, remove, **parts)
     if isinstance(policy, str):
         policy = programs.load_policy(registry.find_policy(policy))
     config = programs.trainer_class(file).Config(num_steps=4)

@@ -6,6 +6,7 @@ import pytest
 
 from mindspore_rl import registry
 from mindspore_rl.graph.distribution_policy import Cut, DistributionPolicy, FragmentRule
+from tests.graph.programs import program_with
 from tests.lowering import inproc
 
 NAMES = ("two_phase", "a2c", "recurrent", "explore", "kl_stop", "two_rollouts")
@@ -81,6 +82,37 @@ def test_ppo_options(options, references, tmp_path):
         **options,
     )
     assert inproc.run_and_compare(job, references(job), tmp_path) == []
+
+
+CHANGES = {
+    "a whole value beside shares of a sum": (
+        "Central",
+        {
+            "remove": [
+                (
+                    "    def learn",
+                    "    def scaled(self, grads, factor):\n"
+                    "        self.optimizer(tuple([g + factor for g in grads]))\n\n    def learn",
+                ),
+                (
+                    'msrl.boundary("gradient", gradient)',
+                    'msrl.boundary("gradient", (*gradient, msrl.mean(obs * obs)))',
+                ),
+                ("grads, means =", "grads, means, m ="),
+                ("self.apply, grads", "self.scaled, grads, m"),
+                ('"loss": means[0]', '"loss": msrl.mean(reward)'),
+            ]
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_changed_program_equals_the_reference(case, references, tmp_path):
+    policy, parts = CHANGES[case]
+    job = inproc.request(program_with(tmp_path, **parts), policy, 3, num_steps=4)
+    job = dataclasses.replace(job, record=())
+    assert inproc.run_and_compare(job, references(job), tmp_path / "run") == []
 
 
 @pytest.mark.slow

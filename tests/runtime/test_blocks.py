@@ -48,7 +48,7 @@ def test_a_message_arrives_as_the_target_shares_it(source, target):
         np.arange(1, value.size + 1).reshape(value.shape).astype(value.dtype) for value in VALUES
     ]
     source, target = fragment(source), fragment(target)
-    message = MessagePlan("m", "m", "s", "t", VALUES, "", False, "", 1)
+    message = MessagePlan("m", "m", "s", "t", VALUES, "", (False,) * len(VALUES), "", 1)
     edge = Edge(message, 0, source, target)
     got = [edge.allocate(j) for j in range(len(target.shares))]
     received = 0
@@ -86,14 +86,17 @@ def test_noise_of_an_agent_does_not_depend_on_the_share():
     assert np.array_equal(part, whole[:, 1:4, 1:3])
 
 
-def test_shares_of_a_sum_are_added_up():
-    values = (Value((3,), "float32"), Value((), "float32"))
+def test_shares_of_a_sum_are_added_up_and_what_all_have_comes_once():
+    number = Value((), "float32")
+    values = (Value((), "tuple", parts=(Value((3,), "float32"), number)), number)
     source, target = fragment("by environment"), fragment("whole")
-    edge = Edge(MessagePlan("m", "m", "s", "t", values, "", True, "", 1), 0, source, target)
+    message = MessagePlan("m", "m", "s", "t", values, "", (True, False), "", 1)
+    edge = Edge(message, 0, source, target)
     got = edge.allocate(0)
     for i, j in edge.pairs():
         data = np.zeros(edge.size(i, j), np.uint8)
-        edge.pack(i, j, [np.full(3, i + 1.0, np.float32), np.array(i + 1.0, np.float32)], data)
+        share = np.full(3, i + 1.0, np.float32)
+        edge.pack(i, j, [share, share[0].copy(), np.array(7.0, np.float32)], data)
         edge.unpack(i, j, data, got)
     assert got[0].tolist() == [6.0, 6.0, 6.0]
-    assert got[1] == 6.0
+    assert got[1:] == [6.0, 7.0]

@@ -38,7 +38,7 @@ def make_plan(run_dir: Path, actors: int = 1, **fields) -> Plan:
         "learner", "learner.py", 0, ((0, 2),), (), ("learn",), collectives, False
     )
     actor = FragmentPlan("actor", "actor.py", 1, shares, (), (), (), False)
-    edge = MessagePlan("obs", "", "actor", "learner", (), "", False, "Gather", 1)
+    edge = MessagePlan("obs", "", "actor", "learner", (), "", (), "Gather", 1)
     job = {
         "algorithm": {},
         "policy": "",
