@@ -90,7 +90,7 @@ class Msrl(Protocol):
 
         Args:
             values: arrays with environments along an axis, reduced in one collective.
-            keep: how many trailing axes are not reduced (features).
+            keep: how many trailing axes are not reduced (features; environments, each by itself).
 
         Returns: one result for one value, else a tuple.
         """

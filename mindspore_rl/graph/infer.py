@@ -238,6 +238,7 @@ class _Probe:
             return (args[0],)
         if op.kind in REDUCTIONS:
             keep = op.attr("keep")
+            _check_keep(op, keep, args)
             return tuple(
                 reduce_samples(op.kind, value, keep, reduced_count(value.shape, keep))
                 for value in args
@@ -369,6 +370,16 @@ class _Probe:
 
     def _env_steps(self, op: Op, *_: Any) -> tuple:
         return (Tensor(np.float32(0)),)
+
+
+def _check_keep(op: Op, keep: Any, values: list) -> None:
+    for value in values:
+        most = max(np.ndim(to_array(value)) - 1, 0)
+        if not isinstance(keep, (int, np.integer)) or not 0 <= keep <= most:
+            raise ProgramError(
+                f"{op.where}\n  msrl.{op.kind} with keep={keep} of {_describe(value)}, expected "
+                f"0 to {most}: how many of its last axes stay"
+            )
 
 
 def _is_value(value: Any) -> bool:

@@ -141,7 +141,11 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
         )
     if op.kind == "report" and split:
         raise PolicyError(f"`{split[0]}` is not a scalar; take msrl.mean() of it\n  {op.where}")
-    return op.kind in REDUCTIONS and bool(split)
+    # What keeps the axis that the replicas share is a reduction of each one's own rows.
+    return op.kind in REDUCTIONS and any(
+        arg in split and not program.values[target].split_by(fragment.split)
+        for target, arg in zip(op.targets, op.args, strict=True)
+    )
 
 
 def _check_agents(result: Partition, fragment: Fragment, op: Op, split: list[str]) -> None:

@@ -412,7 +412,9 @@ class CellWriter:
         keep = op.attr("keep")
         lines = []
         for target, arg in zip(op.targets, op.args, strict=True):
-            count = self._samples(reduced_count(self.values[arg].shape, keep), self.values[arg])
+            count: Any = reduced_count(self.values[arg].shape, keep)
+            if self.values[target].axis is None:  # else each environment has its own
+                count = self._samples(count, self.values[arg])
             lines.append(
                 f'{target} = operators.reduce_samples("{op.kind}", {arg}, {keep}, {count})'
             )

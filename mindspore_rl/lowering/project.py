@@ -219,7 +219,11 @@ class _Projector:
             kind = op.kind if op.kind in ("max", "min") else "sum"
             pairs = zip(op.targets, op.args, strict=True)
             split = self.fragment.split
-            shares = tuple(target for target, arg in pairs if self.values[arg].split_by(split))
+            shares = tuple(
+                target
+                for target, arg in pairs
+                if self.values[arg].split_by(split) and not self.values[target].split_by(split)
+            )
             yield _all_reduce(op.name, kind, shares, op)
 
     def _marked(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:

@@ -97,3 +97,9 @@ def test_a_failure_names_its_line(line, tmp_path):
     assert re.match(r".*program_\w+\.py:\d+: ", first)
     assert first.endswith(line)
     assert "failed on probe data" in str(caught.value)
+
+
+@pytest.mark.parametrize("keep", [2, 3, -1, 0.5])
+def test_axes_that_a_mean_cannot_keep(keep, tmp_path):
+    with pytest.raises(ProgramError, match=rf"keep={keep} of \[4, 4\].*expected 0 to 1"):
+        _one_replica(tmp_path, f"target = reward - msrl.mean(reward, keep={keep})")

@@ -9,6 +9,7 @@ from mindspore_rl import registry
 from mindspore_rl.graph.distribution_policy import Schedule
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.job import prepare
+from tests.graph.programs import program_with
 from tests.lowering import inproc
 from tests.multiprocess import theorem
 
@@ -20,7 +21,11 @@ SMALL = {
 
 def request(algorithm, workers, num_envs, **schedule):
     file = registry.find_algorithm(algorithm)
-    job = inproc.request(file, "Central", workers, num_envs=num_envs, **SMALL[algorithm])
+    return by_arrival(file, workers, num_envs, schedule, **SMALL[algorithm])
+
+
+def by_arrival(file, workers, num_envs, schedule, **config):
+    job = inproc.request(file, "Central", workers, num_envs=num_envs, **config)
     policy = dataclasses.replace(job.policy, schedule=Schedule("arrival", **schedule))
     return dataclasses.replace(job, policy=policy, num_iterations=1)
 
@@ -34,6 +39,15 @@ def test_one_worker_equals_the_reference(algorithm, tmp_path):
     assert theorem.compare(tmp_path / "run", reference, 1) == []
     last = sorted((tmp_path / "run" / "checkpoints").glob("*"))[-1]
     assert theorem.compare_states(last, reference.checkpoints[-1]) == []
+
+
+def test_a_mean_of_each_environment_is_over_its_steps(tmp_path):
+    program = program_with(tmp_path, learn="target = reward * msrl.mean(reward, keep=1)")
+    job = by_arrival(program, 1, 3, {}, num_steps=4)
+    reference = inproc.run_reference(job, tmp_path)
+    plan, _ = prepare(job, tmp_path / "run")
+    inproc._run(plan, tmp_path / "run")
+    assert theorem.compare(tmp_path / "run", reference, 1) == []
 
 
 def test_a_worker_of_two_learns_from_its_own_samples(tmp_path):

@@ -85,6 +85,10 @@ def test_ppo_options(options, references, tmp_path):
 
 
 CHANGES = {
+    "means of each environment beside those of all": (
+        "MultipleLearners",
+        {"learn": "a, b = msrl.mean(reward, obs, keep=1)\ntarget = reward - a + msrl.mean(b)"},
+    ),
     "a whole value beside shares of a sum": (
         "Central",
         {
