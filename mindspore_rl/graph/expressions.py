@@ -3,6 +3,7 @@
 import ast
 import copy
 import keyword
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +26,7 @@ from mindspore_rl.graph.frame import (
 )
 from mindspore_rl.graph.ir import (
     PARAMETERS,
+    REGIONS,
     Loop,
     Op,
 )
@@ -45,11 +47,16 @@ RESERVED = {
     "parts",
     "operators",
     "reduced",
+    "run",
+    "turns",
+    "sender",
     *keyword.kwlist,
     *BUILTINS,
 }
 """Names that generated modules use themselves."""
-GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_chunk", "_first", "_turn", "_rows")
+CLASSES = re.compile(f"({'|'.join(name.capitalize() for name in REGIONS)})[0-9]*")
+"""Classes of cells."""
+GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_chunk", "_first", "_turn", "_rows", "_team")
 
 
 class ExpressionReader:
@@ -403,7 +410,7 @@ class ExpressionReader:
 
     def fresh(self, name: str) -> str:
         """A name that no variable has yet."""
-        if name.endswith(("_", *GENERATED_ENDINGS)):
+        if name.endswith(("_", *GENERATED_ENDINGS)) or CLASSES.fullmatch(name):
             name = f"{name.rstrip('_')}_1"
         candidate, number = name, 1
         while candidate in self.used:

@@ -24,6 +24,8 @@ COMPONENT_OF_KIND = {
 }
 COMPONENTS = ("environment", "actor", "replay", "gradient", "update")
 REDUCTIONS = ("mean", "sum", "max", "min")
+REGIONS = ("iteration", "learn", "rollout", "act", "reset", "update", "compute")
+"""What compiled cells are called, by what is in them."""
 ENV_STEP_OUTPUTS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
 
 

@@ -253,8 +253,8 @@ class CellWriter:
         episodes = f"self.episodes_{number}"
         lines = [assignment(op.targets, f"self.environment.step({', '.join((STATE, *op.args))})")]
         if len(self.values[reward].shape) > 1:  # of several agents, whose mean counts
-            lines.append(f"team_{reward} = {reward}.mean(1)")
-            reward = f"team_{reward}"
+            lines.append(f"{reward}_team = {reward}.mean(1)")
+            reward = f"{reward}_team"
         lines += self._store(episodes, index, (reward, terminated, truncated), rows)
         self.setup.append(
             f'{episodes} = w.episode_buffer("{self.region.name}_{number}", '

@@ -11,6 +11,7 @@ from typing import Any
 from mindspore_rl.graph.flow import definitions
 from mindspore_rl.graph.ir import (
     REDUCTIONS,
+    REGIONS,
     Branch,
     Item,
     Loop,
@@ -150,18 +151,16 @@ class _Finder:
 
     def _name(self, inside: dict[str, Op]) -> str:
         kinds = {op.kind for op in inside.values()}
-        name = "compute"
-        for candidate, needs in (
-            ("iteration", {"agent_act", "gradient"}),
-            ("learn", {"gradient"}),
-            ("rollout", {"agent_act", "env_step"}),
-            ("act", {"agent_act"}),
-            ("reset", {"env_reset"}),
-            ("update", {"update"}),
-        ):
-            if needs <= kinds:
-                name = candidate
-                break
+        needed: tuple[set[str], ...] = (
+            {"agent_act", "gradient"},
+            {"gradient"},
+            {"agent_act", "env_step"},
+            {"agent_act"},
+            {"env_reset"},
+            {"update"},
+            set(),
+        )
+        name = next(n for n, needs in zip(REGIONS, needed, strict=True) if needs <= kinds)
         unique, number = name, 1
         while unique in self.names:
             number += 1

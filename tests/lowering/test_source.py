@@ -1,11 +1,14 @@
 """What the generated modules look like, and that they are Python."""
 
 import ast
+import re
 
 import pytest
 
 from mindspore_rl import registry
+from mindspore_rl.graph.expressions import GENERATED_ENDINGS
 from mindspore_rl.runtime.job import prepare
+from tests.graph.programs import program_with
 from tests.lowering import inproc
 
 
@@ -58,3 +61,26 @@ def test_users_names_do_not_meet_those_of_generated_code(tmp_path):
     assert " as w_" in source or "import w as" in source
     assert "\n        w = " not in source
     assert "\n        nn = " not in source
+
+
+def test_users_names_do_not_meet_those_of_cells_and_functions(tmp_path):
+    names = ("Act", "Learn", "Update2", "turns", "sender", "run", "reward_team", "obs_0")
+    lines = [
+        f"{name} = target * {number}.0\ntarget = target + {name}"
+        for number, name in enumerate(names)
+    ]
+    job = inproc.request(program_with(tmp_path, learn="\n".join(lines)), "MultipleLearners", 1)
+    plan, _ = prepare(job, tmp_path)
+    tree = ast.parse((tmp_path / "fragments" / plan.fragments[0].file).read_text())
+    set_there = {
+        n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    assert "obs_0" in set_there
+    assert not set_there & set(names[:-1])
+
+
+def test_a_teams_reward_has_a_name_that_users_cannot_have(tmp_path):
+    plan, _ = prepare(inproc.request(inproc.PROGRAMS / "teams.py", "GPUOnly", 1), tmp_path)
+    source = (tmp_path / "fragments" / plan.fragments[0].file).read_text()
+    (told,) = re.findall(r"(\w+) = \w+\.mean\(1\)", source)
+    assert told.endswith(GENERATED_ENDINGS)
