@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 
 from mindspore_rl.errors import ProgramError
+from mindspore_rl.graph.flow import INITIAL, definitions
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, paths, walk
 from mindspore_rl.graph.partition import Partition
 
@@ -79,21 +80,36 @@ def _defined(
 
 
 def _carried(partition: Partition, fragment: str, body: tuple[Item, ...]) -> None:
-    """What one iteration leaves to the next is arrays, so that a checkpoint can hold it."""
+    """What one iteration leaves to the next is arrays, so that a checkpoint can hold it.
+
+    And it has one row of each environment, so that the shares of several replicas stand side by
+    side in it.
+    """
     values = partition.program.values
-    made: set[str] = set()
-    inside = [i for i in body if isinstance(i, Loop) and i.kind == "iterations"]
-    for op, _ in walk(tuple(item for loop in inside for item in loop.body)):
-        for name in op.reads:
-            if name not in made and name in values and values[name].parts:
+    (inside,) = [i.body for i in body if isinstance(i, Loop) and i.kind == "iterations"] or [()]
+    items = {item.name: item for item, _ in paths(inside)}
+    made = {name for op, _ in walk(inside) for name in op.targets}
+    for reader, found in definitions(inside).items():
+        for name, definers in found.items():
+            if INITIAL not in definers or name not in made or name not in values:
+                continue
+            if values[name].parts:
                 raise _broken(
                     "carried",
                     fragment,
-                    op,
+                    items[reader],
                     f"`{name}` is a tuple made by one operation and kept from one iteration to "
                     "the next: unpack it (`a, b = ...`) and carry its parts",
                 )
-        made |= set(op.targets)
+            if values[name].per_env > 1:
+                raise _broken(
+                    "carried",
+                    fragment,
+                    items[reader],
+                    f"`{name}` has {values[name].per_env} rows of each environment along one axis "
+                    "and is kept from one iteration to the next: carry it with those rows on an "
+                    "axis of their own, or as several variables",
+                )
 
 
 def _reduced_together(partition: Partition, fragment: str, body: tuple[Item, ...]) -> None:

@@ -5,6 +5,9 @@ import pytest
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Loop, Op, Where
 from mindspore_rl.graph.verify import _defined, _no_deadlock, _same_messages
+from mindspore_rl.runtime.job import prepare
+from tests.graph.programs import program_with
+from tests.lowering import inproc
 
 HERE = Where("program.py", 3, "x = y")
 
@@ -37,6 +40,22 @@ def test_a_message_in_a_loop_on_one_side():
     loop = Loop("range#1", "range", "i", 3, (send,), HERE)
     with pytest.raises(ProgramError, match="rule `messages`"):
         _same_messages({"a": (loop,), "b": (receive,)})
+
+
+def test_several_rows_of_each_environment_are_not_carried(tmp_path):
+    rows = "ops.concat((obs, obs))"
+    program = program_with(
+        tmp_path,
+        loop=f"reward = reward + 0.0 * both[: len(reward), 0]\nboth = {rows}",
+        remove=[
+            (
+                "        for _ in msrl.iterations",
+                f"        both = {rows}\n        for _ in msrl.iterations",
+            )
+        ],
+    )
+    with pytest.raises(ProgramError, match=r"rule `carried`(.|\n)*2 rows of each environment"):
+        prepare(inproc.request(program, "MultipleLearners", 1), tmp_path)
 
 
 def test_each_waits_for_the_other():
