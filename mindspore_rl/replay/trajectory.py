@@ -4,10 +4,11 @@ import numpy as np
 
 
 class TrajectoryBuffer:
-    """Columns `[T, B, ...]`, allocated once and overwritten every iteration."""
+    """Columns `[T, B, ...]`, new ones after every read: a program may keep what it has read."""
 
     def __init__(self) -> None:
         self._columns: list[np.ndarray] = []
+        self._read: tuple[np.ndarray, ...] = ()
         self._part: tuple[slice, int] | None = None
 
     def part(self, rows: slice, num_envs: int) -> "TrajectoryBuffer":
@@ -42,5 +43,8 @@ class TrajectoryBuffer:
             column[start : start + rows] = stack
 
     def read(self, rows: int) -> tuple[np.ndarray, ...]:
-        """The first rows of every column: views, valid until the next write."""
-        return tuple(column[:rows] for column in self._columns)
+        """The first rows of every column, which nobody writes any more."""
+        if self._columns:
+            self._read = tuple(self._columns)
+            self._columns.clear()  # in the parts too
+        return tuple(column[:rows] for column in self._read)

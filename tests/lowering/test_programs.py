@@ -6,8 +6,10 @@ import pytest
 
 from mindspore_rl import registry
 from mindspore_rl.graph.distribution_policy import Cut, DistributionPolicy, FragmentRule
+from mindspore_rl.runtime.job import prepare
 from tests.graph.programs import program_with
 from tests.lowering import inproc
+from tests.multiprocess import theorem
 
 NAMES = ("two_phase", "a2c", "recurrent", "explore", "kl_stop", "two_rollouts")
 SCATTERED = DistributionPolicy(
@@ -117,6 +119,30 @@ def test_a_changed_program_equals_the_reference(case, references, tmp_path):
     job = inproc.request(program_with(tmp_path, **parts), policy, 3, num_steps=4)
     job = dataclasses.replace(job, record=())
     assert inproc.run_and_compare(job, references(job), tmp_path / "run") == []
+
+
+def test_a_batch_carried_to_the_next_iteration_stays_as_it_was(references, tmp_path):
+    program = program_with(
+        tmp_path,
+        learn="target = reward + before[:, :, 2]",
+        remove=[
+            ("def learn(self, msrl, batch)", "def learn(self, msrl, batch, before)"),
+            (
+                "        for _ in msrl.iterations",
+                "        before = 0.0 * ops.stack((obs,) * 4)\n        for _ in msrl.iterations",
+            ),
+            (
+                "msrl.report(msrl.agent_learn(batch))",
+                "msrl.report(msrl.agent_learn(batch, before))\n            before = batch[0]",
+            ),
+        ],
+    )
+    job = inproc.request(program, "MultipleLearners", 2, num_steps=4)
+    job = dataclasses.replace(job, record=())
+    plan, _ = prepare(job, tmp_path / "run")
+    inproc._run(plan, tmp_path / "run")
+    last = sorted((tmp_path / "run" / "checkpoints").glob("*"))[-1]
+    assert theorem.compare_states(last, references(job).checkpoints[-1]) == []
 
 
 @pytest.mark.slow
