@@ -4,6 +4,7 @@ import ast
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Value, walk
 from mindspore_rl.lowering.project import STATE, Projection
 from mindspore_rl.lowering.regions import Region
@@ -243,6 +244,7 @@ class CellWriter:
         _, _, _, reward, terminated, truncated = op.targets
         self.told = {op.args[0]: "action", op.targets[2]: "final_obs"}
         loops = next(loops for found, loops in walk(self.region.items) if found is op)
+        self._check_alone(op, loops)
         rows = 1
         for loop in loops:
             rows *= loop.count or 1
@@ -261,6 +263,18 @@ class CellWriter:
             f"{self._rows(episodes, rows)})"
         )
         return lines
+
+    def _check_alone(self, op: Op, loops: tuple[Loop, ...]) -> None:
+        """Each call's steps are kept together, so that those of two would be counted in turn."""
+        for other, around in walk(self.region.items):
+            shared = {loop.name for loop in loops} & {loop.name for loop in around}
+            if other.kind == "env_step" and other is not op and shared:
+                raise ProgramError(
+                    f"{op.where}\n  a loop calls msrl.env_step twice, here and at\n  "
+                    f"{other.where}\n  and an environment in the graph counts the steps of its "
+                    "episodes right for one call in a loop only: write the call once, in a loop "
+                    "inside (`for _ in range(2):`), or use an environment in Python"
+                )
 
     def _store(
         self, buffer: str, index: str, values: tuple[str, ...], rows: int, whole: bool = True

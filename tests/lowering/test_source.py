@@ -6,6 +6,7 @@ import re
 import pytest
 
 from mindspore_rl import registry
+from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.expressions import GENERATED_ENDINGS
 from mindspore_rl.runtime.job import prepare
 from tests.graph.programs import program_with
@@ -84,3 +85,20 @@ def test_a_teams_reward_has_a_name_that_users_cannot_have(tmp_path):
     source = (tmp_path / "fragments" / plan.fragments[0].file).read_text()
     (told,) = re.findall(r"(\w+) = \w+\.mean\(1\)", source)
     assert told.endswith(GENERATED_ENDINGS)
+
+
+AGAIN = """
+action = msrl.agent_act(next_obs)
+next_obs, _, second, _, _ = msrl.boundary(
+    "observation", msrl.env_step(msrl.boundary("action", action)))
+reward = reward + second
+"""
+
+
+def test_two_steps_of_environments_in_one_loop_of_a_cell_are_refused(tmp_path):
+    """Their rewards would be counted in another order than they were given."""
+    program = program_with(tmp_path, loop=AGAIN)
+    prepare(inproc.request(program, "MultipleLearners", 1), tmp_path / "python")
+    job = inproc.request(program, "GPUOnly", 1, env="graph:CartPole-v1")
+    with pytest.raises(ProgramError, match=r"msrl.env_step twice(.|\n)*range\(2\)"):
+        prepare(job, tmp_path / "graph")
