@@ -210,7 +210,7 @@ def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
         "--workers",
         type=int,
         metavar="N",
-        help="replicas of the policy's first fragment (default: 1)",
+        help="replicas of each fragment that says WORKERS in the policy (default: 1)",
     )
     parser.add_argument(
         "--deployment",

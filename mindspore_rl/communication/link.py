@@ -12,7 +12,7 @@ Worker to coordinator, each with `rank`:
     resumed     iteration, note
     error       iteration, stage, message, traceback, mistake (True: the user's, message suffices)
     finished    iteration, iterations_here (done in this process), traffic {name: [calls, bytes]}
-Coordinator to the leader (rank 0):
+Coordinator to the leader (rank 0; by arrival the server):
     stop        finish this iteration, write a checkpoint, end
     checkpoint  write a checkpoint at the next iteration boundary
 """

@@ -47,9 +47,11 @@ class Op:
 
     Attributes:
         name: unique and readable, `env_step#1`.
-        kind: a call of `msrl`, or `glue` (any other expression), `copy` (a plain name), `index`
-            (a row of a table), `noise`, `permutations`, `minibatch`; after partitioning also
-            `send`, `receive`, `stack`, `unstack`, `all_reduce`, `record`.
+        kind: a call of `msrl`, or `glue` (any other expression), `copy` (a plain name),
+            `constant` (a number), `index` (a row of a table), `noise`, `permutations`,
+            `minibatch`; after partitioning also `send`, `receive`, `stack`, `unstack`,
+            `all_reduce`, `record`, `flatten` (arrays in one), `replay_extend` (many rows at
+            once) and `progress` (`env_steps` by arrival).
         targets: the variables that it defines.
         args: Python expressions over variables.
         reads: variables and effects that it uses.

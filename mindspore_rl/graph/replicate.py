@@ -20,7 +20,6 @@ class Fragment:
     components: tuple[str, ...]
     shares: tuple[range, ...]
     ops: frozenset[str] = frozenset()
-    compiled: tuple[str, ...] = ()
     agents: tuple[range, ...] = ()
     split: str = "env"
 
@@ -107,7 +106,6 @@ def replicate(
                 "+".join(rule.name for rule in rules),
                 tuple(part for rule in rules for part in rule.components),
                 shares(num_envs, replicas) if split == "env" else (range(num_envs),) * replicas,
-                compiled=tuple(part for rule in rules for part in rule.compiled),
                 agents=divided if split == "agent" else divided * replicas,
                 split=split,
             )

@@ -12,11 +12,8 @@ from mindspore_rl.lowering.regions import Lowered, Region, exposed
 class LoopWriter:
     """Writes the Python that runs the cells and everything that is not in one."""
 
-    def __init__(
-        self, projection: Projection, target: Target, regions: list[Region], replay_in_cell: bool
-    ) -> None:
+    def __init__(self, projection: Projection, target: Target, regions: list[Region]) -> None:
         self.projection, self.target, self.regions = projection, target, regions
-        self.replay_in_cell = replay_in_cell
         self.lines: list[str] = []
         self.functions: list[str] = []
         self.on_host: set[str] = set()

@@ -49,16 +49,13 @@ class Region:
 Lowered = Item | Region
 
 
-def find_regions(projection: Projection, in_graph: bool) -> tuple[tuple[Lowered, ...], bool]:
-    """Groups a fragment's items into regions.
-
-    Returns: the items with regions in place, and whether the replay buffer lives in a cell.
-    """
+def find_regions(projection: Projection, in_graph: bool) -> tuple[Lowered, ...]:
+    """Groups a fragment's items into regions. Returns: the items with regions in place."""
     for replay_in_cell in (True, False):
         finder = _Finder(projection, in_graph, replay_in_cell)
         body = finder.group(projection.body, inside_loop=False)
         if not replay_in_cell or finder.replay_in_one_region(body):
-            return body, replay_in_cell
+            return body
     raise AssertionError
 
 

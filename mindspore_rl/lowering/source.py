@@ -34,10 +34,10 @@ class Generated:
 
 def generate(program: Program, projection: Projection, target: Target, title: str) -> Generated:
     """Writes the module of one fragment."""
-    body, replay_in_cell = find_regions(projection, target.in_graph)
+    body = find_regions(projection, target.in_graph)
     regions = list(_regions(body))
     cells = [CellWriter(region, projection, target).text() for region in regions]
-    loop = LoopWriter(projection, target, regions, replay_in_cell)
+    loop = LoopWriter(projection, target, regions)
     run = loop.text(body)
     text = "\n".join(cells) + run
     # A name that only another fragment's expressions use stays out, and its module unimported.

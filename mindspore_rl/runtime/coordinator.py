@@ -1,7 +1,7 @@
 """Runs a job: starts its ranks, watches them, records what they report, and ends them.
 
 First failure wins. The coordinator takes no part in the training: all that it does to it is to ask
-rank 0 for a checkpoint or for an end, at an iteration boundary.
+the leader (see `Plan.leader`) for a checkpoint or for an end, at an iteration boundary.
 """
 
 import _thread

@@ -28,7 +28,7 @@ class JobRequest:
     Attributes:
         algorithm: the file of an algorithm.
         config: an instance of its `Config`.
-        workers: replicas of the policy's first fragment.
+        workers: replicas of each fragment that the policy gives `WORKERS`.
         compiled: False runs cells as plain Python, for debuggers.
         policy_file: where the policy came from, to be kept with the run.
         num_iterations: instead of what `total_steps` gives.

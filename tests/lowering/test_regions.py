@@ -15,7 +15,7 @@ def _lowered(policy, environment):
     ppo = registry.find_algorithm("ppo")
     cut = analyse(inproc.request(ppo, policy, 2, env=environment, num_steps=16))
     in_graph = environment.startswith("graph:")
-    body, _ = find_regions(project(cut, cut.fragments[0].name, in_graph), in_graph)
+    body = find_regions(project(cut, cut.fragments[0].name, in_graph), in_graph)
     (iteration,) = [item for item in body if getattr(item, "kind", "") == "iterations"]
     return iteration.body
 
@@ -40,7 +40,7 @@ def test_a_python_environment_leaves_act_and_learn():
 def _grouped(*ops):
     values = {name: Value((), "float32") for name in "abcd"}
     loop = Loop("iterations#1", "iterations", "iteration", None, ops, HERE)
-    body, _ = find_regions(Projection(Fragment("loop", (), (range(8),)), (loop,), values), False)
+    body = find_regions(Projection(Fragment("loop", (), (range(8),)), (loop,), values), False)
     return body[0].body
 
 
