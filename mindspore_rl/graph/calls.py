@@ -51,6 +51,7 @@ class Calls:
         replay_width: values of a record; None before the first insertion.
         replay_rows: inserted since the last sample.
         sampled_rows: of the next sample.
+        inserted_in: loops around the insertions since the last sample.
     """
 
     def __init__(self, reader: "ExpressionReader") -> None:
@@ -58,6 +59,7 @@ class Calls:
         self.top_of_iteration: list[Op] | None = None
         self.replay_width: int | None = None
         self.replay_rows = self.sampled_rows = 0
+        self.inserted_in: set[str] = set()
 
     def read(self, name: str, node: ast.Call) -> Struct:
         """What a call of `msrl.name` stands for."""
@@ -118,9 +120,15 @@ class Calls:
         elif name == "replay_sample":
             if self.replay_width is None:
                 self.reader.frame.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
+            if self.inserted_in & {loop.name for loop in self._table_loops()}:
+                self.reader.frame.fail(
+                    node,
+                    "msrl.replay_sample() inside a loop that inserts too",
+                    "it gives what all turns have inserted: call it after the loop",
+                )
             targets = tuple(self.reader.new_temporary("sample") for _ in range(self.replay_width))
             attrs = (("rows", self.sampled_rows),)
-            self.replay_rows = 0
+            self.replay_rows, self.inserted_in = 0, set()
         elif name == "replay_insert":
             index_reads, attrs = self._insert(texts, node)
             reads = [*reads, *index_reads]
@@ -145,6 +153,7 @@ class Calls:
             index = f"{self.replay_rows} + {index}"
         self.replay_rows += _product(loops)
         self.sampled_rows = self.replay_rows
+        self.inserted_in |= {loop.name for loop in loops}
         return [loop.index for loop in loops], (("index", index), ("rows", _product(loops)))
 
     def _noise(self, name: str, owner: str, node: ast.AST) -> str:

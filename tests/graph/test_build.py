@@ -74,6 +74,16 @@ def test_supported_forms(code, tmp_path):
     analyse_with(tmp_path, learn=code)
 
 
+def test_a_sample_inside_the_loop_that_inserts_is_refused(tmp_path):
+    with pytest.raises(ProgramError, match=r"inside a loop that inserts too(.|\n)*after the loop"):
+        analyse_with(
+            tmp_path,
+            remove=[
+                ("                obs = next_obs", "                early = msrl.replay_sample()")
+            ],
+        )
+
+
 def test_an_argument_changed_under_a_condition_keeps_its_change(tmp_path):
     cut = analyse_with(
         tmp_path,
