@@ -21,7 +21,7 @@ from mindspore_rl.graph.frame import (
     Struct,
     Var,
     assigned,
-    exposed,
+    carried,
     open_frame,
 )
 from mindspore_rl.graph.ir import Branch, Loop, Program
@@ -205,9 +205,9 @@ class _Builder(ExpressionReader):
         index = LOOPS.get(kind, "i")
         if isinstance(node.target, ast.Name) and kind != "minibatches" and node.target.id != "_":
             index = node.target.id
-        carried = sorted(exposed(node.body) & assigned(node.body))
-        self.assignments.give_homes(carried)
-        before = {name: self.frame.names[name] for name in carried if name in self.frame.names}
+        read, kept = carried(node, self.frame)
+        self.assignments.give_homes(sorted(read | kept))
+        before = {name: self.frame.names[name] for name in read if name in self.frame.names}
         index = self.fresh(index)
         loop = Loop(self.name_op(kind), kind, index, count, (), self.frame.where(node))
         outer, self.scope = self.scope, Scope(outer=self.scope)

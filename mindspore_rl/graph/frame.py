@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import copy
 import inspect
 import math
 from dataclasses import dataclass, field
@@ -241,11 +242,36 @@ def assigned(nodes: list[ast.stmt]) -> set[str]:
     }
 
 
-def exposed(nodes: list[ast.stmt]) -> set[str]:
-    """Names that statements may read before they assign them: what a loop carries round."""
+def carried(loop: ast.For, frame: Frame) -> tuple[set[str], set[str]]:
+    """Names that a loop carries round, where conditions that are known now are decided.
+
+    Returns:
+        those that its body may read before it assigns them, and those that it may leave as they
+        were in the turn before.
+    """
+    body = _decided(loop, frame)
     found: set[str] = set()
-    _expose(nodes, set(), found)
-    return found
+    surely = _expose(body, set(), found)
+    changed = assigned(body)
+    return changed & found, changed - surely - found
+
+
+def _decided(loop: ast.For, frame: Frame) -> list[ast.stmt]:
+    """A loop's body without the branches that are not taken in any turn."""
+    changing = assigned([loop])
+
+    class Decide(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> Any:
+            names = {part.id for part in ast.walk(node.test) if isinstance(part, ast.Name)}
+            known, value = (False, None) if names & changing else frame.static(node.test)
+            if known:
+                node.body, node.orelse = node.body if value else node.orelse, []
+            self.generic_visit(node)
+            return node.body if known else node
+
+    loop = copy.deepcopy(loop)
+    Decide().generic_visit(loop)
+    return loop.body
 
 
 def _expose(nodes: list[ast.stmt], known: set[str], found: set[str]) -> set[str]:

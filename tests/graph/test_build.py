@@ -68,6 +68,8 @@ def test_refused_with_place_and_caret(case, tmp_path):
         "n = max(1, len(self.config.env))\ntarget = reward / n",
         "w = reward\nnp = w\nparts = np\ntarget = parts",
         "if msrl.mean(reward) > 0.5 and self.config.extra:\n    target = 2.0 * reward",
+        "n, x = 2, None\nfor i in range(2):\n    if self.config.extra:\n        x = reward\n"
+        "    else:\n        n = 3\nfor i in range(n):\n    target = x + target",
     ],
 )
 def test_supported_forms(code, tmp_path):

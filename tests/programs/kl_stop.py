@@ -23,14 +23,16 @@ class Learn(BaseLearner):
         target = lambda_returns(
             reward, self.net.value(final_obs), terminated, truncated, config.gamma
         )
-        skipped, total = 0.0, 0.0
+        skipped, total, early = 0.0, 0.0, 0.0
         rate = config.learning_rate + 0.0 * msrl.env_steps()
-        for _ in msrl.epochs(config.update_epochs):
+        for epoch in msrl.epochs(config.update_epochs):
             for minibatch in msrl.minibatches(config.num_minibatches, (obs, action, target)):
                 grads, means = msrl.boundary(
                     "gradient", msrl.gradient(self.loss, self.net, *minibatch)
                 )
                 loss, log_prob = means
+                if epoch == 0:
+                    early = loss
                 total += loss
                 kl = ops.abs(log_prob + 0.69)
                 if kl < 0.002 and config.extra:
@@ -42,8 +44,10 @@ class Learn(BaseLearner):
                         msrl.update(self.apply_with, grads, 0.1 * rate)
                     skipped += 1.0
                 rate = self.rate(msrl, kl, rate)
+        early = msrl.boundary("advantage", early)
         count = config.update_epochs * config.num_minibatches
-        return {"skipped": skipped, "loss": total / count, "rate": rate, "last": step}
+        losses = {"loss": total / count, "early": early}
+        return {**losses, "skipped": skipped, "rate": rate, "last": step}
 
 
 class KLStop(Trainer):
