@@ -255,15 +255,15 @@ def _crossing(projection: Projection, name: str) -> tuple[tuple[str, ...], tuple
     loop = next(item for item, _ in paths(projection.body) if item.name == name)
     assert isinstance(loop, Loop)
     inside = {item.name for item, _ in paths(loop.body)}
-    taken = tuple(v for v in exposed(loop.body) if v != loop.index)
-    read = set(taken) | {
+    read = set(exposed(loop.body)) | {
         variable
         for item, _ in paths(projection.body)
         if not isinstance(item, Loop) and item.name not in inside
         for variable in item.reads
     }
     own = dict.fromkeys(t for op, _ in walk(loop.body) for t in op.targets)
-    return taken, tuple(v for v in own if v in read)
+    given = tuple(v for v in own if v in read)
+    return tuple(v for v in exposed(loop.body, given) if v != loop.index), given
 
 
 def carried_variables(projection: Projection) -> tuple[str, ...]:

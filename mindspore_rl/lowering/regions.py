@@ -141,6 +141,8 @@ class _Finder:
                 )
                 if (outside or target in inputs) and target not in escaping:
                     escaping.append(target)
+        buffers = {op.targets[0] for op in inside.values() if op.kind == "stack"}
+        inputs = exposed(items, tuple(name for name in escaping if name not in buffers))
         return Region(self._name(inside), items, inputs, tuple(escaping))
 
     def _branch_inside(self, reader: str, items: tuple[Item, ...]) -> bool:
@@ -203,8 +205,13 @@ def _branches(items: tuple[Item, ...]) -> list[Branch]:
     return found
 
 
-def exposed(items: tuple[Item, ...]) -> tuple[str, ...]:
-    """Variables read before the items surely define them, in order."""
+def exposed(items: tuple[Item, ...], after: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Variables read before the items surely define them, in order.
+
+    Args:
+        items: parts of a program.
+        after: variables read after them; a condition that is not met may leave those as they were.
+    """
     found: list[str] = []
 
     def read(names: tuple[str, ...], defined: set[str]) -> None:
@@ -225,5 +232,5 @@ def exposed(items: tuple[Item, ...]) -> tuple[str, ...]:
                 defined = taken & visit(item.orelse, defined)
         return defined
 
-    visit(items, set())
+    read(after, visit(items, set()))
     return tuple(found)

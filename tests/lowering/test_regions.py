@@ -1,7 +1,7 @@
 """What becomes a compiled cell, and what stays Python."""
 
 from mindspore_rl import registry
-from mindspore_rl.graph.ir import Loop, Op, Value, Where, walk
+from mindspore_rl.graph.ir import Branch, Loop, Op, Value, Where, walk
 from mindspore_rl.graph.replicate import Fragment
 from mindspore_rl.lowering.project import Projection, project
 from mindspore_rl.lowering.regions import Region, find_regions
@@ -62,3 +62,10 @@ def test_copies_at_the_ends_stay_outside_a_cell():
     before, region, after = _grouped(first, compute, last)
     assert (before, region.items, after) == (first, (compute,), last)
     assert (region.inputs, region.outputs) == (("b",), ("c",))
+
+
+def test_what_a_cell_changes_under_a_condition_it_is_given():
+    far, last = _op("glue", "b", "a", "a > 0"), _op("glue", "c", "a", "a + 1")
+    unless = Branch("if#1", "b", ("b",), (last,), (), HERE)
+    region, _ = _grouped(far, unless, _op("record", "d", "c"))
+    assert (region.inputs, region.outputs) == (("a", "c"), ("c",))
