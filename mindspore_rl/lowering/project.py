@@ -301,10 +301,15 @@ def _glue_before_sends(items: tuple[Item, ...]) -> tuple[Item, ...]:
             item = replace(item, body=_glue_before_sends(item.body))
         position = len(result)
         if isinstance(item, Op) and item.kind in ("glue", "copy", "constant"):
-            while position and getattr(result[position - 1], "kind", "") == "send":
+            while position and _sends_others(result[position - 1], item.targets):
                 position -= 1
         result.insert(position, item)
     return tuple(result)
+
+
+def _sends_others(item: Item, names: tuple[str, ...]) -> bool:
+    """Whether an item is a `send` that takes none of some variables."""
+    return isinstance(item, Op) and item.kind == "send" and not set(item.reads) & set(names)
 
 
 def _extend(loop: Loop) -> Item:

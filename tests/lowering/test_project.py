@@ -97,6 +97,26 @@ def test_each_buffer_of_rows_has_one_writer(tmp_path):
     assert len({op.targets[0] for op in kept}) == 2
 
 
+def test_a_value_is_sent_before_it_is_set_anew(tmp_path):
+    sample = "batch = msrl.boundary"
+    remove = [
+        ("for _ in msrl.iter", "income = 0.0 * obs[:, 0]\n        for _ in msrl.iter"),
+        (
+            sample,
+            'earned = msrl.boundary("transition", income)\n'
+            f"            income = 0.0 * income\n            {sample}",
+        ),
+        ("agent_learn(batch)", "agent_learn((*batch[:2], batch[2] + earned))"),
+    ]
+    found = analyse_with(
+        tmp_path, "SingleLearnerCoarse", loop="income = income + reward", remove=remove
+    )
+    ops = [op for op, _ in walk(project(found, "actor", in_graph=False).body)]
+    (send,) = [op for op in ops if op.kind == "send" and "income" in op.reads]
+    (anew,) = [op for op in ops if op.args == ("0.0 * income",)]
+    assert ops.index(send) < ops.index(anew)
+
+
 def test_a_message_under_a_condition_keeps_all_of_its_pair_in_the_loop():
     job = inproc.request(inproc.PROGRAMS / "marks_in_branches.py", "SingleLearnerCoarse", 2)
     found = analyse(job)
