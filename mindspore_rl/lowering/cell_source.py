@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Value, walk
+from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Value, paths, walk
 from mindspore_rl.lowering.project import STATE, Projection
 from mindspore_rl.lowering.regions import Region
 from mindspore_rl.operators import reduced_count
@@ -149,9 +149,12 @@ class CellWriter:
 
     def _start_values(self, item: Loop | Branch, body: tuple[Item, ...], depth: int) -> None:
         """What is defined inside and used after must exist, with its type, before."""
-        inside = {op.name for op, _ in walk(body)}
+        inside = {part.name for part, _ in paths(body)}
         after = {
-            name for op, _ in walk(self.region.items) if op.name not in inside for name in op.reads
+            name
+            for part, _ in paths(self.region.items)
+            if not isinstance(part, Loop) and part.name not in inside
+            for name in part.reads
         } | set(self.region.outputs)
         for op, _ in walk(body):
             for name in op.targets:

@@ -102,3 +102,11 @@ def test_two_steps_of_environments_in_one_loop_of_a_cell_are_refused(tmp_path):
     job = inproc.request(program, "GPUOnly", 1, env="graph:CartPole-v1")
     with pytest.raises(ProgramError, match=r"msrl.env_step twice(.|\n)*range\(2\)"):
         prepare(job, tmp_path / "graph")
+
+
+def test_what_only_a_condition_reads_exists_before_the_loop_that_sets_it(tmp_path):
+    job = inproc.request(inproc.PROGRAMS / "kl_stop.py", "MultipleLearners", 1)
+    plan, _ = prepare(job, tmp_path)
+    source = (tmp_path / "fragments" / plan.fragments[0].file).read_text()
+    start, loop = source.index("far = ms.Tensor(False"), source.index("while epoch <")
+    assert start < loop < source.index("if far:")

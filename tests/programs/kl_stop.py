@@ -44,6 +44,9 @@ class Learn(BaseLearner):
                         msrl.update(self.apply_with, grads, 0.1 * rate)
                     skipped += 1.0
                 rate = self.rate(msrl, kl, rate)
+                far = kl > 0.001
+        if far:
+            early = 0.5 * early
         early = msrl.boundary("advantage", early)
         count = config.update_epochs * config.num_minibatches
         losses = {"loss": total / count, "early": early}
