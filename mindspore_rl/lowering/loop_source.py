@@ -199,8 +199,7 @@ class LoopWriter:
         ]
 
     def _send(self, op: Op) -> list[str]:
-        names = [r for r in op.reads if not r.startswith("$")]
-        values = f"{', '.join(names)}," if names else ""
+        values = f"{', '.join(op.args)}," if op.args else ""
         return [f'w.send("{op.attr("message")}", ({values}))']
 
     def _receive(self, op: Op) -> list[str]:

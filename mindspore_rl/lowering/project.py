@@ -109,7 +109,8 @@ class _Projector:
                 names = message.variables
                 if message.stacked:
                     names = tuple(self._buffer(message.name, v, message.stacked) for v in names)
-                yield self._message_op("send", message, item, reads=names)
+                values = tuple(v for v in names if v != PARAMETERS)
+                yield self._message_op("send", message, item, args=values, reads=names)
         for message in self.incoming:
             if message.after == item.name and not message.stacked:
                 yield self._receive(message, item)
@@ -129,7 +130,7 @@ class _Projector:
             f"{kind}:{message.name}",
             kind,
             rest.pop("targets", ()),
-            (),
+            rest.pop("args", ()),
             rest.pop("reads", ()),
             item.where,
             attrs=(("message", message.name),),

@@ -66,8 +66,9 @@ class Recurrent(Trainer):
         self.actor, self.learner = Act(net), Learn(net, config)
 
     def train(self, msrl):
-        obs = msrl.boundary("observation", msrl.env_reset())
-        state = (obs, ops.zeros_like(ops.concat((obs, obs), -1))[:, :WIDTH])
+        obs = msrl.env_reset()
+        obs, twin = msrl.boundary("observation", (obs, obs))
+        state = (obs, ops.zeros_like(ops.concat((obs, twin), -1))[:, :WIDTH])
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 obs, hidden = state
