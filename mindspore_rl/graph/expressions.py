@@ -68,7 +68,7 @@ class ExpressionReader:
         self.roots[id(trainer.learner)] = "learner"
         self.scope = Scope()
         self.loops: list[Loop] = []
-        self.conditions = 0
+        self.conditions = self.choices = 0
         self.counters: dict[str, int] = {}
         self.used: set[str] = set(RESERVED)
         self.temporary: set[str] = set()
@@ -122,6 +122,14 @@ class ExpressionReader:
             return self.expression(node.body if value else node.orelse) if known else None
         if isinstance(node, ast.Call):
             name = self.msrl_call(node)
+            if self.choices and (name is not None or self.gets_msrl(node)):
+                self.frame.fail(
+                    node,
+                    f"`{ast.unparse(node.func)}` in one side of `x if c else y`, `and` or `or`, "
+                    "with a condition that is known only at run time,",
+                    "it would be computed whatever the condition says: call it before, or use an "
+                    "`if` statement",
+                )
             if name is not None:
                 return self.calls.read(name, node)
             if self.gets_msrl(node):

@@ -55,9 +55,9 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
         stops = isinstance(node.op, ast.Or)
-        values = []
+        values: list[ast.expr] = []
         for part in node.values:
-            value = self.visit(part)
+            value = self._perhaps(part) if values else self.visit(part)
             if not isinstance(value, ast.Constant):
                 values.append(value)
             elif bool(value.value) == stops:
@@ -72,7 +72,14 @@ class Rewriter(ast.NodeTransformer):
         test = self.visit(node.test)
         if isinstance(test, ast.Constant):
             return self.visit(node.body if test.value else node.orelse)
-        return ast.IfExp(test, self.visit(node.body), self.visit(node.orelse))
+        return ast.IfExp(test, self._perhaps(node.body), self._perhaps(node.orelse))
+
+    def _perhaps(self, node: ast.expr) -> ast.expr:
+        """Rewrites what Python would evaluate only where a condition says so."""
+        self.reader.choices += 1
+        rewritten = self.visit(node)
+        self.reader.choices -= 1
+        return rewritten
 
     def _refuse(self, node: ast.expr) -> Any:
         names = {

@@ -32,6 +32,16 @@ UNSUPPORTED = {
         "msrl.agent_act",
         "under a condition",
     ),
+    "act in a choice": (
+        "m = msrl.mean(reward)\ntarget = reward if m > 0 else msrl.agent_act(obs[0])[0]",
+        "msrl.agent_act",
+        "one side of `x if c else y`",
+    ),
+    "inlined in a choice": (
+        "m = msrl.mean(reward)\ntarget = m > 0 and (m, self.apply(msrl))",
+        "self.apply(msrl)",
+        "one side of `x if c else y`",
+    ),
     "branches differ": (
         "if msrl.mean(reward) > 0:\n    x = reward\nelse:\n    x = (reward, 1)",
         "if msrl",
@@ -70,6 +80,8 @@ def test_refused_with_place_and_caret(case, tmp_path):
         "if msrl.mean(reward) > 0.5 and self.config.extra:\n    target = 2.0 * reward",
         "n, x = 2, None\nfor i in range(2):\n    if self.config.extra:\n        x = reward\n"
         "    else:\n        n = 3\nfor i in range(n):\n    target = x + target",
+        "target = reward if msrl.mean(reward) > 0.5 or self.config.extra else 2.0 * reward",
+        "target = reward * (msrl.mean(reward) if self.config.extra else msrl.max(reward))",
     ],
 )
 def test_supported_forms(code, tmp_path):
