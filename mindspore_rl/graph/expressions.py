@@ -118,8 +118,11 @@ class ExpressionReader:
         ):
             return self.expression(node.left) + self.expression(node.right)
         if isinstance(node, ast.IfExp):
-            known, value = self.frame.static(node.test)
-            return self.expression(node.body if value else node.orelse) if known else None
+            holds = self.holds(node.test)
+            return None if holds is None else self.expression(node.body if holds else node.orelse)
+        if isinstance(node, ast.BoolOp):
+            parts = self.operands(node)
+            return self.expression(parts[0]) if len(parts) == 1 else None
         if isinstance(node, ast.Call):
             name = self.msrl_call(node)
             if self.choices and (name is not None or self.gets_msrl(node)):
@@ -189,7 +192,7 @@ class ExpressionReader:
         that one decision holds wherever it is looked at.
         """
         reads: list[str] = []
-        rewritten = self._substitute(test, reads)
+        rewritten = Rewriter(self, reads).condition(copy.deepcopy(test))
         if isinstance(rewritten, ast.Constant):
             return Static(rewritten.value)
         text = ast.unparse(rewritten)
@@ -199,6 +202,22 @@ class ExpressionReader:
             text = self._emit_glue(text, reads).name
             reads = [text]
         return text, tuple(dict.fromkeys(reads))
+
+    def holds(self, condition: ast.expr) -> bool | None:
+        """Whether a condition holds; None if only run time tells."""
+        known, value = self.frame.static(condition)
+        return bool(value) if known and not is_array(value) else None
+
+    def operands(self, node: ast.BoolOp) -> list[ast.expr]:
+        """Those operands of `and` or `or` of which one is its value, as far as is known now."""
+        parts: list[ast.expr] = []
+        for part in node.values:
+            holds = self.holds(part)
+            if holds is isinstance(node.op, ast.Or):  # decides: none after it is looked at
+                return [*parts, part]
+            if holds is None or part is node.values[-1]:
+                parts.append(part)
+        return parts
 
     def elements(self, nodes: list[ast.expr]) -> Iterator[Struct]:
         """What the elements of a tuple or the arguments of a call stand for."""

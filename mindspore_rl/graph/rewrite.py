@@ -3,9 +3,12 @@
 # ruff: noqa: D102  (the visitors of `ast`, whose names say what they take)
 
 import ast
+from collections.abc import Callable
 from typing import Any
 
 from mindspore_rl.graph.frame import Gone, Static, is_literal, literal
+
+Rewrite = Callable[[ast.expr], ast.expr]
 
 
 class Rewriter(ast.NodeTransformer):
@@ -54,30 +57,40 @@ class Rewriter(ast.NodeTransformer):
         return ast.Call(self.visit(call.func), args, keywords)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
-        stops = isinstance(node.op, ast.Or)
-        values: list[ast.expr] = []
-        for part in node.values:
-            value = self._perhaps(part) if values else self.visit(part)
-            if not isinstance(value, ast.Constant):
-                values.append(value)
-            elif bool(value.value) == stops:
-                if not values:
-                    return ast.Constant(stops)
-                values.append(value)
-        if len(values) > 1:
-            return ast.BoolOp(node.op, values)
-        return values[0] if values else ast.Constant(not stops)
+        return self._joined(node.op, self.reader.operands(node))
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:  # noqa: N802
-        test = self.visit(node.test)
+        test = self.condition(node.test)
         if isinstance(test, ast.Constant):
             return self.visit(node.body if test.value else node.orelse)
         return ast.IfExp(test, self._perhaps(node.body), self._perhaps(node.orelse))
 
-    def _perhaps(self, node: ast.expr) -> ast.expr:
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:  # noqa: N802
+        negates = isinstance(node.op, ast.Not)
+        return ast.UnaryOp(node.op, (self.condition if negates else self.visit)(node.operand))
+
+    def condition(self, node: ast.expr) -> ast.expr:
+        """Rewrites what is only asked whether it holds; a constant where that is known now."""
+        holds = self.reader.holds(node)
+        if holds is not None:
+            return ast.Constant(holds)
+        if not isinstance(node, ast.BoolOp):
+            return self.visit(node)
+        *parts, last = self.reader.operands(node)
+        says_nothing = self.reader.holds(last) is isinstance(node.op, ast.And)
+        return self._joined(node.op, parts if says_nothing else [*parts, last], self.condition)
+
+    def _joined(
+        self, op: ast.boolop, parts: list[ast.expr], rewrite: Rewrite | None = None
+    ) -> ast.expr:
+        rewrite = rewrite or self.visit
+        values = [rewrite(parts[0]), *(self._perhaps(part, rewrite) for part in parts[1:])]
+        return ast.BoolOp(op, values) if len(values) > 1 else values[0]
+
+    def _perhaps(self, node: ast.expr, rewrite: Rewrite | None = None) -> ast.expr:
         """Rewrites what Python would evaluate only where a condition says so."""
         self.reader.choices += 1
-        rewritten = self.visit(node)
+        rewritten = (rewrite or self.visit)(node)
         self.reader.choices -= 1
         return rewritten
 

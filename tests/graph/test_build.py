@@ -5,6 +5,7 @@ import re
 import pytest
 
 from mindspore_rl.errors import ProgramError
+from mindspore_rl.graph.ir import Branch, paths, walk
 from tests.graph.programs import analyse_with
 
 UNSUPPORTED = {
@@ -96,6 +97,60 @@ def test_a_sample_inside_the_loop_that_inserts_is_refused(tmp_path):
                 ("                obs = next_obs", "                early = msrl.replay_sample()")
             ],
         )
+
+
+class Holder:
+    """Something known that is not a number."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def __len__(self):
+        return len(self.parts)
+
+
+PARTS = {"some": (64, 64), "none": (), "teams": Holder(1), "no_teams": Holder()}
+CONDITIONS = {
+    "if PARTS['some']:\n    target = 2.0 * reward": True,
+    "if PARTS['none']:\n    target = 2.0 * reward": False,
+    "if PARTS['teams']:\n    target = 2.0 * reward": True,
+    "if not PARTS['no_teams']:\n    target = 2.0 * reward": True,
+    "if PARTS['no_teams'] and msrl.mean(reward) > 0.5:\n    target = 2.0 * reward": False,
+    "if PARTS['teams'] or msrl.mean(reward) > 0.5:\n    target = 2.0 * reward": True,
+    "target = 2.0 * reward if PARTS['teams'] else reward": True,
+    "target = (2.0 * reward if PARTS['no_teams'] else reward) * 1.0": False,
+}
+
+
+@pytest.mark.parametrize("code", CONDITIONS)
+def test_a_condition_known_now_leaves_no_branch(code, tmp_path):
+    start = "from tests.graph.test_build import PARTS\nclass Learn"
+    program = analyse_with(tmp_path, learn=code, remove=[("class Learn", start)]).program
+    glue = [op.args[0] for op, _ in walk(program.body) if op.kind == "glue"]
+    assert not any(isinstance(item, Branch) for item, _ in paths(program.body))
+    assert any("2.0 *" in text for text in glue) == CONDITIONS[code]
+    assert not any(" if " in text for text in glue)
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("target = self.config.gamma or reward", "0.97"),
+        ("target = self.config.extra and self.config.gamma", "0.97"),
+        ("target = 0.0 or reward", "transition_reward"),
+        ("target = reward * (0.5 or msrl.mean(reward))", "* 0.5"),
+        ("target = reward * (PARTS['teams'] and 0.5)", "* 0.5"),
+        ("target = reward * ((PARTS['some'] or msrl.mean(reward))[0])", "(64, 64)[0]"),
+        ("m = msrl.mean(reward)\ntarget = reward * (m and True)", "m and True"),
+        ("m = msrl.mean(reward)\ntarget = reward * (m and 1.0 and 0.5)", "m and 0.5"),
+    ],
+)
+def test_and_or_give_what_python_gives(code, value, tmp_path):
+    start = "from tests.graph.test_build import PARTS\nclass Learn"
+    code += "\ntarget = reward * 0.0 + target"
+    program = analyse_with(tmp_path, learn=code, remove=[("class Learn", start)]).program
+    assert any(value in text for op, _ in walk(program.body) for text in op.args)
+    assert not any(text == "True" for op, _ in walk(program.body) for text in op.args)
 
 
 def test_an_argument_changed_under_a_condition_keeps_its_change(tmp_path):
