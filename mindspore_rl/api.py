@@ -43,7 +43,10 @@ class Msrl(Protocol):
         """Appends one step of every environment (values `[B, ...]`) to the trajectory buffer."""
 
     def replay_sample(self) -> tuple:
-        """Returns: the steps inserted this iteration, one `[T, B, ...]` for each inserted value."""
+        """The steps inserted since the last sample, in order.
+
+        Returns: one `[n, B, ...]` for each inserted value; n = T after a loop over `steps()`.
+        """
 
     def joint(self, value: Any) -> Any:
         """What all agents have, side by side: `[B, A, ...]` becomes `[B, n]` (a joint state).

@@ -25,6 +25,7 @@ from mindspore_rl.graph.frame import (
     open_frame,
 )
 from mindspore_rl.graph.ir import Branch, Loop, Program
+from mindspore_rl.graph.trajectory import place_rows
 
 LOOPS = {"iterations": "iteration", "steps": "step", "epochs": "epoch", "minibatches": "minibatch"}
 STATEMENTS = {
@@ -66,7 +67,7 @@ def build(trainer: Any, algorithm: str) -> Program:
         )
     return Program(
         algorithm,
-        tuple(body),
+        place_rows(tuple(body)),
         imports=builder.import_list(),
         locals=tuple(sorted(builder.locals.items())),
     )

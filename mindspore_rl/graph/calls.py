@@ -49,17 +49,12 @@ class Calls:
         top_of_iteration: what is computed once an iteration, before everything else; None outside
             `iterations`.
         replay_width: values of a record; None before the first insertion.
-        replay_rows: inserted since the last sample.
-        sampled_rows: of the next sample.
-        inserted_in: loops around the insertions since the last sample.
     """
 
     def __init__(self, reader: "ExpressionReader") -> None:
         self.reader = reader
         self.top_of_iteration: list[Op] | None = None
         self.replay_width: int | None = None
-        self.replay_rows = self.sampled_rows = 0
-        self.inserted_in: set[str] = set()
 
     def read(self, name: str, node: ast.Call) -> Struct:
         """What a call of `msrl.name` stands for."""
@@ -113,48 +108,28 @@ class Calls:
             noise = self._noise(name, noisy, node)
             texts, reads = [*texts, noise], [*reads, noise]
         effects, writes = EFFECTS_OF[name]
-        attrs: tuple = ()
         targets: tuple[str, ...] = ()
         if name == "env_step":
             targets = tuple(self.reader.new_temporary(output) for output in ENV_STEP_OUTPUTS)
         elif name == "replay_sample":
             if self.replay_width is None:
                 self.reader.frame.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
-            if self.inserted_in & {loop.name for loop in self._table_loops()}:
-                self.reader.frame.fail(
-                    node,
-                    "msrl.replay_sample() inside a loop that inserts too",
-                    "it gives what all turns have inserted: call it after the loop",
-                )
             targets = tuple(self.reader.new_temporary("sample") for _ in range(self.replay_width))
-            attrs = (("rows", self.sampled_rows),)
-            self.replay_rows, self.inserted_in = 0, set()
         elif name == "replay_insert":
-            index_reads, attrs = self._insert(texts, node)
-            reads = [*reads, *index_reads]
+            self._check_width(texts, node)
         else:
             targets = (self.reader.new_temporary("value"),)
-        self.reader.emit(
-            name, targets, tuple(texts), reads=(*reads, *effects), writes=writes, attrs=attrs
-        )
+        self.reader.emit(name, targets, tuple(texts), reads=(*reads, *effects), writes=writes)
         if name in ("env_step", "replay_sample"):
             return tuple(Var(target) for target in targets)
         return Var(targets[0]) if targets else Static(None)
 
-    def _insert(self, texts: list[str], node: ast.Call) -> tuple[list[str], tuple]:
+    def _check_width(self, texts: list[str], node: ast.Call) -> None:
         if self.replay_width not in (None, len(texts)) or not texts:
             self.reader.frame.fail(
                 node, f"inserting {len(texts)} values, elsewhere {self.replay_width},"
             )
         self.replay_width = len(texts)
-        loops = self._table_loops()
-        index = _flat_index(loops)
-        if self.replay_rows:
-            index = f"{self.replay_rows} + {index}"
-        self.replay_rows += _product(loops)
-        self.sampled_rows = self.replay_rows
-        self.inserted_in |= {loop.name for loop in loops}
-        return [loop.index for loop in loops], (("index", index), ("rows", _product(loops)))
 
     def _noise(self, name: str, owner: str, node: ast.AST) -> str:
         """Random numbers of all turns are drawn in one operation at the top of the iteration."""

@@ -319,7 +319,9 @@ def _extend(loop: Loop) -> Item:
     if not ops or len(ops) < len(loop.body):
         return loop
     *unstacks, insert = ops
-    if insert.kind != "replay_insert" or not all(op.kind == "unstack" for op in unstacks):
+    if insert.kind != "replay_insert" or not all(
+        op.kind == "unstack" and op.args[1] == loop.index for op in unstacks
+    ):
         return loop
     stack_of = {op.targets[0]: op.args[0] for op in unstacks}
     if set(insert.args) - set(stack_of) or insert.attr("rows") != loop.count:

@@ -89,16 +89,6 @@ def test_supported_forms(code, tmp_path):
     analyse_with(tmp_path, learn=code)
 
 
-def test_a_sample_inside_the_loop_that_inserts_is_refused(tmp_path):
-    with pytest.raises(ProgramError, match=r"inside a loop that inserts too(.|\n)*after the loop"):
-        analyse_with(
-            tmp_path,
-            remove=[
-                ("                obs = next_obs", "                early = msrl.replay_sample()")
-            ],
-        )
-
-
 class Holder:
     """Something known that is not a number."""
 

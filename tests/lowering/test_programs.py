@@ -40,6 +40,9 @@ CASES += [
     ("kl_stop", "SingleLearnerCoarse", "CartPole-v1"),
     ("recurrent", "SingleLearnerFine", "CartPole-v1"),
     ("two_rollouts", "GPUOnly", "graph:CartPole-v1"),
+    ("sampled_in_a_loop", "GPUOnly", "graph:CartPole-v1"),
+    ("sampled_in_a_loop", "SingleLearnerCoarse", "CartPole-v1"),
+    ("sampled_in_a_loop", SCATTERED, "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "graph:CartPole-v1"),
 ]

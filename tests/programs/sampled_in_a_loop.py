@@ -1,0 +1,31 @@
+"""Several rollouts in an iteration, each with its sample, and samples of several rollouts."""
+
+from tests.programs.two_rollouts import TwoRollouts
+
+
+class SampledInALoop(TwoRollouts):
+    def rollout(self, msrl, obs):
+        for _ in msrl.steps():
+            action = msrl.agent_act(obs)
+            next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
+                "observation", msrl.env_step(msrl.boundary("action", action))
+            )
+            msrl.replay_insert(
+                *msrl.boundary(
+                    "transition", (obs, action, reward, terminated, truncated, final_obs)
+                )
+            )
+            obs = next_obs
+        return obs
+
+    def train(self, msrl):
+        obs = msrl.boundary("observation", msrl.env_reset())
+        for _ in msrl.iterations():
+            total = 0.0
+            for half in range(2):
+                obs = self.rollout(msrl, obs)
+                total += self.phase(msrl, 1.0) * (half + 1)
+            obs = self.rollout(msrl, obs)
+            obs = self.rollout(msrl, obs)
+            again = self.phase(msrl, 0.5)
+            msrl.report({"total": total, "again": again})
