@@ -5,10 +5,12 @@ extent follows that number is the axis along which environments lie. Then each o
 on one share of the environments against the whole (`rows`).
 """
 
+import ast
 import inspect
 import sys
 import traceback
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import mindspore as ms
@@ -19,7 +21,7 @@ from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.graph.agents import AgentAxes
 from mindspore_rl.graph.build import build
-from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Program, Value, Where
+from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Program, Value, Where, paths
 from mindspore_rl.graph.rows import RANDOM, RowTrials, environment_rows
 from mindspore_rl.operators import (
     gradient_function,
@@ -47,6 +49,8 @@ def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Progra
     ms.set_context(mode=ms.PYNATIVE_MODE)
     program = build(_trainer(trainer_class, config, spec), algorithm)
     small, large = (_probed(trainer_class, config, spec, algorithm, n) for n in PROBE_ENVS)
+    for probe in (small, large):
+        _check_same(program, probe, config.num_envs)
     values = _values(small, large, algorithm)
     trials = RowTrials(large.evaluate, environment_rows(large.num_envs), large.generator)
     dependent: dict[str, str] = {}
@@ -88,15 +92,36 @@ def _probed(trainer_class: type, config: Any, spec: Any, algorithm: str, num_env
     return probe
 
 
+def _check_same(program: Program, probe: "_Probe", num_envs: int) -> None:
+    """What a probe shows must hold for the program; only numbers in expressions may differ."""
+    ours, theirs = ([item for item, _ in paths(p.body)] for p in (program, probe.program))
+    for item, other in zip_longest(ours, theirs):
+        if item is None or other is None or _form(item) != _form(other):
+            odd = item or other
+            raise ProgramError(
+                f"{odd.where}\n  {odd.name} is not the same with {num_envs} and with "
+                f"{probe.num_envs} environments: the program may not depend on num_envs, "
+                "but for numbers in expressions; decide by another key of Config"
+            )
+
+
+def _form(item: Item) -> tuple:
+    """What an item is, but for the numbers in its expressions and the bodies in it."""
+    if isinstance(item, Loop):
+        return item.name, item.index, item.count
+    texts = item.args if isinstance(item, Op) else (item.test,)
+    trees = [ast.parse(text, mode="eval") for text in texts]
+    for part in (part for tree in trees for part in ast.walk(tree)):
+        if isinstance(part, ast.Constant) and type(part.value) in (int, float):
+            part.value = 0
+    rest = (item.targets, item.attrs) if isinstance(item, Op) else ()
+    return item.name, item.where, item.reads, *map(ast.dump, trees), *rest
+
+
 def _values(small: "_Probe", large: "_Probe", algorithm: str) -> dict[str, Value]:
     """What the variables are, from what both probes saw."""
     values = {}
     for name, sample in large.seen.items():
-        if name not in small.seen:
-            raise ProgramError(
-                f"{algorithm}: `{name}` exists with {PROBE_ENVS[1]} environments "
-                f"and not with {PROBE_ENVS[0]}: the program may not depend on num_envs"
-            )
         try:
             values[name] = _compare(small.seen[name], sample)
         except ProgramError as error:

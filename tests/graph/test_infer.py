@@ -103,3 +103,23 @@ def test_a_failure_names_its_line(line, tmp_path):
 def test_axes_that_a_mean_cannot_keep(keep, tmp_path):
     with pytest.raises(ProgramError, match=rf"keep={keep} of \[4, 4\].*expected 0 to 1"):
         _one_replica(tmp_path, f"target = reward - msrl.mean(reward, keep={keep})")
+
+
+@pytest.mark.parametrize("least", [6, 7])  # probes have 4 and 6 environments, the job has 8
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if self.config.num_envs >= {}:\n    more = reward + 1.0\n    target = more * 2.0",
+        "target = reward - reward.mean() if self.config.num_envs >= {} else reward - 0.5",
+        "target = reward\nfor i in range(2 if self.config.num_envs >= {} else 1):\n"
+        "    target = target * 0.5",
+    ],
+)
+def test_a_program_that_depends_on_num_envs_is_refused(line, least, tmp_path):
+    with pytest.raises(ProgramError, match="may not depend on num_envs") as caught:
+        _one_replica(tmp_path, line.format(least))
+    assert re.match(r".*program_\w+\.py:\d+: ", str(caught.value))
+
+
+def test_numbers_may_depend_on_num_envs(tmp_path):
+    _one_replica(tmp_path, "target = reward * (2.0 if self.config.num_envs >= 7 else 0.5)")
