@@ -137,16 +137,7 @@ class DistributionPolicy:
                 f"{', '.join(names)}"
             )
         for rule in self.fragments:
-            if (rule.replicas != 1 and not rule.axes) or set(rule.axes) - {"env", "agent"}:
-                raise PolicyError(
-                    f"policy {self.name}: fragment {rule.name} has several replicas "
-                    f"and split={rule.split!r}, expected 'env', 'agent' or ('agent', 'env')"
-                )
-            if "agent" in rule.axes and "environment" in rule.components:
-                raise PolicyError(
-                    f"policy {self.name}: fragment {rule.name} holds the environment and has "
-                    f"split={rule.split!r}, expected 'env': agents share their environment"
-                )
+            self._check(rule)
         for cut in self.cuts:
             if {cut.source, cut.target} - set(COMPONENTS):
                 raise PolicyError(
@@ -154,6 +145,31 @@ class DistributionPolicy:
                     f"{cut.source!r} and {cut.target!r}; components are "
                     f"{', '.join(COMPONENTS)}"
                 )
+
+    def _check(self, rule: FragmentRule) -> None:
+        here = f"policy {self.name}: fragment {rule.name}"
+        counted = isinstance(rule.replicas, int) and rule.replicas >= 1
+        if not counted and rule.replicas != WORKERS:
+            raise PolicyError(
+                f"{here} has replicas={rule.replicas!r}, expected a number of at least 1, or "
+                f"WORKERS ({WORKERS!r}) for as many as --workers says"
+            )
+        if set(rule.compiled) - ({"environment"} & set(rule.components)):
+            raise PolicyError(
+                f"{here} has compiled={rule.compiled!r} and holds {', '.join(rule.components)}; "
+                "expected () or, where it holds the environment, ('environment',): everything "
+                "else compiles wherever it can"
+            )
+        if (rule.replicas != 1 and not rule.axes) or set(rule.axes) - {"env", "agent"}:
+            raise PolicyError(
+                f"{here} has several replicas and split={rule.split!r}, expected 'env', 'agent' or "
+                "('agent', 'env')"
+            )
+        if "agent" in rule.axes and "environment" in rule.components:
+            raise PolicyError(
+                f"{here} holds the environment and has split={rule.split!r}, expected 'env': "
+                "agents share their environment"
+            )
 
     @property
     def marks(self) -> frozenset[str]:

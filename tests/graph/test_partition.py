@@ -4,6 +4,7 @@ import pytest
 
 from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, FragmentRule
+from mindspore_rl.graph.ir import COMPONENTS
 from mindspore_rl.graph.replicate import shares
 from tests.graph.programs import analyse_with
 
@@ -115,6 +116,33 @@ def test_a_policy_that_permits_too_little(tmp_path):
     )
     with pytest.raises(PolicyError, match="permits none here"):
         analyse_with(tmp_path, policy)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"replicas": 0}, "replicas=0, expected a number of at least 1"),
+        ({"replicas": "worker"}, "replicas='worker'.*WORKERS"),
+        ({"replicas": 1.5}, r"replicas=1\.5"),
+        ({"compiled": ("enviroment",)}, "compiled=.'enviroment',. .*expected .*'environment'"),
+        ({"compiled": ("actor",)}, "compiled=.'actor',."),
+        ({"replicas": 2, "split": "envs"}, "split='envs'"),
+    ],
+    ids=str,
+)
+def test_a_fragment_that_says_something_unknown(given, message):
+    rule = FragmentRule("all", COMPONENTS, **{"split": "env", **given})
+    with pytest.raises(PolicyError, match=f"policy Odd: fragment all .*{message}"):
+        DistributionPolicy("Odd", "one fragment", (rule,))
+
+
+def test_an_environment_is_compiled_by_the_fragment_that_holds_it():
+    rules = (
+        FragmentRule("worlds", COMPONENTS[:1]),
+        FragmentRule("rest", COMPONENTS[1:], compiled=COMPONENTS[:1]),
+    )
+    with pytest.raises(PolicyError, match="fragment rest has compiled="):
+        DistributionPolicy("Odd", "two fragments", rules)
 
 
 def test_learner_state_may_only_change_by_update(tmp_path):
