@@ -31,6 +31,7 @@ def load_module(file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except MsrlError:
+        del sys.modules[name]
         raise
     except Exception as error:
         del sys.modules[name]
