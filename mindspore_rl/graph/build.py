@@ -65,12 +65,18 @@ def build(trainer: Any, algorithm: str) -> Program:
             f"{algorithm}: train has {kinds.count('iterations')} loops over msrl.iterations(), "
             "expected one, at the outermost level"
         )
-    return Program(
+    program = Program(
         algorithm,
         place_rows(tuple(body)),
         imports=builder.import_list(),
         locals=tuple(sorted(builder.locals.items())),
     )
+    if not program.steps_per_env:
+        raise ProgramError(
+            f"{algorithm}: train calls msrl.env_step() nowhere in the loop over "
+            "msrl.iterations(), expected at least once: a run ends after total_steps"
+        )
+    return program
 
 
 class _Returned(Exception):  # noqa: N818

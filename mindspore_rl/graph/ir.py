@@ -4,6 +4,7 @@ The program keeps its loops: a `Program` is a tree of `Loop` and `Branch` whose 
 Edges are not stored; `flow.definitions` derives them (and the loop-carried ones) from the tree.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -200,6 +201,15 @@ class Program:
     unsplittable: tuple[str, ...] = ()
     teams: tuple[int, ...] = ()
     agents_mixed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def steps_per_env(self) -> int:
+        """Steps that each environment takes in an iteration."""
+        return sum(
+            math.prod(loop.count or 1 for loop in loops)
+            for op, loops in walk(self.body)
+            if op.kind == "env_step" and any(loop.kind == "iterations" for loop in loops)
+        )
 
 
 def walk(items: tuple[Item, ...], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Op, tuple]]:

@@ -25,10 +25,12 @@ class Target:
 
     Attributes:
         num_envs: environments on all workers together.
+        steps_per_iteration: of all environments together.
     """
 
     num_envs: int
     num_steps: int
+    steps_per_iteration: int
     in_graph: bool
 
 
@@ -237,8 +239,8 @@ class CellWriter:
     _unstack = _index
 
     def _env_steps(self, op: Op) -> list[str]:
-        per_iteration = self.target.num_steps * self.target.num_envs
-        return [f"{op.targets[0]} = {op.args[0]}.astype(ms.float32) * {float(per_iteration)}"]
+        steps = float(self.target.steps_per_iteration)
+        return [f"{op.targets[0]} = {op.args[0]}.astype(ms.float32) * {steps}"]
 
     def _env_reset(self, op: Op) -> list[str]:
         return [assignment(op.targets, f"self.environment.reset({', '.join(op.args)})")]

@@ -171,8 +171,8 @@ class LoopWriter:
         return [f"{op.targets[0]} = {value}.reshape((len({value}), -1))"]
 
     def _env_steps(self, op: Op) -> list[str]:
-        per_iteration = self.target.num_steps * self.target.num_envs
-        return [f"{op.targets[0]} = np.float32({op.args[0]} * {per_iteration})"]
+        steps = self.target.steps_per_iteration
+        return [f"{op.targets[0]} = np.float32({op.args[0]} * {steps})"]
 
     def _progress(self, op: Op) -> list[str]:
         return [f"{op.targets[0]} = np.float32(w.env_steps)"]

@@ -109,6 +109,7 @@ class Plan:
     Attributes:
         algorithm: name, file and class of the algorithm.
         config: the algorithm's configuration.
+        steps_per_env: steps that each environment takes in an iteration.
         resume: a checkpoint to start from.
         load_at: checkpoints to load before given iterations (tests of equality).
         record: marks whose values are written out every iteration.
@@ -124,6 +125,7 @@ class Plan:
     in_graph: bool
     num_envs: int
     num_steps: int
+    steps_per_env: int
     num_iterations: int
     seed: int
     carried: dict[str, Value]
@@ -150,7 +152,7 @@ class Plan:
     @property
     def steps_per_iteration(self) -> int:
         """Environment steps of an iteration, all environments together."""
-        return self.num_steps * self.num_envs
+        return self.steps_per_env * self.num_envs
 
     @property
     def last_step(self) -> int:
@@ -215,8 +217,9 @@ def make_plan(
         parameter_entries: numbers in a message of parameters, by `MessagePlan.parameters`.
         job: the other fields of `Plan`.
     """
-    target = Target(job["num_envs"], job["num_steps"], job["in_graph"])
     program = partition.program
+    steps = program.steps_per_env * job["num_envs"]
+    target = Target(job["num_envs"], job["num_steps"], steps, job["in_graph"])
     sources = folder / "fragments"
     sources.mkdir(parents=True, exist_ok=True)
     fragments: list[FragmentPlan] = []
@@ -276,6 +279,7 @@ def make_plan(
         chunks=partition.policy.schedule.chunks,
         carried=carried,
         arrivals=partition.arrivals,
+        steps_per_env=program.steps_per_env,
         **job,
     )
     save_plan(plan, folder)

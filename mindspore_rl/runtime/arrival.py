@@ -121,7 +121,7 @@ class Server:
         self.tickets = Tickets(None if plan.arrivals.drop_stale else self._bound)
         sender = next(f for f in plan.fragments if f.name == plan.arrivals.sender)
         self._served = [
-            Served(rank, (last - first) * plan.num_steps, int(iterations[first:last].max()))
+            Served(rank, (last - first) * plan.steps_per_env, int(iterations[first:last].max()))
             for rank, (first, last) in zip(sender.ranks, sender.shares, strict=True)
         ]
         self._edge = next(m.name for m in plan.messages if m.parameters)

@@ -102,7 +102,7 @@ def prepare(request: JobRequest, run_dir: Path, dump: Dump | None = None) -> tup
     config = request.config
     num_ranks = sum(fragment.replicas for fragment in cut.fragments)
     in_one_process = num_ranks == 1 or not request.compiled
-    per_iteration = config.num_steps * config.num_envs
+    per_iteration = cut.program.steps_per_env * config.num_envs
     iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
     algorithm = {"name": request.algorithm.stem, "file": str(request.algorithm.resolve())}
     environment = spec(config.env)

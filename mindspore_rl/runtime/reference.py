@@ -56,6 +56,7 @@ class Reference:
             config.env, spec.in_graph, range(self.num_envs), self.seed
         )
         self._iteration = 0
+        self._env_steps = self._steps_before = 0
         self._rows: list[tuple] = []
         self._sampled = False
         self._sites: dict[str, dict[tuple, int]] = {}
@@ -90,8 +91,9 @@ class Reference:
     def iterations(self) -> Iterator[int]:
         """See `api.Msrl`."""
         loop = sys._getframe(1)
+        self._env_steps = 0
         for iteration in range(self.num_iterations):
-            self._iteration = iteration
+            self._iteration, self._steps_before = iteration, self._env_steps
             self._counts = dict(self._turns)
             self._turns.clear()
             if self.on_iteration:
@@ -133,6 +135,7 @@ class Reference:
 
     def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
         """See `api.Msrl`."""
+        self._env_steps += self.num_envs
         return self.environment.step(action, self._noise("env_step", self.environment.noise_size))
 
     def agent_act(self, *args: Any) -> Any:
@@ -186,7 +189,7 @@ class Reference:
 
     def env_steps(self) -> Tensor:
         """See `api.Msrl`."""
-        return Tensor(np.float32(self._iteration * self.num_steps * self.num_envs))
+        return Tensor(np.float32(self._steps_before))
 
     def joint(self, value: Tensor) -> Tensor:
         """See `api.Msrl`."""

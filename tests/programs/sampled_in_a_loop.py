@@ -21,10 +21,10 @@ class SampledInALoop(TwoRollouts):
     def train(self, msrl):
         obs = msrl.boundary("observation", msrl.env_reset())
         for _ in msrl.iterations():
-            total = 0.0
+            total, weight = 0.0, 1.0 + 0.01 * msrl.env_steps()
             for half in range(2):
                 obs = self.rollout(msrl, obs)
-                total += self.phase(msrl, 1.0) * (half + 1)
+                total += self.phase(msrl, weight) * (half + 1)
             obs = self.rollout(msrl, obs)
             obs = self.rollout(msrl, obs)
             again = self.phase(msrl, 0.5)

@@ -73,7 +73,7 @@ class Simulation:
             arrivals=SimpleNamespace(sender="worker", staleness=bound, drop_stale=drop_stale),
             fragments=[fragment],
             messages=[SimpleNamespace(name="back", parameters="all")],
-            num_steps=STEPS,
+            steps_per_env=STEPS,
             last_step=iterations * STEPS,
         )
         self.messenger, self.exchange = self, Wires(self)

@@ -47,6 +47,7 @@ def make_plan(run_dir: Path, actors: int = 1, **fields) -> Plan:
         "in_graph": False,
         "num_envs": 2,
         "num_steps": 4,
+        "steps_per_env": 4,
         "num_iterations": 12,
         "seed": 0,
         "carried": {},
