@@ -55,8 +55,8 @@ def categorical_sample_with_log_prob(logits: Tensor, noise: Tensor) -> tuple:
     Returns:
         (action, log_prob): [...] int32 and [...] float32.
     """
-    # Not softmax and its logarithm, cheaper as they are: on the CPU their last bits are not the same
-    # in every process.
+    # Not softmax and its logarithm, cheaper as they are: on the CPU their last bits differ from
+    # process to process.
     log_probs = ops.log_softmax(logits, -1)
     action = _inverse_cdf(ops.exp(log_probs), noise)
     return action, _pick(log_probs, action)
