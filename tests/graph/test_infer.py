@@ -2,10 +2,12 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from mindspore_rl import programs, registry
 from mindspore_rl.errors import ProgramError
+from mindspore_rl.graph import rows
 from mindspore_rl.graph.ir import walk
 from mindspore_rl.runtime.job import JobRequest, analyse
 from tests.graph.programs import analyse_with
@@ -123,3 +125,9 @@ def test_a_program_that_depends_on_num_envs_is_refused(line, least, tmp_path):
 
 def test_numbers_may_depend_on_num_envs(tmp_path):
     _one_replica(tmp_path, "target = reward * (2.0 if self.config.num_envs >= 7 else 0.5)")
+
+
+def test_rounding_is_that_of_the_largest_terms():
+    assert rows._close(np.array([1e4, 1e-3]), np.array([1e4, 2e-3]))
+    assert not rows._close(np.array([1.0, 1e-3]), np.array([1.0, 2e-3]))
+    assert rows._close(np.array([np.inf, np.nan, True]), np.array([np.inf, np.nan, True]))
