@@ -13,7 +13,6 @@ from pathlib import Path
 
 from mindspore_rl import gpu
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.runtime.launch import find_mpiexec
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_BYTES = 64 << 20  # what a few ranks of MPI take
@@ -71,6 +70,8 @@ def _package(name: str, mend: str, needed: bool) -> Finding:
 
 
 def _mpi() -> Iterator[Finding]:
+    from mindspore_rl.runtime.launch import find_mpiexec  # noqa: PLC0415  (every command's start)
+
     try:
         yield Finding("mpiexec", find_mpiexec())
     except MsrlError as error:

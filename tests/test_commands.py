@@ -3,6 +3,8 @@
 import argparse
 import dataclasses
 import json
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -97,3 +99,9 @@ def test_help_ends_with_the_keys_of_the_algorithm(capsys):
     text = capsys.readouterr().out
     assert "keys of a2c" in text
     assert "learning_rate" in text
+
+
+def test_the_command_line_starts_without_mindspore():
+    """Whose import takes more than a second."""
+    code = "import sys, mindspore_rl.cli; sys.exit('mindspore' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
