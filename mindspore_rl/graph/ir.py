@@ -25,8 +25,16 @@ COMPONENT_OF_KIND = {
 }
 COMPONENTS = ("environment", "actor", "replay", "gradient", "update")
 REDUCTIONS = ("mean", "sum", "max", "min")
-REGIONS = ("iteration", "learn", "rollout", "act", "reset", "update", "compute")
-"""What compiled cells are called, by what is in them."""
+REGIONS: dict[str, set[str]] = {
+    "iteration": {"agent_act", "gradient"},
+    "learn": {"gradient"},
+    "rollout": {"agent_act", "env_step"},
+    "act": {"agent_act"},
+    "reset": {"env_reset"},
+    "update": {"update"},
+    "compute": set(),
+}
+"""What compiled cells are called: the first whose kinds of operations are all in one."""
 ENV_STEP_OUTPUTS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
 
 

@@ -150,16 +150,7 @@ class _Finder:
 
     def _name(self, inside: dict[str, Op]) -> str:
         kinds = {op.kind for op in inside.values()}
-        needed: tuple[set[str], ...] = (
-            {"agent_act", "gradient"},
-            {"gradient"},
-            {"agent_act", "env_step"},
-            {"agent_act"},
-            {"env_reset"},
-            {"update"},
-            set(),
-        )
-        name = next(n for n, needs in zip(REGIONS, needed, strict=True) if needs <= kinds)
+        name = next(found for found, needs in REGIONS.items() if needs <= kinds)
         unique, number = name, 1
         while unique in self.names:
             number += 1
