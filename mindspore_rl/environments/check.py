@@ -8,6 +8,7 @@ import numpy as np
 
 from mindspore_rl.environments import environment
 from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.guarded import FIELDS
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
 
@@ -16,7 +17,6 @@ MAX_STEPS = 1000
 COMPARED_STEPS = 200
 TOLERANCE = 1e-5
 SHORT = 10  # steps; a task of fewer may well end of itself at its limit, as the probes do
-FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
 
 Step = tuple[np.ndarray, ...]
 Steps = Sequence[Step]
