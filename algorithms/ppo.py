@@ -105,15 +105,12 @@ class ActorCritic(nn.Cell):
         return self.critic(self.features(obs)).reshape(obs.shape[:2])
 
     def sample(self, obs, noise):
-        """Returns: action, its log-probability `[B]` and the value `[B]` of obs `[B, ...]`."""
-        features = self.features(obs)
-        head, value = self.policy(features), self.critic(features).reshape(-1)
+        """Returns: action and its log-probability `[B]` for obs `[B, ...]`."""
+        head = self.policy(self.features(obs))
         if self.discrete:
-            action, log_prob = categorical_sample_with_log_prob(head, noise)
-        else:
-            action = normal_sample(head, self.log_std, noise)
-            log_prob = normal_log_prob(head, self.log_std, action)
-        return action, log_prob, value
+            return categorical_sample_with_log_prob(head, noise)
+        action = normal_sample(head, self.log_std, noise)
+        return action, normal_log_prob(head, self.log_std, action)
 
     def evaluate(self, obs, action):
         """Returns: log-probability, entropy and value `[n]` of obs `[n, ...]` and actions."""
@@ -140,7 +137,7 @@ class PPOActor(Actor):
         self.noise_size = 1 if isinstance(space, Discrete) else 2 * space.shape[0]
 
     def act(self, obs, noise):
-        """Returns: action, log_prob `[B]`, value `[B]`."""
+        """Returns: action and log_prob `[B]`."""
         return self.network.sample(obs, noise)
 
     def act_greedily(self, obs):
@@ -190,7 +187,7 @@ class PPOLearner(Learner):
     def learn(self, msrl, batch):
         """One iteration of PPO on `[T, B]` trajectories."""
         config = self.config
-        obs, action, log_prob, value, reward, terminated, truncated, final_obs = batch
+        obs, action, log_prob, reward, terminated, truncated, final_obs = batch
         samples = 1.0 * config.num_envs * config.num_steps
         if config.normalise_reward:
             ended = ops.logical_or(terminated, truncated)
@@ -199,7 +196,8 @@ class PPOLearner(Learner):
             msrl.update(self.reward_statistics.merge, mean, square - mean * mean, samples)
             reward = self.scale_reward(reward)
 
-        final_value = self.network.value(final_obs)
+        # Of all steps at once: an operator costs as much for one step as for a rollout.
+        value, final_value = self.network.value(obs), self.network.value(final_obs)
         advantage, returns = gae(
             reward, value, final_value, terminated, truncated, config.gamma, config.gae_lambda
         )
@@ -257,7 +255,7 @@ class PPOTrainer(Trainer):
         obs = msrl.boundary("observation", msrl.env_reset())
         for _ in msrl.iterations():
             for _ in msrl.steps():
-                action, log_prob, value = msrl.agent_act(obs)
+                action, log_prob = msrl.agent_act(obs)
                 outcome = msrl.env_step(msrl.boundary("action", action))
                 next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
                     "observation", outcome
@@ -265,7 +263,7 @@ class PPOTrainer(Trainer):
                 msrl.replay_insert(
                     *msrl.boundary(
                         "transition",
-                        (obs, action, log_prob, value, reward, terminated, truncated, final_obs),
+                        (obs, action, log_prob, reward, terminated, truncated, final_obs),
                     )
                 )
                 obs = next_obs
