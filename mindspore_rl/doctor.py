@@ -78,6 +78,13 @@ def _mpi() -> Iterator[Finding]:
         yield Finding("mpiexec", str(error), "pip install mpich", needed=True)
 
 
+def _compiler() -> Iterator[Finding]:
+    name = os.environ.get("CXX", "g++")
+    path = shutil.which(name)
+    mend = "" if path else "apt-get install g++; without it rollouts take about twice as long"
+    yield Finding("C++ compiler", path or f"{name!r} is not found", mend)
+
+
 def _machine() -> Iterator[Finding]:
     memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     yield Finding("cores", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} for this process")
@@ -128,6 +135,7 @@ LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _python,
     _packages,
     _mpi,
+    _compiler,
     _machine,
     _leftovers,
     _gpu,

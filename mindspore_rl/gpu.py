@@ -4,12 +4,12 @@ import ctypes
 import importlib.util
 import os
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.storage import cached
 
 # What MindSpore's plug-in for CUDA 11 links to, by the wheel that brings it.
 LIBRARIES = {
@@ -154,17 +154,9 @@ def _wheel_folders() -> list[Path]:
 
 def _cuda_home() -> Path:
     """A folder whose `bin/nvcc` tells the version of CUDA that the plug-in was built for."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for home in (cache / "mindspore_rl", Path(tempfile.gettempdir(), f"msrl-{os.getuid()}")):
-        nvcc = home / "cuda-11.6" / "bin" / "nvcc"
-        try:
-            if not nvcc.exists() or nvcc.read_text() != _NVCC:
-                nvcc.parent.mkdir(parents=True, exist_ok=True)
-                written = nvcc.with_name(f"nvcc.{os.getpid()}")
-                written.write_text(_NVCC)
-                written.chmod(0o755)
-                written.replace(nvcc)  # two jobs may start at once
-        except OSError:
-            continue
-        return nvcc.parents[1]
-    raise MsrlError(f"neither {cache} nor {tempfile.gettempdir()} can be written")
+
+    def write(path: Path) -> None:
+        path.write_text(_NVCC)
+        path.chmod(0o755)
+
+    return cached("cuda-11.6/bin/nvcc", write).parents[1]

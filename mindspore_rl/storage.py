@@ -1,10 +1,12 @@
-"""What is said when a file of a run cannot be written."""
+"""Files: what is said when one of a run cannot be written, and a cache of what is made once."""
 
 import contextlib
-from collections.abc import Iterator
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mindspore_rl.errors import StorageError
+from mindspore_rl.errors import MsrlError, StorageError
 
 
 @contextlib.contextmanager
@@ -21,3 +23,34 @@ def writing(path: Path) -> Iterator[None]:
             f"{path} cannot be written ({error.strerror or error}); free some space or choose "
             "another --run-dir"
         ) from error
+
+
+def cached(name: str, make: Callable[[Path], None]) -> Path:
+    """A file in this user's cache.
+
+    Args:
+        name: its path there; names what is in it, for a file that is there is not made again.
+        make: writes it at a path beside the one that it will have.
+
+    Raises:
+        MsrlError: no folder can be written.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for home in (cache / "mindspore_rl", Path(tempfile.gettempdir(), f"msrl-{os.getuid()}")):
+        path = home / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if home.stat().st_uid != os.getuid():
+                continue  # another user's, who could put anything there
+            if not path.exists():
+                made = path.with_name(f"{path.name}.{os.getpid()}")
+                made.touch()
+                make(made)
+                made.replace(path)  # two jobs may start at once
+        except OSError:
+            continue
+        return path
+    raise MsrlError(
+        f"neither {cache} nor {tempfile.gettempdir()} can be written; set XDG_CACHE_HOME to a "
+        "folder that can"
+    )

@@ -84,7 +84,7 @@ def test_example_environment_compiles_into_the_loop(capsys):
     assert capsys.readouterr().out.endswith("environments 0..7, cells: reset, iteration\n")
 
 
-@pytest.mark.parametrize("name", ["Corridor", "GraphCorridor"])
+@pytest.mark.parametrize("name", ["Corridor", "GraphCorridor", "NativeCorridor"])
 def test_environments_conform(name):
     assert check(f"{EXAMPLES / 'corridor.py'}:{name}") == []
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -124,14 +125,22 @@ def test_what_the_plug_in_is_given(monkeypatch, tmp_path):
 def test_a_cache_that_cannot_be_written_is_passed_over(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr(gpu.tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
     assert gpu.environment()["CUDA_HOME"].startswith(str(tmp_path / "temporary"))
 
 
 def test_doctor_finds_what_trains(capsys):
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
-    for word in ("mindspore", "mpiexec", "/dev/shm", "host name", "GPU driver", "NCCL"):
+    for word in (
+        "mindspore",
+        "mpiexec",
+        "C++ compiler",
+        "/dev/shm",
+        "host name",
+        "GPU driver",
+        "NCCL",
+    ):
         assert word in text
 
 

@@ -128,6 +128,8 @@ def _check_graph(name: str, spec: EnvironmentSpec) -> list[str]:
 
 
 def _check_graph_in_pynative(name: str, spec: EnvironmentSpec) -> list[str]:
+    from mindspore_rl.environments import native  # noqa: PLC0415  (as above)
+
     env = environment.make_graph(name)
     reset, step = _in_numpy(env)
     actions = random_actions(spec, _num_steps(spec), NUM_ENVS)
@@ -155,10 +157,27 @@ def _check_graph_in_pynative(name: str, spec: EnvironmentSpec) -> list[str]:
             if not _same([rows], [step(before[2:], action[2:], noise[t, 2:])]):
                 found.append(f"step {t}: environments [2:4] depend on [0:2]")
     found += _wrong_ends(spec, first_obs, steps)
+    if isinstance(env, native.NativeEnvironment):
+        found += _differs_from_operators(env, reset(noise[-1])[0], actions, noise)
     if name in environment.graph_names():
         python_name = environment.python_name(name)
         found += _differs_from_python(python_name, env, reset(noise[-1])[0], noise)
     return found
+
+
+def _differs_from_operators(
+    env: Any, state: np.ndarray, actions: np.ndarray, noise: np.ndarray
+) -> list[str]:
+    """Compares native steps with those of MindSpore's operators, each from the same state."""
+    steps = _in_numpy(env)[1], _in_numpy(env.operators)[1]
+    for t, action in enumerate(actions):
+        got, expected = (step(state, action, noise[t]) for step in steps)
+        for field, one, other in zip(("state", *FIELDS), got, expected, strict=True):
+            gap = np.abs(one.astype(np.float64) - other).max()
+            if gap > TOLERANCE:
+                return [f"step {t}: {field} of the native step is {gap:.2g} away from step's"]
+        state = got[0]
+    return []
 
 
 def _differs_from_python(name: str, env: Any, state: np.ndarray, noise: np.ndarray) -> list[str]:

@@ -36,6 +36,7 @@ class GraphCartPole(nn.Cell):
     spec = environment.spec("graph:CartPole-v1")
     noise_size = 5
     state_size = 5
+    native = "cartpole.cpp"
 
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
@@ -98,6 +99,7 @@ class GraphPendulum(nn.Cell):
     spec = environment.spec("graph:Pendulum-v1")
     noise_size = 2
     state_size = 4
+    native = "pendulum.cpp"
 
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)

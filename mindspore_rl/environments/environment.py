@@ -108,7 +108,8 @@ class GraphEnvironment(Protocol):
     """B environments in MindSpore operators: state in, state out; a user's class is built as `C()`.
 
     `noise_size` is how many uniform [0, 1) numbers one environment uses in a step or a reset, and
-    `state_size` how many float32 numbers are all of its state, the steps taken included.
+    `state_size` how many float32 numbers are all of its state, the steps taken included. A class
+    may have its steps in C++ too, in a source that its attribute `native` names (see `native`).
     """
 
     spec: EnvironmentSpec
@@ -275,7 +276,7 @@ def make_graph(name: str) -> GraphEnvironment:
                 f"{name!r} is a Python environment, expected an in-graph one: a class with a "
                 "class attribute noise_size and step(self, state, action, noise)"
             )
-        return _of_user(name, built)
+        return _accelerated(_of_user(name, built))
     if name not in _GRAPH_SPECS:
         raise unknown(name, graph_names(), "in-graph environment")
     # MindSpore: 1.2 s, 450 MB.
@@ -287,7 +288,13 @@ def make_graph(name: str) -> GraphEnvironment:
         "graph:simple_spread_v3": particle.GraphSimpleSpread,
         "graph:simple_tag_v3": particle.GraphSimpleTag,
     }
-    return classes[name]()
+    return _accelerated(classes[name]())
+
+
+def _accelerated(environment: Any) -> Any:
+    from mindspore_rl.environments import native  # noqa: PLC0415  (imports MindSpore)
+
+    return native.accelerated(environment)
 
 
 def _of_user(name: str, built: Any, *arguments: Any) -> Any:

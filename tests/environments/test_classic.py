@@ -7,6 +7,7 @@ from mindspore import Tensor, nn, ops
 
 from mindspore_rl.environments import environment
 from mindspore_rl.environments.check import random_actions
+from mindspore_rl.environments.native import NativeEnvironment
 
 NAMES = ["graph:CartPole-v1", "graph:Pendulum-v1"]
 FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
@@ -80,9 +81,12 @@ def inputs(env):
     return noise[-1], random_actions(env.spec, NUM_STEPS, NUM_ENVS), noise[:-1]
 
 
+@pytest.mark.parametrize("compiler", ["g++", ""], ids=["native", "operators"])
 @pytest.mark.parametrize("name", NAMES)
-def test_compiled_steps_are_those_of_gym(graph_mode, name):
+def test_compiled_steps_are_those_of_gym(graph_mode, monkeypatch, name, compiler):
+    monkeypatch.setenv("CXX", compiler)
     env = environment.make_graph(name)
+    assert isinstance(env, NativeEnvironment) == bool(compiler)
     first_noise, actions, noise = inputs(env)
     state, _ = env.reset(Tensor(first_noise))
     state = Tensor(state.asnumpy())
