@@ -40,15 +40,19 @@ def library(source: Path, macros: dict[str, str | int], includes: tuple[Path, ..
     command = [compiler() or "", *FLAGS, *(f"-D{name}={value}" for name, value in macros.items())]
     command += ["-x", "c++", str(source)]
     digest = hashlib.sha256("\n".join([platform.machine(), *command]).encode())
-    for path in (source, *includes):
+    sources = (source, *includes)
+    for path in sources:
         digest.update(path.read_bytes())
 
     def build(path: Path) -> None:
         job = subprocess.run([*command, "-o", path], capture_output=True, text=True, check=False)
         if job.returncode:
-            raise MsrlError(f"{' '.join(command)} fails:\n{job.stderr.strip()}")
+            raise MsrlError(
+                f"{' '.join(command)} fails:\n{job.stderr.strip()}\n"
+                "mend the source or the compiler, or do without native operators: CXX= msrl ..."
+            )
 
-    return cached(f"native/{source.stem}-{digest.hexdigest()[:16]}.so", build)
+    return cached(f"native/{sources[-1].stem}-{digest.hexdigest()[:16]}.so", build)
 
 
 def usable() -> bool:

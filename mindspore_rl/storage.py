@@ -35,22 +35,27 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     Raises:
         MsrlError: no folder can be written.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for home in (cache / "mindspore_rl", Path(tempfile.gettempdir(), f"msrl-{os.getuid()}")):
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    temporary = Path(tempfile.gettempdir(), f"msrl-{os.getuid()}")
+    for home in (cache / "mindspore_rl", temporary):
         path = home / name
+        made = path.with_name(f"{path.name}.{os.getpid()}")
         try:
+            if not home.is_absolute():
+                continue  # this user has no home
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if home.stat().st_uid != os.getuid():
                 continue  # another user's, who could put anything there
             if not path.exists():
-                made = path.with_name(f"{path.name}.{os.getpid()}")
                 made.touch()
-                make(made)
-                made.replace(path)  # two jobs may start at once
+                try:
+                    make(made)
+                    made.replace(path)  # two jobs may start at once
+                finally:
+                    made.unlink(missing_ok=True)
+            return path
         except OSError:
             continue
-        return path
     raise MsrlError(
-        f"neither {cache} nor {tempfile.gettempdir()} can be written; set XDG_CACHE_HOME to a "
-        "folder that can"
+        f"neither {cache} nor {temporary} can be written; set XDG_CACHE_HOME to a folder that can"
     )

@@ -1,6 +1,8 @@
 """Steps in C++: of a user's environment, and what is said when they cannot be had."""
 
+import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import mindspore as ms
@@ -52,9 +54,21 @@ def test_a_subclass_has_its_own_step(corridor):
     assert not isinstance(other, NativeEnvironment)
 
 
-def test_a_source_that_does_not_compile_is_shown(corridor):
+def test_a_source_that_does_not_compile_is_shown(corridor, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(MsrlError, match=r"corridor\.cpp:16.*nowhere"):
         environment.make_graph(corridor("-0.01f", "nowhere"))
+    assert list((tmp_path / "mindspore_rl" / "native").iterdir()) == []
+
+
+def test_who_has_no_home_has_a_cache(corridor, monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    environment.make_graph(corridor())
+    assert not Path("~").exists()
+    assert list(tmp_path.glob("msrl-*/native/corridor-*.so"))
 
 
 def test_a_source_that_is_missing_is_named(corridor):
