@@ -20,6 +20,7 @@ from mindspore_rl.storage import writing
 
 JOB_FILE = "job.json"
 PROBE_BYTES = 1 << 20
+RETRY_S = 2.0  # between two attempts to reach a host that was lost
 """Less room than this is a full disk before anything is started."""
 JOB_KEYS = ("algorithm", "policy", "schedule")
 """Keys of a YAML file that are the job's; all others are the algorithm's."""
@@ -212,16 +213,26 @@ def _write_job(run_dir: Path, request: Any) -> None:
 
 
 def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
-    """Runs a job, from its newest checkpoint again after each of so many failures."""
-    from mindspore_rl.runtime.coordinator import run_job  # noqa: PLC0415
+    """Runs a job, from its newest checkpoint again after each of so many failures.
 
+    A restart waits for hosts that were lost, as long as a start may take.
+    """
+    from mindspore_rl.runtime.coordinator import run_job  # noqa: PLC0415
+    from mindspore_rl.runtime.monitor import Unreached  # noqa: PLC0415
+
+    wait_until_s = 0.0
     while True:
         try:
             return run_job(plan, run_dir, options)
         except JobFailure as failure:
+            if isinstance(failure, Unreached) and time.monotonic() < wait_until_s:
+                print(f"msrl: {str(failure).splitlines()[0]}; trying again", file=sys.stderr)
+                time.sleep(RETRY_S)
+                continue
             if failure.mistake or failure.interrupted or restarts <= 0:
                 raise
             restarts -= 1
+            wait_until_s = time.monotonic() + options.start_timeout_s
             plan, options = _restarted(plan, options, run_dir)
             print(
                 f"msrl: {failure}\nmsrl: restarting from {plan.resume or 'the beginning'}, "

@@ -78,6 +78,10 @@ class Stalled(JobFailure):
     """A rank that made no progress."""
 
 
+class Unreached(JobFailure):
+    """A host on which no rank could be started."""
+
+
 @dataclass
 class Peer:
     """A connection; who it is comes with its hello."""
@@ -337,10 +341,13 @@ class Monitor:
                 return
             if self._closed and not (mpiexec.poll() or 0) < 0:
                 raise self._death(next(iter(self._closed)))
+            silent = self._silent_hosts()
             raise self._job_failure(
-                f"mpiexec ended ({_ending(mpiexec.returncode)}) before the job; "
-                f"{self._silent_hosts()}the end of {WORKERS_LOG}:",
-                "\n".join(self._processes.log().splitlines()[-LOG_LINES:]),
+                f"mpiexec ended ({_ending(mpiexec.returncode)}) before the job{silent}",
+                "\n".join(
+                    [f"The end of {WORKERS_LOG}:", *self._processes.log().splitlines()[-LOG_LINES:]]
+                ),
+                kind=Unreached if silent else JobFailure,
             )
         waiting_for = set(self.plan.group_ranks) - set(self._finished)
         if scheduler is not None and scheduler.poll() is not None and waiting_for:
@@ -370,7 +377,7 @@ class Monitor:
             self.plan.hosts[p.rank] for p in self._peers if p.rank is not None and self.plan.hosts
         }
         silent = [host for host in dict.fromkeys(self.plan.hosts) if host not in heard]
-        return f"no rank on {', '.join(silent)} has started; " if silent else ""
+        return f"; no rank on {', '.join(silent)} has started" if silent else ""
 
     def _death(self, rank: int) -> JobFailure:
         """The failure of a rank that closed its link, with what killed it if that can be had.

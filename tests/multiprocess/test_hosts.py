@@ -132,12 +132,14 @@ def test_host_that_comes_back_is_used_again(network, tmp_path):
     log = tmp_path / "run" / "metrics.jsonl"
     net.cut(1)
     wait_until(lambda: not log.stat().st_size, run, SILENCE_S + END_S)  # started again: cut off
+    time.sleep(5)  # the restart does not reach it, and waits
     net.mend(1)
     wait_until(lambda: log.stat().st_size, run, 300)
     run.send_signal(signal.SIGINT)
     out, err = run.communicate(timeout=120)
     assert "host host1 has not been heard of" in err
     assert "restarting from" in err
+    assert "trying again" in err
     assert run.returncode == 130, err
     assert "interrupted" in out
 
