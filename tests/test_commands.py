@@ -1,6 +1,7 @@
 """What `msrl train` does before and between jobs."""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import subprocess
@@ -13,6 +14,7 @@ from mindspore_rl import commands, config, programs, registry
 from mindspore_rl.cli import main
 from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.runtime import coordinator
+from mindspore_rl.runtime.monitor import JobOptions, Unreached
 
 
 def taken(chosen, name=""):
@@ -63,7 +65,27 @@ def test_what_is_restarted(monkeypatch, tmp_path, restarts, interrupted, runs):
     monkeypatch.setattr(coordinator, "run_job", fails)
     plan = argparse.Namespace(resume="")
     with pytest.raises(JobFailure):
-        commands._run_with_restarts(plan, tmp_path, None, restarts)
+        commands._run_with_restarts(plan, tmp_path, JobOptions(False, 1), restarts)
+    assert len(done) == runs
+
+
+@pytest.mark.parametrize(("start_timeout_s", "runs"), [(100.0, 5), (0.0, 2)])
+def test_a_restart_waits_for_a_lost_host(monkeypatch, tmp_path, start_timeout_s, runs):
+    """A first start does not, and waiting costs no restart."""
+    done = []
+
+    def run_job(plan, run_dir, options):
+        done.append(plan)
+        if len(done) == 5:
+            return "outcome"
+        raise JobFailure("it was cut off") if len(done) == 1 else Unreached("no rank has started")
+
+    monkeypatch.setattr(coordinator, "run_job", run_job)
+    monkeypatch.setattr(commands, "RETRY_S", 0.0)
+    plan = argparse.Namespace(resume="")
+    options = JobOptions(False, 1, start_timeout_s=start_timeout_s)
+    with pytest.raises(Unreached) if runs < 5 else contextlib.nullcontext():
+        assert commands._run_with_restarts(plan, tmp_path, options, 1) == "outcome"
     assert len(done) == runs
 
 
