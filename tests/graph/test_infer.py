@@ -4,11 +4,12 @@ import re
 
 import numpy as np
 import pytest
+from mindspore import Tensor
 
 from mindspore_rl import programs, registry
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph import rows
-from mindspore_rl.graph.ir import walk
+from mindspore_rl.graph.ir import Op, Value, walk
 from mindspore_rl.runtime.job import JobRequest, analyse
 from tests.graph.programs import analyse_with
 
@@ -131,3 +132,17 @@ def test_rounding_is_that_of_the_largest_terms():
     assert rows._close(np.array([1e4, 1e-3]), np.array([1e4, 2e-3]))
     assert not rows._close(np.array([1.0, 1e-3]), np.array([1.0, 2e-3]))
     assert rows._close(np.array([np.inf, np.nan, True]), np.array([np.inf, np.nan, True]))
+
+
+@pytest.mark.parametrize(("odd", "evidence"), [({2}, ""), ({2, 4, 6, 8, 10, 12}, rows.RANDOM)])
+def test_what_an_operation_gives_but_once_is_no_evidence(odd, evidence):
+    calls = []
+
+    def evaluate(op, inputs):
+        calls.append(op)
+        return (Tensor(inputs["x"].asnumpy() + float(len(calls) in odd)),)
+
+    op = Op("glue#1", "glue", ("y",), ("x + 0",), ("x",), where=None)
+    trials = rows.RowTrials(evaluate, rows.environment_rows(4), np.random.default_rng(0))
+    values = {"x": Value((4,), "float32", axis=0)}
+    assert trials.evidence(op, {"x": Tensor(np.arange(4, dtype=np.float32))}, values) == evidence

@@ -174,8 +174,7 @@ def test_host_that_cannot_be_reached(run_dir):
     plan = make_plan(run_dir, hosts=("near", "far"))
     with pytest.raises(JobFailure) as caught:
         run(plan, run_dir, deployment=two_hosts(str(launcher)), start_timeout_s=20.0)
-    assert "far" in str(caught.value)
-    assert "no route to 127.0.0.2" in (run_dir / "workers.log").read_text()
+    assert "no rank on near, far has started" in str(caught.value)
 
 
 @multiprocess
