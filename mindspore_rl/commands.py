@@ -123,8 +123,8 @@ def train(args: argparse.Namespace) -> int:
     from mindspore_rl.runtime.job import prepare  # noqa: PLC0415
 
     device, why = gpu.choose(args.device)
-    if device == "GPU" and not gpu.ready():
-        gpu.start_again()
+    if device == "GPU":
+        gpu.use()
     resume, done = _newest_checkpoint(args.resume)
     request = _request(
         args,

@@ -117,26 +117,65 @@ def ready() -> bool:
     return str(plugin_folder()) in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
 
 
+def use() -> None:
+    """Makes the GPU this process's device, before anything is computed on another."""
+    if not ready():
+        start_again()
+    from mindspore import set_device  # noqa: PLC0415  (every command's start)
+
+    set_device("GPU")
+
+
 def start_again() -> NoReturn:
     """Starts this very command again in its place, with `environment`: the loader reads it once."""
     command = [sys.executable, "-m", "mindspore_rl.cli", *sys.argv[1:]]
     os.execve(sys.executable, command, {**os.environ, **environment()})
 
 
-def take(number: int) -> None:
+def take(number: int, members: int) -> None:
     """Leaves this process one of its host's GPUs; before MindSpore is imported.
+
+    Fragments of different kinds may share one: they talk through the host's memory.
+
+    Args:
+        number: of this process on its host, counted on beyond the number of GPUs.
+        members: processes of its fragment on this host, no two of which can share one (NCCL).
 
     Raises:
         MsrlError: there are not as many.
     """
     visible = [n for n in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if n]
     gpus = visible or [str(n) for n in range(len(driver().gpus))]
-    if number >= len(gpus):
+    if members > len(gpus):
         raise MsrlError(
-            f"{number + 1} processes on this host, but {len(gpus)} GPU: each needs one of its own; "
-            "use fewer --workers, or --device cpu"
+            f"{members} replicas of a fragment on this host, but {len(gpus)} GPU: each needs one "
+            "of its own; use fewer --workers, or --device cpu"
         )
-    os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number]
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+
+
+def architecture() -> int:
+    """What this process's GPU is, such as 90 for sm_90."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    cuda.cuInit(0)
+    version, found = ctypes.c_int(), []
+    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+        cuda.cuDeviceGetAttribute(ctypes.byref(version), attribute, 0)
+        found.append(version.value)
+    return 10 * found[0] + found[1]
+
+
+def compiler() -> ctypes.CDLL:
+    """NVRTC.
+
+    Raises:
+        MsrlError: its wheel is not installed.
+    """
+    for folder in _wheel_folders():
+        for builtins in folder.glob("libnvrtc-builtins.so.*"):
+            ctypes.CDLL(str(builtins))  # NVRTC finds it by its name then
+            return ctypes.CDLL(str(folder / LIBRARIES["nvidia-cuda-nvrtc-cu11"]))
+    raise MsrlError(f"NVRTC is not installed: {INSTALL}")
 
 
 def plugin_folder() -> Path:

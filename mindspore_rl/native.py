@@ -3,8 +3,10 @@
 An operator of MindSpore costs some microseconds whatever its size; what takes twenty of them in
 every step of a rollout is one operator in C++. Each is there in MindSpore's operators too, which
 run where no compiler is found (`CXX` names one, g++ by default; `CXX=` turns native operators off).
+For the GPU, NVRTC of the extra `gpu` compiles the same sources: no CUDA toolkit is needed.
 """
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -14,6 +16,7 @@ from pathlib import Path
 
 from mindspore import get_context
 
+from mindspore_rl import gpu
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.storage import cached
 
@@ -24,6 +27,11 @@ FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=off", "-shared",
 def compiler() -> str | None:
     """The C++ compiler, if there is one."""
     return shutil.which(os.environ.get("CXX", "g++"))
+
+
+def usable(device: str = "CPU") -> bool:
+    """Whether native operators can run: there is a compiler, and this is the device."""
+    return compiler() is not None and get_context("device_target") == device
 
 
 def library(source: Path, macros: dict[str, str | int], includes: tuple[Path, ...] = ()) -> Path:
@@ -37,12 +45,7 @@ def library(source: Path, macros: dict[str, str | int], includes: tuple[Path, ..
     Raises:
         MsrlError: it does not compile.
     """
-    command = [compiler() or "", *FLAGS, *(f"-D{name}={value}" for name, value in macros.items())]
-    command += ["-x", "c++", str(source)]
-    digest = hashlib.sha256("\n".join([platform.machine(), *command]).encode())
-    sources = (source, *includes)
-    for path in sources:
-        digest.update(path.read_bytes())
+    command = [compiler() or "", *FLAGS, *_defined(macros), "-x", "c++", str(source)]
 
     def build(path: Path) -> None:
         job = subprocess.run([*command, "-o", path], capture_output=True, text=True, check=False)
@@ -52,9 +55,52 @@ def library(source: Path, macros: dict[str, str | int], includes: tuple[Path, ..
                 "mend the source or the compiler, or do without native operators: CXX= msrl ..."
             )
 
-    return cached(f"native/{sources[-1].stem}-{digest.hexdigest()[:16]}.so", build)
+    return cached(_name([platform.machine(), *command], (source, *includes), "so"), build)
 
 
-def usable() -> bool:
-    """Whether native operators can run: there is a compiler, and the device is the CPU."""
-    return compiler() is not None and get_context("device_target") == "CPU"
+def kernel(
+    source: Path, macros: dict[str, str | int], includes: tuple[Path, ...], architecture: int
+) -> Path:
+    """A source's kernels in PTX, which the driver compiles for its GPU.
+
+    Args:
+        source: CUDA C++.
+        macros: defined before it.
+        includes: as for `library`.
+        architecture: the oldest that it is for, such as 60 for sm_60.
+
+    Raises:
+        MsrlError: it does not compile.
+    """
+    # A product and a sum as they stand, as on the CPU.
+    options = ["-std=c++17", "-fmad=false", f"-arch=compute_{architecture}", *_defined(macros)]
+
+    def build(path: Path) -> None:
+        nvrtc = gpu.compiler()
+        program, size = ctypes.c_void_p(), ctypes.c_size_t()
+        text, name = source.read_bytes(), str(source).encode()
+        nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None)
+        given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        failed = nvrtc.nvrtcCompileProgram(program, len(options), given)
+        kind = "ProgramLog" if failed else "PTX"
+        getattr(nvrtc, f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
+        got = ctypes.create_string_buffer(size.value)
+        getattr(nvrtc, f"nvrtcGet{kind}")(program, got)
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+        if failed:
+            raise MsrlError(f"NVRTC cannot compile {source}:\n{got.value.decode().strip()}")
+        path.write_bytes(got.value)
+
+    return cached(_name(options, (source, *includes), "ptx"), build)
+
+
+def _defined(macros: dict[str, str | int]) -> list[str]:
+    return [f"-D{name}={value}" for name, value in macros.items()]
+
+
+def _name(command: list[str], sources: tuple[Path, ...], suffix: str) -> str:
+    """Of a file in the cache: what it was made of, and how."""
+    digest = hashlib.sha256("\n".join(command).encode())
+    for path in sources:
+        digest.update(path.read_bytes())
+    return f"native/{sources[-1].stem}-{digest.hexdigest()[:16]}.{suffix}"

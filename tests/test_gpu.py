@@ -67,15 +67,16 @@ def test_a_driver_that_cannot_serve(ask, error, count, text):
 
 
 @pytest.mark.parametrize(
-    ("number", "visible", "taken"), [(1, "", "1"), (1, "4,6", "6"), (0, "4,6", "4")]
+    ("number", "visible", "taken"), [(1, "", "1"), (1, "4,6", "6"), (0, "4,6", "4"), (3, "", "1")]
 )
 def test_a_rank_takes_the_gpu_of_its_number(ask, number, visible, taken):
-    expression = f"(gpu.take({number}), __import__('os').environ['CUDA_VISIBLE_DEVICES'])[1]"
+    expression = f"(gpu.take({number}, 2), __import__('os').environ['CUDA_VISIBLE_DEVICES'])[1]"
     assert ask(expression, CUDA_VISIBLE_DEVICES=visible) == taken
 
 
-def test_more_ranks_than_gpus_are_refused(ask):
-    assert "3 processes on this host, but 2 GPU" in ask("gpu.take(2)", CUDA_VISIBLE_DEVICES="")
+def test_more_replicas_than_gpus_are_refused(ask):
+    found = ask("gpu.take(2, 3)", CUDA_VISIBLE_DEVICES="")
+    assert "3 replicas of a fragment on this host, but 2 GPU" in found
 
 
 def test_a_gpu_without_its_libraries_is_not_taken(ask):

@@ -15,7 +15,7 @@ ROW void advance(const float *state, const int *action, float *next, float *rewa
   const float gravity = 9.8f, mass_pole = 0.1f, mass = 1.1f, length = 0.5f, tau = 0.02f;
   const float x_limit = 2.4f, theta_limit = 12.0f * 2.0f * 3.14159265f / 360.0f;
   const float x_dot = state[1], theta = state[2], theta_dot = state[3];
-  const float sine = std::sin(theta), cosine = std::cos(theta);
+  const float sine = sinf(theta), cosine = cosf(theta);
   const float force = *action ? 10.0f : -10.0f;
   const float temp = (force + mass_pole * length * theta_dot * theta_dot * sine) / mass;
   const float theta_acc = (gravity * sine - cosine * temp) /
@@ -27,6 +27,6 @@ ROW void advance(const float *state, const int *action, float *next, float *rewa
   next[3] = theta_dot + tau * theta_acc;
   next[4] = state[4] + 1.0f;
   *reward = 1.0f;
-  *terminated = std::fabs(next[0]) > x_limit || std::fabs(next[2]) > theta_limit;
+  *terminated = fabsf(next[0]) > x_limit || fabsf(next[2]) > theta_limit;
   *truncated = next[4] >= MAX_STEPS;
 }

@@ -14,12 +14,13 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn, ops
 
-from mindspore_rl import native
+from mindspore_rl import gpu, native
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import EnvironmentFailure
 
 STEP = Path(__file__).parent / "native_step.h"
+NEWEST = 90  # that NVRTC 11.8 knows; newer GPUs take its PTX too
 
 
 class NativeEnvironment(nn.Cell):
@@ -45,10 +46,10 @@ class NativeEnvironment(nn.Cell):
                 f"{type(environment).__name__}.native is {environment.native!r}, but there is no "
                 f"file {source}"
             )
-        macros = _macros(source.resolve(), environment)
+        macros = macros_of(source.resolve(), environment)
         self.action_type = ms.int32 if macros["DISCRETE"] else ms.float32
         self.native = ops.Custom(
-            f"{native.library(STEP, macros, (source,))}:step",
+            f"{_library(macros, source)}:step",
             self._shapes,
             lambda state, action, noise: (state, state, state, state, ms.bool_, ms.bool_),
             func_type="aot",
@@ -75,12 +76,19 @@ class NativeEnvironment(nn.Cell):
 
 def accelerated(environment: Any) -> Any:
     """The environment with native steps, if it brings a source and native operators can run."""
-    if "native" in vars(type(environment)) and native.usable():
+    if "native" in vars(type(environment)) and (native.usable() or native.usable("GPU")):
         return NativeEnvironment(environment)
     return environment
 
 
-def _macros(source: Path, environment: Any) -> dict[str, str | int]:
+def _library(macros: dict[str, str | int], source: Path) -> Path:
+    if native.usable("GPU"):
+        oldest = min(gpu.architecture(), NEWEST)
+        macros = {**macros, "KERNEL": f'"{native.kernel(STEP, macros, (source,), oldest)}"'}
+    return native.library(STEP, macros, (source,))
+
+
+def macros_of(source: Path, environment: Any) -> dict[str, str | int]:
     """What `native_step.h` asks for."""
     spec: EnvironmentSpec = environment.spec
     return {

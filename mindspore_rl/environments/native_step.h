@@ -1,4 +1,5 @@
-// One step of every environment as a custom operator of MindSpore.
+// One step of every environment as a custom operator of MindSpore: on the CPU a loop over them, on
+// the GPU a kernel with a thread for each.
 //
 // SOURCE is an environment's; it defines, for ONE environment,
 //
@@ -10,10 +11,16 @@
 // and this file makes of them a step that starts anew where an episode has ended. Of the spec come
 // STATE, NOISE, OBS, ACTION and REWARD, how many numbers of one environment these are, MAX_STEPS of
 // an episode (0: no limit), and DISCRETE, whether an Action is an int or a float.
+//
+// NVRTC compiles this file to a kernel (it brings the mathematical functions: sinf, fabsf, ...). The
+// C++ compiler makes the operators; with KERNEL, the path of that kernel's PTX, the GPU's too.
+#ifdef __CUDACC_RTC__
+#define ROW __device__ static inline
+#else
 #include <cmath>
 #include <cstdint>
-
 #define ROW static inline
+#endif
 
 #if DISCRETE
 typedef int Action;
@@ -23,20 +30,82 @@ typedef float Action;
 
 #include SOURCE
 
+// The operator's inputs and outputs, in their order.
+struct Arrays {
+  const float *state;
+  const Action *action;
+  const float *noise;
+  float *next_state, *next_obs, *final_obs, *reward;
+  bool *terminated, *truncated;
+};
+
+ROW void step_row(const Arrays &arrays, long long row) {
+  float *next = arrays.next_state + row * STATE;
+  bool *terminated = arrays.terminated + row, *truncated = arrays.truncated + row;
+  advance(arrays.state + row * STATE, arrays.action + row * ACTION, next,
+          arrays.reward + row * REWARD, terminated, truncated);
+  observe(next, arrays.final_obs + row * OBS);
+  if (*terminated || *truncated) start(arrays.noise + row * NOISE, next);
+  observe(next, arrays.next_obs + row * OBS);
+}
+
+#ifdef __CUDACC_RTC__
+
+extern "C" __global__ void step(Arrays arrays, long long count) {
+  const long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  if (row < count) step_row(arrays, row);
+}
+
+#else
+
+static Arrays arrays_of(void **params) {
+  return {(const float *)params[0], (const Action *)params[1], (const float *)params[2],
+          (float *)params[3],       (float *)params[4],        (float *)params[5],
+          (float *)params[6],       (bool *)params[7],         (bool *)params[8]};
+}
+
+#ifndef KERNEL
+
 extern "C" int step(int, void **params, int *, int64_t **shapes, const char **, void *, void *) {
-  const float *state = (const float *)params[0], *noise = (const float *)params[2];
-  const Action *action = (const Action *)params[1];
-  float *next_state = (float *)params[3], *next_obs = (float *)params[4];
-  float *final_obs = (float *)params[5], *reward = (float *)params[6];
-  bool *terminated = (bool *)params[7], *truncated = (bool *)params[8];
-  const int64_t count = shapes[0][0];
-  for (int64_t row = 0; row < count; row++) {
-    float *next = next_state + row * STATE;
-    advance(state + row * STATE, action + row * ACTION, next, reward + row * REWARD,
-            terminated + row, truncated + row);
-    observe(next, final_obs + row * OBS);
-    if (terminated[row] || truncated[row]) start(noise + row * NOISE, next);
-    observe(next, next_obs + row * OBS);
-  }
+  const Arrays arrays = arrays_of(params);
+  for (int64_t row = 0; row < shapes[0][0]; row++) step_row(arrays, row);
   return 0;
 }
+
+#else
+#include <dlfcn.h>
+
+// The driver's functions are looked up when they are needed: no CUDA toolkit takes part.
+struct Driver {
+  int (*load)(void **module, const char *path);
+  int (*find)(void **function, void *module, const char *name);
+  int (*launch)(void *function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                unsigned shared_bytes, void *stream, void **arguments, void **extra);
+  void *function = nullptr;
+  int error = 1;
+
+  Driver() {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW), *module;
+    if (library == nullptr) return;
+    load = (decltype(load))dlsym(library, "cuModuleLoad");
+    find = (decltype(find))dlsym(library, "cuModuleGetFunction");
+    launch = (decltype(launch))dlsym(library, "cuLaunchKernel");
+    error = load(&module, KERNEL);
+    if (error == 0) error = find(&function, module, "step");
+  }
+};
+
+// MindSpore's stream and context, in which its arrays are; the count is not 0.
+extern "C" int step(int, void **params, int *, int64_t **shapes, const char **, void *stream,
+                    void *) {
+  static Driver driver;
+  if (driver.error != 0) return driver.error;
+  Arrays arrays = arrays_of(params);
+  long long count = shapes[0][0];
+  void *arguments[] = {&arrays, &count};
+  const unsigned block = 128, grid = (unsigned)((count + block - 1) / block);
+  return driver.launch(driver.function, grid, 1, 1, block, 1, 1, 0, stream, arguments, nullptr);
+}
+
+#endif
+#endif

@@ -178,6 +178,22 @@ class Plan:
                 return fragment, rank - fragment.first_rank
         raise KeyError(rank)
 
+    def gpu_of(self, rank: int) -> tuple[int, int] | None:
+        """The place of a rank with tensors among those of its host, and its fragment's ranks there.
+
+        The latter need a GPU each; place p of n GPUs takes the GPU p modulo n.
+        """
+        own, _ = self.fragment_of(rank)
+        if not own.needs_tensors:
+            return None
+        near = [r for r in range(self.num_ranks) if self.same_host(r, rank)]
+        computing = [r for r in near if self.fragment_of(r)[0].needs_tensors]
+        return computing.index(rank), sum(r in own.ranks for r in near)
+
+    def same_host(self, rank: int, other: int) -> bool:
+        """Whether two ranks are on one host."""
+        return not self.hosts or self.hosts[rank] == self.hosts[other]
+
     def rank_name(self, rank: int) -> str:
         """`rank 2 (actor[1])`, or `rank 2 (actor[1] on node2)` in a job on several hosts."""
         fragment, replica = self.fragment_of(rank)

@@ -1,11 +1,12 @@
 """From what a user asks for to a plan: build, infer, partition, reduce, lower."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl import programs
+from mindspore_rl import gpu, programs
 from mindspore_rl.config import to_dict
 from mindspore_rl.environments.environment import graph_name, graph_names, spec
 from mindspore_rl.errors import ConfigError, PolicyError
@@ -97,7 +98,21 @@ def analyse(request: JobRequest, dump: Dump | None = None) -> Partition:
 
 
 def prepare(request: JobRequest, run_dir: Path, dump: Dump | None = None) -> tuple[Plan, Partition]:
-    """Lowers a job into a run directory."""
+    """Lowers a job into a run directory.
+
+    A GPU holds one replica of a fragment. Those that would share one are fused on this machine:
+    there are fewer of them, with more environments each.
+    """
+    plan, cut = _lower(request, run_dir, dump)
+    if request.device == "GPU" and not request.deployment.spans_hosts:
+        gpus = len(gpu.driver().gpus)
+        most = max(len(f.ranks) for f in plan.fragments if f.needs_tensors)
+        if most > gpus and request.workers > gpus:
+            return _lower(dataclasses.replace(request, workers=gpus), run_dir, dump)
+    return plan, cut
+
+
+def _lower(request: JobRequest, run_dir: Path, dump: Dump | None) -> tuple[Plan, Partition]:
     cut = analyse(request, dump)
     config = request.config
     num_ranks = sum(fragment.replicas for fragment in cut.fragments)

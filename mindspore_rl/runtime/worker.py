@@ -146,8 +146,8 @@ def main() -> None:
     link.send("hello", rank=comm.rank, pid=os.getpid(), host=host, segments=segments)
     _end_with_coordinator(link, segments)
     try:
-        if plan.device == "GPU":
-            gpu.take(int(os.environ["MPI_LOCALRANKID"]))
+        if plan.device == "GPU" and (place := plan.gpu_of(comm.rank)):
+            gpu.take(*place)
         group = _join_group(plan, comm.rank, settings)
         if settings.cores:
             os.sched_setaffinity(0, {settings.cores[comm.rank]})

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -10,9 +12,10 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from mindspore_rl import native
 from mindspore_rl.environments import environment
 from mindspore_rl.environments.check import check
-from mindspore_rl.environments.native import NativeEnvironment
+from mindspore_rl.environments.native import STEP, NativeEnvironment, macros_of
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
@@ -85,3 +88,113 @@ def test_actions_of_another_type_or_size(corridor):
     np.testing.assert_allclose(place, [-0.1, 0.1, 0.1])
     with pytest.raises(EnvironmentFailure, match="actions are .2., expected 3 environments'"):
         env.step(state, Tensor(np.array([0, 1], np.int32)), noise)[0].asnumpy()
+
+
+SOURCES = {
+    "graph:CartPole-v1": "cartpole.cpp",
+    "graph:Pendulum-v1": "pendulum.cpp",
+}
+DRIVER = r"""
+// A driver whose GPU is this loop: the kernel's arguments are read as the driver reads them.
+#include <cstdio>
+#include <cstring>
+#include STEP_H
+
+extern "C" int cuModuleLoad(void **module, const char *path) {
+  *module = (void *)path;
+  std::FILE *file = std::fopen(path, "r");
+  return file == nullptr ? 301 : std::fclose(file);
+}
+extern "C" int cuModuleGetFunction(void **function, void *module, const char *name) {
+  *function = module;
+  return std::strcmp(name, "step") ? 500 : 0;
+}
+extern "C" int cuLaunchKernel(void *, unsigned grid, unsigned, unsigned, unsigned block, unsigned,
+                              unsigned, unsigned, void *stream, void **arguments, void **) {
+  if (stream != (void *)7) return 400;
+  const long long count = *(long long *)arguments[1];
+  for (long long row = 0; row < (long long)grid * block; row++)
+    if (row < count) step_row(*(Arrays *)arguments[0], row);
+  return 0;
+}
+"""
+CALL = """
+import ctypes, sys, numpy as np
+folder, *operators = sys.argv[1:]
+for device, operator in zip(("cpu", "gpu"), operators):
+    arrays = [np.ascontiguousarray(a) for a in np.load(f"{folder}/in.npz").values()]
+    pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
+    shape = (ctypes.c_int64 * 2)(*arrays[0].shape)
+    shapes = (ctypes.POINTER(ctypes.c_int64) * 1)(shape)
+    step = ctypes.CDLL(operator).step
+    code = step(len(arrays), pointers, None, shapes, None, ctypes.c_void_p(7), None)
+    assert code == 0, code
+    np.savez(f"{folder}/{device}.npz", *arrays)
+"""
+
+
+@pytest.fixture(params=SOURCES)
+def source(request):
+    """A source of the package and what it is compiled with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", "")
+        env = environment.make_graph(request.param)
+    path = STEP.parent / SOURCES[request.param]
+    return path, macros_of(path, env), env
+
+
+@pytest.mark.parametrize("architecture", [60, 90])
+def test_nvrtc_makes_kernels(source, architecture):
+    path, macros, _ = source
+    text = native.kernel(STEP, macros, (path,), architecture).read_text()
+    assert f".target sm_{architecture}" in text
+    assert ".visible .entry step(" in text
+
+
+def test_what_nvrtc_refuses_is_shown(corridor, source):
+    _, macros, _ = source
+    path = Path(corridor("-0.01f", "nowhere").split(":")[0]).with_suffix(".cpp")
+    with pytest.raises(MsrlError, match=r"NVRTC cannot compile .*\n.*corridor\.cpp\(16\).*nowhere"):
+        native.kernel(STEP, {**macros, "SOURCE": f'"{path}"', "DISCRETE": 1}, (path,), 60)
+
+
+def test_the_operator_of_the_gpu_launches_its_kernel(source, tmp_path):
+    """300 environments, three blocks of 128: every row as on the CPU, and none beyond."""
+    path, macros, env = source
+    rng = np.random.default_rng(0)
+    count, obs = 300, env.spec.obs_shape[0]
+    discrete = macros["DISCRETE"]
+    action = rng.integers(0, 2, count).astype(np.int32) if discrete else rng.random(count)
+    inputs = [
+        rng.standard_normal((count, env.state_size)).astype(np.float32),
+        action if discrete else action.astype(np.float32),
+        rng.random((count, env.noise_size)).astype(np.float32),
+    ]
+    outputs = [
+        np.zeros((count, env.state_size), np.float32),
+        np.zeros((count, obs), np.float32),
+        np.zeros((count, obs), np.float32),
+        np.zeros(count, np.float32),
+        np.zeros(count, np.bool_),
+        np.zeros(count, np.bool_),
+    ]
+    kernel = tmp_path / "kernel.ptx"
+    kernel.write_text("")
+    driver = tmp_path / "driver.cpp"
+    driver.write_text(DRIVER)
+    made = native.library(driver, {**macros, "STEP_H": f'"{STEP}"'}, (STEP, path))
+    (tmp_path / "libcuda.so.1").symlink_to(made)
+    operators = {
+        "cpu": native.library(STEP, macros, (path,)),
+        "gpu": native.library(STEP, {**macros, "KERNEL": f'"{kernel}"'}, (path,)),
+    }
+    np.savez(tmp_path / "in.npz", *inputs, *outputs)
+    subprocess.run(
+        [sys.executable, "-c", CALL, tmp_path, *operators.values()],
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+        check=True,
+    )
+    cpu, gpu = (np.load(tmp_path / f"{device}.npz") for device in operators)
+    for name in cpu.files:
+        np.testing.assert_array_equal(cpu[name], gpu[name])
+    assert cpu["arr_7"].any() or cpu["arr_8"].any() or env.spec.name == "graph:Pendulum-v1"

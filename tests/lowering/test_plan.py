@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from mindspore_rl import gpu
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.lowering.plan import load_plan
 from mindspore_rl.runtime.job import prepare
@@ -22,3 +23,22 @@ def test_every_step_of_the_environments_counts(program, turns, tmp_path):
     plan, _ = prepare(dataclasses.replace(job, num_iterations=None), tmp_path)
     assert plan.steps_per_iteration == turns * 8
     assert plan.num_iterations == -(-2000 // (turns * 8))
+
+
+@pytest.mark.parametrize(
+    ("policy", "workers", "gpus", "replicas", "places"),
+    [
+        ("MultipleLearners", 4, 2, {"actor+learner": 2}, [(0, 2), (1, 2)]),
+        ("SingleLearnerCoarse", 2, 3, {"actor": 2, "learner": 1}, [(0, 2), (1, 2), (2, 1)]),
+        ("SingleLearnerCoarse", 2, 1, {"actor": 1, "learner": 1}, [(0, 1), (1, 1)]),
+        ("SingleLearnerFine", 2, 1, {"environment": 2, "learner": 1}, [None, None, (0, 1)]),
+    ],
+)
+def test_replicas_that_would_share_a_gpu_are_fused(
+    policy, workers, gpus, replicas, places, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(gpu, "driver", lambda: gpu.Driver("12.4", ("H",) * gpus))
+    job = inproc.request(inproc.PROGRAMS / "a2c.py", policy, workers)
+    plan, _ = prepare(dataclasses.replace(job, device="GPU"), tmp_path)
+    assert {f.name: len(f.shares) for f in plan.fragments} == replicas
+    assert [plan.gpu_of(rank) for rank in range(plan.num_ranks)] == places
