@@ -36,6 +36,7 @@ class Case:
     num_envs: int
     workers: int
     floor: int | None = None
+    device: str = "cpu"
 
 
 CASES = (
@@ -63,7 +64,7 @@ def main() -> int:
     results: dict[Case, list[tuple[float, float, float]]] = {case: [] for case in cases}
     for _ in range(1 if args.minutes else args.repeats):
         for case in cases:
-            results[case].append(_run(case, seconds))
+            results[case].append(measure(case, seconds))
             print(".", end="", file=sys.stderr, flush=True)
     print(
         f"\n{platform.processor() or platform.machine()}, {os.cpu_count()} cores, "
@@ -89,8 +90,11 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def _run(case: Case, seconds: float) -> tuple[float, float, float]:
-    """Returns: steps/s, and the largest worker's resident MiB after warming up and at the end."""
+def measure(case: Case, seconds: float) -> tuple[float, float, float]:
+    """Trains for a while.
+
+    Returns: steps/s, and the largest worker's resident MiB after warming up and at the end.
+    """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "run" / "metrics.jsonl"
         with (Path(folder) / "log").open("w") as output:
@@ -109,6 +113,8 @@ def _run(case: Case, seconds: float) -> tuple[float, float, float]:
                     str(case.num_envs),
                     "--workers",
                     str(case.workers),
+                    "--device",
+                    case.device,
                     "--stop-return",
                     "nan",
                     "--total-steps",

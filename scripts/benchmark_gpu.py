@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""PPO on CartPole-v1 wholly on one device, from 64 to 65,536 environments, in steps a second.
+
+    .venv/bin/python scripts/benchmark_gpu.py --others ~/jax/bin/python
+
+The loop of algorithms/ppo.py under GPUOnly beside the same loop in JAX (ppo_jax.py) and PyTorch
+(ppo_torch.py), in turn, where these are installed: JAX wants another NumPy than MindSpore, hence
+an environment of its own. They use the GPU if they were installed for one; `--device cpu` measures
+on the CPU.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmark import Case, measure
+
+from mindspore_rl import gpu
+from mindspore_rl.errors import MsrlError
+
+SCRIPTS = Path(__file__).resolve().parent
+NUM_ENVS = (64, 256, 1024, 4096, 16384, 65536)
+OTHERS = ("jax", "torch")
+
+
+def main() -> int:
+    """Prints a row for each number of environments."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each run (default: 5)")
+    parser.add_argument("--num-envs", type=int, nargs="+", default=NUM_ENVS, metavar="N")
+    parser.add_argument(
+        "--others", default=sys.executable, metavar="PYTHON", help="that has JAX or PyTorch"
+    )
+    args = parser.parse_args()
+    try:
+        _, name = gpu.choose(args.device)
+    except MsrlError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    others = [other for other in OTHERS if _run(args, "-c", f"import {other}").returncode == 0]
+    print(f"{name or 'CPU'}\n\n| environments | mindspore_rl | {' | '.join(others)} |")
+    print(f"|---|---|{'---|' * len(others)}")
+    for num_envs in args.num_envs:
+        case = Case("GPUOnly", "graph:CartPole-v1", num_envs, 1, device=args.device)
+        speeds = [measure(case, args.seconds)[0]]
+        speeds += [_other(other, num_envs, args) for other in others]
+        print(f"| {num_envs:,} | {' | '.join(f'{speed:,.0f}' for speed in speeds)} |", flush=True)
+    return 0
+
+
+def _other(library: str, num_envs: int, args: argparse.Namespace) -> float:
+    script = str(SCRIPTS / f"ppo_{library}.py")
+    done = _run(args, script, "--num-envs", str(num_envs), "--seconds", str(args.seconds))
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return float(done.stdout.split()[0])
+
+
+def _run(args: argparse.Namespace, *command: str) -> subprocess.CompletedProcess:
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"} if args.device == "cpu" else {}
+    return subprocess.run(
+        [args.others, *command],
+        env={**os.environ, **hidden},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
