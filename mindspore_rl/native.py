@@ -6,7 +6,6 @@ run where no compiler is found (`CXX` names one, g++ by default; `CXX=` turns na
 For the GPU, NVRTC of the extra `gpu` compiles the same sources: no CUDA toolkit is needed.
 """
 
-import ctypes
 import hashlib
 import os
 import platform
@@ -16,8 +15,8 @@ from pathlib import Path
 
 from mindspore import get_context
 
-from mindspore_rl import gpu
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.nvrtc import compile_kernels
 from mindspore_rl.storage import cached
 
 # Sums and products as they stand, as MindSpore's operators take them.
@@ -76,20 +75,7 @@ def kernel(
     options = ["-std=c++17", "-fmad=false", f"-arch=compute_{architecture}", *_defined(macros)]
 
     def build(path: Path) -> None:
-        nvrtc = gpu.compiler()
-        program, size = ctypes.c_void_p(), ctypes.c_size_t()
-        text, name = source.read_bytes(), str(source).encode()
-        nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None)
-        given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-        failed = nvrtc.nvrtcCompileProgram(program, len(options), given)
-        kind = "ProgramLog" if failed else "PTX"
-        getattr(nvrtc, f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
-        got = ctypes.create_string_buffer(size.value)
-        getattr(nvrtc, f"nvrtcGet{kind}")(program, got)
-        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-        if failed:
-            raise MsrlError(f"NVRTC cannot compile {source}:\n{got.value.decode().strip()}")
-        path.write_bytes(got.value)
+        compile_kernels(source, path, options)
 
     return cached(_name(options, (source, *includes), "ptx"), build)
 
