@@ -20,8 +20,9 @@ from mindspore_rl.storage import writing
 
 JOB_FILE = "job.json"
 PROBE_BYTES = 1 << 20
-RETRY_S = 2.0  # between two attempts to reach a host that was lost
 """Less room than this is a full disk before anything is started."""
+RETRY_S = 2.0
+"""Between two attempts to reach a host that was lost."""
 JOB_KEYS = ("algorithm", "policy", "schedule")
 """Keys of a YAML file that are the job's; all others are the algorithm's."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindspore_rl import gpu
+from mindspore_rl import gpu, native
 from mindspore_rl.errors import MsrlError
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -79,10 +79,9 @@ def _mpi() -> Iterator[Finding]:
 
 
 def _compiler() -> Iterator[Finding]:
-    name = os.environ.get("CXX", "g++")
-    path = shutil.which(name)
-    mend = "" if path else "apt-get install g++; without it rollouts take about twice as long"
-    yield Finding("C++ compiler", path or f"{name!r} is not found", mend)
+    found = native.compiler()
+    mend = "" if found else "apt-get install g++, or name one by CXX; rollouts are slower without"
+    yield Finding("C++ compiler", found or "not found", mend)
 
 
 def _machine() -> Iterator[Finding]:

@@ -49,12 +49,7 @@ def driver() -> Driver:
     Raises:
         MsrlError: there is none, or it has no GPU for this process.
     """
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        raise MsrlError("no NVIDIA driver answers here: libcuda.so.1 is not found") from None
-    if code := cuda.cuInit(0):
-        raise MsrlError(f"no NVIDIA driver answers here: cuInit gives CUDA error {code}")
+    cuda = _cuda()
     version, count, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(128)
     cuda.cuDriverGetVersion(ctypes.byref(version))
     cuda.cuDeviceGetCount(ctypes.byref(count))
@@ -68,6 +63,17 @@ def driver() -> Driver:
             f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')!r})"
         )
     return Driver(f"{version.value // 1000}.{version.value % 1000 // 10}", tuple(gpus))
+
+
+def _cuda() -> ctypes.CDLL:
+    """The driver's functions, ready for use. Raises: MsrlError."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise MsrlError("no NVIDIA driver answers here: libcuda.so.1 is not found") from None
+    if code := cuda.cuInit(0):
+        raise MsrlError(f"no NVIDIA driver answers here: cuInit gives CUDA error {code}")
+    return cuda
 
 
 def missing_wheels() -> list[str]:
@@ -156,8 +162,7 @@ def take(number: int, members: int) -> None:
 
 def architecture() -> int:
     """What this process's GPU is, such as 90 for sm_90."""
-    cuda = ctypes.CDLL("libcuda.so.1")
-    cuda.cuInit(0)
+    cuda = _cuda()
     version, found = ctypes.c_int(), []
     for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
         cuda.cuDeviceGetAttribute(ctypes.byref(version), attribute, 0)
@@ -165,8 +170,8 @@ def architecture() -> int:
     return 10 * found[0] + found[1]
 
 
-def compiler() -> ctypes.CDLL:
-    """NVRTC.
+def nvrtc() -> ctypes.CDLL:
+    """The compiler of CUDA C++.
 
     Raises:
         MsrlError: its wheel is not installed.

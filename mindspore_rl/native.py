@@ -13,8 +13,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from mindspore import get_context
-
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.nvrtc import compile_kernels
 from mindspore_rl.storage import cached
@@ -28,9 +26,11 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", "g++"))
 
 
-def usable(device: str = "CPU") -> bool:
-    """Whether native operators can run: there is a compiler, and this is the device."""
-    return compiler() is not None and get_context("device_target") == device
+def usable(*devices: str) -> bool:
+    """Whether native operators can run: there is a compiler, and the device is one of these."""
+    from mindspore import get_context  # noqa: PLC0415  (`msrl doctor` asks for the compiler alone)
+
+    return compiler() is not None and get_context("device_target") in devices
 
 
 def library(source: Path, macros: dict[str, str | int], includes: tuple[Path, ...] = ()) -> Path:

@@ -28,7 +28,7 @@ def compile_kernels(source: Path, ptx: Path, options: list[str]) -> None:
 def main() -> None:
     """Compiles what the command line names."""
     source, ptx, *options = sys.argv[1:]
-    nvrtc = gpu.compiler()
+    nvrtc = gpu.nvrtc()
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     text = Path(source).read_bytes()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, source.encode(), 0, None, None)

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 STEPS, EPOCHS, MINIBATCHES = 128, 4, 4
-RATE, GAMMA, LAMBDA, CLIP, ENTROPY, NORM = 2.5e-4, 0.99, 0.95, 0.2, 0.01, 0.5
+RATE, GAMMA, LAMBDA, CLIP, ENTROPY, NORM = 1e-3, 0.99, 0.95, 0.2, 0.01, 0.5
 
 
 def network(key, outputs, gain):

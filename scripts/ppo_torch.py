@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 STEPS, EPOCHS, MINIBATCHES = 128, 4, 4
-RATE, GAMMA, LAMBDA, CLIP, ENTROPY, NORM = 2.5e-4, 0.99, 0.95, 0.2, 0.01, 0.5
+RATE, GAMMA, LAMBDA, CLIP, ENTROPY, NORM = 1e-3, 0.99, 0.95, 0.2, 0.01, 0.5
 
 
 def network(outputs, gain):

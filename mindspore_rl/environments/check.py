@@ -1,7 +1,7 @@
 """Whether an environment keeps to the interface: `msrl envs check NAME`."""
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -172,10 +172,8 @@ def _differs_from_operators(
     steps = _in_numpy(env)[1], _in_numpy(env.operators)[1]
     for t, action in enumerate(actions):
         got, expected = (step(state, action, noise[t]) for step in steps)
-        for field, one, other in zip(("state", *FIELDS), got, expected, strict=True):
-            gap = np.abs(one.astype(np.float64) - other).max()
-            if gap > TOLERANCE:
-                return [f"step {t}: {field} of the native step is {gap:.2g} away from step's"]
+        for field, gap in _gaps(("state", *FIELDS), got, expected):
+            return [f"step {t}: {field} of the native step is {gap:.2g} away from step's"]
         state = got[0]
     return []
 
@@ -193,11 +191,19 @@ def _differs_from_python(name: str, env: Any, state: np.ndarray, noise: np.ndarr
         python_env.set_state(saved)
         expected = python_env.step(action)[1:]
         state, _, *got = step(state, action, noise[t % len(noise)])
-        for field, one, other in zip(FIELDS[1:], got, expected, strict=True):
-            gap = np.abs(one.astype(np.float64) - other).max()
-            if gap > TOLERANCE:
-                return [f"step {t}: {field} is {gap:.2g} away from that of {name}"]
+        for field, gap in _gaps(FIELDS[1:], got, expected):
+            return [f"step {t}: {field} is {gap:.2g} away from that of {name}"]
     return []
+
+
+def _gaps(
+    fields: Sequence[str], got: Sequence[np.ndarray], expected: Sequence[np.ndarray]
+) -> Iterator[tuple[str, float]]:
+    """Fields of a step that are further from what is expected than rounding, and how far."""
+    for field, one, other in zip(fields, got, expected, strict=True):
+        gap = np.abs(one.astype(np.float64) - other).max()
+        if gap > TOLERANCE:
+            yield field, gap
 
 
 def _in_numpy(env: Any) -> tuple[Callable, Callable]:

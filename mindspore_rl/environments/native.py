@@ -76,7 +76,7 @@ class NativeEnvironment(nn.Cell):
 
 def accelerated(environment: Any) -> Any:
     """The environment with native steps, if it brings a source and native operators can run."""
-    if "native" in vars(type(environment)) and (native.usable() or native.usable("GPU")):
+    if "native" in vars(type(environment)) and native.usable("CPU", "GPU"):
         return NativeEnvironment(environment)
     return environment
 

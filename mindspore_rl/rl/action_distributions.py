@@ -59,7 +59,7 @@ def _native_sample() -> ops.Custom:
     )
 
 
-_sample = _native_sample() if native.usable() else _sample_with_operators
+_sample = _native_sample() if native.usable("CPU") else _sample_with_operators
 
 
 def categorical_sample(logits: Tensor, noise: Tensor) -> Tensor:

@@ -360,8 +360,7 @@ class Monitor:
 
     def _look_for_deaths_before_hello(self, now: float) -> None:
         """Notices a rank that dies, say, in its imports: it closes no link, and others wait."""
-        hosts = self.plan.hosts
-        here = {rank for rank in range(self.plan.num_ranks) if not hosts or hosts[rank] == hosts[0]}
+        here = {rank for rank in range(self.plan.num_ranks) if self.plan.same_host(rank, 0)}
         silent = here - {peer.rank for peer in self._peers}
         if not silent or self._processes is None:
             return
