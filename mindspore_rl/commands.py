@@ -123,14 +123,15 @@ def train(args: argparse.Namespace) -> int:
     from mindspore_rl.runtime.coordinator import JobOptions  # noqa: PLC0415
     from mindspore_rl.runtime.job import prepare  # noqa: PLC0415
 
-    device, why = gpu.choose(args.device)
-    if device == "GPU":
-        gpu.use()
+    compiled = args.backend == "mpi"
+    device, why = gpu.choose(args.device if compiled or args.device == "gpu" else "cpu")
+    if device == "GPU" and not compiled:
+        raise MsrlError("--backend inproc computes on the CPU; remove --device gpu")
     resume, done = _newest_checkpoint(args.resume)
     request = _request(
         args,
         device=device,
-        compiled=args.backend == "mpi",
+        compiled=compiled,
         timeout_s=args.timeout,
         resume=resume,
         resume_run=args.resume,

@@ -1,14 +1,16 @@
 """The GPU: whether one answers, and the CUDA libraries of a pip install (the extra `gpu`)."""
 
+import ast
 import ctypes
 import importlib.util
 import os
-import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from types import ModuleType
+from typing import Any
 
-from mindspore_rl.errors import MsrlError
+from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.storage import cached
 
 # What MindSpore's plug-in for CUDA 11 links to, by the wheel that brings it.
@@ -24,6 +26,12 @@ LIBRARIES = {
 }
 INSTALL = "pip install 'mindspore_rl[gpu]'"
 PLUGIN = "lib/plugin/gpu11.6"
+# Functions of mindspore.ops 2.10 with a kernel for the CPU and none for the GPU.
+NO_KERNEL = (
+    *("fft", "fft2", "fftn", "ifft", "ifft2", "ifftn", "rfft", "rfft2", "rfftn", "irfft", "irfft2"),
+    *("irfftn", "hfft", "hfft2", "hfftn", "ihfft", "ihfft2", "ihfftn", "fftshift", "ifftshift"),
+    *("histc", "nan_to_num", "nanmedian"),
+)
 # All that the plug-in asks of a CUDA toolkit is the version of its compiler.
 _NVCC = """#!/bin/sh
 echo "Cuda compilation tools, release 11.6, V11.6.124"
@@ -118,26 +126,6 @@ def environment() -> dict[str, str]:
     return {"LD_LIBRARY_PATH": os.pathsep.join(paths), "CUDA_HOME": str(_cuda_home())}
 
 
-def ready() -> bool:
-    """Whether this process was started with `environment`."""
-    return str(plugin_folder()) in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-
-
-def use() -> None:
-    """Makes the GPU this process's device, before anything is computed on another."""
-    if not ready():
-        start_again()
-    from mindspore import set_device  # noqa: PLC0415  (every command's start)
-
-    set_device("GPU")
-
-
-def start_again() -> NoReturn:
-    """Starts this very command again in its place, with `environment`: the loader reads it once."""
-    command = [sys.executable, "-m", "mindspore_rl.cli", *sys.argv[1:]]
-    os.execve(sys.executable, command, {**os.environ, **environment()})
-
-
 def take(number: int, members: int) -> None:
     """Leaves this process one of its host's GPUs; before MindSpore is imported.
 
@@ -158,6 +146,7 @@ def take(number: int, members: int) -> None:
             "of its own; use fewer --workers, or --device cpu"
         )
     os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+    os.environ["CUDA_HOME"] = str(_cuda_home())  # this host's, whichever host started the job
 
 
 def architecture() -> int:
@@ -168,6 +157,32 @@ def architecture() -> int:
         cuda.cuDeviceGetAttribute(ctypes.byref(version), attribute, 0)
         found.append(version.value)
     return 10 * found[0] + found[1]
+
+
+def refuse_operators(modules: Iterable[ModuleType]) -> None:
+    """Looks for operators without a kernel for the GPU in a program's own modules.
+
+    Raises:
+        ProgramError: there is one; where it stands.
+    """
+    from mindspore import ops  # noqa: PLC0415  (every command's start)
+
+    lacking = {id(getattr(ops, name)): name for name in NO_KERNEL}
+    for module in modules:
+        assert module.__file__ is not None
+        for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+            if name := lacking.get(id(_meant(node, module))):
+                raise ProgramError(
+                    f"{module.__file__}:{node.lineno}: MindSpore has no kernel of ops.{name} for "  # type: ignore[attr-defined]
+                    "the GPU; compute it by other operators, or use --device cpu"
+                )
+
+
+def _meant(node: ast.AST, module: ModuleType) -> Any:
+    """What a name such as `ops.fft` stands for in a module, or None."""
+    if isinstance(node, ast.Attribute):
+        return getattr(_meant(node.value, module), node.attr, None)
+    return getattr(module, node.id, None) if isinstance(node, ast.Name) else None
 
 
 def nvrtc() -> ctypes.CDLL:

@@ -80,6 +80,15 @@ def load_policy(file: Path) -> Any:
     return policy
 
 
+def modules_of(trainer: Any) -> list[ModuleType]:
+    """The modules that define a trainer and its cells, MindSpore's own left out."""
+    parts = [trainer]
+    for owner in (trainer.actor, trainer.learner):
+        parts += [cell for _, cell in owner.cells_and_names()]
+    names = dict.fromkeys(type(part).__module__ for part in parts)
+    return [sys.modules[name] for name in names if name.split(".")[0] != "mindspore"]
+
+
 def load_trainer(algorithm: dict[str, str], config: dict[str, Any], spec: Any) -> Any:
     """Builds an algorithm's trainer from a plan."""
     cls: Any = trainer_class(Path(algorithm["file"]))

@@ -13,10 +13,10 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
+from mindspore_rl import device
 from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.graph.agents import AgentAxes
@@ -46,7 +46,7 @@ def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Progra
     Raises:
         ProgramError: the program cannot be read, or an operation fails on probe data.
     """
-    ms.set_context(mode=ms.PYNATIVE_MODE)
+    device.use()
     program = build(_trainer(trainer_class, config, spec), algorithm)
     small, large = (_probed(trainer_class, config, spec, algorithm, n) for n in PROBE_ENVS)
     for probe in (small, large):

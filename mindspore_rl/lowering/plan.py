@@ -171,6 +171,11 @@ class Plan:
             rank for fragment in self.fragments if fragment.collectives for rank in fragment.ranks
         )
 
+    @property
+    def in_one_process(self) -> bool:
+        """Whether it runs in the process that planned it; who uses a GPU has one of its own."""
+        return not self.compiled or (self.num_ranks == 1 and self.device == "CPU")
+
     def fragment_of(self, rank: int) -> tuple[FragmentPlan, int]:
         """The fragment and the replica that a rank runs."""
         for fragment in self.fragments:

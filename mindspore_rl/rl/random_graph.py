@@ -18,9 +18,12 @@ def _schedule(seed: int, purpose_stream: int) -> Tensor:
 
 @constexpr
 def _rotations() -> Tensor:
-    """[5, 8] uint32: the four rotations of each group to the left, then the same to the right."""
+    """[5, 8, 1, 1] uint32: a group's four rotations to the left, then the same to the right.
+
+    The GPU's shifts want both operands of the same rank.
+    """
     left = np.array([ROTATIONS[group % 2] for group in range(5)], np.uint32)
-    return Tensor(np.concatenate([left, 32 - left], 1))
+    return Tensor(np.concatenate([left, 32 - left], 1)[..., None, None])
 
 
 @constexpr
@@ -35,6 +38,11 @@ def _index_mask(size: int) -> int:
 
 def _word(number: int) -> Tensor:
     return Tensor(number, uint32)
+
+
+def _without_lowest(words: Tensor, bits: int) -> Tensor:
+    """[S, B, size] uint32, shifted to the right."""
+    return ops.bitwise_right_shift(words, ops.reshape(_word(bits), (1, 1, 1)))
 
 
 def _threefry_2x32(schedule: Tensor, counter0: Tensor, counter1: Tensor) -> tuple:
@@ -90,7 +98,7 @@ def uniform(
         noise: [S, B, size] float32 in [0, 1).
     """
     words = _words(seed, purpose_stream, steps, env_indices, size)
-    return ops.cast(ops.bitwise_right_shift(words, 8), float32) * UNIT
+    return ops.cast(_without_lowest(words, 8), float32) * UNIT
 
 
 def permutations(
@@ -109,9 +117,7 @@ def permutations(
         order: [E, T, B] int32; order[e, :, b] is a permutation of 0..T-1.
     """
     mask = _index_mask(num_steps)
-    keys = ops.cast(
-        ops.bitwise_right_shift(_words(seed, purpose_stream, rounds, env_indices, num_steps), 1),
-        int32,
-    )
+    words = _words(seed, purpose_stream, rounds, env_indices, num_steps)
+    keys = ops.cast(_without_lowest(words, 1), int32)
     keys = ops.bitwise_and(keys, -1 - mask) + _index_range(num_steps, "int32")
     return ops.transpose(ops.bitwise_and(ops.sort(keys)[0], mask), (0, 2, 1))

@@ -1,10 +1,13 @@
 """Calls of compiled cells from Python."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from mindspore import GRAPH_MODE, Tensor, get_context, mutable, nn
+
+from mindspore_rl.errors import ProgramError
 
 try:  # internals of MindSpore 2.10
     from mindspore.graph.api import _cell_graph_executor, _convert_python_data, _real_phase
@@ -39,7 +42,15 @@ class CompiledCell:
         tensors = tuple(to_tensor(value) for value in inputs)
         if self._run is not None:
             return self._run(*tensors)
-        result = self._cell(*tensors)
+        try:
+            result = self._cell(*tensors)
+        except RuntimeError as error:
+            if lacking := re.search(r"Unsupported op \[(\w+)\] on GPU", str(error)):
+                raise ProgramError(
+                    f"MindSpore has no kernel of {lacking[1]} for the GPU; compute it by other "
+                    "operators, or use --device cpu"
+                ) from error
+            raise
         plain = not any(isinstance(tensor, tuple) for tensor in tensors)
         if plain and _cell_graph_executor is not None and get_context("mode") == GRAPH_MODE:
             self._run = _direct(self._cell)

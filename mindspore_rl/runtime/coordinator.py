@@ -53,7 +53,7 @@ def run_job(
         monitor = Monitor(plan, options, metrics, stamps, interruption, run_dir)
         stack.callback(monitor.close)
         try:
-            if plan.num_ranks == 1 or not plan.compiled:
+            if plan.in_one_process:
                 _run_here(monitor, run_dir)
             else:
                 _run_ranks(monitor, run_dir, commands or Commands())

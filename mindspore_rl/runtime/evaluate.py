@@ -36,11 +36,12 @@ def evaluate(
     """
     import mindspore as ms  # noqa: PLC0415
 
+    from mindspore_rl import device  # noqa: PLC0415
     from mindspore_rl.environments.local import LocalEnvironment  # noqa: PLC0415
 
     if episodes < 1:
         raise MsrlError(f"{episodes} episodes, expected at least 1")
-    ms.set_context(mode=ms.PYNATIVE_MODE)
+    device.use()
     trainer, env = _trained(run_dir, env)
     actor = trainer.actor
     environment = LocalEnvironment(env, spec(env).in_graph, range(episodes), seed)

@@ -121,13 +121,14 @@ def _lower(request: JobRequest, run_dir: Path, dump: Dump | None) -> tuple[Plan,
     iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
     algorithm = {"name": request.algorithm.stem, "file": str(request.algorithm.resolve())}
     environment = spec(config.env)
+    trainer = programs.load_trainer(algorithm, to_dict(config), environment)
+    if request.device == "GPU":
+        gpu.refuse_operators(programs.modules_of(trainer))
     plan = make_plan(
         cut,
         run_dir,
         record=request.record,
-        parameter_entries=_parameter_entries(
-            programs.load_trainer(algorithm, to_dict(config), environment)
-        ),
+        parameter_entries=_parameter_entries(trainer),
         algorithm=algorithm,
         config=to_dict(config),
         environment=config.env,

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mindspore_rl import gpu
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.lowering.plan import Plan
 from mindspore_rl.runtime.deployment import LAUNCHERS, Deployment
@@ -100,13 +101,14 @@ def reserve_port(host: str) -> socket.socket:
     return held
 
 
-def worker_environment(run_dir: Path, host: str, port: int) -> dict[str, str]:
+def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict[str, str]:
     """The environment of a job's processes.
 
     Args:
         run_dir: the job's folder.
         host: where the coordinator listens.
         port: the coordinator's.
+        device: of the job.
     """
     package_parent = str(Path(__file__).resolve().parents[2])
     paths = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -118,6 +120,7 @@ def worker_environment(run_dir: Path, host: str, port: int) -> dict[str, str]:
         "MS_DEV_HOST_BLOCKING_RUN": "1",
         "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
         "PYTHONPATH": os.pathsep.join(paths),
+        **(gpu.environment() if device == "GPU" else {}),
     }
     for inherited in ("MSRL_SCHEDULER", "MSRL_CORES", "PMI_RANK"):
         environment.pop(inherited, None)
@@ -217,7 +220,7 @@ class JobProcesses:
         """Starts everything, to report to the coordinator's port. Raises: MsrlError, OSError."""
         mpiexec = find_mpiexec()
         plan = self._plan
-        environment = worker_environment(self._run_dir, self._deployment.address, port)
+        environment = worker_environment(self._run_dir, self._deployment.address, port, plan.device)
         self._mark = f"{MARK}={environment[MARK]}".encode()
         self._guard = Guard(environment[MARK])
         if plan.group_ranks:  # first, and unpinned: the group's `init()` hung otherwise

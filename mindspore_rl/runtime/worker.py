@@ -56,7 +56,10 @@ def run_worker(
         if plan.hosts:
             stack.enter_context(sent(stamps, rank, link))
         if fragment.needs_tensors:
-            _set_up_mindspore(plan, run_dir)
+            from mindspore_rl import device  # noqa: PLC0415  (imports MindSpore)
+
+            os.environ["MS_OM_PATH"] = str(run_dir / "mindspore")  # a failed compilation's files
+            device.use(plan.device, compiled=plan.compiled)
             load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
         runtime = FragmentRuntime(plan, run_dir, rank, comm, link, stamps)
         runtime.group = group
@@ -122,16 +125,6 @@ def run_inproc(plan: Plan, run_dir: Path, links: list[Link]) -> None:
         thread.join()
     if errors:
         raise errors[0]
-
-
-def _set_up_mindspore(plan: Plan, run_dir: Path) -> None:
-    import mindspore as ms  # noqa: PLC0415
-
-    os.environ["MS_OM_PATH"] = str(run_dir / "mindspore")  # what a failed compilation leaves
-    if ms.get_context("device_target") != plan.device:
-        ms.set_device(plan.device)
-    mode = ms.GRAPH_MODE if plan.compiled else ms.PYNATIVE_MODE
-    ms.set_context(mode=mode, jit_syntax_level=ms.STRICT)
 
 
 def main() -> None:

@@ -10,10 +10,6 @@ MARKS = ("action", "advantage", "gradient")
 
 def main() -> None:
     """Leaves the records of every boundary in the folder."""
-    import mindspore as ms  # noqa: PLC0415
-
-    ms.set_device(DEVICE)
-
     from mindspore_rl import programs, registry  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator import JobOptions, run_job  # noqa: PLC0415
     from mindspore_rl.runtime.job import JobRequest, prepare  # noqa: PLC0415

@@ -30,10 +30,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(_why_not()), reason=_why_
 
 
 def _records(device: str, folder: Path, case: tuple) -> dict[str, np.ndarray]:
-    settings = {} if device == "CPU" else {**gpu.environment(), "NVIDIA_TF32_OVERRIDE": "0"}
     done = subprocess.run(
         [sys.executable, ROOT / "tests" / "gpu" / "one_run.py", device, folder, json.dumps(case)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NVIDIA_TF32_OVERRIDE": "0"},
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,17 @@
+"""The device and the mode in which this process computes."""
+
+import mindspore as ms
+
+
+def use(device: str = "CPU", *, compiled: bool = False) -> None:
+    """Sets them for the whole process; a device can be set once, before anything is computed.
+
+    Args:
+        device: CPU or GPU. Whoever plans or evaluates takes the CPU, also when ranks have GPUs: its
+            results are the same from one time to the next.
+        compiled: as graphs, or operation by operation.
+    """
+    if ms.get_context("device_target") != device:
+        ms.set_device(device)
+    mode = ms.GRAPH_MODE if compiled else ms.PYNATIVE_MODE
+    ms.set_context(mode=mode, jit_syntax_level=ms.STRICT)

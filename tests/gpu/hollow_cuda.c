@@ -1,0 +1,97 @@
+/* What of CUDA has to do something for MindSpore's plug-in to run: memory is the host's, what is
+ * copied back is zeros, nothing is ever computed. All other functions are made by hollow.py. */
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef DRIVER
+int cuInit(unsigned flags) { return 0; }
+int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
+int cuDeviceGetCount(int *count) { *count = atoi(getenv("HOLLOW_GPUS")); return 0; }
+int cuDeviceGetName(char *name, int size, int device) { strcpy(name, "hollow GPU"); return 0; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  *value = attribute == 75 ? 9 : 0; /* sm_90 */
+  return 0;
+}
+int cuModuleLoad(void **module, const char *path) { return 0; }
+#endif
+
+#ifdef CUDART
+struct properties { /* the first of cudaDeviceProp of CUDA 11, which has 728 bytes */
+  char name[256], ids[32];
+  size_t memory, shared_memory;
+  int registers, warp;
+  size_t pitch;
+  int threads, block[3], grid[3], clock;
+  size_t constants;
+  int major, minor;
+  size_t alignment[2];
+  int overlap, processors;
+};
+enum { DEVICE_TO_HOST = 2 };
+
+int cudaGetDeviceCount(int *count) { *count = atoi(getenv("HOLLOW_GPUS")); return 0; }
+int cudaGetDeviceProperties(struct properties *found, int device) {
+  memset(found, 0, 728);
+  *found = (struct properties){"hollow GPU", "", 8ul << 30, 48 << 10, 65536, 32, 0, 1024,
+                               {1024, 1024, 64}, {0x7fffffff, 65535, 65535}, 1, 1 << 16, 9, 0,
+                               {512, 512}, 1, 132};
+  return 0;
+}
+int cudaMemGetInfo(size_t *free, size_t *total) {
+  *free = 4ul << 30;
+  *total = 8ul << 30;
+  return 0;
+}
+int cudaMalloc(void **memory, size_t size) {
+  *memory = aligned_alloc(512, (size + 511) / 512 * 512);
+  return *memory ? 0 : 2;
+}
+int cudaHostAlloc(void **memory, size_t size, unsigned flags) { return cudaMalloc(memory, size); }
+int cudaFree(void *memory) { free(memory); return 0; }
+int cudaFreeHost(void *memory) { free(memory); return 0; }
+int cudaMemset(void *to, int value, size_t size) { memset(to, value, size); return 0; }
+int cudaMemsetAsync(void *to, int value, size_t size, void *stream) {
+  return cudaMemset(to, value, size);
+}
+int cudaMemcpy(void *to, const void *from, size_t size, int kind) {
+  kind == DEVICE_TO_HOST ? memset(to, 0, size) : memcpy(to, from, size);
+  return 0;
+}
+int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) {
+  return cudaMemcpy(to, from, size, kind);
+}
+const char *cudaGetErrorName(int code) { return "hollow"; }
+const char *cudaGetErrorString(int code) { return "hollow"; }
+int cudaStreamCreate(void **made) { return cudaMalloc(made, 8); }
+int cudaStreamCreateWithFlags(void **made, unsigned flags) { return cudaMalloc(made, 8); }
+int cudaStreamCreateWithPriority(void **made, unsigned flags, int priority) {
+  return cudaMalloc(made, 8);
+}
+int cudaEventCreate(void **made) { return cudaMalloc(made, 8); }
+int cudaEventCreateWithFlags(void **made, unsigned flags) { return cudaMalloc(made, 8); }
+#endif
+
+#ifdef CUDNN
+typedef void *any;
+#define SIZE(name, ...) \
+  int name(__VA_ARGS__, size_t *size) { *size = 512; return 0; }
+#define ALGORITHM(name) \
+  int name(any a, any b, any c, any d, any e, int wanted, int *count, void *found) { \
+    *count = 1; \
+    memset(found, 0, 32); \
+    return 0; \
+  }
+SIZE(cudnnGetTensorSizeInBytes, any a)
+SIZE(cudnnGetFilterSizeInBytes, any a)
+SIZE(cudnnDropoutGetStatesSize, any a)
+SIZE(cudnnGetReductionWorkspaceSize, any a, any b, any c, any d)
+SIZE(cudnnGetReductionIndicesSize, any a, any b, any c, any d)
+SIZE(cudnnGetConvolutionForwardWorkspaceSize, any a, any b, any c, any d, any e, int algorithm)
+SIZE(cudnnGetConvolutionBackwardDataWorkspaceSize, any a, any b, any c, any d, any e, int f)
+SIZE(cudnnGetConvolutionBackwardFilterWorkspaceSize, any a, any b, any c, any d, any e, int f)
+ALGORITHM(cudnnGetConvolutionForwardAlgorithm_v7)
+ALGORITHM(cudnnGetConvolutionBackwardDataAlgorithm_v7)
+ALGORITHM(cudnnGetConvolutionBackwardFilterAlgorithm_v7)
+const char *cudnnGetErrorString(int code) { return "hollow"; }
+#endif
+

@@ -1,0 +1,152 @@
+"""Whole jobs on MindSpore's plug-in for the GPU, where there is no GPU (see hollow.py).
+
+They show that every cell compiles, with a kernel of the plug-in for every operator, and that ranks,
+groups, copies and checkpoints work; numbers mean nothing.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from mindspore_rl import gpu
+from tests.gpu import hollow
+
+pytestmark = [
+    pytest.mark.multiprocess,
+    pytest.mark.skipif(
+        not all(map(shutil.which, ("cc", "nm"))), reason="needs a C compiler and nm"
+    ),
+]
+ALGORITHMS = {
+    "ppo": ["num_steps=8", "num_minibatches=2"],
+    "a2c": [],
+    "mappo": ["num_envs=8", "num_steps=5", "num_minibatches=1"],
+}
+POLICIES = ("SingleLearnerFine", "MultipleLearners", "GPUOnly", "Environments", "Central")
+
+
+@pytest.fixture(scope="module")
+def cuda(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cuda")
+    hollow.build(folder)
+    return folder
+
+
+@pytest.fixture
+def train(cuda, tmp_path):
+    """Runs `msrl train` on GPUs; gives its exit code, what it printed and the run's folder."""
+
+    def run(*arguments, gpus=1):
+        job = subprocess.run(
+            [sys.executable, "-m", "mindspore_rl.cli", "train", *arguments]
+            + ["--device", "gpu", "--total-steps", "256", "--run-dir", tmp_path / "run"],
+            env=hollow.environment(cuda, gpus),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return job.returncode, job.stdout + job.stderr, tmp_path / "run"
+
+    return run
+
+
+def finished(code, text, run):
+    assert code == 0, text
+    plan = json.loads((run / "plan.json").read_text())
+    assert plan["device"] == "GPU"
+    assert len(list((run / "checkpoints").glob("*.npz"))) > 0
+    return plan
+
+
+def test_a_job_on_one_gpu(train):
+    finished(*train("ppo", "--policy", "GPUOnly", *ALGORITHMS["ppo"]))
+
+
+@pytest.mark.slow
+def test_fragments_of_different_kinds_share_a_gpu(train):
+    arguments = ("ppo", "--policy", "SingleLearnerCoarse", "--env", "HalfCheetah-v4")
+    finished(*train(*arguments, *ALGORITHMS["ppo"]))
+
+
+def test_replicas_on_two_gpus_form_a_group(train):
+    plan = finished(*train("a2c", "--policy", "GPUOnly", "--workers", "2", gpus=2))
+    assert len(plan["fragments"][0]["shares"]) == 2
+
+
+def test_replicas_that_would_share_a_gpu_are_fused(train):
+    plan = finished(*train("a2c", "--policy", "MultipleLearners", "--workers", "2"))
+    assert len(plan["fragments"][0]["shares"]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_under_every_policy(train, algorithm, policy):
+    arguments = (algorithm, "--policy", policy, *ALGORITHMS[algorithm], "--workers", "2")
+    finished(*train(*arguments, gpus=4))
+
+
+A_CELL = """
+import sys
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+ms.set_device("GPU")
+ms.set_context(mode=ms.GRAPH_MODE)
+
+
+class Named(nn.Cell):
+    def __init__(self, name):
+        super().__init__()
+        self.function = getattr(ops, name)
+
+    def construct(self, x):
+        return self.function(x)
+
+
+for name in sys.argv[1:]:
+    try:
+        Named(name).compile(Tensor(np.ones((4, 4), np.float32)))
+        print(name)
+    except RuntimeError:
+        pass
+"""
+
+
+def test_operators_said_to_lack_a_kernel_do(cuda, tmp_path):
+    (tmp_path / "cell.py").write_text(A_CELL)
+    variables = hollow.environment(cuda, 1)
+    wheels = (cuda / "wheels/nvidia").glob("*/lib")
+    paths = [variables["LD_LIBRARY_PATH"], *wheels, gpu.plugin_folder()]
+    variables["LD_LIBRARY_PATH"] = ":".join(map(str, paths))
+    variables["CUDA_HOME"] = gpu.environment()["CUDA_HOME"]
+    job = subprocess.run(
+        [sys.executable, tmp_path / "cell.py", "tanh", *gpu.NO_KERNEL],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert job.stdout == "tanh\n", job.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("ops.nan_to_num(obs)", "changed.py:{}: MindSpore has no kernel of ops.nan_to_num"),
+        ("obs.nan_to_num()", "MindSpore has no kernel of NanToNum for the GPU"),
+    ],
+    ids=["before anything is started", "as its cell is compiled"],
+)
+def test_an_operator_without_a_kernel_is_named(train, tmp_path, call, text):
+    source = (hollow.ROOT / "algorithms" / "a2c.py").read_text()
+    before, after = source.split("self.policy(obs.")
+    file = tmp_path / "changed.py"
+    file.write_text(f"{before}self.policy({call}.{after}")
+    code, printed, _ = train(str(file), "--policy", "MultipleLearners")
+    assert code == 2, printed
+    assert text.format(before.count("\n") + 1) in printed
