@@ -103,6 +103,19 @@ def test_the_bound_holds_with_a_slow_worker(tmp_path):
         assert counted["bytes"] == counted["predicted_bytes"] > 0
 
 
+def test_stale_gradients_of_a_slow_worker_are_dropped(tmp_path):
+    """The others do not wait for it: what it sends too late makes no update."""
+    job = request(odd(tmp_path, "slow"), workers=3, iterations=20, staleness=1, drop_stale=True)
+    outcome, lines = run(job, tmp_path / "run")
+    assert max(line["values"]["staleness_max"] for line in lines) <= 1
+    dropped = sum(line["values"]["dropped"] for line in lines)
+    arrays, _ = checkpoint.load(Path(outcome.checkpoint))
+    slow, *others = arrays["counters/iterations"]
+    assert 0 < dropped <= slow + sum(others)
+    assert slow < min(others)
+    assert [line["iteration"] for line in lines] == list(range(1, 21))
+
+
 @pytest.mark.slow
 def test_resumes_with_other_workers_and_synchronously(tmp_path):
     job = request(odd(tmp_path, "slow"), workers=3, iterations=6)
