@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv at the repository's root what requirements.txt and setup.py ask for.
-# Sourced by the other scripts:  source .../setup_venv.sh runtime|test
+# Sourced by the other scripts:  source .../setup_venv.sh runtime|test|gpu
 # (name the argument: a sourced script without one would see its caller's). Sets MSRL_ROOT.
 
 MSRL_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -31,7 +31,7 @@ _msrl_setup() {
     # The folder is part of the sum: a moved checkout must be installed again.
     sum="$(cd "$MSRL_ROOT" && { pwd; cat requirements.txt setup.py; } | cksum)"
     [ "$(cat "$venv/.installed-$extra" 2>/dev/null)" = "$sum" ] && return 0
-    [ "$extra" = test ] && what="$MSRL_ROOT[test]"
+    [ "$extra" = runtime ] || what="$MSRL_ROOT[$extra]"
     echo "Installing mindspore_rl and its requirements into .venv" \
         "(the first time takes a few minutes) ..." >&2
     rm -f "$venv"/.installed-*
@@ -39,10 +39,7 @@ _msrl_setup() {
         echo "The installation failed: pip's message is above; run this again once it is solved." >&2
         return 1
     fi
-    echo "$sum" >"$venv/.installed-runtime"
-    if [ "$extra" = test ]; then
-        echo "$sum" >"$venv/.installed-test"
-    fi
+    echo "$sum" | tee "$venv/.installed-runtime" >"$venv/.installed-$extra"
 }
 
 _msrl_setup "${1:-runtime}" || exit 1
