@@ -142,9 +142,9 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "--start-timeout",
         type=float,
-        default=300.0,
         metavar="SECONDS",
-        help="the same for start and compilation (default: 300)",
+        help="the same for start and compilation (default: 300; 1800 on GPUs, where the driver "
+        "may have to compile MindSpore's kernels once)",
     )
     train.add_argument(
         "--max-restarts",

@@ -147,15 +147,23 @@ def train(args: argparse.Namespace) -> int:
     if not args.quiet:
         print(_plan_text(plan), file=sys.stderr)
         print(f"  on the {device}{why and f': {why}'}", file=sys.stderr)
+        if plan.workers < request.workers:
+            text = (
+                f"  {request.workers} workers would share GPUs: they are fused into {plan.workers}"
+            )
+            print(text, file=sys.stderr)
     threshold = args.stop_return
     if threshold is None:
         threshold = environments.spec(settings.env).reward_threshold
+    start_timeout_s = args.start_timeout
+    if start_timeout_s is None:
+        start_timeout_s = 1800.0 if device == "GPU" else 300.0
     options = JobOptions(
         progress=not args.quiet,
         total_steps=settings.total_steps,
         stop_return=threshold,
         checkpoint_every_s=args.checkpoint_every,
-        start_timeout_s=args.start_timeout,
+        start_timeout_s=start_timeout_s,
         start_steps=done["env_steps"],
         deployment=request.deployment,
     )

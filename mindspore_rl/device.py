@@ -11,7 +11,9 @@ def use(device: str = "CPU", *, compiled: bool = False) -> None:
             results are the same from one time to the next.
         compiled: as graphs, or operation by operation.
     """
-    if ms.get_context("device_target") != device:
+    if device == "GPU":
+        ms.set_device(device, 0)  # the only one that a rank sees; a group would take its own number
+    elif ms.get_context("device_target") != device:
         ms.set_device(device)
     mode = ms.GRAPH_MODE if compiled else ms.PYNATIVE_MODE
     ms.set_context(mode=mode, jit_syntax_level=ms.STRICT)

@@ -70,7 +70,7 @@ def _package(name: str, mend: str, needed: bool) -> Finding:
 
 
 def _mpi() -> Iterator[Finding]:
-    from mindspore_rl.runtime.launch import find_mpiexec  # noqa: PLC0415  (every command's start)
+    from mindspore_rl.runtime.deployment import find_mpiexec  # noqa: PLC0415
 
     try:
         yield Finding("mpiexec", find_mpiexec())
@@ -120,11 +120,12 @@ def _gpu() -> Iterator[Finding]:
         yield Finding("GPU driver", f"CUDA {found.cuda}: {', '.join(found.gpus)}")
     except MsrlError as error:
         yield Finding("GPU driver", str(error), "train with --device cpu, or install a driver")
-    nccl = gpu.plugin_folder() / "libnccl.so.2"
-    if nccl.exists():
-        yield Finding("GPU plug-in", f"{nccl.parent}, with NCCL")
-    else:
-        yield Finding("GPU plug-in", f"not in {nccl.parent}", "pip install 'mindspore>=2.10,<3'")
+    try:
+        nccl = gpu.plugin_folder() / "libnccl.so.2"
+        mend = "" if nccl.exists() else gpu.MINDSPORE
+        yield Finding("GPU plug-in", f"{'not ' * bool(mend)}in {nccl.parent}, with NCCL", mend)
+    except MsrlError as error:
+        yield Finding("GPU plug-in", str(error), gpu.MINDSPORE)
     missing = gpu.missing_wheels()
     have = f"{len(gpu.LIBRARIES) - len(missing)} of {len(gpu.LIBRARIES)} wheels"
     yield Finding("CUDA libraries", have, gpu.INSTALL if missing else "")

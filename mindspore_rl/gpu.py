@@ -4,6 +4,8 @@ import ast
 import ctypes
 import importlib.util
 import os
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,11 @@ LIBRARIES = {
     "nvidia-cusolver-cu11": "libcusolver.so.11",
     "nvidia-cusparse-cu11": "libcusparse.so.11",
 }
+CUDA = (11, 8)
+"""What NVRTC's output needs of the driver."""
+NO_DEVICE = 100
+"""CUDA_ERROR_NO_DEVICE."""
+MINDSPORE = "pip install 'mindspore>=2.10,<3'"
 INSTALL = "pip install 'mindspore_rl[gpu]'"
 PLUGIN = "lib/plugin/gpu11.6"
 # Functions of mindspore.ops 2.10 with a kernel for the CPU and none for the GPU.
@@ -65,11 +72,6 @@ def driver() -> Driver:
     for number in range(count.value):
         cuda.cuDeviceGetName(name, len(name), number)
         gpus.append(name.value.decode())
-    if not gpus:
-        raise MsrlError(
-            "the NVIDIA driver has no GPU for this process "
-            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')!r})"
-        )
     return Driver(f"{version.value // 1000}.{version.value % 1000 // 10}", tuple(gpus))
 
 
@@ -79,7 +81,13 @@ def _cuda() -> ctypes.CDLL:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         raise MsrlError("no NVIDIA driver answers here: libcuda.so.1 is not found") from None
-    if code := cuda.cuInit(0):
+    code = cuda.cuInit(0)
+    if code == NO_DEVICE:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+        raise MsrlError(
+            f"the NVIDIA driver has no GPU for this process (CUDA_VISIBLE_DEVICES: {visible!r})"
+        )
+    if code:
         raise MsrlError(f"no NVIDIA driver answers here: cuInit gives CUDA error {code}")
     return cuda
 
@@ -109,6 +117,13 @@ def choose(wanted: str) -> tuple[str, str]:
         return "CPU", ""
     try:
         found = driver()
+        if tuple(map(int, found.cuda.split("."))) < CUDA:
+            raise MsrlError(
+                f"the NVIDIA driver is for CUDA {found.cuda} at most, expected "
+                f"{'.'.join(map(str, CUDA))} or more: install a newer one"
+            )
+        if not plugin_folder().exists():
+            raise MsrlError(f"this MindSpore has no plug-in for GPUs: {MINDSPORE}")
         if missing := missing_wheels():
             raise MsrlError(f"{', '.join(missing)} not installed: {INSTALL}")
     except MsrlError as error:
@@ -123,29 +138,40 @@ def environment() -> dict[str, str]:
     paths = [str(folder) for folder in (plugin_folder(), *_wheel_folders())]
     inherited = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     paths += [path for path in inherited if path and path not in paths]
-    return {"LD_LIBRARY_PATH": os.pathsep.join(paths), "CUDA_HOME": str(_cuda_home())}
+    # For a GPU younger than the plug-in the driver compiles kernels anew: one by one, and kept.
+    defaults = {"CUDA_MODULE_LOADING": "LAZY", "CUDA_CACHE_MAXSIZE": str((1 << 32) - 1)}
+    return {
+        **{name: os.environ.get(name, value) for name, value in defaults.items()},
+        "LD_LIBRARY_PATH": os.pathsep.join(paths),
+        "CUDA_HOME": str(_cuda_home()),
+    }
 
 
 def take(number: int, members: int) -> None:
     """Leaves this process one of its host's GPUs; before MindSpore is imported.
 
-    Fragments of different kinds may share one: they talk through the host's memory.
-
     Args:
         number: of this process on its host, counted on beyond the number of GPUs.
-        members: processes of its fragment on this host, no two of which can share one (NCCL).
+        members: processes of a group on this host, no two of which can share one (NCCL).
 
     Raises:
         MsrlError: there are not as many.
     """
-    visible = [n for n in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if n]
-    gpus = visible or [str(n) for n in range(len(driver().gpus))]
-    if members > len(gpus):
+    # In another process: the driver reads the variable once, when it is first called.
+    command = "from mindspore_rl import gpu; print(len(gpu.driver().gpus))"
+    asked = subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, check=False
+    )
+    if asked.returncode:
+        raise MsrlError(f"no GPU on this host: {asked.stderr.strip().splitlines()[-1]}")
+    count = int(asked.stdout)
+    if members > count:
         raise MsrlError(
-            f"{members} replicas of a fragment on this host, but {len(gpus)} GPU: each needs one "
-            "of its own; use fewer --workers, or --device cpu"
+            f"{members} ranks of a group on this host, but {count} GPU: each needs one of its own; "
+            "use fewer --workers, or --device cpu"
         )
-    os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % count]
     os.environ["CUDA_HOME"] = str(_cuda_home())  # this host's, whichever host started the job
 
 
@@ -201,7 +227,8 @@ def nvrtc() -> ctypes.CDLL:
 def plugin_folder() -> Path:
     """Where MindSpore has its plug-in's libraries, NCCL among them."""
     found = importlib.util.find_spec("mindspore")
-    assert found is not None and found.origin is not None, "MindSpore is a requirement"
+    if found is None or found.origin is None:
+        raise MsrlError(f"MindSpore is not installed: {MINDSPORE}")
     return Path(found.origin).parent / PLUGIN
 
 

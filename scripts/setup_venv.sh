@@ -20,7 +20,7 @@ _msrl_find_python() {
 }
 
 _msrl_setup() {
-    local extra="$1" what="$MSRL_ROOT" venv="$MSRL_ROOT/.venv" python sum
+    local extra="$1" what="$MSRL_ROOT" venv="$MSRL_ROOT/.venv" python sum stamp
     if [ ! -x "$venv/bin/pip" ]; then
         python="$(_msrl_find_python)" || return 1
         if ! "$python" -m venv "$venv" >&2; then
@@ -34,7 +34,10 @@ _msrl_setup() {
     [ "$extra" = runtime ] || what="$MSRL_ROOT[$extra]"
     echo "Installing mindspore_rl and its requirements into .venv" \
         "(the first time takes a few minutes) ..." >&2
-    rm -f "$venv"/.installed-*
+    rm -f "$venv/.installed-runtime" # in case pip is cut off
+    for stamp in "$venv"/.installed-*; do
+        [ "$(cat "$stamp" 2>/dev/null)" = "$sum" ] || rm -f "$stamp"
+    done
     if ! "$venv/bin/python" -m pip install -qq --disable-pip-version-check -e "$what" >&2; then
         echo "The installation failed: pip's message is above; run this again once it is solved." >&2
         return 1

@@ -38,7 +38,11 @@ def ask(tmp_path):
         )
         job = subprocess.run(
             [sys.executable, "-c", f"from mindspore_rl import gpu; print({expression})"],
-            env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), **variables},
+            env={
+                **{k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"},
+                "LD_LIBRARY_PATH": str(tmp_path),
+                **variables,
+            },
             capture_output=True,
             text=True,
             check=False,
@@ -58,7 +62,7 @@ def test_a_driver_tells_its_gpus(ask):
     ("error", "count", "text"),
     [
         (35, 1, "no NVIDIA driver answers here: cuInit gives CUDA error 35"),
-        (0, 0, "the NVIDIA driver has no GPU for this process (CUDA_VISIBLE_DEVICES='7')"),
+        (100, 1, "the NVIDIA driver has no GPU for this process (CUDA_VISIBLE_DEVICES: '7')"),
     ],
 )
 def test_a_driver_that_cannot_serve(ask, error, count, text):
@@ -71,12 +75,13 @@ def test_a_driver_that_cannot_serve(ask, error, count, text):
 )
 def test_a_rank_takes_the_gpu_of_its_number(ask, number, visible, taken):
     expression = f"(gpu.take({number}, 2), __import__('os').environ['CUDA_VISIBLE_DEVICES'])[1]"
-    assert ask(expression, CUDA_VISIBLE_DEVICES=visible) == taken
+    variables = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    assert ask(expression, **variables) == taken
 
 
 def test_more_replicas_than_gpus_are_refused(ask):
-    found = ask("gpu.take(2, 3)", CUDA_VISIBLE_DEVICES="")
-    assert "3 replicas of a fragment on this host, but 2 GPU" in found
+    found = ask("gpu.take(2, 3)")
+    assert "3 ranks of a group on this host, but 2 GPU" in found
 
 
 def test_a_gpu_without_its_libraries_is_not_taken(ask):

@@ -134,6 +134,7 @@ class Plan:
     reductions: tuple[ReductionPlan, ...] = ()
     compiled: bool = True
     device: str = "CPU"
+    workers: int = 1
     timeout_s: float = 60.0
     resume: str = ""
     load_at: dict[str, str] = field(default_factory=dict)
@@ -184,16 +185,19 @@ class Plan:
         raise KeyError(rank)
 
     def gpu_of(self, rank: int) -> tuple[int, int] | None:
-        """The place of a rank with tensors among those of its host, and its fragment's ranks there.
+        """The place of a rank with tensors among those of its host, and the group's ranks there.
 
-        The latter need a GPU each; place p of n GPUs takes the GPU p modulo n.
+        The latter come first and need a GPU each; place p of n GPUs takes the GPU p modulo n.
         """
-        own, _ = self.fragment_of(rank)
-        if not own.needs_tensors:
+        near = [
+            r
+            for r in range(self.num_ranks)
+            if self.same_host(r, rank) and self.fragment_of(r)[0].needs_tensors
+        ]
+        near.sort(key=lambda r: r not in self.group_ranks)
+        if rank not in near:
             return None
-        near = [r for r in range(self.num_ranks) if self.same_host(r, rank)]
-        computing = [r for r in near if self.fragment_of(r)[0].needs_tensors]
-        return computing.index(rank), sum(r in own.ranks for r in near)
+        return near.index(rank), sum(r in self.group_ranks for r in near)
 
     def same_host(self, rank: int, other: int) -> bool:
         """Whether two ranks are on one host."""

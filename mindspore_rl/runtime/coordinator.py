@@ -71,7 +71,7 @@ def _run_ranks(monitor: Monitor, run_dir: Path, commands: Commands) -> None:
     """Runs the ranks under mpiexec."""
     plan, deployment = monitor.plan, monitor.options.deployment
     with (
-        pin_cores(0 if plan.hosts else plan.num_ranks) as cores,
+        pin_cores(0 if plan.hosts or plan.device == "GPU" else plan.num_ranks) as cores,
         _listener(plan, deployment) as listener,
         JobProcesses(plan, run_dir, commands, deployment) as processes,
     ):  # ended first

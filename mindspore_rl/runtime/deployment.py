@@ -1,10 +1,12 @@
 """On which hosts a job runs: a file of hosts, and how ranks are placed and started on them."""
 
+import shutil
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mindspore_rl import config
-from mindspore_rl.errors import ConfigError
+from mindspore_rl.errors import ConfigError, MsrlError
 
 LOCAL_ADDRESS = "127.0.0.1"
 LAUNCHERS = ("ssh", "slurm", "fork")
@@ -116,3 +118,15 @@ def load(file: Path) -> Deployment:
     except ConfigError as error:
         text = str(error)
         raise ConfigError(text if text.startswith(str(file)) else f"{file}: {text}") from None
+
+
+def find_mpiexec() -> str:
+    """Returns the path of the MPI launcher. Raises: MsrlError."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise MsrlError(
+            f"no mpiexec beside {sys.executable} nor on PATH, and a job of several "
+            "ranks needs MPICH's: pip install mpich"
+        )
+    return found

@@ -100,14 +100,13 @@ def analyse(request: JobRequest, dump: Dump | None = None) -> Partition:
 def prepare(request: JobRequest, run_dir: Path, dump: Dump | None = None) -> tuple[Plan, Partition]:
     """Lowers a job into a run directory.
 
-    A GPU holds one replica of a fragment. Those that would share one are fused on this machine:
-    there are fewer of them, with more environments each.
+    A GPU holds one rank of a group. Replicas that would share one are fused on this machine: there
+    are fewer of them, with more environments each. Other ranks may share a GPU.
     """
     plan, cut = _lower(request, run_dir, dump)
     if request.device == "GPU" and not request.deployment.spans_hosts:
         gpus = len(gpu.driver().gpus)
-        most = max(len(f.ranks) for f in plan.fragments if f.needs_tensors)
-        if most > gpus and request.workers > gpus:
+        if len(plan.group_ranks) > gpus and request.workers > gpus:
             return _lower(dataclasses.replace(request, workers=gpus), run_dir, dump)
     return plan, cut
 
@@ -116,7 +115,7 @@ def _lower(request: JobRequest, run_dir: Path, dump: Dump | None) -> tuple[Plan,
     cut = analyse(request, dump)
     config = request.config
     num_ranks = sum(fragment.replicas for fragment in cut.fragments)
-    in_one_process = num_ranks == 1 or not request.compiled
+    alone = num_ranks == 1 or not request.compiled
     per_iteration = cut.program.steps_per_env * config.num_envs
     iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
     algorithm = {"name": request.algorithm.stem, "file": str(request.algorithm.resolve())}
@@ -131,6 +130,7 @@ def _lower(request: JobRequest, run_dir: Path, dump: Dump | None) -> tuple[Plan,
         parameter_entries=_parameter_entries(trainer),
         algorithm=algorithm,
         config=to_dict(config),
+        workers=request.workers,
         environment=config.env,
         in_graph=environment.in_graph,
         num_envs=config.num_envs,
@@ -142,7 +142,7 @@ def _lower(request: JobRequest, run_dir: Path, dump: Dump | None) -> tuple[Plan,
         timeout_s=request.timeout_s,
         resume=request.resume,
         load_at={str(k): v for k, v in request.load_at},
-        hosts=() if in_one_process else request.deployment.place(num_ranks, request.device),
+        hosts=() if alone else request.deployment.place(num_ranks, request.device),
     )
     if dump:
         for fragment in plan.fragments:

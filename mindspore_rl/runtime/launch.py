@@ -17,7 +17,6 @@ import contextlib
 import fcntl
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -29,9 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindspore_rl import gpu
-from mindspore_rl.errors import MsrlError
 from mindspore_rl.lowering.plan import Plan
-from mindspore_rl.runtime.deployment import LAUNCHERS, Deployment
+from mindspore_rl.runtime.deployment import LAUNCHERS, Deployment, find_mpiexec
 from mindspore_rl.storage import writing
 
 MARK = "MSRL_COORDINATOR"
@@ -373,15 +371,3 @@ class JobProcesses:
                 if self._mark in variables:
                     found[int(entry.name)] = variables
         return found
-
-
-def find_mpiexec() -> str:
-    """Returns the path of the MPI launcher. Raises: MsrlError."""
-    beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
-        raise MsrlError(
-            f"no mpiexec beside {sys.executable} nor on PATH, and a job of several "
-            "ranks needs MPICH's: pip install mpich"
-        )
-    return found

@@ -73,23 +73,30 @@ def run_worker(
             traffic=runtime.traffic(),
         )
     except BaseException as error:
-        failure = isinstance(error, (EnvironmentFailure, StorageError))
-        with contextlib.suppress(OSError):
-            link.send(
-                "error",
-                rank=rank,
-                iteration=runtime.iteration if runtime else -1,
-                stage=runtime.stage if runtime else "starting",
-                message=f"{type(error).__name__}: {error}"
-                if not isinstance(error, MsrlError)
-                else str(error),
-                traceback="" if isinstance(error, StorageError) else traceback.format_exc(),
-                mistake=isinstance(error, MsrlError) and not failure,
-            )
+        _report(link, rank, error, runtime)
         raise
     finally:
         stack.close()
         stamps.close()
+
+
+def _report(
+    link: Link, rank: int, error: BaseException, runtime: FragmentRuntime | None = None
+) -> None:
+    """Tells the coordinator what ends this rank; to be called while it is being handled."""
+    failure = isinstance(error, (EnvironmentFailure, StorageError))
+    with contextlib.suppress(OSError):
+        link.send(
+            "error",
+            rank=rank,
+            iteration=runtime.iteration if runtime else -1,
+            stage=runtime.stage if runtime else "starting",
+            message=f"{type(error).__name__}: {error}"
+            if not isinstance(error, MsrlError)
+            else str(error),
+            traceback="" if isinstance(error, StorageError) else traceback.format_exc(),
+            mistake=isinstance(error, MsrlError) and not failure,
+        )
 
 
 def run_inproc(plan: Plan, run_dir: Path, links: list[Link]) -> None:
@@ -139,9 +146,13 @@ def main() -> None:
     link.send("hello", rank=comm.rank, pid=os.getpid(), host=host, segments=segments)
     _end_with_coordinator(link, segments)
     try:
-        if plan.device == "GPU" and (place := plan.gpu_of(comm.rank)):
-            gpu.take(*place)
-        group = _join_group(plan, comm.rank, settings)
+        try:
+            if plan.device == "GPU" and (place := plan.gpu_of(comm.rank)):
+                gpu.take(*place)
+            group = _join_group(plan, comm.rank, settings)
+        except Exception as error:
+            _report(link, comm.rank, error)
+            raise
         if settings.cores:
             os.sched_setaffinity(0, {settings.cores[comm.rank]})
         run_worker(plan, settings.run_dir, comm.rank, link, comm, group)
@@ -166,9 +177,11 @@ def _join_group(plan: Plan, rank: int, settings: WorkerSettings) -> str | None:
         MS_SCHED_PORT=str(port),
         MS_NODE_ID=str(plan.group_ranks.index(rank)),
     )
-    from mindspore import communication, set_device  # noqa: PLC0415
+    from mindspore import communication  # noqa: PLC0415
 
-    set_device(plan.device)
+    from mindspore_rl import device  # noqa: PLC0415  (imports MindSpore)
+
+    device.use(plan.device, compiled=plan.compiled)
     communication.init()
     own, _ = plan.fragment_of(rank)
     fragments = [f for f in plan.fragments if f.collectives]

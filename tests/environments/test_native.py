@@ -100,7 +100,22 @@ DRIVER = r"""
 #include <cstring>
 #include STEP_H
 
+static void *context = nullptr;
+
+extern "C" int cuCtxGetCurrent(void **found) {
+  *found = context;
+  return 0;
+}
+extern "C" int cuDevicePrimaryCtxRetain(void **made, int device) {
+  *made = (void *)3;
+  return device;
+}
+extern "C" int cuCtxSetCurrent(void *given) {
+  context = given;
+  return 0;
+}
 extern "C" int cuModuleLoad(void **module, const char *path) {
+  if (context != (void *)3) return 201;
   *module = (void *)path;
   std::FILE *file = std::fopen(path, "r");
   return file == nullptr ? 301 : std::fclose(file);

@@ -52,6 +52,7 @@ def environment(folder: Path, gpus: int) -> dict[str, str]:
         "LD_PRELOAD": " ".join(ahead),
         "PYTHONPATH": f"{folder / 'wheels'}:{ROOT}",
         "HOLLOW_GPUS": str(gpus),
+        "HOLLOW_LOG": str(folder / "opened.txt"),
     }
 
 

@@ -1,18 +1,44 @@
 /* What of CUDA has to do something for MindSpore's plug-in to run: memory is the host's, what is
  * copied back is zeros, nothing is ever computed. All other functions are made by hollow.py. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #ifdef DRIVER
-int cuInit(unsigned flags) { return 0; }
+static int gpus[64], num_gpus = -1;
+
+int cuInit(unsigned flags) { /* reads the variable once, as NVIDIA's does */
+  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+  const int all = atoi(getenv("HOLLOW_GPUS"));
+  if (num_gpus < 0) {
+    num_gpus = 0;
+    if (visible == NULL)
+      for (; num_gpus < all; num_gpus++) gpus[num_gpus] = num_gpus;
+    for (char *end; visible != NULL; visible = *end == ',' ? end + 1 : NULL) {
+      const long number = strtol(visible, &end, 10);
+      if (end == visible || number < 0 || number >= all) break;
+      gpus[num_gpus++] = number;
+    }
+  }
+  return num_gpus ? 0 : 100;
+}
 int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
-int cuDeviceGetCount(int *count) { *count = atoi(getenv("HOLLOW_GPUS")); return 0; }
+int cuDeviceGetCount(int *count) { *count = num_gpus; return 0; }
+int hollow_use(int device) {
+  FILE *log = device < num_gpus ? fopen(getenv("HOLLOW_LOG"), "a") : NULL;
+  if (log == NULL) return 101;
+  fprintf(log, "%d\n", gpus[device]);
+  return fclose(log);
+}
 int cuDeviceGetName(char *name, int size, int device) { strcpy(name, "hollow GPU"); return 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   *value = attribute == 75 ? 9 : 0; /* sm_90 */
   return 0;
 }
 int cuModuleLoad(void **module, const char *path) { return 0; }
+int cuCtxGetCurrent(void **context) { *context = gpus; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { return 0; }
+int cuCtxSetCurrent(void *context) { return 0; }
 #endif
 
 #ifdef CUDART
@@ -29,7 +55,18 @@ struct properties { /* the first of cudaDeviceProp of CUDA 11, which has 728 byt
 };
 enum { DEVICE_TO_HOST = 2 };
 
-int cudaGetDeviceCount(int *count) { *count = atoi(getenv("HOLLOW_GPUS")); return 0; }
+int cuInit(unsigned), cuDeviceGetCount(int *), hollow_use(int);
+
+int cudaGetDeviceCount(int *count) {
+  const int code = cuInit(0);
+  return code ? code : cuDeviceGetCount(count);
+}
+int cudaSetDevice(int device) { /* each GPU that a process opens is a line of HOLLOW_LOG */
+  static int last = -1;
+  const int code = device == last ? 0 : hollow_use(device);
+  last = device;
+  return code;
+}
 int cudaGetDeviceProperties(struct properties *found, int device) {
   memset(found, 0, 728);
   *found = (struct properties){"hollow GPU", "", 8ul << 30, 48 << 10, 65536, 32, 0, 1024,

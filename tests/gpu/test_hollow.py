@@ -39,11 +39,11 @@ def cuda(tmp_path_factory):
 def train(cuda, tmp_path):
     """Runs `msrl train` on GPUs; gives its exit code, what it printed and the run's folder."""
 
-    def run(*arguments, gpus=1):
+    def run(*arguments, gpus=1, **variables):
         job = subprocess.run(
             [sys.executable, "-m", "mindspore_rl.cli", "train", *arguments]
             + ["--device", "gpu", "--total-steps", "256", "--run-dir", tmp_path / "run"],
-            env=hollow.environment(cuda, gpus),
+            env={**hollow.environment(cuda, gpus), **variables},
             capture_output=True,
             text=True,
             check=False,
@@ -71,14 +71,58 @@ def test_fragments_of_different_kinds_share_a_gpu(train):
     finished(*train(*arguments, *ALGORITHMS["ppo"]))
 
 
-def test_replicas_on_two_gpus_form_a_group(train):
-    plan = finished(*train("a2c", "--policy", "GPUOnly", "--workers", "2", gpus=2))
+@pytest.mark.parametrize(
+    ("gpus", "variables", "opened"),
+    [
+        (2, {}, ["0", "1"]),
+        pytest.param(8, {"CUDA_VISIBLE_DEVICES": "4,6"}, ["4", "6"], marks=pytest.mark.slow),
+    ],
+    ids=["all GPUs", "those that the user leaves"],
+)
+def test_replicas_on_two_gpus_form_a_group(cuda, train, gpus, variables, opened):
+    (cuda / "opened.txt").unlink(missing_ok=True)
+    arguments = ("a2c", "--policy", "GPUOnly", "--workers", "2")
+    plan = finished(*train(*arguments, gpus=gpus, **variables))
     assert len(plan["fragments"][0]["shares"]) == 2
+    assert sorted((cuda / "opened.txt").read_text().split()) == opened
 
 
 def test_replicas_that_would_share_a_gpu_are_fused(train):
-    plan = finished(*train("a2c", "--policy", "MultipleLearners", "--workers", "2"))
+    code, text, run = train("a2c", "--policy", "MultipleLearners", "--workers", "2")
+    plan = finished(code, text, run)
     assert len(plan["fragments"][0]["shares"]) == 1
+    assert "2 workers would share GPUs: they are fused into 1" in text
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    """Makes a deployment file of two hosts, both this machine, each with so many GPUs."""
+
+    def make(gpus):
+        file = tmp_path / "hosts.yaml"
+        file.write_text(
+            "hosts:\n"
+            f"  - {{name: one, address: 127.0.0.1, gpus: {gpus}}}\n"
+            f"  - {{name: two, address: 127.0.0.2, gpus: {gpus}}}\n"
+            f"launcher: fork\npolicy: GPUOnly\nworkers: {2 * gpus}\n"
+        )
+        return str(file)
+
+    return make
+
+
+@pytest.mark.slow
+def test_every_rank_of_two_hosts_has_a_gpu_of_its_own(cuda, train, hosts):
+    (cuda / "opened.txt").unlink(missing_ok=True)
+    plan = finished(*train("a2c", "--deployment", hosts(2), gpus=2))
+    assert plan["hosts"] == ["one", "one", "two", "two"]
+    assert sorted((cuda / "opened.txt").read_text().split()) == ["0", "0", "1", "1"]
+
+
+def test_a_host_has_fewer_gpus_than_its_file_says(train, hosts):
+    code, text, _ = train("a2c", "--deployment", hosts(2))
+    assert code == 2, text
+    assert "2 ranks of a group on this host, but 1 GPU: each needs one of its own" in text
 
 
 @pytest.mark.slow

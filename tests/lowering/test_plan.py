@@ -29,9 +29,9 @@ def test_every_step_of_the_environments_counts(program, turns, tmp_path):
     ("policy", "workers", "gpus", "replicas", "places"),
     [
         ("MultipleLearners", 4, 2, {"actor+learner": 2}, [(0, 2), (1, 2)]),
-        ("SingleLearnerCoarse", 2, 3, {"actor": 2, "learner": 1}, [(0, 2), (1, 2), (2, 1)]),
-        ("SingleLearnerCoarse", 2, 1, {"actor": 1, "learner": 1}, [(0, 1), (1, 1)]),
-        ("SingleLearnerFine", 2, 1, {"environment": 2, "learner": 1}, [None, None, (0, 1)]),
+        ("SingleLearnerCoarse", 2, 1, {"actor": 2, "learner": 1}, [(0, 0), (1, 0), (2, 0)]),
+        ("SingleLearnerFine", 2, 1, {"environment": 2, "learner": 1}, [None, None, (0, 0)]),
+        ("Central", 2, 2, {"worker": 2, "server": 1}, [(0, 2), (1, 2), (2, 2)]),
     ],
 )
 def test_replicas_that_would_share_a_gpu_are_fused(
