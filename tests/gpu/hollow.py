@@ -3,7 +3,7 @@ selects its kernels and runs whole jobs.
 
 What the plug-in takes from CUDA's libraries is read from the plug-in; each function becomes one
 that does nothing and succeeds, but for those of hollow_cuda.c. So are its own CUDA kernels and
-NCCL. Loops in a graph compile but make no turn: their condition, copied back, is zero.
+NCCL. A loop in a graph makes a few turns, whatever its condition.
 """
 
 import os

@@ -1,5 +1,6 @@
 /* What of CUDA has to do something for MindSpore's plug-in to run: memory is the host's, what is
- * copied back is zeros, nothing is ever computed. All other functions are made by hollow.py. */
+ * copied back is zeros, a single byte (a loop's condition) 0 or 1 at random, nothing is ever
+ * computed. All other functions are made by hollow.py. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +92,9 @@ int cudaMemsetAsync(void *to, int value, size_t size, void *stream) {
   return cudaMemset(to, value, size);
 }
 int cudaMemcpy(void *to, const void *from, size_t size, int kind) {
-  kind == DEVICE_TO_HOST ? memset(to, 0, size) : memcpy(to, from, size);
+  static unsigned drawn = 1;
+  if (kind != DEVICE_TO_HOST) memcpy(to, from, size);
+  else memset(to, size == 1 && (drawn = 1103515245 * drawn + 12345) >> 31, size);
   return 0;
 }
 int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) {
