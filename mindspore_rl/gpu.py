@@ -62,17 +62,26 @@ def driver() -> Driver:
     """Asks the driver.
 
     Raises:
-        MsrlError: there is none, or it has no GPU for this process.
+        MsrlError: there is none, it is too old, or it has no GPU for this process.
     """
     cuda = _cuda()
-    version, count, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(128)
-    cuda.cuDriverGetVersion(ctypes.byref(version))
+    number, count, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(128)
+    cuda.cuDriverGetVersion(ctypes.byref(number))
+    version = (number.value // 1000, number.value % 1000 // 10)
+    if version < CUDA:
+        raise MsrlError(
+            f"the NVIDIA driver is for CUDA {_dotted(version)}, expected {_dotted(CUDA)} or newer"
+        )
     cuda.cuDeviceGetCount(ctypes.byref(count))
     gpus = []
-    for number in range(count.value):
-        cuda.cuDeviceGetName(name, len(name), number)
+    for device in range(count.value):
+        cuda.cuDeviceGetName(name, len(name), device)
         gpus.append(name.value.decode())
-    return Driver(f"{version.value // 1000}.{version.value % 1000 // 10}", tuple(gpus))
+    return Driver(_dotted(version), tuple(gpus))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def _cuda() -> ctypes.CDLL:
@@ -117,11 +126,6 @@ def choose(wanted: str) -> tuple[str, str]:
         return "CPU", ""
     try:
         found = driver()
-        if tuple(map(int, found.cuda.split("."))) < CUDA:
-            raise MsrlError(
-                f"the NVIDIA driver is for CUDA {found.cuda} at most, expected "
-                f"{'.'.join(map(str, CUDA))} or more: install a newer one"
-            )
         if not plugin_folder().exists():
             raise MsrlError(f"this MindSpore has no plug-in for GPUs: {MINDSPORE}")
         if missing := missing_wheels():
@@ -163,7 +167,8 @@ def take(number: int, members: int) -> None:
         [sys.executable, "-c", command], capture_output=True, text=True, check=False
     )
     if asked.returncode:
-        raise MsrlError(f"no GPU on this host: {asked.stderr.strip().splitlines()[-1]}")
+        *_, text = asked.stderr.strip().splitlines()
+        raise MsrlError(text.removeprefix("mindspore_rl.errors.MsrlError: "))
     count = int(asked.stdout)
     if members > count:
         raise MsrlError(
@@ -193,7 +198,7 @@ def refuse_operators(modules: Iterable[ModuleType]) -> None:
     """
     from mindspore import ops  # noqa: PLC0415  (every command's start)
 
-    lacking = {id(getattr(ops, name)): name for name in NO_KERNEL}
+    lacking = {id(getattr(ops, name)): name for name in NO_KERNEL if hasattr(ops, name)}
     for module in modules:
         assert module.__file__ is not None
         for node in ast.walk(ast.parse(Path(module.__file__).read_text())):

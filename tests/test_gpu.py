@@ -15,7 +15,7 @@ from mindspore_rl.errors import MsrlError
 DRIVER = r"""
 #include <string.h>
 int cuInit(unsigned flags) { return ERROR; }
-int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
+int cuDriverGetVersion(int *version) { *version = VERSION; return 0; }
 int cuDeviceGetCount(int *count) { *count = COUNT; return 0; }
 int cuDeviceGetName(char *name, int size, int device) {
   strcpy(name, device ? "Second" : "First");
@@ -28,12 +28,12 @@ int cuDeviceGetName(char *name, int size, int device) {
 def ask(tmp_path):
     """Evaluates an expression where a driver of this kind is installed."""
 
-    def evaluate(expression, error=0, count=2, **variables):
+    def evaluate(expression, error=0, count=2, version=12040, **variables):
         source = tmp_path / "driver.c"
         source.write_text(DRIVER)
         subprocess.run(
-            ["cc", f"-DERROR={error}", f"-DCOUNT={count}", "-shared", "-fPIC", source]
-            + ["-o", tmp_path / "libcuda.so.1"],
+            ["cc", f"-DERROR={error}", f"-DCOUNT={count}", f"-DVERSION={version}"]
+            + ["-shared", "-fPIC", source, "-o", tmp_path / "libcuda.so.1"],
             check=True,
         )
         job = subprocess.run(
@@ -59,14 +59,15 @@ def test_a_driver_tells_its_gpus(ask):
 
 
 @pytest.mark.parametrize(
-    ("error", "count", "text"),
+    ("error", "version", "text"),
     [
-        (35, 1, "no NVIDIA driver answers here: cuInit gives CUDA error 35"),
-        (100, 1, "the NVIDIA driver has no GPU for this process (CUDA_VISIBLE_DEVICES: '7')"),
+        (35, 12040, "no NVIDIA driver answers here: cuInit gives CUDA error 35"),
+        (0, 11040, "the NVIDIA driver is for CUDA 11.4, expected 11.8 or newer"),
+        (100, 12040, "the NVIDIA driver has no GPU for this process (CUDA_VISIBLE_DEVICES: '7')"),
     ],
 )
-def test_a_driver_that_cannot_serve(ask, error, count, text):
-    found = ask("gpu.driver()", error, count, CUDA_VISIBLE_DEVICES="7")
+def test_a_driver_that_cannot_serve(ask, error, version, text):
+    found = ask("gpu.driver()", error, version=version, CUDA_VISIBLE_DEVICES="7")
     assert found == f"mindspore_rl.errors.MsrlError: {text}"
 
 
