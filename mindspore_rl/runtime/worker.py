@@ -91,12 +91,19 @@ def _report(
             rank=rank,
             iteration=runtime.iteration if runtime else -1,
             stage=runtime.stage if runtime else "starting",
-            message=f"{type(error).__name__}: {error}"
-            if not isinstance(error, MsrlError)
-            else str(error),
+            message=str(error) if isinstance(error, MsrlError) else _described(error),
             traceback="" if isinstance(error, StorageError) else traceback.format_exc(),
             mistake=isinstance(error, MsrlError) and not failure,
         )
+
+
+def _described(error: BaseException) -> str:
+    """An error's type and text; of one of MindSpore's, which has sections, what stands first."""
+    text, stack, _ = str(error).partition("- C++ Call Stack")
+    if stack:
+        lines = [line.removeprefix("- ").strip() for line in text.splitlines()]
+        text = " ".join(line for line in lines if line.strip("-"))
+    return f"{type(error).__name__}: {text}"
 
 
 def run_inproc(plan: Plan, run_dir: Path, links: list[Link]) -> None:

@@ -105,3 +105,19 @@ def test_checkpoint_of_another_environment_form_is_refused(tmp_path):
     newest = sorted((tmp_path / "third" / "checkpoints").glob("*"))[-1]
     with pytest.raises(CheckpointError, match="another form of the environment"):
         run(dataclasses.replace(job, resume=str(newest)), tmp_path / "fourth")
+
+
+def test_an_error_of_mindspore_is_told_in_one_line():
+    rule = "-" * 52
+    text = f"\n{rule}\n- Cuda error:\n{rule}\nThe cudaMalloc[2], out of memory\n\n{rule}\n"
+    ours, theirs = map(Link, socket.socketpair())
+    try:
+        raise RuntimeError(f"{text}- C++ Call Stack: (For developers)\n{rule}\nsome.cc:12 Run")
+    except RuntimeError as error:
+        worker._report(theirs, 3, error)
+    message = ours.poll(1.0)
+    assert message["message"] == "RuntimeError: Cuda error: The cudaMalloc[2], out of memory"
+    assert (message["rank"], message["stage"], message["mistake"]) == (3, "starting", False)
+    assert "some.cc:12" in message["traceback"]
+    ours.close()
+    theirs.close()
