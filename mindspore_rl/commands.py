@@ -124,9 +124,9 @@ def train(args: argparse.Namespace) -> int:
     from mindspore_rl.runtime.job import prepare  # noqa: PLC0415
 
     compiled = args.backend == "mpi"
-    device, why = gpu.choose(args.device if compiled or args.device == "gpu" else "cpu")
-    if device == "GPU" and not compiled:
+    if args.device == "gpu" and not compiled:
         raise MsrlError("--backend inproc computes on the CPU; remove --device gpu")
+    device, why = gpu.choose(args.device if compiled else "cpu")
     resume, done = _newest_checkpoint(args.resume)
     request = _request(
         args,

@@ -121,9 +121,7 @@ def _gpu() -> Iterator[Finding]:
     except MsrlError as error:
         yield Finding("GPU driver", str(error), "train with --device cpu, or install a driver")
     try:
-        nccl = gpu.plugin_folder() / "libnccl.so.2"
-        mend = "" if nccl.exists() else gpu.MINDSPORE
-        yield Finding("GPU plug-in", f"{'not ' * bool(mend)}in {nccl.parent}, with NCCL", mend)
+        yield Finding("GPU plug-in", f"{gpu.plugin_folder()}, with NCCL")
     except MsrlError as error:
         yield Finding("GPU plug-in", str(error), gpu.MINDSPORE)
     missing = gpu.missing_wheels()

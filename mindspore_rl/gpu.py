@@ -126,8 +126,7 @@ def choose(wanted: str) -> tuple[str, str]:
         return "CPU", ""
     try:
         found = driver()
-        if not plugin_folder().exists():
-            raise MsrlError(f"this MindSpore has no plug-in for GPUs: {MINDSPORE}")
+        plugin_folder()
         if missing := missing_wheels():
             raise MsrlError(f"{', '.join(missing)} not installed: {INSTALL}")
     except MsrlError as error:
@@ -230,11 +229,18 @@ def nvrtc() -> ctypes.CDLL:
 
 
 def plugin_folder() -> Path:
-    """Where MindSpore has its plug-in's libraries, NCCL among them."""
+    """Where MindSpore has its plug-in's libraries, NCCL among them.
+
+    Raises:
+        MsrlError: MindSpore is not installed, or has none.
+    """
     found = importlib.util.find_spec("mindspore")
     if found is None or found.origin is None:
         raise MsrlError(f"MindSpore is not installed: {MINDSPORE}")
-    return Path(found.origin).parent / PLUGIN
+    folder = Path(found.origin).parent / PLUGIN
+    if not (folder / "libnccl.so.2").exists():
+        raise MsrlError(f"this MindSpore has no plug-in for GPUs in {folder}: {MINDSPORE}")
+    return folder
 
 
 def _wheel_folders() -> list[Path]:
