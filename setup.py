@@ -12,7 +12,7 @@ REQUIREMENTS = [
 ]
 
 setup(
-    name="mindspore_rl",
+    name="msrl-fragments",  # not mindspore_rl: an index has another project of that name
     version="0.1.0",
     description="Distributed reinforcement learning on MindSpore",
     python_requires=">=3.10,<3.13",
@@ -30,10 +30,11 @@ setup(
         ],
         "mujoco": ["mujoco"],
         "marl": ["mpe2", "pettingzoo"],
-        "plot": ["matplotlib"],  # scripts/latency_study.py
+        "plot": ["matplotlib", "tensorboard"],
         "test": [
             "pytest",
             "pytest-timeout",
+            "hypothesis==6.170.15",  # its choice of random cells is part of the quick tests
             "ruff",
             "mypy",
             "mujoco",

@@ -50,6 +50,7 @@ class Config:
     gae_lambda: float = _option(0.95, "lambda of generalised advantage estimation")
     update_epochs: int = _option(4, "passes over the batch of an iteration")
     num_minibatches: int = _option(4, "minibatches of a pass; divides num_steps")
+    target_kl: float | None = _option(None, "ends the passes once approx_kl is above it")
     clip_coef: float = _option(0.2, "range of the probability ratio around 1")
     clip_value_loss: bool = _option(False, "clip the change of the value like the ratio")
     ent_coef: float = _option(0.01, "weight of the entropy bonus")
@@ -192,7 +193,7 @@ class PPOLearner(Learner):
         if config.normalise_reward:
             ended = ops.logical_or(terminated, truncated)
             income = discounted_sum_forward(reward, ended, config.gamma)
-            mean, square = msrl.mean(income, ops.square(income))
+            mean, square = msrl.boundary("gradient", msrl.mean(income, ops.square(income)))
             msrl.update(self.reward_statistics.merge, mean, square - mean * mean, samples)
             reward = self.scale_reward(reward)
 
@@ -221,11 +222,14 @@ class PPOLearner(Learner):
                 )
                 grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
                 msrl.update(self.apply, grads, learning_rate)
+            loss, policy_loss, error, entropy, kl, clipped = means
+            if config.target_kl is not None and kl > config.target_kl:
+                break
 
         if config.normalise_obs:
-            mean, square = msrl.mean(obs, ops.square(obs), keep=self.obs_rank)
+            moments = msrl.mean(obs, ops.square(obs), keep=self.obs_rank)
+            mean, square = msrl.boundary("gradient", moments)
             msrl.update(self.merge_obs, mean, square, samples)
-        loss, policy_loss, error, entropy, kl, clipped = means
         return {
             "loss": loss,
             "policy_loss": policy_loss,

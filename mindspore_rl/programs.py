@@ -1,53 +1,31 @@
 """Loads algorithms and policies from their files, the user's own like those of the project."""
 
-import importlib.util
 import inspect
 import sys
-import zlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from mindspore_rl import config as configuration
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.loading import load_module
+from mindspore_rl.names import check_name
 
 
-def load_module(file: Path) -> ModuleType:
-    """Imports a file under a name that is the same in every process.
-
-    Raises:
-        MsrlError: the file is missing or cannot be imported.
-    """
-    file = file.resolve()
-    if not file.is_file():
-        raise MsrlError(f"{file} does not exist; expected a Python file")
-    name = f"msrl_{file.stem}_{zlib.crc32(str(file).encode()):08x}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except MsrlError:
-        del sys.modules[name]
-        raise
-    except Exception as error:
-        del sys.modules[name]
-        raise MsrlError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
-    return module
-
-
-def trainer_class(file: Path) -> type:
+def trainer_class(file: Path, package: str = "") -> type:
     """The `Trainer` that an algorithm's file defines.
 
+    Args:
+        file: the user's, or a run's copy of it.
+        package: see `load_module`.
+
     Raises:
-        MsrlError: it defines none or several, or one without `Config`.
+        MsrlError: it defines none or several, or one without `Config`, or its name is none.
     """
     from mindspore_rl.api import Trainer  # noqa: PLC0415  (imports MindSpore)
 
-    module = load_module(file)
+    check_name(f"algorithm {file}", file.stem)
+    module = load_module(file, package)
     found = [
         c
         for _, c in inspect.getmembers(module, inspect.isclass)
@@ -91,5 +69,5 @@ def modules_of(trainer: Any) -> list[ModuleType]:
 
 def load_trainer(algorithm: dict[str, str], config: dict[str, Any], spec: Any) -> Any:
     """Builds an algorithm's trainer from a plan."""
-    cls: Any = trainer_class(Path(algorithm["file"]))
+    cls: Any = trainer_class(Path(algorithm["file"]), algorithm.get("package", ""))
     return cls(configuration.resolve(cls.Config, None, {}, (), base=config), spec)

@@ -1,16 +1,76 @@
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from mindspore_rl import install
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("mindspore_rl", "algorithms", "distribution")
 MAPPED = {"mindspore_rl": "mindspore_rl"} | {
     folder: f"mindspore_rl/{folder}" for folder in SOURCES[1:]
 }
+
+
+GAP = r"[\s\"',]+"
+FETCH = re.compile(
+    rf"\b(?:pip[\d.]*|uv(?:{GAP}pip)?|pipx|conda|mamba|poetry){GAP}"
+    rf"(?:-\S+{GAP})*(?:install|add|download)\b(.*)"
+)
+"""A command that fetches packages, and what follows it."""
+OTHERS = {"torch==2.13.0", "benchmarl==1.5.2", "mpe2", "cleanrl==1.2.0", "$file"}
+"""What scripts/mappo_baseline.py and setup_peers.sh compare with, in environments of their own."""
+
+
+def fetched(text: str) -> Iterator[str]:
+    """What the commands in a text fetch; a command may go on in the next line."""
+    for rest in FETCH.findall(re.sub(r"""["']\s*\n\s*f?["']|\\\n""", "", text)):
+        for word in rest.split():
+            if not word.startswith("-"):
+                yield word.replace("\\", "").strip("'\"`,;:()")
+            if word.endswith(('"', "`")):
+                break
+
+
+def is_ours(target: str) -> bool:
+    return re.fullmatch(r"\.(\[\w+\]|\{extras\})?|\$what", target) is not None
+
+
+def test_commands_fetch_this_project_from_its_folder_only():
+    """An index has another mindspore_rl, which a command with a name would fetch."""
+    folders = (ROOT / name for name in (*SOURCES, "docs", "scripts", "tests", ".ci"))
+    files = [*ROOT.glob("*"), *(file for folder in folders for file in folder.rglob("*"))]
+    for file in files:
+        if file.is_file() and "__pycache__" not in file.parts and file != Path(__file__):
+            text = file.read_text(errors="replace")
+            wrong = {word for word in fetched(text) if not is_ours(word)} - OTHERS
+            assert not wrong, f"{file} fetches {wrong}"
+            assert "mindspore_rl[" not in text, f"{file} names an extra by a name of an index"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install -U mindspore_rl",
+        "`pip install 'mindspore_rl[gpu]'`",
+        '"pip install "\n    "mindspore_rl"',
+        '["pip", "install", "mindspore_rl"]',
+        "pip install . \\\n    mindspore",
+        "uv pip install --system mpich",
+    ],
+)
+def test_commands_that_fetch_by_a_name_are_found(text):
+    assert any(not is_ours(word) for word in fetched(text))
+
+
+def test_messages_say_what_to_install():
+    assert install() == "in the checkout of mindspore_rl: pip install '.'"
+    assert install("gpu") == "in the checkout of mindspore_rl: pip install '.[gpu]'"
 
 
 @pytest.mark.slow
@@ -32,6 +92,7 @@ def test_wheel_holds_one_package_with_algorithms_and_policies(tmp_path):
         metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
         requirements = archive.read(metadata).decode()
         entry_points = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
+    assert "Name: msrl-fragments" in requirements
     tops = {name.split("/")[0] for name in names}
     assert tops == {"mindspore_rl", metadata.split("/")[0]}
     assert "numpy<2,>=1.26" in requirements.replace(" ", "")

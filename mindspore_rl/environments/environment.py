@@ -13,18 +13,16 @@ its steps of the mean over agents.
 """
 
 import difflib
-import hashlib
-import importlib.util
 import inspect
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.environments.spaces import Box, Discrete, is_count, is_shape
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
+from mindspore_rl.loading import load_module, package_of
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,32 @@ class EnvironmentSpec:
     reward_threshold: float | None
     in_graph: bool
     teams: tuple[Team, ...] = ()
+
+    def __post_init__(self) -> None:
+        teams = isinstance(self.teams, tuple) and all(isinstance(t, Team) for t in self.teams)
+        agents = [team.num_agents for team in self.teams] if teams else []
+        for key, right, expected in (
+            ("name", isinstance(self.name, str), "text"),
+            ("obs_shape", is_shape(self.obs_shape), "a tuple of whole numbers, one array's shape"),
+            (
+                "action_space",
+                isinstance(self.action_space, Discrete | Box),
+                "a Discrete or a Box of mindspore_rl.environments.spaces",
+            ),
+            ("teams", teams and all(map(is_count, agents)), "a tuple of Team(name, num_agents)"),
+            (
+                "obs_shape",
+                not agents or (len(self.obs_shape), *self.obs_shape[:1]) == (2, sum(agents)),
+                f"(agents, features), with the {sum(agents)} agents of its teams",
+            ),
+            (
+                "max_episode_steps",
+                self.max_episode_steps == 0 or is_count(self.max_episode_steps),
+                "a whole number of steps, 0 for no limit",
+            ),
+        ):
+            if not right:
+                raise ValueError(f"its {key} is {getattr(self, key)!r}, expected {expected}")
 
     @property
     def agent_shape(self) -> tuple[int, ...]:
@@ -299,12 +323,22 @@ def _accelerated(environment: Any) -> Any:
 
 def _of_user(name: str, built: Any, *arguments: Any) -> Any:
     try:
-        return built(*arguments)
+        environment = built(*arguments)
     except EnvironmentFailure:
         raise
     except Exception as error:  # the user's own code
         text = f"{name} could not be made: {type(error).__name__}: {error}"
         raise EnvironmentFailure(text) from error
+    of_python = ("get_state", "close") if arguments else ()
+    missing = [part for part in ("reset", "step", *of_python) if not hasattr(environment, part)]
+    if missing:
+        raise EnvironmentFailure(f"{name} has no {', '.join(missing)}, expected such methods")
+    if not isinstance(getattr(environment, "spec", None), EnvironmentSpec):
+        raise EnvironmentFailure(
+            f"{name}: its spec is {getattr(environment, 'spec', None)!r}, expected an "
+            "EnvironmentSpec of mindspore_rl.environments.environment"
+        )
+    return environment
 
 
 def unknown(name: str, known: list[str], what: str = "environment") -> UnknownEnvironmentError:
@@ -342,26 +376,14 @@ def _load_class(name: str) -> Any:
     path = Path(path_text).resolve()
     if not path.is_file():
         raise UnknownEnvironmentError(f"there is no file {path} (from the environment {name!r})")
-    # In sys.modules, where MindSpore's parser and dataclasses look a class's module up.
-    module_name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    if module_name not in sys.modules:
-        found = importlib.util.spec_from_file_location(module_name, path)
-        assert found is not None and found.loader is not None
-        module = importlib.util.module_from_spec(found)
-        sys.modules[module_name] = module
-        try:
-            found.loader.exec_module(module)
-        except Exception as error:
-            del sys.modules[module_name]
-            raise EnvironmentFailure(
-                f"{path} could not be imported: {type(error).__name__}: {error}"
-            ) from error
-    built = getattr(sys.modules[module_name], class_name, None)
+    # Apart from an algorithm in the same folder, of which a run may have a copy.
+    module = load_module(path, package_of(path, "environment"), EnvironmentFailure)
+    built = getattr(module, class_name, None)
     if not inspect.isclass(built):
         classes = [
             key
-            for key, value in vars(sys.modules[module_name]).items()
-            if inspect.isclass(value) and value.__module__ == module_name
+            for key, value in vars(module).items()
+            if inspect.isclass(value) and value.__module__ == module.__name__
         ]
         raise UnknownEnvironmentError(
             f"{path} has no class {class_name!r}; it has {', '.join(classes) or 'no class at all'}"

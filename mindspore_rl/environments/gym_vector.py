@@ -17,8 +17,9 @@ with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
     from gym.wrappers.order_enforcing import OrderEnforcing
     from gym.wrappers.time_limit import TimeLimit
 
+from mindspore_rl import install
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
-from mindspore_rl.environments.loop_vector import LoopVector, as_space, is_finite
+from mindspore_rl.environments.loop_vector import LoopVector, all_finite, as_space, is_finite
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.errors import EnvironmentFailure
 
@@ -79,7 +80,7 @@ class GymVector(LoopVector):
         """
         first = self._begin()
         obs = self._batch(first)
-        if not np.isfinite(obs).all():
+        if not all_finite(obs):
             self._report(first, [0.0] * len(first))
         self._obs = obs.copy()
         return obs
@@ -95,7 +96,7 @@ class GymVector(LoopVector):
         """
         self._actions = self._as_their_actions(action)
         obs_rows, rewards, ends, cuts = [], [], [], []
-        at_work = self.at_work
+        at_work = self.at_work.data  # a third of the time that the array itself takes
         try:
             for i, (step, one) in enumerate(zip(self._steps, self._actions, strict=True)):
                 at_work[0] = i
@@ -112,15 +113,14 @@ class GymVector(LoopVector):
             reward = np.array(rewards, np.float32)
         except (TypeError, ValueError):
             self._report(obs_rows, rewards)
-        if reward.ndim != 1 or not (np.isfinite(final_obs).all() and np.isfinite(reward).all()):
+        if reward.ndim != 1 or not (all_finite(final_obs) and all_finite(reward)):
             self._report(obs_rows, rewards)
-        self._elapsed += 1
-        self._total += 1
+        self._counters += 1
         terminated = np.array(ends, np.bool_)
         truncated = np.array(cuts, np.bool_) | (self._elapsed >= self._limit)
         next_obs = final_obs.copy()
         ended = terminated | truncated
-        if ended.any():
+        if np.count_nonzero(ended):
             self._restart(np.flatnonzero(ended).tolist(), next_obs)
         self._obs = next_obs.copy()
         return next_obs, final_obs, reward, terminated, truncated
@@ -164,8 +164,10 @@ class GymVector(LoopVector):
 
     def _batch(self, rows: list[Any]) -> np.ndarray:
         try:
-            with np.errstate(over="ignore"):  # to inf, which is reported by name
-                obs = np.array(rows, np.float32)
+            obs = np.array(rows)
+            if obs.dtype != np.float32:
+                with np.errstate(over="ignore"):  # to inf, which is reported by name
+                    obs = obs.astype(np.float32)
         except (TypeError, ValueError):
             self._report(rows, [0.0] * len(rows))
         if obs.shape != self._obs_shape:
@@ -221,7 +223,7 @@ def _missing_dependency(name: str, error: Exception) -> str:
     if "mujoco_py" in str(error):
         return f"{name!r} needs mujoco_py, which is no longer maintained: use its version v4"
     if "mujoco" in str(error):
-        return f"{name!r} needs MuJoCo, which is not installed: pip install 'mindspore_rl[mujoco]'"
+        return f"{name!r} needs MuJoCo, which is not installed; {install('mujoco')}"
     return f"{name!r} needs a package that is not installed: {error}"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn, ops
 
-from mindspore_rl import gpu, native
+from mindspore_rl import gpu, toolchain
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import EnvironmentFailure
@@ -76,16 +76,16 @@ class NativeEnvironment(nn.Cell):
 
 def accelerated(environment: Any) -> Any:
     """The environment with native steps, if it brings a source and native operators can run."""
-    if "native" in vars(type(environment)) and native.usable("CPU", "GPU"):
+    if "native" in vars(type(environment)) and toolchain.usable("CPU", "GPU"):
         return NativeEnvironment(environment)
     return environment
 
 
 def _library(macros: dict[str, str | int], source: Path) -> Path:
-    if native.usable("GPU"):
+    if toolchain.usable("GPU"):
         oldest = min(gpu.architecture(), NEWEST)
-        macros = {**macros, "KERNEL": f'"{native.kernel(STEP, macros, (source,), oldest)}"'}
-    return native.library(STEP, macros, (source,))
+        macros = {**macros, "KERNEL": f'"{toolchain.kernel(STEP, macros, (source,), oldest)}"'}
+    return toolchain.library(STEP, macros, (source,))
 
 
 def macros_of(source: Path, environment: Any) -> dict[str, str | int]:

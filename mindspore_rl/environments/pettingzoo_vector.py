@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_rl import install
 from mindspore_rl.environments.environment import EnvironmentSpec, Team, unknown
 from mindspore_rl.environments.loop_vector import LoopVector, as_space, is_finite
 from mindspore_rl.environments.spaces import Box, Discrete
@@ -81,8 +82,7 @@ class PettingZooVector(LoopVector):
         terminated, truncated = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
         for i in range(size):
             final_obs[i], reward[i], terminated[i], truncated[i] = self._step_one(i)
-        self._elapsed += 1
-        self._total += 1
+        self._counters += 1
         next_obs = final_obs.copy()
         for i in np.flatnonzero(terminated | truncated).tolist():
             self._elapsed[i] = 0
@@ -154,6 +154,8 @@ def _make(name: str) -> Any:
     """
     path = name.removeprefix(PREFIX)
     package = path.split(".")[0]
+    if not all(part.isidentifier() for part in path.split(".")):
+        raise unknown(name, [f"{PREFIX}mpe2.simple_spread_v3", f"{PREFIX}mpe2.simple_tag_v3"])
     try:
         # pygame and others greet whoever imports them.
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -165,7 +167,7 @@ def _make(name: str) -> Any:
             modules = pkgutil.iter_modules(getattr(found, "__path__", []))
             siblings = [f"{PREFIX}{package}.{module.name}" for module in modules]
             raise unknown(name, siblings) from error
-        hint = ": pip install 'mindspore_rl[marl]'" if package in ("mpe2", "pettingzoo") else ""
+        hint = f"; {install('marl')}" if package in ("mpe2", "pettingzoo") else ""
         raise EnvironmentFailure(
             f"{name!r} needs the package {error.name}, which is not installed{hint}"
         ) from error

@@ -1,6 +1,19 @@
 """What an action may be."""
 
+import math
+import numbers
 from dataclasses import dataclass
+from typing import Any
+
+
+def is_shape(value: Any) -> bool:
+    """Whether a value is a tuple of whole numbers of at least 1."""
+    return isinstance(value, tuple) and all(is_count(extent) for extent in value)
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value is a whole number of at least 1."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 @dataclass(frozen=True)
@@ -12,6 +25,10 @@ class Discrete:
     """
 
     n: int
+
+    def __post_init__(self) -> None:
+        if not is_count(self.n):
+            raise ValueError(f"Discrete(n={self.n!r}), expected a whole number of at least 1")
 
 
 @dataclass(frozen=True)
@@ -27,3 +44,12 @@ class Box:
     shape: tuple[int, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not is_shape(self.shape):
+            raise ValueError(f"Box(shape={self.shape!r}), expected a tuple of whole numbers")
+        size = math.prod(self.shape)
+        for key in ("low", "high"):
+            bounds = getattr(self, key)
+            if not isinstance(bounds, tuple) or len(bounds) != size:
+                raise ValueError(f"Box({key}={bounds!r}), expected a tuple of {size} numbers")

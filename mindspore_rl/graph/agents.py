@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.graph.ir import REDUCTIONS, Op, Value
+from mindspore_rl.graph.reading import Reading
 from mindspore_rl.graph.rows import RowTrials, agent_rows, without_differentiation
 from mindspore_rl.operators import leaves, to_array
 
@@ -28,6 +29,7 @@ class AgentAxes:
         teams: of the environment; empty for a single agent.
         values: what is known of every variable.
         generator: draws other data for the trials.
+        reading: the graphs of the operations.
 
     Attributes:
         values: with the axis of agents.
@@ -40,6 +42,7 @@ class AgentAxes:
         teams: tuple,
         values: dict[str, Value],
         generator: np.random.Generator,
+        reading: Reading | None = None,
     ) -> None:
         self.values = dict(values)
         self._bare = dict(values)
@@ -47,7 +50,7 @@ class AgentAxes:
         self._count = sum(team.num_agents for team in teams)
         self._evaluate = evaluate
         self._rows = agent_rows(self._count)
-        self._trials = RowTrials(evaluate, self._rows, generator)
+        self._trials = RowTrials(evaluate, self._rows, generator, reading)
         self._inserted: tuple[str, ...] = ()
         self._set: set[str] = set()
 

@@ -12,9 +12,11 @@ from typing import Any
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.assignment import Assignments, same
+from mindspore_rl.graph.early_ends import BOUND, end_by_flag
 from mindspore_rl.graph.expressions import ExpressionReader
 from mindspore_rl.graph.frame import (
     MSRL,
+    SUPPORTED,
     Gone,
     Scope,
     Static,
@@ -22,6 +24,7 @@ from mindspore_rl.graph.frame import (
     Var,
     assigned,
     carried,
+    decided,
     open_frame,
 )
 from mindspore_rl.graph.ir import Branch, Loop, Program
@@ -29,7 +32,7 @@ from mindspore_rl.graph.trajectory import place_rows
 
 LOOPS = {"iterations": "iteration", "steps": "step", "epochs": "epoch", "minibatches": "minibatch"}
 STATEMENTS = {
-    ast.While: "`while`",
+    ast.While: "a `while` without a bound",
     ast.Try: "`try`",
     ast.With: "`with`",
     ast.Global: "`global`",
@@ -102,6 +105,7 @@ class _Builder(ExpressionReader):
         """Reads a function's body in place of its call. Returns what it returns."""
         outer, outer_node = self.frame, self.node
         frame, tree = open_frame(method)
+        tree = end_by_flag(tree)
         if any(frame.function is other.function for other in self.frames):
             assert outer is not None
             outer.fail(outer_node, f"a function that calls itself ({tree.name})")
@@ -185,7 +189,8 @@ class _Builder(ExpressionReader):
                 )
             raise _Returned(self.expression(node.value) if node.value else Static(None))
         elif not isinstance(node, (ast.Pass, ast.AnnAssign)):
-            self.frame.fail(node, STATEMENTS.get(type(node), f"`{type(node).__name__.lower()}`"))
+            text = STATEMENTS.get(type(node), f"`{type(node).__name__.lower()}`")
+            self.frame.fail(node, text, BOUND if isinstance(node, ast.While) else SUPPORTED)
 
     def _lone_expression(self, node: ast.expr) -> None:
         if isinstance(node, ast.Constant):
@@ -213,7 +218,8 @@ class _Builder(ExpressionReader):
         if isinstance(node.target, ast.Name) and kind != "minibatches" and node.target.id != "_":
             index = node.target.id
         read, kept = carried(node, self.frame)
-        self.assignments.give_homes(sorted(read | kept))
+        going = self._flag_of(node)
+        self.assignments.give_homes(sorted(read | kept | going))
         before = {name: self.frame.names[name] for name in read if name in self.frame.names}
         index = self.fresh(index)
         loop = Loop(self.name_op(kind), kind, index, count, (), self.frame.where(node))
@@ -228,20 +234,37 @@ class _Builder(ExpressionReader):
             self.frame.names[node.target.id] = Var(index)
         else:
             self.frame.fail(node.target, "a loop target that is not a name")
+        self.conditions += len(going)
         for statement in node.body:
             self._statement(statement)
+        self.conditions -= len(going)
         self.node = node
         self._check_carried(before, node)
         if isinstance(node.target, ast.Name) and self.frame.names[node.target.id] == Var(index):
             self.frame.names[node.target.id] = Gone("a loop's index after the loop")
         body = self.scope.items
+        for flag in (self.frame.names[name].name for name in going):
+            name = self.name_op("if")
+            body = [Branch(name, flag, (flag,), tuple(body), (), loop.where, first=True)]
         if kind == "iterations":
             body = [*(self.calls.top_of_iteration or ()), *body]
             self.calls.top_of_iteration = None
+            outer.items += self.calls.before_iterations
         self.loops.pop()
         self.frame.nested -= 1
         self.scope = outer
         self.scope.items.append(replace(loop, body=tuple(body)))
+
+    def _flag_of(self, node: ast.For) -> set[str]:
+        """The flag of a loop that may end early, unless what would end it is known never to."""
+        flag = {getattr(node, "going", "")} & assigned(decided(node, self.frame))
+        if flag and isinstance(node.iter, ast.Call) and self.msrl_call(node.iter) == "iterations":
+            self.frame.fail(
+                node.iter,
+                "`break` in the loop over msrl.iterations()",
+                "a run ends after total_steps, or when --stop-return is reached",
+            )
+        return flag
 
     def _check_carried(self, before: dict[str, Struct], node: ast.For) -> None:
         for name, struct in before.items():
@@ -292,6 +315,7 @@ class _Builder(ExpressionReader):
         self.assignments.give_homes(sorted(changed), always=True)
         before, ends, bodies = dict(self.frame.names), [], []
         self.conditions += 1
+        self.perhaps += 1
         self.frame.nested += 1
         for statements in (node.body, node.orelse):
             outer, self.scope = self.scope, Scope(outer=self.scope)
@@ -302,6 +326,7 @@ class _Builder(ExpressionReader):
             ends.append(self.frame.names)
             self.scope = outer
         self.conditions -= 1
+        self.perhaps -= 1
         self.frame.nested -= 1
         self.node = node
         taken, other = ends

@@ -16,6 +16,7 @@ from mindspore_rl.graph.ir import (
     Loop,
     Op,
 )
+from mindspore_rl.names import RULE, is_name
 
 if TYPE_CHECKING:
     from mindspore_rl.graph.expressions import ExpressionReader
@@ -48,12 +49,16 @@ class Calls:
     Attributes:
         top_of_iteration: what is computed once an iteration, before everything else; None outside
             `iterations`.
+        before_iterations: what is set once, before `iterations`.
+        left_out: whether a loop over minibatches was read that a condition may leave out.
         replay_width: values of a record; None before the first insertion.
     """
 
     def __init__(self, reader: "ExpressionReader") -> None:
         self.reader = reader
         self.top_of_iteration: list[Op] | None = None
+        self.before_iterations: list[Op] = []
+        self.left_out = False
         self.replay_width: int | None = None
 
     def read(self, name: str, node: ast.Call) -> Struct:
@@ -71,7 +76,8 @@ class Calls:
         if self.reader.conditions and name in UNCONDITIONAL:
             self.reader.frame.fail(
                 node,
-                f"msrl.{name} under a condition that is known only at run time",
+                f"msrl.{name} under a condition that is known only at run time, or in a loop that "
+                "`break` may end then,",
                 "call it always and choose between results with ops.where",
             )
         if name == "boundary":
@@ -176,18 +182,23 @@ class Calls:
 
     def minibatch(self, loop: Loop, values: Struct, node: ast.AST) -> Struct:
         """The permutations of a loop over minibatches, and the minibatch of this turn."""
-        if not isinstance(values, tuple) or not all(isinstance(v, Var) for v in values):
-            self.reader.frame.fail(node, "minibatches of something that is not a tuple of arrays")
-        if (
-            self.reader.conditions
-            or not self.reader.loops
-            or self.reader.loops[0].kind != "iterations"
-        ):
+        if not values or not isinstance(values, tuple) or not all(map(_is_var, values)):
             self.reader.frame.fail(
                 node,
-                "msrl.minibatches outside msrl.iterations() or under a condition "
-                "that is known only at run time",
+                "minibatches of something that is not a tuple of arrays",
+                "expected such as msrl.minibatches(4, (obs, action)); unpack first what a method "
+                "returns: a, b = ...",
             )
+        if not self.reader.loops or self.reader.loops[0].kind != "iterations":
+            self.reader.frame.fail(node, "msrl.minibatches outside msrl.iterations()")
+        if self.left_out:
+            self.reader.frame.fail(
+                node,
+                "msrl.minibatches after another that a condition may leave out",
+                "their random numbers go by the order in which they are first reached: put the one "
+                "under the condition last,\n  or the condition into the loop",
+            )
+        self.left_out = self.reader.perhaps > 0
         count, num_steps = loop.count, self.reader.trainer.config.num_steps
         assert count is not None
         if num_steps % count:
@@ -196,6 +207,24 @@ class Calls:
                 "the number of minibatches must divide num_steps (for example "
                 f"{_divisor(num_steps, count)})"
             )
+        row = (
+            self._counted_permutation(node)
+            if self.reader.conditions
+            else self._permutation(loop, node)
+        )
+        targets = tuple(self.reader.new_temporary(f"minibatch_{value.name}") for value in values)
+        names = tuple(value.name for value in values)
+        self.reader.emit(
+            "minibatch",
+            targets,
+            (row, loop.index, *names),
+            reads=(row, loop.index, *names),
+            attrs=(("count", count),),
+        )
+        return tuple(Var(target) for target in targets)
+
+    def _permutation(self, loop: Loop, node: ast.AST) -> str:
+        """One of the permutations of all turns, which are drawn at the top of the iteration."""
         table = self.reader.fresh("permutation")
         rounds = self._table_loops(exclude=loop)
         self._at_top(
@@ -209,24 +238,38 @@ class Calls:
                 attrs=(("rounds", _product(rounds)),),
             )
         )
-        row = self._row_of(table, rounds)
-        targets = tuple(self.reader.new_temporary(f"minibatch_{value.name}") for value in values)
-        names = tuple(value.name for value in values)
-        self.reader.emit(
-            "minibatch",
-            targets,
-            (row, loop.index, *names),
-            reads=(row, loop.index, *names),
-            attrs=(("count", count),),
+        return self._row_of(table, rounds)
+
+    def _counted_permutation(self, node: ast.AST) -> str:
+        """A permutation drawn before a loop that a condition decides about.
+
+        It is numbered by how often the loop was begun in the whole run, which the turns of the
+        loops around it give where there is no condition.
+        """
+        reader, where = self.reader, self.reader.frame.where(node)
+        site, count = reader.name_op("permutations"), reader.fresh("shuffles")
+        zero = Op(reader.name_op("constant"), "constant", (count,), ("0",), (), where)
+        self.before_iterations.append(zero)
+        reader.locals[count] = f"{reader.frames[0].msrl}.begun({site!r})"
+        table, row = reader.fresh("permutation"), reader.fresh("permutation_row")
+        rounds = (("rounds", 1),)
+        inner, around = reader.scope, reader.scope.outer
+        assert around is not None
+        reader.scope = around
+        around.items.append(
+            Op(site, "permutations", (table,), (count,), (count,), where, attrs=rounds)
         )
-        return tuple(Var(target) for target in targets)
+        reader.emit("index", (row,), (table, "0"), reads=(table,))
+        reader.emit("glue", (count,), (f"{count} + 1",), reads=(count,))
+        reader.scope = inner
+        return row
 
     def _boundary(self, node: ast.Call) -> Struct:
         if len(node.args) != 2:
             self.reader.frame.fail(node, "msrl.boundary with other than a name and a value")
         mark = self.reader.known(node.args[0])
-        if not isinstance(mark, str):
-            self.reader.frame.fail(node.args[0], "a boundary name that is not a constant string")
+        if not is_name(mark):
+            self.reader.frame.fail(node.args[0], f"the mark {mark!r}", f"expected {RULE}")
         site = self.reader.name_op(f"boundary:{mark}")
         value = self.reader.expression(node.args[1])
 
@@ -309,6 +352,10 @@ class Calls:
         targets = tuple(self.reader.new_temporary("value") for _ in texts)
         self.reader.emit(name, targets, tuple(texts), reads=tuple(reads), attrs=(("keep", keep),))
         return tuple(Var(t) for t in targets) if len(targets) > 1 else Var(targets[0])
+
+
+def _is_var(value: Struct) -> bool:
+    return isinstance(value, Var)
 
 
 def _product(loops: list[Loop]) -> int:

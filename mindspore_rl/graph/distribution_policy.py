@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.ir import COMPONENTS
+from mindspore_rl.names import check_name
 
 WORKERS = "workers"
 """As many replicas as `--workers` says."""
@@ -97,6 +98,14 @@ class Schedule:
             )
 
 
+def _check_tuple(here: str, key: str, value: object, kind: type, example: str) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(part, kind) for part in value):
+        raise PolicyError(
+            f"{here} has {key}={value!r}, expected a tuple, which has a comma for one part too: "
+            f"({example},)"
+        )
+
+
 @dataclass(frozen=True)
 class DistributionPolicy:
     """Where an algorithm runs.
@@ -106,8 +115,8 @@ class DistributionPolicy:
         summary: one line for people.
         fragments: between them they hold every component once.
         cuts: the marks that may be cut.
-        colocate: groups of fragments whose replicas share a device, one to one; with equal
-            numbers of replicas they become one fragment.
+        colocate: groups of fragments whose replicas share a device, one to one, a fragment in
+            one group at most; with equal numbers of replicas they become one fragment.
         schedule: when they fire; a run may override it.
     """
 
@@ -119,6 +128,8 @@ class DistributionPolicy:
     schedule: Schedule = Schedule()
 
     def __post_init__(self) -> None:
+        check_name("policy", self.name, PolicyError)
+        self._check_types()
         held = [part for rule in self.fragments for part in rule.components]
         if sorted(held) != sorted(COMPONENTS):
             raise PolicyError(
@@ -126,29 +137,72 @@ class DistributionPolicy:
                 f"{', '.join(COMPONENTS)} exactly once"
             )
         names = [rule.name for rule in self.fragments]
-        unknown = {n for group in self.colocate for n in group} - set(names)
         if len(set(names)) != len(names):
             raise PolicyError(
                 f"policy {self.name}: fragments are {', '.join(names)}; each needs its own name"
             )
-        if unknown:
-            raise PolicyError(
-                f"policy {self.name}: colocate names {', '.join(sorted(unknown))}; fragments are "
-                f"{', '.join(names)}"
-            )
+        self._check_groups(names)
         for rule in self.fragments:
             self._check(rule)
         for cut in self.cuts:
-            if {cut.source, cut.target} - set(COMPONENTS):
+            self._check_cut(cut)
+
+    def _check_types(self) -> None:
+        here = f"policy {self.name}"
+        _check_tuple(here, "fragments", self.fragments, FragmentRule, 'FragmentRule("actor", ...)')
+        _check_tuple(here, "cuts", self.cuts, Cut, 'Cut("transition", "actor", "replay")')
+        _check_tuple(here, "colocate", self.colocate, tuple, '("actor", "learner")')
+        if not isinstance(self.schedule, Schedule):
+            raise PolicyError(f"{here} has schedule={self.schedule!r}, expected Schedule(...)")
+        for rule in self.fragments:
+            check_name(f"a fragment of {here}", rule.name, PolicyError)
+            fragment = f"{here}: fragment {rule.name}"
+            _check_tuple(fragment, "components", rule.components, str, '"environment"')
+            _check_tuple(fragment, "compiled", rule.compiled, str, '"environment"')
+            if not isinstance(rule.split, str | None):
+                _check_tuple(fragment, "split", rule.split, str, '"env"')
+
+    def _check_groups(self, names: list[str]) -> None:
+        """A group is a set: its order means nothing, and a fragment is in one at most."""
+        together: list[str] = []
+        for group in self.colocate:
+            unknown = [str(name) for name in group if name not in names]
+            if unknown:
                 raise PolicyError(
-                    f"policy {self.name}: cut {cut.mark!r} lies between "
-                    f"{cut.source!r} and {cut.target!r}; components are "
-                    f"{', '.join(COMPONENTS)}"
+                    f"policy {self.name}: colocate names {', '.join(unknown)}; fragments are "
+                    f"{', '.join(names)}"
                 )
+            if len(group) < 2 or len(set(group)) < len(group):
+                raise PolicyError(
+                    f"policy {self.name}: colocate has the group {group!r}, expected at least two "
+                    "fragments, each once"
+                )
+            if twice := [name for name in group if name in together]:
+                groups = [other for other in self.colocate if twice[0] in other]
+                joined = tuple(dict.fromkeys(name for other in groups for name in other))
+                raise PolicyError(
+                    f"policy {self.name}: colocate has {twice[0]} in several groups; what shares "
+                    f"a device stands in one: {joined!r}"
+                )
+            together += group
+
+    def _check_cut(self, cut: Cut) -> None:
+        here = f"policy {self.name}: cut {cut.mark!r} lies between {cut.source!r} and "
+        here += f"{cut.target!r}"
+        check_name(f"a cut of policy {self.name}", cut.mark, PolicyError)
+        if not {cut.source, cut.target} <= set(COMPONENTS):
+            raise PolicyError(f"{here}; components are {', '.join(COMPONENTS)}")
+        if cut.source == cut.target:
+            raise PolicyError(f"{here}, expected two components: source and target")
+        if cut.mark == "parameters" and cut.source != "update":
+            raise PolicyError(
+                f'{here}, and updates send parameters: write Cut("parameters", "update", '
+                f'"{cut.source if cut.target == "update" else cut.target}")'
+            )
 
     def _check(self, rule: FragmentRule) -> None:
         here = f"policy {self.name}: fragment {rule.name}"
-        counted = isinstance(rule.replicas, int) and rule.replicas >= 1
+        counted = type(rule.replicas) is int and rule.replicas >= 1
         if not counted and rule.replicas != WORKERS:
             raise PolicyError(
                 f"{here} has replicas={rule.replicas!r}, expected a number of at least 1, or "

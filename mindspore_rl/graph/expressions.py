@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import inspect
 import keyword
 import re
 import sys
@@ -68,7 +69,7 @@ class ExpressionReader:
         self.roots[id(trainer.learner)] = "learner"
         self.scope = Scope()
         self.loops: list[Loop] = []
-        self.conditions = self.choices = 0
+        self.conditions = self.perhaps = self.choices = 0
         self.counters: dict[str, int] = {}
         self.used: set[str] = set(RESERVED)
         self.temporary: set[str] = set()
@@ -269,11 +270,13 @@ class ExpressionReader:
                 self.frame.fail(item.value, "`**` in a call that passes msrl on")
             keywords[item.arg] = self.expression(item.value)
         method = self._method(node.func)
-        if method is None:
+        if not inspect.isfunction(inspect.unwrap(getattr(method, "__func__", method))):
             self.frame.fail(
                 node,
                 f"passing msrl to `{ast.unparse(node.func)}`, which is not a "
-                "method or a function that can be found now",
+                "method or a function of yours that can be found now,",
+                "give msrl to functions written with `def`, and call what it has by its own name: "
+                "msrl.mean(...)",
             )
         return self.inline(method, tuple(self.elements(node.args)), keywords)
 

@@ -11,7 +11,8 @@ def definitions(body: tuple[Item, ...]) -> Uses:
     """For each operation and branch, by name, the operations that define what it reads.
 
     Effects (`$parameters`, ...) are ordinary variables here; `initial` stands for their value
-    before the program. Loops run at least once, so a definition inside one hides those before.
+    before the program. Loops run at least once, so a definition inside one hides those before;
+    so does one in what a loop does until it ends early.
 
     Returns: `{reader: {variable: {definer, ...}}}`.
     """
@@ -32,7 +33,8 @@ def _run(body: tuple[Item, ...], reaching: Reaching, uses: Uses) -> Reaching:
             assert isinstance(item, Branch)
             _read(item.name, item.reads, reaching, uses)
             taken = _run(item.body, reaching, uses)
-            reaching = _join(taken, _run(item.orelse, reaching, uses))
+            other = _run(item.orelse, reaching, uses)
+            reaching = taken if item.first else _join(taken, other)
     return reaching
 
 

@@ -17,7 +17,8 @@ from mindspore_rl.graph.ir import Item, Where
 
 SUPPORTED = """supported: assignments to names, calls of msrl and of methods, `if` on configuration,
   loop indices and values that are the same everywhere, and `for` over msrl.iterations(),
-  msrl.steps(), msrl.epochs(n), msrl.minibatches(n, values) or range(n)"""
+  msrl.steps(), msrl.epochs(n), msrl.minibatches(n, values) or range(n), `while` that
+  counts its turns up to a known number, and `break` in these"""
 PURE = {abs, bool, float, getattr, hasattr, int, isinstance, len, max, min, round, str, sum, tuple}
 PURE |= {getattr(math, name) for name in dir(math) if callable(getattr(math, name))}
 BUILTINS = frozenset(dir(builtins))
@@ -95,6 +96,11 @@ class Frame:
     parts: dict[tuple[str, Any], str] = field(default_factory=dict)
     created: dict[str, Scope] = field(default_factory=dict)
     nested: int = 0
+
+    @property
+    def msrl(self) -> str:
+        """The name of the `msrl` argument."""
+        return next(n for n, s in self.names.items() if isinstance(s, Static) and s.value is MSRL)
 
     def where(self, node: ast.AST) -> Where:
         """The source line of a node."""
@@ -249,25 +255,36 @@ def carried(loop: ast.For, frame: Frame) -> tuple[set[str], set[str]]:
         those that its body may read before it assigns them, and those that it may leave as they
         were in the turn before.
     """
-    body = _decided(loop, frame)
+    body = decided(loop, frame)
     found: set[str] = set()
     surely = _expose(body, set(), found)
     changed = assigned(body)
     return changed & found, changed - surely - found
 
 
-def _decided(loop: ast.For, frame: Frame) -> list[ast.stmt]:
+def decided(loop: ast.For, frame: Frame) -> list[ast.stmt]:
     """A loop's body without the branches that are not taken in any turn."""
     changing = assigned([loop])
 
+    def holds(test: ast.expr) -> bool | None:
+        if isinstance(test, ast.BoolOp):
+            deciding, known = isinstance(test.op, ast.Or), True
+            for value in map(holds, test.values):  # looks at none after one that decides
+                if value is deciding:
+                    return value
+                known &= value is not None
+            return not deciding if known else None
+        names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}
+        found, value = (False, None) if names & changing else frame.static(test)
+        return bool(value) if found and not is_array(value) else None
+
     class Decide(ast.NodeTransformer):
         def visit_If(self, node: ast.If) -> Any:
-            names = {part.id for part in ast.walk(node.test) if isinstance(part, ast.Name)}
-            known, value = (False, None) if names & changing else frame.static(node.test)
-            if known:
-                node.body, node.orelse = node.body if value else node.orelse, []
+            known = holds(node.test)
+            if known is not None:
+                node.body, node.orelse = node.body if known else node.orelse, []
             self.generic_visit(node)
-            return node.body if known else node
+            return node if known is None else node.body
 
     loop = copy.deepcopy(loop)
     Decide().generic_visit(loop)

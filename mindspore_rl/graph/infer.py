@@ -1,8 +1,9 @@
 """Shapes, environment axes and row independence, by evaluating the graph on probe data.
 
 Every loop is taken once, uncompiled, with two small numbers of environments: the axis whose
-extent follows that number is the axis along which environments lie. Then each operation is tried
-on one share of the environments against the whole (`rows`).
+extent follows that number is the axis along which environments lie. Then each operation is compiled
+and its graph is read (`reading`), and it is tried on one share of the environments against the
+whole (`rows`).
 """
 
 import ast
@@ -22,6 +23,8 @@ from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.graph.agents import AgentAxes
 from mindspore_rl.graph.build import build
 from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Program, Value, Where, paths
+from mindspore_rl.graph.randomness import watch_draws
+from mindspore_rl.graph.reading import COMPILED, Reading
 from mindspore_rl.graph.rows import RANDOM, RowTrials, environment_rows
 from mindspore_rl.operators import (
     gradient_function,
@@ -38,13 +41,19 @@ from mindspore_rl.rl import random
 
 PROBE_ENVS = (4, 6)
 TRIED = ("glue", "agent_act", "gradient")
+TAKE_ARRAYS = ("minibatch", "env_step", "joint", *REDUCTIONS)
 
 
-def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Program:
-    """Builds the program and completes it with what a probe run shows.
+def infer(
+    trainer_class: type, config: Any, spec: Any, algorithm: str, compiled: bool = True
+) -> Program:
+    """Builds the program and completes it with what a probe run and compiled graphs show.
+
+    Every operation must compile, unless the job's cells will not be `compiled`.
 
     Raises:
-        ProgramError: the program cannot be read, or an operation fails on probe data.
+        ProgramError: the program cannot be read, an operation fails on probe data, draws random
+            numbers, or does not compile.
     """
     device.use()
     program = build(_trainer(trainer_class, config, spec), algorithm)
@@ -52,7 +61,9 @@ def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Progra
     for probe in (small, large):
         _check_same(program, probe, config.num_envs)
     values = _values(small, large, algorithm)
-    trials = RowTrials(large.evaluate, environment_rows(large.num_envs), large.generator)
+    reading = Reading(program, large.names, large.evaluated, compiled)
+    _check_random(large, reading)
+    trials = RowTrials(large.evaluate, environment_rows(large.num_envs), large.generator, reading)
     dependent: dict[str, str] = {}
     unsplittable: dict[str, None] = {}
     for op, inputs in large.evaluated:
@@ -64,7 +75,7 @@ def infer(trainer_class: type, config: Any, spec: Any, algorithm: str) -> Progra
         takes_rows = any(name in values and values[name].split for name in inputs)
         if op.kind == "glue" and not takes_rows and any(values[t].split for t in op.targets):
             unsplittable[op.name] = None
-    agents = AgentAxes(large.evaluate, spec.teams, values, large.generator)
+    agents = AgentAxes(large.evaluate, spec.teams, values, large.generator, reading)
     for op, inputs in large.evaluated:
         agents.follow(op, inputs)
     agents.mixed.update({name: text for name, text in dependent.items() if text == RANDOM})
@@ -118,6 +129,17 @@ def _form(item: Item) -> tuple:
     return item.name, item.where, item.reads, *map(ast.dump, trees), *rest
 
 
+def _check_random(probe: "_Probe", reading: Reading) -> None:
+    """Random numbers come as the noise of `act`; others would differ from rank to rank.
+
+    A compiled cell would even hold for ever what Python drew while it was compiled.
+    """
+    for op, _ in probe.evaluated:
+        drawn = probe.drawn.get(op.name) or reading.draws(op)
+        if drawn:
+            raise ProgramError(f"{op.where}\n  {op.name} draws from {drawn}: {RANDOM}")
+
+
 def _values(small: "_Probe", large: "_Probe", algorithm: str) -> dict[str, Value]:
     """What the variables are, from what both probes saw."""
     values = {}
@@ -169,6 +191,7 @@ class _Probe:
         self.evaluated: list[tuple[Op, dict[str, Any]]] = []
         self.made_at: dict[str, Where] = {}
         self.row: tuple = ()
+        self.drawn: dict[str, str] = {}
         self.users_file = inspect.getsourcefile(type(trainer)) or ""
         self.parameters = self._parameters()
         self.names = {"trainer": trainer, "actor": trainer.actor, "learner": trainer.learner}
@@ -198,8 +221,17 @@ class _Probe:
 
     def _op(self, op: Op) -> None:
         inputs = {name: self.seen[name] for name in op.reads if not name.startswith("$")}
+        for name, value in inputs.items():
+            if op.kind in TAKE_ARRAYS and isinstance(value, tuple):
+                raise ProgramError(
+                    f"{op.where}\n  {op.name} takes arrays, and `{name}` is {_describe(value)}: "
+                    f"unpack it first, as in first, second = {name}"
+                )
         try:
-            results = self.evaluate(op, inputs)
+            with watch_draws() as drawn:
+                results = self.evaluate(op, inputs)
+            if drawn and op.kind in COMPILED:
+                self.drawn[op.name] = drawn[0]
             settle((*results, *self._cell_parameters()) if op.kind == "update" else results)
         except MsrlError:
             raise

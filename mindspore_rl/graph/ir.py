@@ -59,8 +59,8 @@ class Op:
         kind: a call of `msrl`, or `glue` (any other expression), `copy` (a plain name),
             `constant` (a number), `index` (a row of a table), `noise`, `permutations`,
             `minibatch`; after partitioning also `send`, `receive`, `stack`, `unstack`,
-            `all_reduce`, `record`, `flatten` (arrays in one), `replay_extend` (many rows at
-            once) and `progress` (`env_steps` by arrival).
+            `all_reduce`, `record`, `unset` (what a condition may leave out), `flatten` (arrays in
+            one), `replay_extend` (many rows at once) and `progress` (`env_steps` by arrival).
         targets: the variables that it defines.
         args: Python expressions over variables.
         reads: variables and effects that it uses.
@@ -113,7 +113,12 @@ class Loop:
 
 @dataclass(frozen=True)
 class Branch:
-    """An `if` on a whole value."""
+    """An `if` on a whole value.
+
+    Attributes:
+        first: whether it holds all of a loop's body and is taken in the first turn for sure: what
+            ends a loop early makes its test false.
+    """
 
     name: str
     test: str
@@ -121,6 +126,7 @@ class Branch:
     body: tuple["Item", ...]
     orelse: tuple["Item", ...]
     where: Where
+    first: bool = False
 
 
 Item = Op | Loop | Branch

@@ -128,6 +128,7 @@ class _Demand:
         self.ops: dict[str, set[str]] = {f.name: set() for f in fragments}
         self.crossing: dict[tuple[str, str, str], dict[str, list[str]]] = {}
         self.origins: dict[str, frozenset[str]] = {}
+        self.chain: list[tuple[str, str, Op]] = []
 
     def run(self) -> None:
         """Places every component, then everything that it needs."""
@@ -160,6 +161,13 @@ class _Demand:
         op = self.op.get(definer)
         if op is None:
             return
+        self.chain.append((variable, reader, op))
+        self._meet(fragment, reader, variable, op)
+        self.chain.pop()
+
+    def _meet(self, fragment: str, reader: str, variable: str, op: Op) -> None:
+        """Decides how a fragment gets what an operation defines."""
+        definer = op.name
         if op.component != "glue":
             owner = self.home[op.component]
             if owner == fragment:
@@ -167,13 +175,15 @@ class _Demand:
             if variable == PARAMETERS and "parameters" in self.policy.marks:
                 self._cross(owner, fragment, op, variable, reader, "parameters")
                 return
-            self._refuse(owner, fragment, reader, variable, op)
+            self._refuse(owner, fragment)
         if op.kind == "boundary" and op.mark in self.policy.marks:
             sources = self._origins_of(op) - {fragment}
             if sources:
                 expected = [self.home[c.source] for c in self.policy.cuts if c.mark == op.mark]
                 source = next((s for s in expected if s in sources), sorted(sources)[0])
+                outer, self.chain = self.chain, []
                 self._place(source, definer)
+                self.chain = outer
                 self._cross(source, fragment, op, variable, reader, op.mark)
                 # A message under a condition: its target must come to the same decision.
                 for condition in self._conditions(definer):
@@ -190,7 +200,13 @@ class _Demand:
             if value not in found.setdefault(key, []):
                 found[key].append(value)
 
-    def _refuse(self, owner: str, fragment: str, reader: str, variable: str, op: Op) -> None:
+    def _refuse(self, owner: str, fragment: str) -> None:
+        """Names the smallest of the values between what one fragment has and another needs."""
+        values = self.program.values
+        variable, reader, op = self.chain[-1]
+        if variable != PARAMETERS:
+            sized = [one for one in reversed(self.chain) if one[0] in values]
+            variable, reader, op = min(sized, key=lambda one: values[one[0]].message_bytes)
         use = self.op[reader]
         cuts = [
             c
@@ -277,7 +293,11 @@ class _Demand:
         after = deeper[0].name if deeper else self._end_of_site(message.site[-1])
         if PARAMETERS in message.variables:  # whole at any time: sent whatever was decided
             path = (*self.paths[message.site[-1]], self.op[message.site[-1]])
-            after = path[path.index(common[-1]) + 1 if common else 0].name
+            place = path.index(common[-1]) + 1 if common else 0
+            # Of a loop that may end early, both know whether it has: the last turn sends once.
+            while isinstance(outer := path[place], Branch) and outer.first:
+                place += 1
+            after = path[place].name
         return replace(message, after=after, stacked=tuple(loop.name for loop in stacked))
 
     def _has_gaps(self, source: str, target: str, loop: Loop, messages: list[Message]) -> bool:
@@ -332,9 +352,14 @@ def _common(left: tuple[Loop, ...], right: tuple[Loop, ...]) -> tuple[Loop, ...]
 
 
 def _check_marks(result: Partition) -> None:
-    """Every mark that the policy cuts must be there, even where this plan happens to fuse it."""
+    """Every mark that the policy cuts must be there, even where this plan happens to fuse it.
+
+    What passes it must go the way that the policy says: a cut the wrong way round permits as much,
+    but chooses another sender.
+    """
     ops = [op for op, _ in walk(result.program.body)]
     marks = {op.mark for op in ops} | {"parameters"}
+    makers_of, users_of = _components_around(result.program)
     for cut in result.policy.cuts:
         users = [op for op in ops if op.component == cut.target]
         makers = [op for op in ops if op.component == cut.source]
@@ -344,3 +369,38 @@ def _check_marks(result: Partition) -> None:
                 f"and {cut.target}, and {result.program.algorithm} has no such mark: write "
                 f"msrl.boundary({cut.mark!r}, ...) around what reaches\n  {users[0].where}"
             )
+        there, back = (
+            source in makers_of.get(cut.mark, ()) and target in users_of.get(cut.mark, ())
+            for source, target in ((cut.source, cut.target), (cut.target, cut.source))
+        )
+        if back and not there:
+            raise PolicyError(
+                f"policy {result.policy.name} has Cut({cut.mark!r}, {cut.source!r}, "
+                f"{cut.target!r}) the wrong way round: in {result.program.algorithm} that mark "
+                f"goes from {cut.target} to {cut.source}"
+            )
+
+
+def _components_around(program: Program) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """From which components the values of each mark come, and to which they go, through glue."""
+    uses = definitions(program.body)
+    op = {op.name: op for op, _ in walk(program.body)}
+    makers: dict[str, set[str]] = {}
+    users: dict[str, set[str]] = {}
+    for name, user in op.items():
+        behind: set[str] = set()
+        ahead = [name]
+        while ahead:
+            reader = ahead.pop()
+            for variable, definers in uses[reader].items():
+                for definer in definers - behind if variable not in EFFECTS else ():
+                    if definer in op:
+                        behind.add(definer)
+                        ahead += [definer] if op[definer].component == "glue" else []
+        if user.mark:
+            found = {op[other].component for other in behind} - {"glue"}
+            makers.setdefault(user.mark, set()).update(found)
+        if user.component != "glue":
+            for other in behind:
+                users.setdefault(op[other].mark, set()).add(user.component)
+    return makers, users

@@ -106,3 +106,19 @@ class Rewriter(ast.NodeTransformer):
 
     visit_Lambda = visit_ListComp = visit_SetComp = visit_GeneratorExp = _refuse  # noqa: N815
     visit_DictComp = visit_NamedExpr = visit_Yield = visit_Await = visit_YieldFrom = _refuse  # noqa: N815
+
+
+OWNERS = ("trainer", "actor", "learner")
+
+
+def owned(expression: str) -> str:
+    """Names of the trainer, actor and learner become attributes of a cell."""
+    tree = ast.parse(expression, mode="eval")
+
+    class Owner(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> Any:
+            if node.id in OWNERS:
+                return ast.parse(f"self.{node.id}", mode="eval").body
+            return node
+
+    return ast.unparse(Owner().visit(tree))

@@ -1,10 +1,11 @@
-"""Row dependence, by trial: each operation on a share of environments or agents, against all.
+"""Row dependence: whether a replica with a share of environments or agents computes what all give.
 
 A reduction over the batch that is not marked is invisible to the analysis; here it is found before
-it trains something else than it says.
+it trains something else than it says. Each operation is tried on a share against the whole, and
+its compiled graph is read: a truth value or an integer may agree by luck, a graph does not.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +13,15 @@ import numpy as np
 from mindspore import Tensor
 
 from mindspore_rl.graph.ir import Op, Value
+from mindspore_rl.graph.reading import Reading
+from mindspore_rl.graph.travel import Reach
 from mindspore_rl.operators import leaves, settle, to_array
 
 RANDOM = "it gives another result each time (random numbers come as the noise of `act`)"
+
+
+MOST_ENTRIES = 1_000_000
+UNDECIDED = (0.1, 2.0, 1e-3, 30.0, 1e3, 0.5, 1e5, 0.0)
 
 
 @dataclass(frozen=True)
@@ -25,18 +32,20 @@ class Rows:
         split: `env` or `agent`.
         count: how many there are in the data seen.
         shares: the ones tried alone.
+        more: others, for operations about which their graph does not decide.
     """
 
     split: str
     count: int
     shares: tuple[range, ...]
+    more: tuple[range, ...] = ()
 
     @property
     def noun(self) -> str:
         """What they are called."""
         return "agents" if self.split == "agent" else "environments"
 
-    def select(self, value: Any, meta: Value, share: range) -> Any:
+    def select(self, value: Any, meta: Value, share: Sequence[int]) -> Any:
         """The part of a value, or of the parts of a tuple, that a share has."""
         if meta.parts:
             pairs = zip(value, meta.parts, strict=True)
@@ -44,7 +53,7 @@ class Rows:
         axis = meta.along(self.split)
         return value if axis is None else Tensor(self.take(to_array(value), axis, share))
 
-    def take(self, array: np.ndarray, axis: int, share: range) -> np.ndarray:
+    def take(self, array: np.ndarray, axis: int, share: Sequence[int]) -> np.ndarray:
         """A share of an axis on which environments are innermost."""
         before, extent, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
         split = array.reshape(*before, extent // self.count, self.count, *after)
@@ -57,7 +66,8 @@ def environment_rows(num_envs: int) -> Rows:
 
     And off the middle, which an inversion leaves in place.
     """
-    return Rows("env", num_envs, (range(1, 3),))
+    others = (range(1), range(num_envs - 1, num_envs), range(2, num_envs))
+    return Rows("env", num_envs, (range(1, 3),), others)
 
 
 def agent_rows(num_agents: int) -> Rows:
@@ -73,6 +83,7 @@ class RowTrials:
         evaluate: an operation's results for given inputs.
         rows: what is shared.
         generator: draws other data.
+        reading: the graphs of the operations; None: trials alone.
     """
 
     def __init__(
@@ -80,32 +91,74 @@ class RowTrials:
         evaluate: Callable[[Op, dict[str, Any]], tuple],
         rows: Rows,
         generator: np.random.Generator,
+        reading: Reading | None = None,
     ) -> None:
         self.evaluate, self.rows, self.generator = evaluate, rows, generator
+        self.reading = reading
 
     def evidence(self, op: Op, inputs: dict, values: dict[str, Value]) -> str:
         """Evidence that a row of the result depends on other rows; empty if there is none.
 
-        It has to be found twice: under load an operation that MindSpore runs uncompiled has given,
-        once in hundreds of times, what it did not give again.
+        That of a trial has to be found twice, in data without subnormal numbers. MindSpore's
+        threads disagree about those (`x > 0`, `log(x)`), and which of them runs a part of an
+        operation changes while it looks for the fastest way: in the first calls for a shape, and
+        under load.
         """
-        return self._evidence(op, inputs, values) and self._evidence(op, inputs, values)
+        reaches = self._reaches(op, inputs, values)
+        decided = bool(reaches) and all(reach.kind != "unsure" for _, reach in reaches)
+        inputs = {name: _without_subnormals(value) for name, value in inputs.items()}
+        trial = self._evidence(op, inputs, values, decided)
+        if trial and (trial := self._evidence(op, inputs, values, decided)):
+            return trial
+        return next(filter(None, (self._read(*one, values) for one in reaches)), "")
 
-    def _evidence(self, op: Op, inputs: dict, values: dict[str, Value]) -> str:
+    def _reaches(self, op: Op, inputs: dict, values: dict) -> list[tuple[str, Reach]]:
+        """What each array of the results is made of, with the name of its variable."""
+        if self.reading is None:
+            return []
+        results = self.reading.reach(op, inputs, values, self.rows.split, self.rows.count)
+        names = (f"{op.name}.loss",) if op.kind == "gradient" else op.targets
+        parts = results if isinstance(results, tuple) and len(names) > 1 else (results,)
+        return [
+            (name, reach)
+            for name, part in zip(names, parts, strict=False)
+            for reach in leaves(part)
+        ]
+
+    def _read(self, name: str, reach: Reach, values: dict[str, Value]) -> str:
+        noun, shown = self.rows.noun, name.rsplit(".", maxsplit=1)[-1]
+        axes = {leaf.axis for leaf in values[name].leaves} if self.rows.split == "env" else {}
+        alone = bool(axes) and axes == {None}
+        if reach.kind == "mixed" or (reach.kind == "unsure" and alone):
+            return f"{shown} depends on several {noun} at once, by {reach.by} in its compiled graph"
+        if reach.kind == "rows" and axes and (reach.inner != 1 or reach.axis not in axes):
+            return f"{shown}: its {noun} do not lie side by side along one axis"
+        return ""
+
+    def _evidence(self, op: Op, inputs: dict, values: dict[str, Value], decided: bool) -> str:
         split = self.rows.split
         if not any(name in values and values[name].split_by(split) for name in inputs):
             twice = [self._results(op, inputs) for _ in range(2)]
-            return "" if all(map(_close, *twice)) else RANDOM
+            return "" if decided or all(map(_close, *twice)) else RANDOM
         op = without_differentiation(op)
-        for chosen in self.rows.shares:
+        # Where the graph does not decide, shares and wholes get many chances to differ.
+        scales = (0.1, 2.0, 0.0) if decided else UNDECIDED
+        shares = self.rows.shares if decided else (*self.rows.shares, *self.rows.more)
+        trials: list[tuple[Sequence[int], tuple]] = [(chosen, scales) for chosen in shares]
+        if split == "env":  # and there may be many more of them than here
+            entries = sum(to_array(leaf).size for leaf in leaves(tuple(inputs.values())))
+            times = min(max(MOST_ENTRIES // max(entries, 1), 2), 40)
+            trials.append((tuple(range(self.rows.count)) * times, (0.1,)))
+        for chosen, attempts in trials:
             whole = inputs
-            for attempt, scale in enumerate((0.1, 2.0, 0.0)):
+            for attempt, scale in enumerate(attempts):
                 share = {
                     name: self.rows.select(value, values[name], chosen)
                     for name, value in whole.items()
                 }
                 evidence = self._differs(op, whole, share, chosen, lenient=attempt > 0)
-                if evidence:
+                # By its graph nothing is random: what is not the same twice says nothing.
+                if evidence and not (decided and evidence == RANDOM):
                     return evidence
                 # Again with other data: in a rollout's first steps much is zero or False.
                 whole = {
@@ -125,13 +178,17 @@ class RowTrials:
             return value
         array = to_array(value)
         if array.dtype == np.bool_:
-            return Tensor(self.generator.random(array.shape) < 0.5)
+            return Tensor(
+                self.generator.random(array.shape) < self.generator.choice((0.1, 0.5, 0.9))
+            )
         if array.dtype.kind != "f":
             return value
         noise = self.generator.normal(0.0, scale, array.shape)
         return Tensor((array + noise * (1.0 + np.abs(array))).astype(array.dtype))
 
-    def _differs(self, op: Op, whole: dict, share: dict, chosen: range, lenient: bool) -> str:
+    def _differs(
+        self, op: Op, whole: dict, share: dict, chosen: Sequence[int], lenient: bool
+    ) -> str:
         try:
             full = self._results(op, whole)
         except Exception:
@@ -161,7 +218,9 @@ class RowTrials:
                 return evidence
         return ""
 
-    def _row_evidence(self, name: str, full: np.ndarray, some: np.ndarray, chosen: range) -> str:
+    def _row_evidence(
+        self, name: str, full: np.ndarray, some: np.ndarray, chosen: Sequence[int]
+    ) -> str:
         rows = self.rows
         if full.ndim != some.ndim:
             return f"{name} {list(full.shape)} has another rank for a share of the {rows.noun}"
@@ -178,6 +237,15 @@ class RowTrials:
                 f"differ from the same rows computed among {rows.count}"
             )
         return ""
+
+
+def _without_subnormals(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_without_subnormals, value))
+    if not isinstance(value, Tensor) or (array := to_array(value)).dtype.kind != "f":
+        return value
+    small = (array != 0.0) & (np.abs(array) < np.finfo(array.dtype).tiny)
+    return Tensor(np.where(small, array.dtype.type(0.0), array)) if small.any() else value
 
 
 def without_differentiation(op: Op) -> Op:

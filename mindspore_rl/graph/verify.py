@@ -75,6 +75,7 @@ def _defined(
         else:
             taken = _defined(fragment, item.body, known, maybe)
             other = _defined(fragment, item.orelse, known, maybe)
+            other = taken if item.first else other
             known, maybe = taken & other, maybe | (taken ^ other)
     return known
 
@@ -205,6 +206,6 @@ def unrolled(items: tuple[Item, ...], taken: bool) -> Iterator[Op]:
             for _ in range(min(item.count or 2, 2)):
                 yield from unrolled(item.body, taken)
         elif isinstance(item, Branch):
-            yield from unrolled(item.body if taken else item.orelse, taken)
+            yield from unrolled(item.body if taken or item.first else item.orelse, taken)
         elif item.kind in ("send", "receive"):
             yield item

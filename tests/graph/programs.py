@@ -62,10 +62,10 @@ def program_with(folder, remove=(), **parts):
     return file
 
 
-def analyse_with(folder, policy="MultipleLearners", workers=2, remove=(), **parts):
+def analyse_with(folder, policy="MultipleLearners", workers=2, remove=(), compiled=True, **parts):
     """Cuts the template's program with some lines put in, and strings replaced."""
     file = program_with(folder, remove, **parts)
     if isinstance(policy, str):
         policy = programs.load_policy(registry.find_policy(policy))
     config = programs.trainer_class(file).Config(num_steps=4)
-    return analyse(JobRequest(file, policy, config, workers))
+    return analyse(JobRequest(file, policy, config, workers, compiled=compiled))

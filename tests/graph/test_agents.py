@@ -103,6 +103,10 @@ MIXED = {
         "categorical_log_prob(self.net.logits(obs), action) * advantage.sum(-1, True)",
     ),
     "an order": ("advantage = reward +", "advantage = ops.flip(reward, (2,)) +"),
+    "a truth value": (
+        "advantage = reward +",
+        "advantage = (ops.amax(reward, -1, True) > 6e3).astype('float32') + reward +",
+    ),
     "what all have": ("advantage = reward +", "advantage = 0.0 * rewards + reward +"),
 }
 

@@ -102,6 +102,28 @@ def test_a_failure_names_its_line(line, tmp_path):
     assert "failed on probe data" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for _, m in msrl.minibatches(2, (obs, both)):\n    target = reward",
+        "target = target * msrl.mean(reward, both)",
+        "target = target * msrl.max(both)",
+        "msrl.env_step(both)",
+    ],
+)
+def test_an_opaque_tuple_is_no_array(code, tmp_path):
+    pair = (
+        "    def learn(self",
+        "    def pair(self, x):\n        return x, x\n\n    def learn(self",
+    )
+    with pytest.raises(ProgramError) as caught:
+        analyse_with(tmp_path, learn=f"both = self.pair(reward)\n{code}", remove=[pair])
+    place, what = str(caught.value).split("\n")
+    assert re.match(r".*program_\w+\.py:\d+: ", place)
+    assert place.endswith(code.splitlines()[0])
+    assert "takes arrays, and `both` is ([4, 4] float32, [4, 4] float32): unpack it" in what
+
+
 @pytest.mark.parametrize("keep", [2, 3, -1, 0.5])
 def test_axes_that_a_mean_cannot_keep(keep, tmp_path):
     with pytest.raises(ProgramError, match=rf"keep={keep} of \[4, 4\].*expected 0 to 1"):

@@ -40,6 +40,17 @@ WRONG = {
         "before its mark",
     ),
     "if on split": ({"learn": "first = reward[0]\nif first:\n    target = 2.0 * reward"}, ""),
+    "break on split": (
+        {
+            "learn": "for i in range(3):\n    target = 0.9 * target\n"
+            "    if reward[0] > 0.5:\n        break"
+        },
+        "if reward[0] > 0.5",
+    ),
+    "while on split": (
+        {"learn": "k = 0\nwhile k < 3 and reward[0] > 0.5:\n    k += 1\n    target = 0.9 * target"},
+        "while k < 3 and reward[0] > 0.5",
+    ),
     "update with split": (
         {
             "learn": "msrl.update(self.apply_all, reward)",
@@ -103,6 +114,13 @@ def test_missing_mark_is_named(policy, mark, tmp_path):
     assert mark in str(caught.value)
     assert policy in str(caught.value)
     assert ".py:" in str(caught.value)
+
+
+def test_the_mark_asked_for_is_where_the_message_is_smallest(tmp_path):
+    learn = "moment = msrl.mean(obs * obs)\nmsrl.update(self.take, moment + 1.0)"
+    asked = 'and `moment` would\n?.* from\n.*msrl.mean.*\nto\n.*self.take.*\n.* mark "gradient"'
+    with pytest.raises(PolicyError, match=asked):
+        analyse_with(tmp_path, "Central", learn=learn, remove=[TAKE])
 
 
 def test_a_policy_that_permits_too_little(tmp_path):

@@ -1,4 +1,7 @@
-"""Plain Python that a compiled cell cannot hold: parameters looked up while acting."""
+"""Plain Python that a compiled cell cannot hold: parameters looked up while acting.
+
+It is not met with as few environments as the analysis has.
+"""
 
 from tests.programs.a2c import A2C
 from tests.programs.small_agents import Act
@@ -6,8 +9,9 @@ from tests.programs.small_agents import Act
 
 class LooksUpParameters(Act):
     def act(self, obs, noise):
-        for _ in self.net.get_parameters():
-            obs = obs + 0.0
+        if obs.shape[0] > 6:
+            for _ in self.net.get_parameters():
+                obs = obs + 0.0
         return super().act(obs, noise)
 
 

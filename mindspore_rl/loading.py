@@ -1,0 +1,169 @@
+"""Imports the user's files, which may import the files beside them, and keeps them with a run.
+
+The folder of a file stands as a package under a name of its own: two folders may both have a
+`parts.py`. In what it holds, `from parts import Torso` finds parts.py there, as in a script.
+"""
+
+import ast
+import builtins
+import keyword
+import re
+import shutil
+import sys
+import traceback
+import zlib
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.storage import writing
+
+OURS = "mindspore_rl"
+FOLDER = "program"
+"""Of a run: what is kept of its algorithm."""
+
+
+class _Folder(ModuleType):
+    """A folder of the user's as a package."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name)
+        self.folder, self.__path__ = folder, [str(folder)]
+
+
+class _Finder:
+    """Finds the modules of such packages, before Python's own finders do."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if not path or not isinstance(sys.modules.get(name.partition(".")[0]), _Folder):
+            return None
+        found = FileFinder(path[0], (_Loader, SOURCE_SUFFIXES)).find_spec(name)
+        return found if found is not None and found.loader is not None else None
+
+
+class _Loader(SourceFileLoader):
+    """Runs a module for which the names of files in its folder come first."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """See `importlib.abc.Loader`."""
+        package = module.__name__.partition(".")[0]
+        folder: Any = sys.modules[package]
+        own = Path(self.path)
+
+        def find(
+            name: str, scope: Any = None, local: Any = None, names: Any = (), level: int = 0
+        ) -> ModuleType:
+            top = name.partition(".")[0]
+            if level or _sibling(folder.folder, top) in (None, own):
+                return builtins.__import__(name, scope, local, names, level)
+            found = builtins.__import__(f"{package}.{name}", scope, local, names, 0)
+            return found if names else sys.modules[f"{package}.{top}"]
+
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": find}
+        super().exec_module(module)
+
+
+def _sibling(folder: Path, name: str) -> Path | None:
+    """The file that a name in an `import` stands for, if it is one of a folder."""
+    files = (folder / f"{name}.py", folder / name / "__init__.py")
+    return next((file for file in files if name not in ("", OURS) and file.is_file()), None)
+
+
+def package_of(file: Path, kind: str = "program") -> str:
+    """The name of the package that a file's folder becomes, the same in every process."""
+    return f"msrl_{kind}_{zlib.crc32(str(file.resolve().parent).encode()):08x}"
+
+
+def load_module(file: Path, package: str = "", error: type[MsrlError] = MsrlError) -> ModuleType:
+    """Imports a file under a name that is the same in every process.
+
+    Args:
+        file: the user's, or a copy of it.
+        package: of the user's file, see `package_of`; needed for a copy.
+        error: what is raised.
+
+    Raises:
+        MsrlError: the file is missing or cannot be imported.
+    """
+    file = file.resolve()
+    if not file.is_file():
+        raise error(f"{file} does not exist; expected a Python file")
+    package = package or package_of(file)
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)
+    if package not in sys.modules:
+        sys.modules[package] = _Folder(package, file.parent)
+    stem = file.stem
+    if not stem.isidentifier() or keyword.iskeyword(stem):  # generated code imports it by name
+        stem = "file_" + re.sub(r"\W", "_", stem)
+    name = f"{package}.{stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, file, loader=_Loader(name, str(file)))
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as found:
+        del sys.modules[name]
+        own = isinstance(found, MsrlError)  # says what is wrong in its own words
+        text = str(found) if own else f"cannot be imported: {type(found).__name__}: {found}"
+        raise (type(found) if own else error)(
+            f"{_place(found, package) or file}: {text}"
+        ) from found
+    return module
+
+
+def _place(error: Exception, package: str) -> str:
+    """The last line of a package's that an error passed."""
+    lines = [
+        f"{frame.f_code.co_filename}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).startswith(f"{package}.")
+    ]
+    return lines[-1] if lines else ""
+
+
+def keep(file: Path, run_dir: Path) -> Path:
+    """Copies a file and what it imports of its own folder into a run's. Returns: the copy."""
+    folder = run_dir / FOLDER
+    file = file.resolve()
+    needed = {file}
+    _follow(file, file.parent, needed)
+    for found in needed:
+        copy = folder / found.relative_to(file.parent)
+        with writing(copy):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(found, copy)
+    return folder / file.name
+
+
+def kept(run_dir: Path, file: str) -> Path:
+    """A run's copy of a file, or the file itself in a run that has none."""
+    copy = run_dir / FOLDER / Path(file).name
+    return copy if copy.is_file() else Path(file)
+
+
+def _follow(file: Path, folder: Path, needed: set[Path]) -> None:
+    """Adds the files of a folder that one of them imports, and so on."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        base, names = folder, []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = file.parents[node.level - 1] if node.level else folder
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+        for name in names:
+            found = _sibling(base, name.partition(".")[0])
+            if found is None:
+                continue
+            for more in found.parent.rglob("*.py") if found.name == "__init__.py" else [found]:
+                if more not in needed and more.is_relative_to(folder):
+                    needed.add(more)
+                    _follow(more, folder, needed)

@@ -1,0 +1,33 @@
+"""What a name may be that becomes a path, an option of a command, a host or generated source."""
+
+import re
+
+from mindspore_rl.errors import MsrlError
+
+RULE = "at most 100 letters (a to z), digits, `_`, `-`, `.` and `=`, the first no `-`, `.` or `=`"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,99}")
+
+
+def is_name(text: object) -> bool:
+    """Whether a name keeps the rule: of fragments, policies, algorithms, marks, hosts and runs."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
+
+
+def check_name(what: str, name: object, error: type[MsrlError] = MsrlError) -> None:
+    """Refuses a name that does not keep the rule.
+
+    Args:
+        what: has this name, for the message.
+        name: the name.
+        error: what is raised.
+
+    Raises:
+        MsrlError: it does not.
+    """
+    if not is_name(name):
+        raise error(f"{what} has the name {name!r}, expected {RULE}")
+
+
+def name_from(text: str) -> str:
+    """A part of a name that is like a text, such as an environment's with its file."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[-40:]

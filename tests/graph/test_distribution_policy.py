@@ -1,0 +1,125 @@
+"""What a policy may say: mistakes are told in one line, with the line of the user's file."""
+
+import dataclasses
+
+import pytest
+
+from mindspore_rl import cli, programs, registry
+from mindspore_rl.errors import PolicyError
+from mindspore_rl.graph.distribution_policy import (
+    WORKERS,
+    Cut,
+    DistributionPolicy,
+    FragmentRule,
+    Schedule,
+)
+from mindspore_rl.graph.replicate import replicate
+from tests.graph.programs import analyse_with
+
+RULES = (
+    FragmentRule("e", ("environment",), WORKERS, "env"),
+    FragmentRule("a", ("actor",), WORKERS, "env"),
+    FragmentRule("l", ("replay", "gradient", "update"), WORKERS, "env"),
+)
+
+
+def policy(**given) -> DistributionPolicy:
+    return DistributionPolicy(**{"name": "P", "summary": "", "fragments": RULES, **given})
+
+
+@pytest.mark.parametrize("group", [("e", "a", "l"), ("l", "a", "e"), ("a", "l", "e")])
+def test_a_group_has_no_order(group):
+    (fused,) = replicate(policy(colocate=(group,)), 2, 8, ())
+    assert fused.name == "e+a+l"
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ((("e", "a"), ("a", "l")), r"a in several groups; .* one: \('e', 'a', 'l'\)"),
+        ((("a", "l"), ("e", "a")), r"a in several groups; .* one: \('a', 'l', 'e'\)"),
+        ((("e", "a"), ("a", "e")), r"a in several groups; .* one: \('e', 'a'\)"),
+        ((("e", "a"), ("a", "l"), ("l", "e")), "a in several groups"),
+        ((("a", "a"),), r"the group \('a', 'a'\), expected at least two fragments"),
+        ((("a",),), r"the group \('a',\), expected at least two fragments"),
+        (((),), r"the group \(\), expected at least two fragments"),
+        ("ea", "colocate='ea', expected a tuple, .* one part too: "),
+        (("e", "a"), r"colocate=\('e', 'a'\), expected a tuple, .* one part too: "),
+        (("ea",), "expected a tuple"),
+        (([],), "expected a tuple"),
+        (None, "colocate=None, expected a tuple"),
+        ((("e", 5),), "colocate names 5; fragments are e, a, l"),
+        ((("e", "lerner"),), "colocate names lerner; fragments are e, a, l"),
+    ],
+    ids=str,
+)
+def test_groups_that_are_none(groups, message):
+    with pytest.raises(PolicyError, match=f"policy P.* colocate.*{message}|policy P.*{message}"):
+        policy(colocate=groups)
+
+
+def changed(rule: int, **given) -> tuple[FragmentRule, ...]:
+    rules = list(RULES)
+    rules[rule] = dataclasses.replace(rules[rule], **given)
+    return tuple(rules)
+
+
+CUT = Cut("transition", "actor", "replay")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"fragments": changed(1, components="actor")}, "fragment a has components='actor', exp"),
+        ({"fragments": changed(1, components=["actor"])}, r"components=\['actor'\], expected a tu"),
+        ({"fragments": changed(0, compiled="environment")}, "e has compiled='environment', exp"),
+        ({"fragments": changed(0, split=5)}, "e has split=5, expected a tuple"),
+        ({"fragments": changed(0, split=["env"])}, r"e has split=\['env'\], expected a tuple"),
+        ({"fragments": changed(0, replicas=True)}, "e has replicas=True, expected a number"),
+        ({"fragments": RULES[0]}, "P has fragments=FragmentRule.*, expected a tuple"),
+        ({"fragments": list(RULES)}, r"P has fragments=\[.*, expected a tuple"),
+        ({"fragments": (*RULES, "l")}, r"P has fragments=.*, expected a tuple"),
+        ({"cuts": CUT}, r"P has cuts=Cut\(.*, expected a tuple, .*: \(Cut\(\"transition\""),
+        ({"cuts": [CUT]}, r"P has cuts=\[Cut\(.*, expected a tuple"),
+        ({"cuts": ("transition",)}, r"P has cuts=\('transition',\), expected a tuple"),
+        ({"cuts": None}, "P has cuts=None, expected a tuple"),
+        ({"cuts": (Cut("x", "actor", "actor"),)}, "'actor' and 'actor', expected two components"),
+        ({"cuts": (Cut("x", "actor", "learner"),)}, "'learner'; components are environment"),
+        ({"schedule": "arrival"}, r"P has schedule='arrival', expected Schedule\("),
+        (
+            {"cuts": (Cut("parameters", "actor", "update"),)},
+            r'updates send parameters: write Cut\("parameters", "update", "actor"\)',
+        ),
+        (
+            {"cuts": (Cut("parameters", "gradient", "actor"),)},
+            r'updates send parameters: write Cut\("parameters", "update", "actor"\)',
+        ),
+    ],
+)
+def test_fields_of_another_kind(given, message):
+    with pytest.raises(PolicyError, match=message) as caught:
+        policy(**given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["SingleLearnerCoarse", "SingleLearnerFine", "Central"])
+def test_cuts_the_wrong_way_round(name, tmp_path):
+    right = programs.load_policy(registry.find_policy(name))
+    assert right.schedule == Schedule()
+    for number, cut in enumerate(right.cuts):
+        if cut.mark != "parameters":
+            cuts = list(right.cuts)
+            cuts[number] = Cut(cut.mark, cut.target, cut.source)
+            says = rf"'{cut.mark}'.* wrong way round: .* goes from {cut.source} to {cut.target}"
+            with pytest.raises(PolicyError, match=says):
+                analyse_with(tmp_path, dataclasses.replace(right, cuts=tuple(cuts)))
+
+
+def test_the_line_of_the_file_is_told(tmp_path, capsys):
+    source = registry.find_policy("MultipleLearners").read_text()
+    line = next(n for n, text in enumerate(source.splitlines(), 1) if "DistributionPolicy(" in text)
+    file = tmp_path / "mine.py"
+    file.write_text(source.replace('(("actor", "learner"),)', '("actor", "learner")'))
+    assert cli.main(["graph", "ppo", "--policy", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert f"{file}:{line}: policy MultipleLearners has colocate=('actor', 'learner')" in error

@@ -1,0 +1,82 @@
+"""Loops that end early: `break` at three depths, `while`, and minibatches under a condition."""
+
+from mindspore import ops
+
+from mindspore_rl.api import Trainer
+from tests.programs.small_agents import Act, BaseLearner, Config, Net
+
+
+class Learn(BaseLearner):
+    def phase(self, msrl, data, limit):
+        taken, loss = 0.0, 0.0
+        for epoch in msrl.epochs(3):
+            for minibatch in msrl.minibatches(4, data):
+                grads, means = msrl.boundary(
+                    "gradient", msrl.gradient(self.loss, self.net, *minibatch)
+                )
+                loss, log_prob = means
+                taken += 1.0
+                if ops.abs(log_prob) > limit:
+                    last = 2.0 * loss
+                    if epoch > 0:
+                        break
+                else:
+                    last = loss
+                msrl.update(self.apply, grads)
+            if taken > 5.5:
+                break
+            limit = 0.999 * limit
+        return taken, loss, last
+
+    def learn(self, msrl, batch):
+        obs, action, reward = batch
+        mean, top = msrl.mean(reward * obs[:, :, 2]), msrl.max(obs[:, :, 2])
+        target = reward
+        for step in msrl.steps():
+            target = 0.9 * target
+            if step > 2 and top > 0.3:
+                break
+        scale, turn = mean, 0
+        while turn < 6 and ops.abs(scale) < 0.12:
+            scale = 1.7 * scale + 0.01
+            turn += 1
+        left = 0
+        while left < 3:
+            left += 1
+            for _ in range(4):
+                if scale * left > 0.2:
+                    break
+                scale = scale + 0.05
+        target = msrl.boundary("advantage", target + scale)
+        taken, loss, last = self.phase(msrl, (obs, action, target), 0.69)
+        again = 0.0
+        if taken < 6.5:
+            for minibatch in msrl.minibatches(2, (obs, action, target)):
+                grads, means = msrl.boundary(
+                    "gradient", msrl.gradient(self.loss, self.net, *minibatch)
+                )
+                msrl.update(self.apply, grads)
+                again = means[0]
+        return {"loss": loss, "taken": taken, "last": last, "turn": turn, "again": again}
+
+
+class EarlyEnds(Trainer):
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        net = Net(config, spec)
+        self.actor, self.learner = Act(net), Learn(net, config)
+
+    def train(self, msrl):
+        obs = msrl.boundary("observation", msrl.env_reset())
+        for _ in msrl.iterations():
+            for _ in msrl.steps():
+                action = msrl.agent_act(obs)
+                next_obs, _, reward, _, _ = msrl.boundary(
+                    "observation", msrl.env_step(msrl.boundary("action", action))
+                )
+                msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))
+                obs = next_obs
+            batch = msrl.boundary("batch", msrl.replay_sample())
+            msrl.report(msrl.agent_learn(batch))

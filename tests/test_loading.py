@@ -1,0 +1,134 @@
+"""Files of the user's that import the files beside them, and what a run keeps of them."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mindspore_rl import cli, loading, programs
+from mindspore_rl.environments import environment
+from mindspore_rl.errors import EnvironmentFailure, MsrlError
+
+ROOT = Path(__file__).parents[1]
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Writes modules; `nets_` is the folder nets as a package, `nets_torso` a file in it."""
+    for name, text in files.items():
+        place = name.replace("_", "/")
+        file = folder / f"{place}__init__.py" if place.endswith("/") else folder / f"{place}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return folder
+
+
+def load(file: Path) -> dict:
+    return vars(loading.load_module(file))
+
+
+def test_each_folder_has_its_own_siblings(tmp_path):
+    for number in ("1", "2"):
+        folder = write(tmp_path / number, it="from parts import value", parts=f"value = {number}")
+        assert load(folder / "it.py")["value"] == int(number)
+    assert "parts" not in sys.modules
+
+
+def test_every_form_of_import_finds_siblings(tmp_path):
+    write(
+        tmp_path,
+        it="import parts, nets.torso, nets.torso as torso, os.path\n"
+        "from nets import torso as other\n"
+        "from nets.torso import value\n"
+        "from .parts import value as relative\n"
+        "from . import parts as again\n"
+        "def later():\n"
+        "    from late import value\n"
+        "    return value\n",
+        parts="from nets.torso import value",
+        late="value = 7",
+        nets_="",
+        nets_torso="import parts\nfrom . import heads\nvalue = heads.value",
+        nets_heads="value = 3",
+    )
+    found = load(tmp_path / "it.py")
+    assert found["parts"] is found["again"]
+    assert found["nets"].torso is found["torso"] is found["other"]
+    assert (found["value"], found["relative"], found["later"]()) == (3, 3, 7)
+    assert found["os"].path.sep == "/"
+
+
+def test_names_of_packages_stay_theirs(tmp_path):
+    """A file is not its own sibling, and none stands in for this project."""
+    write(tmp_path, gym="import gym\nfrom mindspore_rl import api")
+    (tmp_path / "mindspore_rl").mkdir()
+    (tmp_path / "mindspore_rl" / "__init__.py").write_text("")
+    assert hasattr(load(tmp_path / "gym.py")["gym"], "make")
+
+
+def test_a_file_of_any_name_is_loaded(tmp_path):
+    write(tmp_path, **{"my-own.1": "value = 1", "class": "value = 2"})
+    for name, value in (("my-own.1", 1), ("class", 2)):
+        module = loading.load_module(tmp_path / f"{name}.py")
+        assert module.value == value
+        assert module.__name__.rpartition(".")[2].isidentifier()
+
+
+def test_a_failing_sibling_is_named(tmp_path):
+    write(tmp_path, it="import parts", parts="\n\n1 / 0", odd="import nowhere_at_all")
+    with pytest.raises(MsrlError, match=r"parts\.py:3: cannot be imported: ZeroDivision"):
+        programs.trainer_class(tmp_path / "it.py")
+    with pytest.raises(MsrlError, match=r"odd\.py:1: cannot be imported: .*nowhere_at_all"):
+        programs.load_policy(tmp_path / "odd.py")
+    with pytest.raises(EnvironmentFailure, match=r"parts\.py:3: cannot be imported: Zero"):
+        environment.spec(f"{tmp_path / 'it.py'}:Env")
+
+
+def test_what_is_imported_is_kept_and_nothing_else(tmp_path):
+    here = write(
+        tmp_path / "here",
+        it="import os\ndef f():\n    from parts import x",
+        parts="from .deep import y\nfrom nets import z",
+        deep="",
+        other="",
+        nets_="from nets.a import z",
+        nets_a="from ..more import z",
+        more="",
+    )
+    kept = loading.keep(here / "it.py", tmp_path)
+    assert kept == tmp_path / "program" / "it.py"
+    found = {str(file.relative_to(kept.parent)) for file in kept.parent.rglob("*.py")}
+    assert found == {"it.py", "parts.py", "deep.py", "more.py", "nets/__init__.py", "nets/a.py"}
+
+
+@pytest.mark.multiprocess
+def test_a_run_needs_its_files_no_more(tmp_path, capsys):
+    """Ranks, `msrl eval` and `--resume` use what the run keeps of them, wherever it lies."""
+    source = (ROOT / "docs" / "examples" / "reinforce.py").read_text()
+    torso = "from mindspore_rl.networks import MLP"
+    assert torso in source
+    here = write(
+        tmp_path / "here",
+        mine=source.replace(torso, "from parts import MLP"),
+        parts="from nets import MLP",
+        nets_=torso,
+    )
+    steps = ["num_steps=16", "--num-envs", "4", "--quiet", "--total-steps"]
+    train = ["train", str(here / "mine.py"), "--workers", "2", *steps, "200"]
+    assert cli.main([*train, "--run-dir", str(tmp_path / "run")]) == 0
+    shutil.rmtree(here)
+    run = (tmp_path / "run").rename(tmp_path / "moved")
+    for arguments in (
+        ["eval", str(run), "--episodes", "2"],
+        ["train", "--resume", str(run), "--run-dir", str(tmp_path / "next"), *steps, "300"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "mindspore_rl.cli", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "next" / "program" / "parts.py").exists()
