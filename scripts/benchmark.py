@@ -3,16 +3,23 @@
 
     .venv/bin/python scripts/benchmark.py
     .venv/bin/python scripts/benchmark.py --minutes 10 --only graph:CartPole-v1  (flat memory)
+    .venv/bin/python scripts/benchmark.py --peers --repeats 5     (beside others; scripts/peers)
+    .venv/bin/python scripts/benchmark.py --peers --only gym-8 a2c --seconds 2 --repeats 1
 
-Each row trains PPO for a while with 4 epochs of 4 minibatches and 64-64 tanh networks, and takes
-the median of the time between iterations after the first 20. Rows are repeated in turn, so that a
-drift of the machine shows as spread.
+Without `--peers` each row trains PPO for a while with 4 epochs of 4 minibatches and 64-64 tanh
+networks, and takes the median of the time between iterations after the first 20. Rows are repeated
+in turn, so that a drift of the machine shows as spread.
+
+With `--peers` each row of scripts/peers/table.py runs ours and what users would pick, in turn, each
+in its virtual environment (scripts/setup_peers.sh makes them), and prints medians, ranges, and the
+ratio to the best of them beside its target.
 """
 
 import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -22,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from peers import table, turns
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP = 20
@@ -57,10 +65,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="of each run (default: 10)")
     parser.add_argument("--minutes", type=float, help="instead of --seconds, for memory")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", help="environment")
+    parser.add_argument("--only", nargs="+", help="environments; with --peers names of rows")
+    parser.add_argument("--peers", action="store_true", help="measure beside other libraries")
+    parser.add_argument("--warm-up", type=float, default=3.0, help="seconds, with --peers")
+    parser.add_argument("--profile", action="store_true", help="where our time goes in these rows")
+    parser.add_argument("--json", type=Path, help="with --peers: a file of every turn's values")
     args = parser.parse_args()
+    if args.peers:
+        return beside_peers(args)
     seconds = args.minutes * 60 if args.minutes else args.seconds
-    cases = [case for case in CASES if args.only in (None, case.environment)]
+    cases = [case for case in CASES if not args.only or case.environment in args.only]
     results: dict[Case, list[tuple[float, float, float]]] = {case: [] for case in cases}
     for _ in range(1 if args.minutes else args.repeats):
         for case in cases:
@@ -88,6 +102,29 @@ def main() -> int:
             f"| {max(a for _, a, _ in runs):.0f} -> {max(b for _, _, b in runs):.0f} |"
         )
     return 1 if missed else 0
+
+
+def beside_peers(args: argparse.Namespace) -> int:
+    """Runs the rows of the peers' table. Returns: 1 if a target was missed, 2 for a wrong name."""
+    known = {row.name: row for row in table.rows()}
+    if unknown := set(args.only or ()) - set(known):
+        print(f"no row {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what runs is ended on the way out
+    rows = [known[name] for name in args.only or known]
+    if args.profile:
+        for row in rows:
+            if not row.whole:
+                found = turns.shares(row.programs[0], args.seconds, args.warm_up)
+                text = ", ".join(f"{stage} {share:.0%}" for stage, share in found.items())
+                print(f"{row.work}: {text}", flush=True)
+        return 0
+    results = turns.run(rows, args.seconds, args.warm_up, args.repeats)
+    facts = turns.machine()
+    print(turns.render(results, facts))
+    if args.json:
+        args.json.write_text(turns.as_json(results, facts) + "\n")
+    return 0 if all(r.met(target) for r in results for target in r.row.targets) else 1
 
 
 def measure(case: Case, seconds: float) -> tuple[float, float, float]:

@@ -3,19 +3,23 @@
 
     .venv/bin/python scripts/benchmark_gpu.py --others ~/jax/bin/python
 
-The loop of algorithms/ppo.py under GPUOnly beside the same loop in JAX (ppo_jax.py) and PyTorch
-(ppo_torch.py), in turn, where these are installed: JAX wants another NumPy than MindSpore, hence
-an environment of its own. They use the GPU if they were installed for one; `--device cpu` measures
-on the CPU.
+The loop of algorithms/ppo.py under GPUOnly beside the same loop in JAX (peers/jax_loop.py) and
+PyTorch (peers/torch_loop.py), in turn, where these are installed: JAX wants another NumPy than
+MindSpore, hence an environment of its own. They use the GPU if they were installed for one;
+`--device cpu` measures on the CPU.
 """
 
 import argparse
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from benchmark import Case, measure
+from peers import turns
+from peers.table import Program
 
 from mindspore_rl import gpu
 from mindspore_rl.errors import MsrlError
@@ -42,7 +46,8 @@ def main() -> int:
     except MsrlError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    others = [other for other in OTHERS if _run(args, "-c", f"import {other}").returncode == 0]
+    args.others = os.path.abspath(shutil.which(args.others) or args.others)
+    others = [other for other in OTHERS if _has(args.others, other)]
     print(f"{name or 'CPU'}\n\n| environments | mindspore_rl | {' | '.join(others)} |")
     print(f"|---|---|{'---|' * len(others)}")
     for num_envs in args.num_envs:
@@ -54,22 +59,15 @@ def main() -> int:
 
 
 def _other(library: str, num_envs: int, args: argparse.Namespace) -> float:
-    script = str(SCRIPTS / f"ppo_{library}.py")
-    done = _run(args, script, "--num-envs", str(num_envs), "--seconds", str(args.seconds))
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return float(done.stdout.split()[0])
+    config = {"num_envs": num_envs}
+    command = (args.others, str(SCRIPTS / "peers" / f"{library}_loop.py"), json.dumps(config))
+    program = Program(library, (command,), venv="", gpu=args.device == "gpu")
+    return turns.speed(program, 0, args.seconds, warm_up=1.0)
 
 
-def _run(args: argparse.Namespace, *command: str) -> subprocess.CompletedProcess:
-    hidden = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"} if args.device == "cpu" else {}
-    return subprocess.run(
-        [args.others, *command],
-        env={**os.environ, **hidden},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def _has(python: str, library: str) -> bool:
+    command = [python, "-c", f"import {library}"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ _msrl_setup() {
     for stamp in "$venv"/.installed-*; do
         [ "$(cat "$stamp" 2>/dev/null)" = "$sum" ] || rm -f "$stamp"
     done
+    # An index has another project of this name, and ours had it once.
+    "$venv/bin/python" -m pip uninstall -qq -y mindspore_rl
     if ! "$venv/bin/python" -m pip install -qq --disable-pip-version-check -e "$what" >&2; then
         echo "The installation failed: pip's message is above; run this again once it is solved." >&2
         return 1

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
 """PPO on CartPole-v1 in PyTorch, everything on one device: a measure for benchmark_gpu.py.
 
-    python scripts/ppo_torch.py --num-envs 64 --seconds 5
+    python scripts/peers/torch_loop.py '{"num_envs": 64}'
 
 The same work as algorithms/ppo.py under GPUOnly: 128 steps, 4 epochs of 4 minibatches, two 64-64
-tanh networks, Adam. Prints environment steps a second and the mean return.
+tanh networks, Adam. Uses a GPU if there is one. Prints `steps N` after each iteration.
 """
 
-import argparse
+import json
 import math
-import time
+import sys
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -97,28 +96,24 @@ def update(policy, critic, optimizer, obs, action, old_log_prob, advantage, retu
 
 
 def main() -> None:
-    """Measures."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--num-envs", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    args = parser.parse_args()
+    """Trains until it is ended."""
+    num_envs = json.loads(sys.argv[1])["num_envs"]
     torch.manual_seed(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_default_device(device)
     policy, critic = network(2, 0.01), network(1, 1.0)
     parameters = [*policy.parameters(), *critic.parameters()]
     optimizer = torch.optim.Adam(parameters, RATE, eps=1e-5, fused=device == "cuda")
-    state = functional.pad(torch.rand(args.num_envs, 4) * 0.1 - 0.05, (0, 1))
-    times, began = [], time.perf_counter()
-    while (now := time.perf_counter()) - began < args.seconds or len(times) < 4:
+    state = functional.pad(torch.rand(num_envs, 4) * 0.1 - 0.05, (0, 1))
+    steps = 0
+    while True:
         state, batch, ended = rollout(policy, critic, state)
         for _ in range(EPOCHS):
             for rows in torch.randperm(len(batch[0])).chunk(MINIBATCHES):
                 update(policy, critic, optimizer, *(a[rows] for a in batch))
-        count = int(ended)  # waits for the device
-        times.append(time.perf_counter() - now)
-    steps = args.num_envs * STEPS
-    print(f"{steps / np.median(times[1:]):.0f} {steps / max(1, count):.1f} {device}")
+        steps += num_envs * STEPS
+        mean = num_envs * STEPS / max(1, int(ended))  # waits for the device
+        print(f"steps {steps} mean return {mean:.1f} on {device}", flush=True)
 
 
 if __name__ == "__main__":

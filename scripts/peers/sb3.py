@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""PPO or A2C of Stable-Baselines3, or PPO of SBX, with the hyper-parameters of algorithms/*.py.
+
+    .peers/torch/bin/python scripts/peers/sb3.py '{"library": "sb3", "algorithm": "ppo", ...}'
+
+The argument gives `library`, `algorithm`, `stop_return` and all keys of the algorithm's
+configuration. Prints `steps N` before each rollout; ends at the first mean return of the last 100
+episodes that reaches `stop_return`, which it says.
+"""
+
+import json
+import sys
+from typing import Any
+
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+
+class Marks(BaseCallback):
+    """Says how far training is, and ends it at a mean return."""
+
+    def __init__(self, stop_return: float | None) -> None:
+        super().__init__()
+        self.stop_return, self.reached = stop_return, False
+
+    def _on_rollout_start(self) -> None:
+        print(f"steps {self.num_timesteps}", flush=True)
+
+    def _on_step(self) -> bool:
+        episodes = self.model.ep_info_buffer
+        if self.stop_return is not None and self.locals["dones"].any() and len(episodes) == 100:
+            self.reached = sum(e["r"] for e in episodes) / 100 >= self.stop_return
+        return not self.reached
+
+
+def main() -> None:
+    """Trains."""
+    config: dict[str, Any] = json.loads(sys.argv[1])
+    env = make_vec_env(config["env"], config["num_envs"], seed=config["seed"])
+    if config.get("normalise_obs") or config.get("normalise_reward"):
+        env = VecNormalize(
+            env,
+            norm_obs=config["normalise_obs"],
+            norm_reward=config["normalise_reward"],
+            gamma=config["gamma"],
+        )
+    rate = config["learning_rate"]
+    anneal = config.get("anneal_learning_rate", True)  # A2C always does
+    hidden, steps = list(config["hidden"]), config["num_steps"]
+    arguments = {
+        "learning_rate": (lambda left: rate * left) if anneal else rate,
+        "n_steps": steps,
+        "gamma": config["gamma"],
+        "ent_coef": config["ent_coef"],
+        # Their value loss is the squared error, ours half of it.
+        "vf_coef": config["vf_coef"] / 2,
+        "max_grad_norm": config["max_grad_norm"],
+        "policy_kwargs": {
+            "net_arch": {"pi": hidden, "vf": hidden},
+            "optimizer_kwargs": {"eps": config["adam_eps"]},
+        },
+        "seed": config["seed"],
+        "device": "cpu",
+    }
+    if config["algorithm"] == "a2c":
+        arguments |= {"use_rms_prop": False, "gae_lambda": config["return_lambda"]}
+        model: Any = A2C("MlpPolicy", env, **arguments)
+    else:
+        arguments |= {
+            "batch_size": config["num_envs"] * steps // config["num_minibatches"],
+            "n_epochs": config["update_epochs"],
+            "gae_lambda": config["gae_lambda"],
+            "clip_range": config["clip_coef"],
+            "normalize_advantage": config["normalise_advantage"],
+        }
+        library = PPO
+        if config["library"] == "sbx":
+            import sbx  # noqa: PLC0415 (it brings JAX)
+
+            library = sbx.PPO
+            arguments["policy_kwargs"]["ortho_init"] = True
+        model = library("MlpPolicy", env, **arguments)
+    marks = Marks(config.get("stop_return"))
+    model.learn(config["total_steps"], callback=marks)
+    if marks.reached:
+        print("solved", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""The rows of `scripts/benchmark.py --peers`: what is measured, beside whom, and what is aimed at.
+
+A peer gets the configuration of our algorithm as JSON, so that networks, epochs, minibatches and
+hyper-parameters are the same ones.
+"""
+
+import json
+import sys
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PEERS = ROOT / ".peers"
+FOREVER = 1_000_000_000
+"""Environment steps of a run that is ended from outside."""
+OURS = "mindspore_rl"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Something to run.
+
+    Args:
+        name: in the table.
+        commands: its arguments; of several, each turn takes the next one.
+        venv: the virtual environment under .peers/ that it needs; None: our own.
+        cores: what `taskset` confines it to; None: all.
+        cold: whether it starts with an empty cache.
+        gpu: whether it may use one.
+        threads: of PyTorch; None: as many as it takes by itself.
+        says: what it prints in the end if it did what it was for.
+    """
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    venv: str | None = None
+    cores: str | None = None
+    cold: bool = False
+    gpu: bool = False
+    threads: int | None = None
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a row aims at.
+
+    Args:
+        bound: at least this ratio of ours to theirs; with `whole` at most, of times; without
+            `against`, at most so many seconds.
+        goal: the same, where more is hoped for.
+        against: names of programs, of which the best counts.
+    """
+
+    bound: float
+    goal: float | None = None
+    against: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: programs to run in turn, ours first.
+
+    Args:
+        name: for `--only`.
+        work: in words.
+        programs: of which the first is ours.
+        targets: what is aimed at.
+        steps: environment steps an iteration, for peers that count iterations only.
+        whole: whether whole processes are timed; else environment steps a second, once warm.
+    """
+
+    name: str
+    work: str
+    programs: tuple[Program, ...]
+    targets: tuple[Target, ...]
+    steps: int
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run of one of our algorithms; keys of its configuration that are not its defaults."""
+
+    algorithm: str
+    env: str
+    num_envs: int
+    num_steps: int
+    keys: dict[str, Any] = field(default_factory=dict)
+
+    def config(self) -> dict[str, Any]:
+        """The whole configuration."""
+        sys.path.insert(0, str(ROOT))
+        module = __import__(f"algorithms.{self.algorithm}", fromlist=["Config"])
+        shape = {"env": self.env, "num_envs": self.num_envs, "num_steps": self.num_steps}
+        return asdict(module.Config(**{"total_steps": FOREVER} | shape | self.keys))
+
+    def ours(
+        self, policy: str, *flags: str, name: str = OURS, cores: str | None = None, **how: Any
+    ) -> Program:
+        """`msrl train` of it."""
+        shape = {"env": self.env, "num_envs": self.num_envs, "num_steps": self.num_steps}
+        keys = {"total_steps": FOREVER} | shape | self.keys
+        values = [f"{key}={json.dumps(value)}" for key, value in keys.items() if key != "env"]
+        command = (
+            *(sys.executable, "-m", "mindspore_rl.cli", "train", self.algorithm),
+            *("--policy", policy, "--device", "cpu", "--env", self.env, "--quiet"),
+            *(flags or ("--stop-return", "nan")),
+            *values,
+        )
+        return Program(name, (command,), cores=cores, **how)
+
+    def sb3(self, library: str = "sb3", **more: Any) -> Program:
+        """Stable-Baselines3's, or SBX's, which is the same in JAX."""
+        name = {"sb3": "SB3", "sbx": "SBX"}[library]
+        return self._peer(name, "sb3", "sb3.py", library=library, algorithm=self.algorithm, **more)
+
+    def rllib(self) -> Program:
+        """RLlib's."""
+        return self._peer("RLlib", "rllib", "rllib.py")
+
+    def jax(self) -> Program:
+        """The same loop in JAX, in the graph."""
+        return self._peer("JAX", "jax", "jax_loop.py")
+
+    def cleanrl(self) -> Program:
+        """CleanRL's ppo.py as its package has it, where networks and Adam's epsilon are ours."""
+        config = self.config()
+        names = {"env": "env_id", "total_steps": "total_timesteps", "clip_value_loss": "clip_vloss"}
+        names |= {"normalise_advantage": "norm_adv", "anneal_learning_rate": "anneal_lr"}
+        same = "seed num_envs num_steps learning_rate gamma gae_lambda update_epochs"
+        same += " num_minibatches clip_coef ent_coef vf_coef max_grad_norm"
+        names |= {key: key for key in same.split()}
+        flags = [(f"--{name.replace('_', '-')}", str(config[key])) for key, name in names.items()]
+        words = tuple(word for flag in flags for word in flag)
+        command = (_python("cleanrl"), "-u", "-m", "cleanrl.ppo", *words)
+        return Program("CleanRL", (command,), "cleanrl")
+
+    def _peer(self, name: str, venv: str, script: str, **more: Any) -> Program:
+        path = ROOT / "scripts" / "peers" / script
+        config = json.dumps(self.config() | more)
+        return Program(name, ((_python(venv), str(path), config),), venv)
+
+
+def _python(venv: str) -> str:
+    return str(PEERS / venv / "bin" / "python")
+
+
+def _gym(num_envs: int) -> Task:
+    return Task("ppo", "CartPole-v1", num_envs, 128)
+
+
+def _in_graph(env: str, num_envs: int) -> Task:
+    return Task("ppo", env, num_envs, 128)
+
+
+def _either(program: Program) -> tuple[Program, Program]:
+    """PyTorch as it comes, and with one thread, which is the faster at some of these sizes."""
+    return program, replace(program, name=f"{program.name}, one thread", threads=1)
+
+
+def _beside_all(name: str, work: str, task: Task, bound: float) -> Row:
+    peers = (*_either(task.sb3()), task.sb3("sbx"), *_either(task.cleanrl()), task.rllib())
+    return _row(name, work, task, task.ours("MultipleLearners"), peers, Target(bound))
+
+
+def _beside_jax(name: str, work: str, task: Task, target: Target) -> Row:
+    return _row(name, work, task, task.ours("GPUOnly"), (task.jax(),), target)
+
+
+def _row(
+    name: str, work: str, task: Task, ours: Program, peers: tuple[Program, ...], target: Target
+) -> Row:
+    against = tuple(peer.name for peer in peers)
+    targets = (Target(target.bound, target.goal, against),)
+    return Row(name, work, (ours, *peers), targets, task.num_envs * task.num_steps)
+
+
+def _cheetah() -> Row:
+    task = Task(
+        "ppo",
+        "HalfCheetah-v4",
+        8,
+        256,
+        {
+            "update_epochs": 10,
+            "num_minibatches": 32,
+            "learning_rate": 3e-4,
+            "ent_coef": 0.0,
+            "normalise_obs": True,
+            "normalise_reward": True,
+        },
+    )
+    peers = (*_either(task.sb3()), task.sb3("sbx"))
+    work = "PPO HalfCheetah-v4, 8 x 256, 10 epochs x 32 minibatches"
+    return _row("cheetah", work, task, task.ours("MultipleLearners"), peers, Target(2.0, 3.0))
+
+
+def _two_workers() -> Row:
+    task = _gym(64)
+    single, alone = "one worker, one core", "one worker, both cores"
+    return Row(
+        "workers",
+        "two workers on two cores, PPO CartPole, gym, 64 x 128",
+        (
+            task.ours("MultipleLearners", "--workers", "2", "--stop-return", "nan"),
+            task.ours("MultipleLearners", name=single, cores="0"),
+            task.ours("MultipleLearners", name=alone),
+        ),
+        (Target(1.6, against=(single,)), Target(1.0, against=(alone,))),
+        64 * 128,
+    )
+
+
+def _a2c() -> Row:
+    task = Task("a2c", "CartPole-v1", 8, 5)
+    ours = task.ours("MultipleLearners")
+    peers = _either(task.sb3())
+    return _row("a2c", "A2C CartPole, gym, 8 x 5", task, ours, peers, Target(6.0))
+
+
+def _solved() -> Row:
+    tasks = [
+        Task("ppo", "CartPole-v1", 8, 128, {"seed": seed, "total_steps": 500_000})
+        for seed in (1, 2, 3)
+    ]
+    ours = [task.ours("MultipleLearners", "--stop-return", "475") for task in tasks]
+    theirs = [task.sb3(stop_return=475.0) for task in tasks]
+    our, their = (
+        replace(runs[0], commands=tuple(run.commands[0] for run in runs), says=says)
+        for runs, says in ((ours, "threshold: "), (theirs, "solved"))
+    )
+    peers = _either(their)
+    work = "whole process: PPO CartPole to a mean return of 475, seeds 1 to 3"
+    target = Target(0.7, 0.5, tuple(peer.name for peer in peers))
+    return Row("solved", work, (our, *peers), (target,), 8 * 128, whole=True)
+
+
+def _start(policy: str, env: str, cold: bool) -> Row:
+    task = Task("ppo", env, 8, 128, {"total_steps": 8 * 128})
+    cache = "cold" if cold else "warm"
+    return Row(
+        f"start-{policy}-{cache}",
+        f"whole process: `msrl train` of one iteration, {policy}, {env}, {cache} cache",
+        (task.ours(policy, cold=cold),),
+        (Target(10.0 if cold else 4.0),),
+        8 * 128,
+        whole=True,
+    )
+
+
+def rows() -> list[Row]:
+    """All of them, in the order of the table."""
+    cartpole, pendulum = "graph:CartPole-v1", "graph:Pendulum-v1"
+    corridor = "docs/examples/corridor.py:GraphCorridor"
+    spread = Task("mappo", "graph:simple_spread_v3", 96, 25)
+    above, ahead = Target(1.5, 2.0), Target(1.2)
+    return [
+        _beside_all("gym-8", "PPO CartPole, gym, 8 x 128, one worker", _gym(8), 6.0),
+        _beside_all("gym-64", "PPO CartPole, gym, 64 x 128, one worker", _gym(64), 3.5),
+        _two_workers(),
+        _cheetah(),
+        *(
+            _beside_jax(
+                f"graph-{size}",
+                f"PPO in-graph CartPole, {size} x 128, one worker",
+                _in_graph(cartpole, size),
+                above,
+            )
+            for size in (8, 64, 256)
+        ),
+        _beside_jax("pendulum", "PPO in-graph Pendulum, 64 x 128", _in_graph(pendulum, 64), ahead),
+        _beside_jax(
+            "corridor",
+            "PPO, a user's in-graph environment (docs/examples/corridor.py), 64 x 128",
+            _in_graph(corridor, 64),
+            ahead,
+        ),
+        _beside_jax("mappo", "MAPPO in-graph simple_spread, 96 x 25", spread, ahead),
+        _a2c(),
+        _solved(),
+        *(
+            _start(policy, env, cold)
+            for policy, env in (("MultipleLearners", "CartPole-v1"), ("GPUOnly", cartpole))
+            for cold in (False, True)
+        ),
+    ]

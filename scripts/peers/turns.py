@@ -1,0 +1,294 @@
+"""Runs the rows of the table, each one's programs in turn, and says what came out."""
+
+import contextlib
+import json
+import math
+import os
+import platform
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from peers.table import OURS, PEERS, ROOT, Program, Row, Target
+
+from mindspore_rl.lowering.plan import load_plan
+from mindspore_rl.runtime.stamps import Stamps
+
+Marks = list[tuple[float, int]]
+"""Seconds on some clock, and environment steps done by then."""
+START_TIMEOUT_S = 300.0
+PACKAGES = "mindspore gym gymnasium stable-baselines3 sbx-rl cleanrl ray torch jax mujoco numpy"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the turns of a row gave.
+
+    Attributes:
+        values: steps/s or seconds of each turn, by program.
+    """
+
+    row: Row
+    values: dict[str, list[float]]
+
+    def ratio(self, target: Target) -> tuple[float, str]:
+        """Median of ours to the best median of theirs, and whose that is; or our seconds."""
+        medians = {name: statistics.median(values) for name, values in self.values.items()}
+        ours = medians[self.row.programs[0].name]
+        theirs = {name: medians[name] for name in target.against if name in medians}
+        if not theirs:
+            return (math.nan if target.against else ours), ""
+        best = (min if self.row.whole else max)(theirs, key=theirs.__getitem__)
+        return ours / theirs[best], best
+
+    def met(self, target: Target) -> bool:
+        """Whether a target is reached."""
+        ratio, _ = self.ratio(target)
+        return ratio <= target.bound if self.row.whole else ratio >= target.bound
+
+
+def run(rows: list[Row], seconds: float, warm_up: float, repeats: int) -> list[Result]:
+    """Runs rows; a peer that is not installed is left out, with a line that says so.
+
+    Args:
+        rows: of the table.
+        seconds: measured of each run.
+        warm_up: seconds of each run after its first iterations that are not measured.
+        repeats: turns; as many more as it takes for each program's commands to run equally often.
+    """
+    results = []
+    for row in rows:
+        programs = [program for program in row.programs if _installed(program)]
+        longest = max(len(program.commands) for program in programs)
+        values: dict[str, list[float]] = {program.name: [] for program in programs}
+        if row.whole:
+            for program in programs:  # fills the caches
+                if not program.cold:
+                    duration(program, 0)
+        for turn in range(math.ceil(repeats / longest) * longest):
+            for program in programs:
+                if row.whole:
+                    value = duration(program, turn)
+                else:
+                    value = speed(program, row.steps, seconds, warm_up)
+                values[program.name].append(value)
+                print(f"{row.name}: {program.name} {value:,.2f}", file=sys.stderr, flush=True)
+        results.append(Result(row, values))
+    return results
+
+
+def _installed(program: Program) -> bool:
+    if program.venv is None or (PEERS / program.venv / ".installed").exists():
+        return True
+    print(f"{program.name} is left out: scripts/setup_peers.sh {program.venv}", file=sys.stderr)
+    return False
+
+
+def speed(program: Program, steps: int, seconds: float, warm_up: float) -> float:
+    """Environment steps a second, from the first iteration that ends after warming up."""
+    ours = program.venv is None
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _started(program, 0, folder, piped=not ours) as job,
+    ):
+        marks = _metrics(Path(folder)) if ours else _marks(job, steps)
+        deadline = time.monotonic() + START_TIMEOUT_S + warm_up + 10 * seconds
+        pause = 0.1
+        while True:
+            time.sleep(pause)
+            found = marks()
+            warm = [mark for mark in found if mark[0] >= found[0][0] + warm_up]
+            if len(warm) > 2 and warm[-1][0] - warm[0][0] >= seconds:
+                return (warm[-1][1] - warm[0][1]) / (warm[-1][0] - warm[0][0])
+            if job.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"{program.name}: no steps\n{Path(folder, 'log').read_text()}")
+            # Looked at no more than it must be: the cores are for what is measured.
+            left = warm_up + seconds - (found[-1][0] - found[0][0]) if found else 0.1
+            pause = max(0.1, left)
+
+
+def shares(program: Program, seconds: float, warm_up: float) -> dict[str, float]:
+    """Of one of our runs, the share of its time that each stage takes, all ranks together.
+
+    Workers stamp what they are at, for the watchdog: the stamps are read from outside some thousand
+    times, which costs them nothing but a small part of a core.
+    """
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder, _started(program, 0, folder, piped=False) as job:
+        while not _metrics(Path(folder))():
+            if job.poll() is not None:
+                raise SystemExit(f"{program.name}: no steps\n{Path(folder, 'log').read_text()}")
+            time.sleep(0.1)
+        time.sleep(warm_up)
+        plan = load_plan(Path(folder, "run"))
+        stages, stamps = plan.stages(), Stamps(Path(folder, "run"), plan.num_ranks)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(random.uniform(0, 2e-3))  # else in step with what it looks at
+            counts.update(stages[stamps.read(rank).stage] for rank in range(plan.num_ranks))
+    return {stage: count / counts.total() for stage, count in counts.most_common()}
+
+
+def duration(program: Program, turn: int) -> float:
+    """Seconds of a whole process; infinite if it does not say that it did what it was for."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        with _started(program, turn, folder, piped=False) as job:
+            status = job.wait()
+            took = time.perf_counter() - began
+        log = Path(folder, "log").read_text()
+        if status:
+            raise SystemExit(f"{program.name} ended with status {status}\n{log}")
+        return took if program.says in log else math.inf
+
+
+@contextlib.contextmanager
+def _started(program: Program, turn: int, folder: str, piped: bool) -> Iterator[subprocess.Popen]:
+    command = list(program.commands[turn % len(program.commands)])
+    variables = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+    if not program.gpu:
+        variables |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    if program.threads is not None:
+        variables["OMP_NUM_THREADS"] = str(program.threads)
+    if program.cold:
+        variables["XDG_CACHE_HOME"] = folder
+    if program.venv is None:
+        command += ["--run-dir", f"{folder}/run"]
+    if program.cores is not None:
+        command = ["taskset", "-c", program.cores, *command]
+    with Path(folder, "log").open("w") as log:
+        job = subprocess.Popen(
+            command,
+            # A peer may leave files where it is started; ours reads the examples in this tree.
+            cwd=ROOT if program.venv is None else folder,
+            env=os.environ | variables,
+            stdout=subprocess.PIPE if piped else log,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield job
+        finally:
+            job.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(30)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+            if job.stdout is not None:
+                job.stdout.close()
+
+
+def _metrics(folder: Path) -> Callable[[], Marks]:
+    """Reads marks of ours, from the run's metrics."""
+    log = folder / "run" / "metrics.jsonl"
+
+    def read() -> Marks:
+        lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+        records = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [(record["wall_s"], record["env_steps"]) for record in records]
+
+    return read
+
+
+def _marks(job: subprocess.Popen, steps: int) -> Callable[[], Marks]:
+    """Collects marks of a peer, from its lines: `steps N`, or CleanRL's `SPS:` an iteration."""
+    marks: Marks = []
+
+    def collect() -> None:
+        for line in job.stdout or ():
+            now = time.perf_counter()
+            if line.startswith("steps "):
+                marks.append((now, int(line.split()[1])))
+            elif line.startswith("SPS:"):
+                marks.append((now, marks[-1][1] + steps if marks else steps))
+
+    threading.Thread(target=collect, daemon=True).start()
+    return lambda: list(marks)
+
+
+def machine() -> dict[str, str]:
+    """What it was measured on, and with which versions."""
+    cpu = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), cpu)
+    python = {OURS: sys.executable} | {
+        venv.parent.name: str(venv.parent / "bin" / "python")
+        for venv in sorted(PEERS.glob("*/.installed"))
+    }
+    facts = {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "cpu": f"{cpu}, {len(os.sched_getaffinity(0))} cores",
+        "python": platform.python_version(),
+    }
+    return facts | {name: _versions(path) for name, path in python.items()}
+
+
+def _versions(python: str) -> str:
+    code = (
+        "import importlib.metadata as m\n"
+        f"have = {{d.name.lower().replace('_', '-'): d.version for d in m.distributions()}}\n"
+        f"print(', '.join(f'{{p}} {{have[p]}}' for p in '{PACKAGES}'.split() if p in have))"
+    )
+    job = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return job.stdout.strip()
+
+
+def render(results: list[Result], facts: dict[str, str]) -> str:
+    """The results in Markdown."""
+    lines = [f"- {name}: {value}" for name, value in facts.items()] + [""]
+    lines += ["| work | ours | peers | ratio | target |", "|---|---|---|---|---|"]
+    for result in results:
+        ours = result.row.programs[0].name
+        cells = {name: _spread(values, result.row) for name, values in result.values.items()}
+        peers = "; ".join(f"{name} {cell}" for name, cell in cells.items() if name != ours)
+        ratios, targets = [], []
+        for target in result.row.targets:
+            ratio, best = result.ratio(target)
+            if target.against:
+                ratios.append(f"{ratio:.2f} x {best}" if best else "no peer")
+            sign, unit = "<=" if result.row.whole else ">=", "x" if target.against else "s"
+            goal = "" if target.goal is None else f", goal {target.goal:g} {unit}"
+            met = "met" if result.met(target) else "missed"
+            targets.append(f"{sign} {target.bound:g} {unit}{goal}: {met}")
+        row = (result.row.work, cells[ours], peers, "; ".join(ratios), "; ".join(targets))
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _spread(values: list[float], row: Row) -> str:
+    digits = 2 if row.whole else 0
+    low, middle, high = (
+        f"{value:,.{digits}f}" for value in (min(values), statistics.median(values), max(values))
+    )
+    return f"{middle}{' s' if row.whole else ''} ({low}-{high})"
+
+
+def as_json(results: list[Result], facts: dict[str, str]) -> str:
+    """The results with every turn's value."""
+    rows = [
+        {
+            "name": result.row.name,
+            "work": result.row.work,
+            "unit": "seconds" if result.row.whole else "environment steps a second",
+            "values": result.values,
+            "targets": [
+                asdict(target) | {"ratio": result.ratio(target)[0], "met": result.met(target)}
+                for target in result.row.targets
+            ],
+        }
+        for result in results
+    ]
+    return json.dumps({"machine": facts, "rows": rows}, indent=1)
