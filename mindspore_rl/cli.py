@@ -69,10 +69,10 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     _algorithm_arguments(graph)
     graph.add_argument(
         "--format",
-        choices=("text", "dot", "source"),
+        choices=("text", "dot", "source", "native"),
         default="text",
-        help="text: operations, edges, cuts, placement; dot: for Graphviz; source: "
-        "the generated fragments (default: text)",
+        help="text: operations, edges, cuts, placement; dot: for Graphviz; source: the generated "
+        "fragments; native: the C++ of their cells, from one iteration (default: text)",
     )
 
     evaluate = subparsers.add_parser("eval", help="play a trained policy and print its return")
@@ -223,6 +223,12 @@ def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "cpu", "gpu"),
         default="auto",
         help="where cells run; auto: the GPU if one answers, else the CPU (default: auto)",
+    )
+    parser.add_argument(
+        "--cells",
+        choices=("auto", "native", "mindspore"),
+        help="who runs compiled cells on the CPU: native code made from MindSpore's graph of them, "
+        "or MindSpore; auto: native where there is a C++ compiler (default: auto)",
     )
     parser.add_argument(
         "--config",

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl import __version__, config, gpu, programs, registry
+from mindspore_rl import __version__, config, gpu, loading, programs, registry
 from mindspore_rl.environments import environment as environments
 from mindspore_rl.errors import CheckpointError, ConfigError, JobFailure, MsrlError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
+from mindspore_rl.names import check_name, name_from
 from mindspore_rl.storage import writing
 
 JOB_FILE = "job.json"
@@ -47,8 +48,8 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
     if name and "=" in name and not Path(name).exists():
         assignments.insert(0, name)
         name = None
-    name = name or written.get("algorithm") or earlier.get("algorithm")
-    if name is None:
+    name = str(name or written.get("algorithm") or earlier.get("algorithm") or "")
+    if not name:
         raise MsrlError(
             f"which algorithm? one of {', '.join(registry.algorithms())}, or a .py file"
         )
@@ -70,6 +71,7 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
         policy_file=str(policy_file),
         deployment=hosts,
         deployment_file=str(place_file or ""),
+        cells=args.cells or earlier.get("cells", "auto"),
         **more,
     )
 
@@ -111,8 +113,9 @@ def _earlier_job(run: Path | None) -> dict[str, Any]:
     if run is None:
         return {}
     try:
-        return json.loads((run / JOB_FILE).read_text())
-    except (OSError, ValueError) as error:
+        job = json.loads((run / JOB_FILE).read_text())
+        return {**job, "algorithm": str(loading.kept(run, job["algorithm"]))}
+    except (OSError, ValueError, KeyError) as error:
         raise MsrlError(
             f"{run} is not a run directory ({error}); expected one that `msrl train` wrote"
         ) from error
@@ -138,7 +141,7 @@ def train(args: argparse.Namespace) -> int:
     )
     settings = request.config
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    environment = settings.env.replace("/", "_").replace(":", "-")
+    environment = name_from(settings.env)
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
     with _new_directory(args.run_dir, name) as run_dir:
         plan, _ = prepare(request, run_dir, _dumper(args.dump_graph))
@@ -216,6 +219,7 @@ def _write_job(run_dir: Path, request: Any) -> None:
         "workers": request.workers,
         "config": config.to_dict(request.config),
         "deployment": request.deployment_file,
+        "cells": request.cells,
         "version": __version__,
     }
     with writing(run_dir / JOB_FILE):
@@ -315,6 +319,8 @@ def _new_directory(chosen: Path | None, name: str) -> Iterator[Path]:
     """
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     for run_dir in [chosen] if chosen else (Path("runs", found) for found in names):
+        if chosen:
+            check_name(f"run directory {chosen}", chosen.resolve().name)
         existed = run_dir.exists()
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
@@ -361,8 +367,13 @@ def graph(args: argparse.Namespace) -> int:
     from mindspore_rl.runtime.job import prepare  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
-        plan, cut = prepare(_request(args, device=gpu.choose(args.device)[0]), Path(folder))
-        if args.format == "dot":
+        request = _request(args, device=gpu.choose(args.device)[0])
+        if args.format == "native":
+            request = dataclasses.replace(request, cells="native", num_iterations=1)
+        plan, cut = prepare(request, Path(folder))
+        if args.format == "native":
+            _print_native(plan, Path(folder))
+        elif args.format == "dot":
             print(render.render_dot(cut), end="")
         elif args.format == "source":
             for fragment in plan.fragments:
@@ -374,6 +385,16 @@ def graph(args: argparse.Namespace) -> int:
             print(render.render_partition(cut))
             print(_plan_text(plan))
     return 0
+
+
+def _print_native(plan: Any, folder: Path) -> None:
+    """Runs an iteration, for shapes are known when a cell is called, and prints what ran."""
+    from mindspore_rl.runtime.coordinator import JobOptions, run_job  # noqa: PLC0415
+
+    run_job(plan, folder, JobOptions(progress=False, total_steps=0))
+    for path in sorted((folder / "fragments").glob("*.cpp")):
+        print(f"// ---- {path.name}")
+        print(path.read_text())
 
 
 def evaluate_run(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindspore_rl import gpu, native
+from mindspore_rl import gpu, install, toolchain
 from mindspore_rl.errors import MsrlError
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -57,9 +57,9 @@ def _python() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     for package in ("mindspore", "numpy", "gym", "mpi4py"):
-        yield _package(package, f"pip install {package}", needed=True)
+        yield _package(package, install(), needed=True)
     for package, extra in OPTIONAL.items():
-        yield _package(package, f"pip install 'mindspore_rl[{extra}]'", needed=False)
+        yield _package(package, install(extra), needed=False)
 
 
 def _package(name: str, mend: str, needed: bool) -> Finding:
@@ -75,11 +75,11 @@ def _mpi() -> Iterator[Finding]:
     try:
         yield Finding("mpiexec", find_mpiexec())
     except MsrlError as error:
-        yield Finding("mpiexec", str(error), "pip install mpich", needed=True)
+        yield Finding("mpiexec", str(error), install(), needed=True)
 
 
 def _compiler() -> Iterator[Finding]:
-    found = native.compiler()
+    found = toolchain.compiler()
     mend = "" if found else "apt-get install g++, or name one by CXX; rollouts are slower without"
     yield Finding("C++ compiler", found or "not found", mend)
 
@@ -123,10 +123,10 @@ def _gpu() -> Iterator[Finding]:
     try:
         yield Finding("GPU plug-in", f"{gpu.plugin_folder()}, with NCCL")
     except MsrlError as error:
-        yield Finding("GPU plug-in", str(error), gpu.MINDSPORE)
+        yield Finding("GPU plug-in", str(error), install())
     missing = gpu.missing_wheels()
     have = f"{len(gpu.LIBRARIES) - len(missing)} of {len(gpu.LIBRARIES)} wheels"
-    yield Finding("CUDA libraries", have, gpu.INSTALL if missing else "")
+    yield Finding("CUDA libraries", have, install("gpu") if missing else "")
 
 
 LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (

@@ -1,4 +1,4 @@
-"""The GPU: whether one answers, and the CUDA libraries of a pip install (the extra `gpu`)."""
+"""The GPU: whether one answers, and the CUDA libraries of the extra `gpu`."""
 
 import ast
 import ctypes
@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mindspore_rl import install
 from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.storage import cached
 
@@ -30,8 +31,6 @@ CUDA = (11, 8)
 """What NVRTC's output needs of the driver."""
 NO_DEVICE = 100
 """CUDA_ERROR_NO_DEVICE."""
-MINDSPORE = "pip install 'mindspore>=2.10,<3'"
-INSTALL = "pip install 'mindspore_rl[gpu]'"
 PLUGIN = "lib/plugin/gpu11.6"
 # Functions of mindspore.ops 2.10 with a kernel for the CPU and none for the GPU.
 NO_KERNEL = (
@@ -128,7 +127,7 @@ def choose(wanted: str) -> tuple[str, str]:
         found = driver()
         plugin_folder()
         if missing := missing_wheels():
-            raise MsrlError(f"{', '.join(missing)} not installed: {INSTALL}")
+            raise MsrlError(f"{', '.join(missing)} not installed: {install('gpu')}")
     except MsrlError as error:
         if wanted == "auto":
             return "CPU", str(error)
@@ -225,7 +224,7 @@ def nvrtc() -> ctypes.CDLL:
         for builtins in folder.glob("libnvrtc-builtins.so.*"):
             ctypes.CDLL(str(builtins))  # NVRTC finds it by its name then
             return ctypes.CDLL(str(folder / LIBRARIES["nvidia-cuda-nvrtc-cu11"]))
-    raise MsrlError(f"NVRTC is not installed: {INSTALL}")
+    raise MsrlError(f"NVRTC is not installed: {install('gpu')}")
 
 
 def plugin_folder() -> Path:
@@ -236,10 +235,10 @@ def plugin_folder() -> Path:
     """
     found = importlib.util.find_spec("mindspore")
     if found is None or found.origin is None:
-        raise MsrlError(f"MindSpore is not installed: {MINDSPORE}")
+        raise MsrlError(f"MindSpore is not installed: {install()}")
     folder = Path(found.origin).parent / PLUGIN
     if not (folder / "libnccl.so.2").exists():
-        raise MsrlError(f"this MindSpore has no plug-in for GPUs in {folder}: {MINDSPORE}")
+        raise MsrlError(f"this MindSpore has no plug-in for GPUs in {folder}: {install()}")
     return folder
 
 

@@ -100,6 +100,7 @@ def test_a_continued_run_goes_by_what_was_given_last(tmp_path):
     file.write_text(yaml.safe_dump({"learning_rate": 0.25, "gamma": 0.25, "seed": 2}))
     args = argparse.Namespace(
         algorithm=None,
+        cells=None,
         assignments=["gamma=0.75"],
         config=str(file),
         deployment=None,

@@ -157,5 +157,5 @@ def test_doctor_says_how_to_mend(capsys, monkeypatch, tmp_path):
     assert main(["doctor"]) == 1
     text = capsys.readouterr().out
     assert f"rm {tmp_path}/mpich_shm_0123_0" in text
-    assert "pip install 'mindspore_rl[mujoco]'" in text
+    assert "pip install '.[mujoco]'" in text
     assert "MISSING" in text

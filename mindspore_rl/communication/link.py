@@ -9,7 +9,7 @@ Worker to coordinator, each with `rank`:
     iteration   iteration, env_steps, episodes [[return, length], ...], metrics {name: number}
     stamp       iteration, stage, age_s (only from workers whose stamps the coordinator cannot see)
     checkpoint  iteration, path
-    resumed     iteration, note
+    note        iteration, note (what the user should know, and no failure)
     error       iteration, stage, message, traceback, mistake (True: the user's, message suffices)
     finished    iteration, iterations_here (done in this process), traffic {name: [calls, bytes]}
 Coordinator to the leader (rank 0; by arrival the server):

@@ -48,6 +48,21 @@ class MpiCommunicator:
         self._wait(look, waiting)
         return here[0]
 
+    def channel(self, ranks: range, waiting: Waiting) -> Callable[[str, np.ndarray], np.ndarray]:
+        """A reduction over some ranks; each of them must open its channels in the same order."""
+        from mpi4py import MPI  # noqa: PLC0415  (is running)
+
+        comm = self._comm.Create_group(self._comm.Get_group().Incl(list(ranks)))
+        functions = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
+
+        def reduce(reduction: str, data: np.ndarray) -> np.ndarray:
+            result = np.empty_like(data)
+            request = comm.Iallreduce(data, result, functions[reduction])
+            self._wait(request.Test, waiting)
+            return result
+
+        return reduce
+
     def close(self) -> None:
         """See `Communicator`."""
         for request, _ in self._sending:

@@ -1,11 +1,10 @@
 """Parts that generated cells are made of: random tables, collectives, buffers."""
 
-from collections.abc import Callable
-
 import numpy as np
 from mindspore import Parameter, Tensor, int32, nn, ops
 from mindspore.communication import get_group_size
 
+from mindspore_rl.communication.group import Group
 from mindspore_rl.operators import flatten
 from mindspore_rl.rl.random import Agents, stream
 from mindspore_rl.rl.random_graph import permutations, uniform
@@ -62,7 +61,7 @@ class AllReduce(nn.Cell):
     """Sum, maximum or minimum over the replicas of a fragment, in one flat bucket.
 
     Args:
-        group: MindSpore's name of the group, or in plain Python a function of (reduction, array).
+        group: the replicas.
         reduction: `sum`, `max` or `min`.
         shapes: of the values reduced together.
         name: of what is reduced, as in the plan.
@@ -73,17 +72,12 @@ class AllReduce(nn.Cell):
     """
 
     def __init__(
-        self, group: str | Callable, reduction: str, shapes: tuple[tuple[int, ...], ...], name: str
+        self, group: Group, reduction: str, shapes: tuple[tuple[int, ...], ...], name: str
     ) -> None:
         super().__init__()
         self.reduced = name
         self.calls = Parameter(Tensor(0, int32), name=f"calls of {name}", requires_grad=False)
-        if not isinstance(group, str):
-            self.collective = lambda flat: Tensor(group(reduction, flat.asnumpy()))
-        elif reduction == "sum":
-            self.collective = ops.AllReduce(ops.ReduceOp.SUM, group)
-        else:
-            self.collective = _GatherAndReduce(group, reduction)
+        self.collective = group.collective(reduction)
         self.shapes = shapes
         bounds = [0]
         for shape in shapes:
@@ -105,7 +99,7 @@ class AllReduce(nn.Cell):
         )
 
 
-class _GatherAndReduce(nn.Cell):
+class GatherAndReduce(nn.Cell):
     """Maximum or minimum over a group; MindSpore's CPU group can only sum and gather."""
 
     def __init__(self, group: str, reduction: str) -> None:
@@ -117,6 +111,17 @@ class _GatherAndReduce(nn.Cell):
     def construct(self, flat: Tensor) -> Tensor:
         """Reduces a flat bucket."""
         return self.function(self.gather(flat).reshape((self.members, -1)), 0)
+
+
+def turns(count: int) -> Parameter:
+    """How many turns a loop of a cell makes; fewer while native code is checked."""
+    return Parameter(Tensor(count, int32), requires_grad=False)
+
+
+def turns_of(cell: nn.Cell) -> list[Parameter]:
+    """The bounds of a generated cell's loops."""
+    own = cell.parameters_and_names(expand=False)
+    return [parameter for name, parameter in own if name.startswith("turns_")]
 
 
 def buffer(shape: tuple[int, ...], dtype: str, name: str) -> Parameter:

@@ -1,11 +1,11 @@
 """The source of a region as a MindSpore cell."""
 
-import ast
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Value, paths, walk
+from mindspore_rl.graph.rewrite import OWNERS, owned
 from mindspore_rl.lowering.project import STATE, Projection
 from mindspore_rl.lowering.regions import Region
 from mindspore_rl.operators import reduced_count
@@ -16,7 +16,6 @@ UNROLL = 4
 A turn of a `while` costs 35 us; each operator of a copy takes about 80 kB and its compile time.
 """
 INDENT = "    "
-OWNERS = ("trainer", "actor", "learner")
 
 
 @dataclass(frozen=True)
@@ -26,12 +25,14 @@ class Target:
     Attributes:
         num_envs: environments on all workers together.
         steps_per_iteration: of all environments together.
+        native: whether cells may become native code, which is checked with one turn of each loop.
     """
 
     num_envs: int
     num_steps: int
     steps_per_iteration: int
     in_graph: bool
+    native: bool = False
 
 
 class CellWriter:
@@ -59,7 +60,8 @@ class CellWriter:
         for name in self.region.outputs:
             if name in stacks:
                 self._line(self._loaded(name, f"self.{name}"), 2)
-        outputs = ", ".join(self.region.outputs) or "0"
+        parts = {name: self.values[name].parts for name in self.region.outputs if name != STATE}
+        outputs = ", ".join(_repacked(o, parts.get(o, ())) for o in self.region.outputs) or "0"
         self.lines.append(f"{INDENT * 2}return {outputs}")
         title = ", ".join(dict.fromkeys(op.kind for op, _ in walk(self.region.items)))
         used = self._owners()
@@ -103,21 +105,28 @@ class CellWriter:
     def _loop(self, loop: Loop, depth: int) -> None:
         self._start_values(loop, loop.body, depth)
         count, index = loop.count or 1, loop.index
-        if loop.kind == "steps" and count % UNROLL == 0:
+        going = ends_early(loop.body)
+        if going is None and loop.kind == "steps" and count % UNROLL == 0:
             self._unrolled_loop(loop, depth)
             return
         outer, self.unrolled = self.unrolled, None
+        test, body = f"{index} < {self._turns(count)}", loop.body
+        if going is not None:
+            test, body = f"ms.ops.logical_and({test}, {going.test})", going.body
         self._line(f"{index} = ms.Tensor(0, ms.int32)", depth)
-        self._line(f"while {index} < {count}:", depth)
-        self._items(loop.body, depth + 1)
+        self._line(f"while {test}:", depth)
+        self._items(body, depth + 1)
         self._line(f"{index} = {index} + 1", depth + 1)
         self.unrolled = outer
+
+    def _turns(self, count: int) -> str:
+        return self._part("turns", f"parts.turns({count})") if self.target.native else str(count)
 
     def _unrolled_loop(self, loop: Loop, depth: int) -> None:
         """A compiled `while` over chunks of turns, with a Python `for` over those of a chunk."""
         count, index = loop.count or 1, loop.index
         self._line(f"{index}_chunk = ms.Tensor(0, ms.int32)", depth)
-        self._line(f"while {index}_chunk < {count // UNROLL}:", depth)
+        self._line(f"while {index}_chunk < {self._turns(count // UNROLL)}:", depth)
         start = len(self.lines)
         outer = self.unrolled, self.collected, self.sliced
         self.unrolled, self.collected, self.sliced = loop, {}, {}
@@ -140,7 +149,7 @@ class CellWriter:
     def _branch(self, branch: Branch, depth: int) -> None:
         self._start_values(branch, branch.body + branch.orelse, depth)
         outer, self.unrolled = self.unrolled, None
-        self._line(f"if {_owned(branch.test)}:", depth)
+        self._line(f"if {owned(branch.test)}:", depth)
         self._items(branch.body, depth + 1)
         if not branch.body:
             self._line("pass", depth + 1)
@@ -188,7 +197,7 @@ class CellWriter:
             return special(op)
         if op.kind in REDUCTIONS:
             return self._reduction(op)
-        return [assignment(op.targets, _owned(op.args[0]))]
+        return [assignment(op.targets, owned(op.args[0]))]
 
     def _part(self, kind: str, expression: str) -> str:
         """Adds an attribute of the cell and returns its name."""
@@ -464,10 +473,26 @@ class CellWriter:
         return lines
 
 
+def _repacked(name: str, parts: tuple[Value, ...]) -> str:
+    """A tuple that a cell gives, anew if it or a tuple in it has one element.
+
+    MindSpore gives such a tuple an axis too many if it went through a compiled `while`.
+    """
+    texts = [_repacked(f"{name}[{i}]", part.parts) for i, part in enumerate(parts)]
+    as_it_is = len(texts) != 1 and texts == [f"{name}[{i}]" for i in range(len(texts))]
+    return name if as_it_is else f"({', '.join(texts)},)"
+
+
 def _write(buffer: str, index: str, value: str) -> str:
     if index.isdecimal():
         return f"{buffer}[{index}] = {value}"
     return f"ms.ops.scatter_update({buffer}, ({index}).reshape(1), ({value}).expand_dims(0))"
+
+
+def ends_early(body: tuple[Any, ...]) -> Branch | None:
+    """The whole of a loop's body, if a flag may end the loop."""
+    only = body[0] if len(body) == 1 else None
+    return only if isinstance(only, Branch) and only.first else None
 
 
 def class_name(region: str) -> str:
@@ -478,19 +503,6 @@ def class_name(region: str) -> str:
 def assignment(targets: tuple[str, ...], call: str) -> str:
     """A call and what its results are called."""
     return f"{', '.join(targets)} = {call}" if targets else call
-
-
-def _owned(expression: str) -> str:
-    """Names of the trainer, actor and learner become attributes of the cell."""
-    tree = ast.parse(expression, mode="eval")
-
-    class Owner(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> Any:
-            if node.id in OWNERS:
-                return ast.parse(f"self.{node.id}", mode="eval").body
-            return node
-
-    return ast.unparse(Owner().visit(tree))
 
 
 def _buffer_dtype(value: Value) -> str:

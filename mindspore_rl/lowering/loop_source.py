@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mindspore_rl.graph.ir import Branch, Loop, Op, Value, paths, walk
-from mindspore_rl.lowering.cell_source import INDENT, Target, assignment, class_name
+from mindspore_rl.lowering.cell_source import INDENT, Target, assignment, class_name, ends_early
 from mindspore_rl.lowering.project import Projection
 from mindspore_rl.lowering.regions import Lowered, Region, exposed
 
@@ -106,7 +106,12 @@ class LoopWriter:
                     self._iterations(item.index, depth)
                 else:
                     self._line(f"for {item.index} in range({item.count}):", depth)
-                self._items(item.body, depth + 1, chunked)
+                body, going = item.body, ends_early(item.body)
+                if going is not None:
+                    self._line(f"if not w.number({going.test}):", depth + 1)
+                    self._line("break", depth + 2)
+                    body = going.body
+                self._items(body, depth + 1, chunked)
                 if not item.body:
                     self._line("pass", depth + 1)
             else:
@@ -149,7 +154,7 @@ class LoopWriter:
 
     def _constant(self, op: Op) -> list[str]:
         dtype = self.projection.values[op.targets[0]].dtype
-        return [f"{op.targets[0]} = np.array({op.args[0]}, np.{dtype})"]
+        return [f'{op.targets[0]} = np.array({op.args[0]}, "{dtype}")']
 
     def _noise(self, op: Op) -> list[str]:
         iteration = op.args[0] if op.args else "0"
@@ -215,7 +220,12 @@ class LoopWriter:
         return [f"w.report({{{inside}}})"]
 
     def _record(self, op: Op) -> list[str]:
-        return [f'w.record("{op.attr("key")}", {op.args[0]}, {op.attr("axis")})']
+        buffer, *turns = op.args
+        axis = ", ".join([str(op.attr("axis")), *turns])
+        return [f'w.record("{op.attr("key")}", {buffer}, {axis})']
+
+    def _unset(self, op: Op) -> list[str]:
+        return [f"{' = '.join(op.targets)} = None"]
 
 
 def _waits(item: Lowered) -> bool:

@@ -16,6 +16,7 @@ from mindspore_rl.graph.ir import PARAMETERS, Branch, Loop, Op, Value, paths, wa
 from mindspore_rl.graph.partition import Arrivals, Message, Partition
 from mindspore_rl.graph.schedule import check_turns
 from mindspore_rl.graph.verify import verify
+from mindspore_rl.loading import kept
 from mindspore_rl.lowering.cell_source import Target
 from mindspore_rl.lowering.project import Projection, project
 from mindspore_rl.lowering.source import generate
@@ -107,7 +108,7 @@ class Plan:
     """A job.
 
     Attributes:
-        algorithm: name, file and class of the algorithm.
+        algorithm: its name, the run's copy of its file and the package that it belongs to.
         config: the algorithm's configuration.
         steps_per_env: steps that each environment takes in an iteration.
         resume: a checkpoint to start from.
@@ -116,6 +117,7 @@ class Plan:
         hosts: the name of each rank's host; empty: all on this machine.
         arrivals: which fragment serves which by arrival, if any.
         chunks: parts of the environments of which each is stepped by itself.
+        cells: `native` if they become native code where that can be, else `mindspore`.
     """
 
     algorithm: dict[str, str]
@@ -134,6 +136,7 @@ class Plan:
     reductions: tuple[ReductionPlan, ...] = ()
     compiled: bool = True
     device: str = "CPU"
+    cells: str = "mindspore"
     workers: int = 1
     timeout_s: float = 60.0
     resume: str = ""
@@ -167,7 +170,9 @@ class Plan:
 
     @property
     def group_ranks(self) -> tuple[int, ...]:
-        """Ranks whose cells hold collectives."""
+        """Ranks whose cells hold collectives of MindSpore's; beside native cells they are MPI's."""
+        if self.cells == "native":
+            return ()
         return tuple(
             rank for fragment in self.fragments if fragment.collectives for rank in fragment.ranks
         )
@@ -244,7 +249,8 @@ def make_plan(
     """
     program = partition.program
     steps = program.steps_per_env * job["num_envs"]
-    target = Target(job["num_envs"], job["num_steps"], steps, job["in_graph"])
+    native = job.get("cells") == "native"
+    target = Target(job["num_envs"], job["num_steps"], steps, job["in_graph"], native)
     sources = folder / "fragments"
     sources.mkdir(parents=True, exist_ok=True)
     fragments: list[FragmentPlan] = []
@@ -263,7 +269,7 @@ def make_plan(
             f"{partition.policy.name}: {', '.join(fragment.components)}."
         )
         code = generate(program, projection, target, title)
-        file = f"{fragment.name.replace('+', '_')}.py"
+        file = f"{fragment.name}.py"  # as it is: "a+b" is another fragment than "a_b"
         with writing(sources / file):
             (sources / file).write_text(code.source)
         if projection.serves and code.carried:
@@ -330,7 +336,10 @@ def load_plan(folder: Path) -> Plan:
     path = folder / PLAN_FILE
     text = path.read_text()
     try:
-        return _plan(json.loads(text))
+        data = json.loads(text)
+        if "file" in data["algorithm"]:  # the run may have been moved
+            data["algorithm"]["file"] = str(kept(folder, data["algorithm"]["file"]))
+        return _plan(data)
     except (KeyError, TypeError, ValueError) as error:
         raise MsrlError(
             f"{path} was not written by this version of mindspore_rl ({type(error).__name__}: "

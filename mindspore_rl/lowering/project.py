@@ -72,6 +72,7 @@ class _Projector:
         self.buffers: dict[tuple[str, str], str] = {}
         self.recorded: list[Op] = []
         self.started: list[Op] = []
+        self.conditions = 0
         arrivals = partition.arrivals
         self.drops = bool(arrivals and arrivals.drop_stale and arrivals.consumer == fragment.name)
         self.last_of_site: dict[str, str] = {}
@@ -97,8 +98,10 @@ class _Projector:
                     yield _extend(replace(item, body=body, chunks=chunks))
             else:
                 assert isinstance(item, Branch)
+                self.conditions += 1
                 body = tuple(self.items(item.body, loops))
                 orelse = tuple(self.items(item.orelse, loops))
+                self.conditions -= 1
                 if body or orelse:
                     yield replace(item, body=body or (), orelse=orelse)
             yield from self._after(item, loops)
@@ -261,16 +264,25 @@ class _Projector:
         if not any(loop.kind == "iterations" for loop in loops):
             return
         turns = tuple(loop.name for loop in loops if loop.kind != "iterations")
-        yield self._keep(op.name, name, turns, op, loops)
-        buffer = self._buffer(op.name, name, turns)
-        axis = self.values[buffer].along(self.fragment.split)
+        kept = [name]
+        if self.conditions:  # which of the rows are this iteration's
+            kept.append(f"{name}_turn")
+            self.values[kept[1]] = Value((), "int32")
+            index = loops[0].index
+            yield Op(f"turn:{name}", "glue", (kept[1],), (f"{index} + 1",), (index,), op.where)
+        for variable in kept:
+            yield self._keep(op.name, variable, turns, op, loops)
+        buffers = tuple(self._buffer(op.name, variable, turns) for variable in kept)
+        if self.conditions:
+            self.started.append(Op(f"unset:{op.name}", "unset", buffers, (), (), op.where))
+        axis = self.values[buffers[0]].along(self.fragment.split)
         self.recorded.append(
             Op(
                 f"record:{op.name}",
                 "record",
                 (),
-                (buffer,),
-                (buffer,),
+                buffers,
+                buffers,
                 op.where,
                 attrs=(("key", key), ("axis", axis)),
             )

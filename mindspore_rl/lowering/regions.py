@@ -210,17 +210,18 @@ def exposed(items: tuple[Item, ...], after: tuple[str, ...] = ()) -> tuple[str, 
             if not name.startswith("$") and name not in defined and name not in found:
                 found.append(name)
 
-    def visit(body: tuple[Item, ...], defined: set[str]) -> set[str]:
+    def visit(body: tuple[Item, ...], defined: set[str], in_loop: bool = False) -> set[str]:
         for item in body:
             if isinstance(item, Op):
                 read(item.reads, defined)
                 defined = defined | set(item.targets)
             elif isinstance(item, Loop):
-                defined = visit(item.body, defined | {item.index})
+                defined = visit(item.body, defined | {item.index}, in_loop=True)
             else:
                 read(item.reads, defined)
                 taken = visit(item.body, defined)
-                defined = taken & visit(item.orelse, defined)
+                other = visit(item.orelse, defined)
+                defined = taken if item.first and in_loop else taken & other
         return defined
 
     read(after, visit(items, set()))

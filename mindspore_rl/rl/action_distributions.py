@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mindspore import Tensor, float32, int32, ops
 
-from mindspore_rl import native
+from mindspore_rl import toolchain
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -50,16 +50,17 @@ def _sample_gradient(logits: Tensor, noise: Tensor, out: tuple, dout: tuple) -> 
 
 def _native_sample() -> ops.Custom:
     source = Path(__file__).with_name("categorical.cpp")
-    return ops.Custom(
-        f"{native.library(source, {})}:sample",
+    sample = ops.Custom(
+        f"{toolchain.library(source, {})}:sample",
         lambda logits, noise: (logits[:-1], logits[:-1]),
         (int32, float32),
         func_type="aot",
         bprop=_sample_gradient,
     )
+    return sample.add_prim_attr("row_by_row", True)
 
 
-_sample = _native_sample() if native.usable("CPU") else _sample_with_operators
+_sample = _native_sample() if toolchain.usable("CPU") else _sample_with_operators
 
 
 def categorical_sample(logits: Tensor, noise: Tensor) -> Tensor:

@@ -1,13 +1,15 @@
 """Calls of compiled cells from Python."""
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from mindspore import GRAPH_MODE, Tensor, get_context, mutable, nn
 
 from mindspore_rl.errors import ProgramError
+from mindspore_rl.native.program import graph_of
 
 try:  # internals of MindSpore 2.10
     from mindspore.graph.api import _cell_graph_executor, _convert_python_data, _real_phase
@@ -37,26 +39,38 @@ class CompiledCell:
         self._cell = cell
         self._run: Callable[..., Any] | None = None
 
+    def graph(self, *inputs: Any) -> bytes:
+        """The graph that MindSpore makes of the cell for such inputs."""
+        with _named_errors():
+            self._cell.compile(*(to_tensor(value) for value in inputs))
+        return graph_of(self._cell, _real_phase(self._cell.phase, self._cell))
+
     def __call__(self, *inputs: Any) -> Any:
         """Runs the cell on arrays, numbers and tensors."""
         tensors = tuple(to_tensor(value) for value in inputs)
         if self._run is not None:
             return self._run(*tensors)
-        try:
+        with _named_errors():
             result = self._cell(*tensors)
-        except RuntimeError as error:
-            if lacking := re.search(r"Unsupported op \[(\w+)\] on GPU", str(error)):
-                raise ProgramError(
-                    f"MindSpore has no kernel of {lacking[1]} for the GPU; compute it by other "
-                    "operators, or use --device cpu"
-                ) from error
-            raise
         plain = not any(isinstance(tensor, tuple) for tensor in tensors)
         if plain and _cell_graph_executor is not None and get_context("mode") == GRAPH_MODE:
             self._run = _direct(self._cell)
         else:
             self._run = self._cell
         return result
+
+
+@contextlib.contextmanager
+def _named_errors() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if lacking := re.search(r"Unsupported op \[(\w+)\] on GPU", str(error)):
+            raise ProgramError(
+                f"MindSpore has no kernel of {lacking[1]} for the GPU; compute it by other "
+                "operators, or use --device cpu"
+            ) from error
+        raise
 
 
 def _direct(cell: nn.Cell) -> Callable[..., Any]:

@@ -1,12 +1,14 @@
 """On which hosts a job runs: a file of hosts, and how ranks are placed and started on them."""
 
+import os
 import shutil
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mindspore_rl import config
+from mindspore_rl import config, install
 from mindspore_rl.errors import ConfigError, MsrlError
+from mindspore_rl.names import RULE, is_name
 
 LOCAL_ADDRESS = "127.0.0.1"
 LAUNCHERS = ("ssh", "slurm", "fork")
@@ -23,10 +25,11 @@ class Host:
     slots: int | None = field(default=None, metadata={"help": "ranks that it takes, if not those"})
 
     def __post_init__(self) -> None:
-        if not self.name or not self.address or set(self.address) & set(" ,:/"):
+        if not is_name(self.name) or not is_name(self.address):
             raise ValueError(
                 f"host name={self.name!r}, address={self.address!r}; expected a name, and an IPv4 "
-                "address or host name, for example `{name: node1, address: 10.0.0.1, cores: 16}`"
+                "address or host name, for example `{name: node1, address: 10.0.0.1, cores: 16}`; "
+                f"both are {RULE}"
             )
         for key in ("cores", "slots"):
             if (value := getattr(self, key)) is not None and value < 1:
@@ -66,10 +69,14 @@ class Deployment:
                     f"hosts: {key} {twice[0]} occurs {values.count(twice[0])} times; expected "
                     "every host once (`slots: 2` lets one take two ranks)"
                 )
-        if self.launcher not in LAUNCHERS and not Path(self.launcher).is_file():
+        if self.interface and not is_name(self.interface):
+            raise ValueError(f"interface is {self.interface!r}, expected one such as eth0: {RULE}")
+        program = Path(self.launcher)
+        usable = program.is_file() and os.access(program, os.X_OK)
+        if self.launcher not in LAUNCHERS and not usable:
             raise ValueError(
                 f"launcher is {self.launcher!r}, expected {', '.join(LAUNCHERS)}, or the path of "
-                "a program (seen from where `msrl` is started)"
+                "a program that may be run (seen from where `msrl` is started)"
             )
 
     @property
@@ -127,6 +134,6 @@ def find_mpiexec() -> str:
     if found is None:
         raise MsrlError(
             f"no mpiexec beside {sys.executable} nor on PATH, and a job of several "
-            "ranks needs MPICH's: pip install mpich"
+            f"ranks needs MPICH's; {install()}"
         )
     return found

@@ -30,11 +30,32 @@ class EpisodeCounter:
         """
         self.returns += team_reward(reward)
         self.lengths += 1
-        if ended.any():
-            for index in np.flatnonzero(ended):
-                self._finished.append((float(self.returns[index]), int(self.lengths[index])))
-            self.returns[ended] = 0.0
-            self.lengths[ended] = 0
+        if np.count_nonzero(ended):  # `any` costs four times as much
+            self._finish(ended)
+
+    def count_all(self, reward: np.ndarray, ended: np.ndarray) -> None:
+        """Adds many steps at once; only those in which an episode ends take time of their own.
+
+        Args:
+            reward: `[T, B]`.
+            ended: `[T, B]` bool.
+        """
+        start = 0
+        for row in np.flatnonzero(ended.any(axis=1)).tolist():
+            self._add(reward[start : row + 1])
+            self._finish(ended[row])
+            start = row + 1
+        self._add(reward[start:])
+
+    def _add(self, reward: np.ndarray) -> None:
+        self.returns += reward.sum(axis=0, dtype=np.float64)
+        self.lengths += len(reward)
+
+    def _finish(self, ended: np.ndarray) -> None:
+        for index in np.flatnonzero(ended):
+            self._finished.append((float(self.returns[index]), int(self.lengths[index])))
+        self.returns[ended] = 0.0
+        self.lengths[ended] = 0
 
     def take_finished(self) -> list[tuple[float, int]]:
         """Return and length of the episodes that ended since the last call."""

@@ -1,18 +1,22 @@
-"""Plays a trained policy."""
+"""Plays a trained policy: the training loop as plain Python, whose updates change nothing."""
 
+import contextlib
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mindspore import Tensor
 
-from mindspore_rl import programs
+from mindspore_rl import device, programs
 from mindspore_rl.environments.environment import spec
-from mindspore_rl.errors import MsrlError
+from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError, ProgramError
 from mindspore_rl.lowering.plan import load_plan
-from mindspore_rl.rl import random
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.episodes import team_reward
+from mindspore_rl.runtime.parameters import named_parameters, set_parameter
+from mindspore_rl.runtime.reference import Reference
 
 MOST_STEPS = 100_000
 
@@ -21,6 +25,9 @@ def evaluate(
     run_dir: Path, episodes: int, seed: int, sample: bool, env: str | None = None
 ) -> list[float]:
     """Plays one episode in each of `episodes` environments.
+
+    The loop is played, not the actor alone: it knows what `act` is given (a recurrent state, an
+    exploration rate) and what becomes of its result.
 
     Args:
         run_dir: a run directory with a checkpoint.
@@ -34,63 +41,86 @@ def evaluate(
 
     Returns: the return of each episode.
     """
-    import mindspore as ms  # noqa: PLC0415
-
-    from mindspore_rl import device  # noqa: PLC0415
-    from mindspore_rl.environments.local import LocalEnvironment  # noqa: PLC0415
-
     if episodes < 1:
         raise MsrlError(f"{episodes} episodes, expected at least 1")
+    if seed < 0:
+        raise MsrlError(f"seed is {seed}, expected at least 0")
     device.use()
-    trainer, env = _trained(run_dir, env)
-    actor = trainer.actor
-    environment = LocalEnvironment(env, spec(env).in_graph, range(episodes), seed)
-    greedy = None if sample else getattr(actor, "act_greedily", None)
-    agents = random.all_agents(*trainer.spec.agent_shape) if trainer.spec.teams else None
-
-    def noise(purpose: str, step: int, size: int) -> ms.Tensor | None:
-        if not size:
-            return None
-        drawn = random.uniform(
-            seed,
-            random.stream(purpose),
-            np.array([step]),
-            np.arange(episodes),
-            size,
-            agents if purpose == "act" else None,
-        )
-        return ms.Tensor(drawn[0])
-
-    returns, playing = np.zeros(episodes), np.ones(episodes, bool)
-    obs = environment.reset(noise("reset", 0, environment.noise_size))
-    for step in range(MOST_STEPS):
-        if greedy:
-            action = greedy(obs)
-        else:
-            drawn = noise("act", step, actor.noise_size)
-            action = actor.act(obs, *(() if drawn is None else (drawn,)))
-            action = action[0] if isinstance(action, tuple) else action
-        obs, _, reward, terminated, truncated = environment.step(
-            action, noise("step", step, environment.noise_size)
-        )
-        returns += team_reward(reward.asnumpy()) * playing
-        playing &= ~(terminated.asnumpy() | truncated.asnumpy())
-        if not playing.any():
-            break
-    else:
-        text = f"msrl: {playing.sum()} episodes were not over after {MOST_STEPS} steps"
+    played = _Played(*_trained(run_dir, episodes, seed, env), greedy=not sample)
+    with contextlib.suppress(_Over):
+        played.run()
+    if played.under_way.any():
+        text = f"msrl: {played.under_way.sum()} episodes were not over after {MOST_STEPS} steps"
         print(text, file=sys.stderr)
-    environment.close()
-    return returns.tolist()
+    return played.returns.tolist()
 
 
-def _trained(run_dir: Path, env: str | None) -> tuple[Any, str]:
-    """Builds a run's trainer with the parameters of its newest checkpoint.
+class _Over(Exception):  # noqa: N818
+    """Ends the loop that is played."""
 
-    Returns: the trainer, and the environment to play in.
+
+class _Played(Reference):
+    """`msrl` of a loop that goes on from a checkpoint until each environment ended an episode.
+
+    Args:
+        trainer: with the parameters of the checkpoint.
+        done: what the checkpoint says of itself.
+        greedy: whether to act by `act_greedily`, where the actor has it.
     """
-    from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
 
+    def __init__(self, trainer: Any, done: dict[str, Any], greedy: bool) -> None:
+        super().__init__(trainer, sys.maxsize, first_iteration=done["iteration"])
+        self.returns = np.zeros(self.num_envs)
+        self.under_way = np.ones(self.num_envs, bool)
+        self._done, self._steps_played = done, 0
+        self._greedily = getattr(trainer.actor, "act_greedily", None) if greedy else None
+
+    def agent_act(self, *args: Any) -> Any:
+        """Replaces the action, which is what `act` returns first, by the greedy one."""
+        acted = super().agent_act(*args)
+        if self._greedily is None:
+            return acted
+        try:
+            inspect.signature(self._greedily).bind(*args)
+        except TypeError as error:
+            raise ProgramError(
+                f"{type(self.trainer.actor).__name__}.act_greedily is given what the loop gives to "
+                f"msrl.agent_act, {len(args)} arguments, and does not take them ({error}): give it "
+                "the parameters of act but noise, or play with --sample"
+            ) from error
+        greedy = self._greedily(*args)
+        action = greedy[0] if isinstance(greedy, tuple) else greedy
+        return (action, *acted[1:]) if isinstance(acted, tuple) else action
+
+    def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
+        """Counts rewards up to the end of an environment's first episode."""
+        outcome = super().env_step(action)
+        _, _, reward, terminated, truncated = outcome
+        self.returns += team_reward(reward.asnumpy()) * self.under_way
+        self.under_way &= ~(terminated.asnumpy() | truncated.asnumpy())
+        self._steps_played += 1
+        if not self.under_way.any() or self._steps_played == MOST_STEPS:
+            raise _Over
+        return outcome
+
+    def env_steps(self) -> Tensor:
+        """Those of the checkpoint."""
+        return Tensor(np.float32(self._done["env_steps"]))
+
+    def update(self, method: Any, *args: Any) -> None:
+        """Changes nothing."""
+
+    def report(self, metrics: dict[str, Any]) -> None:
+        """Keeps nothing."""
+
+
+def _trained(
+    run_dir: Path, episodes: int, seed: int, env: str | None
+) -> tuple[Any, dict[str, Any]]:
+    """Builds a run's trainer with the parameters of its newest checkpoint, to play so.
+
+    Returns: the trainer, and what the checkpoint says of itself.
+    """
     try:
         plan = load_plan(run_dir)
     except OSError as error:
@@ -98,7 +128,13 @@ def _trained(run_dir: Path, env: str | None) -> tuple[Any, str]:
     path, damaged = checkpoint.load_newest(run_dir / checkpoint.FOLDER)
     for text in damaged:
         print(f"msrl: {text}", file=sys.stderr)
-    arrays, _ = checkpoint.load(path)
+    arrays, done = checkpoint.load(path)
+    if new := [name for name, value in plan.carried.items() if not value.split]:
+        print(
+            f"msrl: the loop carries {', '.join(new)} from iteration to iteration, which begins "
+            "anew here: what acting needs of training belongs in a Parameter",
+            file=sys.stderr,
+        )
     env = env or plan.environment
     trained, played = spec(plan.environment), spec(env)
     for part in ("obs_shape", "action_space", "teams"):
@@ -107,7 +143,19 @@ def _trained(run_dir: Path, env: str | None) -> tuple[Any, str]:
                 f"{env} has the {part} {getattr(played, part)}, and {run_dir} was trained in "
                 f"{plan.environment} with {getattr(trained, part)}: name another --env"
             )
-    trainer = programs.load_trainer(plan.algorithm, plan.config, trained)
-    for name, parameter in trainer.actor.parameters_and_names():
-        set_parameter(parameter, arrays[f"parameters/actor.{name}"])
-    return trainer, env
+    changed = {"env": env, "num_envs": episodes, "seed": seed}
+    try:
+        trainer = programs.load_trainer(plan.algorithm, plan.config | changed, played)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} (each episode has an environment of its own: num_envs={episodes})"
+        ) from error
+    for name, parameter in named_parameters(trainer, "state"):
+        value = arrays.get(f"parameters/{name}")
+        if value is None or value.shape != tuple(parameter.shape):
+            raise CheckpointError(
+                f"checkpoint {path} has no {name} of shape {tuple(parameter.shape)}: "
+                f"{plan.algorithm['file']} is not as it was when it was trained"
+            )
+        set_parameter(parameter, value)
+    return trainer, done

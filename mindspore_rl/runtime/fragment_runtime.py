@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.communication.communicator import Communicator
+from mindspore_rl.communication.group import HostGroup
 from mindspore_rl.communication.link import Link
 from mindspore_rl.environments.chunked_vector import ChunkedVector
 from mindspore_rl.environments.environment import make_graph, make_vector
@@ -27,6 +28,7 @@ from mindspore_rl.lowering.plan import FragmentPlan, Plan
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.replay.trajectory import TrajectoryBuffer
 from mindspore_rl.rl import random
+from mindspore_rl.runtime import arrays
 from mindspore_rl.runtime.arrays import to_host
 from mindspore_rl.runtime.arrival import Server, Turns, Worker
 from mindspore_rl.runtime.chunks import run_in_turn
@@ -46,9 +48,12 @@ from mindspore_rl.runtime.messenger import (
 from mindspore_rl.runtime.stamps import Stamps
 from mindspore_rl.runtime.state import RankState
 from mindspore_rl.runtime.traffic import CONTROL, STATE, Counts
+from mindspore_rl.storage import writing
 
 PYTHON = 1
 """The stage of a worker that is in generated Python code, see `Plan.stages`."""
+TABLE_SIZE = 2**14
+"""Random numbers drawn at once, where an iteration needs fewer."""
 TRIM_AFTER = (1, 3, 10)
 """Iterations after which memory goes back to the system; compilation leaves 200 MB behind."""
 
@@ -86,10 +91,12 @@ class FragmentRuntime:
         self.vector: Any = None
         self._stages = {name: index for index, name in enumerate(plan.stages())}
         self._stacks: dict[str, np.ndarray] = {}
+        self._tables: dict[str, tuple[int, np.ndarray]] = {}
         self.iterations_here = 0
         self._graph = GraphEnvironments(self)
         self._reductions: list[Any] = []
         self._cells: dict[str, Callable] = {}
+        self.kinds: dict[str, bool] = {}  # whether a cell is native, by name
         self._chunks: list[FragmentRuntime] = []
         self._metrics: dict[str, float] = {}
         self._records: dict[str, np.ndarray] = {}
@@ -155,24 +162,30 @@ class FragmentRuntime:
         if name in self._cells:
             return self._cells[name]
         from mindspore_rl.lowering.cell import reductions_of  # noqa: PLC0415
-        from mindspore_rl.runtime.compiled import CompiledCell  # noqa: PLC0415
 
         built = cell_class(self)
         buffers = self._graph.buffers()
         self._reductions += reductions_of(built)
-        cell = CompiledCell(built)
         stage = self._stages[f"cell {name} of {self.fragment.name}"]
+        cell = self._lowered(built, name, stage)
 
         def call(*inputs: Any) -> Any:
             self._stamp(stage)
-            result = cell(*inputs)
+            try:
+                result = cell(*inputs)
+            except RuntimeError:
+                if isinstance(self.group, HostGroup) and self.group.error is not None:
+                    raise self.group.error from None  # what happened inside a collective
+                raise
             self._graph.collect(buffers)
             if not isinstance(result, tuple):
-                result = result.asnumpy() if to_host else result
+                result = arrays.to_host(result) if to_host else result
             elif to_host:
                 result = tuple(
                     [
-                        part.asnumpy() if i in to_host and not isinstance(part, tuple) else part
+                        arrays.to_host(part)
+                        if i in to_host and not isinstance(part, tuple)
+                        else part
                         for i, part in enumerate(result)
                     ]
                 )
@@ -181,6 +194,34 @@ class FragmentRuntime:
 
         self._cells[name] = call
         return call
+
+    def _lowered(self, built: Any, name: str, stage: int) -> Callable:
+        """A cell as the plan wants it."""
+        if self.plan.cells != "native":
+            from mindspore_rl.runtime.compiled import CompiledCell  # noqa: PLC0415
+
+            return CompiledCell(built)
+        from mindspore_rl.lowering.cell import turns_of  # noqa: PLC0415
+        from mindspore_rl.runtime.lowered import LoweredCell  # noqa: PLC0415
+
+        def chosen(native: bool, why: str) -> None:
+            self.kinds[name] = native
+            if self.replica != 0:
+                return
+            if why:
+                self.note(f"cell {name} runs in MindSpore: {why}")
+            if native != self.state.kinds_before.get(name, native):
+                other = "MindSpore's" if native else "native"
+                self.note(f"cell {name} was {other} before: equal up to rounding from here on")
+
+        def keep(text: str) -> None:
+            path = self.run_dir / "fragments" / f"{Path(self.fragment.file).stem}.{name}.cpp"
+            if self.replica == 0:
+                with writing(path):
+                    path.write_text(text)
+
+        agree = partial(self.messenger.agree, self.fragment.ranks, stage)
+        return LoweredCell(built, turns_of(built), agree, chosen, keep)
 
     def in_turn(self, loop: Callable, inputs: tuple, axes: tuple) -> tuple:
         """Runs a loop for each chunk of the environments, see `run_in_turn`."""
@@ -197,7 +238,7 @@ class FragmentRuntime:
         rows = self._places(chunk.env_indices)
         chunk._stamp = self._stamp  # type: ignore[method-assign]  # one rank, one stamp
         chunk.exchange = Exchange(chunk, plan_edges(self.plan, number))
-        chunk._stacks, chunk._cells = {}, {}
+        chunk._stacks, chunk._cells, chunk._tables = {}, {}, {}
         chunk.replay = self.replay.part(rows, len(self.env_indices))
         chunk.episodes = self.episodes.part(rows)
         if self.vector is not None:
@@ -269,32 +310,59 @@ class FragmentRuntime:
 
     def noise(self, purpose: str, iteration: int, rows: int, owner: str) -> np.ndarray:
         """Uniform numbers `[rows, B, size]` (`agents`: `[rows, B, A, size]`) of one call."""
-        return random.uniform(
-            self.seed,
-            random.stream(purpose),
-            np.arange(iteration * rows, (iteration + 1) * rows),
-            np.array(self.env_indices),
-            self._noise_size[owner],
-            self.agents if owner == "agents" else None,
+        return self._drawn(
+            purpose,
+            iteration,
+            rows,
+            lambda steps: random.uniform(
+                self.seed,
+                random.stream(purpose),
+                steps,
+                np.array(self.env_indices),
+                self._noise_size[owner],
+                self.agents if owner == "agents" else None,
+            ),
         )
 
-    def permutations(self, purpose: str, iteration: int, rounds: int) -> np.ndarray:
+    def permutations(self, purpose: str, iteration: Any, rounds: int) -> np.ndarray:
         """Positions in the flattened local batch, permuted in time, `[rounds, T, B]` int32."""
-        count = len(self.env_indices)
-        order = random.permutations(
-            self.seed,
-            random.stream(purpose),
-            np.arange(iteration * rounds, (iteration + 1) * rounds),
-            np.array(self.env_indices),
-            self.plan.num_steps,
-        )
-        return (order * count + np.arange(count)).astype(np.int32)
+        # Under a condition, a variable that counts how often the loop was begun.
+        iteration, count = int(to_host(iteration)), len(self.env_indices)
+
+        def draw(steps: np.ndarray) -> np.ndarray:
+            order = random.permutations(
+                self.seed,
+                random.stream(purpose),
+                steps,
+                np.array(self.env_indices),
+                self.plan.num_steps,
+            )
+            return (order * count + np.arange(count)).astype(np.int32)
+
+        return self._drawn(purpose, iteration, rounds, draw)
+
+    def _drawn(
+        self, purpose: str, iteration: int, rows: int, draw: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        """An iteration's random numbers, of a table drawn for some iterations at once.
+
+        A draw takes 130 us however few its numbers are, as long as an iteration of a small program.
+        """
+        first, table = self._tables.get(purpose, (0, None))
+        at = (iteration - first) * rows
+        if table is None or not 0 <= at < len(table):
+            table = draw(np.arange(iteration * rows, (iteration + 1) * rows))
+            ahead = TABLE_SIZE // table.size
+            if ahead > 1 and purpose in self._tables:  # not for what is drawn once
+                table = draw(np.arange(iteration * rows, (iteration + ahead) * rows))
+            self._tables[purpose], at = (iteration, table), 0
+        return table[at : at + rows]
 
     def stack(self, name: str, rows: int, row: int, value: Any) -> np.ndarray:
         """Keeps a value of one turn of a loop; returns those of all turns."""
         value = to_host(value)
         if name not in self._stacks:
-            self._stacks[name] = np.empty((rows, *value.shape), value.dtype)
+            self._stacks[name] = np.zeros((rows, *value.shape), value.dtype)
         self._stacks[name][row] = value
         return self._stacks[name]
 
@@ -328,16 +396,18 @@ class FragmentRuntime:
                 )
             self._metrics[key] = number
 
-    def record(self, key: str, value: Any, axis: int | None) -> None:
+    def record(self, key: str, value: Any, axis: int | None, turns: Any = None) -> None:
         """Keeps a mark's values of this iteration for inspection.
 
         Args:
             key: the boundary's site and the position of the value in its tuple.
-            value: of all turns, `[turns, ...]`.
+            value: of all turns, `[turns, ...]`; None if a condition was never met.
             axis: of the environments; None for a whole value.
+            turns: under a condition, the iteration that made each row, counted from 1.
         """
-        if axis is not None or self.replica == 0:
-            self._records[f"{key}|{'' if axis is None else axis}"] = to_host(value).copy()
+        if value is not None and (axis is not None or self.replica == 0):
+            rows = ... if turns is None else to_host(turns) == self.iteration + 1
+            self._records[f"{key}|{'' if axis is None else axis}"] = to_host(value)[rows].copy()
 
     def number(self, value: Any) -> bool:
         """A condition on a whole value."""
@@ -371,6 +441,10 @@ class FragmentRuntime:
             self.state.share_parameters(self._stages["the iteration boundary"])
             self.save()
 
+    def note(self, text: str) -> None:
+        """Tells the user something that is no failure."""
+        self.link.send("note", rank=self.rank, iteration=self.iteration, note=text)
+
     def poll_command(self) -> int:
         """What the coordinator asks for."""
         command = CONTINUE
@@ -400,8 +474,8 @@ class FragmentRuntime:
         self.state.save(stage)
 
     def _end_iteration(self) -> None:
-        for reward, ended in self._graph.take_steps():
-            self.episodes.count(reward, ended > 0)
+        for steps in self._graph.take_steps():
+            self.episodes.count_all(steps[:, 0], steps[:, 1] > 0)
         if self._records:
             folder = self.run_dir / "records"
             folder.mkdir(exist_ok=True)

@@ -54,13 +54,16 @@ class GraphEnvironments:
         count = len(self._runtime.env_indices)
         for buffer in buffers:
             steps = to_host(buffer).reshape(-1, 2, count).copy()
-            self._look_at_steps("reward", steps[:, 0], len(self._steps))
-            self._steps.extend(steps)
+            self._look_at_steps("reward", steps[:, 0], self._num_steps())
+            self._steps.append(steps)
 
     def take_steps(self) -> list[np.ndarray]:
-        """Rewards and ends of every step since the last call, each `[2, B]`."""
+        """Rewards and ends of all steps since the last call, in blocks of steps `[T, 2, B]`."""
         taken, self._steps = self._steps, []
         return taken
+
+    def _num_steps(self) -> int:
+        return sum(map(len, self._steps))
 
     def look_before_sending(self) -> None:
         """Looks closely, once an iteration: others would fail of what this rank sends them."""
@@ -81,7 +84,7 @@ class GraphEnvironments:
         if not self._steps:
             return
         if closely and (obs := self._of_steps("final_obs")) is not None:
-            self._look_at_steps("final_obs", obs, len(self._steps) - len(obs))
+            self._look_at_steps("final_obs", obs, self._num_steps() - len(obs))
         runtime = self._runtime
         for name, value in runtime.state.carried().items():
             axis = 0 if name == STATE else runtime.plan.carried[name].axis

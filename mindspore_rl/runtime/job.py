@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl import gpu, programs
+from mindspore_rl import gpu, loading, programs, toolchain
 from mindspore_rl.config import to_dict
 from mindspore_rl.environments.environment import graph_name, graph_names, spec
 from mindspore_rl.errors import ConfigError, PolicyError
@@ -30,6 +30,7 @@ class JobRequest:
         algorithm: the file of an algorithm.
         config: an instance of its `Config`.
         workers: replicas of each fragment that the policy gives `WORKERS`.
+        cells: `native`, `mindspore` or `auto`: native on the CPU where there is a compiler.
         compiled: False runs cells as plain Python, for debuggers.
         policy_file: where the policy came from, to be kept with the run.
         num_iterations: instead of what `total_steps` gives.
@@ -41,6 +42,7 @@ class JobRequest:
     config: Any
     workers: int = 1
     device: str = "CPU"
+    cells: str = "auto"
     compiled: bool = True
     timeout_s: float = 60.0
     num_iterations: int | None = None
@@ -88,7 +90,9 @@ def analyse(request: JobRequest, dump: Dump | None = None) -> Partition:
                 f"{', '.join(REQUIRED_KEYS)}"
             )
     environment = spec(request.config.env)
-    program = infer(cls, request.config, environment, request.algorithm.stem)
+    program = infer(
+        cls, request.config, environment, request.algorithm.stem, compiled=request.compiled
+    )
     dump("1-program.txt", render_program(program))
     cut = partition(program, request.policy, request.workers, request.config.num_envs)
     dump("2-partition.txt", render_partition(cut))
@@ -118,7 +122,11 @@ def _lower(request: JobRequest, run_dir: Path, dump: Dump | None) -> tuple[Plan,
     alone = num_ranks == 1 or not request.compiled
     per_iteration = cut.program.steps_per_env * config.num_envs
     iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
-    algorithm = {"name": request.algorithm.stem, "file": str(request.algorithm.resolve())}
+    algorithm = {
+        "name": request.algorithm.stem,
+        "file": str(loading.keep(request.algorithm, run_dir)),
+        "package": loading.package_of(request.algorithm),
+    }
     environment = spec(config.env)
     trainer = programs.load_trainer(algorithm, to_dict(config), environment)
     if request.device == "GPU":
@@ -139,6 +147,7 @@ def _lower(request: JobRequest, run_dir: Path, dump: Dump | None) -> tuple[Plan,
         seed=config.seed,
         compiled=request.compiled,
         device=request.device,
+        cells=_cells(request),
         timeout_s=request.timeout_s,
         resume=request.resume,
         load_at={str(k): v for k, v in request.load_at},
@@ -148,6 +157,22 @@ def _lower(request: JobRequest, run_dir: Path, dump: Dump | None) -> tuple[Plan,
         for fragment in plan.fragments:
             dump(f"4-{fragment.file}", (run_dir / "fragments" / fragment.file).read_text())
     return plan, cut
+
+
+def _cells(request: JobRequest) -> str:
+    """Who runs the cells."""
+    if request.cells == "native":
+        if request.device == "GPU":
+            raise ConfigError("--cells native is for the CPU; on a GPU cells are MindSpore's")
+        if toolchain.compiler() is None:
+            raise ConfigError(
+                "--cells native needs a C++ compiler and there is none: apt-get install g++, name "
+                "one by CXX, or leave --cells out"
+            )
+    if request.cells != "auto":
+        return request.cells
+    possible = request.device == "CPU" and request.compiled and toolchain.compiler() is not None
+    return "native" if possible else "mindspore"
 
 
 def _parameter_entries(trainer: Any) -> dict[str, int]:

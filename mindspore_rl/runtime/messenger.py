@@ -83,6 +83,23 @@ class Messenger:
             self.receive_arrays(source, stage) for source in range(1, self._comm.size)
         ]
 
+    def agree(self, ranks: range, stage: int, number: int) -> int:
+        """The least of the numbers that some ranks, all of which ask, come with."""
+        if self._comm is None or len(ranks) == 1:
+            return number
+        least = np.array([number], np.int64)
+        other = np.zeros(1, np.int64)
+        if self.comm.rank != ranks[0]:
+            self.send(ranks[0], CONTROL_TAG, least.view(np.uint8))
+            self.receive(ranks[0], CONTROL_TAG, least.view(np.uint8), stage)
+            return int(least[0])
+        for rank in ranks[1:]:
+            self.receive(rank, CONTROL_TAG, other.view(np.uint8), stage)
+            least = np.minimum(least, other)
+        for rank in ranks[1:]:
+            self.send(rank, CONTROL_TAG, least.view(np.uint8))
+        return int(least[0])
+
     def close(self) -> None:
         """Finishes outstanding sends."""
         if self._comm is not None:

@@ -214,7 +214,7 @@ class Monitor:
                 self._report(message)
             case "checkpoint":
                 self._checkpoint = message["path"]
-            case "resumed":
+            case "note":
                 self.metrics.note(
                     f"{self.plan.rank_name(message['rank'])}, iteration "
                     f"{message['iteration']}: {message['note']}"

@@ -36,11 +36,12 @@ class Reference:
 
     Args:
         trainer: the algorithm.
-        num_iterations: how many turns `iterations()` takes.
+        num_iterations: where `iterations()` ends.
         recorder: called with (iteration, site, arrays) for every boundary passed; the sites of a
             mark are numbered in the order in which they are first reached.
         on_iteration: called with (iteration, the training loop's local variables) before each
             iteration and once after the last.
+        first_iteration: where `iterations()` begins.
     """
 
     trainer: Any
@@ -48,6 +49,7 @@ class Reference:
     recorder: Recorder | None = None
     on_iteration: Callable[[int, dict[str, Any]], None] | None = None
     reports: list[dict[str, float]] = field(default_factory=list)
+    first_iteration: int = 0
 
     def __post_init__(self) -> None:
         config, spec = self.trainer.config, self.trainer.spec
@@ -62,6 +64,7 @@ class Reference:
         self._sites: dict[str, dict[tuple, int]] = {}
         self._turns: dict[str, int] = {}
         self._counts: dict[str, int] = {}
+        self._begun: dict[str, int] = {}
         self._gradients: dict[tuple, Callable] = {}
 
     def run(self) -> None:
@@ -92,7 +95,7 @@ class Reference:
         """See `api.Msrl`."""
         loop = sys._getframe(1)
         self._env_steps = 0
-        for iteration in range(self.num_iterations):
+        for iteration in range(self.first_iteration, self.num_iterations):
             self._iteration, self._steps_before = iteration, self._env_steps
             self._counts = dict(self._turns)
             self._turns.clear()
@@ -113,12 +116,12 @@ class Reference:
     def minibatches(self, count: int, values: tuple) -> Iterator[tuple]:
         """See `api.Msrl`."""
         site = self._site("permutations", sys._getframe(1))
-        turn = self._turn(site)
-        first = self._iteration * self._turns_per_iteration(site) + turn
+        number = int(self.begun(site))
+        self._begun[site] = number + 1
         order = random.permutations(
             self.seed,
             random.stream(site),
-            np.array([first]),
+            np.array([number]),
             np.arange(self.num_envs),
             self.num_steps,
         )[0]
@@ -126,6 +129,10 @@ class Reference:
         for number in range(count):
             rows = minibatch_rows(permutation, Tensor(number), count)
             yield tuple(take_rows(value, rows) for value in values)
+
+    def begun(self, site: str) -> np.ndarray:
+        """How often a loop over minibatches was begun, 0-d int32."""
+        return np.array(self._begun.get(site, 0), np.int32)
 
     # ---- environment, actor, replay --------------------------------------------------------
 

@@ -27,6 +27,7 @@ class RankState:
         self.carried: Callable[[], dict[str, Any]] = dict
         self.restored: dict[str, np.ndarray] = {}
         self.iterations = np.zeros(runtime.plan.num_envs, np.int64)
+        self.kinds_before: dict[str, bool] = {}
 
     def save(self, stage: int) -> None:
         """Gathers all ranks' state on rank 0, which writes it."""
@@ -93,6 +94,9 @@ class RankState:
         if "update" in runtime.fragment.components and runtime.replica == 0:
             for name, parameter in runtime.named_parameters("state"):
                 state[f"parameters/{name}"] = (parameter.asnumpy().copy(), None)
+        if runtime.replica == 0:
+            for name, native in runtime.kinds.items():
+                state[f"cells/{runtime.fragment.name}/{name}"] = (np.array(native), None)
         return state
 
     def load(self, path: Path) -> None:
@@ -114,6 +118,12 @@ class RankState:
         self.iterations[:] = arrays.get("counters/iterations", meta["iteration"])
         if self._on_its_own:
             runtime.iteration = int(self.iterations[runtime.env_indices].max())
+        prefix = f"cells/{runtime.fragment.name}/"
+        self.kinds_before = {
+            name.removeprefix(prefix): bool(value)
+            for name, value in arrays.items()
+            if name.startswith(prefix)
+        }
         try:
             self._take_parameters(arrays)
             stateless = not any(name.startswith("environment/") for name in arrays)
@@ -121,12 +131,7 @@ class RankState:
             if not stateless:
                 self._take_environments(arrays)
             elif runtime.vector is not None:
-                runtime.link.send(
-                    "resumed",
-                    rank=runtime.rank,
-                    iteration=runtime.iteration,
-                    note="environments without state were reset",
-                )
+                runtime.note("environments without state were reset")
         except KeyError as error:
             raise CheckpointError(
                 f"checkpoint {path} has no {error}: it was written by another program, or with "

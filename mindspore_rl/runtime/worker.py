@@ -10,11 +10,13 @@ import signal
 import sys
 import threading
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mindspore_rl import gpu
 from mindspore_rl.communication.communicator import Communicator
+from mindspore_rl.communication.group import DebugGroup, Group, HostGroup, MindSporeGroup
 from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
 from mindspore_rl.communication.mpi import MpiCommunicator, shared_segments
@@ -123,7 +125,9 @@ def run_inproc(plan: Plan, run_dir: Path, links: list[Link]) -> None:
                     rank,
                     links[rank],
                     comm,
-                    lambda kind, data: comm.all_reduce(fragment.name, members, kind, data),
+                    DebugGroup(
+                        lambda kind, data: comm.all_reduce(fragment.name, members, kind, data)
+                    ),
                 )
             except BaseException as error:  # noqa: BLE001  (raised again below)
                 errors.append(error)
@@ -156,7 +160,7 @@ def main() -> None:
         try:
             if plan.device == "GPU" and (place := plan.gpu_of(comm.rank)):
                 gpu.take(*place)
-            group = _join_group(plan, comm.rank, settings)
+            group = _join_group(plan, comm, settings, link)
         except Exception as error:
             _report(link, comm.rank, error)
             raise
@@ -168,13 +172,23 @@ def main() -> None:
         _exit(segments)
 
 
-def _join_group(plan: Plan, rank: int, settings: WorkerSettings) -> str | None:
-    """Forms MindSpore's group over the ranks whose cells hold collectives.
+def _join_group(
+    plan: Plan, comm: MpiCommunicator, settings: WorkerSettings, link: Link
+) -> Group | None:
+    """Forms the group of the rank's fragment, if its cells hold collectives.
 
-    The settings must be there before MindSpore is imported, and the cores pinned after.
+    Settings of MindSpore's must be there before it is imported, and the cores pinned after.
     """
+    rank, (own, _) = comm.rank, plan.fragment_of(comm.rank)
     if rank not in plan.group_ranks:
-        return None
+        if not own.collectives:
+            return None
+
+        def waiting() -> None:
+            if link.closed:
+                raise InterruptedError("the coordinator is gone")
+
+        return HostGroup(partial(comm.channel, own.ranks, waiting))
     assert settings.scheduler is not None
     host, port = settings.scheduler
     os.environ.update(
@@ -190,15 +204,14 @@ def _join_group(plan: Plan, rank: int, settings: WorkerSettings) -> str | None:
 
     device.use(plan.device, compiled=plan.compiled)
     communication.init()
-    own, _ = plan.fragment_of(rank)
     fragments = [f for f in plan.fragments if f.collectives]
     if len(fragments) == 1:
-        return communication.GlobalComm.WORLD_COMM_GROUP
+        return MindSporeGroup(communication.GlobalComm.WORLD_COMM_GROUP)
     for fragment in fragments:
         members = [plan.group_ranks.index(r) for r in fragment.ranks]
         if fragment is own:
             communication.create_group(fragment.name, members)
-    return own.name
+    return MindSporeGroup(own.name)
 
 
 def _end_with_parent() -> None:

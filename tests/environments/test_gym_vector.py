@@ -132,7 +132,7 @@ def test_halfcheetah_is_gym_with_clipped_actions(monkeypatch, tmp_path):
 
 def test_missing_mujoco_says_what_to_install(monkeypatch):
     monkeypatch.setattr(mujoco_env, "MUJOCO_IMPORT_ERROR", ImportError("No module named 'mujoco'"))
-    with pytest.raises(EnvironmentFailure, match=r"pip install 'mindspore_rl\[mujoco\]'"):
+    with pytest.raises(EnvironmentFailure, match=r"pip install '\.\[mujoco\]'"):
         environment.spec("HalfCheetah-v4")
 
 

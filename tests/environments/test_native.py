@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from mindspore_rl import native
+from mindspore_rl import toolchain
 from mindspore_rl.environments import environment
 from mindspore_rl.environments.check import check
 from mindspore_rl.environments.native import STEP, NativeEnvironment, macros_of
@@ -161,7 +161,7 @@ def source(request):
 @pytest.mark.parametrize("architecture", [60, 90])
 def test_nvrtc_makes_kernels(source, architecture):
     path, macros, _ = source
-    text = native.kernel(STEP, macros, (path,), architecture).read_text()
+    text = toolchain.kernel(STEP, macros, (path,), architecture).read_text()
     assert f".target sm_{architecture}" in text
     assert ".visible .entry step(" in text
 
@@ -170,7 +170,7 @@ def test_what_nvrtc_refuses_is_shown(corridor, source):
     _, macros, _ = source
     path = Path(corridor("-0.01f", "nowhere").split(":")[0]).with_suffix(".cpp")
     with pytest.raises(MsrlError, match=r"NVRTC cannot compile .*\n.*corridor\.cpp\(16\).*nowhere"):
-        native.kernel(STEP, {**macros, "SOURCE": f'"{path}"', "DISCRETE": 1}, (path,), 60)
+        toolchain.kernel(STEP, {**macros, "SOURCE": f'"{path}"', "DISCRETE": 1}, (path,), 60)
 
 
 def test_the_operator_of_the_gpu_launches_its_kernel(source, tmp_path):
@@ -197,11 +197,11 @@ def test_the_operator_of_the_gpu_launches_its_kernel(source, tmp_path):
     kernel.write_text("")
     driver = tmp_path / "driver.cpp"
     driver.write_text(DRIVER)
-    made = native.library(driver, {**macros, "STEP_H": f'"{STEP}"'}, (STEP, path))
+    made = toolchain.library(driver, {**macros, "STEP_H": f'"{STEP}"'}, (STEP, path))
     (tmp_path / "libcuda.so.1").symlink_to(made)
     operators = {
-        "cpu": native.library(STEP, macros, (path,)),
-        "gpu": native.library(STEP, {**macros, "KERNEL": f'"{kernel}"'}, (path,)),
+        "cpu": toolchain.library(STEP, macros, (path,)),
+        "gpu": toolchain.library(STEP, {**macros, "KERNEL": f'"{kernel}"'}, (path,)),
     }
     np.savez(tmp_path / "in.npz", *inputs, *outputs)
     subprocess.run(

@@ -16,6 +16,8 @@ def test_iterations_after_the_first_compile_nothing(tmp_path, monkeypatch):
 
     def counting(self, cell, *args, **kwargs):
         phase, new = compile_cell(self, cell, *args, **kwargs)
+        if type(cell).__name__ == "Operations":  # read by the analysis, never run
+            return phase, new
         calls.append(type(cell).__name__)
         compiled[type(cell).__name__] += new
         return phase, new

@@ -11,7 +11,7 @@ from tests.graph.programs import program_with
 from tests.lowering import inproc
 from tests.multiprocess import theorem
 
-NAMES = ("two_phase", "a2c", "recurrent", "explore", "kl_stop", "two_rollouts")
+NAMES = ("two_phase", "a2c", "recurrent", "explore", "kl_stop", "two_rollouts", "early_ends")
 SCATTERED = DistributionPolicy(
     "Scattered",
     "every component by itself, in shares that do not match",
@@ -72,7 +72,12 @@ def test_three_workers_equal_the_reference(name, policy, environment, references
 @pytest.mark.parametrize(
     "options",
     [
-        {"normalise_obs": True, "normalise_reward": True, "clip_value_loss": True},
+        {
+            "normalise_obs": True,
+            "normalise_reward": True,
+            "clip_value_loss": True,
+            "target_kl": 1e-5,
+        },
         {"env": "Pendulum-v1"},
     ],
     ids=str,
@@ -89,7 +94,31 @@ def test_ppo_options(options, references, tmp_path):
     assert inproc.run_and_compare(job, references(job), tmp_path) == []
 
 
+EARLY = """
+total, k = 0.0, 0
+for i in range(4):
+    for j in range(3):
+        if msrl.mean(reward) * j > 1.5:
+            break
+        else:
+            if i > 1:
+                total += 1.0
+                break
+            total += 0.5
+        total += 0.25
+    if total > 3.0:
+        break
+    k += 1
+n = 0
+while 7 > n and total < 9.0:
+    n += 2
+    if k + n > 7:
+        break
+    total += n
+target = reward * (total + k)
+"""
 CHANGES = {
+    "breaks in both branches, and in a while": ("MultipleLearners", {"learn": EARLY}),
     "means of each environment beside those of all": (
         "MultipleLearners",
         {"learn": "a, b = msrl.mean(reward, obs, keep=1)\ntarget = reward - a + msrl.mean(b)"},
@@ -146,6 +175,57 @@ def test_a_batch_carried_to_the_next_iteration_stays_as_it_was(references, tmp_p
     inproc._run(plan, tmp_path / "run")
     last = sorted((tmp_path / "run" / "checkpoints").glob("*"))[-1]
     assert theorem.compare_states(last, references(job).checkpoints[-1]) == []
+
+
+SOMETIMES = """
+if msrl.env_steps() > 0:
+    target = msrl.boundary("advantage", 0.5 * target)
+for i in range(3):
+    if i * msrl.env_steps() > 40:
+        target = msrl.boundary("advantage", target - 0.25 * i)
+"""
+
+
+@pytest.mark.parametrize(("spoilt", "site"), [("", ""), ("0.5 *", "#1"), ("- 0.25 *", "#2")])
+def test_marks_under_conditions_are_recorded(spoilt, site, references, tmp_path):
+    def spoil(folder):
+        for file in (folder / "fragments").glob("*.py"):
+            file.write_text(file.read_text().replace(spoilt, f"{spoilt} 1.1 *"))
+
+    program = program_with(tmp_path, learn=SOMETIMES)
+    job = inproc.request(program, "MultipleLearners", 2, num_steps=4)
+    change = spoil if spoilt else None
+    wrong = inproc.run_and_compare(job, references(job), tmp_path / "run", change)
+    assert bool(wrong) == bool(spoilt)
+    assert not spoilt or any(f"1: boundary:advantage{site}: " in line for line in wrong)
+
+
+def test_one_mean_passed_from_cell_to_cell(references, tmp_path):
+    program = program_with(
+        tmp_path,
+        learn="""
+            for _ in msrl.epochs(2):
+                grads, means = msrl.boundary(
+                    "gradient", msrl.gradient(self.error, self.net, obs, action, target))
+                msrl.update(self.apply, grads)
+            msrl.report({"first": means[0]})
+            msrl.update(self.slow_down, means)
+        """,
+        remove=[
+            (
+                "    def learn",
+                "    def error(self, *args):\n"
+                "        return self.loss(*args)[0]\n\n"
+                "    def slow_down(self, means):\n"
+                "        ops.assign(self.optimizer.learning_rate, 0.01 * ops.tanh(means[0]))\n\n"
+                "    def learn",
+            ),
+        ],
+    )
+    job = inproc.request(program, "MultipleLearners", 1, num_steps=4)
+    reference = references(job)
+    job = dataclasses.replace(job, record=(), compiled=True)
+    assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
 
 
 @pytest.mark.slow

@@ -28,7 +28,8 @@ def test_killed_worker_ends_the_job(tmp_path):
 @pytest.mark.multiprocess
 @pytest.mark.kill
 def test_killed_scheduler_ends_the_job(tmp_path):
-    run = start(tmp_path, "--policy", "MultipleLearners", "--workers", "2")
+    place = ("--policy", "MultipleLearners", "--workers", "2", "--cells", "mindspore")
+    run = start(tmp_path, *place)
     wait_for_training(run, tmp_path)
     scheduler = descendants(run, "communication.init()")
     assert len(scheduler) == 1

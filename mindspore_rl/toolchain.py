@@ -6,6 +6,7 @@ run where no compiler is found (`CXX` names one, g++ by default; `CXX=` turns na
 For the GPU, NVRTC of the extra `gpu` compiles the same sources: no CUDA toolkit is needed.
 """
 
+import functools
 import hashlib
 import os
 import platform
@@ -19,6 +20,17 @@ from mindspore_rl.storage import cached
 
 # Sums and products as they stand, as MindSpore's operators take them.
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=off", "-shared", "-fPIC")
+# No flag that changes what IEEE arithmetic gives: -ffast-math would hide what is not a number.
+CELL_FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-shared",
+              "-fPIC", "-w")  # fmt: skip
+KERNELS = Path(__file__).parent / "native" / "kernels.h"
+_MARCH = {
+    "x86_64": {
+        0: ("-march=x86-64",),
+        1: ("-march=x86-64-v3",),
+        2: ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+    }
+}
 
 
 def compiler() -> str | None:
@@ -55,6 +67,57 @@ def library(source: Path, macros: dict[str, str | int], includes: tuple[Path, ..
             )
 
     return cached(_name([platform.machine(), *command], (source, *includes), "so"), build)
+
+
+def cell_library(text: str, level: int) -> Path:
+    """The shared library of a cell's C++, compiled unless it is in the cache.
+
+    Args:
+        text: the source.
+        level: of the processors that are to run it, see `level`.
+
+    Raises:
+        MsrlError: it does not compile.
+    """
+    flags = [*CELL_FLAGS, *_MARCH.get(platform.machine(), {}).get(level, ()), f"-I{KERNELS.parent}"]
+    command = [compiler() or "", *flags, "-x", "c++", "-"]
+    libraries = ["-lmvec"] if platform.machine() == "x86_64" and platform.libc_ver()[0] else []
+    digest = hashlib.sha256("\n".join([*flags, _version(), text]).encode())
+    digest.update(KERNELS.read_bytes())
+
+    def build(path: Path) -> None:
+        job = subprocess.run(
+            [*command, "-o", path, *libraries, "-lm"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if job.returncode:
+            raise MsrlError(f"{command[0]} fails: {job.stderr.strip()[:2000]}")
+
+    return cached(f"native/cell-{digest.hexdigest()[:24]}.so", build)
+
+
+def level() -> int:
+    """How wide this processor's vectors are: 0 for what every one has, 1 for AVX2, 2 for AVX-512.
+
+    Numbers are the same on all processors of a level.
+    """
+    if platform.machine() != "x86_64":
+        return 0
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = set(next((line for line in lines if line.startswith("flags")), "").split())
+    if not flags >= {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"}:
+        return 0
+    return 2 if flags >= {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"} else 1
+
+
+@functools.cache
+def _version() -> str:
+    """Of the compiler, in its own words."""
+    command = [compiler() or "", "--version"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def kernel(

@@ -1,0 +1,138 @@
+"""A compiled cell as a native function: built, bound to the cell's parameters, and called."""
+
+import ctypes
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import nn
+
+from mindspore_rl.native.control import blocks_of
+from mindspore_rl.native.program import read
+from mindspore_rl.native.writer import Unit, write
+
+FOLDER = Path(__file__).parent
+
+
+def unit_of(graph: bytes) -> Unit:
+    """The C++ of a graph that MindSpore compiled.
+
+    Raises:
+        Unsupported: some of it has no native form.
+    """
+    return write(blocks_of(read(graph)))
+
+
+def annotated(text: str, cell: type) -> str:
+    """A unit's text with the lines of the cell's source that its comments name variables of."""
+    lines, first = inspect.getsourcelines(cell)
+    assigned: dict[str, str] = {}
+    for number, line in enumerate(lines, first):
+        targets, equals, _ = line.partition(" = ")
+        if equals and not line.strip().startswith("self."):
+            for name in re.findall(r"\w+", targets):
+                assigned.setdefault(name, f"{number}: {line.strip()}")
+    result = []
+    for line in text.splitlines():
+        result.append(line)
+        if line.lstrip().startswith("// "):
+            indent = line[: len(line) - len(line.lstrip())]
+            names = re.findall(r"\w+", line)
+            found = dict.fromkeys(assigned[name] for name in names if name in assigned)
+            result += [f"{indent}// {source}" for source in found]
+    return "\n".join(result) + "\n"
+
+
+class NativeCell:
+    """A cell's function, called with arrays.
+
+    It works on the memory of the cell's parameters: who reads or assigns those sees what it sees.
+    Results are new arrays.
+
+    Args:
+        unit: from the cell's graph.
+        library: the unit, compiled.
+        cell: whose parameters it reads and writes.
+    """
+
+    def __init__(self, unit: Unit, library: Path, cell: nn.Cell) -> None:
+        self.unit = unit
+        self._library = ctypes.CDLL(str(library))
+        self._run = self._library.run
+        self._run.argtypes = [ctypes.c_void_p] * 4
+        self._memory = np.zeros(unit.memory_bytes + 64, np.uint8)
+        start = -self._memory.ctypes.data % 64
+        parameters = {parameter.name: parameter for parameter in cell.get_parameters()}
+        self._weights = [parameters[name].asnumpy() for name in unit.weights]
+        count = len(unit.inputs)
+        self._data = (ctypes.c_void_p * (count + len(self._weights)))()
+        for position, array in enumerate(self._weights):
+            self._data[count + position] = array.ctypes.data
+        self._loaded, functions = _functions(unit)
+        self._arguments = (
+            ctypes.addressof(self._data),
+            self._memory.ctypes.data + start,
+            ctypes.addressof(functions),
+        )
+        self._keep = functions
+        self._inputs = [(np.dtype(t.dtype), t.shape) for t in unit.inputs]
+        self._outputs = []
+        size = 0
+        for found in unit.results:
+            dtype = np.dtype(found.dtype)
+            self._outputs.append((found.shape, dtype, size))
+            size += -(-found.size * dtype.itemsize // 64) * 64
+        self._size = max(size, 1)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Runs the function on arrays, numbers and nested tuples of them."""
+        held = []
+        for position, value in enumerate(_flat(inputs)):
+            dtype, shape = self._inputs[position]
+            array = value if isinstance(value, np.ndarray) else as_array(value)
+            if array.dtype != dtype or not array.flags.c_contiguous:
+                array = np.array(array, dtype, order="C")
+            if array.shape != shape:
+                raise ValueError(f"input {position} has shape {array.shape}, expected {shape}")
+            held.append(array)
+            self._data[position] = array.__array_interface__["data"][0]
+        results = np.empty(self._size, np.uint8)
+        if self._run(*self._arguments, results.__array_interface__["data"][0]):
+            raise RuntimeError("an operator in a native cell failed")
+        arrays: list[np.ndarray] = [
+            np.ndarray(shape, dtype, results, at) for shape, dtype, at in self._outputs
+        ]
+        return _nested(self.unit.structure, arrays)
+
+
+def _flat(values: Any) -> Any:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A tensor, array or number as an array."""
+    return np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value)
+
+
+def _nested(structure: Any, arrays: list[np.ndarray]) -> Any:
+    if isinstance(structure, tuple):
+        return tuple([_nested(part, arrays) for part in structure])
+    return arrays[structure]
+
+
+def _functions(unit: Unit) -> tuple[list[Any], Any]:
+    """Addresses of the functions of other libraries that a unit calls."""
+    loaded = []
+    addresses = (ctypes.c_void_p * max(len(unit.functions), 1))()
+    for position, name in enumerate(unit.functions):
+        path, symbol = name.rsplit(":", 1)
+        library = ctypes.CDLL(path)
+        loaded.append(library)
+        addresses[position] = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+    return loaded, addresses

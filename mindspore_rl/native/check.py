@@ -1,0 +1,73 @@
+"""Whether a native cell gives what MindSpore gives: both run once from the same state."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter, nn
+
+from mindspore_rl.native.cell import as_array
+from mindspore_rl.operators import leaves
+
+LARGEST = 1e-3
+"""Difference, in units of an array's largest entry, that rounding explains.
+
+Entries differ by the order of sums (1e-6), more where they are differences of near numbers.
+"""
+NEGLIGIBLE = {True: 1e-5, False: 1e-7}
+"""Differences that mean nothing however small an array is: of results, and of parameters."""
+
+
+def difference(
+    cell: nn.Cell,
+    turns: list[Parameter],
+    judge: Callable[..., Any],
+    native: Callable[..., Any],
+    inputs: tuple,
+) -> tuple[float, str]:
+    """Runs both with one turn of each of the cell's loops, and leaves the state as it was.
+
+    (Loops amplify rounding: an action that differs in the 7th digit makes another episode.)
+
+    Args:
+        cell: whose parameters are its state.
+        turns: the bounds of its loops.
+        judge: MindSpore's execution.
+        native: the function that is to be checked.
+        inputs: of both.
+
+    Returns: the largest difference in units of `LARGEST`, and where it is.
+    """
+    state = {p.name: p.asnumpy() for p in cell.get_parameters()}
+    before = {name: value.copy() for name, value in state.items()}
+
+    def run(function: Callable[..., Any]) -> dict[tuple[bool, str], np.ndarray]:
+        for bound in turns:
+            bound.asnumpy()[...] = 1
+        results = [as_array(leaf).copy() for leaf in leaves(function(*inputs))]
+        found = {(True, f"result {i}"): result for i, result in enumerate(results)}
+        found |= {(False, name): value.copy() for name, value in state.items()}
+        for name, value in state.items():
+            value[...] = before[name]
+        return found
+
+    expected, found = run(judge), run(native)
+    worst = 0.0, ""
+    for key, wanted in expected.items():
+        off = _off(wanted, found[key], NEGLIGIBLE[key[0]])
+        worst = max(worst, (off, key[1]))
+    return worst
+
+
+def _off(wanted: np.ndarray, found: np.ndarray, negligible: float) -> float:
+    if wanted.shape != found.shape:
+        return float("inf")
+    wanted, found = wanted.astype(np.float64), found.astype(np.float64)
+    same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
+    if same.all():
+        return 0.0
+    if not np.isfinite(wanted[~same]).all() or not np.isfinite(found[~same]).all():
+        return float("inf")
+    finite = wanted[np.isfinite(wanted)]
+    largest = max(float(np.abs(finite).max()), negligible / LARGEST)
+    return float(np.abs(wanted[~same] - found[~same]).max()) / largest / LARGEST

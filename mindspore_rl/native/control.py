@@ -1,0 +1,465 @@
+"""From functions that call each other to blocks that jump.
+
+MindSpore writes a loop as functions: one tests and calls the body or what follows, the body calls
+the test again. Here every function becomes a block for each place that it returns to, tuples and
+monads are gone, and what all callers give alike is no parameter any more: what is left are plain
+loops and branches over tensors in static single assignment.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.native.program import Function, Program, Type, Value
+
+WRITES = {
+    "Assign": (0,),
+    "AssignAdd": (0,),
+    "AssignSub": (0,),
+    "ScatterUpdate": (0,),
+    "ScatterAdd": (0,),
+    "ScatterNdUpdate": (0,),
+    "Adam": (0, 1, 2),
+    "AdamWeightDecay": (0, 1, 2),
+    "ApplyMomentum": (0, 1),
+    "ApplyRMSProp": (0, 1, 2),
+    "SGD": (0, 3, 5),
+}
+"""Which arguments a primitive overwrites; its results are these, as far as it has any."""
+EFFECTS = {*WRITES, "Custom"}
+"""Primitives that are kept, in their order, whether or not their result is used."""
+TAKEN_APART = ("Unstack", "Split", "SplitTensor", "SplitWithSize")
+"""Primitives each of whose results is a part of the argument as it stands."""
+MOST_BLOCKS = 2000
+
+
+class Unsupported(MsrlError):
+    """What native code cannot say; MindSpore runs the cell."""
+
+
+@dataclass(eq=False)
+class Jump:
+    """To a block, with values for its parameters."""
+
+    target: "Block"
+    args: list[Value]
+
+
+@dataclass(eq=False)
+class Block:
+    """Nodes, then a jump, two of which the first is taken if a condition holds, or the results.
+
+    Attributes:
+        params: values that differ by where a jump comes from.
+        condition: of the first jump.
+    """
+
+    name: str
+    params: list[Value] = field(default_factory=list)
+    nodes: list[Value] = field(default_factory=list)
+    condition: Value | None = None
+    jumps: list[Jump] = field(default_factory=list)
+    results: list[Value] | None = None
+
+    def ends(self) -> list[Value]:
+        """What is read after all nodes."""
+        read = [self.condition] if self.condition is not None else []
+        return read + [a for jump in self.jumps for a in jump.args] + (self.results or [])
+
+
+@dataclass(eq=False)
+class Blocks:
+    """A program as blocks, the first of which begins.
+
+    Attributes:
+        inputs: the tensors that it is called with, those in tuples in order.
+        structure: of what it gives: nested tuples of positions in `results`.
+    """
+
+    blocks: list[Block]
+    inputs: list[Value]
+    weights: dict[str, Value]
+    structure: Any
+
+    @property
+    def results(self) -> list[Value]:
+        """The tensors that the program gives."""
+        return next(block.results for block in self.blocks if block.results is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Closure:
+    """A function with its first arguments, or one of two by a condition."""
+
+    function: Function | None
+    args: tuple
+    condition: Value | None = None
+    sides: tuple = ()
+
+
+def blocks_of(program: Program) -> Blocks:
+    """Turns a program into blocks.
+
+    Raises:
+        Unsupported: functions are used as values in another way than loops and branches do.
+    """
+    builder = _Builder()
+    given = tuple(_spread(param) for param in program.main.params)
+    inputs = leaves(given)
+    first = builder.block(program.main, given, None)
+    builder.replace.update(zip(leaves(builder.arguments[first]), inputs, strict=True))
+    first.params = []
+    _simplify(builder)
+    reached = _reached(first)
+    _drop_dead(reached)
+    _merge(reached)
+    return Blocks(_reached(first), inputs, program.weights, builder.structure)
+
+
+def leaves(value: Any) -> list[Value]:
+    """The tensors in nested tuples, without monads."""
+    if isinstance(value, tuple):
+        return [leaf for part in value for leaf in leaves(part)]
+    return [] if value is None else [value]
+
+
+def _spread(param: Value) -> Any:
+    """An input as its tensors: itself, a nested tuple of them, or None."""
+    if not isinstance(param.type, tuple):
+        return None if param.type is None else param
+    parts = [
+        Value("argument", f"{param.name}.{index}", type=found)
+        for index, found in enumerate(param.type)
+    ]
+    return tuple(map(_spread, parts))
+
+
+class _Builder:
+    """Makes a block of every function for each place that it returns to."""
+
+    def __init__(self) -> None:
+        self.made: dict[Any, tuple[Block, Any]] = {}
+        self.arguments: dict[Block, tuple] = {}
+        self.replace: dict[Value, Value] = {}
+        self.incoming: dict[Value, list[Value]] = {}
+        self.structure: Any = None
+
+    def block(self, function: Function, args: tuple, back: tuple[Block, Any] | None) -> Block:
+        """The block of a function that returns to `back`, made at its first call."""
+        key = (function, back and back[0])
+        if key not in self.made:
+            if len(self.made) > MOST_BLOCKS:
+                raise Unsupported("a function that calls itself other than as a loop")
+            block = Block(f"b{len(self.made)}")
+            params = tuple(self._param(block, arg) for arg in args)
+            self.made[key] = block, params
+            self.arguments[block] = params
+            self._fill(block, function, params, back)
+        return self.made[key][0]
+
+    def _param(self, block: Block, arg: Any) -> Any:
+        if isinstance(arg, tuple):
+            return tuple(self._param(block, part) for part in arg)
+        if isinstance(arg, _Closure):
+            raise Unsupported("a function that is passed to a function")
+        if arg is None or (arg.type is None and arg.data is None):
+            return None  # a monad
+        if arg.type is None:
+            return arg  # a number that is compiled in
+        value = Value("param", f"{block.name}.{len(block.params)}", type=arg.type)
+        block.params.append(value)
+        return value
+
+    def _fill(self, block: Block, function: Function, params: tuple, back: Any) -> None:
+        known: dict[Any, Any] = dict(zip(function.params, params, strict=True))
+        known[function] = _Closure(function, ())
+        last = _tail_call(function)
+
+        def get(arg: Any) -> Any:
+            if isinstance(arg, Function):
+                return _Closure(arg, ())
+            if arg.op == "constant":
+                return _constant(arg)
+            if arg.op == "weight":
+                return arg
+            if arg not in known:
+                raise Unsupported(f"{arg.op} of another function")
+            return known[arg]
+
+        for node in function.nodes:
+            if node is last:
+                known[node] = None  # only the order of effects refers to it
+                continue
+            args = [get(arg) for arg in node.args]
+            if node.op == "call":
+                after = Block(f"{block.name}_")
+                result = self._results(after, node.type)
+                self._call(block, args, (after, result))
+                known[node], block = result, after
+            else:
+                known[node] = _structural(node, args, known) or self._node(block, node, args)
+        if last is not None:
+            self._call(block, [get(arg) for arg in last.args], back)
+        elif back is None:
+            result = get(function.result)
+            block.results = leaves(result)
+            self.structure = _positions(result, iter(range(len(block.results))))
+        else:
+            self._jump_back(block, get(function.result), back)
+
+    def _node(self, block: Block, node: Value, args: list[Any]) -> Any:
+        if node.op in ("UpdateState", "Depend"):
+            return None
+        copy = Value(node.op, node.name, args, dict(node.attrs), node.type, None, node.scope)
+        if node.op in TAKEN_APART:
+            parts = tuple(
+                Value("Taken", f"{node.name}.{i}", args[:1], {"of": copy, "index": i}, found)
+                for i, found in enumerate(node.type)
+            )
+            block.nodes += parts
+            return parts
+        block.nodes.append(copy)
+        if isinstance(node.type, tuple):
+            copy.attrs["parts"] = _parts(copy, node.type)
+            return copy.attrs["parts"]
+        return copy
+
+    def _results(self, block: Block, found: Any) -> Any:
+        if isinstance(found, tuple):
+            return tuple(self._results(block, part) for part in found)
+        return None if found is None else self._param(block, Value("argument", "", type=found))
+
+    def _jump_back(self, block: Block, result: Any, back: tuple[Block, Any]) -> None:
+        target, params = back
+        block.jumps.append(self._jump(target, params, result))
+
+    def _call(self, block: Block, args: list[Any], back: Any) -> None:
+        """Ends a block by a call."""
+        called, rest = args[0], tuple(args[1:])
+        if called.condition is not None:
+            block.condition = called.condition
+            sides = called.sides
+        else:
+            sides = (called,)
+        for side in sides:
+            if not isinstance(side, _Closure) or side.function is None:
+                raise Unsupported("a call of what is no function")
+            given = (*side.args, *rest)
+            target = self.block(side.function, given, back)
+            block.jumps.append(self._jump(target, self.arguments[target], given))
+
+    def _jump(self, target: Block, params: Any, given: Any) -> Jump:
+        jump = Jump(target, [])
+        self._pair(jump, params, given)
+        return jump
+
+    def _pair(self, jump: Jump, param: Any, given: Any) -> None:
+        if isinstance(param, tuple):
+            if not isinstance(given, tuple) or len(given) != len(param):
+                raise Unsupported("tuples of different lengths meet")
+            for one, other in zip(param, given, strict=True):
+                self._pair(jump, one, other)
+        elif param is not None and param.op == "param":
+            jump.args.append(given)
+            self.incoming.setdefault(param, []).append(given)
+        elif param is not None and _key(param) != _key(given):
+            raise Unsupported("a number that changes in a loop")
+
+
+def _positions(value: Any, numbers: Iterator[int]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_positions(part, numbers) for part in value)
+    return next(numbers)
+
+
+def _tail_call(function: Function) -> Value | None:
+    """The call that a function ends with, if nothing else comes after it."""
+    value = function.result
+    while isinstance(value, Value) and value.op == "Depend":
+        value = value.args[0]
+    if not isinstance(value, Value) or value.op != "call":
+        return None
+    after = {value}
+    for node in function.nodes:
+        if after & {arg for arg in node.args if isinstance(arg, Value)}:
+            if node.op not in ("UpdateState", "Depend"):
+                return None
+            after.add(node)
+    return value
+
+
+def _structural(node: Value, args: list[Any], known: dict[Any, Any]) -> Any:
+    """What is no computation: tuples, functions, the order of effects."""
+    if node.op in ("MakeTuple", "MakeList"):
+        return tuple(args)
+    if node.op in ("TupleGetItem", "ListGetItem") and isinstance(args[0], tuple):
+        return args[0][int(args[1].data)]
+    if node.op == "Depend":
+        return args[0]
+    if node.op == "Partial":
+        return _Closure(args[0].function, (*args[0].args, *args[1:]))
+    if node.op == "Switch":
+        return _Closure(None, (), args[0], (args[1], args[2]))
+    return None
+
+
+def _parts(node: Value, found: tuple) -> tuple:
+    return tuple(
+        Value("part", f"{node.name}.{index}", [node], type=part, data=index)
+        for index, part in enumerate(found)
+    )
+
+
+def _constant(value: Value) -> Any:
+    """Tuples of tensors are taken apart; other tuples (shapes, axes) are one constant."""
+    if isinstance(value.data, tuple) and any(isinstance(d, np.ndarray) for d in value.data):
+        return tuple(
+            _constant(Value("constant", f"{value.name}.{index}", type=_type_of(part), data=part))
+            for index, part in enumerate(value.data)
+        )
+    return value
+
+
+def _type_of(data: Any) -> Type | None:
+    return Type(data.shape, data.dtype.name) if isinstance(data, np.ndarray) else None
+
+
+def _key(value: Any) -> Any:
+    """Constants are equal by what they are."""
+    if isinstance(value, Value) and value.op == "constant":
+        data = value.data
+        if isinstance(data, np.ndarray):
+            return ("constant", data.dtype.str, data.shape, data.tobytes())
+        return ("constant", repr(data))
+    return value
+
+
+def _simplify(builder: _Builder) -> None:
+    """A parameter that all jumps give the same value is that value."""
+    blocks = [block for block, _ in builder.made.values()]
+    every = {jump.target for block in blocks for jump in block.jumps} | set(blocks)
+    todo = list(every)
+    while todo:  # blocks after calls are reached by jumps only
+        block = todo.pop()
+        for jump in block.jumps:
+            if jump.target not in every:
+                every.add(jump.target)
+                todo.append(jump.target)
+    found: dict[Value, Value | None] = {p: None for b in every for p in b.params}
+    found |= builder.replace
+
+    def resolve(value: Value) -> Value | None:
+        while value in found and found[value] is not value:
+            following = found[value]
+            if following is None:
+                return None
+            value = following
+        return value
+
+    changed = True
+    while changed:
+        changed = False
+        for param, sources in builder.incoming.items():
+            if found[param] is param:
+                continue
+            values = {_key(v): v for v in map(resolve, sources) if v not in (None, param)}
+            new = next(iter(values.values())) if len(values) == 1 else (param if values else None)
+            if new is not None and _key(new) != _key(found[param]):
+                found[param] = new
+                changed = True
+    for block in every:
+        kept = [i for i, param in enumerate(block.params) if found[param] is param]
+        for other in every:
+            for jump in other.jumps:
+                if jump.target is block:
+                    jump.args = [jump.args[i] for i in kept]
+        block.params = [block.params[i] for i in kept]
+    for block in every:
+        _substitute(block, lambda value: resolve(value) or value)
+
+
+def _substitute(block: Block, new: Any) -> None:
+    def deep(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(deep(part) for part in value)
+        if isinstance(value, Value) and value.op == "part":
+            return value
+        return new(value) if isinstance(value, Value) else value
+
+    for node in block.nodes:
+        node.args = [deep(arg) for arg in node.args]
+    block.condition = None if block.condition is None else deep(block.condition)
+    for jump in block.jumps:
+        jump.args = [deep(arg) for arg in jump.args]
+    if block.results is not None:
+        block.results = [deep(value) for value in block.results]
+
+
+def _reached(first: Block) -> list[Block]:
+    found = [first]
+    for block in found:
+        found += [j.target for j in block.jumps if j.target not in found]
+    return list(dict.fromkeys(found))
+
+
+def origin(value: Value) -> Value:
+    """The node that computes a value."""
+    return value.args[0] if value.op == "part" else value
+
+
+def reads(node: Value) -> Iterator[Value]:
+    """The tensors that a node takes."""
+    for arg in node.args:
+        yield from leaves(arg)
+
+
+def overwritten(node: Value) -> list[Value]:
+    """The arguments that a node overwrites."""
+    return [node.args[position] for position in WRITES.get(node.op, ())]
+
+
+def _drop_dead(blocks: list[Block]) -> None:
+    """Leaves out nodes and parameters that nothing needs."""
+    sources: dict[Value, list[Value]] = {}
+    for block in blocks:
+        for jump in block.jumps:
+            for param, arg in zip(jump.target.params, jump.args, strict=True):
+                sources.setdefault(param, []).append(arg)
+    live: set[Value] = set()
+    todo = [v for b in blocks for v in ([b.condition] if b.condition else []) + (b.results or [])]
+    todo += [node for block in blocks for node in block.nodes if node.op in EFFECTS]
+    while todo:
+        value = origin(todo.pop())
+        if value in live:
+            continue
+        live.add(value)
+        todo += [*sources.get(value, []), *reads(value)]
+    for block in blocks:
+        block.nodes = [node for node in block.nodes if node in live]
+        for jump in block.jumps:
+            pairs = zip(jump.target.params, jump.args, strict=True)
+            jump.args = [arg for param, arg in pairs if param in live]
+    for block in blocks:
+        block.params = [param for param in block.params if param in live]
+
+
+def _merge(blocks: list[Block]) -> None:
+    """A block that is reached from one place only, and always from there, is a part of that one."""
+    entries: dict[Block, int] = {}
+    for block in blocks:
+        for jump in block.jumps:
+            entries[jump.target] = entries.get(jump.target, 0) + 1
+    for block in blocks:
+        while len(block.jumps) == 1 and entries[block.jumps[0].target] == 1:
+            following = block.jumps[0].target
+            if following is block or following is blocks[0]:
+                break
+            if following.params:
+                raise AssertionError("a parameter with one source is that source")
+            block.nodes += following.nodes
+            block.condition, block.jumps = following.condition, following.jumps
+            block.results, following.results = following.results, None
+            following.jumps, following.nodes = [], []

@@ -1,0 +1,451 @@
+// What generated cells are made of: arithmetic on single numbers, and loops of fixed sizes.
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <algorithm>
+#include <limits>
+
+// How MindSpore calls an ahead-of-time operator: operands, their ranks, shapes and types.
+typedef int (*custom)(int, void **, int *, int64_t **, const char **, void *, void *);
+
+// ---- single numbers: IEEE semantics, as NumPy has them -----------------------------------------
+
+// The C library's vector functions, where it has them; loops over the scalar ones otherwise.
+#if defined(__x86_64__) && defined(__GLIBC__) && __GLIBC_PREREQ(2, 35) && !defined(__clang__)
+#define VECTOR __attribute__((simd("notinbranch")))
+extern "C" {
+VECTOR float expf(float) noexcept;
+VECTOR float expm1f(float) noexcept;
+VECTOR float logf(float) noexcept;
+VECTOR float log1pf(float) noexcept;
+VECTOR float log2f(float) noexcept;
+VECTOR float sinf(float) noexcept;
+VECTOR float cosf(float) noexcept;
+VECTOR float tanf(float) noexcept;
+VECTOR float asinf(float) noexcept;
+VECTOR float acosf(float) noexcept;
+VECTOR float atanf(float) noexcept;
+VECTOR float atan2f(float, float) noexcept;
+VECTOR float sinhf(float) noexcept;
+VECTOR float coshf(float) noexcept;
+VECTOR float tanhf(float) noexcept;
+VECTOR float erff(float) noexcept;
+VECTOR float erfcf(float) noexcept;
+VECTOR float powf(float, float) noexcept;
+}
+#endif
+
+// Not a number wins, as in NumPy.
+template <class T> static inline T larger(T a, T b) { return a > b || a != a ? a : b; }
+template <class T> static inline T smaller(T a, T b) { return a < b || a != a ? a : b; }
+static inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
+static inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+static inline float softplus(float x) {
+  return x > 20.0f ? x : log1pf(expf(x > 20.0f ? 20.0f : x));
+}
+static inline float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
+static inline int32_t sign(int32_t x) { return (x > 0) - (x < 0); }
+static inline int64_t sign(int64_t x) { return (x > 0) - (x < 0); }
+static inline float floor_mod(float a, float b) {
+  const float r = fmodf(a, b);
+  return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r;
+}
+template <class T> static inline T floor_div(T a, T b) {
+  if (b == 0) return 0;
+  if (b == -1) return (T)(0 - a);
+  const T q = (T)(a / b);
+  return (T)(q - (a % b != 0 && (a < 0) != (b < 0)));
+}
+static inline float floor_div(float a, float b) { return floorf(a / b); }
+template <class T> static inline T floor_mod(T a, T b) {
+  return b == 0 ? 0 : (T)(a - floor_div(a, b) * b);
+}
+template <class T, class U> static inline T to(U x) { return (T)x; }
+// Numbers beyond an integer's range have no meaning there; they must not trap or differ by width.
+template <> inline int32_t to<int32_t, float>(float x) {
+  return x > -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
+}
+template <> inline int64_t to<int64_t, float>(float x) {
+  return x > -9223372036854775808.0f && x < 9223372036854775808.0f ? (int64_t)x : INT64_MIN;
+}
+
+// ---- vectors -----------------------------------------------------------------------------------
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+static inline vec load(const float *p) { return *(const vec *)p; }
+static inline void store(float *p, vec v) { *(vec *)p = v; }
+static inline float total(vec v) {
+  float lanes[LANES];
+  store(lanes, v);
+  for (int n = LANES / 2; n > 0; n /= 2)
+    for (int i = 0; i < n; i++) lanes[i] += lanes[i + n];
+  return lanes[0];
+}
+
+// The sum of f(x[i]); four vectors of partial sums, so that the order never depends on more than N.
+template <int64_t N, class F> static inline float sum_of(const float *x, F f) {
+  if (N < 2 * LANES) {
+    float s = 0.0f;
+    for (int64_t i = 0; i < N; i++) s += f(x[i]);
+    return s;
+  }
+  vec s[4] = {};
+  int64_t i = 0;
+  for (; i + 4 * LANES <= N; i += 4 * LANES)
+    for (int k = 0; k < 4; k++) {
+      const vec v = load(x + i + k * LANES);
+      s[k] += f(v);
+    }
+  for (; i + LANES <= N; i += LANES) s[0] += f(load(x + i));
+  float rest = 0.0f;
+  for (; i < N; i++) rest += f(x[i]);
+  return total((s[0] + s[1]) + (s[2] + s[3])) + rest;
+}
+struct plain { template <class T> T operator()(T x) const { return x; } };
+struct squared { template <class T> T operator()(T x) const { return x * x; } };
+
+// Reductions of [OUTER, N, INNER] over the middle axis.
+template <int64_t OUTER, int64_t N, int64_t INNER> static void sum(const float *x, float *y) {
+  for (int64_t o = 0; o < OUTER; o++, x += N * INNER, y += INNER) {
+    if (INNER == 1) {
+      *y = sum_of<N>(x, plain());
+      continue;
+    }
+    for (int64_t i = 0; i < INNER; i++) y[i] = 0.0f;
+    int64_t n = 0;
+    for (; n + 4 <= N; n += 4) {
+      const float *r = x + n * INNER;
+#pragma GCC ivdep
+      for (int64_t i = 0; i < INNER; i++)
+        y[i] += (r[i] + r[i + INNER]) + (r[i + 2 * INNER] + r[i + 3 * INNER]);
+    }
+    for (; n < N; n++)
+#pragma GCC ivdep
+      for (int64_t i = 0; i < INNER; i++) y[i] += x[n * INNER + i];
+  }
+}
+template <int64_t OUTER, int64_t N, int64_t INNER, class T, class F>
+static void fold(const T *x, T *y, T start, F f) {
+  for (int64_t o = 0; o < OUTER; o++, x += N * INNER, y += INNER)
+    for (int64_t i = 0; i < INNER; i++) {
+      T r = start;
+      for (int64_t n = 0; n < N; n++) r = f(r, x[n * INNER + i]);
+      y[i] = r;
+    }
+}
+template <int64_t OUTER, int64_t N, int64_t INNER, bool LARGEST, class T, class I>
+static void arg_of(const T *x, I *index, T *value) {
+  for (int64_t o = 0; o < OUTER; o++)
+    for (int64_t i = 0; i < INNER; i++) {
+      const T *column = x + o * N * INNER + i;
+      int64_t best = 0;
+      for (int64_t n = 1; n < N; n++) {
+        const T a = column[n * INNER], b = column[best * INNER];
+        if (b == b && (a != a || (LARGEST ? a > b : a < b))) best = n;
+      }
+      if (index) index[o * INNER + i] = (I)best;
+      if (value) value[o * INNER + i] = column[best * INNER];
+    }
+}
+
+// ---- products ----------------------------------------------------------------------------------
+
+template <int ROWS, int COLUMNS> static inline void transpose(const float *x, float *y, int stride) {
+  // y[c * stride + r] = x[r * COLUMNS + c], in squares that stay in the cache
+  for (int r0 = 0; r0 < ROWS; r0 += 16)
+    for (int c = 0; c < COLUMNS; c++)
+      for (int r = r0; r < (r0 + 16 < ROWS ? r0 + 16 : ROWS); r++)
+        y[c * stride + r] = x[r * COLUMNS + c];
+}
+
+// R rows and V vectors of columns of C = A B. A's element (m, k) is a[m * AM + k * AK]; B is
+// [K, LDB] with whole vectors; of C only COLS columns are written.
+template <int R, int V, int K, int AM, int AK, int LDB, int LDC, int COLS>
+static inline void product_block(const float *a, const float *b, float *c) {
+  vec s[R][V];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) s[r][v] = vec{};
+  for (int k = 0; k < K; k++) {
+    vec t[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) t[v] = load(b + k * LDB + v * LANES);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+      const float x = a[r * AM + k * AK];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) s[r][v] += x * t[v];
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) {
+      if ((v + 1) * LANES <= COLS) {
+        store(c + r * LDC + v * LANES, s[r][v]);
+      } else {
+        float last[LANES];
+        store(last, s[r][v]);
+        for (int i = 0; i < COLS - v * LANES; i++) c[r * LDC + v * LANES + i] = last[i];
+      }
+    }
+}
+template <int M, int V, int K, int AM, int AK, int LDB, int LDC, int COLS>
+static inline void product_rows(const float *a, const float *b, float *c) {
+  constexpr int REGISTERS = LANES == 16 ? 24 : 12;
+  constexpr int R = M < REGISTERS / V ? M : (REGISTERS / V > 8 ? 8 : REGISTERS / V);
+  constexpr int REST = M % R;
+  for (int m = 0; m + R <= M; m += R)
+    product_block<R, V, K, AM, AK, LDB, LDC, COLS>(a + m * AM, b, c + m * LDC);
+  if constexpr (REST > 0)
+    product_block<REST, V, K, AM, AK, LDB, LDC, COLS>(a + (M - REST) * AM, b, c + (M - REST) * LDC);
+}
+template <int M, int N, int K, int AM, int AK, int LDB, int LDC>
+static void product_columns(const float *a, const float *b, float *c) {
+  constexpr int WIDEST = LANES == 16 ? 4 : 2, VECTORS = (N + LANES - 1) / LANES;
+  constexpr int WIDE = VECTORS / WIDEST * WIDEST, REST = VECTORS - WIDE;
+  for (int v = 0; v + WIDEST <= N / LANES; v += WIDEST)
+    product_rows<M, WIDEST, K, AM, AK, LDB, LDC, WIDEST * LANES>(a, b + v * LANES, c + v * LANES);
+  if constexpr (WIDE > 0 && WIDE * LANES > N)  // the last of them is not whole
+    product_rows<M, WIDEST, K, AM, AK, LDB, LDC, N - (WIDE - WIDEST) * LANES>(
+        a, b + (WIDE - WIDEST) * LANES, c + (WIDE - WIDEST) * LANES);
+  if constexpr (REST > 0)
+    product_rows<M, REST, K, AM, AK, LDB, LDC, N - WIDE * LANES>(a, b + WIDE * LANES,
+                                                               c + WIDE * LANES);
+}
+// C [M, N] = A [M, K] B [N, K]^T for few columns: dot products along K.
+template <int M, int N, int K> static void product_dots(const float *a, const float *b, float *c) {
+  for (int m = 0; m < M; m++)
+    for (int n = 0; n < N; n++) {
+      const float *x = a + m * K, *y = b + n * K;
+      vec s[2] = {};
+      int k = 0;
+      for (; k + 2 * LANES <= K; k += 2 * LANES) {
+        s[0] += load(x + k) * load(y + k);
+        s[1] += load(x + k + LANES) * load(y + k + LANES);
+      }
+      for (; k + LANES <= K; k += LANES) s[0] += load(x + k) * load(y + k);
+      float rest = 0.0f;
+      for (; k < K; k++) rest += x[k] * y[k];
+      c[m * N + n] = total(s[0] + s[1]) + rest;
+    }
+}
+constexpr int whole(int n) { return (n + LANES - 1) / LANES * LANES; }
+
+// C [M, N] = op(A) op(B): A is [M, K], or [K, M] if TA; B is [K, N], or [N, K] if TB.
+template <int M, int N, int K, bool TA, bool TB>
+static void product(const float *a, const float *b, float *c, float *scratch) {
+  constexpr int LD = whole(N);
+  if constexpr (M == 0 || N == 0) {
+    return;
+  } else if constexpr (TB && !TA && N <= 4 && K >= LANES) {
+    product_dots<M, N, K>(a, b, c);
+  } else if constexpr (TB || N % LANES) {
+    if constexpr (TB) {
+      if (N % LANES) memset(scratch, 0, sizeof(float) * K * LD);
+      transpose<N, K>(b, scratch, LD);
+    } else {
+      for (int k = 0; k < K; k++) {
+        for (int n = 0; n < N; n++) scratch[k * LD + n] = b[k * N + n];
+        for (int n = N; n < LD; n++) scratch[k * LD + n] = 0.0f;
+      }
+    }
+    product_columns<M, N, K, TA ? 1 : K, TA ? M : 1, LD, N>(a, scratch, c);
+  } else {
+    product_columns<M, N, K, TA ? 1 : K, TA ? M : 1, N, N>(a, b, c);
+  }
+}
+
+// The columns [C * KH * KW, OH * OW] of an image [C, H, W] that a convolution multiplies, or, to ADD,
+// what columns give back to the image.
+template <int C, int H, int W, int KH, int KW, int SH, int SW, int TOP, int LEFT, int DH, int DW,
+          int OH, int OW, bool ADD>
+static void columns_of(float *image, float *columns) {
+  for (int c = 0; c < C; c++)
+    for (int i = 0; i < KH; i++)
+      for (int j = 0; j < KW; j++)
+        for (int y = 0; y < OH; y++)
+          for (int x = 0; x < OW; x++, columns++) {
+            const int h = y * SH - TOP + i * DH, w = x * SW - LEFT + j * DW;
+            const bool inside = h >= 0 && h < H && w >= 0 && w < W;
+            if (ADD && inside) image[(c * H + h) * W + w] += *columns;
+            if (!ADD) *columns = inside ? image[(c * H + h) * W + w] : 0.0f;
+          }
+}
+
+// ---- rows of a table, probabilities ------------------------------------------------------------
+
+template <int64_t ROWS, int64_t N> static void log_softmax(const float *x, float *y) {
+  for (int64_t r = 0; r < ROWS; r++, x += N, y += N) {
+    float most = x[0], s = 0.0f;
+    for (int64_t i = 1; i < N; i++) most = larger(most, x[i]);
+    for (int64_t i = 0; i < N; i++) s += expf(x[i] - most);
+    const float shift = logf(s);
+    for (int64_t i = 0; i < N; i++) y[i] = x[i] - most - shift;
+  }
+}
+template <int64_t ROWS, int64_t N> static void softmax(const float *x, float *y) {
+  for (int64_t r = 0; r < ROWS; r++, x += N, y += N) {
+    float most = x[0], s = 0.0f;
+    for (int64_t i = 1; i < N; i++) most = larger(most, x[i]);
+    for (int64_t i = 0; i < N; i++) s += y[i] = expf(x[i] - most);
+    for (int64_t i = 0; i < N; i++) y[i] /= s;
+  }
+}
+template <int64_t ROWS, int64_t N>
+static void log_softmax_grad(const float *y, const float *dy, float *dx) {
+  for (int64_t r = 0; r < ROWS; r++, y += N, dy += N, dx += N) {
+    float s = 0.0f;
+    for (int64_t i = 0; i < N; i++) s += dy[i];
+    for (int64_t i = 0; i < N; i++) dx[i] = dy[i] - expf(y[i]) * s;
+  }
+}
+template <int64_t ROWS, int64_t N>
+static void softmax_grad(const float *y, const float *dy, float *dx) {
+  for (int64_t r = 0; r < ROWS; r++, y += N, dy += N, dx += N) {
+    float s = 0.0f;
+    for (int64_t i = 0; i < N; i++) s += y[i] * dy[i];
+    for (int64_t i = 0; i < N; i++) dx[i] = y[i] * (dy[i] - s);
+  }
+}
+template <int64_t ROWS, int64_t N>
+static void layer_norm(const float *x, const float *gain, const float *shift, float epsilon,
+                       float *y, float *mean, float *variance) {
+  for (int64_t r = 0; r < ROWS; r++, x += N, y += N) {
+    const float m = mean[r] = sum_of<N>(x, plain()) / N;
+    float v = 0.0f;
+    for (int64_t i = 0; i < N; i++) v += (x[i] - m) * (x[i] - m);
+    variance[r] = v / N;
+    const float scale = 1.0f / sqrtf(v / N + epsilon);
+    for (int64_t i = 0; i < N; i++) y[i] = (x[i] - m) * scale * gain[i] + shift[i];
+  }
+}
+template <int64_t ROWS, int64_t N>
+static void layer_norm_grad(const float *x, const float *dy, const float *variance,
+                            const float *mean, const float *gain, float epsilon, float *dx,
+                            float *dgain, float *dshift) {
+  for (int64_t i = 0; i < N; i++) dgain[i] = dshift[i] = 0.0f;
+  for (int64_t r = 0; r < ROWS; r++, x += N, dy += N, dx += N) {
+    const float scale = 1.0f / sqrtf(variance[r] + epsilon);
+    float sum = 0.0f, along = 0.0f;
+    for (int64_t i = 0; i < N; i++) {
+      const float h = (x[i] - mean[r]) * scale, d = dy[i] * gain[i];
+      sum += d;
+      along += d * h;
+      dgain[i] += dy[i] * h;
+      dshift[i] += dy[i];
+    }
+    for (int64_t i = 0; i < N; i++)
+      dx[i] = scale * (dy[i] * gain[i] - sum / N - (x[i] - mean[r]) * scale * along / N);
+  }
+}
+// x [OUTER, N, INNER] at index [COUNT] of the middle axis; zeros where there is no such row.
+template <int64_t OUTER, int64_t N, int64_t INNER, int64_t COUNT, class T, class I>
+static void gather(const T *x, const I *index, T *y) {
+  for (int64_t o = 0; o < OUTER; o++, x += N * INNER)
+    for (int64_t i = 0; i < COUNT; i++, y += INNER) {
+      const int64_t at = index[i] < 0 ? index[i] + N : index[i];
+      if (at < 0 || at >= N) memset(y, 0, sizeof(T) * INNER);
+      else memcpy(y, x + at * INNER, sizeof(T) * INNER);
+    }
+}
+// y [SEGMENTS, INNER] += x [COUNT, INNER] by index; rows out of range are left out.
+template <int64_t SEGMENTS, int64_t INNER, int64_t COUNT, class T, class I>
+static void scatter_sum(const T *x, const I *index, T *y) {
+  for (int64_t i = 0; i < COUNT; i++) {
+    const int64_t at = index[i];
+    if (at < 0 || at >= SEGMENTS) continue;
+#pragma GCC ivdep
+    for (int64_t j = 0; j < INNER; j++) y[at * INNER + j] += x[i * INNER + j];
+  }
+}
+// Along the middle axis of x [OUTER, N, INNER], by index [OUTER, M, INNER].
+template <int64_t OUTER, int64_t N, int64_t M, int64_t INNER, class T, class I>
+static void gather_along(const T *x, const I *index, T *y) {
+  for (int64_t o = 0; o < OUTER; o++)
+    for (int64_t m = 0; m < M; m++)
+      for (int64_t i = 0; i < INNER; i++) {
+        const int64_t e = (o * M + m) * INNER + i, at = index[e] < 0 ? index[e] + N : index[e];
+        y[e] = at < 0 || at >= N ? T(0) : x[(o * N + at) * INNER + i];
+      }
+}
+template <int64_t OUTER, int64_t N, int64_t M, int64_t INNER, class T, class I>
+static void scatter_along(const I *index, const T *dy, T *dx) {
+  memset(dx, 0, sizeof(T) * OUTER * N * INNER);
+  for (int64_t o = 0; o < OUTER; o++)
+    for (int64_t m = 0; m < M; m++)
+      for (int64_t i = 0; i < INNER; i++) {
+        const int64_t e = (o * M + m) * INNER + i, at = index[e] < 0 ? index[e] + N : index[e];
+        if (at >= 0 && at < N) dx[(o * N + at) * INNER + i] += dy[e];
+      }
+}
+template <int64_t OUTER, int64_t N, int64_t INNER, bool EXCLUSIVE, bool REVERSE, class T>
+static void running_sum(const T *x, T *y) {
+  for (int64_t o = 0; o < OUTER; o++)
+    for (int64_t i = 0; i < INNER; i++) {
+      T s = 0;
+      for (int64_t n = 0; n < N; n++) {
+        const int64_t e = (o * N + (REVERSE ? N - 1 - n : n)) * INNER + i;
+        const T v = x[e];
+        if (EXCLUSIVE) y[e] = s;
+        s += v;
+        if (!EXCLUSIVE) y[e] = s;
+      }
+    }
+}
+// The numbers of each row in order, not a number last; equal ones keep their order.
+template <int64_t ROWS, int64_t N, bool DESCENDING, class T>
+static void sort_rows(const T *x, T *y, int32_t *index) {
+  const auto before = [](T a, T b) {
+    return (DESCENDING ? a > b : a < b) || (a == a && b != b);
+  };
+  for (int64_t r = 0; r < ROWS; r++, x += N, y += N) {
+    if (index == nullptr) {
+      memcpy(y, x, sizeof(T) * N);
+      std::sort(y, y + N, before);
+      continue;
+    }
+    int32_t *order = index + r * N;
+    for (int64_t i = 0; i < N; i++) order[i] = (int32_t)i;
+    std::stable_sort(order, order + N, [&](int32_t a, int32_t b) { return before(x[a], x[b]); });
+    for (int64_t i = 0; i < N; i++) y[i] = x[order[i]];
+  }
+}
+template <int64_t ROWS, int64_t N, int64_t M, bool RIGHT, class T, class I>
+static void search(const T *sorted, const T *value, I *y) {
+  for (int64_t r = 0; r < ROWS; r++, sorted += N)
+    for (int64_t m = 0; m < M; m++) {
+      const T v = value[r * M + m];
+      const T *at = RIGHT ? std::upper_bound(sorted, sorted + N, v)
+                          : std::lower_bound(sorted, sorted + N, v);
+      y[r * M + m] = (I)(v == v ? at - sorted : N);
+    }
+}
+
+// ---- optimisers --------------------------------------------------------------------------------
+
+template <int64_t N, bool NESTEROV>
+static void adam(float *p, float *m, float *v, float power1, float power2, float rate, float beta1,
+                 float beta2, float epsilon, const float *g) {
+  const float scale = rate * sqrtf(1.0f - power2) / (1.0f - power1);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < N; i++) {
+    const float a = m[i] + (g[i] - m[i]) * (1.0f - beta1);
+    const float b = v[i] + (g[i] * g[i] - v[i]) * (1.0f - beta2);
+    m[i] = a;
+    v[i] = b;
+    const float step = NESTEROV ? beta1 * a + (1.0f - beta1) * g[i] : a;
+    p[i] -= scale * step / (sqrtf(b) + epsilon);
+  }
+}

@@ -1,0 +1,89 @@
+"""A cell on the CPU: as native code where that can be, else as MindSpore runs it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mindspore import Parameter, nn
+
+from mindspore_rl import toolchain
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.native.cell import NativeCell, annotated, unit_of
+from mindspore_rl.native.check import LARGEST, difference
+from mindspore_rl.runtime.compiled import CompiledCell
+from mindspore_rl.storage import cached
+
+
+class LoweredCell:
+    """Chooses at its first call, together with the other replicas of its fragment.
+
+    Args:
+        cell: generated.
+        turns: the bounds of its loops.
+        agree: gives the least of the numbers that all replicas come with.
+        keep: takes the C++ of a native cell.
+        chosen: told whether the cell is native, and why not (empty where that was not asked for).
+    """
+
+    def __init__(
+        self,
+        cell: nn.Cell,
+        turns: list[Parameter],
+        agree: Callable[[int], int],
+        chosen: Callable[[bool, str], None],
+        keep: Callable[[str], None],
+    ) -> None:
+        self._cell, self._turns = cell, turns
+        self._agree, self._chosen, self._keep = agree, chosen, keep
+        self._run: Callable[..., Any] | None = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Runs the cell on arrays, numbers and tensors."""
+        if self._run is None:
+            compiled = CompiledCell(self._cell)
+            native, why = self._choose(compiled, inputs)
+            self._chosen(native is not None, why)
+            self._run = native or compiled
+        return self._run(*inputs)
+
+    def _choose(self, compiled: CompiledCell, inputs: tuple) -> tuple[NativeCell | None, str]:
+        level = self._agree(toolchain.level())
+        native, library, why = None, Path(), ""
+        graph = compiled.graph(*inputs)
+        try:
+            unit = unit_of(graph)
+            library = toolchain.cell_library(unit.text, level)
+            native = NativeCell(unit, library, self._cell)
+        except MsrlError as error:
+            why = str(error)
+        except Exception as error:  # noqa: BLE001  (a mistake of the compiler's ends no training)
+            why = f"the native compiler failed, which is a mistake of its own: {error!r}"
+        if not self._agree(int(native is not None)) or native is None:
+            return None, why or "another replica cannot have it in native code"
+        verdict = _verdict(library)
+        if not self._agree(int(verdict is not None)) or verdict is None:
+            verdict = difference(self._cell, self._turns, compiled, native, inputs)
+            _keep_verdict(library, verdict)
+        off, where = verdict
+        if self._agree(int(off <= 1.0)):
+            self._keep(annotated(native.unit.text, type(self._cell)))
+            return native, ""
+        return None, (
+            f"its native code gives another {where}, by {off * LARGEST:.1e} of the largest entry"
+        )
+
+
+def _verdict(library: Path) -> tuple[float, str] | None:
+    try:
+        off, where = json.loads(library.with_suffix(".json").read_text())
+        return float(off), str(where)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _keep_verdict(library: Path, verdict: tuple[float, str]) -> None:
+    def write(path: Path) -> None:
+        path.write_text(json.dumps(verdict))
+
+    cached(f"native/{library.stem}.json", write)

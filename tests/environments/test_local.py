@@ -1,0 +1,168 @@
+"""What is said of the user's environments before a job starts, if they are not as they must be."""
+
+import mindspore as ms
+import pytest
+
+from mindspore_rl import cli
+from mindspore_rl.environments import environment
+from mindspore_rl.environments.local import LocalEnvironment
+from mindspore_rl.errors import EnvironmentFailure
+
+HEAD = """
+import gym, numpy as np
+from mindspore import ops
+from mindspore_rl.environments.environment import EnvironmentSpec, Team
+from mindspore_rl.environments.spaces import Box, Discrete
+
+def spec_of(**given):
+    fields = {"name": "odd", "obs_shape": (4,), "action_space": Discrete(2)}
+    rest = {"max_episode_steps": 9, "reward_threshold": None, "in_graph": False}
+    return EnvironmentSpec(**(fields | rest | given))
+"""
+PYTHON = """
+class Odd:
+    def __init__(self, env_indices, seed):
+        self.spec = spec_of(SPEC)
+        self.size = len(env_indices)
+
+    def reset(self):
+        obs = np.zeros((self.size, 4), np.float32)
+        return RESET
+
+    def step(self, action):
+        obs, over = np.zeros((self.size, 4), np.float32), np.zeros(self.size, bool)
+        reward = np.ones(self.size, np.float32)
+        return STEP
+
+    def get_state(self):
+        return None
+
+    def close(self):
+        pass
+"""
+GRAPH = """
+class Odd:
+    noise_size, state_size = 4, 4
+    spec = spec_of(in_graph=True, SPEC)
+
+    def reset(self, obs):
+        return RESET
+
+    def step(self, state, action, noise):
+        obs, reward = state, state[:, 0]
+        over = reward > 2.0
+        return STEP
+"""
+PARTS = {
+    "SPEC": "",
+    "RESET": "obs",
+    "STEP": "obs, obs.copy(), reward, over, over.copy()",
+}
+GRAPH_PARTS = {"SPEC": "", "RESET": "(obs, obs)", "STEP": "(state, obs, obs, reward, over, over)"}
+
+
+def written(folder, text, parts):
+    for name, part in parts.items():
+        text = text.replace(name, part)
+    (folder / "odd.py").write_text(HEAD + text)
+    return f"{folder / 'odd.py'}:Odd"
+
+
+def played(name):
+    spec = environment.spec(name)
+    env = LocalEnvironment(name, spec.in_graph, range(3), 0)
+    noise = ms.ops.zeros((3, 4), ms.float32) if spec.in_graph else None
+    env.reset(noise)
+    env.step(ms.Tensor([0, 1, 0], ms.int32), noise)
+
+
+def test_as_they_must_be(tmp_path):
+    (tmp_path / "graph").mkdir()
+    played(written(tmp_path, PYTHON, PARTS))
+    played(written(tmp_path / "graph", GRAPH, GRAPH_PARTS))
+
+
+SPECS = {
+    "action_space=(Discrete(2), Discrete(3))": r"action_space is \(Discrete\(n=2\), .*a Discrete",
+    "action_space=gym.spaces.Discrete(2)": r"action_space is Discrete\(2\), expected a Discrete",
+    "action_space={'a': Discrete(2)}": r"action_space is \{'a'.*expected a Discrete",
+    "action_space=Discrete(0)": r"Discrete\(n=0\), expected a whole number",
+    "action_space=Box((2,), -1.0, 1.0)": r"Box\(low=-1.0\), expected a tuple of 2 numbers",
+    "action_space=Box(2, (0.0,), (1.0,))": r"Box\(shape=2\), expected a tuple of whole",
+    "obs_shape={'a': (4,)}": r"obs_shape is \{'a': \(4,\)\}, expected a tuple of whole numbers",
+    "obs_shape=((4,), (2,))": r"obs_shape is \(\(4,\), \(2,\)\), expected a tuple of whole",
+    "obs_shape=4": "obs_shape is 4, expected a tuple",
+    "teams=('a', 'b')": r"teams is \('a', 'b'\), expected a tuple of Team",
+    "teams=(Team('a', 2),)": r"obs_shape is \(4,\), expected \(agents, features\), with the 2",
+    "max_episode_steps=None": "max_episode_steps is None, expected a whole number",
+}
+
+
+@pytest.mark.parametrize("given", SPECS)
+def test_specs(given, tmp_path):
+    name = written(tmp_path, PYTHON, {**PARTS, "SPEC": given})
+    with pytest.raises(
+        EnvironmentFailure, match=rf"odd\.py:Odd could not be made: .*{SPECS[given]}"
+    ):
+        environment.spec(name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("self.spec = ", "self.other = ", "odd.py:Odd: its spec is None, expected an Environ"),
+        ("spec_of()", "{}", "odd.py:Odd: its spec is {}, expected an Environ"),
+        ("def reset", "def other", "odd.py:Odd has no reset, expected such methods"),
+        ("def close", "def other", "odd.py:Odd has no close, expected"),
+    ],
+)
+def test_classes(old, new, message, tmp_path):
+    text = PYTHON.replace("SPEC", "")
+    assert old in text
+    name = written(tmp_path, text.replace(old, new), PARTS)
+    with pytest.raises(EnvironmentFailure, match=message):
+        environment.spec(name)
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "message"),
+    [
+        ("RESET", "{'a': obs}", r"odd, .* reset: obs is dict \(\), expected float32 \(3, 4\)"),
+        ("RESET", "(obs, obs)", r"reset: obs is tuple \(2, 3, 4\), expected float32"),
+        ("RESET", "obs.tolist()", r"reset: obs is list \(3, 4\), expected float32"),
+        ("RESET", "None", "reset: obs is NoneType"),
+        ("RESET", "obs[:, :2]", r"reset: obs is float32 \(3, 2\), expected float32 \(3, 4\)"),
+        ("STEP", "{'obs': obs}", "step returned a dict, expected a tuple of next_obs"),
+        ("STEP", "obs, 1.0", "step returned a tuple of 2, expected"),
+        ("STEP", "obs, {'a': obs}, reward, over, over", r"step: final_obs is dict \(\)"),
+        ("STEP", "nowhere", "step raised NameError"),
+    ],
+)
+def test_results_of_python_environments(part, text, message, tmp_path):
+    with pytest.raises(EnvironmentFailure, match=message):
+        played(written(tmp_path, PYTHON, {**PARTS, part: text}))
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "message"),
+    [
+        ("RESET", "obs", "odd.py:Odd: reset returned Float32.*, expected a tuple of state, obs"),
+        ("RESET", "(obs, {'a': obs})", r"reset: obs is a dict, expected Float32 \(3, 4\)"),
+        ("RESET", "(obs, (obs, obs))", r"reset: obs is a tuple of 2, expected Float32 \(3, 4\)"),
+        ("STEP", "(state, obs)", "step returned a tuple of 2, expected a tuple of state, next_obs"),
+        ("STEP", "(state, obs, obs, obs, over, over)", r"reward is Float32 \(3, 4\), expected"),
+        ("STEP", "(state, obs, obs, reward, reward, over)", "terminated is Float32 .* Bool"),
+        ("STEP", "nowhere", "odd.py:Odd: step raised NameError"),
+    ],
+)
+def test_results_of_graph_environments(part, text, message, tmp_path):
+    with pytest.raises(EnvironmentFailure, match=message):
+        played(written(tmp_path, GRAPH, {**GRAPH_PARTS, part: text}))
+
+
+def test_the_command_says_it_in_one_line(tmp_path, capsys):
+    name = written(tmp_path, PYTHON, {**PARTS, "RESET": "{'a': obs}"})
+    assert cli.main(["graph", "ppo", "--env", name]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("msrl: odd, after 0 steps: reset: obs is dict (), expected float32")
+    assert error.count("\n") == 1

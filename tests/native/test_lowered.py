@@ -1,0 +1,142 @@
+"""How a cell comes to run natively, or not, and what is said of it."""
+
+import shutil
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn, ops
+from units import graph_mode
+
+from mindspore_rl import toolchain
+from mindspore_rl.native import primitives
+from mindspore_rl.runtime.lowered import LoweredCell
+
+
+class Count(nn.Cell):
+    """Adds a number to a parameter in each turn of a loop."""
+
+    def __init__(self):
+        super().__init__(auto_prefix=False)
+        self.sum = Parameter(Tensor(np.zeros(3, np.float32)), name="sum")
+        self.turns_1 = Parameter(Tensor(5, ms.int32), name="turns_1", requires_grad=False)
+
+    def construct(self, x):
+        i = ms.Tensor(0, ms.int32)
+        while i < self.turns_1:
+            ops.assign_add(self.sum, x * 2.0)
+            i = i + 1
+        return self.sum - 1.0, (i, ops.tanh(x))
+
+
+class Histogram(nn.Cell):
+    """Has no native form."""
+
+    def construct(self, x):
+        return ops.histc(x, 4)
+
+
+class Row(nn.Cell):
+    """Writes a row that may not be there."""
+
+    def __init__(self):
+        super().__init__(auto_prefix=False)
+        self.table = Parameter(Tensor(np.zeros((4, 3), np.float32)), name="table")
+
+    def construct(self, x, at):
+        ops.scatter_update(self.table, at.reshape(1), x.expand_dims(0))
+        return x
+
+
+X = np.arange(3, dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def compiled():
+    with graph_mode():
+        yield
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "mindspore_rl" / "native"
+
+
+def lowered(cell, *inputs):
+    told = []
+    turns = [cell.turns_1] if hasattr(cell, "turns_1") else []
+    made = LoweredCell(cell, turns, lambda n: n, lambda *chosen: told.append(chosen), print)
+    return made, made(*inputs), told
+
+
+def test_a_native_cell_works_on_the_parameters_and_is_checked_once(cache):
+    cell = Count()
+    made, (rest, (turns, tanh)), told = lowered(cell, X)
+    assert told == [(True, "")]
+    np.testing.assert_allclose(rest, 10 * X - 1)  # the check's turns left no trace
+    np.testing.assert_allclose(cell.sum.asnumpy(), 10 * X)
+    assert turns == 5
+    np.testing.assert_allclose(tanh, np.tanh(X), 1e-6)
+    made(X)
+    np.testing.assert_allclose(cell.sum.asnumpy(), 20 * X)
+    assert len(list(cache.glob("cell-*.so"))) == len(list(cache.glob("cell-*.json"))) == 1
+
+
+def test_results_are_not_overwritten_by_the_next_call():
+    made, (first, _), _ = lowered(Count(), X)
+    kept = first.copy()
+    made(X)
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_a_primitive_without_a_row_leaves_the_cell_to_mindspore():
+    _, result, told = lowered(Histogram(), X)
+    np.testing.assert_array_equal(result.asnumpy(), np.histogram(X, 4)[0])
+    ((native, why),) = told
+    assert not native
+    assert "no native form of" in why
+    assert "Hist" in why
+
+
+def test_a_difference_leaves_the_cell_to_mindspore_and_is_remembered(cache, monkeypatch):
+    monkeypatch.setitem(primitives.ELEMENTWISE, "Tanh", "{0}")
+    for _ in range(2):
+        _, (_, (_, tanh)), told = lowered(Count(), X)
+        np.testing.assert_allclose(tanh.asnumpy(), np.tanh(X), 1e-6)
+        ((native, why),) = told
+        assert not native
+        assert "its native code gives another result 2, by" in why
+
+
+def test_no_compiler_and_a_broken_one(cache, monkeypatch):
+    monkeypatch.setenv("CXX", "")
+    assert toolchain.compiler() is None
+    monkeypatch.setenv("CXX", shutil.which("false"))
+    _, (rest, _), told = lowered(Count(), X)
+    np.testing.assert_allclose(rest.asnumpy(), 10 * X - 1)
+    assert not told[0][0]
+    assert "false fails" in told[0][1]
+
+
+def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+    _, _, told = lowered(Count(), X)
+    assert not told[0][0]
+    assert "can be written" in told[0][1]
+
+
+def test_a_row_that_is_not_there_ends_the_call():
+    made, _, told = lowered(Row(), X, np.int32(2))
+    assert told[0][0]
+    with pytest.raises(RuntimeError, match="an operator in a native cell failed"):
+        made(X, np.int32(7))
+
+
+def test_too_large_a_cell_is_left_to_mindspore(monkeypatch):
+    monkeypatch.setattr("mindspore_rl.native.writer.MOST_NODES", 3)
+    _, _, told = lowered(Count(), X)
+    assert not told[0][0]
+    assert "operators" in told[0][1]

@@ -1,0 +1,80 @@
+"""Native units made of nodes by hand, and of cells."""
+
+import contextlib
+
+import mindspore as ms
+import numpy as np
+
+from mindspore_rl import toolchain
+from mindspore_rl.native.cell import NativeCell, unit_of
+from mindspore_rl.native.control import Block, Blocks
+from mindspore_rl.native.program import Type, Value
+from mindspore_rl.native.writer import write
+from mindspore_rl.runtime.compiled import CompiledCell
+
+
+class NoParameters:
+    """Stands for a cell without parameters."""
+
+    def get_parameters(self):
+        return []
+
+
+def tensor(name, array):
+    return Value("argument", name, type=Type(array.shape, array.dtype.name))
+
+
+def number(data):
+    return Value("constant", "", data=data)
+
+
+def node(op, *args, type, **attrs):  # noqa: A002  (as the field is called)
+    made = Value(op, op, list(args), attrs, type)
+    if isinstance(type, tuple):
+        parts = [Value("part", f"{op}.{i}", [made], type=t, data=i) for i, t in enumerate(type)]
+        made.attrs["parts"] = tuple(parts)
+    return made
+
+
+def run(nodes, inputs, results=None, level=None):
+    """What native code of some nodes gives for arrays, by the values that stand for them."""
+    results = results or nodes
+    block = Block("b0", nodes=list(nodes), results=list(results))
+    blocks = Blocks([block], list(inputs), {}, tuple(range(len(results))))
+    unit = write(blocks)
+    library = toolchain.cell_library(unit.text, toolchain.level() if level is None else level)
+    return NativeCell(unit, library, NoParameters())(*inputs.values())
+
+
+@contextlib.contextmanager
+def graph_mode():
+    mode = ms.get_context("mode")
+    ms.set_context(mode=ms.GRAPH_MODE, jit_syntax_level=ms.STRICT)
+    try:
+        yield
+    finally:
+        ms.set_context(mode=mode)
+
+
+def both(cell, inputs, level=None):
+    """A cell's results and parameters by MindSpore and by native code, from the same state."""
+    with graph_mode():
+        compiled = CompiledCell(cell)
+        unit = unit_of(compiled.graph(*inputs))
+        library = toolchain.cell_library(unit.text, toolchain.level() if level is None else level)
+        native = NativeCell(unit, library, cell)
+        state = {p.name: p.asnumpy() for p in cell.get_parameters()}
+        before = {name: value.copy() for name, value in state.items()}
+        outcomes = []
+        for function in (compiled, native):
+            results = [np.array(leaf) for leaf in leaves(function(*inputs))]
+            outcomes.append((results, {name: value.copy() for name, value in state.items()}))
+            for name, value in state.items():
+                value[...] = before[name]
+    return outcomes
+
+
+def leaves(value):
+    if isinstance(value, (tuple, list)):
+        return [leaf for part in value for leaf in leaves(part)]
+    return [value.asnumpy() if hasattr(value, "asnumpy") else value]

@@ -1,0 +1,44 @@
+"""What the runtime does for many steps or iterations at once is what it would do one by one."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from mindspore_rl.rl import random
+from mindspore_rl.runtime import fragment_runtime
+from mindspore_rl.runtime.episodes import EpisodeCounter
+
+
+def test_steps_counted_at_once_are_those_counted_one_by_one():
+    rng = np.random.default_rng(1)
+    at_once, one_by_one = EpisodeCounter(5), EpisodeCounter(5)
+    for share in (0.0, 0.1, 0.6):
+        reward = rng.integers(-9, 9, (40, 5)).astype(np.float32)
+        ended = rng.random((40, 5)) < share
+        at_once.count_all(reward, ended)
+        for row, ends in zip(reward, ended, strict=True):
+            one_by_one.count(row, ends)
+    finished = one_by_one.take_finished()
+    assert len(finished) > 100
+    assert at_once.take_finished() == finished
+    np.testing.assert_array_equal(at_once.returns, one_by_one.returns)
+    np.testing.assert_array_equal(at_once.lengths, one_by_one.lengths)
+
+
+def test_tables_of_random_numbers_are_those_of_each_iteration(monkeypatch):
+    draws = []
+    real = random.uniform
+    monkeypatch.setattr(random, "uniform", lambda *args: draws.append(1) or real(*args))
+    w = object.__new__(fragment_runtime.FragmentRuntime)
+    w.seed, w.env_indices, w.agents, w._tables = 3, range(2, 6), None, {}
+    w._noise_size, w.plan = {"actor": 2}, SimpleNamespace(num_steps=8)
+    # On and on, and back, as after a resume.
+    for iteration in (*range(200), 7, 8, 9, 150):
+        steps = np.arange(iteration * 8, iteration * 8 + 8)
+        expected = real(3, random.stream("a"), steps, np.arange(2, 6), 2)
+        np.testing.assert_array_equal(w.noise("a", iteration, 8, "actor"), expected)
+        rounds = np.arange(iteration * 2, iteration * 2 + 2)
+        order = random.permutations(3, random.stream("b"), rounds, np.arange(2, 6), 8)
+        expected = order * 4 + np.arange(4)
+        np.testing.assert_array_equal(w.permutations("b", iteration, 2), expected)
+    assert len(draws) < 20

@@ -1,0 +1,176 @@
+"""`msrl eval`: the loop is played as it was trained, whatever passes between its turns."""
+
+import numpy as np
+import pytest
+
+from mindspore_rl import cli, programs
+from mindspore_rl.environments.environment import spec
+from mindspore_rl.errors import CheckpointError, ProgramError
+from mindspore_rl.runtime import checkpoint, evaluate
+from tests.lowering.inproc import PROGRAMS, request
+from tests.runtime.test_worker import run
+
+ALTERNATES = """
+from mindspore import ops
+from mindspore_rl.api import Actor, Trainer
+from tests.programs.small_agents import BaseLearner, Config, Net
+
+
+class Act(Actor):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def act(self, obs, turn):
+        return turn.astype("int32"), 1.0 - turn
+
+    def act_greedily(self, obs, turn):
+        return 1 - turn.astype("int32")
+
+
+class Alternates(Trainer):
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        net = Net(config, spec)
+        self.actor, self.learner = Act(net), BaseLearner(net, config)
+
+    def train(self, msrl):
+        obs = msrl.env_reset()
+        turn = obs[:, 0] * 0.0
+        for _ in msrl.iterations():
+            for _ in msrl.steps():
+                action, turn = msrl.agent_act(obs, turn)
+                obs, _, reward, terminated, truncated = msrl.env_step(action)
+                turn = ops.where(ops.logical_or(terminated, truncated), turn * 0.0, turn)
+                msrl.replay_insert(obs, action, reward)
+            grads, _ = msrl.gradient(self.learner.loss, self.learner.net, *msrl.replay_sample())
+            msrl.update(self.learner.apply, grads)
+"""
+COUNTS = """
+import numpy as np
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Discrete
+
+LENGTH = 21
+
+
+class Counts:
+    \"\"\"Pays 1 for the action 0 in even steps of an episode and for 1 in odd ones.\"\"\"
+
+    def __init__(self, env_indices, seed):
+        self.size = len(env_indices)
+        self.spec = EnvironmentSpec("counts", (4,), Discrete(2), LENGTH, None, False)
+
+    def reset(self):
+        self.steps = 0
+        return np.zeros((self.size, 4), np.float32)
+
+    def step(self, action):
+        reward = (action == self.steps % 2).astype(np.float32)
+        self.steps += 1
+        over = np.full(self.size, self.steps == LENGTH)
+        obs = np.zeros((self.size, 4), np.float32)
+        return obs, obs.copy(), reward, over, np.zeros(self.size, bool)
+
+    def get_state(self):
+        return None
+
+    def close(self):
+        pass
+"""
+
+
+def played(program, env, episodes=3, greedy=False, **config):
+    """A program's loop with the parameters that it begins with."""
+    cls = programs.trainer_class(program)
+    config = cls.Config(env=env, num_envs=episodes, **config)
+    found = evaluate._Played(
+        cls(config, spec(env)), {"iteration": 0, "env_steps": 0}, greedy=greedy
+    )
+    with pytest.raises(evaluate._Over):
+        found.run()
+    return found
+
+
+@pytest.fixture(name="counts")
+def written(tmp_path):
+    (tmp_path / "alternates.py").write_text(ALTERNATES)
+    (tmp_path / "counts.py").write_text(COUNTS)
+    return tmp_path / "alternates.py", f"{tmp_path / 'counts.py'}:Counts"
+
+
+def test_state_is_carried_from_step_to_step(counts):
+    """Across iterations of 16 steps and without learning: an update would not find its rows."""
+    assert played(*counts).returns.tolist() == [21.0] * 3
+    assert played(*counts, greedy=True).returns.tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [
+        ("a2c", "CartPole-v1"),
+        ("explore", "graph:CartPole-v1"),
+        ("kl_stop", "CartPole-v1"),
+        ("marks_in_branches", "CartPole-v1"),
+        ("recurrent", "CartPole-v1"),
+        ("sampled_in_a_loop", "CartPole-v1"),
+        ("teams", "graph:simple_tag_v3"),
+        ("two_phase", "CartPole-v1"),
+        ("two_rollouts", "CartPole-v1"),
+    ],
+)
+def test_every_program_is_played(name, env):
+    found = played(PROGRAMS / f"{name}.py", env)
+    assert not found.under_way.any()
+    assert np.all(np.isfinite(found.returns)) and found.returns.any()
+
+
+def test_a_recurrent_policy_is_played_from_its_run(tmp_path, capsys):
+    job = request(PROGRAMS / "recurrent.py", "SingleLearnerCoarse", 2)
+    run(job, tmp_path / "run")
+    assert cli.main(["eval", str(tmp_path / "run"), "--episodes", "3"]) == 0
+    first, error = capsys.readouterr()
+    assert "over 3 episodes" in first
+    assert "carries" not in error
+    assert cli.main(["eval", str(tmp_path / "run"), "--episodes", "3"]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_what_the_loop_has_learnt_itself_is_told_as_lost(tmp_path, capsys):
+    program = tmp_path / "counts.py"
+    source = (PROGRAMS / "recurrent.py").read_text()
+    before = "        for _ in msrl.iterations():\n"
+    assert before in source
+    after = f"        seen = 0.0\n{before}            seen = seen + 1.0\n"
+    report = "            msrl.report({'seen': seen})\n"
+    program.write_text(source.replace(before, after) + report)
+    run(request(program, "SingleLearnerCoarse", 1), tmp_path / "run")
+    assert cli.main(["eval", str(tmp_path / "run"), "--episodes", "1"]) == 0
+    assert "the loop carries seen from iteration to iteration" in capsys.readouterr().err
+
+
+def test_an_act_greedily_of_other_arguments_is_refused(tmp_path, counts):
+    program = tmp_path / "edited.py"
+    program.write_text(ALTERNATES.replace("greedily(self, obs, turn)", "greedily(self, obs)"))
+    with pytest.raises(ProgramError, match=r"Act.act_greedily .* 2 arguments.*--sample"):
+        played(program, counts[1], greedy=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"), [(["--seed", "-1"], "seed is -1"), (["--episodes", "0"], "0 episodes")]
+)
+def test_numbers_are_looked_at(tmp_path, capsys, flags, message):
+    assert cli.main(["eval", str(tmp_path), *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_of_other_networks_is_refused(tmp_path):
+    job = request(PROGRAMS / "recurrent.py", "SingleLearnerCoarse", 1)
+    plan = run(job, tmp_path)
+    arrays, about = checkpoint.load(checkpoint.load_newest(tmp_path / checkpoint.FOLDER)[0])
+    del arrays["parameters/actor.net.cell.layers.0.weight"]
+    checkpoint.save(tmp_path / checkpoint.FOLDER, plan.num_iterations + 1, arrays, about)
+    with pytest.raises(CheckpointError, match=r"has no actor.net.*is not as it was"):
+        evaluate.evaluate(tmp_path, 1, 1, sample=True)
