@@ -781,13 +781,13 @@ def _adam(call: Call) -> None:
 
 @_row("AdamWeightDecay", "ApplyMomentum", "ApplyRMSProp", "SGD")
 def _optimiser(call: Call) -> None:
-    """One number of a parameter `p` after the other; `g` is its gradient."""
+    """One number of a parameter `p` after the other; `g` is its gradient, what changes is state."""
     first = call.args[0]
     names, lines = _UPDATES[call.node.op]
     attrs = {"decay": 0.0, "dampening": 0.0, **call.node.attrs}
     call.line("{")
     for name, arg in zip(names.split(), call.args, strict=False):
-        if arg.size == first.size and first.size > 1 or name in ("p", "g"):
+        if name == "g" or re.search(rf"\${name} -?=", lines):
             call.line(f"  {arg.c_type} *const {name}_ = ({arg.c_type} *){arg.pointer};")
             lines = re.sub(rf"\${name}\b", f"{name}_[i]", lines)
         else:

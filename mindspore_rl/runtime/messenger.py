@@ -90,14 +90,14 @@ class Messenger:
         least = np.array([number], np.int64)
         other = np.zeros(1, np.int64)
         if self.comm.rank != ranks[0]:
-            self.send(ranks[0], CONTROL_TAG, least.view(np.uint8))
-            self.receive(ranks[0], CONTROL_TAG, least.view(np.uint8), stage)
+            self.send(ranks[0], BYTES_TAG, least.view(np.uint8))
+            self.receive(ranks[0], BYTES_TAG, least.view(np.uint8), stage)
             return int(least[0])
         for rank in ranks[1:]:
-            self.receive(rank, CONTROL_TAG, other.view(np.uint8), stage)
+            self.receive(rank, BYTES_TAG, other.view(np.uint8), stage)
             least = np.minimum(least, other)
         for rank in ranks[1:]:
-            self.send(rank, CONTROL_TAG, least.view(np.uint8))
+            self.send(rank, BYTES_TAG, least.view(np.uint8))
         return int(least[0])
 
     def close(self) -> None:

@@ -50,6 +50,17 @@ class Pixels(nn.Cell):
         return self.last(x.reshape((x.shape[0], -1)))
 
 
+class OneNumber(nn.Cell):
+    """A dense layer with one output: its bias, and what an optimiser keeps of it, is one entry."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(4, 1)
+
+    def construct(self, x):
+        return self.dense(x)
+
+
 class Step(nn.Cell):
     """A gradient step on the square of a network's output."""
 
@@ -84,6 +95,7 @@ def _floats(*shape):
     ("network", "optimiser", "inputs"),
     [
         (GRU, "SGD", [_floats(3, 4), _floats(3, 8)]),
+        *((OneNumber, optimiser, [_floats(3, 4)]) for optimiser in OPTIMISERS),
         (LSTM, "RMSProp", [_floats(3, 4), _floats(3, 8), _floats(3, 8)]),
         (Attention, "AdamW", [_floats(2, 5, 8)]),
         (Pixels, "Momentum", [_floats(2, 3, 8, 8)]),
