@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mindspore import nn
+from mindspore import Parameter
 
-from mindspore_rl.native.control import blocks_of
+from mindspore_rl.native.control import Unsupported, blocks_of
 from mindspore_rl.native.program import read
 from mindspore_rl.native.writer import Unit, write
 
@@ -54,17 +54,21 @@ class NativeCell:
     Args:
         unit: from the cell's graph.
         library: the unit, compiled.
-        cell: whose parameters it reads and writes.
+        parameters: by name, at least those that the graph reads or writes.
+
+    Raises:
+        Unsupported: one of them is not there.
     """
 
-    def __init__(self, unit: Unit, library: Path, cell: nn.Cell) -> None:
+    def __init__(self, unit: Unit, library: Path, parameters: dict[str, Parameter]) -> None:
         self.unit = unit
         self._library = ctypes.CDLL(str(library))
         self._run = self._library.run
         self._run.argtypes = [ctypes.c_void_p] * 4
         self._memory = np.zeros(unit.memory_bytes + 64, np.uint8)
         start = -self._memory.ctypes.data % 64
-        parameters = {parameter.name: parameter for parameter in cell.get_parameters()}
+        if lacking := [name for name in unit.weights if name not in parameters]:
+            raise Unsupported(f"a parameter that is not found by its name, {lacking[0]}")
         self._weights = [parameters[name].asnumpy() for name in unit.weights]
         count = len(unit.inputs)
         self._data = (ctypes.c_void_p * (count + len(self._weights)))()

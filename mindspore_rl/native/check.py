@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from mindspore import Parameter, nn
+from mindspore import Parameter
 
 from mindspore_rl.native.cell import as_array
 from mindspore_rl.operators import leaves
@@ -19,7 +19,7 @@ NEGLIGIBLE = {True: 1e-5, False: 1e-7}
 
 
 def difference(
-    cell: nn.Cell,
+    parameters: dict[str, Parameter],
     turns: list[Parameter],
     judge: Callable[..., Any],
     native: Callable[..., Any],
@@ -30,7 +30,7 @@ def difference(
     (Loops amplify rounding: an action that differs in the 7th digit makes another episode.)
 
     Args:
-        cell: whose parameters are its state.
+        parameters: all that the cell may write, by name.
         turns: the bounds of its loops.
         judge: MindSpore's execution.
         native: the function that is to be checked.
@@ -38,7 +38,7 @@ def difference(
 
     Returns: the largest difference in units of `LARGEST`, and where it is.
     """
-    state = {p.name: p.asnumpy() for p in cell.get_parameters()}
+    state = {name: parameter.asnumpy() for name, parameter in parameters.items()}
     before = {name: value.copy() for name, value in state.items()}
 
     def run(function: Callable[..., Any]) -> dict[tuple[bool, str], np.ndarray]:

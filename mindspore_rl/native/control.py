@@ -204,7 +204,7 @@ class _Builder:
         if last is not None:
             self._call(block, [get(arg) for arg in last.args], back)
         elif back is None:
-            result = get(function.result)
+            result = _returned(get(function.result))
             block.results = leaves(result)
             self.structure = _positions(result, iter(range(len(block.results))))
         else:
@@ -267,6 +267,21 @@ class _Builder:
             self.incoming.setdefault(param, []).append(given)
         elif param is not None and _key(param) != _key(given):
             raise Unsupported("a number that changes in a loop")
+
+
+def _returned(value: Any) -> Any:
+    """A result with its numbers as tensors."""
+    if isinstance(value, tuple):
+        return tuple(_returned(part) for part in value)
+    if value is None or value.type is not None or value.op != "constant":
+        return value
+    if isinstance(value.data, tuple):
+        parts = [Value("constant", f"{value.name}.{i}", data=d) for i, d in enumerate(value.data)]
+        return tuple(_returned(part) for part in parts)
+    if not isinstance(value.data, bool | int | float):
+        raise Unsupported(f"a result that is no number, {value.data!r}")
+    data = np.asarray(value.data)
+    return Value("constant", value.name, type=Type((), data.dtype.name), data=data)
 
 
 def _positions(value: Any, numbers: Iterator[int]) -> Any:

@@ -221,7 +221,8 @@ class FragmentRuntime:
                     path.write_text(text)
 
         agree = partial(self.messenger.agree, self.fragment.ranks, stage)
-        return LoweredCell(built, turns_of(built), agree, chosen, keep)
+        owners = [part for part in (self.actor, self.learner) if part is not None]
+        return LoweredCell(built, owners, turns_of(built), agree, chosen, keep)
 
     def in_turn(self, loop: Callable, inputs: tuple, axes: tuple) -> tuple:
         """Runs a loop for each chunk of the environments, see `run_in_turn`."""

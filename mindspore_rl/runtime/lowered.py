@@ -20,6 +20,7 @@ class LoweredCell:
 
     Args:
         cell: generated.
+        owners: cells whose parameters it may reach beside its own.
         turns: the bounds of its loops.
         agree: gives the least of the numbers that all replicas come with.
         keep: takes the C++ of a native cell.
@@ -29,12 +30,13 @@ class LoweredCell:
     def __init__(
         self,
         cell: nn.Cell,
+        owners: list[nn.Cell],
         turns: list[Parameter],
         agree: Callable[[int], int],
         chosen: Callable[[bool, str], None],
         keep: Callable[[str], None],
     ) -> None:
-        self._cell, self._turns = cell, turns
+        self._cell, self._owners, self._turns = cell, owners, turns
         self._agree, self._chosen, self._keep = agree, chosen, keep
         self._run: Callable[..., Any] | None = None
 
@@ -50,11 +52,12 @@ class LoweredCell:
     def _choose(self, compiled: CompiledCell, inputs: tuple) -> tuple[NativeCell | None, str]:
         level = self._agree(toolchain.level())
         native, library, why = None, Path(), ""
+        parameters = _parameters([self._cell, *self._owners])
         graph = compiled.graph(*inputs)
         try:
             unit = unit_of(graph)
             library = toolchain.cell_library(unit.text, level)
-            native = NativeCell(unit, library, self._cell)
+            native = NativeCell(unit, library, parameters)
         except MsrlError as error:
             why = str(error)
         except Exception as error:  # noqa: BLE001  (a mistake of the compiler's ends no training)
@@ -63,7 +66,7 @@ class LoweredCell:
             return None, why or "another replica cannot have it in native code"
         verdict = _verdict(library)
         if not self._agree(int(verdict is not None)) or verdict is None:
-            verdict = difference(self._cell, self._turns, compiled, native, inputs)
+            verdict = difference(parameters, self._turns, compiled, native, inputs)
             _keep_verdict(library, verdict)
         off, where = verdict
         if self._agree(int(off <= 1.0)):
@@ -72,6 +75,16 @@ class LoweredCell:
         return None, (
             f"its native code gives another {where}, by {off * LARGEST:.1e} of the largest entry"
         )
+
+
+def _parameters(owners: list[nn.Cell]) -> dict[str, Parameter]:
+    """By name; those that share one are left out, as the graph tells them by it only."""
+    found: dict[str, Parameter] = {}
+    shared = set()
+    for parameter in (p for owner in owners for p in owner.get_parameters()):
+        if found.setdefault(parameter.name, parameter) is not parameter:
+            shared.add(parameter.name)
+    return {name: parameter for name, parameter in found.items() if name not in shared}
 
 
 def _verdict(library: Path) -> tuple[float, str] | None:

@@ -20,7 +20,6 @@ from mindspore_rl.runtime.job import REQUIRED_KEYS, JobRequest, environment_for,
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 ITERATIONS = 3
-WHOLLY_NATIVE = ("GPUOnly", "MultipleLearners", "SingleLearnerCoarse", "SingleLearnerFine")
 CARTPOLE = ("CartPole-v1", "graph:CartPole-v1")
 PENDULUM = ("Pendulum-v1", "graph:Pendulum-v1")
 PARTICLES = ("graph:simple_spread_v3", "graph:simple_tag_v3", "pettingzoo:mpe2.simple_spread_v3")
@@ -234,9 +233,7 @@ def _check(request, references, tmp_path):
     native = {name: bool(value) for name, value in arrays.items() if name.startswith("cells/")}
     expected = [f"cells/{f.name}/{cell}" for f in plan.fragments for cell in f.cells]
     assert sorted(native) == (sorted(expected) if plan.cells == "native" else [])
-    # Not yet native: cells that take gradients, or parameters that are not their own, as Central's.
-    if request.algorithm.stem == "ppo" and request.policy.name in WHOLLY_NATIVE:
-        assert all(native.values())
+    assert all(native.values())
 
 
 @pytest.mark.multiprocess

@@ -48,6 +48,18 @@ class Row(nn.Cell):
         return x
 
 
+class Apart(nn.Cell):
+    """Reaches parameters through a function only; gives a number that is compiled in."""
+
+    def __init__(self, function):
+        super().__init__(auto_prefix=False)
+        self.function = function
+
+    def construct(self, gradients):
+        self.function(gradients[0])
+        return 0, gradients[1]
+
+
 X = np.arange(3, dtype=np.float32)
 
 
@@ -63,10 +75,12 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "mindspore_rl" / "native"
 
 
-def lowered(cell, *inputs):
+def lowered(cell, *inputs, owners=()):
     told = []
     turns = [cell.turns_1] if hasattr(cell, "turns_1") else []
-    made = LoweredCell(cell, turns, lambda n: n, lambda *chosen: told.append(chosen), print)
+    made = LoweredCell(
+        cell, list(owners), turns, lambda n: n, lambda *chosen: told.append(chosen), print
+    )
     return made, made(*inputs), told
 
 
@@ -140,3 +154,21 @@ def test_too_large_a_cell_is_left_to_mindspore(monkeypatch):
     _, _, told = lowered(Count(), X)
     assert not told[0][0]
     assert "operators" in told[0][1]
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_parameters_reached_by_a_function_only(cache, found):
+    count = Count()
+
+    def add(x):
+        ops.assign_add(count.sum, x)
+
+    cell = Apart(add)
+    _, (zero, given), told = lowered(cell, (X, X + 1), owners=[count] if found else [])
+    if found:
+        assert told == [(True, "")]
+    else:
+        assert not told[0][0] and "not found by its name, sum" in told[0][1]
+    assert int(zero) == 0
+    np.testing.assert_array_equal(np.asarray(given), X + 1)
+    np.testing.assert_array_equal(count.sum.asnumpy(), X)

@@ -13,13 +13,6 @@ from mindspore_rl.native.writer import write
 from mindspore_rl.runtime.compiled import CompiledCell
 
 
-class NoParameters:
-    """Stands for a cell without parameters."""
-
-    def get_parameters(self):
-        return []
-
-
 def tensor(name, array):
     return Value("argument", name, type=Type(array.shape, array.dtype.name))
 
@@ -43,7 +36,7 @@ def run(nodes, inputs, results=None, level=None):
     blocks = Blocks([block], list(inputs), {}, tuple(range(len(results))))
     unit = write(blocks)
     library = toolchain.cell_library(unit.text, toolchain.level() if level is None else level)
-    return NativeCell(unit, library, NoParameters())(*inputs.values())
+    return NativeCell(unit, library, {})(*inputs.values())
 
 
 @contextlib.contextmanager
@@ -62,8 +55,9 @@ def both(cell, inputs, level=None):
         compiled = CompiledCell(cell)
         unit = unit_of(compiled.graph(*inputs))
         library = toolchain.cell_library(unit.text, toolchain.level() if level is None else level)
-        native = NativeCell(unit, library, cell)
-        state = {p.name: p.asnumpy() for p in cell.get_parameters()}
+        parameters = {p.name: p for p in cell.get_parameters()}
+        native = NativeCell(unit, library, parameters)
+        state = {name: parameter.asnumpy() for name, parameter in parameters.items()}
         before = {name: value.copy() for name, value in state.items()}
         outcomes = []
         for function in (compiled, native):
