@@ -45,18 +45,24 @@ def usable(*devices: str) -> bool:
     return compiler() is not None and get_context("device_target") in devices
 
 
-def library(source: Path, macros: dict[str, str | int], includes: tuple[Path, ...] = ()) -> Path:
+def library(
+    source: Path,
+    macros: dict[str, str | int],
+    includes: tuple[Path, ...] = (),
+    flags: tuple[str, ...] = (),
+) -> Path:
     """The shared library of a source, compiled unless it is in the cache.
 
     Args:
         source: C++17.
         macros: defined before it.
         includes: files of this project or the user's that it includes.
+        flags: for the compiler, beside those of all.
 
     Raises:
         MsrlError: it does not compile.
     """
-    command = [compiler() or "", *FLAGS, *_defined(macros), "-x", "c++", str(source)]
+    command = [compiler() or "", *FLAGS, *flags, *_defined(macros), "-x", "c++", str(source)]
 
     def build(path: Path) -> None:
         job = subprocess.run([*command, "-o", path], capture_output=True, text=True, check=False)
@@ -67,6 +73,11 @@ def library(source: Path, macros: dict[str, str | int], includes: tuple[Path, ..
             )
 
     return cached(_name([platform.machine(), *command], (source, *includes), "so"), build)
+
+
+def threads() -> Path:
+    """The library that runs parts of some work on several threads: `in_parts`, `set_threads`."""
+    return library(KERNELS.parent / "threads.cpp", {}, flags=("-std=c++20", "-pthread"))
 
 
 def cell_library(text: str, level: int) -> Path:

@@ -11,6 +11,7 @@ from mindspore import Parameter
 
 from mindspore_rl.native.control import Unsupported, blocks_of
 from mindspore_rl.native.program import read
+from mindspore_rl.native.tiles import MOST_PARTS
 from mindspore_rl.native.writer import Unit, write
 
 FOLDER = Path(__file__).parent
@@ -55,12 +56,15 @@ class NativeCell:
         unit: from the cell's graph.
         library: the unit, compiled.
         parameters: by name, at least those that the graph reads or writes.
+        threads: that it may use; all cells of a process share them.
 
     Raises:
         Unsupported: one of them is not there.
     """
 
-    def __init__(self, unit: Unit, library: Path, parameters: dict[str, Parameter]) -> None:
+    def __init__(
+        self, unit: Unit, library: Path, parameters: dict[str, Parameter], threads: int = 1
+    ) -> None:
         self.unit = unit
         self._library = ctypes.CDLL(str(library))
         self._run = self._library.run
@@ -74,7 +78,7 @@ class NativeCell:
         self._data = (ctypes.c_void_p * (count + len(self._weights)))()
         for position, array in enumerate(self._weights):
             self._data[count + position] = array.ctypes.data
-        self._loaded, functions = _functions(unit)
+        self._loaded, functions = _functions(unit, threads)
         self._arguments = (
             ctypes.addressof(self._data),
             self._memory.ctypes.data + start,
@@ -130,7 +134,7 @@ def _nested(structure: Any, arrays: list[np.ndarray]) -> Any:
     return arrays[structure]
 
 
-def _functions(unit: Unit) -> tuple[list[Any], Any]:
+def _functions(unit: Unit, threads: int) -> tuple[list[Any], Any]:
     """Addresses of the functions of other libraries that a unit calls."""
     loaded = []
     addresses = (ctypes.c_void_p * max(len(unit.functions), 1))()
@@ -138,5 +142,7 @@ def _functions(unit: Unit) -> tuple[list[Any], Any]:
         path, symbol = name.rsplit(":", 1)
         library = ctypes.CDLL(path)
         loaded.append(library)
+        if symbol == "in_parts":
+            library.set_threads(min(threads, MOST_PARTS))
         addresses[position] = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
     return loaded, addresses

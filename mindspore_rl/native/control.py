@@ -6,7 +6,7 @@ monads are gone, and what all callers give alike is no parameter any more: what 
 loops and branches over tensors in static single assignment.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -393,10 +393,12 @@ def _simplify(builder: _Builder) -> None:
                     jump.args = [jump.args[i] for i in kept]
         block.params = [block.params[i] for i in kept]
     for block in every:
-        _substitute(block, lambda value: resolve(value) or value)
+        substitute(block, lambda value: resolve(value) or value)
 
 
-def _substitute(block: Block, new: Any) -> None:
+def substitute(block: Block, new: Callable[[Value], Value]) -> None:
+    """Puts other values in place of those that a block reads."""
+
     def deep(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(deep(part) for part in value)

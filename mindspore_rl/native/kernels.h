@@ -10,6 +10,9 @@
 // How MindSpore calls an ahead-of-time operator: operands, their ranks, shapes and types.
 typedef int (*custom)(int, void **, int *, int64_t **, const char **, void *, void *);
 
+// Runs parts of some work, on several cores where this process has them.
+typedef void (*in_parts)(void (*part)(void *context, int64_t part), void *context, int64_t parts);
+
 // ---- single numbers: IEEE semantics, as NumPy has them -----------------------------------------
 
 // The C library's vector functions, where it has them; loops over the scalar ones otherwise.
@@ -132,6 +135,16 @@ template <int64_t OUTER, int64_t N, int64_t INNER> static void sum(const float *
     for (; n < N; n++)
 #pragma GCC ivdep
       for (int64_t i = 0; i < INNER; i++) y[i] += x[n * INNER + i];
+  }
+}
+// What PARTS parts summed, in order; they are STRIDE bytes apart.
+template <int64_t N, int64_t PARTS, int64_t STRIDE, class T>
+static void add_parts(const T *x, T *y) {
+  memcpy(y, x, sizeof(T) * N);
+  for (int64_t p = 1; p < PARTS; p++) {
+    const T *part = (const T *)((const char *)x + p * STRIDE);
+#pragma GCC ivdep
+    for (int64_t i = 0; i < N; i++) y[i] += part[i];
   }
 }
 template <int64_t OUTER, int64_t N, int64_t INNER, class T, class F>

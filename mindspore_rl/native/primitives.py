@@ -417,11 +417,7 @@ VIEWS: dict[str, Callable[[Value], tuple[int, list[int]]]] = {
 @_row("MatMul", "MatMulExt", "BatchMatMul", "BatchMatMulExt", "Mm", "Dense")
 def _product(call: Call) -> None:
     a, b = call.args[:2]
-    if call.node.op == "Dense":
-        turned_a, turned_b = False, True
-    else:
-        turned_a = bool(call.node.attrs.get("transpose_a", call.number(2, False)))
-        turned_b = bool(call.node.attrs.get("transpose_b", call.number(3, False)))
+    turned_a, turned_b = turned(call.node)
     if min(len(a.shape), len(b.shape)) < 2 or a.type.dtype != "float32":
         raise call.unsupported()
     m, k = a.shape[-2:][::-1] if turned_a else a.shape[-2:]
@@ -453,6 +449,24 @@ def _product(call: Call) -> None:
         call.line(
             f"  for (int64_t j = 0; j < {n}; j++) {call.out.pointer}[i * {n} + j] += {bias}[j];"
         )
+
+
+def turned(node: Value) -> tuple[bool, bool]:
+    """Which of a product's matrices are transposed."""
+    if node.op == "Dense":
+        return False, True
+    attrs = node.attrs
+    return (
+        bool(attrs.get("transpose_a", constant(node, 2, False))),
+        bool(attrs.get("transpose_b", constant(node, 3, False))),
+    )
+
+
+@_row("Turned")
+def _turned(call: Call) -> None:
+    """A matrix whose columns become rows; no primitive of MindSpore's."""
+    columns, rows = call.out.shape
+    call.run("transpose", (rows, columns), call.args[0], call.out, rows)
 
 
 @_row("SumExt", "ReduceSum", "MeanExt", "ReduceMean")
@@ -501,12 +515,7 @@ def _fold(call: Call) -> None:
 
 def _reduced(call: Call) -> tuple[int, int, int]:
     """Extents before, of, and after the axes that are reduced."""
-    shape = call.args[0].shape
-    axes = call.number(1, ()) if "axis" not in call.node.attrs else call.node.attrs["axis"]
-    axes = (axes,) if isinstance(axes, int) else tuple(axes or range(len(shape)))
-    places = sorted(axis % len(shape) for axis in axes) if shape else []
-    # an axis of one element is reduced or not, as it suits
-    places = [p for p in places if shape[p] != 1]
+    shape, places = call.args[0].shape, reduced_axes(call.node)
     if not places:
         return call.args[0].size, 1, 1
     middle = range(places[0], places[-1] + 1)
@@ -517,6 +526,15 @@ def _reduced(call: Call) -> tuple[int, int, int]:
         _size(shape[middle.start : middle.stop]),
         _size(shape[middle.stop :]),
     )
+
+
+def reduced_axes(node: Value) -> list[int]:
+    """In order; an axis of one element is reduced or not, as it suits, and left out."""
+    shape = node.args[0].type.shape
+    axes = constant(node, 1, ()) if "axis" not in node.attrs else node.attrs["axis"]
+    axes = (axes,) if isinstance(axes, int) else tuple(axes or range(len(shape)))
+    places = sorted(axis % len(shape) for axis in axes) if shape else []
+    return [p for p in places if shape[p] != 1]
 
 
 @_row("BiasAddGrad")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_rl import toolchain
 from mindspore_rl.native import primitives
 from mindspore_rl.native.control import (
     WRITES,
@@ -35,6 +36,7 @@ from mindspore_rl.native.primitives import (
     tensors,
 )
 from mindspore_rl.native.program import Type, Value
+from mindspore_rl.native.tiles import tile
 
 ALIGNED = 64
 MOST_NODES = 20_000
@@ -98,11 +100,13 @@ class _Places:
 
 
 class _Writer:
-    def __init__(self, blocks: Blocks) -> None:
+    """Of a cell, or of the body of `Tiles` in one, which shares its constants and functions."""
+
+    def __init__(self, blocks: Blocks, outer: "_Writer | None" = None) -> None:
         self.blocks = blocks
-        self.constants: dict[Any, str] = {}
-        self.declared: list[str] = []
-        self.functions: dict[str, str] = {}
+        self.constants: dict[Any, str] = outer.constants if outer else {}
+        self.declared: list[str] = outer.declared if outer else []
+        self.functions: dict[str, str] = outer.functions if outer else {}
         self.names: dict[Value, str] = {}
         self.data: dict[Value, int] = {}
         self.places = _Places()
@@ -184,9 +188,13 @@ class _Writer:
         for value in [*self.blocks.inputs, *weights]:
             self.data[value] = len(self.data)
         self._snapshots()
+        for block in blocks:
+            tile(block, blocks, lambda nodes: _needs(nodes, self))
+        nodes = [n for block in blocks for n in block.nodes if n.op == "Tiles"]
+        texts = [self._tiles(node, number) for number, node in enumerate(nodes)]
         groups = {block: _grouped(block, self) for block in blocks}
         self._allocate(groups)
-        texts = [self._block(block, number, groups[block]) for number, block in enumerate(blocks)]
+        texts += [self._block(block, number, groups[block]) for number, block in enumerate(blocks)]
         texts.append(self._entry())
         scratch = self.places.end
         header = [
@@ -284,7 +292,7 @@ class _Writer:
         for number, group in enumerate(groups):
             for node in group.nodes:
                 for out in _outputs(node):
-                    if out in self.places.offsets or node.op in WRITES:
+                    if out in self.places.offsets or out in self.data or node.op in WRITES:
                         continue
                     if group.fused and out not in last:
                         continue  # lives in the loop only
@@ -305,13 +313,7 @@ class _Writer:
     # ---- blocks ----------------------------------------------------------------------------
 
     def _block(self, block: Block, number: int, groups: list[_Group]) -> str:
-        self.names = {}
-        lines: list[str] = []
-        for group in groups:
-            if group.fused:
-                self._loop(group, lines)
-            else:
-                self._call(group.nodes[0], lines)
+        lines = self._lines(groups)
         self._end(block, lines)
         pointers = [self._pointer(root, name) for root, name in self.names.items()]
         body = "\n".join(f"  {line}" for line in [*pointers, *lines])
@@ -320,6 +322,99 @@ class _Writer:
             "char *results) {\n"
             f"{body}\n}}\n"
         )
+
+    def _lines(self, groups: list[_Group]) -> list[str]:
+        self.names = {}
+        lines: list[str] = []
+        for group in groups:
+            if group.fused:
+                self._loop(group, lines)
+            elif group.nodes[0].op == "Tiles":
+                self._run_tiles(group.nodes[0], lines)
+            else:
+                self._call(group.nodes[0], lines)
+        return lines
+
+    # ---- tiles: a function of one tile, and one of a part of them all --------------------------
+
+    def _tiles(self, node: Value, number: int) -> str:
+        """The functions of a `Tiles` node, which gets room for what they work in."""
+        attrs = node.attrs
+        body, given = attrs["body"], attrs["given"]
+        inner = _Writer(Blocks([body], given, {}, None), self)
+        tile_text = inner._tile(attrs["rows"], number)
+        summed = [v.type for v in body.results[attrs["rows"] :]]
+        places = [0]
+        for found in summed:
+            places.append(places[-1] + _aligned(found.size * np.dtype(found.dtype).itemsize))
+        room = _aligned(places[-1] + _aligned(inner.places.end + 4 * inner.scratch_floats))
+        attrs |= {"name": f"part_{number}", "places": places, "room": room}
+        area = Type((room * attrs["at once"],), "uint8")
+        attrs["parts"] += (Value("part", "room", [node], type=area, data=len(attrs["parts"])),)
+        node.type += (area,)
+        rows = body.results[: attrs["rows"]]
+        steps = [
+            *(n * np.dtype(v.type.dtype).itemsize
+              for n, v in zip(attrs["advance"], given, strict=True)),
+            *(v.type.size * np.dtype(v.type.dtype).itemsize for v in rows),
+        ]  # fmt: skip
+        pointers = [f"given[{i}] + tile * {step}" for i, step in enumerate(steps)]
+        pointers += [f"room + {place}" for place in places[:-1]]
+        return (
+            f"{tile_text}static void part_{number}(void *context, int64_t part) {{\n"
+            "  char *const *given = (char *const *)context;\n"
+            f"  char *room = given[{len(steps)}] + part * {room};\n"
+            f"  memset(room, 0, {places[-1]});\n"
+            f"  for (int64_t tile = part * {attrs['count']} / {attrs['at once']}; "
+            f"tile < (part + 1) * {attrs['count']} / {attrs['at once']}; tile++) {{\n"
+            f"    void *data[] = {{{', '.join(pointers)}}};\n"
+            f"    tile_{number}(data, room + {places[-1]});\n  }}\n}}\n"
+        )
+
+    def _tile(self, rows: int, number: int) -> str:
+        """The function of one tile, as the writer of its body."""
+        (block,) = self.blocks.blocks
+        results = block.results or []
+        for value in [*self.blocks.inputs, *results[:rows]]:
+            self.data[value] = len(self.data)
+        groups = _grouped(block, self)
+        self._allocate({block: groups})
+        lines = self._lines(groups)
+        for position, value in enumerate(results[rows:], len(self.data)):
+            operand = self.operand(value)
+            kind = operand.c_type
+            lines.append(f"{{ {kind} *const sum = ({kind} *)data[{position}];")
+            lines.append(
+                f"  for (int64_t i = 0; i < {operand.size}; i++) sum[i] += {operand.pointer}[i]; }}"
+            )
+        pointers = [self._pointer(root, name) for root, name in self.names.items()]
+        scratch = f"enum : int64_t {{ SCRATCH = {self.places.end} }};"
+        text = "\n".join(f"  {line}" for line in [scratch, *pointers, *lines])
+        return f"static void tile_{number}(void **data, char *memory) {{\n{text}\n}}\n"
+
+    def _run_tiles(self, node: Value, lines: list[str]) -> None:
+        attrs = node.attrs
+        *outs, room = attrs["parts"]
+        rows, sums = outs[: attrs["rows"]], outs[attrs["rows"] :]
+        name = f"{toolchain.threads()}:in_parts"
+        function = self.functions.setdefault(name, f"functions[{len(self.functions)}]")
+        given = [self.operand(value).pointer for value in (*node.args, *rows, room)]
+        lines.append(f"{{ char *given[] = {{{', '.join(f'(char *){p}' for p in given)}}};")
+        lines.append(f"  ((in_parts){function})({attrs['name']}, given, {attrs['at once']});")
+        area = self.operand(room).pointer
+        for value, place, divisor in zip(sums, attrs["places"], attrs["divisors"], strict=False):
+            out = self.operand(value)
+            mean = f" / {float(divisor)}f" if divisor > 1 else ""
+            lines.append(
+                f"  add_parts<{out.size}, {attrs['at once']}, {attrs['room']}>"
+                f"(({out.c_type} *)({area} + {place}), {out.pointer});"
+            )
+            if mean:
+                lines.append(
+                    f"  for (int64_t i = 0; i < {out.size}; i++) "
+                    f"{out.pointer}[i] = {out.pointer}[i]{mean};"
+                )
+        lines.append("}")
 
     def _pointer(self, root: Value, name: str) -> str:
         kind = C_TYPES[root.type.dtype]
@@ -342,8 +437,8 @@ class _Writer:
             return "(float *)(memory + SCRATCH)"
 
         def function(name: str) -> str:
-            self.functions.setdefault(name, f"((custom)functions[{len(self.functions)}])")
-            return self.functions[name]
+            place = self.functions.setdefault(name, f"functions[{len(self.functions)}]")
+            return f"((custom){place})"
 
         outs = [] if node.op in WRITES else [self.operand(out) for out in _outputs(node)]
         start = len(lines)
@@ -389,7 +484,7 @@ class _Writer:
             name = f"t{len(local)}"
             body.append(f"const {kind} {name} = ({kind})({expression(node, args)});")
             local[node] = name
-            if node in self.places.offsets:
+            if node in self.places.offsets or node in self.data:
                 body.append(f"{self._name(node)}[{flat if size > 1 else 0}] = {name};")
         if size == 1:
             lines += ["{", *(f"  {line}" for line in body), "}"]

@@ -88,6 +88,7 @@ class FragmentRuntime:
         self.learner: Any = None
         self.environment: Any = None
         self.group: Any = None
+        self.threads = 1
         self.vector: Any = None
         self._stages = {name: index for index, name in enumerate(plan.stages())}
         self._stacks: dict[str, np.ndarray] = {}
@@ -222,7 +223,7 @@ class FragmentRuntime:
 
         agree = partial(self.messenger.agree, self.fragment.ranks, stage)
         owners = [part for part in (self.actor, self.learner) if part is not None]
-        return LoweredCell(built, owners, turns_of(built), agree, chosen, keep)
+        return LoweredCell(built, owners, turns_of(built), agree, chosen, keep, self.threads)
 
     def in_turn(self, loop: Callable, inputs: tuple, axes: tuple) -> tuple:
         """Runs a loop for each chunk of the environments, see `run_in_turn`."""

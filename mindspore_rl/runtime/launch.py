@@ -126,23 +126,25 @@ def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict
 
 
 @contextlib.contextmanager
-def pin_cores(num_ranks: int) -> Iterator[list[int] | None]:
-    """Reserves a core for each rank, against other jobs, for as long as the context lasts.
+def pin_cores(num_ranks: int) -> Iterator[list[tuple[int, ...]] | None]:
+    """Reserves cores for each rank, against other jobs, for as long as the context lasts.
 
-    Returns: the cores, or None (no pinning) if there is one rank or too few cores are free.
+    Returns: equally many for each rank, or None (no pinning) if fewer cores are free than ranks.
     """
     with contextlib.ExitStack() as locks:
-        cores: list[int] = []
-        allowed = sorted(os.sched_getaffinity(0))
-        if 1 < num_ranks <= len(allowed):
-            for core in allowed:
-                if len(cores) < num_ranks and (lock := _lock_core(core)) is not None:
-                    locks.callback(os.close, lock)
-                    cores.append(core)
-        if len(cores) == num_ranks:
-            yield cores
+        cores: list[tuple[int, contextlib.ExitStack]] = []
+        for core in sorted(os.sched_getaffinity(0)) if num_ranks else ():
+            if (lock := _lock_core(core)) is not None:
+                held = locks.enter_context(contextlib.ExitStack())
+                held.callback(os.close, lock)
+                cores.append((core, held))
+        each = len(cores) // num_ranks if num_ranks else 0
+        for _, held in cores[each * num_ranks :]:  # another job may have them
+            held.close()
+        if each:
+            own = [core for core, _ in cores]
+            yield [tuple(own[rank * each : (rank + 1) * each]) for rank in range(num_ranks)]
         else:
-            locks.close()
             yield None
 
 
@@ -214,7 +216,7 @@ class JobProcesses:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def start(self, port: int, cores: list[int] | None) -> None:
+    def start(self, port: int, cores: list[tuple[int, ...]] | None) -> None:
         """Starts everything, to report to the coordinator's port. Raises: MsrlError, OSError."""
         mpiexec = find_mpiexec()
         plan = self._plan
@@ -238,7 +240,7 @@ class JobProcesses:
                 },
             )
         if cores:
-            environment["MSRL_CORES"] = ",".join(map(str, cores))
+            environment["MSRL_CORES"] = ";".join(",".join(map(str, own)) for own in cores)
         self.mpiexec = self._start(
             [mpiexec, *self._mpi_options(), "-n", str(plan.num_ranks), *self._commands.worker],
             WORKERS_LOG,

@@ -24,6 +24,7 @@ class LoweredCell:
         turns: the bounds of its loops.
         agree: gives the least of the numbers that all replicas come with.
         keep: takes the C++ of a native cell.
+        threads: that it may use.
         chosen: told whether the cell is native, and why not (empty where that was not asked for).
     """
 
@@ -35,9 +36,11 @@ class LoweredCell:
         agree: Callable[[int], int],
         chosen: Callable[[bool, str], None],
         keep: Callable[[str], None],
+        threads: int = 1,
     ) -> None:
         self._cell, self._owners, self._turns = cell, owners, turns
         self._agree, self._chosen, self._keep = agree, chosen, keep
+        self._threads = threads
         self._run: Callable[..., Any] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
@@ -57,7 +60,7 @@ class LoweredCell:
         try:
             unit = unit_of(graph)
             library = toolchain.cell_library(unit.text, level)
-            native = NativeCell(unit, library, parameters)
+            native = NativeCell(unit, library, parameters, self._threads)
         except MsrlError as error:
             why = str(error)
         except Exception as error:  # noqa: BLE001  (a mistake of the compiler's ends no training)

@@ -12,13 +12,13 @@ class WorkerSettings:
     Attributes:
         coordinator: host and port of the coordinator's link.
         scheduler: host and port of MindSpore's scheduler, if the job has a group.
-        cores: one core for each rank, or empty: no pinning.
+        cores: those of each rank, or empty: no pinning.
     """
 
     run_dir: Path
     coordinator: tuple[str, int]
     scheduler: tuple[str, int] | None
-    cores: tuple[int, ...]
+    cores: tuple[tuple[int, ...], ...]
 
 
 def worker_settings() -> WorkerSettings:
@@ -30,7 +30,7 @@ def worker_settings() -> WorkerSettings:
         Path(os.environ["MSRL_RUN"]),
         coordinator,
         _address("MSRL_SCHEDULER"),
-        tuple(int(core) for core in cores.split(",") if core),
+        tuple(tuple(map(int, own.split(","))) for own in cores.split(";") if own),
     )
 
 

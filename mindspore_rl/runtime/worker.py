@@ -48,6 +48,7 @@ def run_worker(
     link: Link,
     comm: Communicator | None = None,
     group: Any = None,
+    threads: int = 1,
 ) -> None:
     """Runs a rank to its end; reports a failure to the coordinator and raises it."""
     stamps = Stamps(None if plan.hosts else run_dir, plan.num_ranks)
@@ -64,7 +65,7 @@ def run_worker(
             device.use(plan.device, compiled=plan.compiled)
             load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
         runtime = FragmentRuntime(plan, run_dir, rank, comm, link, stamps)
-        runtime.group = group
+        runtime.group, runtime.threads = group, threads
         import_fragment(plan, run_dir, fragment).run(runtime)
         runtime.close()
         link.send(
@@ -165,8 +166,9 @@ def main() -> None:
             _report(link, comm.rank, error)
             raise
         if settings.cores:
-            os.sched_setaffinity(0, {settings.cores[comm.rank]})
-        run_worker(plan, settings.run_dir, comm.rank, link, comm, group)
+            os.sched_setaffinity(0, settings.cores[comm.rank])
+        threads = len(settings.cores[comm.rank]) if settings.cores else 1
+        run_worker(plan, settings.run_dir, comm.rank, link, comm, group, threads)
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
         _exit(segments)

@@ -49,14 +49,14 @@ def graph_mode():
         ms.set_context(mode=mode)
 
 
-def both(cell, inputs, level=None):
+def both(cell, inputs, level=None, threads=1):
     """A cell's results and parameters by MindSpore and by native code, from the same state."""
     with graph_mode():
         compiled = CompiledCell(cell)
         unit = unit_of(compiled.graph(*inputs))
         library = toolchain.cell_library(unit.text, toolchain.level() if level is None else level)
         parameters = {p.name: p for p in cell.get_parameters()}
-        native = NativeCell(unit, library, parameters)
+        native = NativeCell(unit, library, parameters, threads)
         state = {name: parameter.asnumpy() for name, parameter in parameters.items()}
         before = {name: value.copy() for name, value in state.items()}
         outcomes = []

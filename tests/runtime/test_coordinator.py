@@ -402,13 +402,15 @@ def test_cores_are_reserved_once(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8})
     with launch.pin_cores(2) as first:
-        assert first == [3, 5]
+        assert first == [(3,), (5,)]
         with launch.pin_cores(2) as second:
             assert second is None
         with launch.pin_cores(1) as single:
-            assert single is None
+            assert single == [(8,)]
     with launch.pin_cores(3) as later:
-        assert later == [3, 5, 8]
+        assert later == [(3,), (5,), (8,)]
+    with launch.pin_cores(1) as alone:
+        assert alone == [(3, 5, 8)]
     with launch.pin_cores(4) as too_many:
         assert too_many is None
 

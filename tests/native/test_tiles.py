@@ -1,0 +1,159 @@
+"""Batches that run by tiles, on one thread or several."""
+
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from mindspore import value_and_grad as derivative_of
+from units import both
+
+from mindspore_rl.native import tiles
+from mindspore_rl.native.cell import NativeCell
+
+ROWS = 96
+
+
+def _floats(*shape):
+    return np.random.default_rng(1).normal(size=shape).astype(np.float32)
+
+
+class Layers(nn.Cell):
+    """As wide as a tile or a batch has rows, so that shapes alone do not tell them apart."""
+
+    def __init__(self, width=ROWS):
+        super().__init__()
+        self.first, self.second = nn.Dense(4, width), nn.Dense(width, 3)
+
+    def construct(self, x):
+        return self.second(ops.tanh(self.first(x)))
+
+
+class Learn(nn.Cell):
+    """A loss, its gradient and one step."""
+
+    def __init__(self, network, loss):
+        super().__init__()
+        self.network, self.optimiser = network, nn.Adam(network.trainable_params(), 1e-2)
+        self.loss = loss
+        self.derivative = derivative_of(self.loss_of, None, self.optimiser.parameters)
+
+    def loss_of(self, *inputs):
+        return self.loss(self.network, *inputs)
+
+    def construct(self, *inputs):
+        loss, gradients = self.derivative(*inputs)
+        self.optimiser(gradients)
+        return loss
+
+
+def plain(network, x, target):
+    return ops.square(network(x) - target).mean()
+
+
+def likelihood(network, x, action):
+    probability = ops.log_softmax(network(x), -1)
+    return -ops.gather_elements(probability, 1, action.expand_dims(1)).mean()
+
+
+def normalised(network, x, target):
+    """The rows meet half-way: two batches of tiles."""
+    error = (network(x) - target).sum(-1)
+    return ops.square((error - error.mean()) / (error.std() + 1e-6) + error).mean()
+
+
+def agents(network, x, target):
+    """Several agents in each row of the batch."""
+    return ops.square(network(x).sum(1) - target).mean()
+
+
+def chosen(network, x, index, target):
+    return plain(network, ops.gather(x, index, 0), target)
+
+
+class Rows(nn.Cell):
+    """What rows give, and rows of others."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = Layers(16)
+
+    def construct(self, x):
+        y = self.network(x)
+        return y, y.sum(-1), ops.flip(y, (0,)), y[:, 1] * 2.0, y.sum(0)
+
+
+class Image(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(2, 4, 3, has_bias=True)
+        self.dense = nn.Dense(64, 3)
+
+    def construct(self, x):
+        return self.dense(ops.relu(self.convolution(x)).reshape(x.shape[0], 64))
+
+
+INDEX = np.random.default_rng(2).integers(0, 3, ROWS).astype(np.int32)
+CASES = {
+    "plain": (lambda: Learn(Layers(), plain), [_floats(ROWS, 4), _floats(ROWS, 3)]),
+    "likelihood": (lambda: Learn(Layers(16), likelihood), [_floats(ROWS, 4), INDEX]),
+    "normalised": (lambda: Learn(Layers(16), normalised), [_floats(ROWS, 4), _floats(ROWS, 3)]),
+    "agents": (lambda: Learn(Layers(), agents), [_floats(ROWS, 5, 4), _floats(ROWS, 3)]),
+    "chosen": (
+        lambda: Learn(Layers(16), chosen),
+        [_floats(3, 4), INDEX, _floats(ROWS, 3)],
+    ),
+    "rows": (Rows, [_floats(ROWS, 4)]),
+    "image": (lambda: Learn(Image(), plain), [_floats(24, 2, 4, 4), _floats(24, 3)]),
+}
+
+
+@pytest.fixture
+def all_tiled(monkeypatch):
+    """Tiles whatever the work, and the texts of the cells that were made."""
+    monkeypatch.setattr(tiles, "LEAST_WORK", 0)
+    monkeypatch.setattr(tiles, "MOST_ROWS", 8)
+    texts = []
+    made = NativeCell.__init__
+
+    def noted(self, unit, *rest):
+        texts.append(unit.text)
+        made(self, unit, *rest)
+
+    monkeypatch.setattr(NativeCell, "__init__", noted)
+    return texts
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tiles_give_what_mindspore_gives(case, all_tiled):
+    make, inputs = CASES[case]
+    (wanted, state), (found, native) = both(make(), inputs)
+    assert "static void tile_0" in all_tiled[0]
+    for one, other in zip(wanted, found, strict=True):
+        np.testing.assert_allclose(other, one, 2e-5, 1e-6)
+    for name, value in state.items():
+        largest = max(float(np.abs(value).max()), 1e-3)
+        np.testing.assert_allclose(native[name], value, rtol=0, atol=2e-5 * largest, err_msg=name)
+
+
+def test_rows_that_meet_are_two_batches(all_tiled):
+    both(CASES["normalised"][0](), CASES["normalised"][1])
+    assert "static void tile_1" in all_tiled[0]
+
+
+def test_sums_over_rows_do_not_depend_on_the_number_of_threads(all_tiled):
+    cell, inputs = CASES["plain"][0](), CASES["plain"][1]
+    start = {p.name: p.asnumpy().copy() for p in cell.get_parameters()}
+    outcomes = []
+    for threads in (1, 3, 1, 2):
+        for parameter in cell.get_parameters():
+            parameter.asnumpy()[...] = start[parameter.name]
+        _, (results, state) = both(cell, inputs, threads=threads)
+        outcomes.append([*results, *state.values()])
+    for outcome in outcomes[1:]:
+        for one, other in zip(outcomes[0], outcome, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_little_work_stays_in_one_piece(all_tiled, monkeypatch):
+    monkeypatch.setattr(tiles, "LEAST_WORK", 2_000_000)
+    both(CASES["plain"][0](), CASES["plain"][1])
+    assert "tile_0" not in all_tiled[0]
