@@ -35,17 +35,14 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     Raises:
         MsrlError: no folder can be written.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    temporary = Path(tempfile.gettempdir(), f"msrl-{os.getuid()}")
-    for home in (cache / "mindspore_rl", temporary):
+    homes = _caches()
+    for home in homes:
         path = home / name
         made = path.with_name(f"{path.name}.{os.getpid()}")
         try:
-            if not home.is_absolute():
-                continue  # this user has no home
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if home.stat().st_uid != os.getuid():
-                continue  # another user's, who could put anything there
+            if not _is_own(home):
+                continue
             if not path.exists():
                 made.touch()
                 try:
@@ -57,5 +54,26 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
         except OSError:
             continue
     raise MsrlError(
-        f"neither {cache} nor {temporary} can be written; set XDG_CACHE_HOME to a folder that can"
+        f"none of {', '.join(str(home.parent) for home in homes)} can be written; set "
+        "XDG_CACHE_HOME to a folder that can"
     )
+
+
+def in_cache(name: str) -> Path | None:
+    """A file that `cached` has made, if there is one."""
+    for home in _caches():
+        with contextlib.suppress(OSError):
+            if (home / name).exists() and _is_own(home):
+                return home / name
+    return None
+
+
+def _caches() -> list[Path]:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    homes = [cache / "mindspore_rl", Path(tempfile.gettempdir(), f"msrl-{os.getuid()}")]
+    return [home for home in homes if home.is_absolute()]  # a user may have no home
+
+
+def _is_own(home: Path) -> bool:
+    """Another user could put anything into a folder of his."""
+    return home.stat().st_uid == os.getuid()

@@ -5,8 +5,11 @@ are in one memory area, whose layout is fixed here: what several blocks use has 
 what one block uses shares places with what is no longer needed.
 """
 
+import dataclasses
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,6 +70,29 @@ class Unit:
     results: tuple[Type, ...]
     structure: Any
     functions: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """For `from_json`."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Unit":
+        """A unit that was kept."""
+
+        def tuples(value: Any) -> Any:
+            return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError("no unit")
+        fields = {name: tuples(value) for name, value in found.items()}
+        for name in ("inputs", "results"):
+            fields[name] = tuple(Type(tuple(t["shape"]), t["dtype"]) for t in fields[name])
+        unit = cls(**fields)
+        for function in unit.functions:
+            if not Path(function.rsplit(":", 1)[0]).exists():
+                raise ValueError(f"{function} is gone")
+        return unit
 
 
 def write(blocks: Blocks) -> Unit:

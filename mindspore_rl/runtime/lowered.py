@@ -1,5 +1,6 @@
 """A cell on the CPU: as native code where that can be, else as MindSpore runs it."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ from mindspore_rl import toolchain
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.native.cell import NativeCell, annotated, unit_of
 from mindspore_rl.native.check import LARGEST, difference
+from mindspore_rl.native.fingerprint import Unknown, fingerprint
+from mindspore_rl.native.writer import Unit
 from mindspore_rl.runtime.compiled import CompiledCell
-from mindspore_rl.storage import cached
+from mindspore_rl.storage import cached, in_cache
 
 
 class LoweredCell:
@@ -56,9 +59,11 @@ class LoweredCell:
         level = self._agree(toolchain.level())
         native, library, why = None, Path(), ""
         parameters = _parameters([self._cell, *self._owners])
-        graph = compiled.graph(*inputs)
+        seen = _Seen(self._cell, inputs)
+        unit = seen.unit if self._agree(int(seen.unit is not None)) else None
+        graph = b"" if unit else compiled.graph(*inputs)
         try:
-            unit = unit_of(graph)
+            unit = unit or unit_of(graph)
             library = toolchain.cell_library(unit.text, level)
             native = NativeCell(unit, library, parameters, self._threads)
         except MsrlError as error:
@@ -67,6 +72,7 @@ class LoweredCell:
             why = f"the native compiler failed, which is a mistake of its own: {error!r}"
         if not self._agree(int(native is not None)) or native is None:
             return None, why or "another replica cannot have it in native code"
+        seen.keep(native.unit)
         verdict = _verdict(library)
         if not self._agree(int(verdict is not None)) or verdict is None:
             verdict = difference(parameters, self._turns, compiled, native, inputs)
@@ -78,6 +84,34 @@ class LoweredCell:
         return None, (
             f"its native code gives another {where}, by {off * LARGEST:.1e} of the largest entry"
         )
+
+
+class _Seen:
+    """The unit of a cell whose graph was seen before: MindSpore need not compile it again."""
+
+    def __init__(self, cell: nn.Cell, inputs: tuple) -> None:
+        self.unit: Unit | None = None
+        self._key = ""
+        with contextlib.suppress(Unknown, OSError):
+            self._key = fingerprint(cell, inputs)
+        path = in_cache(self._name) if self._key else None
+        if path is not None:
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                self.unit = Unit.from_json(path.read_text())
+
+    @property
+    def _name(self) -> str:
+        return f"native/graph-{self._key}.json"
+
+    def keep(self, unit: Unit) -> None:
+        """For the next time."""
+        if self._key and self.unit is None:
+            with contextlib.suppress(MsrlError):
+                cached(self._name, lambda path: _written(path, unit.to_json()))
+
+
+def _written(path: Path, text: str) -> None:
+    path.write_text(text)
 
 
 def _parameters(owners: list[nn.Cell]) -> dict[str, Parameter]:
@@ -99,7 +133,4 @@ def _verdict(library: Path) -> tuple[float, str] | None:
 
 
 def _keep_verdict(library: Path, verdict: tuple[float, str]) -> None:
-    def write(path: Path) -> None:
-        path.write_text(json.dumps(verdict))
-
-    cached(f"native/{library.stem}.json", write)
+    cached(f"native/{library.stem}.json", lambda path: _written(path, json.dumps(verdict)))

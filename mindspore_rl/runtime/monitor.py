@@ -399,7 +399,7 @@ class Monitor:
                 f"{host} has not been heard of for {SILENCE_S} s ({lost}); is it up, and its "
                 "network connected?",
             )
-        processes.wait(1.0)
+        processes.wait(5.0)
         found = re.search(r"EXIT STRING: .*\(signal (\d+)\)", processes.log())
         how = f"died (killed by signal {found[1]})" if found else "died"
         how += self._last_action(rank, self._watchdog.stages[stamp.stage])

@@ -10,6 +10,7 @@ from units import graph_mode
 
 from mindspore_rl import toolchain
 from mindspore_rl.native import primitives
+from mindspore_rl.runtime.compiled import CompiledCell
 from mindspore_rl.runtime.lowered import LoweredCell
 
 
@@ -172,3 +173,27 @@ def test_parameters_reached_by_a_function_only(cache, found):
     assert int(zero) == 0
     np.testing.assert_array_equal(np.asarray(given), X + 1)
     np.testing.assert_array_equal(count.sum.asnumpy(), X)
+
+
+def test_a_graph_that_was_seen_needs_no_mindspore(cache, monkeypatch):
+    lowered(Count(), X)
+
+    def refuse(*_):
+        raise AssertionError("MindSpore was asked for the graph")
+
+    monkeypatch.setattr(CompiledCell, "graph", refuse)
+    cell = Count()
+    _, _, told = lowered(cell, X)
+    assert told == [(True, "")]
+    np.testing.assert_allclose(cell.sum.asnumpy(), 10 * X)
+    with pytest.raises(AssertionError, match="was asked"):
+        lowered(Count(), X[:2])
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[1]", '{"text": 3}'])
+def test_a_damaged_cache_is_made_again(cache, damage):
+    lowered(Count(), X)
+    for path in cache.glob("graph-*.json"):
+        path.write_text(damage)
+    _, _, told = lowered(Count(), X)
+    assert told == [(True, "")]

@@ -27,7 +27,7 @@ EVENT_ITERATION = 3  # when what the config asks for happens
 LEADER = 0
 
 
-def work(plan: Plan, run_dir: Path, rank: int, link: Link) -> None:
+def work(plan: Plan, run_dir: Path, rank: int, link: Link, threads: int = 1) -> None:
     stamps = Stamps(run_dir, plan.num_ranks)
     stages = plan.stages()
     stop = run_dir / "stop"  # how the leader tells the others

@@ -1,0 +1,96 @@
+"""Cells whose graphs differ are told apart; those whose graphs are the same are not."""
+
+import threading
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn, ops
+
+from mindspore_rl.native.fingerprint import Unknown, fingerprint
+
+SCALE = 2.0
+X = np.zeros((3, 2), np.float32)
+
+
+def helper(x):
+    return x * SCALE
+
+
+class Sample(nn.Cell):
+    def __init__(self, number=1, constant=(1.0, 2.0), name="w", closed=3.0, inner=4, slot=0):
+        super().__init__(auto_prefix=False)
+        self.number, self.table = number, Tensor(np.array(constant, np.float32))
+        self.weight = Parameter(Tensor(np.zeros(2, np.float32)), name=name)
+        self.dense = nn.Dense(2, inner)
+        self.options = {"rates": [closed, None], "kinds": {"a", "b"}}
+        self.call = lambda x: x + closed
+        self.custom = ops.Custom(f"lib.so:reduce_{slot}", lambda x: x, lambda x: x, func_type="aot")
+
+    def construct(self, x):
+        return helper(self.dense(self.call(x) * self.number))
+
+
+def test_two_alike_are_the_same():
+    assert fingerprint(Sample(), (X,)) == fingerprint(Sample(), (X + 1,))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"number": 2},
+        {"number": True},
+        {"number": 1.0},
+        {"constant": (1.0, 3.0)},
+        {"name": "v"},
+        {"closed": 4.0},
+        {"inner": 5},
+        {"slot": 1},
+    ],
+    ids=str,
+)
+def test_values_that_a_graph_is_made_of(change):
+    assert fingerprint(Sample(), (X,)) != fingerprint(Sample(**change), (X,))
+
+
+@pytest.mark.parametrize(
+    "inputs", [(X[:2],), (X.astype(np.int32),), ((X,),), (X, 1), (Tensor(X, ms.float16),)]
+)
+def test_types_of_inputs(inputs):
+    assert fingerprint(Sample(), (X,)) != fingerprint(Sample(), inputs)
+
+
+def test_a_tensor_is_an_array_of_its_type():
+    assert fingerprint(Sample(), ((X, X),)) == fingerprint(Sample(), ((X, X + 1),))
+
+
+def test_what_a_weight_holds_does_not_count():
+    cell = Sample()
+    before = fingerprint(cell, (X,))
+    cell.weight.asnumpy()[...] = 7.0
+    assert fingerprint(cell, (X,)) == before
+
+
+def test_globals_of_functions_that_are_reached(monkeypatch):
+    before = fingerprint(Sample(), (X,))
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert fingerprint(Sample(), (X,)) != before
+
+
+def test_sources_that_are_loaded(tmp_path, monkeypatch):
+    path = tmp_path / "beside.py"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path.write_text("def f():\n    return 1\n")
+    import beside  # noqa: F401, PLC0415
+
+    before = fingerprint(Sample(), (X,))
+    path.write_text("def f():\n    return 2\n")
+    assert fingerprint(Sample(), (X,)) != before
+    monkeypatch.delitem(__import__("sys").modules, "beside")
+
+
+def test_what_cannot_be_seen_is_said():
+    cell = Sample()
+    cell.options["lock"] = threading.Lock()
+    with pytest.raises(Unknown, match="lock"):
+        fingerprint(cell, (X,))
