@@ -173,12 +173,28 @@ static void arg_of(const T *x, I *index, T *value) {
 
 // ---- products ----------------------------------------------------------------------------------
 
+// A square of four rows: pairs of rows exchange halves, then single numbers.
+typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+static inline void transpose_square(const float *x, int from, float *y, int to) {
+  const four a = *(const four *)x, b = *(const four *)(x + from);
+  const four c = *(const four *)(x + 2 * from), d = *(const four *)(x + 3 * from);
+  const four e = {a[0], b[0], a[1], b[1]}, f = {a[2], b[2], a[3], b[3]};
+  const four g = {c[0], d[0], c[1], d[1]}, h = {c[2], d[2], c[3], d[3]};
+  *(four *)y = four{e[0], e[1], g[0], g[1]};
+  *(four *)(y + to) = four{e[2], e[3], g[2], g[3]};
+  *(four *)(y + 2 * to) = four{f[0], f[1], h[0], h[1]};
+  *(four *)(y + 3 * to) = four{f[2], f[3], h[2], h[3]};
+}
+// y[c * stride + r] = x[r * COLUMNS + c].
 template <int ROWS, int COLUMNS> static inline void transpose(const float *x, float *y, int stride) {
-  // y[c * stride + r] = x[r * COLUMNS + c], in squares that stay in the cache
-  for (int r0 = 0; r0 < ROWS; r0 += 16)
-    for (int c = 0; c < COLUMNS; c++)
-      for (int r = r0; r < (r0 + 16 < ROWS ? r0 + 16 : ROWS); r++)
-        y[c * stride + r] = x[r * COLUMNS + c];
+  constexpr int TALL = ROWS / 4 * 4, WIDE = COLUMNS / 4 * 4;
+  for (int r = 0; r < TALL; r += 4)
+    for (int c = 0; c < WIDE; c += 4)
+      transpose_square(x + r * COLUMNS + c, COLUMNS, y + c * stride + r, stride);
+  for (int c = WIDE; c < COLUMNS; c++)
+    for (int r = 0; r < TALL; r++) y[c * stride + r] = x[r * COLUMNS + c];
+  for (int c = 0; c < COLUMNS; c++)
+    for (int r = TALL; r < ROWS; r++) y[c * stride + r] = x[r * COLUMNS + c];
 }
 
 // R rows and V vectors of columns of C = A B. A's element (m, k) is a[m * AM + k * AK]; B is

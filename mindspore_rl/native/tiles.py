@@ -20,8 +20,9 @@ MOST_ROWS = 64
 """Of a tile: what some layers make of them fits a core's cache."""
 MOST_PARTS = 8
 """Sums that are made apart; as many cores can share a batch."""
-LEAST_WORK = 2_000_000
-"""Operations on numbers, below which it is not worth it."""
+LEAST_WORK, LEAST_SHARED = 2_000_000, 20_000_000
+"""Operations on numbers, below which tiles are not worth it, and several cores: to wake one takes
+as long as a million of them."""
 
 ROWS, SUM = "rows", "sum"
 
@@ -195,7 +196,7 @@ class _Segment:
             "given": list(given.values()),
             "advance": [arg.type.size // count if by_rows else 0 for arg, by_rows in given],
             "count": count,
-            "at once": min(count, MOST_PARTS),
+            "at once": min(count, MOST_PARTS) if self.work >= LEAST_SHARED else 1,
             "rows": len(rows),
             "divisors": [count if "Mean" in origin(v).op else 1 for v in sums],
         }

@@ -110,6 +110,7 @@ CASES = {
 def all_tiled(monkeypatch):
     """Tiles whatever the work, and the texts of the cells that were made."""
     monkeypatch.setattr(tiles, "LEAST_WORK", 0)
+    monkeypatch.setattr(tiles, "LEAST_SHARED", 0)
     monkeypatch.setattr(tiles, "MOST_ROWS", 8)
     texts = []
     made = NativeCell.__init__
