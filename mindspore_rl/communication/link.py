@@ -6,7 +6,7 @@ case the operating systems ask each other for a sign of life, whatever the proce
 
 Worker to coordinator, each with `rank`:
     hello       pid, host, segments (of MPI's, in /dev/shm)
-    iteration   iteration, env_steps, episodes [[return, length], ...], metrics {name: number}
+    iteration   iteration, env_steps, episodes [[return, length], ...], metrics {name: number}, age_s
     stamp       iteration, stage, age_s (only from workers whose stamps the coordinator cannot see)
     checkpoint  iteration, path
     note        iteration, note (what the user should know, and no failure)
@@ -21,11 +21,15 @@ import json
 import selectors
 import socket
 import threading
+import time
 from collections import deque
 from typing import Any
 
 SILENCE_S = 10
 """After so long without a sign of life the other host is taken to be gone."""
+TOGETHER_S = 0.02
+"""What need not go at once goes with others of so long: who reads in the same process takes turns
+with who computes."""
 
 
 class Link:
@@ -40,6 +44,8 @@ class Link:
         self.connection = connection
         self.closed, self.lost = False, ""
         self._sending = threading.Lock()
+        self._waiting: list[tuple[float, dict[str, Any]]] = []
+        self._sent_s = 0.0
         self._rest = b""
         self._messages: deque[dict[str, Any]] = deque()
         self._selector = selectors.DefaultSelector()
@@ -58,7 +64,28 @@ class Link:
     def send(self, kind: str, **fields: Any) -> None:
         """Sends one message. Raises: OSError if the other end is gone."""
         with self._sending:
-            self.connection.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")
+            self._flush([{"kind": kind, **fields}])
+
+    def send_soon(self, kind: str, **fields: Any) -> None:
+        """Sends a message and its age in seconds, `age_s`, within a while.
+
+        It goes before any other that is sent, or with the first of its kind that comes `TOGETHER_S`
+        after the last one.
+
+        Raises: OSError if the other end is gone.
+        """
+        with self._sending:
+            now = time.monotonic()
+            self._waiting.append((now, {"kind": kind, **fields}))
+            if now - self._sent_s >= TOGETHER_S:
+                self._flush([])
+
+    def _flush(self, last: list[dict[str, Any]]) -> None:
+        self._sent_s = time.monotonic()
+        waiting, self._waiting = self._waiting, []
+        messages = [{**message, "age_s": self._sent_s - made} for made, message in waiting]
+        lines = [json.dumps(message).encode() + b"\n" for message in [*messages, *last]]
+        self.connection.sendall(b"".join(lines))
 
     def poll(self, timeout_s: float = 0.0) -> dict[str, Any] | None:
         """The next message, or None; `closed` tells whether the other end is gone."""

@@ -160,9 +160,7 @@ def _run_here(monitor: Monitor, run_dir: Path) -> None:
                 on_cpu = monitor.plan.device == "CPU" and monitor.plan.compiled
                 with pin_cores(int(on_cpu)) as cores:  # reserved; this process stays as it is
                     threads = len(cores[0]) if cores else 1
-                    run_worker(
-                        monitor.plan, run_dir, rank=leader, link=theirs, threads=threads
-                    )
+                    run_worker(monitor.plan, run_dir, rank=leader, link=theirs, threads=threads)
             else:
                 run_inproc(monitor.plan, run_dir, [link for _, link in pairs])
     except KeyboardInterrupt:

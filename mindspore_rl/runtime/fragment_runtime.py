@@ -498,7 +498,7 @@ class FragmentRuntime:
 
     def _report_iteration(self) -> None:
         with contextlib.suppress(OSError):
-            self.link.send(
+            self.link.send_soon(
                 "iteration",
                 rank=self.rank,
                 iteration=self.iteration,

@@ -254,6 +254,7 @@ class Monitor:
                 for report in reports
                 for episode_return, length in report["episodes"]
             ],
+            reports[-1].get("age_s", 0.0),
         )
         goal, mean_return = self.options.stop_return, self.metrics.mean_return
         if (
