@@ -6,7 +6,8 @@ case the operating systems ask each other for a sign of life, whatever the proce
 
 Worker to coordinator, each with `rank`:
     hello       pid, host, segments (of MPI's, in /dev/shm)
-    iteration   iteration, env_steps, episodes [[return, length], ...], metrics {name: number}, age_s
+    iteration   iteration, env_steps, episodes [[return, length], ...], metrics {name: number},
+                age_s (how long ago)
     stamp       iteration, stage, age_s (only from workers whose stamps the coordinator cannot see)
     checkpoint  iteration, path
     note        iteration, note (what the user should know, and no failure)

@@ -201,11 +201,10 @@ class _Segment:
             "divisors": [count if "Mean" in origin(v).op else 1 for v in sums],
         }
         node.type = tuple(v.type for v in (*rows, *sums))
-        parts = [
+        node.attrs["parts"] = tuple(
             Value("part", v.name, [node], type=v.type, data=i) for i, v in enumerate((*rows, *sums))
-        ]
-        node.attrs["parts"] = tuple(parts)
-        new = dict(zip((*rows, *sums), parts, strict=True))
+        )
+        new = dict(zip((*rows, *sums), node.attrs["parts"], strict=True))
         views = [n for n in block.nodes if _is_view(n)]
         block.nodes = [*self.before, *turned_weights.values(), node, *self.after, *views]
         for other in blocks:

@@ -111,6 +111,9 @@ def _products(cases, nan):
         a, b = _floats(m, k, nan=nan), _floats(k, n)
         wanted = a @ b
         left, right = np.ascontiguousarray(a.T), np.ascontiguousarray(b.T)
+        for shape in ((64, 20), (7, 5), (1, 9), (16, 1)):
+            x = _floats(*shape, nan=nan)
+            cases.add("Turned", [x], np.ascontiguousarray(x.T))
         cases.add("MatMul", [a, b, False, False], wanted)
         cases.add("MatMul", [a, right, False, True], wanted)
         cases.add("MatMul", [left, b, True, False], wanted)
