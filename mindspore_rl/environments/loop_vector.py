@@ -20,7 +20,9 @@ class LoopVector:
         space: the action space of an environment, or of each of its agents.
 
     Attributes:
-        at_work: its first number is always the row of the environment that is running.
+        at_work: its first number is always the row of the environment that is running; -1 where
+            several are.
+        threads: that may step environments, as far as these can run at once.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class LoopVector:
     ) -> None:
         self.spec = spec
         self.at_work = np.zeros(1)
+        self.threads = 1
         self._indices, self._seed, self._envs = env_indices, seed, envs
         size = len(envs)
         self._box = isinstance(spec.action_space, Box)

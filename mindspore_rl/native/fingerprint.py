@@ -2,7 +2,7 @@
 
 A graph is made of the sources that the cell reaches, of the values that it finds there (numbers,
 constant tensors, other cells, what functions close over) and of the types of its inputs and
-parameters. Values are walked through; of sources all that the process has loaded count.
+parameters.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from mindspore import Parameter, Tensor, nn, ops
 _INSTALLED = tuple(
     sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
+_OWN = Path(__file__).parents[1]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype, range, slice)
 
 
@@ -39,7 +40,8 @@ def fingerprint(cell: nn.Cell, inputs: tuple) -> str:
     walk = _Walk()
     walk.add(cell)
     walk.add(_types(inputs))
-    return hashlib.sha256((walk.digest.hexdigest() + _sources()).encode()).hexdigest()[:32]
+    found = walk.digest.hexdigest() + _sources(walk.modules)
+    return hashlib.sha256(found.encode()).hexdigest()[:32]
 
 
 def _types(value: Any) -> Any:
@@ -50,24 +52,37 @@ def _types(value: Any) -> Any:
     return type(value).__name__
 
 
-def _sources() -> str:
-    """Of the files that the process has loaded, installed packages by their size and time."""
-    digest = hashlib.sha256(f"{sys.version} {mindspore.__version__}".encode())
+def _sources(reached: set[str]) -> str:
+    """Of this project, of the user's modules, and of installed ones by their size and time.
+
+    Of installed modules only those count from which something is reached: which others are loaded
+    depends on what else the process did.
+    """
+    digest = hashlib.sha256(f"{sys.version} {mindspore.__version__} {_own()}".encode())
     loaded = {_name(name): module for name, module in list(sys.modules.items())}
     for name, module in sorted(loaded.items(), key=lambda item: item[0]):
         file = getattr(module, "__file__", None)
-        if not file:
+        if not file or name.partition(".")[0] == _OWN.name:
             continue
-        digest.update(name.encode())
         path = Path(file)
         if file.startswith(_INSTALLED):
-            found = path.stat()
-            digest.update(f"{found.st_size} {found.st_mtime_ns}".encode())
+            if name in reached:
+                found = path.stat()
+                digest.update(f"{name} {found.st_size} {found.st_mtime_ns}".encode())
             continue
-        digest.update(path.read_bytes())
+        digest.update(name.encode() + path.read_bytes())
         for key, value in sorted(vars(module).items()):
             if not key.startswith("__") and _is_plain(value):
                 digest.update(f"{key} {value!r}".encode())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _own() -> str:
+    """This project's sources, loaded or not."""
+    digest = hashlib.sha256()
+    for path in sorted(p for kind in ("py", "h", "cpp", "cu") for p in _OWN.rglob(f"*.{kind}")):
+        digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
 
 
@@ -87,10 +102,15 @@ class _Walk:
 
     def __init__(self) -> None:
         self.digest = hashlib.sha256()
+        self.modules: set[str] = set()  # from which something is reached
         self._seen: dict[int, tuple[int, Any]] = {}  # with the object, so that no other has its id
 
     def _say(self, *words: Any) -> None:
         self.digest.update(repr(words).encode())
+
+    def _from(self, module: str, name: str) -> None:
+        self.modules.add(module)
+        self._say(_name(module), name)
 
     def add(self, value: Any) -> None:
         if isinstance(value, _PLAIN):
@@ -100,7 +120,7 @@ class _Walk:
             self._say("again", self._seen[id(value)][0])
             return
         self._seen[id(value)] = len(self._seen), value
-        self._say(_name(type(value).__module__), type(value).__qualname__)
+        self._from(type(value).__module__, type(value).__qualname__)
         self._parts(value)
 
     def _parts(self, value: Any) -> None:
@@ -134,7 +154,7 @@ class _Walk:
             self.add(value.__self__)
             self.add(value.__func__)
         elif isinstance(value, (type, types.BuiltinFunctionType)):
-            self._say(_name(str(value.__module__)), value.__qualname__)
+            self._from(str(value.__module__), value.__qualname__)
         elif isinstance(value, types.ModuleType):
             self._say(value.__name__)
         elif isinstance(value, (enum.Enum, Path)) or _is_dtype(value):
@@ -160,7 +180,7 @@ class _Walk:
             self.add(parameter)
 
     def _function(self, function: types.FunctionType) -> None:
-        self._say(_name(function.__module__), function.__qualname__)
+        self._from(function.__module__, function.__qualname__)
         names = function.__code__.co_freevars
         for name, cell in zip(names, function.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # it has no contents yet

@@ -69,6 +69,7 @@ class FragmentRuntime:
         comm: Communicator | None,
         link: Link,
         stamps: Stamps,
+        threads: int = 1,
     ) -> None:
         self.plan, self.run_dir, self.rank = plan, run_dir, rank
         self.link, self.stamps = link, stamps
@@ -88,7 +89,7 @@ class FragmentRuntime:
         self.learner: Any = None
         self.environment: Any = None
         self.group: Any = None
-        self.threads = 1
+        self.threads = threads
         self.vector: Any = None
         self._stages = {name: index for index, name in enumerate(plan.stages())}
         self._stacks: dict[str, np.ndarray] = {}
@@ -131,7 +132,7 @@ class FragmentRuntime:
             vector = make_vector(plan.environment, self.env_indices, self.seed)
             last = LastActions(self.run_dir, self.rank, vector.spec, len(self.env_indices))
             if isinstance(vector, LoopVector):
-                vector.at_work = last.at_work
+                vector.at_work, vector.threads = last.at_work, self.threads
             return GuardedVector(vector, self.env_indices, last.write)
         share = self.fragment.shares[self.replica]
         chunks = [chunk_of(share, number, plan.chunks) for number in range(plan.chunks)]

@@ -64,8 +64,8 @@ def run_worker(
             os.environ["MS_OM_PATH"] = str(run_dir / "mindspore")  # a failed compilation's files
             device.use(plan.device, compiled=plan.compiled)
             load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
-        runtime = FragmentRuntime(plan, run_dir, rank, comm, link, stamps)
-        runtime.group, runtime.threads = group, threads
+        runtime = FragmentRuntime(plan, run_dir, rank, comm, link, stamps, threads)
+        runtime.group = group
         import_fragment(plan, run_dir, fragment).run(runtime)
         runtime.close()
         link.send(

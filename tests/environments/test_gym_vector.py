@@ -130,6 +130,22 @@ def test_halfcheetah_is_gym_with_clipped_actions(monkeypatch, tmp_path):
     assert cut
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_change_no_bit(threads):
+    pytest.importorskip("mujoco", reason="MuJoCo is not installed")
+    one, other = (environment.make_vector("HalfCheetah-v4", range(2, 7), 5) for _ in range(2))
+    other.threads = threads
+    actions = np.random.default_rng(0).uniform(-1, 1, (12, 5, 6)).astype(np.float32)
+    for action in actions:
+        for expected, found in zip(one.step(action), other.step(action), strict=True):
+            np.testing.assert_array_equal(found, expected)
+    other._steps[3] = lambda action: 1 / 0
+    with pytest.raises(EnvironmentFailure, match="environment 5, after 12 steps: step raised Zero"):
+        other.step(actions[0])
+    one.close()
+    other.close()
+
+
 def test_missing_mujoco_says_what_to_install(monkeypatch):
     monkeypatch.setattr(mujoco_env, "MUJOCO_IMPORT_ERROR", ImportError("No module named 'mujoco'"))
     with pytest.raises(EnvironmentFailure, match=r"pip install '\.\[mujoco\]'"):
