@@ -59,8 +59,18 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     )
 
 
+def keep(name: str, data: bytes) -> None:
+    """Puts a file into this user's cache, if there is none of its name and a folder to write."""
+
+    def make(path: Path) -> None:
+        path.write_bytes(data)
+
+    with contextlib.suppress(MsrlError):
+        cached(name, make)
+
+
 def in_cache(name: str) -> Path | None:
-    """A file that `cached` has made, if there is one."""
+    """A file of the cache, if it is there."""
     for home in _caches():
         with contextlib.suppress(OSError):
             if (home / name).exists() and _is_own(home):

@@ -4,7 +4,6 @@ All operations of a program are compiled together, once, by MindSpore's front en
 says for certain what a trial on data can only make likely.
 """
 
-import contextlib
 import importlib.util
 import linecache
 import os
@@ -19,7 +18,7 @@ import mindspore as ms
 from mindspore import Tensor, nn
 
 from mindspore_rl import device
-from mindspore_rl.errors import MsrlError, ProgramError
+from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.dependence import Dependence, random_primitive
 from mindspore_rl.graph.ir import Op, Program, Value
 from mindspore_rl.graph.rewrite import OWNERS, owned
@@ -27,7 +26,7 @@ from mindspore_rl.graph.travel import WHOLE, Reach
 from mindspore_rl.native import program as compiled
 from mindspore_rl.native.fingerprint import Unknown, fingerprint
 from mindspore_rl.operators import leaves
-from mindspore_rl.storage import cached, in_cache
+from mindspore_rl.storage import in_cache, keep
 
 SOURCE = "msrl_operations.py"
 COMPILED = ("glue", "agent_act", "gradient", "update")
@@ -202,13 +201,8 @@ def _name_in_cache(cell: nn.Cell, arrays: list[Tensor]) -> str:
 def _kept(name: str, graph: bytes) -> bytes:
     """A graph, which is there the next time."""
     if name:
-        with contextlib.suppress(MsrlError):
-            cached(name, lambda path: _write(path, graph))
+        keep(name, graph)
     return graph
-
-
-def _write(path: Path, graph: bytes) -> None:
-    path.write_bytes(graph)
 
 
 def _not_compiled(op: Op, message: str) -> ProgramError:

@@ -15,7 +15,7 @@ from mindspore_rl.native.check import LARGEST, difference
 from mindspore_rl.native.fingerprint import Unknown, fingerprint
 from mindspore_rl.native.writer import Unit
 from mindspore_rl.runtime.compiled import CompiledCell
-from mindspore_rl.storage import cached, in_cache
+from mindspore_rl.storage import in_cache, keep
 
 
 class LoweredCell:
@@ -106,12 +106,7 @@ class _Seen:
     def keep(self, unit: Unit) -> None:
         """For the next time."""
         if self._key and self.unit is None:
-            with contextlib.suppress(MsrlError):
-                cached(self._name, lambda path: _written(path, unit.to_json()))
-
-
-def _written(path: Path, text: str) -> None:
-    path.write_text(text)
+            keep(self._name, unit.to_json().encode())
 
 
 def _parameters(owners: list[nn.Cell]) -> dict[str, Parameter]:
@@ -133,4 +128,4 @@ def _verdict(library: Path) -> tuple[float, str] | None:
 
 
 def _keep_verdict(library: Path, verdict: tuple[float, str]) -> None:
-    cached(f"native/{library.stem}.json", lambda path: _written(path, json.dumps(verdict)))
+    keep(f"native/{library.stem}.json", json.dumps(verdict).encode())
