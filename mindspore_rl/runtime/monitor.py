@@ -3,6 +3,7 @@
 import contextlib
 import re
 import selectors
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -31,6 +32,14 @@ LAUNCH_S, GONE_S = 10.0, 1.0
 LAST_WORDS_S = 0.3
 """How long a death waits for an error message that explains it."""
 MIN_EPISODES = 100
+FATAL = {
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Floating-point exception": signal.SIGFPE,
+    "Illegal instruction": signal.SIGILL,
+    "Segmentation fault": signal.SIGSEGV,
+}
+"""Signals by the words of Python's fault handler; mpiexec's status is all ranks' together."""
 
 
 @dataclass(frozen=True)
@@ -402,9 +411,10 @@ class Monitor:
             )
         processes.wait(5.0)
         found = re.search(r"EXIT STRING: .*\(signal (\d+)\)", processes.log())
-        how = f"died (killed by signal {found[1]})" if found else "died"
-        how += self._last_action(rank, self._watchdog.stages[stamp.stage])
         output = processes.output_of(rank)
+        number = _fatal_signal(output) or (found and found[1])
+        how = f"died (killed by signal {number})" if number else "died"
+        how += self._last_action(rank, self._watchdog.stages[stamp.stage])
         return self._failure(
             rank,
             stamp.iteration,
@@ -429,6 +439,15 @@ class Monitor:
             return ""
         said = last_action(self._run_dir, rank, range(*fragment.shares[replica]))
         return f"\n  {said}" if said else ""
+
+
+def _fatal_signal(output: list[str]) -> int | None:
+    """The signal that Python's fault handler told of, in a rank's last words."""
+    for line in output:
+        name = line.partition("Fatal Python error: ")[2].strip()
+        if name in FATAL:
+            return int(FATAL[name])
+    return None
 
 
 def _ending(status: int) -> str:
