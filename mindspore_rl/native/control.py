@@ -427,10 +427,14 @@ def origin(value: Value) -> Value:
     return value.args[0] if value.op == "part" else value
 
 
-def reads(node: Value) -> Iterator[Value]:
-    """The tensors that a node takes."""
-    for arg in node.args:
-        yield from leaves(arg)
+def tensors(node: Value) -> list[Value]:
+    """The tensors that a node takes, those in tuples included, in order."""
+    return [leaf for arg in node.args for leaf in leaves(arg)]
+
+
+def outputs(node: Value) -> list[Value]:
+    """The tensors that a node gives."""
+    return list(node.attrs["parts"]) if isinstance(node.type, tuple) else [node]
 
 
 def overwritten(node: Value) -> list[Value]:
@@ -453,7 +457,7 @@ def _drop_dead(blocks: list[Block]) -> None:
         if value in live:
             continue
         live.add(value)
-        todo += [*sources.get(value, []), *reads(value)]
+        todo += [*sources.get(value, []), *tensors(value)]
     for block in blocks:
         block.nodes = [node for node in block.nodes if node in live]
         for jump in block.jumps:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.native.control import Unsupported, leaves
+from mindspore_rl.native.control import Unsupported
 from mindspore_rl.native.program import Type, Value
 
 C_TYPES = {
@@ -248,6 +248,11 @@ def _plain(data: Any) -> Any:
 
 def _size(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape, dtype=np.int64))
+
+
+def is_view(node: Value) -> bool:
+    """Whether a node gives the numbers of its argument where they are."""
+    return node.op in FREE and not node.attrs.get("copied")
 
 
 def known(op: str) -> bool:
@@ -610,24 +615,18 @@ def _segments(call: Call) -> None:
     call.run("scatter_sum", (out.shape[0], inner, index.size), x, index, out)
 
 
-@_row("GatherD")
+@_row("GatherD", "GatherDGradV2")
 def _gather_along(call: Call) -> None:
     x, index = call.args[0], call.args[2]
     outer, count, inner = x.split(call.number(1))
     along = index.split(call.number(1))
     if (along[0], along[2]) != (outer, inner):
         raise call.unsupported()
-    call.run("gather_along", (outer, count, along[1], inner), x, index, call.out)
-
-
-@_row("GatherDGradV2")
-def _gather_along_grad(call: Call) -> None:
-    x, index, grad = call.args[0], call.args[2], call.args[3]
-    outer, count, inner = x.split(call.number(1))
-    along = index.split(call.number(1))
-    if (along[0], along[2]) != (outer, inner):
-        raise call.unsupported()
-    call.run("scatter_along", (outer, count, along[1], inner), index, grad, call.out)
+    extents = (outer, count, along[1], inner)
+    if call.node.op == "GatherD":
+        call.run("gather_along", extents, x, index, call.out)
+    else:
+        call.run("scatter_along", extents, index, call.args[3], call.out)
 
 
 @_row("OneHot")
@@ -931,8 +930,3 @@ def _custom(call: Call) -> None:
     function = call.function(call.node.attrs["func_name"])
     call.line(f"  if ({function}({len(every)}, data, ranks, shapes, dtypes, nullptr, nullptr))")
     call.line("    return FAILED; }")
-
-
-def tensors(node: Value) -> list[Value]:
-    """The tensors that a node takes, those in tuples included, in order."""
-    return [leaf for arg in node.args for leaf in leaves(arg)]

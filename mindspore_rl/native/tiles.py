@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.native.control import Block, leaves, origin, substitute
-from mindspore_rl.native.primitives import ELEMENTWISE, FREE, constant, reduced_axes, turned
+from mindspore_rl.native.control import Block, origin, outputs, substitute, tensors
+from mindspore_rl.native.primitives import ELEMENTWISE, constant, is_view, reduced_axes, turned
 from mindspore_rl.native.program import Type, Value
 
 MOST_ROWS = 64
@@ -36,7 +36,7 @@ def tile(block: Block, blocks: list[Block], needs: Callable[[list[Value]], dict]
         needs: gives what must run before each of some nodes.
     """
     while True:
-        nodes = [n for n in block.nodes if n.op not in FREE or n.attrs.get("copied")]
+        nodes = [n for n in block.nodes if not is_view(n)]
         needed = needs(nodes)
         found = [_Segment(nodes, needed, batch) for batch in _batches(nodes)]
         best = max(found, key=lambda segment: segment.work, default=None)
@@ -61,10 +61,6 @@ def _rows(value: Value, batch: int) -> bool:
     )
 
 
-def _is_view(value: Value) -> bool:
-    return value.op in FREE and not value.attrs.get("copied")
-
-
 class _Segment:
     """The nodes of a block that treat the rows of a batch apart, in so far as they can run at once.
 
@@ -81,13 +77,13 @@ class _Segment:
         self.after: list[Value] = []
         late: set[Value] = set()
         for node in nodes:
-            args = node.args if node.op == "AddN" else tensors_of(node)
+            args = tensors(node)
             bases = [_base(arg) for arg in args]
             kinds = None
             if not (needs[node] & late or any(self.kinds.get(b) == SUM for b in bases)):
                 kinds = self._kinds(node, args, bases)
             if kinds is not None:
-                self.kinds |= dict(zip(_outputs(node), kinds, strict=True))
+                self.kinds |= dict(zip(outputs(node), kinds, strict=True))
             elif needs[node] & late or any(b in self.kinds for b in bases):
                 late.add(node)
                 self.after.append(node)
@@ -109,7 +105,7 @@ class _Segment:
         if found is None:
             return None
         kinds, sliced = found
-        for value, kind in zip(_outputs(node), kinds, strict=True):
+        for value, kind in zip(outputs(node), kinds, strict=True):
             if kind == ROWS and not _rows(value, self.batch):
                 return None
         for arg, base, by_rows in zip(args, bases, sliced, strict=True):
@@ -170,7 +166,7 @@ class _Segment:
                     turned_weights[weight] = _turned(weight)
                 args[1] = taken(turned_weights[weight], False)
                 attrs["transpose_b"] = False
-            outs = _outputs(node)
+            outs = outputs(node)
             types = tuple(shrunk(v.type) if self.kinds[v] == ROWS else v.type for v in outs)
             clone = Value(node.op, node.name, args, attrs, None, None, node.scope)
             if isinstance(node.type, tuple):
@@ -205,19 +201,19 @@ class _Segment:
             Value("part", v.name, [node], type=v.type, data=i) for i, v in enumerate((*rows, *sums))
         )
         new = dict(zip((*rows, *sums), node.attrs["parts"], strict=True))
-        views = [n for n in block.nodes if _is_view(n)]
+        views = [n for n in block.nodes if is_view(n)]
         block.nodes = [*self.before, *turned_weights.values(), node, *self.after, *views]
         for other in blocks:
             substitute(other, lambda value: new.get(value, value))
         gone = inside - set(new)
         for other in blocks:
-            other.nodes = [n for n in other.nodes if not (_is_view(n) and _base(n) in gone)]
+            other.nodes = [n for n in other.nodes if not (is_view(n) and _base(n) in gone)]
 
 
 def _with_views(made: dict[Value, Value], nodes: list[Value]) -> list[Value]:
     """The body's nodes, views among them."""
     inner = set(nodes)
-    return [new for old, new in made.items() if old in inner or _is_view(new)]
+    return [new for old, new in made.items() if old in inner or is_view(new)]
 
 
 def _used(blocks: list[Block], inside: set[Value]) -> set[Value]:
@@ -225,34 +221,25 @@ def _used(blocks: list[Block], inside: set[Value]) -> set[Value]:
     found: set[Value] = set()
     for block in blocks:
         for node in block.nodes:
-            if node not in inside and not _is_view(node):
-                found |= {_base(arg) for arg in tensors_of(node)}
+            if node not in inside and not is_view(node):
+                found |= {_base(arg) for arg in tensors(node)}
         found |= {_base(value) for value in block.ends() if value is not None}
     return found
 
 
 def _base(value: Value) -> Value:
-    while _is_view(value):
+    while is_view(value):
         value = value.args[0]
     return value
 
 
 def _aligned(value: Value) -> bool:
     """Whether a view has its base's rows where they are."""
-    while _is_view(value):
+    while is_view(value):
         if value.attrs.get("offset") or value.type.size != value.args[0].type.size:
             return False
         value = value.args[0]
     return True
-
-
-def tensors_of(node: Value) -> list[Value]:
-    """Arguments that can be tensors, those in tuples included."""
-    return [leaf for arg in node.args for leaf in leaves(arg)]
-
-
-def _outputs(node: Value) -> list[Value]:
-    return list(node.attrs["parts"]) if isinstance(node.type, tuple) else [node]
 
 
 def _whole(weight: Value) -> bool:
@@ -267,7 +254,7 @@ def _turned(weight: Value) -> Value:
 
 
 def _work(node: Value) -> float:
-    size = sum(v.type.size for v in _outputs(node))
+    size = sum(v.type.size for v in outputs(node))
     if node.op in _PRODUCTS:
         one, other = (a.type.size for a in node.args[:2])
         return 2.0 * float(np.sqrt(float(one) * other * size))
@@ -340,11 +327,11 @@ def _along(axis_at: int, default: int = -1) -> Callable[[Value, list[Value], int
     def rule(node: Value, args: list[Value], batch: int) -> _Rule:
         axis = node.attrs.get("axis", constant(node, axis_at, default))
         axis = axis[0] if isinstance(axis, (tuple, list)) else axis
-        first = _outputs(node)[0].type
+        first = outputs(node)[0].type
         if not isinstance(axis, int) or axis % max(len(first.shape), 1) == 0:
             return None
         sliced = [isinstance(arg.type, Type) and arg.type.size > 1 for arg in args]
-        return [ROWS] * len(_outputs(node)), sliced
+        return [ROWS] * len(outputs(node)), sliced
 
     return rule
 

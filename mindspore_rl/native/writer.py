@@ -23,7 +23,9 @@ from mindspore_rl.native.control import (
     Jump,
     Unsupported,
     origin,
+    outputs,
     overwritten,
+    tensors,
 )
 from mindspore_rl.native.primitives import (
     C_TYPES,
@@ -34,9 +36,9 @@ from mindspore_rl.native.primitives import (
     Call,
     Operand,
     expression,
+    is_view,
     known,
     literal,
-    tensors,
 )
 from mindspore_rl.native.program import Type, Value
 from mindspore_rl.native.tiles import tile
@@ -164,7 +166,7 @@ class _Writer:
         """What holds a value's numbers, and from which element on."""
         offset = 0
         while True:
-            if value.op in FREE and not value.attrs.get("copied"):
+            if is_view(value):
                 offset += value.attrs.get("offset", 0)
                 value = value.args[0]
             elif value.op == "part" and origin(value).op in WRITES:
@@ -317,7 +319,7 @@ class _Writer:
         ending: dict[int, list[tuple[int, int]]] = {}
         for number, group in enumerate(groups):
             for node in group.nodes:
-                for out in _outputs(node):
+                for out in outputs(node):
                     if out in self.places.offsets or out in self.data or node.op in WRITES:
                         continue
                     if group.fused and out not in last:
@@ -466,7 +468,7 @@ class _Writer:
             place = self.functions.setdefault(name, f"functions[{len(self.functions)}]")
             return f"((custom){place})"
 
-        outs = [] if node.op in WRITES else [self.operand(out) for out in _outputs(node)]
+        outs = [] if node.op in WRITES else [self.operand(out) for out in outputs(node)]
         start = len(lines)
         call = Call(node, [argument(a) for a in node.args], outs, lines.append, scratch, function)
         WRITERS[node.op](call)
@@ -686,7 +688,7 @@ def _inner(extents: tuple[int, ...]) -> list[int]:
 
 def _grouped(block: Block, writer: _Writer) -> list[_Group]:
     """Orders a block's nodes so that element-wise ones of one size come together."""
-    nodes = [n for n in block.nodes if n.op not in FREE or n.attrs.get("copied")]
+    nodes = [n for n in block.nodes if not is_view(n)]
     needs = _needs(nodes, writer)
     done: set[Value] = set()
     groups: list[_Group] = []
@@ -805,13 +807,6 @@ def _array(value: Value) -> np.ndarray:
     if isinstance(value.data, float):
         return np.array(value.data, np.float32)
     raise Unsupported(f"a constant of {type(value.data).__name__}")
-
-
-def _outputs(node: Value) -> list[Value]:
-    """The tensors that a node gives."""
-    if not isinstance(node.type, tuple):
-        return [node]
-    return list(node.attrs["parts"])
 
 
 def _bytes(found: Type) -> int:
