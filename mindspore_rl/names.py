@@ -28,6 +28,21 @@ def check_name(what: str, name: object, error: type[MsrlError] = MsrlError) -> N
         raise error(f"{what} has the name {name!r}, expected {RULE}")
 
 
+def unused(wanted: str, used: set[str]) -> str:
+    """The wanted name, or it with the first number that makes it new; it counts as used from now.
+
+    Args:
+        wanted: the name.
+        used: names that are taken; the result is added.
+    """
+    name, number = wanted, 1
+    while name in used:
+        number += 1
+        name = f"{wanted}_{number}"
+    used.add(name)
+    return name
+
+
 def name_from(text: str) -> str:
     """A part of a name that is like a text, such as an environment's with its file."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[-40:]

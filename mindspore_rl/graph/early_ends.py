@@ -13,6 +13,7 @@ import copy
 from typing import TypeVar
 
 from mindspore_rl.graph.frame import assigned
+from mindspore_rl.names import unused
 
 Node = TypeVar("Node", bound=ast.AST)
 BOUND = """supported: a `while` that counts its turns up to a number known now, such as
@@ -71,7 +72,7 @@ class _Rewriter(ast.NodeTransformer):
         bound, count = found
         rest = [part for part in parts if part is not bound]
         test = rest[0] if len(rest) == 1 else ast.BoolOp(ast.And(), rest)
-        turns = self._name("turns")
+        turns = unused("turns", self.names)
         call: ast.expr = ast.Call(ast.Name("range", ast.Load()), [ast.Name(turns, ast.Load())], [])
         loop = _at(node, ast.For(ast.Name("_", ast.Store()), call, node.body, node.orelse))
         before = [self._set(turns, count, node)]
@@ -84,7 +85,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def _turns(self, loop: ast.For, body: list[ast.stmt], again: ast.Assign | None = None) -> str:
         """Rewrites the body of a loop with a flag of its own, which `again` assigns."""
-        outer, flag = self.flag, self._name("going")
+        outer, flag = self.flag, unused("going", self.names)
         self.flag = flag
         if again is not None:
             again.targets = [_at(loop, ast.Name(flag, ast.Store()))]
@@ -92,15 +93,6 @@ class _Rewriter(ast.NodeTransformer):
         loop.going = flag  # type: ignore[attr-defined]
         self.flag = outer
         return flag
-
-    def _name(self, wanted: str) -> str:
-        """A name that the function does not use."""
-        name, number = wanted, 1
-        while name in self.names:
-            number += 1
-            name = f"{wanted}_{number}"
-        self.names.add(name)
-        return name
 
     @staticmethod
     def _set(flag: str, value: ast.expr, node: ast.stmt) -> ast.stmt:

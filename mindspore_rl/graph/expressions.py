@@ -32,6 +32,7 @@ from mindspore_rl.graph.ir import (
     Op,
 )
 from mindspore_rl.graph.rewrite import Rewriter
+from mindspore_rl.names import unused
 
 RESERVED = {
     "trainer",
@@ -442,12 +443,7 @@ class ExpressionReader:
         """A name that no variable has yet."""
         if name.endswith(("_", *GENERATED_ENDINGS)) or CLASSES.fullmatch(name):
             name = f"{name.rstrip('_')}_1"
-        candidate, number = name, 1
-        while candidate in self.used:
-            number += 1
-            candidate = f"{name}_{number}"
-        self.used.add(candidate)
-        return candidate
+        return unused(name, self.used)
 
     def new_temporary(self, name: str) -> str:
         """A new name for a result, which an assignment may replace."""

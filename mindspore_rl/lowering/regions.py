@@ -19,6 +19,7 @@ from mindspore_rl.graph.ir import (
     walk,
 )
 from mindspore_rl.lowering.project import Projection
+from mindspore_rl.names import unused
 
 COMPUTE = {
     "agent_act",
@@ -151,12 +152,7 @@ class _Finder:
     def _name(self, inside: dict[str, Op]) -> str:
         kinds = {op.kind for op in inside.values()}
         name = next(found for found, needs in REGIONS.items() if needs <= kinds)
-        unique, number = name, 1
-        while unique in self.names:
-            number += 1
-            unique = f"{name}_{number}"
-        self.names.add(unique)
-        return unique
+        return unused(name, self.names)
 
     def replay_in_one_region(self, body: tuple[Lowered, ...]) -> bool:
         """Whether all operations on the replay buffer are in the same cell (or there are none)."""
