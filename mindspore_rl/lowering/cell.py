@@ -29,11 +29,12 @@ class NoiseTable(nn.Cell):
         self.seed, self.stream, self.rows, self.size = seed, stream(purpose), rows, size
         lanes = np.array(env_indices) if agents is None else agents.lanes(np.array(env_indices))
         self.lanes = Tensor(lanes.astype(np.int32))
+        self.turns = Tensor(np.arange(rows, dtype=np.int32))
         self.shape = (rows, len(env_indices), len(agents.share), size) if agents else ()
 
     def table(self, iteration: Tensor) -> Tensor:
         """The numbers of an iteration (0-d int32)."""
-        steps = iteration * self.rows + ops.arange(0, self.rows, dtype=int32)
+        steps = iteration * self.rows + self.turns
         noise = uniform(self.seed, self.stream, steps, self.lanes, self.size)
         return noise.reshape(self.shape) if self.shape else noise
 
@@ -49,10 +50,11 @@ class PermutationTable(nn.Cell):
         self.num_steps, self.num_envs = num_steps, len(env_indices)
         self.env_indices = Tensor(np.array(env_indices, np.int32))
         self.columns = Tensor(np.arange(len(env_indices), dtype=np.int32))
+        self.turns = Tensor(np.arange(rounds, dtype=np.int32))
 
     def table(self, iteration: Tensor) -> Tensor:
         """The permutations of an iteration (0-d int32)."""
-        rounds = iteration * self.rounds + ops.arange(0, self.rounds, dtype=int32)
+        rounds = iteration * self.rounds + self.turns
         order = permutations(self.seed, self.stream, rounds, self.env_indices, self.num_steps)
         return order * self.num_envs + self.columns
 

@@ -11,9 +11,9 @@ from mindspore_rl.lowering.regions import Region
 from mindspore_rl.operators import reduced_count
 
 UNROLL = 4
-"""Turns of a rollout in one turn of a compiled `while`.
+"""Turns of a rollout in one turn of MindSpore's `while`; native code needs no copies.
 
-A turn of a `while` costs 35 us; each operator of a copy takes about 80 kB and its compile time.
+A turn costs MindSpore 35 us; each operator of a copy takes about 80 kB and its compile time.
 """
 INDENT = "    "
 
@@ -106,7 +106,8 @@ class CellWriter:
         self._start_values(loop, loop.body, depth)
         count, index = loop.count or 1, loop.index
         going = ends_early(loop.body)
-        if going is None and loop.kind == "steps" and count % UNROLL == 0:
+        copies = not self.target.native and loop.kind == "steps" and count % UNROLL == 0
+        if copies and going is None:
             self._unrolled_loop(loop, depth)
             return
         outer, self.unrolled = self.unrolled, None
