@@ -25,12 +25,13 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def cached(name: str, make: Callable[[Path], None]) -> Path:
+def cached(name: str, make: Callable[[Path], None], anew: bool = False) -> Path:
     """A file in this user's cache.
 
     Args:
         name: its path there; names what is in it, for a file that is there is not made again.
         make: writes it at a path beside the one that it will have.
+        anew: whether it is made even if it is there.
 
     Raises:
         MsrlError: no folder can be written.
@@ -43,7 +44,7 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not _is_own(home):
                 continue
-            if not path.exists():
+            if anew or not path.exists():
                 made.touch()
                 try:
                     make(made)
@@ -60,13 +61,13 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def keep(name: str, data: bytes) -> None:
-    """Puts a file into this user's cache, if there is none of its name and a folder to write."""
+    """Puts a file into this user's cache, if there is a folder to write."""
 
     def make(path: Path) -> None:
         path.write_bytes(data)
 
     with contextlib.suppress(MsrlError):
-        cached(name, make)
+        cached(name, make, anew=True)
 
 
 def in_cache(name: str) -> Path | None:

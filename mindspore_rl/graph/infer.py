@@ -7,10 +7,12 @@ whole (`rows`).
 """
 
 import ast
+import contextlib
 import inspect
+import pickle
 import sys
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -26,6 +28,7 @@ from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Program, V
 from mindspore_rl.graph.randomness import watch_draws
 from mindspore_rl.graph.reading import COMPILED, Reading
 from mindspore_rl.graph.rows import RANDOM, RowTrials, environment_rows
+from mindspore_rl.native.fingerprint import Unknown, fingerprint
 from mindspore_rl.operators import (
     gradient_function,
     joint,
@@ -38,28 +41,91 @@ from mindspore_rl.operators import (
     to_array,
 )
 from mindspore_rl.rl import random
+from mindspore_rl.storage import in_cache, keep
 
 PROBE_ENVS = (4, 6)
 TRIED = ("glue", "agent_act", "gradient")
 TAKE_ARRAYS = ("minibatch", "env_step", "joint", *REDUCTIONS)
 
 
+@dataclass(frozen=True)
+class Findings:
+    """What probes show of a program, whatever its number of environments and its seed.
+
+    Attributes:
+        programs: as they are with `PROBE_ENVS` environments.
+        values, row_dependent, unsplittable, agents_mixed: see `Program`; values of the larger one.
+    """
+
+    programs: tuple[Program, ...]
+    values: dict[str, Value]
+    row_dependent: dict[str, str]
+    unsplittable: tuple[str, ...]
+    agents_mixed: dict[str, str]
+
+
 def infer(
-    trainer_class: type, config: Any, spec: Any, algorithm: str, compiled: bool = True
+    trainer_class: type,
+    config: Any,
+    spec: Any,
+    algorithm: str,
+    compiled: bool = True,
+    cached: bool = False,
 ) -> Program:
     """Builds the program and completes it with what a probe run and compiled graphs show.
 
-    Every operation must compile, unless the job's cells will not be `compiled`.
+    Every operation must compile, unless the job's cells will not be `compiled`. What was found of
+    the same program before may be `cached`.
 
     Raises:
         ProgramError: the program cannot be read, an operation fails on probe data, draws random
             numbers, or does not compile.
     """
     device.use()
-    program = build(_trainer(trainer_class, config, spec), algorithm)
-    small, large = (_probed(trainer_class, config, spec, algorithm, n) for n in PROBE_ENVS)
-    for probe in (small, large):
-        _check_same(program, probe, config.num_envs)
+    trainer = _trainer(trainer_class, config, spec)
+    program = build(trainer, algorithm)
+    name = _name_in_cache(trainer, algorithm, compiled) if cached else ""
+    found = _from_cache(name)
+    if found is None:
+        found = _examine(program, trainer, algorithm, compiled)
+        if name:
+            keep(name, pickle.dumps(found))
+    else:
+        _check_same(program, found.programs, config.num_envs)
+    return replace(
+        program,
+        values={name: _scaled(value, config.num_envs) for name, value in found.values.items()},
+        row_dependent=found.row_dependent,
+        unsplittable=found.unsplittable,
+        teams=tuple(team.num_agents for team in spec.teams),
+        agents_mixed=found.agents_mixed,
+    )
+
+
+def _name_in_cache(trainer: Any, algorithm: str, compiled: bool) -> str:
+    """Of what probes show of a program; empty where programs cannot be told apart."""
+    cls, config, spec = type(trainer), trainer.config, trainer.spec
+    small, file = _trainer_for(PROBE_ENVS[0], cls, config, spec, algorithm), inspect.getfile(cls)
+    with contextlib.suppress(Unknown, OSError):
+        return f"programs/{fingerprint((small, cls, file, algorithm, compiled))}.pickle"
+    return ""
+
+
+def _from_cache(name: str) -> Findings | None:
+    path = in_cache(name) if name else None
+    if path is not None:
+        with contextlib.suppress(Exception):  # a damaged file is like none
+            found = pickle.loads(path.read_bytes())  # noqa: S301  (this user's own)
+            return found if isinstance(found, Findings) else None
+    return None
+
+
+def _examine(program: Program, trainer: Any, algorithm: str, compiled: bool) -> Findings:
+    """Evaluates a program with two small numbers of environments and reads its compiled graph."""
+    config, spec = trainer.config, trainer.spec
+    small, large = (_probed(type(trainer), config, spec, algorithm, n) for n in PROBE_ENVS)
+    programs = small.program, large.program
+    _check_same(program, programs, config.num_envs)
     values = _values(small, large, algorithm)
     reading = Reading(program, large.names, large.evaluated, compiled)
     _check_random(large, reading)
@@ -79,41 +145,38 @@ def infer(
     for op, inputs in large.evaluated:
         agents.follow(op, inputs)
     agents.mixed.update({name: text for name, text in dependent.items() if text == RANDOM})
-    scaled = {name: _scaled(value, config.num_envs) for name, value in agents.values.items()}
-    return replace(
-        program,
-        values=scaled,
-        row_dependent=dependent,
-        unsplittable=tuple(unsplittable),
-        teams=tuple(team.num_agents for team in spec.teams),
-        agents_mixed=agents.mixed,
-    )
+    return Findings(programs, agents.values, dependent, tuple(unsplittable), agents.mixed)
 
 
-def _probed(trainer_class: type, config: Any, spec: Any, algorithm: str, num_envs: int) -> "_Probe":
+def _trainer_for(num_envs: int, trainer_class: type, config: Any, spec: Any, algorithm: str) -> Any:
     try:
         smaller = replace(config, num_envs=num_envs)
     except (ValueError, TypeError) as error:
         raise ProgramError(
             f"{algorithm} is analysed with num_envs={num_envs}, which its Config refuses: {error}"
         ) from error
-    trainer = _trainer(trainer_class, smaller, spec)
+    return _trainer(trainer_class, smaller, spec)
+
+
+def _probed(trainer_class: type, config: Any, spec: Any, algorithm: str, num_envs: int) -> "_Probe":
+    trainer = _trainer_for(num_envs, trainer_class, config, spec, algorithm)
     probe = _Probe(trainer, build(trainer, algorithm), num_envs)
     probe.run()
     return probe
 
 
-def _check_same(program: Program, probe: "_Probe", num_envs: int) -> None:
+def _check_same(program: Program, probed: tuple[Program, ...], num_envs: int) -> None:
     """What a probe shows must hold for the program; only numbers in expressions may differ."""
-    ours, theirs = ([item for item, _ in paths(p.body)] for p in (program, probe.program))
-    for item, other in zip_longest(ours, theirs):
-        if item is None or other is None or _form(item) != _form(other):
-            odd = item or other
-            raise ProgramError(
-                f"{odd.where}\n  {odd.name} is not the same with {num_envs} and with "
-                f"{probe.num_envs} environments: the program may not depend on num_envs, "
-                "but for numbers in expressions; decide by another key of Config"
-            )
+    for probe, number in zip(probed, PROBE_ENVS, strict=True):
+        ours, theirs = ([item for item, _ in paths(p.body)] for p in (program, probe))
+        for item, other in zip_longest(ours, theirs):
+            if item is None or other is None or _form(item) != _form(other):
+                odd = item or other
+                raise ProgramError(
+                    f"{odd.where}\n  {odd.name} is not the same with {num_envs} and with "
+                    f"{number} environments: the program may not depend on num_envs, "
+                    "but for numbers in expressions; decide by another key of Config"
+                )
 
 
 def _form(item: Item) -> tuple:

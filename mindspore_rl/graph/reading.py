@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import mindspore as ms
-from mindspore import Tensor, nn
+from mindspore import Tensor
 
 from mindspore_rl import device
 from mindspore_rl.errors import ProgramError
@@ -24,9 +24,7 @@ from mindspore_rl.graph.ir import Op, Program, Value
 from mindspore_rl.graph.rewrite import OWNERS, owned
 from mindspore_rl.graph.travel import WHOLE, Reach
 from mindspore_rl.native import program as compiled
-from mindspore_rl.native.fingerprint import Unknown, fingerprint
 from mindspore_rl.operators import leaves
-from mindspore_rl.storage import in_cache, keep
 
 SOURCE = "msrl_operations.py"
 COMPILED = ("glue", "agent_act", "gradient", "update")
@@ -141,13 +139,10 @@ class Reading:
                 spec.loader.exec_module(module)
                 cell = module.Operations(self._owners)
                 arrays = [array for _, given in chosen for array in _arrays(given)]
-                name = _name_in_cache(cell, arrays)
-                if name and (path := in_cache(name)):
-                    return lambda: compiled.read(path.read_bytes())
                 phase, _ = _cell_graph_executor.compile(
                     cell, *arrays, phase="export.mindir", do_convert=False
                 )
-                return lambda: compiled.read(_kept(name, compiled.graph_of(cell, phase)))
+                return lambda: compiled.read(compiled.graph_of(cell, phase))
             finally:
                 device.use()
                 del sys.modules["msrl_operations"]
@@ -188,21 +183,6 @@ class Reading:
                 "",
             ]
         )
-
-
-def _name_in_cache(cell: nn.Cell, arrays: list[Tensor]) -> str:
-    """Of the graph of a cell; empty where cells cannot be told apart."""
-    try:
-        return f"graphs/{fingerprint(cell, tuple(arrays))}.mindir"
-    except (Unknown, OSError):
-        return ""
-
-
-def _kept(name: str, graph: bytes) -> bytes:
-    """A graph, which is there the next time."""
-    if name:
-        keep(name, graph)
-    return graph
 
 
 def _not_compiled(op: Op, message: str) -> ProgramError:

@@ -7,7 +7,7 @@ from mindspore.communication import get_group_size
 from mindspore_rl.communication.group import Group
 from mindspore_rl.operators import flatten
 from mindspore_rl.rl.random import Agents, stream
-from mindspore_rl.rl.random_graph import permutations, uniform
+from mindspore_rl.rl.random_graph import permutations, schedule, uniform
 
 
 class NoiseTable(nn.Cell):
@@ -26,16 +26,17 @@ class NoiseTable(nn.Cell):
         agents: Agents | None = None,
     ) -> None:
         super().__init__()
-        self.seed, self.stream, self.rows, self.size = seed, stream(purpose), rows, size
+        self.rows, self.size = rows, size
         lanes = np.array(env_indices) if agents is None else agents.lanes(np.array(env_indices))
-        self.lanes = Tensor(lanes.astype(np.int32))
+        self.schedule = _given(schedule(seed, stream(purpose)), f"schedule of {purpose}")
+        self.lanes = _given(Tensor(lanes.astype(np.int32)), f"lanes of {purpose}")
         self.turns = Tensor(np.arange(rows, dtype=np.int32))
         self.shape = (rows, len(env_indices), len(agents.share), size) if agents else ()
 
     def table(self, iteration: Tensor) -> Tensor:
         """The numbers of an iteration (0-d int32)."""
         steps = iteration * self.rows + self.turns
-        noise = uniform(self.seed, self.stream, steps, self.lanes, self.size)
+        noise = uniform(self.schedule, steps, self.lanes, self.size)
         return noise.reshape(self.shape) if self.shape else noise
 
 
@@ -46,17 +47,23 @@ class PermutationTable(nn.Cell):
         self, seed: int, purpose: str, rounds: int, env_indices: range, num_steps: int
     ) -> None:
         super().__init__()
-        self.seed, self.stream, self.rounds = seed, stream(purpose), rounds
-        self.num_steps, self.num_envs = num_steps, len(env_indices)
-        self.env_indices = Tensor(np.array(env_indices, np.int32))
+        self.rounds, self.num_steps, self.num_envs = rounds, num_steps, len(env_indices)
+        self.schedule = _given(schedule(seed, stream(purpose)), f"schedule of {purpose}")
+        lanes = Tensor(np.array(env_indices, np.int32))
+        self.env_indices = _given(lanes, f"lanes of {purpose}")
         self.columns = Tensor(np.arange(len(env_indices), dtype=np.int32))
         self.turns = Tensor(np.arange(rounds, dtype=np.int32))
 
     def table(self, iteration: Tensor) -> Tensor:
         """The permutations of an iteration (0-d int32)."""
         rounds = iteration * self.rounds + self.turns
-        order = permutations(self.seed, self.stream, rounds, self.env_indices, self.num_steps)
+        order = permutations(self.schedule, rounds, self.env_indices, self.num_steps)
         return order * self.num_envs + self.columns
+
+
+def _given(value: Tensor, name: str) -> Parameter:
+    """What differs by seed and replica, kept out of the graph: one compiled unit serves all."""
+    return Parameter(value, name=name, requires_grad=False)
 
 
 class AllReduce(nn.Cell):

@@ -2,17 +2,22 @@
 
 A graph is made of the sources that the cell reaches, of the values that it finds there (numbers,
 constant tensors, other cells, what functions close over) and of the types of its inputs and
-parameters.
+parameters. The seed of a configuration does not count unless code beside constructors names it:
+it makes numbers, and those are found where they are kept.
 """
 
 import contextlib
+import dataclasses
 import enum
 import functools
 import hashlib
+import inspect
+import os
 import re
 import sys
 import sysconfig
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +26,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 _INSTALLED = tuple(
-    sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 )
 _OWN = Path(__file__).parents[1]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype, range, slice)
@@ -31,14 +36,14 @@ class Unknown(Exception):
     """A value that cannot be told from another one."""
 
 
-def fingerprint(cell: nn.Cell, inputs: tuple) -> str:
-    """The same for cells whose graphs for such inputs are the same.
+def fingerprint(value: Any, inputs: tuple = ()) -> str:
+    """The same for cells, or whatever holds some, whose graphs for such inputs are the same.
 
     Raises:
-        Unknown: the cell reaches something whose value cannot be seen.
+        Unknown: it reaches something whose value cannot be seen.
     """
     walk = _Walk()
-    walk.add(cell)
+    walk.add(value)
     walk.add(_types(inputs))
     found = walk.digest.hexdigest() + _sources(walk.modules)
     return hashlib.sha256(found.encode()).hexdigest()[:32]
@@ -59,22 +64,60 @@ def _sources(reached: set[str]) -> str:
     depends on what else the process did.
     """
     digest = hashlib.sha256(f"{sys.version} {mindspore.__version__} {_own()}".encode())
-    loaded = {_name(name): module for name, module in list(sys.modules.items())}
-    for name, module in sorted(loaded.items(), key=lambda item: item[0]):
-        file = getattr(module, "__file__", None)
-        if not file or name.partition(".")[0] == _OWN.name:
-            continue
-        path = Path(file)
-        if file.startswith(_INSTALLED):
-            if name in reached:
-                found = path.stat()
-                digest.update(f"{name} {found.st_size} {found.st_mtime_ns}".encode())
-            continue
-        digest.update(name.encode() + path.read_bytes())
+    reached = set(reached)
+    for name, module in _users_modules():
+        digest.update(name.encode() + Path(module.__file__ or "").read_bytes())
         for key, value in sorted(vars(module).items()):
             if not key.startswith("__") and _is_plain(value):
                 digest.update(f"{key} {value!r}".encode())
+            reached.add(str(getattr(value, "__module__", getattr(value, "__name__", ""))))
+    for name in sorted(reached & set(sys.modules)):
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and file.startswith(_INSTALLED):
+            found = Path(file).stat()
+            digest.update(f"{name} {found.st_size} {found.st_mtime_ns}".encode())
     return digest.hexdigest()
+
+
+def _users_modules() -> list[tuple[str, types.ModuleType]]:
+    """Those that are neither installed nor this project's, with their names, in order."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and not file.startswith((*_INSTALLED, f"{_OWN}{os.sep}")):
+            found[_name(name)] = module
+    return sorted(found.items())
+
+
+def _names_seeds() -> bool:
+    """Whether users' code names a seed, constructors aside."""
+    for _, module in _users_modules():
+        for value in vars(module).values():
+            own = getattr(value, "__module__", None) == module.__name__
+            if own and "seed" in _names_in(value):
+                return True
+    return False
+
+
+def _names_in(value: Any) -> Iterator[Any]:
+    """Names and constants in the code of a function, or of a class but for its constructor.
+
+    And but for what `dataclass` writes, which names every field.
+    """
+    if isinstance(value, type):
+        for key, part in vars(value).items():
+            if key != "__init__":
+                yield from _names_in(part)
+    elif isinstance(value, property):
+        yield from _names_in(value.fget)
+    elif isinstance(value, (staticmethod, classmethod, types.FunctionType)):
+        function: Any = value
+        yield from _names_in(getattr(inspect.unwrap(function), "__code__", None))
+    elif isinstance(value, types.CodeType) and value.co_filename != "<string>":
+        yield from (*value.co_names, *value.co_consts)
+        for constant in value.co_consts:
+            if isinstance(constant, types.CodeType):
+                yield from _names_in(constant)
 
 
 @functools.cache
@@ -160,7 +203,10 @@ class _Walk:
         elif isinstance(value, (enum.Enum, Path)) or _is_dtype(value):
             self._say(str(value))
         elif hasattr(value, "__dict__"):
-            self._named(vars(value))
+            parts = dict(vars(value))
+            if dataclasses.is_dataclass(value) and not _names_seeds():
+                parts.pop("seed", None)
+            self._named(parts)
         else:
             raise Unknown(type(value).__qualname__)
 

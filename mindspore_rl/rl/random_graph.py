@@ -4,18 +4,11 @@ import numpy as np
 from mindspore import Tensor, float32, int32, ops, uint32
 from mindspore.ops.primitive import constexpr
 
-from mindspore_rl.rl.random import ROTATIONS, UNIT, key_schedule, stream
-
-__all__ = ["permutations", "stream", "uniform"]
+from mindspore_rl.rl.random import ROTATIONS, UNIT, key_schedule
 
 
 # Integers that Python can compute are computed while compiling: the graph knows no ^ and no
 # bit_length.
-@constexpr
-def _schedule(seed: int, purpose_stream: int) -> Tensor:
-    return Tensor(np.array(key_schedule(seed, purpose_stream), np.uint32))
-
-
 @constexpr
 def _rotations() -> Tensor:
     """[5, 8, 1, 1] uint32: a group's four rotations to the left, then the same to the right.
@@ -48,9 +41,10 @@ def _without_lowest(words: Tensor, bits: int) -> Tensor:
 def _threefry_2x32(schedule: Tensor, counter0: Tensor, counter1: Tensor) -> tuple:
     """The hash of ``random``; a loop, as each compiled operator costs about 80 kB for ever."""
     rotations = _rotations()
-    words0 = counter0 + schedule[0, 0] + ops.zeros_like(counter1)
-    words1 = counter1 + schedule[0, 1] + ops.zeros_like(counter0)
     group = Tensor(0, int32)
+    keys = ops.unstack(ops.gather(schedule, group, 0))
+    words0 = counter0 + keys[0] + ops.zeros_like(counter1)
+    words1 = counter1 + keys[1] + ops.zeros_like(counter0)
     while group < 5:
         bits = ops.unstack(ops.gather(rotations, group, 0))
         for turn in range(4):
@@ -67,13 +61,13 @@ def _threefry_2x32(schedule: Tensor, counter0: Tensor, counter1: Tensor) -> tupl
     return words0, words1
 
 
-def _words(seed: int, purpose_stream: int, steps: Tensor, env_indices: Tensor, size: int) -> Tensor:
+def _words(schedule: Tensor, steps: Tensor, env_indices: Tensor, size: int) -> Tensor:
     """Return [S, B, size] uint32 in the layout of ``random``."""
     blocks = (size + 1) // 2
     counter0 = ops.reshape(ops.cast(steps, uint32), (-1, 1))
     lanes = ops.reshape(ops.cast(env_indices, uint32), (-1, 1)) * _word(blocks)
     counter1 = ops.reshape(lanes + _index_range(blocks, "uint32"), (1, -1))
-    words0, words1 = _threefry_2x32(_schedule(seed, purpose_stream), counter0, counter1)
+    words0, words1 = _threefry_2x32(schedule, counter0, counter1)
     shape = (counter0.shape[0], lanes.shape[0], blocks)
     words0 = ops.reshape(words0, shape)
     if size == 1:
@@ -82,14 +76,16 @@ def _words(seed: int, purpose_stream: int, steps: Tensor, env_indices: Tensor, s
     return words if size % 2 == 0 else words[:, :, :size]
 
 
-def uniform(
-    seed: int, purpose_stream: int, steps: Tensor, env_indices: Tensor, size: int
-) -> Tensor:
+def schedule(seed: int, purpose_stream: int) -> Tensor:
+    """Return the [6, 2] uint32 that ``random.key_schedule`` gives."""
+    return Tensor(np.array(key_schedule(seed, purpose_stream), np.uint32))
+
+
+def uniform(schedule: Tensor, steps: Tensor, env_indices: Tensor, size: int) -> Tensor:
     """Return uniform numbers: the top 24 bits of each word, times 2^-24.
 
     Args:
-        seed: the job's seed, 0 <= seed < 2**32; static.
-        purpose_stream: from ``stream``; static.
+        schedule: [6, 2] uint32, from ``schedule``.
         steps: [S] int32 or uint32, global step counters.
         env_indices: [B] int32 or uint32, global environment indices.
         size: numbers an environment needs a step; static.
@@ -97,18 +93,15 @@ def uniform(
     Returns:
         noise: [S, B, size] float32 in [0, 1).
     """
-    words = _words(seed, purpose_stream, steps, env_indices, size)
+    words = _words(schedule, steps, env_indices, size)
     return ops.cast(_without_lowest(words, 8), float32) * UNIT
 
 
-def permutations(
-    seed: int, purpose_stream: int, rounds: Tensor, env_indices: Tensor, num_steps: int
-) -> Tensor:
+def permutations(schedule: Tensor, rounds: Tensor, env_indices: Tensor, num_steps: int) -> Tensor:
     """Return a permutation of 0..T-1 for every round and environment (see ``random.permutations``).
 
     Args:
-        seed: the job's seed, 0 <= seed < 2**32; static.
-        purpose_stream: from ``stream``; static.
+        schedule: [6, 2] uint32, from ``schedule``.
         rounds: [E] int32 or uint32, global counters of the shuffles.
         env_indices: [B] int32 or uint32, global environment indices.
         num_steps: T; static.
@@ -117,7 +110,7 @@ def permutations(
         order: [E, T, B] int32; order[e, :, b] is a permutation of 0..T-1.
     """
     mask = _index_mask(num_steps)
-    words = _words(seed, purpose_stream, rounds, env_indices, num_steps)
+    words = _words(schedule, rounds, env_indices, num_steps)
     keys = ops.cast(_without_lowest(words, 1), int32)
     keys = ops.bitwise_and(keys, -1 - mask) + _index_range(num_steps, "int32")
     return ops.transpose(ops.bitwise_and(ops.sort(keys)[0], mask), (0, 2, 1))

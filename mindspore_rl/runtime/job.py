@@ -91,7 +91,7 @@ def analyse(request: JobRequest, dump: Dump | None = None) -> Partition:
             )
     environment = spec(request.config.env)
     program = infer(
-        cls, request.config, environment, request.algorithm.stem, compiled=request.compiled
+        cls, request.config, environment, request.algorithm.stem, request.compiled, cached=True
     )
     dump("1-program.txt", render_program(program))
     cut = partition(program, request.policy, request.workers, request.config.num_envs)

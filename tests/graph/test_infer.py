@@ -1,6 +1,7 @@
 """What a probe run shows: shapes, the axis of environments, rows that depend on other rows."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,10 +9,10 @@ from mindspore import Tensor
 
 from mindspore_rl import programs, registry
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph import rows
+from mindspore_rl.graph import infer, rows
 from mindspore_rl.graph.ir import Op, Value, walk
 from mindspore_rl.runtime.job import JobRequest, analyse
-from tests.graph.programs import analyse_with
+from tests.graph.programs import analyse_with, program_with
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,24 @@ def test_gradients_are_whole_and_truth_values_bool(ppo):
 def test_ppo_mixes_no_rows(ppo):
     assert ppo.row_dependent == {}
     assert ppo.unsplittable == ()
+
+
+def test_a_program_is_examined_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = program_with(tmp_path)
+    policy = programs.load_policy(registry.find_policy("MultipleLearners"))
+    config = programs.trainer_class(file).Config(num_steps=4)
+    first = analyse(JobRequest(file, policy, config, 2)).program
+    monkeypatch.setattr(infer, "_Probe", None)
+    assert analyse(JobRequest(file, policy, config, 2)).program == first
+    more = analyse(JobRequest(file, policy, replace(config, num_envs=16, seed=9), 2)).program
+    assert more.values["obs"].shape[0] == 16
+    with pytest.raises(TypeError):  # it examines another one
+        analyse(JobRequest(file, policy, replace(config, num_steps=5), 2))
+    for damaged in (tmp_path / "cache").rglob("*.pickle"):
+        damaged.write_bytes(b"nothing")
+    with pytest.raises(TypeError):
+        analyse(JobRequest(file, policy, config, 2))
 
 
 def _one_replica(folder, line):

@@ -1,20 +1,30 @@
 """Cells whose graphs differ are told apart; those whose graphs are the same are not."""
 
 import threading
+from dataclasses import dataclass
+from types import ModuleType
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
+from mindspore_rl.native import fingerprint as native_fingerprint
 from mindspore_rl.native.fingerprint import Unknown, fingerprint
 
 SCALE = 2.0
+CLASS = {"__annotations__": {"seed": int}}
 X = np.zeros((3, 2), np.float32)
 
 
 def helper(x):
     return x * SCALE
+
+
+@dataclass(frozen=True)
+class Config:
+    seed: int = 1
+    rate: float = 0.1
 
 
 class Sample(nn.Cell):
@@ -87,6 +97,26 @@ def test_sources_that_are_loaded(tmp_path, monkeypatch):
     path.write_text("def f():\n    return 2\n")
     assert fingerprint(Sample(), (X,)) != before
     monkeypatch.delitem(__import__("sys").modules, "beside")
+
+
+@pytest.mark.parametrize(
+    ("code", "counts"),
+    [
+        ("class C:\n    def __init__(self, config):\n        self.x = config.seed", False),
+        ("class C:\n    def construct(self):\n        return self.config.seed", True),
+        ("class C:\n    @property\n    def x(self):\n        return self.config.seed", True),
+        ("def f(c):\n    return [getattr(c, 'seed') for _ in c]", True),
+    ],
+)
+def test_a_seed_counts_where_code_names_it(code, counts, monkeypatch):
+    module = ModuleType("program")
+    exec(compile(code, "program.py", "exec"), vars(module))  # noqa: S102
+    module.Config = dataclass(type("Config", (), CLASS | {"__module__": "program"}))
+    module.__file__ = __file__
+    monkeypatch.setattr(native_fingerprint, "_users_modules", lambda: [("program", module)])
+    one, other = (fingerprint(Config(seed=seed)) for seed in (1, 2))
+    assert (one != other) is counts
+    assert fingerprint(Config(rate=0.1)) != fingerprint(Config(rate=0.2))
 
 
 def test_what_cannot_be_seen_is_said():

@@ -56,21 +56,22 @@ def test_layout_of_uniform(size):
             assert noise[s, b].tolist() == [(word >> 8) / 2**24 for word in words[:size]]
 
 
-def graph_numbers(offset, env_indices):
+def graph_numbers(schedule, offset, env_indices):
     steps = offset + ops.arange(3, dtype=int32)
     return (
-        random_graph.uniform(SEED, PURPOSE, steps, env_indices, 1),
-        random_graph.uniform(SEED, PURPOSE, steps, env_indices, 4),
-        random_graph.uniform(SEED, PURPOSE, steps, env_indices, 3),
-        random_graph.permutations(SEED, PURPOSE, steps, env_indices, 12),
-        random_graph.permutations(SEED, PURPOSE, steps, env_indices, 1),
+        random_graph.uniform(schedule, steps, env_indices, 1),
+        random_graph.uniform(schedule, steps, env_indices, 4),
+        random_graph.uniform(schedule, steps, env_indices, 3),
+        random_graph.permutations(schedule, steps, env_indices, 12),
+        random_graph.permutations(schedule, steps, env_indices, 1),
     )
 
 
 def test_the_graph_gives_the_bits_of_numpy(run):
     offset, env_indices = 2**31 - 9, np.array([3, 0, 70000], np.int32)
     steps = offset + np.arange(3)
-    results = run(graph_numbers, np.array(offset, np.int32), env_indices)
+    schedule = np.array(random.key_schedule(SEED, PURPOSE), np.uint32)
+    results = run(graph_numbers, schedule, np.array(offset, np.int32), env_indices)
     expected = [random.uniform(SEED, PURPOSE, steps, env_indices, size) for size in (1, 4, 3)]
     expected += [random.permutations(SEED, PURPOSE, steps, env_indices, t) for t in (12, 1)]
     for got, want in zip(results, expected, strict=True):
