@@ -411,17 +411,6 @@ def _searches(call: Call) -> Reach:
     return reach
 
 
-def _declared(call: Call) -> Reach:
-    """An operator of one's own; `row_by_row`: one result for each row of the leading axes."""
-    found = set(call.given) - {WHOLE}
-    if not call.node.attrs.get("row_by_row") or len(found) > 1:
-        raise Undecided
-    (reach,) = found
-    if any(reach.axis >= len(shape) - 1 for given, shape in call.parts() if given != WHOLE):
-        raise Undecided
-    return reach
-
-
 def _table(*rows: tuple[str, Rule]) -> dict[str, Rule]:
     return {name: rule for names, rule in rows for name in names.split()}
 
@@ -490,7 +479,6 @@ TRAVEL: dict[str, Rule] = _table(
     ("RepeatElements RepeatInterleaveInt", _repeats),
     ("OneHot OneHotExt", _one_hot),
     ("SearchSorted", _searches),
-    ("Custom", _declared),
 )
 """How rows go through each primitive."""
 SHAPE_ONLY = {"DType", "OnesLike", "OnesLikeExt", "Rank", "Shape", "Size", "TensorShape"}

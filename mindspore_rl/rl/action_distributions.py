@@ -5,11 +5,8 @@ state, so the same (seed, environment, step) gives the same action wherever the 
 """
 
 import math
-from pathlib import Path
 
-from mindspore import Tensor, float32, int32, ops
-
-from mindspore_rl import toolchain
+from mindspore import Tensor, float32, ops
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -33,34 +30,12 @@ def _pick(table: Tensor, action: Tensor) -> Tensor:
     return ops.reshape(picked, action.shape)
 
 
-def _sample_with_operators(logits: Tensor, noise: Tensor) -> tuple:
+def _sample(logits: Tensor, noise: Tensor) -> tuple:
     # Not softmax and its logarithm, cheaper as they are: on the CPU their last bits differ from
     # process to process.
     log_probs = ops.log_softmax(logits, -1)
     action = _inverse_cdf(ops.exp(log_probs), noise)
     return action, _pick(log_probs, action)
-
-
-def _sample_gradient(logits: Tensor, noise: Tensor, out: tuple, dout: tuple) -> tuple:
-    """Of the log-probability: the chosen action's one-hot less the probabilities."""
-    chosen = ops.one_hot(out[0], logits.shape[-1])
-    gradient = ops.expand_dims(dout[1], -1) * (chosen - ops.softmax(logits, -1))
-    return gradient, ops.zeros_like(noise)
-
-
-def _native_sample() -> ops.Custom:
-    source = Path(__file__).with_name("categorical.cpp")
-    sample = ops.Custom(
-        f"{toolchain.library(source, {})}:sample",
-        lambda logits, noise: (logits[:-1], logits[:-1]),
-        (int32, float32),
-        func_type="aot",
-        bprop=_sample_gradient,
-    )
-    return sample.add_prim_attr("row_by_row", True)
-
-
-_sample = _native_sample() if toolchain.usable("CPU") else _sample_with_operators
 
 
 def categorical_sample(logits: Tensor, noise: Tensor) -> Tensor:
