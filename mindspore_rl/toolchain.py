@@ -95,7 +95,8 @@ def cell_library(text: str, level: int) -> Path:
     flags = [*CELL_FLAGS, *_MARCH.get(platform.machine(), {}).get(level, ()), f"-I{KERNELS.parent}"]
     command = [compiler() or "", *flags, "-x", "c++", "-"]
     libraries = ["-lmvec"] if platform.machine() == "x86_64" and platform.libc_ver()[0] else []
-    digest = hashlib.sha256("\n".join([*flags, _version(), text]).encode())
+    code = [line for line in text.splitlines() if not line.lstrip().startswith("//")]
+    digest = hashlib.sha256("\n".join([*flags, _version(), *code]).encode())
     digest.update(KERNELS.read_bytes())
 
     def build(path: Path) -> None:

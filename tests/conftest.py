@@ -44,6 +44,12 @@ def _leaks(processes: set[psutil.Process], segments: set[Path]) -> tuple[set, se
     return _processes() - processes, set(SHARED_MEMORY.glob("msrl*")) - segments
 
 
+@pytest.fixture(params=["native", pytest.param("mindspore", marks=pytest.mark.slow)])
+def cells(request: pytest.FixtureRequest) -> str:
+    """Who runs the cells of a test that holds for both."""
+    return request.param
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_leaks():
     """Fails the module's last test if it leaves processes or shared-memory segments behind."""

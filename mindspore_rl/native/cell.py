@@ -1,8 +1,6 @@
 """A compiled cell as a native function: built, bound to the cell's parameters, and called."""
 
 import ctypes
-import inspect
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,40 +8,20 @@ import numpy as np
 from mindspore import Parameter
 
 from mindspore_rl.native.control import Unsupported, blocks_of
-from mindspore_rl.native.program import read
+from mindspore_rl.native.program import Graph, read
 from mindspore_rl.native.tiles import MOST_PARTS
 from mindspore_rl.native.writer import Unit, write
 
 FOLDER = Path(__file__).parent
 
 
-def unit_of(graph: bytes) -> Unit:
+def unit_of(graph: Graph) -> Unit:
     """The C++ of a graph that MindSpore compiled.
 
     Raises:
         Unsupported: some of it has no native form.
     """
-    return write(blocks_of(read(graph)))
-
-
-def annotated(text: str, cell: type) -> str:
-    """A unit's text with the lines of the cell's source that its comments name variables of."""
-    lines, first = inspect.getsourcelines(cell)
-    assigned: dict[str, str] = {}
-    for number, line in enumerate(lines, first):
-        targets, equals, _ = line.partition(" = ")
-        if equals and not line.strip().startswith("self."):
-            for name in re.findall(r"\w+", targets):
-                assigned.setdefault(name, f"{number}: {line.strip()}")
-    result = []
-    for line in text.splitlines():
-        result.append(line)
-        if line.lstrip().startswith("// "):
-            indent = line[: len(line) - len(line.lstrip())]
-            names = re.findall(r"\w+", line)
-            found = dict.fromkeys(assigned[name] for name in names if name in assigned)
-            result += [f"{indent}// {source}" for source in found]
-    return "\n".join(result) + "\n"
+    return write(blocks_of(read(graph.data)), graph.sources)
 
 
 class NativeCell:

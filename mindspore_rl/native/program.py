@@ -7,7 +7,7 @@ effects) and reads of parameters are nodes like any other.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mindspore import nn
@@ -103,6 +103,18 @@ class Program:
     main: Function
     functions: dict[str, Function]
     weights: dict[str, Value]
+
+
+class Graph(NamedTuple):
+    """What MindSpore made of a cell.
+
+    Attributes:
+        data: MindIR.
+        sources: of a node's name with its scope, the line that it comes from, `file.py:7: text`.
+    """
+
+    data: bytes
+    sources: dict[str, str]
 
 
 def graph_of(cell: nn.Cell, phase: str) -> bytes:

@@ -97,13 +97,13 @@ class Unit:
         return unit
 
 
-def write(blocks: Blocks) -> Unit:
-    """Writes a cell.
+def write(blocks: Blocks, sources: dict[str, str]) -> Unit:
+    """Writes a cell, with the source lines of its nodes, by scope, as comments.
 
     Raises:
         Unsupported: there is no row for one of its primitives.
     """
-    return _Writer(blocks).unit()
+    return _Writer(blocks, sources).unit()
 
 
 @dataclass
@@ -130,8 +130,10 @@ class _Places:
 class _Writer:
     """Of a cell, or of the body of `Tiles` in one, which shares its constants and functions."""
 
-    def __init__(self, blocks: Blocks, outer: "_Writer | None" = None) -> None:
-        self.blocks = blocks
+    def __init__(
+        self, blocks: Blocks, sources: dict[str, str], outer: "_Writer | None" = None
+    ) -> None:
+        self.blocks, self.sources = blocks, sources
         self.constants: dict[Any, str] = outer.constants if outer else {}
         self.declared: list[str] = outer.declared if outer else []
         self.functions: dict[str, str] = outer.functions if outer else {}
@@ -145,7 +147,7 @@ class _Writer:
         for block in blocks.blocks:
             for node in block.nodes:
                 if not known(node.op):
-                    raise Unsupported(_where(node))
+                    raise Unsupported(self.where(node))
         _as_views(blocks)
         self.written = {
             self.root(arg)
@@ -369,7 +371,7 @@ class _Writer:
         """The functions of a `Tiles` node, which gets room for what they work in."""
         attrs = node.attrs
         body, given = attrs["body"], attrs["given"]
-        inner = _Writer(Blocks([body], given, {}, None), self)
+        inner = _Writer(Blocks([body], given, {}, None), self.sources, self)
         tile_text = inner._tile(attrs["rows"], number)
         summed = [v.type for v in body.results[attrs["rows"] :]]
         places = [0]
@@ -472,7 +474,22 @@ class _Writer:
         start = len(lines)
         call = Call(node, [argument(a) for a in node.args], outs, lines.append, scratch, function)
         WRITERS[node.op](call)
-        lines[start:start] = _comment([node])
+        lines[start:start] = self.comment([node])
+
+    def comment(self, nodes: list[Value]) -> list[str]:
+        """Where nodes come from: source lines, cells around them, and variables."""
+        scopes = dict.fromkeys(_scope(node) for node in nodes)
+        names = dict.fromkeys(node.variable for node in nodes if node.variable)
+        text = ", ".join(filter(None, scopes)) + (f": {', '.join(names)}" if names else "")
+        lines = dict.fromkeys(self.sources.get(node.scope, "") for node in nodes)
+        return [f"// {line}" for line in (*lines, text) if line]
+
+    def where(self, node: Value) -> str:
+        """A primitive without a row, and where it stands."""
+        place = f" in {_scope(node)}" if _scope(node) else ""
+        name = f", for `{node.variable}`" if node.variable else ""
+        line = f" ({self.sources[node.scope]})" if node.scope in self.sources else ""
+        return f"no native form of {node.op}{place}{name}{line}"
 
     def _loop(self, group: _Group, lines: list[str]) -> None:
         """One loop nest over all elements, innermost over neighbours in memory."""
@@ -484,7 +501,7 @@ class _Writer:
         local: dict[Value, str] = {}
         loaded: dict[str, str] = {}
         body: list[str] = []
-        lines += _comment(group.nodes)
+        lines += self.comment(group.nodes)
 
         def read(node: Value, arg: Any) -> str:
             if not _is_number(arg):
@@ -831,20 +848,5 @@ def _times(variable: str, stride: int) -> str:
     return variable if stride == 1 else f"{variable} * {stride}"
 
 
-def _comment(nodes: list[Value]) -> list[str]:
-    """Where nodes come from, as far as MindSpore kept it: cells around them, and variables."""
-    scopes = dict.fromkeys(_scope(node) for node in nodes)
-    names = dict.fromkeys(node.variable for node in nodes if node.variable)
-    text = ", ".join(filter(None, scopes)) + (f": {', '.join(names)}" if names else "")
-    return [f"// {text}"] if text else []
-
-
 def _scope(node: Value) -> str:
     return "/".join(node.scope.removeprefix("Default/").split("/")[:-1])
-
-
-def _where(node: Value) -> str:
-    """A primitive without a row, and where in the cell it stands."""
-    place = f" in {_scope(node)}" if _scope(node) else ""
-    name = f", for `{node.variable}`" if node.variable else ""
-    return f"no native form of {node.op}{place}{name}"

@@ -9,7 +9,8 @@ import numpy as np
 from mindspore import GRAPH_MODE, Tensor, get_context, mutable, nn
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.native.program import graph_of
+from mindspore_rl.native.program import Graph, graph_of
+from mindspore_rl.native.sources import noting_sources
 
 try:  # internals of MindSpore 2.10
     from mindspore.graph.api import _cell_graph_executor, _convert_python_data, _real_phase
@@ -39,11 +40,11 @@ class CompiledCell:
         self._cell = cell
         self._run: Callable[..., Any] | None = None
 
-    def graph(self, *inputs: Any) -> bytes:
+    def graph(self, *inputs: Any) -> Graph:
         """The graph that MindSpore makes of the cell for such inputs."""
-        with _named_errors():
+        with _named_errors(), noting_sources() as sources:
             self._cell.compile(*(to_tensor(value) for value in inputs))
-        return graph_of(self._cell, _real_phase(self._cell.phase, self._cell))
+        return Graph(graph_of(self._cell, _real_phase(self._cell.phase, self._cell)), sources)
 
     def __call__(self, *inputs: Any) -> Any:
         """Runs the cell on arrays, numbers and tensors."""

@@ -10,9 +10,10 @@ from mindspore import Parameter, nn
 
 from mindspore_rl import toolchain
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.native.cell import NativeCell, annotated, unit_of
+from mindspore_rl.native.cell import NativeCell, unit_of
 from mindspore_rl.native.check import LARGEST, difference
 from mindspore_rl.native.fingerprint import Unknown, fingerprint
+from mindspore_rl.native.program import Graph
 from mindspore_rl.native.writer import Unit
 from mindspore_rl.runtime.compiled import CompiledCell
 from mindspore_rl.storage import in_cache, keep
@@ -61,7 +62,7 @@ class LoweredCell:
         parameters = _parameters([self._cell, *self._owners])
         seen = _Seen(self._cell, inputs)
         unit = seen.unit if self._agree(int(seen.unit is not None)) else None
-        graph = b"" if unit else compiled.graph(*inputs)
+        graph = Graph(b"", {}) if unit else compiled.graph(*inputs)
         try:
             unit = unit or unit_of(graph)
             library = toolchain.cell_library(unit.text, level)
@@ -79,7 +80,7 @@ class LoweredCell:
             _keep_verdict(library, verdict)
         off, where = verdict
         if self._agree(int(off <= 1.0)):
-            self._keep(annotated(native.unit.text, type(self._cell)))
+            self._keep(native.unit.text)
             return native, ""
         return None, (
             f"its native code gives another {where}, by {off * LARGEST:.1e} of the largest entry"

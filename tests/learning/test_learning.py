@@ -69,24 +69,24 @@ QUICK = (
 )
 
 
-def test_bandit_is_solved(tmp_path):
-    train(tmp_path / "run", "ppo", "--env", "probe:bandit", *QUICK)
+def test_bandit_is_solved(tmp_path, cells):
+    train(tmp_path / "run", "ppo", "--cells", cells, "--env", "probe:bandit", *QUICK)
     assert np.mean(evaluate(tmp_path / "run", 40, seed=7, sample=False)) == 1.0
     with pytest.raises(MsrlError, match=r"CartPole-v1 has the obs_shape \(4,\).*another --env"):
         evaluate(tmp_path / "run", 1, seed=7, sample=False, env="CartPole-v1")
 
 
-def test_truncation_is_bootstrapped(tmp_path):
+def test_truncation_is_bootstrapped(tmp_path, cells):
     """Never terminated, truncated after 10 steps, reward 1: the value is 1 / (1 - gamma)."""
-    train(tmp_path / "run", "ppo", "--env", "probe:truncated", *QUICK)
+    train(tmp_path / "run", "ppo", "--cells", cells, "--env", "probe:truncated", *QUICK)
     shape = spec("probe:truncated").obs_shape
     value = critic(tmp_path / "run", np.ones((4, *shape), np.float32))
     assert np.allclose(value, 10.0, atol=0.7), value
 
 
-def test_termination_is_not_bootstrapped(tmp_path):
+def test_termination_is_not_bootstrapped(tmp_path, cells):
     """One step, reward 1: the value is 1."""
-    train(tmp_path / "run", "ppo", "--env", "probe:constant", *QUICK)
+    train(tmp_path / "run", "ppo", "--cells", cells, "--env", "probe:constant", *QUICK)
     shape = spec("probe:constant").obs_shape
     value = critic(tmp_path / "run", np.ones((4, *shape), np.float32))
     assert np.allclose(value, 1.0, atol=0.1), value
@@ -104,10 +104,12 @@ def test_termination_is_not_bootstrapped(tmp_path):
         ("--config=a3c", "Central"),
     ],
 )
-def test_cartpole_reaches_475(tmp_path, algorithm, policy, seed):
+def test_cartpole_reaches_475(tmp_path, cells, algorithm, policy, seed):
     line = train(
         tmp_path / "run",
         algorithm,
+        "--cells",
+        cells,
         "--policy",
         policy,
         "--workers",
@@ -126,12 +128,13 @@ def test_cartpole_reaches_475(tmp_path, algorithm, policy, seed):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_mappo_spreads_out(tmp_path, seed):
+def test_mappo_spreads_out(tmp_path, cells, seed):
     """In PettingZoo's own environment, where random actions get -25.7.
 
     What an established implementation gets stands in algorithms/mappo.md.
     """
-    train(tmp_path / "run", "mappo", "--policy", "GPUOnly", "--seed", str(seed))
+    place = ("--cells", cells, "--policy", "GPUOnly")
+    train(tmp_path / "run", "mappo", *place, "--seed", str(seed))
     returns = evaluate(
         tmp_path / "run", 300, seed=7, sample=False, env="pettingzoo:mpe2.simple_spread_v3"
     )

@@ -14,8 +14,8 @@ from mindspore_rl.runtime.checkpoint import list_checkpoints, load
 
 @pytest.mark.multiprocess
 @pytest.mark.kill
-def test_killed_worker_ends_the_job(tmp_path):
-    run = start(tmp_path, "--policy", "MultipleLearners", "--workers", "2")
+def test_killed_worker_ends_the_job(tmp_path, cells):
+    run = start(tmp_path, "--cells", cells, "--policy", "MultipleLearners", "--workers", "2")
     wait_for_training(run, tmp_path)
     workers(run)[0].send_signal(signal.SIGKILL)
     code, _, err = ended(run, 6.0)
@@ -41,8 +41,8 @@ def test_killed_scheduler_ends_the_job(tmp_path):
 
 @pytest.mark.multiprocess
 @pytest.mark.kill
-def test_killed_coordinator_leaves_nothing(tmp_path):
-    run = start(tmp_path, "--policy", "SingleLearnerCoarse", "--workers", "1")
+def test_killed_coordinator_leaves_nothing(tmp_path, cells):
+    run = start(tmp_path, "--cells", cells, "--policy", "SingleLearnerCoarse", "--workers", "1")
     wait_for_training(run, tmp_path)
     below = psutil.Process(run.pid).children(recursive=True)
     assert len(below) >= 3
@@ -55,8 +55,8 @@ def test_killed_coordinator_leaves_nothing(tmp_path):
 @pytest.mark.multiprocess
 @pytest.mark.kill
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_run_stops_with_a_checkpoint(tmp_path, number):
-    run = start(tmp_path, "--policy", "SingleLearnerCoarse", "--workers", "1")
+def test_interrupted_run_stops_with_a_checkpoint(tmp_path, cells, number):
+    run = start(tmp_path, "--cells", cells, "--policy", "SingleLearnerCoarse", "--workers", "1")
     wait_for_training(run, tmp_path)
     run.send_signal(number)
     code, out, _ = ended(run, 8.0)
@@ -68,8 +68,8 @@ def test_interrupted_run_stops_with_a_checkpoint(tmp_path, number):
 
 @pytest.mark.multiprocess
 @pytest.mark.kill
-def test_interrupted_single_process(tmp_path):
-    run = start(tmp_path, "--policy", "MultipleLearners")
+def test_interrupted_single_process(tmp_path, cells):
+    run = start(tmp_path, "--cells", cells, "--policy", "MultipleLearners")
     wait_for_training(run, tmp_path)
     run.send_signal(signal.SIGINT)
     code, out, _ = ended(run, 8.0)
@@ -79,8 +79,8 @@ def test_interrupted_single_process(tmp_path):
 
 @pytest.mark.multiprocess
 @pytest.mark.kill
-def test_nan_stops_and_keeps_the_last_good_checkpoint(tmp_path):
-    run = start(tmp_path, "learning_rate=1e30", "--policy", "SingleLearnerCoarse")
+def test_nan_stops_and_keeps_the_last_good_checkpoint(tmp_path, cells):
+    run = start(tmp_path, "--cells", cells, "learning_rate=1e30", "--policy", "SingleLearnerCoarse")
     code, _, err = ended(run, 60.0)
     assert code == 2
     assert "iteration 0" in err
@@ -92,8 +92,10 @@ def test_nan_stops_and_keeps_the_last_good_checkpoint(tmp_path):
 @pytest.mark.multiprocess
 @pytest.mark.kill
 @pytest.mark.slow
-def test_restarted_run_ends_bit_equal_to_an_undisturbed_one(tmp_path):
+def test_restarted_run_ends_bit_equal_to_an_undisturbed_one(tmp_path, cells):
     options = (
+        "--cells",
+        cells,
         "--policy",
         "GPUOnly",
         "--workers",

@@ -72,8 +72,10 @@ def test_folders_that_cannot_be_written_are_refused_at_once(tmp_path):
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
-def test_resume_from_damaged_checkpoints_and_with_other_sizes(tmp_path):
-    run = start(tmp_path, *SMALL, "--total-steps", "640", "--checkpoint-every", "0.01")
+def test_resume_from_damaged_checkpoints_and_with_other_sizes(tmp_path, cells):
+    run = start(
+        tmp_path, "--cells", cells, *SMALL, "--total-steps", "640", "--checkpoint-every", "0.01"
+    )
     wait_for_training(run, tmp_path)
     assert ended(run, 60.0)[0] == 0
     *_, before, newest = list_checkpoints(tmp_path / "run" / "checkpoints")

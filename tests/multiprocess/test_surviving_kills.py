@@ -140,13 +140,13 @@ def left_over(folder: Path, segments: set[str]) -> list[str]:
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_twenty_kills_in_a_row(tmp_path):
+def test_twenty_kills_in_a_row(tmp_path, cells):
     final = []
     for name in ("undisturbed", "killed"):
         folder = tmp_path / name
         folder.mkdir()
         began = time.monotonic()
-        run = start(folder, *OPTIONS, "--quiet", "--max-restarts", "40")
+        run = start(folder, *OPTIONS, "--cells", cells, "--quiet", "--max-restarts", "40")
         counts: Counter[str] = Counter()
         if name == "killed":
             killer = Killer(run, folder / "run", random.Random(0))

@@ -1,5 +1,6 @@
 """How a cell comes to run natively, or not, and what is said of it."""
 
+import re
 import shutil
 
 import mindspore as ms
@@ -98,6 +99,15 @@ def test_a_native_cell_works_on_the_parameters_and_is_checked_once(cache):
     assert len(list(cache.glob("cell-*.so"))) == len(list(cache.glob("cell-*.json"))) == 1
 
 
+def test_the_cpp_names_the_lines_that_it_comes_from(capsys):
+    lowered(Count(), X)
+    text = capsys.readouterr().out
+    before, _, after = text.partition("ops.assign_add(self.sum, x * 2.0)\n")
+    assert re.search(r"// test_lowered.py:\d+: $", before)
+    assert "{" in after
+    assert "return self.sum - 1.0, (i, ops.tanh(x))\n" in after
+
+
 def test_results_are_not_overwritten_by_the_next_call():
     made, (first, _), _ = lowered(Count(), X)
     kept = first.copy()
@@ -110,7 +120,9 @@ def test_a_primitive_without_a_row_leaves_the_cell_to_mindspore():
     np.testing.assert_array_equal(result.asnumpy(), np.histogram(X, 4)[0])
     ((native, why),) = told
     assert not native
-    assert "no native form of" in why
+    assert re.fullmatch(
+        r"no native form of \w+ \(test_lowered.py:\d+: return ops.histc\(x, 4\)\)", why
+    )
     assert "Hist" in why
 
 
