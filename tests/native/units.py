@@ -34,7 +34,7 @@ def run(nodes, inputs, results=None, level=None):
     results = results or nodes
     block = Block("b0", nodes=list(nodes), results=list(results))
     blocks = Blocks([block], list(inputs), {}, tuple(range(len(results))))
-    unit = write(blocks)
+    unit = write(blocks, {})
     library = toolchain.cell_library(unit.text, toolchain.level() if level is None else level)
     return NativeCell(unit, library, {})(*inputs.values())
 
