@@ -114,7 +114,7 @@ def beside_peers(args: argparse.Namespace) -> int:
     rows = [known[name] for name in args.only or known]
     if args.profile:
         for row in rows:
-            if not row.whole:
+            if row.unit == "steps/s":
                 found = turns.shares(row.programs[0], args.seconds, args.warm_up)
                 text = ", ".join(f"{stage} {share:.0%}" for stage, share in found.items())
                 print(f"{row.work}: {text}", flush=True)

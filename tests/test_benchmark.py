@@ -18,10 +18,10 @@ def python(code, **how):
     return Program("peer", ((sys.executable, "-c", code),), venv="", **how)
 
 
-def result(whole, ours, **peers):
+def result(unit, ours, **peers):
     programs = tuple(Program(name, ((),), venv="") for name in ("ours", *peers))
     targets = (Target(2.0, 3.0, tuple(peers)),) if peers else (Target(4.0),)
-    row = Row("row", "some work", programs, targets, 1, whole)
+    row = Row("row", "some work", programs, targets, 1, unit)
     return turns.Result(row, {"ours": ours, **peers})
 
 
@@ -48,31 +48,41 @@ def test_a_program_that_ends_early_shows_what_it_said():
 
 def test_durations_are_of_whole_processes_that_did_what_they_were_for():
     began = time.perf_counter()
-    took = turns.duration(python("import time; time.sleep(0.3); print('solved')", says="solved"), 0)
+    took = turns.seconds_of(
+        python("import time; time.sleep(0.3); print('solved')", says="solved"), 0
+    )
     assert 0.3 < took <= time.perf_counter() - began
-    assert turns.duration(python("print('out of steps')", says="solved"), 0) == math.inf
+    assert turns.seconds_of(python("print('out of steps')", says="solved"), 0) == math.inf
+
+
+def test_a_return_is_the_last_that_a_process_says():
+    code = "print('mean return 7.0'); print('steps: 9 environment steps, mean return -14.5')"
+    assert turns.return_of(python(code), 0) == -14.5
+    learned = result("return", [900.0, 1100.0, 1200.0], slow=[1000.0])
+    assert learned.met(learned.row.targets[0]) is False
+    assert turns.render([learned], {}).count("1,100 (900-1,200)") == 1
 
 
 def test_the_best_peer_counts():
-    faster = result(False, [90.0, 100.0, 500.0], slow=[10.0], fast=[30.0, 60.0, 50.0])
+    faster = result("steps/s", [90.0, 100.0, 500.0], slow=[10.0], fast=[30.0, 60.0, 50.0])
     assert faster.ratio(faster.row.targets[0]) == (2.0, "fast")
     assert faster.met(faster.row.targets[0])
-    shorter = result(True, [4.0], slow=[8.0], fast=[1.0])
+    shorter = result("s", [4.0], slow=[8.0], fast=[1.0])
     assert shorter.ratio(shorter.row.targets[0]) == (4.0, "fast")
     assert not shorter.met(shorter.row.targets[0])
-    alone = result(True, [3.9])
+    alone = result("s", [3.9])
     assert alone.met(alone.row.targets[0])
-    assert not result(True, [4.1]).met(alone.row.targets[0])
+    assert not result("s", [4.1]).met(alone.row.targets[0])
 
 
 def test_a_row_whose_peers_are_missing_is_not_met():
-    lonely = turns.Result(result(False, [9.0], gone=[1.0]).row, {"ours": [9.0]})
+    lonely = turns.Result(result("steps/s", [9.0], gone=[1.0]).row, {"ours": [9.0]})
     assert not lonely.met(lonely.row.targets[0])
     assert "no peer" in turns.render([lonely], {})
 
 
 def test_table_and_json():
-    found = [result(False, [90.0, 100.0, 120.0], fast=[20.0])]
+    found = [result("steps/s", [90.0, 100.0, 120.0], fast=[20.0])]
     shown = turns.render(found, {"cpu": "some"})
     assert "| some work | 100 (90-120) | fast 20 (20-20) | 5.00 x fast |" in shown
     assert ">= 2 x, goal 3 x: met" in shown

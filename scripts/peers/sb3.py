@@ -86,6 +86,8 @@ def main() -> None:
     model.learn(config["total_steps"], callback=marks)
     if marks.reached:
         print("solved", flush=True)
+    episodes = [episode["r"] for episode in model.ep_info_buffer]
+    print(f"mean return {sum(episodes) / max(len(episodes), 1):.1f}", flush=True)
 
 
 if __name__ == "__main__":

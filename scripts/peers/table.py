@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PEERS = ROOT / ".peers"
 FOREVER = 1_000_000_000
@@ -47,8 +49,8 @@ class Target:
     """What a row aims at.
 
     Args:
-        bound: at least this ratio of ours to theirs; with `whole` at most, of times; without
-            `against`, at most so many seconds.
+        bound: at least this ratio of ours to theirs, at most of times; without `against`, a bound
+            of ours alone.
         goal: the same, where more is hoped for.
         against: names of programs, of which the best counts.
     """
@@ -68,7 +70,8 @@ class Row:
         programs: of which the first is ours.
         targets: what is aimed at.
         steps: environment steps an iteration, for peers that count iterations only.
-        whole: whether whole processes are timed; else environment steps a second, once warm.
+        unit: of what is measured: `steps/s`, once warm; `s` of a whole process; `return`, the mean
+            of the last 100 episodes in the end.
     """
 
     name: str
@@ -76,7 +79,7 @@ class Row:
     programs: tuple[Program, ...]
     targets: tuple[Target, ...]
     steps: int
-    whole: bool = False
+    unit: str = "steps/s"
 
 
 @dataclass(frozen=True)
@@ -177,24 +180,34 @@ def _row(
     return Row(name, work, (ours, *peers), targets, task.num_envs * task.num_steps)
 
 
+def _configured(name: str, **more: Any) -> Task:
+    """A run of a configuration that comes with the algorithms."""
+    text = (ROOT / "algorithms" / "configs" / f"{name}.yaml").read_text()
+    keys = yaml.safe_load(text) | more
+    del keys["policy"]
+    shape = (keys.pop(key) for key in ("algorithm", "env", "num_envs", "num_steps"))
+    return Task(*shape, keys)
+
+
 def _cheetah() -> Row:
-    task = Task(
-        "ppo",
-        "HalfCheetah-v4",
-        8,
-        256,
-        {
-            "update_epochs": 10,
-            "num_minibatches": 32,
-            "learning_rate": 3e-4,
-            "ent_coef": 0.0,
-            "normalise_obs": True,
-            "normalise_reward": True,
-        },
-    )
+    task = _configured("ppo_halfcheetah", total_steps=FOREVER)
     peers = (*_either(task.sb3()), task.sb3("sbx"))
     work = "PPO HalfCheetah-v4, 8 x 256, 10 epochs x 32 minibatches"
     return _row("cheetah", work, task, task.ours("MultipleLearners"), peers, Target(2.0, 3.0))
+
+
+def _cheetah_learns() -> Row:
+    tasks = [_configured("ppo_halfcheetah", seed=seed) for seed in (1, 2, 3)]
+    our, their = (
+        replace(runs[0], commands=tuple(run.commands[0] for run in runs))
+        for runs in (
+            [task.ours("MultipleLearners", "--stop-return", "nan") for task in tasks],
+            [task.sb3() for task in tasks],
+        )
+    )
+    work = "mean return of PPO on HalfCheetah-v4 after 300,000 steps, seeds 1 to 3"
+    targets = (Target(1000.0), Target(1.0, against=(their.name,)))
+    return Row("cheetah-learns", work, (our, their), targets, 8 * 256, unit="return")
 
 
 def _two_workers() -> Row:
@@ -234,7 +247,7 @@ def _solved() -> Row:
     peers = _either(their)
     work = "whole process: PPO CartPole to a mean return of 475, seeds 1 to 3"
     target = Target(0.7, 0.5, tuple(peer.name for peer in peers))
-    return Row("solved", work, (our, *peers), (target,), 8 * 128, whole=True)
+    return Row("solved", work, (our, *peers), (target,), 8 * 128, unit="s")
 
 
 def _start(policy: str, env: str, cold: bool) -> Row:
@@ -246,7 +259,7 @@ def _start(policy: str, env: str, cold: bool) -> Row:
         (task.ours(policy, cold=cold),),
         (Target(10.0 if cold else 4.0),),
         8 * 128,
-        whole=True,
+        unit="s",
     )
 
 
@@ -279,6 +292,7 @@ def rows() -> list[Row]:
         ),
         _beside_jax("mappo", "MAPPO in-graph simple_spread, 96 x 25", spread, ahead),
         _a2c(),
+        _cheetah_learns(),
         _solved(),
         *(
             _start(policy, env, cold)

@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -35,26 +36,26 @@ class Result:
     """What the turns of a row gave.
 
     Attributes:
-        values: steps/s or seconds of each turn, by program.
+        values: what the row measures of each turn, by program.
     """
 
     row: Row
     values: dict[str, list[float]]
 
     def ratio(self, target: Target) -> tuple[float, str]:
-        """Median of ours to the best median of theirs, and whose that is; or our seconds."""
+        """Median of ours to the best median of theirs, and whose that is; or ours alone."""
         medians = {name: statistics.median(values) for name, values in self.values.items()}
         ours = medians[self.row.programs[0].name]
         theirs = {name: medians[name] for name in target.against if name in medians}
         if not theirs:
             return (math.nan if target.against else ours), ""
-        best = (min if self.row.whole else max)(theirs, key=theirs.__getitem__)
+        best = (min if self.row.unit == "s" else max)(theirs, key=theirs.__getitem__)
         return ours / theirs[best], best
 
     def met(self, target: Target) -> bool:
         """Whether a target is reached."""
         ratio, _ = self.ratio(target)
-        return ratio <= target.bound if self.row.whole else ratio >= target.bound
+        return ratio <= target.bound if self.row.unit == "s" else ratio >= target.bound
 
 
 def run(rows: list[Row], seconds: float, warm_up: float, repeats: int) -> list[Result]:
@@ -71,14 +72,16 @@ def run(rows: list[Row], seconds: float, warm_up: float, repeats: int) -> list[R
         programs = [program for program in row.programs if _installed(program)]
         longest = max(len(program.commands) for program in programs)
         values: dict[str, list[float]] = {program.name: [] for program in programs}
-        if row.whole:
+        if row.unit == "s":
             for program in programs:  # fills the caches
                 if not program.cold:
-                    duration(program, 0)
+                    seconds_of(program, 0)
         for turn in range(math.ceil(repeats / longest) * longest):
             for program in programs:
-                if row.whole:
-                    value = duration(program, turn)
+                if row.unit == "s":
+                    value = seconds_of(program, turn)
+                elif row.unit == "return":
+                    value = return_of(program, turn)
                 else:
                     value = speed(program, row.steps, seconds, warm_up)
                 values[program.name].append(value)
@@ -139,8 +142,20 @@ def shares(program: Program, seconds: float, warm_up: float) -> dict[str, float]
     return {stage: count / counts.total() for stage, count in counts.most_common()}
 
 
-def duration(program: Program, turn: int) -> float:
-    """Seconds of a whole process; infinite if it does not say that it did what it was for."""
+def seconds_of(program: Program, turn: int) -> float:
+    """Of a whole process; infinite if it does not say that it did what it was for."""
+    took, log = _ended(program, turn)
+    return took if program.says in log else math.inf
+
+
+def return_of(program: Program, turn: int) -> float:
+    """The mean return that a process says in the end."""
+    _, log = _ended(program, turn)
+    return float(re.findall(r"mean return (-?[\d.]+)", log)[-1])
+
+
+def _ended(program: Program, turn: int) -> tuple[float, str]:
+    """Runs a whole process. Returns: seconds, and what it said."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         with _started(program, turn, folder, piped=False) as job:
@@ -149,7 +164,7 @@ def duration(program: Program, turn: int) -> float:
         log = Path(folder, "log").read_text()
         if status:
             raise SystemExit(f"{program.name} ended with status {status}\n{log}")
-        return took if program.says in log else math.inf
+        return took, log
 
 
 @contextlib.contextmanager
@@ -259,21 +274,22 @@ def render(results: list[Result], facts: dict[str, str]) -> str:
             ratio, best = result.ratio(target)
             if target.against:
                 ratios.append(f"{ratio:.2f} x {best}" if best else "no peer")
-            sign, unit = "<=" if result.row.whole else ">=", "x" if target.against else "s"
+            sign = "<=" if result.row.unit == "s" else ">="
+            unit = "x" if target.against else {"s": "s"}.get(result.row.unit, "")
             goal = "" if target.goal is None else f", goal {target.goal:g} {unit}"
             met = "met" if result.met(target) else "missed"
-            targets.append(f"{sign} {target.bound:g} {unit}{goal}: {met}")
+            targets.append(f"{sign} {target.bound:g} {unit}".strip() + f"{goal}: {met}")
         row = (result.row.work, cells[ours], peers, "; ".join(ratios), "; ".join(targets))
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
 
 def _spread(values: list[float], row: Row) -> str:
-    digits = 2 if row.whole else 0
+    digits = 2 if row.unit == "s" else 0
     low, middle, high = (
         f"{value:,.{digits}f}" for value in (min(values), statistics.median(values), max(values))
     )
-    return f"{middle}{' s' if row.whole else ''} ({low}-{high})"
+    return f"{middle}{' s' if row.unit == 's' else ''} ({low}-{high})"
 
 
 def as_json(results: list[Result], facts: dict[str, str]) -> str:
@@ -282,7 +298,7 @@ def as_json(results: list[Result], facts: dict[str, str]) -> str:
         {
             "name": result.row.name,
             "work": result.row.work,
-            "unit": "seconds" if result.row.whole else "environment steps a second",
+            "unit": result.row.unit,
             "values": result.values,
             "targets": [
                 asdict(target) | {"ratio": result.ratio(target)[0], "met": result.met(target)}
