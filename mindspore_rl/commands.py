@@ -257,7 +257,7 @@ def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) ->
 
 def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
     """The same job from its newest checkpoint, or as it was started if there is none yet."""
-    from mindspore_rl.lowering.plan import save_plan  # noqa: PLC0415
+    from mindspore_rl.plan.plan import save_plan  # noqa: PLC0415
     from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
 
     if not checkpoint.list_checkpoints(run_dir / checkpoint.FOLDER):

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from mindspore_rl import registry  # noqa: E402
-from mindspore_rl.lowering.plan import load_plan  # noqa: E402
+from mindspore_rl.plan.plan import load_plan  # noqa: E402
 from mindspore_rl.runtime.traffic import TRAFFIC_FILE, predict  # noqa: E402
 
 CONFIGS = {"a3c": "a2c"}

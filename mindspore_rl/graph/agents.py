@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.graph.ir import REDUCTIONS, Op, Value
+from mindspore_rl.graph.ir import REDUCTIONS, Op
 from mindspore_rl.graph.reading import Reading
 from mindspore_rl.graph.rows import RowTrials, agent_rows, without_differentiation
 from mindspore_rl.operators import leaves, to_array
+from mindspore_rl.plan.value import Value
 
 GIVEN = {"env_reset": (1,), "env_step": (1, 1, 1, None, None)}
 """Where the environment's observations and rewards `[B, A, ...]` have it."""

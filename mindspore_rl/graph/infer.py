@@ -24,7 +24,7 @@ from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.graph.agents import AgentAxes
 from mindspore_rl.graph.build import build
-from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Program, Value, Where, paths
+from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Program, Where, paths
 from mindspore_rl.graph.randomness import watch_draws
 from mindspore_rl.graph.reading import COMPILED, Reading
 from mindspore_rl.graph.rows import RANDOM, RowTrials, environment_rows
@@ -40,6 +40,7 @@ from mindspore_rl.operators import (
     take_rows,
     to_array,
 )
+from mindspore_rl.plan.value import Value
 from mindspore_rl.rl import random
 from mindspore_rl.storage import in_cache, keep
 

@@ -6,8 +6,10 @@ Edges are not stored; `flow.definitions` derives them (and the loop-carried ones
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from mindspore_rl.plan.value import Value
 
 PARAMETERS = "$parameters"
 ENVIRONMENT = "$environment"
@@ -130,64 +132,6 @@ class Branch:
 
 
 Item = Op | Loop | Branch
-
-
-@dataclass(frozen=True)
-class Value:
-    """What is known of a variable; a tuple's parts are in `parts`.
-
-    Attributes:
-        shape: with all environments, e.g. `(128, 8, 4)`; `()` for a scalar or a tuple.
-        axis: the axis along which environments lie, or None for a whole value.
-        per_env: entries of that axis for one environment (minibatches hold several).
-        agent_axis: the axis along which agents lie, or None.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    axis: int | None = None
-    per_env: int = 1
-    parts: tuple["Value", ...] = ()
-    agent_axis: int | None = None
-
-    @property
-    def leaves(self) -> tuple["Value", ...]:
-        """The arrays in it, in order."""
-        if not self.parts:
-            return (self,)
-        return tuple(leaf for part in self.parts for leaf in part.leaves)
-
-    @property
-    def split(self) -> bool:
-        """Whether environments or agents lie along an axis of it."""
-        return self.split_by("env") or self.split_by("agent")
-
-    def split_by(self, split: str) -> bool:
-        """Whether replicas that share environments (`env`) or agents (`agent`) share this value."""
-        return any(leaf.along(split) is not None for leaf in self.leaves)
-
-    def along(self, split: str) -> int | None:
-        """The axis of environments (`env`) or of agents (`agent`) of an array."""
-        return self.agent_axis if split == "agent" else self.axis
-
-    def behind(self, rows: int) -> "Value":
-        """The value of several turns, one behind the other: `[rows, ...]`."""
-        axes = [None if axis is None else axis + 1 for axis in (self.axis, self.agent_axis)]
-        return replace(self, shape=(rows, *self.shape), axis=axes[0], agent_axis=axes[1])
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        size = 1
-        for extent in self.shape:
-            size *= extent
-        return size
-
-    @property
-    def message_bytes(self) -> int:
-        """Bytes of all its arrays."""
-        width = {"bool": 1, "float64": 8, "int64": 8}
-        return sum(leaf.size * width.get(leaf.dtype, 4) for leaf in self.leaves)
 
 
 @dataclass(frozen=True)

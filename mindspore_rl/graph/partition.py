@@ -22,6 +22,7 @@ from mindspore_rl.graph.ir import (
     walk,
 )
 from mindspore_rl.graph.replicate import Fragment, replicate
+from mindspore_rl.plan.plan import Arrivals
 
 
 @dataclass(frozen=True)
@@ -46,24 +47,6 @@ class Message:
     uses: tuple[str, ...]
     after: str = ""
     stacked: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Arrivals:
-    """A fragment that serves the replicas of another one by one, as their messages come.
-
-    Attributes:
-        sender: the fragment whose replicas are served, each with its own samples only.
-        consumer: the fragment that serves them, one replica.
-        staleness: the most updates between the parameters that a replica of the sender read and
-            those that its message meets.
-        drop_stale: a staler message makes no update; else its sender waits before it begins.
-    """
-
-    sender: str
-    consumer: str
-    staleness: int
-    drop_stale: bool
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ from mindspore import Tensor
 from mindspore_rl import device
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.dependence import Dependence, random_primitive
-from mindspore_rl.graph.ir import Op, Program, Value
+from mindspore_rl.graph.ir import Op, Program
 from mindspore_rl.graph.rewrite import OWNERS, owned
 from mindspore_rl.graph.travel import WHOLE, Reach
 from mindspore_rl.native import program as compiled
 from mindspore_rl.operators import leaves
+from mindspore_rl.plan.value import Value
 
 SOURCE = "msrl_operations.py"
 COMPILED = ("glue", "agent_act", "gradient", "update")

@@ -3,8 +3,10 @@
 from itertools import product
 
 from mindspore_rl.graph.flow import INITIAL, definitions
-from mindspore_rl.graph.ir import EFFECTS, Branch, Item, Loop, Op, Program, Value, paths, walk
-from mindspore_rl.graph.partition import Arrivals, Partition
+from mindspore_rl.graph.ir import EFFECTS, Branch, Item, Loop, Op, Program, paths, walk
+from mindspore_rl.graph.partition import Partition
+from mindspore_rl.plan.plan import Arrivals
+from mindspore_rl.plan.value import Value
 
 
 def render_program(program: Program) -> str:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor
 
-from mindspore_rl.graph.ir import Op, Value
+from mindspore_rl.graph.ir import Op
 from mindspore_rl.graph.reading import Reading
 from mindspore_rl.graph.travel import Reach
 from mindspore_rl.operators import leaves, settle, to_array
+from mindspore_rl.plan.value import Value
 
 RANDOM = "it gives another result each time (random numbers come as the noise of `act`)"
 

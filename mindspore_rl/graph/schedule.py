@@ -9,9 +9,10 @@ from dataclasses import replace
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.distribution_policy import ARRIVAL
 from mindspore_rl.graph.ir import PARAMETERS, Item, Op, walk
-from mindspore_rl.graph.partition import Arrivals, Partition
+from mindspore_rl.graph.partition import Partition
 from mindspore_rl.graph.replicate import Fragment
 from mindspore_rl.graph.verify import unrolled
+from mindspore_rl.plan.plan import Arrivals
 
 
 def apply_schedule(partition: Partition) -> Partition:

@@ -4,11 +4,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Value, paths, walk
+from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, paths, walk
 from mindspore_rl.graph.rewrite import OWNERS, owned
 from mindspore_rl.lowering.project import STATE, Projection
 from mindspore_rl.lowering.regions import Region
 from mindspore_rl.operators import reduced_count
+from mindspore_rl.plan.value import Value
 
 UNROLL = 4
 """Turns of a rollout in one turn of MindSpore's `while`; native code needs no copies.

@@ -8,10 +8,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from mindspore_rl.graph.ir import ENVIRONMENT, PARAMETERS, Branch, Item, Loop, Op, Value, walk
+from mindspore_rl.graph.ir import ENVIRONMENT, PARAMETERS, Branch, Item, Loop, Op, walk
 from mindspore_rl.graph.partition import Message, Partition
 from mindspore_rl.graph.replicate import Fragment
 from mindspore_rl.lowering.tidy import tidy
+from mindspore_rl.plan.value import Value
 
 STATE = "env_state"
 """The variable that holds an in-graph environment's state."""

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from mindspore_rl.communication.link import Link
 from mindspore_rl.errors import JobFailure, MsrlError
-from mindspore_rl.lowering.plan import Plan
+from mindspore_rl.plan.plan import Plan
 from mindspore_rl.runtime.deployment import Deployment
 from mindspore_rl.runtime.interruption import Interruption
 from mindspore_rl.runtime.launch import MARK, Commands, Guard, JobProcesses, pin_cores

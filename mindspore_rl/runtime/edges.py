@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.graph.ir import Value
-from mindspore_rl.lowering.plan import FragmentPlan, MessagePlan, Plan
+from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan
+from mindspore_rl.plan.value import Value
 
 FIRST_EDGE_TAG = 10
 """The tag of a plan's first message; smaller ones are the runtime's own."""

@@ -12,7 +12,7 @@ from mindspore import Tensor
 from mindspore_rl import device, programs
 from mindspore_rl.environments.environment import spec
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError, ProgramError
-from mindspore_rl.lowering.plan import load_plan
+from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.episodes import team_reward
 from mindspore_rl.runtime.parameters import named_parameters, set_parameter

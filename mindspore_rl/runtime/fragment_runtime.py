@@ -24,7 +24,7 @@ from mindspore_rl.environments.environment import spec as environment_spec
 from mindspore_rl.environments.guarded import GuardedVector
 from mindspore_rl.environments.loop_vector import LoopVector
 from mindspore_rl.errors import NumericsError
-from mindspore_rl.lowering.plan import FragmentPlan, Plan
+from mindspore_rl.plan.plan import FragmentPlan, Plan
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.replay.trajectory import TrajectoryBuffer
 from mindspore_rl.rl import random

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindspore_rl import gpu
-from mindspore_rl.lowering.plan import Plan
+from mindspore_rl.plan.plan import Plan
 from mindspore_rl.runtime.deployment import LAUNCHERS, Deployment, find_mpiexec
 from mindspore_rl.storage import writing
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from mindspore_rl.communication.link import SILENCE_S, Link
 from mindspore_rl.errors import JobFailure
-from mindspore_rl.lowering.plan import Plan
+from mindspore_rl.plan.plan import Plan
 from mindspore_rl.runtime.deployment import Deployment
 from mindspore_rl.runtime.interruption import Interruption
 from mindspore_rl.runtime.last_actions import last_action

@@ -4,7 +4,7 @@ import time
 from collections.abc import Container
 from dataclasses import dataclass
 
-from mindspore_rl.lowering.plan import Plan
+from mindspore_rl.plan.plan import Plan
 from mindspore_rl.runtime.stamps import Stamp, Stamps
 
 NAMED_RANKS = 4

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from peers.table import OURS, PEERS, ROOT, Program, Row, Target
 
-from mindspore_rl.lowering.plan import load_plan
+from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.runtime.stamps import Stamps
 
 Marks = list[tuple[float, int]]

@@ -6,7 +6,8 @@ from mindspore import Tensor, ops
 
 from mindspore_rl import device
 from mindspore_rl.graph import rows
-from mindspore_rl.graph.ir import Op, Value
+from mindspore_rl.graph.ir import Op
+from mindspore_rl.plan.value import Value
 
 SUBNORMAL = np.full(1013, 1e-41, np.float32)  # of a shape that nothing else has used
 

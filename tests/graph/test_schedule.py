@@ -9,9 +9,9 @@ from mindspore_rl import programs, registry
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.distribution_policy import WORKERS, FragmentRule, Schedule
 from mindspore_rl.graph.ir import walk
-from mindspore_rl.graph.partition import Arrivals
 from mindspore_rl.graph.render import render_partition
 from mindspore_rl.lowering.project import project
+from mindspore_rl.plan.plan import Arrivals
 from mindspore_rl.runtime.job import JobRequest, analyse, prepare
 
 PROGRAMS = Path(__file__).parents[1] / "programs"

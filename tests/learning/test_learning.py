@@ -13,7 +13,7 @@ import pytest
 from mindspore_rl import programs
 from mindspore_rl.environments.environment import spec
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.lowering.plan import load_plan
+from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.evaluate import evaluate
 from mindspore_rl.runtime.parameters import set_parameter

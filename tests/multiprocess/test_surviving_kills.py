@@ -19,7 +19,7 @@ import psutil
 import pytest
 from runs import ended, start, workers
 
-from mindspore_rl.lowering.plan import load_plan
+from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load
 from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
 

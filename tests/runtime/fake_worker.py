@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mindspore_rl.communication.link import Link
 from mindspore_rl.errors import JobFailure
-from mindspore_rl.lowering.plan import Plan, load_plan
+from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.runtime import worker
 from mindspore_rl.runtime.coordinator import JobOptions, run_job
 from mindspore_rl.runtime.launch import Commands

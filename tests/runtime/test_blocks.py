@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from mindspore_rl.graph.ir import Value
-from mindspore_rl.lowering.plan import FragmentPlan, MessagePlan
+from mindspore_rl.plan.plan import FragmentPlan, MessagePlan
+from mindspore_rl.plan.value import Value
 from mindspore_rl.rl import random
 from mindspore_rl.runtime.edges import Edge
 from mindspore_rl.runtime.state import merge

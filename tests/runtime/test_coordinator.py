@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from mindspore_rl.errors import JobFailure
-from mindspore_rl.lowering.plan import FragmentPlan, MessagePlan, Plan, save_plan
+from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, save_plan
 from mindspore_rl.runtime import launch
 from mindspore_rl.runtime.coordinator import JobOptions, run_job
 from mindspore_rl.runtime.deployment import Deployment, Host

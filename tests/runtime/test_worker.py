@@ -2,6 +2,8 @@
 
 import dataclasses
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -121,3 +123,13 @@ def test_an_error_of_mindspore_is_told_in_one_line():
     assert "some.cc:12" in message["traceback"]
     ours.close()
     theirs.close()
+
+
+def test_a_rank_without_tensors_needs_no_mindspore():
+    code = """
+import sys
+sys.modules["mindspore"] = None  # an import of it fails
+import mindspore_rl.runtime.worker
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

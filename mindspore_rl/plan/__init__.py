@@ -1,0 +1,1 @@
+"""What crosses from the compiler to the runtime."""
