@@ -204,8 +204,8 @@ class _Walk:
             self._say(str(value))
         elif hasattr(value, "__dict__"):
             parts = dict(vars(value))
-            if dataclasses.is_dataclass(value) and not _names_seeds():
-                parts.pop("seed", None)
+            if "seed" in parts and dataclasses.is_dataclass(value) and not _names_seeds():
+                del parts["seed"]
             self._named(parts)
         else:
             raise Unknown(type(value).__qualname__)
