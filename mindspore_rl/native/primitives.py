@@ -1,149 +1,20 @@
-"""How each primitive of MindSpore is written in C++: one table with a row each.
+"""How each primitive of MindSpore is written in C++: a row each.
 
-A primitive is element-wise (an expression of single numbers, fused with its neighbours into one
-loop), or a view (numbers of its argument at other places, fused likewise or free), or it is written
-by a function. One that is missing raises `Unsupported`: MindSpore then runs the cell.
+A primitive is element-wise (`elementwise`: an expression of single numbers, fused with its
+neighbours into one loop), or a view (`views`: numbers of its argument at other places, fused
+likewise or free), or it is written by a function here. One that is missing raises `Unsupported`:
+MindSpore then runs the cell.
 """
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from mindspore_rl.native.control import Unsupported
+from mindspore_rl.native.elementwise import C_TYPES, ELEMENTWISE, literal
 from mindspore_rl.native.program import Type, Value
-
-C_TYPES = {
-    "float32": "float",
-    "float64": "double",
-    "bool": "bool",
-    "int8": "int8_t",
-    "int16": "int16_t",
-    "int32": "int32_t",
-    "int64": "int64_t",
-    "uint8": "uint8_t",
-    "uint16": "uint16_t",
-    "uint32": "uint32_t",
-    "uint64": "uint64_t",
-}
-
-ELEMENTWISE: dict[str, str] = {
-    # arithmetic
-    "Add": "{0} + {1}",
-    "AddExt": "{0} + {2} * {1}",
-    "AddScalar": "{0} + {1}",
-    "Sub": "{0} - {1}",
-    "SubExt": "{0} - {2} * {1}",
-    "SubScalar": "{0} - {1}",
-    "Mul": "{0} * {1}",
-    "Muls": "{0} * {1}",
-    "Div": "{0} / {1}",
-    "Divs": "{0} / {1}",
-    "RealDiv": "{0} / {1}",
-    "FloorDiv": "floor_div({0}, {1})",
-    "FloorMod": "floor_mod({0}, {1})",
-    "Neg": "-{0}",
-    "Abs": "std::abs({0})",
-    "Square": "{0} * {0}",
-    "Sqrt": "sqrtf({0})",
-    "Rsqrt": "1.0f / sqrtf({0})",
-    "Reciprocal": "1.0f / {0}",
-    "Inv": "1.0f / {0}",
-    "AddN": "",  # the sum of its arguments, see `expression`
-    "Pow": "powf({0}, {1})",
-    "PowTensorScalar": "powf({0}, {1})",
-    "Maximum": "larger({0}, {1})",
-    "Minimum": "smaller({0}, {1})",
-    "ClampScalar": "smaller(larger({0}, {1}), {2})",
-    "ClampTensor": "smaller(larger({0}, {1}), {2})",
-    "Floor": "floorf({0})",
-    "Ceil": "ceilf({0})",
-    "Round": "rintf({0})",
-    "Trunc": "truncf({0})",
-    "Sign": "sign({0})",
-    # functions
-    "Exp": "expf({0})",
-    "Expm1": "expm1f({0})",
-    "Log": "logf({0})",
-    "Log1p": "log1pf({0})",
-    "Log2": "log2f({0})",
-    "Sin": "sinf({0})",
-    "Cos": "cosf({0})",
-    "Tan": "tanf({0})",
-    "Asin": "asinf({0})",
-    "ACos": "acosf({0})",
-    "Atan": "atanf({0})",
-    "Atan2": "atan2f({0}, {1})",
-    "Sinh": "sinhf({0})",
-    "Cosh": "coshf({0})",
-    "Tanh": "tanhf({0})",
-    "Erf": "erff({0})",
-    "Erfc": "erfcf({0})",
-    "ReLU": "relu({0})",
-    "ReLU6": "smaller(relu({0}), 6.0f)",
-    "Sigmoid": "sigmoid({0})",
-    "SiLU": "{0} * sigmoid({0})",
-    "Softplus": "softplus({0})",
-    "GeLU": "0.5f * {0} * (1.0f + tanhf(0.7978845608f * ({0} + 0.044715f * {0} * {0} * {0})))",
-    # gradients, named as MindSpore orders their arguments
-    "TanhGrad": "{1} * (1.0f - {0} * {0})",
-    "ReluGrad": "({1} > 0.0f ? {0} : 0.0f)",
-    "SigmoidGrad": "{1} * {0} * (1.0f - {0})",
-    "SqrtGrad": "{1} * 0.5f / {0}",
-    "RsqrtGrad": "{1} * -0.5f * {0} * {0} * {0}",
-    "ReciprocalGrad": "-{1} * {0} * {0}",
-    "InvGrad": "-{1} * {0} * {0}",
-    "SoftplusGrad": "{0} * sigmoid({1})",
-    "SiLUGrad": "{0} * sigmoid({1}) * (1.0f + {1} * (1.0f - sigmoid({1})))",
-    "AbsGrad": "{1} * sign({0})",
-    "LogGrad": "{1} / {0}",
-    # comparisons and truth values
-    "Greater": "{0} > {1}",
-    "GreaterEqual": "{0} >= {1}",
-    "Less": "{0} < {1}",
-    "LessEqual": "{0} <= {1}",
-    "Equal": "{0} == {1}",
-    "NotEqual": "{0} != {1}",
-    "GreaterScalar": "{0} > {1}",
-    "GreaterEqualScalar": "{0} >= {1}",
-    "LessScalar": "{0} < {1}",
-    "LessEqualScalar": "{0} <= {1}",
-    "EqScalar": "{0} == {1}",
-    "NeScalar": "{0} != {1}",
-    "LogicalAnd": "{0} && {1}",
-    "LogicalOr": "{0} || {1}",
-    "LogicalNot": "!{0}",
-    "LogicalXor": "{0} != {1}",
-    "IsNan": "{0} != {0}",
-    "IsInf": "std::abs({0}) == INFINITY",
-    "IsFinite": "std::abs({0}) < INFINITY",
-    "Select": "({0} ? {1} : {2})",
-    "MaskedFill": "({1} ? {2} : {0})",
-    # bits
-    "BitwiseAnd": "{0} & {1}",
-    "BitwiseOr": "{0} | {1}",
-    "BitwiseXor": "{0} ^ {1}",
-    "LeftShift": "{0} << {1}",
-    "RightShift": "{0} >> {1}",
-    # copies
-    "BiasAdd": "{0} + {1}",
-    "Cast": "{0}",
-    "TensorMove": "{0}",
-    "Strided": "{0}",
-    "ZerosLike": "0",
-    "ZerosLikeExt": "0",
-    "OnesLike": "1",
-    "FillV2": "{1}",
-    "FillScalar": "{1}",
-    "Zeros": "0",
-    "Ones": "1",
-}
-
-FREE = {"Load", "Reshape", "ExpandDims", "Squeeze", "Flatten", "FlattenExt", "View", "Identity"}
-"""Primitives whose result is their first argument in another shape."""
+from mindspore_rl.native.views import FREE, VIEWS, constant, extent_of, strides_of
 
 
 @dataclass(frozen=True)
@@ -172,7 +43,11 @@ class Operand:
         """Extents before, of, and after some axes, each as one."""
         axis %= max(len(self.shape), 1)
         middle = self.shape[axis : axis + count]
-        return _size(self.shape[:axis]), _size(middle), _size(self.shape[axis + count :])
+        return (
+            extent_of(self.shape[:axis]),
+            extent_of(middle),
+            extent_of(self.shape[axis + count :]),
+        )
 
 
 @dataclass(frozen=True)
@@ -225,195 +100,9 @@ def _row(*names: str) -> Callable:
     return add
 
 
-def constant(node: Value, index: int, default: Any = None) -> Any:
-    """An argument of a node that is compiled in: a number or a tuple of numbers.
-
-    Raises:
-        Unsupported: it is computed.
-    """
-    if index >= len(node.args) or node.args[index] is None:
-        return default
-    value = node.args[index]
-    if isinstance(value, tuple) and all(isinstance(v, Value) and v.op == "constant" for v in value):
-        return tuple(_plain(v.data) for v in value)
-    if not isinstance(value, Value) or value.op != "constant":
-        raise Unsupported(f"{node.op} with an argument that is computed")
-    data = _plain(value.data)
-    return default if data is None else data
-
-
-def _plain(data: Any) -> Any:
-    return data.tolist() if isinstance(data, np.ndarray) else data
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
-
-
-def is_view(node: Value) -> bool:
-    """Whether a node gives the numbers of its argument where they are."""
-    return node.op in FREE and not node.attrs.get("copied")
-
-
 def known(op: str) -> bool:
     """Whether the table has a row for a primitive."""
     return op in ELEMENTWISE or op in FREE or op in WRITERS or op in VIEWS
-
-
-def literal(data: Any, dtype: str) -> str:
-    """A number in C++, in a dtype's type if it is a floating-point number."""
-    data = _plain(data)
-    while isinstance(data, list) and len(data) == 1:
-        data = data[0]
-    if isinstance(data, bool):
-        return "true" if data else "false"
-    if isinstance(data, int):
-        if dtype == "uint32":
-            return f"{data % 2**32}u"
-        if not -(2**31) < data < 2**31:
-            return f"{data}{'u' if data > 0 else ''}ll" if data != -(2**63) else "INT64_MIN"
-        return str(data)
-    if math.isnan(data):
-        return "NAN"
-    if data in (float("inf"), float("-inf")):
-        return "INFINITY" if data > 0 else "(-INFINITY)"
-    number = data if dtype == "float64" else float(np.float32(data))
-    text = number.hex() + ("" if dtype == "float64" else "f")
-    return f"({text})" if number < 0 else text
-
-
-def expression(node: Value, args: list[str]) -> str:
-    """The value of an element-wise node, from those of its arguments."""
-    op = node.op
-    if op == "AddN":
-        return " + ".join(args)
-    if op in ("Maximum", "Minimum", "ClampScalar", "ClampTensor", "FloorDiv", "FloorMod"):
-        args = [f"({C_TYPES[node.type.dtype]}){arg}" for arg in args]
-    if op in ("PowTensorScalar", "Pow") and _exponent(node) in (1, 2):
-        return " * ".join([args[0]] * int(_exponent(node)))
-    text = ELEMENTWISE[op].format(*args)
-    if node.type.dtype == "float64" and "f(" in text:
-        raise Unsupported(f"{op} of float64")
-    if op == "Cast" and node.type.dtype == "bool":
-        return f"{args[0]} != 0"
-    if node.type.dtype.startswith("int") or node.type.dtype.startswith("uint"):
-        if "f(" in text:
-            raise Unsupported(f"{op} of {node.type.dtype}")
-        if node.type.dtype in ("int32", "int64") and op == "Cast":
-            return f"to<{C_TYPES[node.type.dtype]}>({args[0]})"
-    return text
-
-
-def _exponent(node: Value) -> Any:
-    value = node.args[1]
-    return _plain(value.data) if value.op == "constant" else None
-
-
-# ---- views: an offset and a stride for every axis ------------------------------------------------
-
-
-def _strides(shape: tuple[int, ...]) -> list[int]:
-    return [_size(shape[axis + 1 :]) for axis in range(len(shape))]
-
-
-def _slice(node: Value) -> tuple[int, list[int]]:
-    begin, strides = constant(node, 1), _strides(node.args[0].type.shape)
-    return sum(b * s for b, s in zip(begin, strides, strict=True)), strides
-
-
-def _strided_slice(node: Value) -> tuple[int, list[int]]:
-    """As NumPy's x[a:b:c]; masks say which bounds are left out and which axes go."""
-    shape, strides = node.args[0].type.shape, _strides(node.args[0].type.shape)
-    begin, end, step = (constant(node, i) for i in (1, 2, 3))
-    begin_mask, end_mask, ellipsis, new_axis, shrink = (constant(node, i, 0) for i in range(4, 9))
-    if ellipsis or new_axis:
-        raise Unsupported("StridedSlice with an ellipsis or a new axis")
-    offset, kept = 0, []
-    for axis, extent in enumerate(shape):
-        if axis >= len(begin):
-            kept.append(strides[axis])
-            continue
-        bound = slice(
-            None if begin_mask >> axis & 1 else begin[axis],
-            None if end_mask >> axis & 1 else end[axis],
-            step[axis],
-        )
-        if shrink >> axis & 1:
-            first = begin[axis] % extent
-        else:
-            first = bound.indices(extent)[0]
-            kept.append(strides[axis] * step[axis])
-        offset += first * strides[axis]
-    return offset, kept
-
-
-def _transposed(node: Value) -> tuple[int, list[int]]:
-    strides = _strides(node.args[0].type.shape)
-    return 0, [strides[axis] for axis in constant(node, 1)]
-
-
-def _swapped(node: Value) -> tuple[int, list[int]]:
-    strides = _strides(node.args[0].type.shape)
-    one, other = constant(node, 1), constant(node, 2)
-    strides[one], strides[other] = strides[other], strides[one]
-    return 0, strides
-
-
-def _broadcast(node: Value) -> tuple[int, list[int]]:
-    shape, strides = node.args[0].type.shape, _strides(node.args[0].type.shape)
-    new = len(node.type.shape) - len(shape)
-    own = [s if extent > 1 else 0 for s, extent in zip(strides, shape, strict=True)]
-    return 0, [0] * new + own
-
-
-def _reversed(node: Value) -> tuple[int, list[int]]:
-    shape, strides = node.args[0].type.shape, _strides(node.args[0].type.shape)
-    axes = node.attrs.get("axis", constant(node, 1))
-    offset = 0
-    for axis in (a % len(shape) for a in (axes if isinstance(axes, (tuple, list)) else (axes,))):
-        offset += (shape[axis] - 1) * strides[axis]
-        strides[axis] = -strides[axis]
-    return offset, strides
-
-
-def _narrowed(node: Value) -> tuple[int, list[int]]:
-    strides = _strides(node.args[0].type.shape)
-    return constant(node, 2) * strides[constant(node, 1)], strides
-
-
-def _selected(node: Value) -> tuple[int, list[int]]:
-    strides = _strides(node.args[0].type.shape)
-    axis = constant(node, 1) % len(strides)
-    at = constant(node, 2) % node.args[0].type.shape[axis]
-    return at * strides[axis], strides[:axis] + strides[axis + 1 :]
-
-
-def _taken(part: Value) -> tuple[int, list[int]]:
-    """A result of `Unstack` or `Split`."""
-    node, index = part.attrs["of"], part.attrs["index"]
-    shape, strides = part.args[0].type.shape, _strides(part.args[0].type.shape)
-    if node.op == "Unstack":
-        axis = int(node.attrs.get("axis", constant(node, 1, 0))) % len(shape)
-        return index * strides[axis], strides[:axis] + strides[axis + 1 :]
-    if node.op == "Split":
-        axis = int(node.attrs.get("axis", constant(node, 1, 0))) % len(shape)
-    else:
-        axis = int(constant(node, 2, 0)) % len(shape)
-    before = sum(node.type[i].shape[axis] for i in range(index))
-    return before * strides[axis], strides
-
-
-VIEWS: dict[str, Callable[[Value], tuple[int, list[int]]]] = {
-    "Slice": _slice,
-    "StridedSlice": _strided_slice,
-    "Transpose": _transposed,
-    "TransposeExtView": _swapped,
-    "BroadcastTo": _broadcast,
-    "ReverseV2": _reversed,
-    "Narrow": _narrowed,
-    "SelectExt": _selected,
-    "Taken": _taken,
-}
 
 
 # ---- rows by functions ---------------------------------------------------------------------------
@@ -439,7 +128,7 @@ def _product(call: Call) -> None:
     if not batch:
         call.run("product", template, a, b, call.out, room)
     else:
-        call.line(f"for (int64_t i = 0; i < {_size(batch)}; i++)")
+        call.line(f"for (int64_t i = 0; i < {extent_of(batch)}; i++)")
         call.run(
             "  product",
             template,
@@ -527,9 +216,9 @@ def _reduced(call: Call) -> tuple[int, int, int]:
     if any(p not in places and shape[p] != 1 for p in middle):
         raise call.unsupported()
     return (
-        _size(shape[: places[0]]),
-        _size(shape[middle.start : middle.stop]),
-        _size(shape[middle.stop :]),
+        extent_of(shape[: places[0]]),
+        extent_of(shape[middle.start : middle.stop]),
+        extent_of(shape[middle.stop :]),
     )
 
 
@@ -548,7 +237,7 @@ def _bias_grad(call: Call) -> None:
     if len(x.shape) == 2:
         call.run("sum", (1, *x.shape), x, call.out)
         return
-    outer, channels, inner = x.shape[0], x.shape[1], _size(x.shape[2:])
+    outer, channels, inner = x.shape[0], x.shape[1], extent_of(x.shape[2:])
     room = call.scratch(outer * channels)
     call.run("sum", (outer * channels, inner, 1), x, room)
     call.run("sum", (1, outer, channels), room, call.out)
@@ -647,7 +336,7 @@ def _concat(call: Call) -> None:
     out = call.out
     parts = call.args[0] if isinstance(call.args[0], list) else [call.args[0]]
     axis = call.node.attrs.get("axis", call.number(1, 0)) % max(len(out.shape), 1)
-    outer = _size(out.shape[:axis])
+    outer = extent_of(out.shape[:axis])
     row = out.size // outer if outer else 0
     at = 0
     for part in parts:
@@ -671,7 +360,7 @@ def _tile(call: Call) -> None:
     x, out = call.args[0], call.out
     times = call.number(1)
     shape = (1,) * (len(out.shape) - len(x.shape)) + x.shape
-    strides = _strides(shape)
+    strides = strides_of(shape)
     loops, index = "", []
     for axis, (count, extent) in enumerate(zip(times, shape, strict=True)):
         loops += f"for (int64_t i{axis} = 0; i{axis} < {count * extent}; i{axis}++) "
@@ -714,7 +403,7 @@ def _sort(call: Call) -> None:
 def _search(call: Call) -> None:
     table, values = call.args[:2]
     right = bool(call.node.attrs.get("right", call.number(4, False)))
-    rows = _size(table.shape[:-1])
+    rows = extent_of(table.shape[:-1])
     wanted = values.size // rows if rows else 0
     if len(call.args) > 2 and call.args[2] is not None:
         raise call.unsupported()
@@ -778,7 +467,7 @@ def _scatter_places(call: Call) -> None:
     """Rows of the first axes that an index of several numbers names."""
     target, index, value = call.args[:3]
     axes = index.shape[-1]
-    places, row = _size(index.shape[:-1]), _size(target.shape[axes:])
+    places, row = extent_of(index.shape[:-1]), extent_of(target.shape[axes:])
     call.line(f"for (int64_t i = 0; i < {places}; i++) {{ int64_t at = 0;")
     for axis, extent in enumerate(target.shape[:axes]):
         call.line(f"  {{ const int64_t k = {index.pointer}[i * {axes} + {axis}];")
@@ -859,7 +548,7 @@ def _layer_norm_grad(call: Call) -> None:
 
 def _normalised(call: Call, axis: int) -> tuple[int, int]:
     shape = call.args[0].shape
-    rows, width = _size(shape[: axis % len(shape)]), _size(shape[axis % len(shape) :])
+    rows, width = extent_of(shape[: axis % len(shape)]), extent_of(shape[axis % len(shape) :])
     if call.args[0].type.dtype != "float32" or call.args[1].size not in (width, rows * width):
         raise call.unsupported()
     return rows, width

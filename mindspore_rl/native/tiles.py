@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.native.control import Block, origin, outputs, substitute, tensors
-from mindspore_rl.native.primitives import ELEMENTWISE, constant, is_view, reduced_axes, turned
+from mindspore_rl.native.elementwise import ELEMENTWISE
+from mindspore_rl.native.primitives import reduced_axes, turned
 from mindspore_rl.native.program import Type, Value
+from mindspore_rl.native.views import constant, is_view
 
 MOST_ROWS = 64
 """Of a tile: what some layers make of them fits a core's cache."""

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl import toolchain
-from mindspore_rl.native import primitives
 from mindspore_rl.native.control import (
     WRITES,
     Block,
@@ -27,21 +26,11 @@ from mindspore_rl.native.control import (
     overwritten,
     tensors,
 )
-from mindspore_rl.native.primitives import (
-    C_TYPES,
-    ELEMENTWISE,
-    FREE,
-    VIEWS,
-    WRITERS,
-    Call,
-    Operand,
-    expression,
-    is_view,
-    known,
-    literal,
-)
+from mindspore_rl.native.elementwise import C_TYPES, ELEMENTWISE, expression, literal
+from mindspore_rl.native.primitives import WRITERS, Call, Operand, known
 from mindspore_rl.native.program import Type, Value
 from mindspore_rl.native.tiles import tile
+from mindspore_rl.native.views import FREE, VIEWS, is_view, strides_of
 
 ALIGNED = 64
 MOST_NODES = 20_000
@@ -620,11 +609,11 @@ def _access(node: Value, arg: Value) -> tuple[int, list[int]]:
     if node.op == "BiasAdd" and len(own) == 1 and len(shape) > 1:
         return 0, [1 if axis == 1 else 0 for axis in range(len(shape))]
     if arg.type.size == node.type.size:
-        return 0, primitives._strides(shape)
+        return 0, strides_of(shape)
     if len(own) > len(shape):
         raise Unsupported(f"{node.op} of shapes {own} and {shape}")
     own = (1,) * (len(shape) - len(own)) + own
-    strides = primitives._strides(own)
+    strides = strides_of(own)
     for axis, (mine, theirs) in enumerate(zip(own, shape, strict=True)):
         if mine not in (1, theirs):
             raise Unsupported(f"{node.op} of shapes {own} and {shape}")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from units import node, number, run, tensor
 
-from mindspore_rl.native.primitives import ELEMENTWISE
+from mindspore_rl.native.elementwise import ELEMENTWISE
 from mindspore_rl.native.program import Type
 
 SPECIAL = np.array(
