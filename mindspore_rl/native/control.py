@@ -239,6 +239,8 @@ class _Builder:
     def _call(self, block: Block, args: list[Any], back: Any) -> None:
         """Ends a block by a call."""
         called, rest = args[0], tuple(args[1:])
+        if not isinstance(called, _Closure):
+            raise Unsupported("a call of what is no function")
         if called.condition is not None:
             block.condition = called.condition
             sides = called.sides

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 // How MindSpore calls an ahead-of-time operator: operands, their ranks, shapes and types.
@@ -51,6 +52,46 @@ static inline float softplus(float x) {
 static inline float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
 static inline int32_t sign(int32_t x) { return (x > 0) - (x < 0); }
 static inline int64_t sign(int64_t x) { return (x > 0) - (x < 0); }
+// Towards zero (1) or down (2), as MindSpore counts the modes.
+static inline float rounded(float x, int mode) { return mode == 1 ? truncf(x) : floorf(x); }
+static inline float gelu_slope(float given) {
+  const float x = smaller(larger(given, -10.0f), 10.0f);
+  const float s = sigmoid(1.5957691216f * (x + 0.044715f * x * x * x));
+  return s + x * s * (1.0f - s) * 1.5957691216f * (1.0f + 0.134145f * x * x);
+}
+// With bounds `edge` and 1 - edge, or none if it is negative.
+static inline float log_odds(float x, float edge) {
+  if (edge >= 0.0f) x = smaller(larger(x, edge), 1.0f - edge);
+  return logf(x / (1.0f - x));
+}
+// Giles, "Approximating the erfinv function", 2010.
+static inline float erfinv(float x) {
+  if (std::abs(x) == 1.0f) return x * INFINITY;
+  float w = -logf((1.0f - x) * (1.0f + x));
+  const bool near = w < 5.0f;
+  w = near ? w - 2.5f : sqrtf(w) - 3.0f;
+  const float a[] = {2.81022636e-08f, 3.43273939e-07f, -3.5233877e-06f, -4.39150654e-06f,
+                     0.00021858087f,  -0.00125372503f, -0.00417768164f, 0.246640727f, 1.50140941f};
+  const float b[] = {-0.000200214257f, 0.000100950558f, 0.00134934322f, -0.00367342844f,
+                     0.00573950773f,   -0.0076224613f,  0.00943887047f, 1.00167406f, 2.83297682f};
+  float p = near ? a[0] : b[0];
+  for (int i = 1; i < 9; i++) p = (near ? a[i] : b[i]) + p * w;
+  return p * x;
+}
+// By recurrence to where the asymptotic series holds; reflected below 0.
+static inline float digamma(float given) {
+  double x = given, shift = 0.0;
+  if (x == 0.0) return x == 0.0 && std::signbit(given) ? INFINITY : -INFINITY;
+  if (x < 0.0) {
+    if (x == floor(x)) return NAN;
+    shift = -M_PI / tan(M_PI * (x - floor(x)));
+    x = 1.0 - x;
+  }
+  for (; x < 8.0; x += 1.0) shift -= 1.0 / x;
+  const double y = 1.0 / (x * x);
+  return (float)(shift + log(x) - 0.5 / x -
+                 y * (1.0 / 12 - y * (1.0 / 120 - y * (1.0 / 252 - y / 240))));
+}
 static inline float floor_mod(float a, float b) {
   const float r = fmodf(a, b);
   return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r;

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.native.control import Block, origin, outputs, substitute, tensors
-from mindspore_rl.native.elementwise import ELEMENTWISE
+from mindspore_rl.native.elementwise import BY_CHANNEL, ELEMENTWISE
 from mindspore_rl.native.primitives import reduced_axes, turned
 from mindspore_rl.native.program import Type, Value
 from mindspore_rl.native.views import constant, is_view
@@ -276,7 +276,7 @@ def _elementwise(node: Value, args: list[Value], batch: int) -> _Rule:
     if not _rows(node, batch):
         return None
     shape, sliced = node.type.shape, []
-    bias = node.op == "BiasAdd" and len(shape) > 1
+    bias = node.op in BY_CHANNEL and len(shape) > 1
     for position, arg in enumerate(args):
         own = arg.type.shape if isinstance(arg.type, Type) else ()
         if node.op == "Strided":

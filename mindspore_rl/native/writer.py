@@ -26,7 +26,14 @@ from mindspore_rl.native.control import (
     overwritten,
     tensors,
 )
-from mindspore_rl.native.elementwise import C_TYPES, ELEMENTWISE, expression, literal
+from mindspore_rl.native.elementwise import (
+    BY_CHANNEL,
+    C_TYPES,
+    ELEMENTWISE,
+    expression,
+    literal,
+    reads,
+)
 from mindspore_rl.native.primitives import WRITERS, Call, Operand, known
 from mindspore_rl.native.program import Type, Value
 from mindspore_rl.native.tiles import tile
@@ -135,6 +142,9 @@ class _Writer:
             for node in block.nodes:
                 if not known(node.op):
                     raise Unsupported(_where(node))
+                for found in (value.type for value in outputs(node)):
+                    if isinstance(found, Type) and found.dtype not in C_TYPES:
+                        raise Unsupported(f"numbers of type {found.dtype}")
         _as_views(blocks)
         self.written = {
             self.root(arg)
@@ -586,6 +596,9 @@ def _as_views(blocks: Blocks) -> None:
                 _make_view(node, *VIEWS[node.op](node))
             elif node.op == "AddN":
                 node.args = tensors(node)
+            elif node.op in ELEMENTWISE:  # a shape or a pattern is not read
+                read = reads(node.op)
+                node.args = [arg if i in read else None for i, arg in enumerate(node.args)]
 
 
 def _make_view(node: Value, offset: int, strides: list[int]) -> None:
@@ -606,7 +619,7 @@ def _access(node: Value, arg: Value) -> tuple[int, list[int]]:
     if node.op == "Strided":
         return node.attrs["offset"], list(node.attrs["strides"])
     shape, own = node.type.shape, arg.type.shape
-    if node.op == "BiasAdd" and len(own) == 1 and len(shape) > 1:
+    if node.op in BY_CHANNEL and len(own) == 1 < arg.type.size and len(shape) > 1:
         return 0, [1 if axis == 1 else 0 for axis in range(len(shape))]
     if arg.type.size == node.type.size:
         return 0, strides_of(shape)
