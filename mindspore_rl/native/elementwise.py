@@ -172,6 +172,8 @@ ELEMENTWISE: dict[str, str] = {
     "Select": "({0} ? {1} : {2})",
     "MaskedFill": "({1} ? {2} : {0})",
     "MaskedFillScalar": "({1} ? {2} : {0})",
+    "InplaceMaskedFillTensor": "({1} ? {2} : {0})",
+    "InplaceMaskedFillScalar": "({1} ? {2} : {0})",
     "IsClose": "({0} == {1} || {4} && {0} != {0} && {1} != {1} || std::abs({1}) < INFINITY && "
     "std::abs({0} - {1}) <= {3} + {2} * std::abs({1}))",
     # bits

@@ -188,12 +188,12 @@ static void add_parts(const T *x, T *y) {
     for (int64_t i = 0; i < N; i++) y[i] += part[i];
   }
 }
-template <int64_t OUTER, int64_t N, int64_t INNER, class T, class F>
-static void fold(const T *x, T *y, T start, F f) {
+template <int64_t OUTER, int64_t N, int64_t INNER, class S, class T, class F>
+static void fold(const S *x, T *y, T start, F f) {
   for (int64_t o = 0; o < OUTER; o++, x += N * INNER, y += INNER)
     for (int64_t i = 0; i < INNER; i++) {
       T r = start;
-      for (int64_t n = 0; n < N; n++) r = f(r, x[n * INNER + i]);
+      for (int64_t n = 0; n < N; n++) r = f(r, (T)x[n * INNER + i]);
       y[i] = r;
     }
 }
@@ -460,36 +460,65 @@ static void scatter_along(const I *index, const T *dy, T *dx) {
         if (at >= 0 && at < N) dx[(o * N + at) * INNER + i] += dy[e];
       }
 }
-template <int64_t OUTER, int64_t N, int64_t INNER, bool EXCLUSIVE, bool REVERSE, class T>
-static void running_sum(const T *x, T *y) {
+// Sums or products of what comes before along the middle axis.
+template <int64_t OUTER, int64_t N, int64_t INNER, bool EXCLUSIVE, bool REVERSE, bool SUMS, class S,
+          class T>
+static void running(const S *x, T *y) {
   for (int64_t o = 0; o < OUTER; o++)
     for (int64_t i = 0; i < INNER; i++) {
-      T s = 0;
+      T s = SUMS ? 0 : 1;
       for (int64_t n = 0; n < N; n++) {
         const int64_t e = (o * N + (REVERSE ? N - 1 - n : n)) * INNER + i;
-        const T v = x[e];
+        const T v = (T)x[e];
         if (EXCLUSIVE) y[e] = s;
-        s += v;
+        s = SUMS ? s + v : s * v;
         if (!EXCLUSIVE) y[e] = s;
       }
     }
 }
-// The numbers of each row in order, not a number last; equal ones keep their order.
-template <int64_t ROWS, int64_t N, bool DESCENDING, class T>
-static void sort_rows(const T *x, T *y, int32_t *index) {
-  const auto before = [](T a, T b) {
-    return (DESCENDING ? a > b : a < b) || (a == a && b != b);
-  };
-  for (int64_t r = 0; r < ROWS; r++, x += N, y += N) {
-    if (index == nullptr) {
-      memcpy(y, x, sizeof(T) * N);
-      std::sort(y, y + N, before);
-      continue;
+// The most so far and where it is, the last of equal ones; not a number stays.
+template <int64_t OUTER, int64_t N, int64_t INNER, bool LARGEST, class T, class I>
+static void running_most(const T *x, T *y, I *index) {
+  for (int64_t o = 0; o < OUTER; o++)
+    for (int64_t i = 0; i < INNER; i++) {
+      int64_t best = 0;
+      for (int64_t n = 0; n < N; n++) {
+        const int64_t e = (o * N + n) * INNER + i;
+        const T a = x[e], b = x[(o * N + best) * INNER + i];
+        if (a != a || (b == b && (LARGEST ? a >= b : a <= b))) best = n;
+        y[e] = x[(o * N + best) * INNER + i];
+        index[e] = (I)best;
+      }
     }
-    int32_t *order = index + r * N;
+}
+// The numbers of each row in order, not a number last; equal ones keep their order.
+template <bool DESCENDING, class T> static inline bool before(T a, T b) {
+  return (DESCENDING ? a > b : a < b) || (a == a && b != b);
+}
+template <int64_t ROWS, int64_t N, bool DESCENDING, class T, class I>
+static void sort_rows(const T *x, T *y, I *index) {
+  for (int64_t r = 0; r < ROWS; r++, x += N, y += N, index += N) {
+    for (int64_t i = 0; i < N; i++) index[i] = (I)i;
+    std::stable_sort(index, index + N,
+                     [&](I a, I b) { return before<DESCENDING>(x[a], x[b]); });
+    for (int64_t i = 0; i < N; i++) y[i] = x[index[i]];
+  }
+}
+// The first K of each row in order, as NumPy sorts: not a number is the largest.
+template <int64_t ROWS, int64_t N, int64_t K, bool LARGEST, class T, class I>
+static void top_rows(const T *x, T *y, I *index, int32_t *order) {
+  for (int64_t r = 0; r < ROWS; r++, x += N) {
     for (int64_t i = 0; i < N; i++) order[i] = (int32_t)i;
-    std::stable_sort(order, order + N, [&](int32_t a, int32_t b) { return before(x[a], x[b]); });
-    for (int64_t i = 0; i < N; i++) y[i] = x[order[i]];
+    const auto first = [&](int32_t a, int32_t b) {
+      const T p = x[a], q = x[b];
+      const bool less = p < q || (p == p && q != q), more = p > q || (p != p && q == q);
+      return (LARGEST ? more : less) || (!less && !more && a < b);
+    };
+    std::partial_sort(order, order + K, order + N, first);
+    for (int64_t i = 0; i < K; i++) {
+      *y++ = x[order[i]];
+      *index++ = (I)order[i];
+    }
   }
 }
 template <int64_t ROWS, int64_t N, int64_t M, bool RIGHT, class T, class I>

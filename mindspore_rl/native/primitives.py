@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from mindspore_rl.native.control import Unsupported
 from mindspore_rl.native.elementwise import C_TYPES, ELEMENTWISE, literal
 from mindspore_rl.native.program import Type, Value
@@ -58,7 +60,7 @@ class Call:
         args: an operand for a tensor, a list of them for a tuple, None for the rest.
         outs: where the results go.
         line: takes a line of C++.
-        scratch: gives a pointer to so many floats.
+        scratch: gives a pointer to so many floats of its own.
         function: gives a pointer to a function of a library, `path:name`.
     """
 
@@ -89,10 +91,28 @@ class Call:
         return Unsupported(f"{self.node.op} with these arguments")
 
 
+def loops(shape: tuple[int, ...]) -> tuple[str, list[str]]:
+    """The heads of loops over an array's elements, and their variables."""
+    variables = [f"i{axis}" for axis in range(len(shape))]
+    heads = (
+        f"for (int64_t {i} = 0; {i} < {extent}; {i}++) "
+        for i, extent in zip(variables, shape, strict=True)
+    )
+    return "".join(heads), variables
+
+
+def place(variables: list[str], strides: list[int]) -> str:
+    """Where loops are in an array."""
+    terms = (f"{i} * {stride}" for i, stride in zip(variables, strides, strict=True) if stride)
+    return " + ".join(terms) or "0"
+
+
 WRITERS: dict[str, Callable[[Call], None]] = {}
 
 
-def _row(*names: str) -> Callable:
+def row(*names: str) -> Callable:
+    """Makes a function the row of some primitives."""
+
     def add(function: Callable[[Call], None]) -> Callable[[Call], None]:
         WRITERS.update(dict.fromkeys(names, function))
         return function
@@ -108,41 +128,45 @@ def known(op: str) -> bool:
 # ---- rows by functions ---------------------------------------------------------------------------
 
 
-@_row("MatMul", "MatMulExt", "BatchMatMul", "BatchMatMulExt", "Mm", "Dense")
+@row("MatMul", "MatMulExt", "BatchMatMul", "BatchMatMulExt", "Mm", "Dense")
 def _product(call: Call) -> None:
     a, b = call.args[:2]
     turned_a, turned_b = turned(call.node)
-    if min(len(a.shape), len(b.shape)) < 2 or a.type.dtype != "float32":
+    if not a.shape or not b.shape or a.type.dtype != "float32":
         raise call.unsupported()
-    m, k = a.shape[-2:][::-1] if turned_a else a.shape[-2:]
-    n = b.shape[-2] if turned_b else b.shape[-1]
-    if call.node.op == "Dense" or len(b.shape) == 2 and not turned_a:
-        batch: tuple[int, ...] = ()
-        m = a.size // k if k else 0
-    else:
-        batch = call.out.shape[:-2]
-        if a.shape[:-2] != batch or b.shape[:-2] != batch:
-            raise call.unsupported()
+    one = a.shape if len(a.shape) > 1 else (1, *a.shape)
+    other = b.shape if len(b.shape) > 1 else (*b.shape, 1)
+    m, k = one[-2:][::-1] if turned_a else one[-2:]
+    n = other[-2] if turned_b else other[-1]
+    ahead = one[:-2], other[:-2]
+    batch: tuple[int, ...] = np.broadcast_shapes(*ahead)
+    if len(other) == 2 and not turned_a:
+        batch, m = (), a.size // k if k else 0
     template = (m, n, k, turned_a, turned_b)
     room = call.scratch(k * (n + 15) + m * k)
     if not batch:
         call.run("product", template, a, b, call.out, room)
     else:
-        call.line(f"for (int64_t i = 0; i < {extent_of(batch)}; i++)")
-        call.run(
-            "  product",
-            template,
-            f"{a.pointer} + i * {m * k}",
-            f"{b.pointer} + i * {n * k}",
-            f"{call.out.pointer} + i * {m * n}",
-            room,
+        head, variables = loops(batch)
+        call.line(f"{{ int64_t at = 0; {head}{{")
+        given = (
+            f"{x.pointer} + ({place(variables, _repeated(own, batch))}) * {size}"
+            for x, own, size in zip((a, b), ahead, (m * k, n * k), strict=True)
         )
+        call.run("  product", template, *given, f"{call.out.pointer} + at++ * {m * n}", room)
+        call.line("} }")
     if call.node.op == "Dense" and len(call.args) > 2 and call.args[2] is not None:
         bias = call.args[2].pointer
         call.line(f"for (int64_t i = 0; i < {m}; i++)")
         call.line(
             f"  for (int64_t j = 0; j < {n}; j++) {call.out.pointer}[i * {n} + j] += {bias}[j];"
         )
+
+
+def _repeated(shape: tuple[int, ...], wide: tuple[int, ...]) -> list[int]:
+    """Strides of an array by the axes of a wider one, through which it is repeated."""
+    strides = [stride if n > 1 else 0 for n, stride in zip(shape, strides_of(shape), strict=True)]
+    return [0] * (len(wide) - len(shape)) + strides
 
 
 def turned(node: Value) -> tuple[bool, bool]:
@@ -156,23 +180,21 @@ def turned(node: Value) -> tuple[bool, bool]:
     )
 
 
-@_row("Turned")
+@row("Turned")
 def _turned(call: Call) -> None:
     """A matrix whose columns become rows; no primitive of MindSpore's."""
     columns, rows = call.out.shape
     call.run("transpose", (rows, columns), call.args[0], call.out, rows)
 
 
-@_row("SumExt", "ReduceSum", "MeanExt", "ReduceMean")
+@row("SumExt", "ReduceSum", "MeanExt", "ReduceMean")
 def _sum(call: Call) -> None:
-    x, out = call.args[0], call.out
-    outer, count, inner = _reduced(call)
-    if x.type.dtype == "float32":
+    out = call.out
+    x, (outer, count, inner) = _reduced(call)
+    if x.type.dtype == out.type.dtype == "float32":
         call.run("sum", (outer, count, inner), x, out)
     else:
         function = f"[](auto a, auto b) {{ return ({out.c_type})(a + b); }}"
-        if x.type.dtype != out.type.dtype:
-            raise call.unsupported()
         call.run("fold", (outer, count, inner), x, out, f"({out.c_type})0", function)
     if "Mean" in call.node.op:
         call.line(
@@ -181,15 +203,17 @@ def _sum(call: Call) -> None:
         )
 
 
-@_row(
-    "ReduceMax", "ReduceMin", "AMax", "AMin", "Max", "Min", "ReduceAll", "ReduceAny", "ReduceProd"
+@row(
+    *("ReduceMax", "ReduceMin", "AMax", "AMin", "Max", "Min"),
+    *("ReduceAll", "ReduceAny", "ReduceProd", "ProdExt"),
 )
 def _fold(call: Call) -> None:
     t = call.out.c_type
     limits = f"std::numeric_limits<{t}>"
     largest = f"{limits}::has_infinity ? {limits}::infinity() : {limits}::max()"
     lowest = f"{limits}::has_infinity ? -{limits}::infinity() : {limits}::lowest()"
-    op = call.node.op.removeprefix("Reduce").removeprefix("A")
+    op = call.node.op.removeprefix("Reduce").removeprefix("A").removesuffix("Ext")
+    x, extents = _reduced(call)
     start, function = {
         "Max": (lowest, "larger(a, b)"),
         "Min": (largest, "smaller(a, b)"),
@@ -199,27 +223,39 @@ def _fold(call: Call) -> None:
     }[op]
     call.run(
         "fold",
-        _reduced(call),
-        call.args[0],
+        extents,
+        x,
         call.out,
         f"({t})({start})",
         f"[]({t} a, {t} b) {{ return ({t})({function}); }}",
     )
 
 
-def _reduced(call: Call) -> tuple[int, int, int]:
-    """Extents before, of, and after the axes that are reduced."""
-    shape, places = call.args[0].shape, reduced_axes(call.node)
+def _reduced(call: Call) -> tuple[Operand, tuple[int, int, int]]:
+    """What is reduced, with extents before, of, and after the axes."""
+    x, places = call.args[0], reduced_axes(call.node)
     if not places:
-        return call.args[0].size, 1, 1
+        return x, (x.size, 1, 1)
     middle = range(places[0], places[-1] + 1)
-    if any(p not in places and shape[p] != 1 for p in middle):
-        raise call.unsupported()
-    return (
-        extent_of(shape[: places[0]]),
-        extent_of(shape[middle.start : middle.stop]),
-        extent_of(shape[middle.stop :]),
-    )
+    if any(p not in places and x.shape[p] != 1 for p in middle):
+        kept = [axis for axis in range(len(x.shape)) if axis not in places]
+        x = _transposed(call, x, (*kept, *places))
+        return x, (extent_of(x.shape[: len(kept)]), extent_of(x.shape[len(kept) :]), 1)
+    before, _, after = x.split(places[0])
+    after = extent_of(x.shape[middle.stop :])
+    return x, (before, extent_of(x.shape[middle.start : middle.stop]), after)
+
+
+def _transposed(call: Call, x: Operand, axes: tuple[int, ...]) -> Operand:
+    """A copy of an operand with its axes in another order, in room of its own."""
+    found = Type(tuple(x.shape[axis] for axis in axes), x.type.dtype)
+    strides = [strides_of(x.shape)[axis] for axis in axes]
+    head, variables = loops(found.shape)
+    wide = np.dtype(found.dtype).itemsize
+    y = Operand(f"(({x.c_type} *){call.scratch(-(-found.size * wide // 4))})", found)
+    call.line(f"{{ {y.c_type} *at = {y.pointer}; {head}")
+    call.line(f"  *at++ = {x.pointer}[{place(variables, strides)}]; }}")
+    return y
 
 
 def reduced_axes(node: Value) -> list[int]:
@@ -231,7 +267,7 @@ def reduced_axes(node: Value) -> list[int]:
     return [p for p in places if shape[p] != 1]
 
 
-@_row("BiasAddGrad")
+@row("BiasAddGrad")
 def _bias_grad(call: Call) -> None:
     x = call.args[0]
     if len(x.shape) == 2:
@@ -243,43 +279,57 @@ def _bias_grad(call: Call) -> None:
     call.run("sum", (1, outer, channels), room, call.out)
 
 
-@_row("L2Loss")
+@row("L2Loss")
 def _half_square(call: Call) -> None:
     x = call.args[0]
     call.line(f"*{call.out.pointer} = 0.5f * sum_of<{x.size}>({x.pointer}, squared());")
 
 
-def _last_axis(call: Call, axis: Any) -> tuple[int, int]:
-    outer, count, inner = call.args[0].split(axis)
-    if inner != 1 or call.args[0].type.dtype != "float32":
-        raise call.unsupported()
-    return outer, count
-
-
-@_row("LogSoftmax", "LogSoftmaxExt")
-def _log_softmax(call: Call) -> None:
-    axis = call.node.attrs.get("axis", call.number(1, -1))
-    call.run("log_softmax", _last_axis(call, axis), call.args[0], call.out)
-
-
-@_row("Softmax")
+@row("LogSoftmax", "LogSoftmaxExt", "Softmax")
 def _softmax(call: Call) -> None:
     axis = call.node.attrs.get("axis", call.number(1, -1))
-    axis = axis[0] if isinstance(axis, (tuple, list)) else axis
-    call.run("softmax", _last_axis(call, axis), call.args[0], call.out)
+    kernel = "softmax" if call.node.op == "Softmax" else "log_softmax"
+    _by_rows(call, kernel, axis, call.args[:1])
 
 
-@_row("LogSoftmaxGrad", "SoftmaxBackward")
-def _log_softmax_grad(call: Call) -> None:
+@row("LogSoftmaxGrad", "SoftmaxBackward")
+def _softmax_grad(call: Call) -> None:
     first, second = call.args[:2]
     axis = call.node.attrs.get("axis", call.number(2, -1))
     if call.node.op == "SoftmaxBackward":
-        call.run("softmax_grad", _last_axis(call, axis), second, first, call.out)
+        _by_rows(call, "softmax_grad", axis, [second, first])
     else:
-        call.run("log_softmax_grad", _last_axis(call, axis), first, second, call.out)
+        _by_rows(call, "log_softmax_grad", axis, [first, second])
 
 
-@_row("ArgMaxExt", "Argmax", "Argmin", "ArgMinExt", "ArgMaxWithValue", "ArgMinWithValue")
+def _by_rows(call: Call, kernel: str, axis: Any, given: list[Operand], *template: Any) -> None:
+    """Runs a kernel over the rows along an axis, which is brought to the end for it."""
+    axis = axis[0] if isinstance(axis, (tuple, list)) else axis
+    outer, count, inner = given[0].split(axis)
+    if any(x.type.dtype == "float64" for x in given):
+        raise call.unsupported()
+    if inner == 1:
+        call.run(kernel, (outer, count, *template), *given, *call.outs)
+        return
+    axis %= len(given[0].shape)
+    order = [i for i in range(len(given[0].shape)) if i != axis] + [axis]
+    turned_outs = [
+        Operand(
+            f"(({out.c_type} *){call.scratch(out.size * np.dtype(out.type.dtype).itemsize // 4)})",
+            Type(tuple(out.shape[i] for i in order), out.type.dtype),
+        )
+        for out in call.outs
+    ]
+    turned_args = [_transposed(call, x, tuple(order)) for x in given]
+    call.run(kernel, (outer * inner, count, *template), *turned_args, *turned_outs)
+    for out, turned_out in zip(call.outs, turned_outs, strict=True):
+        strides = [strides_of(out.shape)[i] for i in order]
+        head, variables = loops(turned_out.shape)
+        call.line(f"{{ const {out.c_type} *at = {turned_out.pointer}; {head}")
+        call.line(f"  {out.pointer}[{place(variables, strides)}] = *at++; }}")
+
+
+@row("ArgMaxExt", "Argmax", "Argmin", "ArgMinExt", "ArgMaxWithValue", "ArgMinWithValue")
 def _arg(call: Call) -> None:
     axis = call.node.attrs.get("axis", call.number(1))
     x = call.args[0]
@@ -288,7 +338,7 @@ def _arg(call: Call) -> None:
     call.run("arg_of", (*extents, "Max" in call.node.op or "max" in call.node.op), x, index, value)
 
 
-@_row("Gather")
+@row("Gather")
 def _gather(call: Call) -> None:
     table, index = call.args[:2]
     if call.number(3, 0):
@@ -296,7 +346,7 @@ def _gather(call: Call) -> None:
     call.run("gather", (*table.split(call.number(2)), index.size), table, index, call.out)
 
 
-@_row("UnsortedSegmentSum")
+@row("UnsortedSegmentSum")
 def _segments(call: Call) -> None:
     x, index, out = call.args[0], call.args[1], call.out
     inner = out.size // out.shape[0] if out.shape[0] else 0
@@ -304,7 +354,7 @@ def _segments(call: Call) -> None:
     call.run("scatter_sum", (out.shape[0], inner, index.size), x, index, out)
 
 
-@_row("GatherD", "GatherDGradV2")
+@row("GatherD", "GatherDGradV2")
 def _gather_along(call: Call) -> None:
     x, index = call.args[0], call.args[2]
     outer, count, inner = x.split(call.number(1))
@@ -318,20 +368,19 @@ def _gather_along(call: Call) -> None:
         call.run("scatter_along", extents, index, call.args[3], call.out)
 
 
-@_row("OneHot")
+@row("OneHot")
 def _one_hot(call: Call) -> None:
     index, out = call.args[0], call.out
     on, off = (a.pointer + "[0]" for a in call.args[2:4])
     outer, depth, inner = out.split(call.node.attrs.get("axis", call.number(4, -1)))
-    if inner != 1:
-        raise call.unsupported()
+    head, (i, j, k) = loops((outer, depth, inner))
     call.line(
-        f"for (int64_t i = 0; i < {outer}; i++) for (int64_t j = 0; j < {depth}; j++) "
-        f"{out.pointer}[i * {depth} + j] = {index.pointer}[i] == j ? {on} : {off};"
+        f"{head}{out.pointer}[({i} * {depth} + {j}) * {inner} + {k}] = "
+        f"{index.pointer}[{i} * {inner} + {k}] == {j} ? {on} : {off};"
     )
 
 
-@_row("Concat", "Stack")
+@row("Concat", "Stack")
 def _concat(call: Call) -> None:
     out = call.out
     parts = call.args[0] if isinstance(call.args[0], list) else [call.args[0]]
@@ -355,51 +404,58 @@ def _concat(call: Call) -> None:
         at += width
 
 
-@_row("Tile")
+@row("Tile")
 def _tile(call: Call) -> None:
     x, out = call.args[0], call.out
     times = call.number(1)
     shape = (1,) * (len(out.shape) - len(x.shape)) + x.shape
-    strides = strides_of(shape)
-    loops, index = "", []
-    for axis, (count, extent) in enumerate(zip(times, shape, strict=True)):
-        loops += f"for (int64_t i{axis} = 0; i{axis} < {count * extent}; i{axis}++) "
-        index.append(f"i{axis} % {extent} * {strides[axis]}")
-    call.line(f"{{ int64_t at = 0; {loops}")
-    call.line(f"  {out.pointer}[at++] = {x.pointer}[{' + '.join(index) or '0'}]; }}")
+    head, variables = loops(tuple(n * m for n, m in zip(times, shape, strict=True)))
+    inside = [f"{i} % {extent}" for i, extent in zip(variables, shape, strict=True)]
+    call.line(f"{{ int64_t at = 0; {head}")
+    call.line(f"  {out.pointer}[at++] = {x.pointer}[{place(inside, strides_of(shape))}]; }}")
 
 
-@_row("CumSum", "CumsumExt")
-def _running_sum(call: Call) -> None:
-    x = call.args[0]
-    if x.type.dtype != call.out.type.dtype:
-        raise call.unsupported()
+@row("CumSum", "CumsumExt", "CumProd")
+def _running(call: Call) -> None:
+    x, out = call.args[0], call.out
     exclusive, backward = (
-        (False, False)
-        if call.node.op == "CumsumExt"
-        else (
-            bool(call.node.attrs.get("exclusive", call.number(2, False))),
-            bool(call.node.attrs.get("reverse", call.number(3, False))),
-        )
+        call.node.op != "CumsumExt" and bool(call.node.attrs.get(name, call.number(at, False)))
+        for name, at in (("exclusive", 2), ("reverse", 3))
     )
-    call.run("running_sum", (*x.split(call.number(1)), exclusive, backward), x, call.out)
+    sums = call.node.op != "CumProd"
+    extents = x.split(call.number(1))
+    call.run("running", (*extents, exclusive, backward, sums), x, out)
 
 
-@_row("Sort", "SortExt")
-def _sort(call: Call) -> None:
+@row("Cummax", "Cummin")
+def _running_most(call: Call) -> None:
     x = call.args[0]
+    axis = call.node.attrs.get("axis", call.number(1))
+    call.run("running_most", (*x.split(axis), call.node.op == "Cummax"), x, *call.outs)
+
+
+@row("Sort", "SortExt")
+def _sort(call: Call) -> None:
     axis = call.node.attrs.get("axis", call.number(1, -1))
     descending = bool(call.node.attrs.get("descending", call.number(2, False)))
+    _by_rows(call, "sort_rows", axis, call.args[:1], descending)
+
+
+@row("TopK", "TopkExt")
+def _top(call: Call) -> None:
+    x, values = call.args[0], call.outs[0]
+    axis, largest = (-1, True)
+    if call.node.op == "TopkExt":
+        axis, largest = call.number(2, -1), bool(call.number(3, True))
     outer, count, inner = x.split(axis)
     if inner != 1:
         raise call.unsupported()
-    values, index = call.outs
-    if index.type.dtype != "int32":
-        raise call.unsupported()
-    call.run("sort_rows", (outer, count, descending), x, values, index)
+    room = call.scratch(count)
+    kept = values.shape[-1]
+    call.run("top_rows", (outer, count, kept, largest), x, *call.outs, f"(int32_t *){room}")
 
 
-@_row("SearchSorted")
+@row("SearchSorted")
 def _search(call: Call) -> None:
     table, values = call.args[:2]
     right = bool(call.node.attrs.get("right", call.number(4, False)))
@@ -410,7 +466,7 @@ def _search(call: Call) -> None:
     call.run("search", (rows, table.shape[-1], wanted, right), table, values, call.out)
 
 
-@_row("Range", "Arange")
+@row("Range", "Arange")
 def _range(call: Call) -> None:
     start, step = call.number(0), call.number(2, 1)
     call.line(
@@ -419,10 +475,20 @@ def _range(call: Call) -> None:
     )
 
 
+@row("LinSpace", "LinSpaceExt")
+def _linspace(call: Call) -> None:
+    start, stop = (a.pointer + "[0]" for a in call.args[:2])
+    last = max(call.out.size - 1, 1)
+    call.line(
+        f"for (int64_t i = 0; i < {call.out.size}; i++) {call.out.pointer}[i] = "
+        f"({call.out.c_type})({start} + i * (({stop} - {start}) / {float(last)}f));"
+    )
+
+
 # ---- effects, see `control.WRITES` --------------------------------------------------------------
 
 
-@_row("Assign")
+@row("Assign")
 def _assign(call: Call) -> None:
     target, value = call.args[:2]
     _same_type(call, target, value)
@@ -431,7 +497,7 @@ def _assign(call: Call) -> None:
     )
 
 
-@_row("AssignAdd", "AssignSub")
+@row("AssignAdd", "AssignSub")
 def _assign_add(call: Call) -> None:
     target, value = call.args[:2]
     _same_type(call, target, value)
@@ -448,7 +514,7 @@ def _same_type(call: Call, target: Operand, value: Operand) -> None:
         raise call.unsupported()
 
 
-@_row("ScatterUpdate", "ScatterAdd")
+@row("ScatterUpdate", "ScatterAdd")
 def _scatter(call: Call) -> None:
     target, index, value = call.args[:3]
     _, rows, row = target.split(0)
@@ -462,22 +528,7 @@ def _scatter(call: Call) -> None:
     )
 
 
-@_row("ScatterNdUpdate")
-def _scatter_places(call: Call) -> None:
-    """Rows of the first axes that an index of several numbers names."""
-    target, index, value = call.args[:3]
-    axes = index.shape[-1]
-    places, row = extent_of(index.shape[:-1]), extent_of(target.shape[axes:])
-    call.line(f"for (int64_t i = 0; i < {places}; i++) {{ int64_t at = 0;")
-    for axis, extent in enumerate(target.shape[:axes]):
-        call.line(f"  {{ const int64_t k = {index.pointer}[i * {axes} + {axis}];")
-        call.line(f"    if (k < 0 || k >= {extent}) return FAILED;")
-        call.line(f"    at = at * {extent} + k; }}")
-    call.line(f"  for (int64_t j = 0; j < {row}; j++) ")
-    call.line(f"    {target.pointer}[at * {row} + j] = {value.pointer}[i * {row} + j]; }}")
-
-
-@_row("Adam")
+@row("Adam")
 def _adam(call: Call) -> None:
     parameter, first, second = call.args[:3]
     numbers = [f"{arg.pointer}[0]" for arg in call.args[3:9]]
@@ -485,7 +536,7 @@ def _adam(call: Call) -> None:
     call.run("adam", (parameter.size, nesterov), parameter, first, second, *numbers, call.args[9])
 
 
-@_row("AdamWeightDecay", "ApplyMomentum", "ApplyRMSProp", "SGD")
+@row("AdamWeightDecay", "ApplyMomentum", "ApplyRMSProp", "SGD")
 def _optimiser(call: Call) -> None:
     """One number of a parameter `p` after the other; `g` is its gradient, what changes is state."""
     first = call.args[0]
@@ -531,7 +582,7 @@ _UPDATES = {
 }
 
 
-@_row("LayerNorm")
+@row("LayerNorm")
 def _layer_norm(call: Call) -> None:
     x, gain, shift = call.args[:3]
     rows, width = _normalised(call, call.number(3, -1))
@@ -539,7 +590,7 @@ def _layer_norm(call: Call) -> None:
     call.run("layer_norm", (rows, width), x, gain, shift, epsilon, *call.outs)
 
 
-@_row("LayerNormGrad")
+@row("LayerNormGrad")
 def _layer_norm_grad(call: Call) -> None:
     rows, width = _normalised(call, call.number(5, -1))
     epsilon = literal(float(call.node.attrs.get("epsilon", 1e-7)), "float32")
@@ -554,7 +605,7 @@ def _normalised(call: Call, axis: int) -> tuple[int, int]:
     return rows, width
 
 
-@_row("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
+@row("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
 def _convolution(call: Call) -> None:
     """By the columns of the image that each product takes, one image at a time."""
     op, attrs = call.node.op, call.node.attrs
@@ -601,7 +652,7 @@ def _convolution(call: Call) -> None:
     call.line("  } }")
 
 
-@_row("Custom")
+@row("Custom")
 def _custom(call: Call) -> None:
     """An ahead-of-time operator of ours, called as MindSpore calls it."""
     if call.node.attrs.get("func_type") != "aot":

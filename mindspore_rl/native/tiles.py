@@ -309,11 +309,11 @@ def _product(node: Value, args: list[Value], batch: int) -> _Rule:
     turned_one, turned_other = turned(node)
     rest = [False] * (len(args) - 2)
     ranks = len(one.type.shape), len(other.type.shape)
-    if ranks[1] == 2 and not turned_one:
+    if ranks[0] > 1 and ranks[1] == 2 and not turned_one:
         return [ROWS], [True, False, *rest]
     if ranks == (2, 2) and not turned_other and one.type.shape[0] == other.type.shape[0]:
         return [SUM], [True, True, *rest]
-    if min(ranks) > 2:
+    if min(ranks) > 2 and ranks[0] == ranks[1]:
         return [ROWS], [True, True, *rest]
     return None
 

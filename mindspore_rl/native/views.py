@@ -12,7 +12,17 @@ from mindspore_rl.native.control import Unsupported
 from mindspore_rl.native.elementwise import plain
 from mindspore_rl.native.program import Value
 
-FREE = {"Load", "Reshape", "ExpandDims", "Squeeze", "Flatten", "FlattenExt", "View", "Identity"}
+FREE = {
+    "Load",
+    "Reshape",
+    "ExpandDims",
+    "Squeeze",
+    "Flatten",
+    "FlattenExt",
+    "View",
+    "Identity",
+    "ExpandDimsView",
+}
 """Primitives whose result is their first argument in another shape."""
 
 
@@ -54,10 +64,23 @@ def _slice(node: Value) -> tuple[int, list[int]]:
 
 
 def _strided_slice(node: Value) -> tuple[int, list[int]]:
+    given = [constant(node, i) for i in (1, 2, 3)] + [constant(node, i, 0) for i in range(4, 9)]
+    return strided(node.args[0].type.shape, *given)
+
+
+def strided(
+    shape: tuple[int, ...],
+    begin: Any,
+    end: Any,
+    step: Any,
+    begin_mask: int,
+    end_mask: int,
+    ellipsis: int,
+    new_axis: int,
+    shrink: int,
+) -> tuple[int, list[int]]:
     """As NumPy's x[a:b:c]; masks say which bounds are left out and which axes go."""
-    shape, strides = node.args[0].type.shape, strides_of(node.args[0].type.shape)
-    begin, end, step = (constant(node, i) for i in (1, 2, 3))
-    begin_mask, end_mask, ellipsis, new_axis, shrink = (constant(node, i, 0) for i in range(4, 9))
+    strides = strides_of(shape)
     if ellipsis or new_axis:
         raise Unsupported("StridedSlice with an ellipsis or a new axis")
     offset, kept = 0, []
@@ -120,9 +143,25 @@ def _selected(node: Value) -> tuple[int, list[int]]:
     return at * strides[axis], strides[:axis] + strides[axis + 1 :]
 
 
+def _diagonal(node: Value) -> tuple[int, list[int]]:
+    shape, strides = node.args[0].type.shape, strides_of(node.args[0].type.shape)
+    shift, one, other = (constant(node, i, d) for i, d in ((1, 0), (2, 0), (3, 1)))
+    if node.op == "MatrixDiagPartV3":
+        one, other = -2, -1
+    if node.op == "DiagPart" and len(shape) != 2:
+        raise Unsupported("DiagPart of more axes than two")
+    one, other = one % len(shape), other % len(shape)
+    offset = shift * strides[other] if shift > 0 else -shift * strides[one]
+    rest = [stride for axis, stride in enumerate(strides) if axis not in (one, other)]
+    return offset, [*rest, strides[one] + strides[other]]
+
+
 def _taken(part: Value) -> tuple[int, list[int]]:
-    """A result of `Unstack` or `Split`."""
+    """A result of `Unstack`, `Split` or `Meshgrid`."""
     node, index = part.attrs["of"], part.attrs["index"]
+    if node.op == "Meshgrid":
+        axis = index if constant(node, 1) == 0 or index > 1 else 1 - index
+        return 0, [1 if i == axis else 0 for i in range(len(part.type.shape))]
     shape, strides = part.args[0].type.shape, strides_of(part.args[0].type.shape)
     if node.op == "Unstack":
         axis = int(node.attrs.get("axis", constant(node, 1, 0))) % len(shape)
@@ -145,4 +184,9 @@ VIEWS: dict[str, Callable[[Value], tuple[int, list[int]]]] = {
     "Narrow": _narrowed,
     "SelectExt": _selected,
     "Taken": _taken,
+    "Diagonal": _diagonal,
+    "DiagPart": _diagonal,
+    "MatrixDiagPartV3": _diagonal,
+    "TransposeView": _transposed,
+    "BroadcastToView": _broadcast,
 }

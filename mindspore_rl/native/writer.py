@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl import toolchain
+from mindspore_rl.native import indexing  # noqa: F401  (rows of the table)
 from mindspore_rl.native.control import (
     WRITES,
     Block,
@@ -154,6 +155,18 @@ class _Writer:
         }
         if any(value.op == "constant" for value in self.written):
             raise Unsupported("a constant that is overwritten")
+        self._check_places()
+
+    def _check_places(self) -> None:
+        """What works in place gives a copy here, so nobody else may read what it works on."""
+        nodes = [node for block in self.blocks.blocks for node in block.nodes]
+        ends = {v for block in self.blocks.blocks for v in block.ends()}
+        for node in nodes:
+            if node.op.startswith("Inplace"):
+                target = node.args[0]
+                readers = sum(target in tensors(other) for other in nodes)
+                if readers > 1 or target in ends or target.op in ("weight", "param"):
+                    raise Unsupported(f"{node.op} of what is read elsewhere")
 
     # ---- where numbers are -----------------------------------------------------------------
 
@@ -459,9 +472,13 @@ class _Writer:
                 return None
             return self.operand(arg)
 
+        taken = 0
+
         def scratch(floats: int) -> str:
-            self.scratch_floats = max(self.scratch_floats, floats)
-            return "(float *)(memory + SCRATCH)"
+            nonlocal taken
+            at, taken = taken, taken + -(-floats // 16) * 16
+            self.scratch_floats = max(self.scratch_floats, taken)
+            return f"((float *)(memory + SCRATCH) + {at})" if at else "(float *)(memory + SCRATCH)"
 
         def function(name: str) -> str:
             place = self.functions.setdefault(name, f"functions[{len(self.functions)}]")

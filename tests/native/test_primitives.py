@@ -258,6 +258,8 @@ def _cases(a, b, i, j, word, shift, truth):
         ("ClampScalar", (va, none, number(2.0)), np.minimum(a, 2)),
         ("ClampTensor", (va, number(-1.0), none), np.maximum(a, -1)),
         ("MaskedFillScalar", (va, vt, number(0.5)), np.where(truth, half, a)),
+        ("InplaceMaskedFillScalar", (given("c", a), vt, number(0.5)), np.where(truth, half, a)),
+        ("InplaceMaskedFillTensor", (given("d", a), vt, number(0.5)), np.where(truth, half, a)),
         ("Addcmul", (va, vb, va, number(0.5)), a + half * b * a),
         ("Addcdiv", (va, vb, va, number(0.5)), a + half * b / a),
         ("Lerp", (va, vb, number(0.5)), a + half * (b - a)),
