@@ -31,7 +31,7 @@ WRITES = {
 """Which arguments a primitive overwrites; its results are these, as far as it has any."""
 EFFECTS = {*WRITES, "Custom"}
 """Primitives that are kept, in their order, whether or not their result is used."""
-TAKEN_APART = ("Unstack", "Split", "SplitTensor", "SplitWithSize")
+TAKEN_APART = ("Unstack", "Split", "SplitTensor", "SplitWithSize", "Meshgrid")
 """Primitives each of whose results is a part of the argument as it stands."""
 MOST_BLOCKS = 2000
 
@@ -215,9 +215,10 @@ class _Builder:
             return None
         copy = Value(node.op, node.name, args, dict(node.attrs), node.type, None, node.scope)
         if node.op in TAKEN_APART:
+            given = args[0] if isinstance(args[0], tuple) else args[:1] * len(node.type)
             parts = tuple(
-                Value("Taken", f"{node.name}.{i}", args[:1], {"of": copy, "index": i}, found)
-                for i, found in enumerate(node.type)
+                Value("Taken", f"{node.name}.{i}", [arg], {"of": copy, "index": i}, found)
+                for i, (arg, found) in enumerate(zip(given, node.type, strict=True))
             )
             block.nodes += parts
             return parts
@@ -239,6 +240,8 @@ class _Builder:
     def _call(self, block: Block, args: list[Any], back: Any) -> None:
         """Ends a block by a call."""
         called, rest = args[0], tuple(args[1:])
+        if not isinstance(called, _Closure):
+            raise Unsupported("a call of what is no function")
         if called.condition is not None:
             block.condition = called.condition
             sides = called.sides

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 // How MindSpore calls an ahead-of-time operator: operands, their ranks, shapes and types.
@@ -51,6 +52,46 @@ static inline float softplus(float x) {
 static inline float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
 static inline int32_t sign(int32_t x) { return (x > 0) - (x < 0); }
 static inline int64_t sign(int64_t x) { return (x > 0) - (x < 0); }
+// Towards zero (1) or down (2), as MindSpore counts the modes.
+static inline float rounded(float x, int mode) { return mode == 1 ? truncf(x) : floorf(x); }
+static inline float gelu_slope(float given) {
+  const float x = smaller(larger(given, -10.0f), 10.0f);
+  const float s = sigmoid(1.5957691216f * (x + 0.044715f * x * x * x));
+  return s + x * s * (1.0f - s) * 1.5957691216f * (1.0f + 0.134145f * x * x);
+}
+// With bounds `edge` and 1 - edge, or none if it is negative.
+static inline float log_odds(float x, float edge) {
+  if (edge >= 0.0f) x = smaller(larger(x, edge), 1.0f - edge);
+  return logf(x / (1.0f - x));
+}
+// Giles, "Approximating the erfinv function", 2010.
+static inline float erfinv(float x) {
+  if (std::abs(x) == 1.0f) return x * INFINITY;
+  float w = -logf((1.0f - x) * (1.0f + x));
+  const bool near = w < 5.0f;
+  w = near ? w - 2.5f : sqrtf(w) - 3.0f;
+  const float a[] = {2.81022636e-08f, 3.43273939e-07f, -3.5233877e-06f, -4.39150654e-06f,
+                     0.00021858087f,  -0.00125372503f, -0.00417768164f, 0.246640727f, 1.50140941f};
+  const float b[] = {-0.000200214257f, 0.000100950558f, 0.00134934322f, -0.00367342844f,
+                     0.00573950773f,   -0.0076224613f,  0.00943887047f, 1.00167406f, 2.83297682f};
+  float p = near ? a[0] : b[0];
+  for (int i = 1; i < 9; i++) p = (near ? a[i] : b[i]) + p * w;
+  return p * x;
+}
+// By recurrence to where the asymptotic series holds; reflected below 0.
+static inline float digamma(float given) {
+  double x = given, shift = 0.0;
+  if (x == 0.0) return x == 0.0 && std::signbit(given) ? INFINITY : -INFINITY;
+  if (x < 0.0) {
+    if (x == floor(x)) return NAN;
+    shift = -M_PI / tan(M_PI * (x - floor(x)));
+    x = 1.0 - x;
+  }
+  for (; x < 8.0; x += 1.0) shift -= 1.0 / x;
+  const double y = 1.0 / (x * x);
+  return (float)(shift + log(x) - 0.5 / x -
+                 y * (1.0 / 12 - y * (1.0 / 120 - y * (1.0 / 252 - y / 240))));
+}
 static inline float floor_mod(float a, float b) {
   const float r = fmodf(a, b);
   return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r;
@@ -147,12 +188,12 @@ static void add_parts(const T *x, T *y) {
     for (int64_t i = 0; i < N; i++) y[i] += part[i];
   }
 }
-template <int64_t OUTER, int64_t N, int64_t INNER, class T, class F>
-static void fold(const T *x, T *y, T start, F f) {
+template <int64_t OUTER, int64_t N, int64_t INNER, class S, class T, class F>
+static void fold(const S *x, T *y, T start, F f) {
   for (int64_t o = 0; o < OUTER; o++, x += N * INNER, y += INNER)
     for (int64_t i = 0; i < INNER; i++) {
       T r = start;
-      for (int64_t n = 0; n < N; n++) r = f(r, x[n * INNER + i]);
+      for (int64_t n = 0; n < N; n++) r = f(r, (T)x[n * INNER + i]);
       y[i] = r;
     }
 }
@@ -419,36 +460,65 @@ static void scatter_along(const I *index, const T *dy, T *dx) {
         if (at >= 0 && at < N) dx[(o * N + at) * INNER + i] += dy[e];
       }
 }
-template <int64_t OUTER, int64_t N, int64_t INNER, bool EXCLUSIVE, bool REVERSE, class T>
-static void running_sum(const T *x, T *y) {
+// Sums or products of what comes before along the middle axis.
+template <int64_t OUTER, int64_t N, int64_t INNER, bool EXCLUSIVE, bool REVERSE, bool SUMS, class S,
+          class T>
+static void running(const S *x, T *y) {
   for (int64_t o = 0; o < OUTER; o++)
     for (int64_t i = 0; i < INNER; i++) {
-      T s = 0;
+      T s = SUMS ? 0 : 1;
       for (int64_t n = 0; n < N; n++) {
         const int64_t e = (o * N + (REVERSE ? N - 1 - n : n)) * INNER + i;
-        const T v = x[e];
+        const T v = (T)x[e];
         if (EXCLUSIVE) y[e] = s;
-        s += v;
+        s = SUMS ? s + v : s * v;
         if (!EXCLUSIVE) y[e] = s;
       }
     }
 }
-// The numbers of each row in order, not a number last; equal ones keep their order.
-template <int64_t ROWS, int64_t N, bool DESCENDING, class T>
-static void sort_rows(const T *x, T *y, int32_t *index) {
-  const auto before = [](T a, T b) {
-    return (DESCENDING ? a > b : a < b) || (a == a && b != b);
-  };
-  for (int64_t r = 0; r < ROWS; r++, x += N, y += N) {
-    if (index == nullptr) {
-      memcpy(y, x, sizeof(T) * N);
-      std::sort(y, y + N, before);
-      continue;
+// The most so far and where it is, the last of equal ones; not a number stays.
+template <int64_t OUTER, int64_t N, int64_t INNER, bool LARGEST, class T, class I>
+static void running_most(const T *x, T *y, I *index) {
+  for (int64_t o = 0; o < OUTER; o++)
+    for (int64_t i = 0; i < INNER; i++) {
+      int64_t best = 0;
+      for (int64_t n = 0; n < N; n++) {
+        const int64_t e = (o * N + n) * INNER + i;
+        const T a = x[e], b = x[(o * N + best) * INNER + i];
+        if (a != a || (b == b && (LARGEST ? a >= b : a <= b))) best = n;
+        y[e] = x[(o * N + best) * INNER + i];
+        index[e] = (I)best;
+      }
     }
-    int32_t *order = index + r * N;
+}
+// The numbers of each row in order, not a number last; equal ones keep their order.
+template <bool DESCENDING, class T> static inline bool before(T a, T b) {
+  return (DESCENDING ? a > b : a < b) || (a == a && b != b);
+}
+template <int64_t ROWS, int64_t N, bool DESCENDING, class T, class I>
+static void sort_rows(const T *x, T *y, I *index) {
+  for (int64_t r = 0; r < ROWS; r++, x += N, y += N, index += N) {
+    for (int64_t i = 0; i < N; i++) index[i] = (I)i;
+    std::stable_sort(index, index + N,
+                     [&](I a, I b) { return before<DESCENDING>(x[a], x[b]); });
+    for (int64_t i = 0; i < N; i++) y[i] = x[index[i]];
+  }
+}
+// The first K of each row in order, as NumPy sorts: not a number is the largest.
+template <int64_t ROWS, int64_t N, int64_t K, bool LARGEST, class T, class I>
+static void top_rows(const T *x, T *y, I *index, int32_t *order) {
+  for (int64_t r = 0; r < ROWS; r++, x += N) {
     for (int64_t i = 0; i < N; i++) order[i] = (int32_t)i;
-    std::stable_sort(order, order + N, [&](int32_t a, int32_t b) { return before(x[a], x[b]); });
-    for (int64_t i = 0; i < N; i++) y[i] = x[order[i]];
+    const auto first = [&](int32_t a, int32_t b) {
+      const T p = x[a], q = x[b];
+      const bool less = p < q || (p == p && q != q), more = p > q || (p != p && q == q);
+      return (LARGEST ? more : less) || (!less && !more && a < b);
+    };
+    std::partial_sort(order, order + K, order + N, first);
+    for (int64_t i = 0; i < K; i++) {
+      *y++ = x[order[i]];
+      *index++ = (I)order[i];
+    }
   }
 }
 template <int64_t ROWS, int64_t N, int64_t M, bool RIGHT, class T, class I>

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.native.control import Block, origin, outputs, substitute, tensors
-from mindspore_rl.native.primitives import ELEMENTWISE, constant, is_view, reduced_axes, turned
+from mindspore_rl.native.elementwise import BY_CHANNEL, ELEMENTWISE
+from mindspore_rl.native.primitives import reduced_axes, turned
 from mindspore_rl.native.program import Type, Value
+from mindspore_rl.native.views import constant, is_view
 
 MOST_ROWS = 64
 """Of a tile: what some layers make of them fits a core's cache."""
@@ -274,7 +276,7 @@ def _elementwise(node: Value, args: list[Value], batch: int) -> _Rule:
     if not _rows(node, batch):
         return None
     shape, sliced = node.type.shape, []
-    bias = node.op == "BiasAdd" and len(shape) > 1
+    bias = node.op in BY_CHANNEL and len(shape) > 1
     for position, arg in enumerate(args):
         own = arg.type.shape if isinstance(arg.type, Type) else ()
         if node.op == "Strided":
@@ -307,11 +309,11 @@ def _product(node: Value, args: list[Value], batch: int) -> _Rule:
     turned_one, turned_other = turned(node)
     rest = [False] * (len(args) - 2)
     ranks = len(one.type.shape), len(other.type.shape)
-    if ranks[1] == 2 and not turned_one:
+    if ranks[0] > 1 and ranks[1] == 2 and not turned_one:
         return [ROWS], [True, False, *rest]
     if ranks == (2, 2) and not turned_other and one.type.shape[0] == other.type.shape[0]:
         return [SUM], [True, True, *rest]
-    if min(ranks) > 2:
+    if min(ranks) > 2 and ranks[0] == ranks[1]:
         return [ROWS], [True, True, *rest]
     return None
 

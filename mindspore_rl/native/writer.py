@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl import toolchain
-from mindspore_rl.native import primitives
+from mindspore_rl.native import indexing  # noqa: F401  (rows of the table)
 from mindspore_rl.native.control import (
     WRITES,
     Block,
@@ -27,21 +27,18 @@ from mindspore_rl.native.control import (
     overwritten,
     tensors,
 )
-from mindspore_rl.native.primitives import (
+from mindspore_rl.native.elementwise import (
+    BY_CHANNEL,
     C_TYPES,
     ELEMENTWISE,
-    FREE,
-    VIEWS,
-    WRITERS,
-    Call,
-    Operand,
     expression,
-    is_view,
-    known,
     literal,
+    reads,
 )
+from mindspore_rl.native.primitives import WRITERS, Call, Operand, known
 from mindspore_rl.native.program import Type, Value
 from mindspore_rl.native.tiles import tile
+from mindspore_rl.native.views import FREE, VIEWS, is_view, strides_of
 
 ALIGNED = 64
 MOST_NODES = 20_000
@@ -148,6 +145,9 @@ class _Writer:
             for node in block.nodes:
                 if not known(node.op):
                     raise Unsupported(self.where(node))
+                for found in (value.type for value in outputs(node)):
+                    if isinstance(found, Type) and found.dtype not in C_TYPES:
+                        raise Unsupported(f"numbers of type {found.dtype}")
         _as_views(blocks)
         self.written = {
             self.root(arg)
@@ -157,6 +157,18 @@ class _Writer:
         }
         if any(value.op == "constant" for value in self.written):
             raise Unsupported("a constant that is overwritten")
+        self._check_places()
+
+    def _check_places(self) -> None:
+        """What works in place gives a copy here, so nobody else may read what it works on."""
+        nodes = [node for block in self.blocks.blocks for node in block.nodes]
+        ends = {v for block in self.blocks.blocks for v in block.ends()}
+        for node in nodes:
+            if node.op.startswith("Inplace"):
+                target = node.args[0]
+                readers = sum(target in tensors(other) for other in nodes)
+                if readers > 1 or target in ends or target.op in ("weight", "param"):
+                    raise Unsupported(f"{node.op} of what is read elsewhere")
 
     # ---- where numbers are -----------------------------------------------------------------
 
@@ -462,9 +474,13 @@ class _Writer:
                 return None
             return self.operand(arg)
 
+        taken = 0
+
         def scratch(floats: int) -> str:
-            self.scratch_floats = max(self.scratch_floats, floats)
-            return "(float *)(memory + SCRATCH)"
+            nonlocal taken
+            at, taken = taken, taken + -(-floats // 16) * 16
+            self.scratch_floats = max(self.scratch_floats, taken)
+            return f"((float *)(memory + SCRATCH) + {at})" if at else "(float *)(memory + SCRATCH)"
 
         def function(name: str) -> str:
             place = self.functions.setdefault(name, f"functions[{len(self.functions)}]")
@@ -614,6 +630,9 @@ def _as_views(blocks: Blocks) -> None:
                 _make_view(node, *VIEWS[node.op](node))
             elif node.op == "AddN":
                 node.args = tensors(node)
+            elif node.op in ELEMENTWISE:  # a shape or a pattern is not read
+                read = reads(node.op)
+                node.args = [arg if i in read else None for i, arg in enumerate(node.args)]
 
 
 def _make_view(node: Value, offset: int, strides: list[int]) -> None:
@@ -634,14 +653,14 @@ def _access(node: Value, arg: Value) -> tuple[int, list[int]]:
     if node.op == "Strided":
         return node.attrs["offset"], list(node.attrs["strides"])
     shape, own = node.type.shape, arg.type.shape
-    if node.op == "BiasAdd" and len(own) == 1 and len(shape) > 1:
+    if node.op in BY_CHANNEL and len(own) == 1 < arg.type.size and len(shape) > 1:
         return 0, [1 if axis == 1 else 0 for axis in range(len(shape))]
     if arg.type.size == node.type.size:
-        return 0, primitives._strides(shape)
+        return 0, strides_of(shape)
     if len(own) > len(shape):
         raise Unsupported(f"{node.op} of shapes {own} and {shape}")
     own = (1,) * (len(shape) - len(own)) + own
-    strides = primitives._strides(own)
+    strides = strides_of(own)
     for axis, (mine, theirs) in enumerate(zip(own, shape, strict=True)):
         if mine not in (1, theirs):
             raise Unsupported(f"{node.op} of shapes {own} and {shape}")

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from programs import cells
 from units import both
 
-from mindspore_rl.native import primitives, tiles
+from mindspore_rl.native import elementwise, tiles
 
 FEW = 12
 
@@ -83,6 +83,6 @@ class Random(nn.Cell):
         return x - ops.tanh(y)
 """
     _check((text, 5, 3, 1), folder)
-    monkeypatch.setitem(primitives.ELEMENTWISE, "Sub", "{1} - {0}")
+    monkeypatch.setitem(elementwise.ELEMENTWISE, "Sub", "{1} - {0}")
     with pytest.raises(AssertionError):
         _check((text, 5, 3, 1), folder)

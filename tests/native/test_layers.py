@@ -110,3 +110,24 @@ def test_steps_agree_with_mindspore(network, optimiser, inputs):
     for name, value in state.items():
         largest = max(float(np.abs(value).max()), 1e-3)
         np.testing.assert_allclose(native[name], value, rtol=0, atol=2e-5 * largest, err_msg=name)
+
+
+class Places(nn.Cell):
+    """Indexing, assignments to elements, and views, whose gradients write to places."""
+
+    def loss(self, x, rows):
+        x = x * 1.0
+        grid = ops.meshgrid(x[0], x[1, 1:], indexing="ij")[1] * ops.meshgrid(x[0], x[2])[0][1:].T
+        picked = x[rows, rows] * x[:, rows][0] + ops.diagonal(x) * x[1:, ::2].sum()
+        x[1] = x[0] * 2.0
+        x[rows, 0] = picked
+        return (x**2).sum() + grid.sum() + ops.diag(x[0]).max(axis=1).sum()
+
+    def construct(self, x, rows):
+        return ms.value_and_grad(self.loss)(x, rows)
+
+
+def test_places_agree_with_mindspore():
+    (wanted, _), (found, _) = both(Places(), [_floats(3, 4), np.array([2, 0, 1], np.int32)])
+    for one, other in zip(wanted, found, strict=True):
+        np.testing.assert_allclose(other, one, 1e-4, 1e-5)

@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from units import graph_mode
 
 from mindspore_rl import toolchain
-from mindspore_rl.native import primitives
+from mindspore_rl.native import elementwise
 from mindspore_rl.runtime.compiled import CompiledCell
 from mindspore_rl.runtime.lowered import LoweredCell
 
@@ -127,7 +127,7 @@ def test_a_primitive_without_a_row_leaves_the_cell_to_mindspore():
 
 
 def test_a_difference_leaves_the_cell_to_mindspore_and_is_remembered(cache, monkeypatch):
-    monkeypatch.setitem(primitives.ELEMENTWISE, "Tanh", "{0}")
+    monkeypatch.setitem(elementwise.ELEMENTWISE, "Tanh", "{0}")
     for _ in range(2):
         _, (_, (_, tanh)), told = lowered(Count(), X)
         np.testing.assert_allclose(tanh.asnumpy(), np.tanh(X), 1e-6)

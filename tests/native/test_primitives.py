@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy import special
 from units import node, number, run, tensor
 
-from mindspore_rl.native.primitives import ELEMENTWISE
+from mindspore_rl.native.elementwise import ELEMENTWISE
 from mindspore_rl.native.program import Type
 
 SPECIAL = np.array(
@@ -35,6 +36,20 @@ def _softplus(x):
 
 def _gelu(x):
     return 0.5 * x * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
+def _gelu_slope(x):
+    x = np.clip(x.astype(np.float64), -10, 10)
+    t = np.tanh(0.7978845608 * (x + 0.044715 * x * x * x))
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608 * (1 + 0.134145 * x * x)
+
+
+def _fast_gelu_slope(x):
+    return 1 + 1.702 * x * (1 - _sigmoid(1.702 * x))
+
+
+def _shrink(x):
+    return np.where(x > 0.3, x - 0.3, np.where(x < -0.3, x + 0.3, x * 0))
 
 
 ONE = {
@@ -75,7 +90,20 @@ ONE = {
     "IsNan": np.isnan,
     "IsInf": np.isinf,
     "IsFinite": np.isfinite,
+    "Asinh": np.arcsinh,
+    "Acosh": np.arccosh,
+    "Atanh": np.arctanh,
+    "Sinc": np.sinc,
+    "Erfinv": special.erfinv,
+    "SeLU": lambda x: 1.05070098 * np.where(x > 0, x, 1.67326324 * np.expm1(x)),
+    "Mish": lambda x: x * np.tanh(_softplus(x)),
+    "Softsign": lambda x: x / (1 + np.abs(x)),
+    "FastGeLU": lambda x: x / (1 + np.exp(-1.702 * np.abs(x))) * np.exp(0.851 * (x - np.abs(x))),
+    "HSwish": lambda x: np.where(x <= -3, 0, np.where(x >= 3, x, x * (x + 3) / 6)),
+    "HSigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
     "ZerosLike": np.zeros_like,
+    "NewZeros": np.zeros_like,
+    "NewOnes": np.ones_like,
     "ZerosLikeExt": np.zeros_like,
     "OnesLike": np.ones_like,
     "TensorMove": lambda x: x,
@@ -112,6 +140,29 @@ TWO = {
     "AbsGrad": lambda x, dy: dy * np.sign(x),
     "LogGrad": lambda x, dy: dy / x,
     "AddN": np.add,
+    "Hypot": np.hypot,
+    "Mod": np.fmod,
+    "RemainderTensorTensor": np.mod,
+    "RemainderScalarTensor": np.mod,
+    "Xlogy": special.xlogy,
+    "Fmax": np.fmax,
+    "Fmin": np.fmin,
+    "Heaviside": np.heaviside,
+    "PReLU": lambda x, w: np.where(x > 0, x, w * x),
+    "Elu": lambda x, w: np.where(x > 0, x, w * np.expm1(x)),
+    "CeLU": lambda x, w: np.where(x > 0, x, w * np.expm1(x / w)),
+    "AsinGrad": lambda x, dy: dy / np.sqrt(1 - x * x),
+    "ACosGrad": lambda x, dy: -dy / np.sqrt(1 - x * x),
+    "AtanGrad": lambda x, dy: dy / (1 + x * x),
+    "AsinhGrad": lambda y, dy: dy / np.cosh(y),
+    "AcoshGrad": lambda y, dy: dy / np.sinh(y),
+    "FastGeLUGrad": lambda dy, x: dy * _sigmoid(1.702 * x) * _fast_gelu_slope(x),
+    "ReLU6Grad": lambda dy, x: np.where((x > 0) & (x < 6), dy, 0),
+    "EluGrad": lambda dy, y: np.where(y > 0, dy, dy * (y + 1)),
+    "HSwishGrad": lambda dy, x: np.where(
+        x <= -3, 0, np.where(x >= 3, dy, dy * (x / np.float32(3) + np.float32(0.5)))
+    ),
+    "HSigmoidGrad": lambda dy, x: np.where((x > -3) & (x < 3), dy / 6, 0),
 }
 SCALAR = {
     "AddScalar": np.add,
@@ -119,6 +170,10 @@ SCALAR = {
     "Muls": np.multiply,
     "Divs": np.divide,
     "PowTensorScalar": np.power,
+    "RemainderTensorScalar": np.mod,
+    "HShrink": lambda x, edge: np.where(np.abs(x) <= edge, 0, x),
+    "SoftShrink": lambda x, _: _shrink(x),
+    "Logit": lambda x, edge: special.logit(np.clip(x, edge, 1 - edge)),
     "GreaterScalar": np.greater,
     "GreaterEqualScalar": np.greater_equal,
     "LessScalar": np.less,
@@ -130,6 +185,9 @@ WORD = {
     "BitwiseAnd": np.bitwise_and,
     "BitwiseOr": np.bitwise_or,
     "BitwiseXor": np.bitwise_xor,
+    **{f"BitwiseAnd{kind}": np.bitwise_and for kind in ("Tensor", "Scalar")},
+    **{f"BitwiseOr{kind}": np.bitwise_or for kind in ("Tensor", "Scalar")},
+    **{f"BitwiseXor{kind}": np.bitwise_xor for kind in ("Tensor", "Scalar")},
     "LeftShift": np.left_shift,
     "RightShift": np.right_shift,
 }
@@ -142,8 +200,9 @@ INTEGER = {
     "Minimum": np.minimum,
     "Less": np.less,
     "Sign": lambda i, _: np.sign(i),
+    "Div": lambda i, j: i / j.astype(np.float32),
 }
-BOOLEAN = {"IsNan", "IsInf", "IsFinite", *LOGIC} | {
+BOOLEAN = {"IsNan", "IsInf", "IsFinite", "IsClose", *LOGIC} | {
     name
     for name in ELEMENTWISE
     if name.startswith(("Greater", "Less", "Equal", "NotE", "EqS", "NeS"))
@@ -167,6 +226,10 @@ def _cases(a, b, i, j, word, shift, truth):
     vi, vj = given("i", i), given("j", j)
     vw, vs = given("w", word), given("s", shift)
     vt = given("t", truth)
+    positive = np.abs(np.nan_to_num(a)).clip(1e-3, 1e6)
+    vp = given("p", positive)
+    limited = np.nan_to_num(b).clip(-100, 100)
+    vl = given("l", limited)
     wide = a.astype(np.float64), b.astype(np.float64)
     cases = [
         (node("LogicalNot", vt, type=_like(truth, "LogicalNot")), ~truth),
@@ -189,6 +252,44 @@ def _cases(a, b, i, j, word, shift, truth):
         (node(op, va, number(-1.0), number(2.0), type=_like(a, op)), np.clip(a, -1, 2))
         for op in ("ClampScalar", "ClampTensor")
     ]
+    three, none, half = number(0.3), number(None), np.float32(0.5)
+    small = np.where(np.abs(a) <= np.float32(0.3), 0, b)
+    for op, args, wanted in [
+        ("ClampScalar", (va, none, number(2.0)), np.minimum(a, 2)),
+        ("ClampTensor", (va, number(-1.0), none), np.maximum(a, -1)),
+        ("MaskedFillScalar", (va, vt, number(0.5)), np.where(truth, half, a)),
+        ("InplaceMaskedFillScalar", (given("c", a), vt, number(0.5)), np.where(truth, half, a)),
+        ("InplaceMaskedFillTensor", (given("d", a), vt, number(0.5)), np.where(truth, half, a)),
+        ("Addcmul", (va, vb, va, number(0.5)), a + half * b * a),
+        ("Addcdiv", (va, vb, va, number(0.5)), a + half * b / a),
+        ("Lerp", (va, vb, number(0.5)), a + half * (b - a)),
+        ("LerpScalar", (va, vb, number(0.5)), a + half * (b - a)),
+        ("DivMod", (va, vb, number(1)), np.trunc(a / b)),
+        ("DivMod", (va, vb, number(2)), np.floor(a / b)),
+        ("NanToNum", (va, none, none, none), np.nan_to_num(a)),
+        ("NanToNum", (va, number(1.0), number(2.0), none), np.nan_to_num(a, True, 1, 2)),
+        ("IsClose", (va, vb, number(1e-5), number(1e-8), number(False)), np.isclose(a, b)),
+        (
+            "IsClose",
+            (va, vb, number(0.1), number(1.0), number(True)),
+            np.isclose(a, b, np.float32(0.1), 1, True),
+        ),
+        ("SoftplusExt", (va, number(2.0), number(20.0)), _softplus(2 * wide[0]) / 2),
+        (
+            "SoftplusGradExt",
+            (vb, va, number(2.0), number(20.0)),
+            np.where(2 * a > 20, b, b * _sigmoid(2 * a)),
+        ),
+        ("HShrinkGrad", (vb, va, three), small),
+        ("SoftShrinkGrad", (vb, va, three), small),
+        ("Logit", (va, number(-1.0)), np.log(a / (1 - a))),
+        ("LogitGrad", (vb, va, number(-1.0)), b / (a * (1 - a))),
+        ("LogitGrad", (vb, va, three), np.where((a < 0.3) | (a > 0.7), 0, b / (a * (1 - a)))),
+        ("GeLUGrad", (vl, va), limited * _gelu_slope(a)),
+        ("Lgamma", (vp,), special.gammaln(positive)),
+        ("Digamma", (vp,), special.digamma(positive.astype(np.float64))),
+    ]:
+        cases.append((node(op, *args, type=_like(a, op)), wanted))
     cases += [(node(op, va, type=_like(a, op)), f(wide[0])) for op, f in ONE.items()]
     cases += [(node(op, va, vb, type=_like(a, op)), f(a, b)) for op, f in TWO.items()]
     for op, f in SCALAR.items():
@@ -197,7 +298,10 @@ def _cases(a, b, i, j, word, shift, truth):
     other = truth[::-1]
     vo = given("o", other.copy())
     cases += [(node(op, vt, vo, type=_like(truth, op)), f(truth, other)) for op, f in LOGIC.items()]
-    cases += [(node(op, vi, vj, type=_like(i, op)), f(i, j)) for op, f in INTEGER.items()]
+    for op, f in INTEGER.items():
+        wanted = f(i, j)
+        kind = Type(i.shape, "float32") if op == "Div" else _like(i, op)
+        cases.append((node(op, vi, vj, type=kind), wanted))
     return inputs, cases
 
 
