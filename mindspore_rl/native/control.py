@@ -405,8 +405,6 @@ def substitute(block: Block, new: Callable[[Value], Value]) -> None:
     def deep(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(deep(part) for part in value)
-        if isinstance(value, Value) and value.op == "part":
-            return value
         return new(value) if isinstance(value, Value) else value
 
     for node in block.nodes:
@@ -445,6 +443,12 @@ def overwritten(node: Value) -> list[Value]:
     return [node.args[position] for position in WRITES.get(node.op, ())]
 
 
+def _acts(node: Value) -> bool:
+    """Whether a node changes a parameter or more; one that has no row is not to go unseen."""
+    changes = node.attrs.get("side_effect_mem") and any(v.op == "weight" for v in tensors(node))
+    return node.op in EFFECTS or bool(changes)
+
+
 def _drop_dead(blocks: list[Block]) -> None:
     """Leaves out nodes and parameters that nothing needs."""
     sources: dict[Value, list[Value]] = {}
@@ -454,7 +458,7 @@ def _drop_dead(blocks: list[Block]) -> None:
                 sources.setdefault(param, []).append(arg)
     live: set[Value] = set()
     todo = [v for b in blocks for v in ([b.condition] if b.condition else []) + (b.results or [])]
-    todo += [node for block in blocks for node in block.nodes if node.op in EFFECTS]
+    todo += [node for block in blocks for node in block.nodes if _acts(node)]
     while todo:
         value = origin(todo.pop())
         if value in live:

@@ -540,8 +540,12 @@ def _adam(call: Call) -> None:
 def _optimiser(call: Call) -> None:
     """One number of a parameter `p` after the other; `g` is its gradient, what changes is state."""
     first = call.args[0]
-    names, lines = _UPDATES[call.node.op]
     attrs = {"decay": 0.0, "dampening": 0.0, **call.node.attrs}
+    names, lines = _UPDATES[call.node.op]
+    if attrs.get("nesterov") or attrs.get("use_nesterov"):
+        if call.node.op != "SGD":  # MindSpore's others leave it out on the CPU
+            raise call.unsupported()
+        lines = lines.replace("step = $sum;", "step += $momentum * $sum;")
     call.line("{")
     for name, arg in zip(names.split(), call.args, strict=False):
         if name == "g" or re.search(rf"\${name} -?=", lines):
@@ -550,8 +554,6 @@ def _optimiser(call: Call) -> None:
         else:
             call.line(f"  const float {name}_ = {arg.pointer}[0];")
             lines = re.sub(rf"\${name}\b", f"{name}_", lines)
-    if attrs.get("nesterov") or attrs.get("use_nesterov"):
-        raise call.unsupported()
     call.line(f"  const float weight_decay = {literal(attrs.get('weight_decay', 0.0), 'float32')};")
     call.line(f"  const float damping = {literal(attrs['dampening'], 'float32')};")
     call.line("#pragma GCC ivdep")
@@ -605,18 +607,20 @@ def _normalised(call: Call, axis: int) -> tuple[int, int]:
     return rows, width
 
 
-@row("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
+@row("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv2DTranspose")
 def _convolution(call: Call) -> None:
-    """By the columns of the image that each product takes, one image at a time."""
-    op, attrs = call.node.op, call.node.attrs
-    if attrs.get("group", 1) != 1 or attrs.get("format", "NCHW") != "NCHW":
+    """By the columns of the image that each product takes, one image, or group of it, at a time."""
+    op, attrs = call.node.op.replace("Transpose", "BackpropInput"), call.node.attrs
+    groups = attrs.get("group", 1)
+    if attrs.get("format", "NCHW") != "NCHW":
         raise call.unsupported()
     x, weight, y = {
         "Conv2D": lambda: (call.args[0], call.args[1], call.out),
         "Conv2DBackpropFilter": lambda: (call.args[1], call.out, call.args[0]),
         "Conv2DBackpropInput": lambda: (call.out, call.args[1], call.args[0]),
     }[op]()
-    (images, channels, height, width), (out, _, tall, wide) = x.shape, weight.shape
+    (images, _, height, width), (out, channels, tall, wide) = x.shape, weight.shape
+    images, out = images * groups, out // groups  # groups of an image lie one after the other
     top, _, left, _ = attrs["pad_list"]
     (down, across), (dilated, spread) = attrs["stride"][-2:], attrs["dilation"][-2:]
     places = y.shape[2] * y.shape[3]
@@ -639,17 +643,67 @@ def _convolution(call: Call) -> None:
         f"{x.pointer} + n * {channels * height * width}",
         (f"{y.pointer} + n * {out * places}"),
     )
+    weights = f"{weight.pointer} + n % {groups} * {out * taken}" if groups > 1 else weight.pointer
     if op != "Conv2DBackpropInput":
         call.run("columns_of", (*window, False), image, "columns")
     if op == "Conv2D":
-        call.run("product", (m, n, k, *turned), weight, "columns", result, "room")
+        call.run("product", (m, n, k, *turned), weights, "columns", result, "room")
     elif op == "Conv2DBackpropFilter":
         call.run("product", (m, n, k, *turned), result, "columns", "part", "room")
-        call.line(f"    for (int64_t i = 0; i < {m * n}; i++) {weight.pointer}[i] += part[i];")
+        call.line(f"    for (int64_t i = 0; i < {m * n}; i++) ({weights})[i] += part[i];")
     else:
-        call.run("product", (m, n, k, *turned), weight, result, "columns", "room")
+        call.run("product", (m, n, k, *turned), weights, result, "columns", "room")
         call.run("columns_of", (*window, True), image, "columns")
     call.line("  } }")
+
+
+@row("MaxPool", "MaxPoolGrad", "MaxPoolWithArgmaxV2", "MaxPoolGradWithArgmaxV2")
+def _max_pool(call: Call) -> None:
+    x, op = call.args[0], call.node.op
+    y = call.outs[0] if "Grad" not in op else call.args[1]
+    window = _window(call, x, y)
+    index = f"(int32_t *){call.scratch(y.size)}"
+    if op.startswith("MaxPoolWith"):
+        index = call.outs[1].pointer
+    if op != "MaxPoolGradWithArgmaxV2":
+        call.run("max_pool", window, x, y if "Grad" not in op else "(float *)nullptr", index)
+    if "Grad" in op:
+        dy, index = (call.args[2], index) if op == "MaxPoolGrad" else (y, call.args[2].pointer)
+        planes, size = extent_of(x.shape[:-2]), extent_of(x.shape[-2:])
+        call.run("max_pool_grad", (planes, size, extent_of(y.shape[-2:])), index, dy, call.out)
+
+
+@row("AvgPool", "AvgPoolGrad")
+def _average_pool(call: Call) -> None:
+    back = call.node.op == "AvgPoolGrad"
+    inner, outer = (call.out, call.args[2]) if back else (call.args[0], call.out)
+    call.run("average_pool", (*_window(call, inner, outer), back), inner, outer)
+
+
+def _window(call: Call, x: Operand, y: Operand) -> tuple[int, ...]:
+    """Planes, their sizes, and what each number of a pool is made of; the end has more padding."""
+    attrs, op = call.node.attrs, call.node.op
+    if op.startswith("Max"):
+        sizes, steps = attrs["kernel_size"][-2:], attrs["strides"][-2:]
+        same, layout = attrs.get("pad_mode") == "SAME", attrs.get("format", "NCHW")
+    else:
+        at = 3 if op.endswith("Grad") else 1
+        sizes, steps = call.number(at), call.number(at + 1)
+        same, layout = call.number(at + 2) == 1, ("NCHW", "")[bool(call.number(at + 3, 0))]
+        if call.number(at + 2) == 0:
+            raise call.unsupported()
+    if layout != "NCHW" or x.type.dtype != "float32" or attrs.get("ceil_mode"):
+        raise call.unsupported()
+    if any(n != 1 for n in attrs.get("dilation", ())):
+        raise call.unsupported()
+    if "pads" in attrs:
+        before = tuple(attrs["pads"][-2:])
+    elif same:
+        spans = zip(x.shape[-2:], y.shape[-2:], sizes, steps, strict=True)
+        before = tuple(max((n - 1) * step + size - m, 0) // 2 for m, n, size, step in spans)
+    else:
+        before = (0, 0)
+    return (extent_of(x.shape[:-2]), *x.shape[-2:], *sizes, *steps, *before, *y.shape[-2:])
 
 
 @row("Custom")

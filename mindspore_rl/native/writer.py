@@ -16,6 +16,7 @@ import numpy as np
 
 from mindspore_rl import toolchain
 from mindspore_rl.native import indexing  # noqa: F401  (rows of the table)
+from mindspore_rl.native.composed import compose
 from mindspore_rl.native.control import (
     WRITES,
     Block,
@@ -138,6 +139,7 @@ class _Writer:
         self.data: dict[Value, int] = {}
         self.places = _Places()
         self.scratch_floats = 0
+        compose(blocks.blocks)
         count = sum(len(block.nodes) for block in blocks.blocks)
         if count > MOST_NODES:
             raise Unsupported(f"{count} operators are too many, {MOST_NODES} is the most")

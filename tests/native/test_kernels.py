@@ -11,7 +11,9 @@ from mindspore_rl.native.program import Type
 
 RNG = np.random.default_rng(1)
 OTHERWISE = {*WRITES, "Custom", "LayerNorm", "LayerNormGrad"}
-OTHERWISE |= {"Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput"}
+OTHERWISE |= {"Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv2DTranspose"}
+OTHERWISE |= {f"{kind}Pool{grad}" for kind in ("Max", "Avg") for grad in ("", "Grad")}
+OTHERWISE |= {"MaxPoolWithArgmaxV2", "MaxPoolGradWithArgmaxV2"}
 """Rows with effects, operators of ours and whole layers: tested by cells."""
 
 

@@ -6,6 +6,9 @@ import pytest
 from mindspore import nn, ops
 from units import both
 
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.native import composed
+
 
 class GRU(nn.Cell):
     def __init__(self):
@@ -50,6 +53,27 @@ class Pixels(nn.Cell):
         return self.last(x.reshape((x.shape[0], -1)))
 
 
+class Windows(nn.Cell):
+    """Pools that overlap or leave numbers out, groups, and what widens an image."""
+
+    def __init__(self):
+        super().__init__()
+        self.groups = nn.Conv2d(4, 6, 3, group=2, has_bias=True)
+        self.wider = nn.Conv2dTranspose(6, 2, 4, 2, "pad", 1)
+        self.most, self.same = nn.MaxPool2d(2, 2), nn.MaxPool2d(3, 2, "same")
+        self.mean, self.near = nn.AvgPool2d(3, 2), nn.AvgPool2d(3, 2, "same")
+        self.norm = nn.BatchNorm2d(6)
+        self.norm.moving_mean.set_data(ms.Tensor(_floats(6)))
+        self.last = nn.Dense(26, 3)
+
+    def construct(self, x):
+        x = self.wider(ops.prelu(self.norm(self.groups(x)), ms.Tensor([0.2])))
+        parts = self.most(x[..., :4, :4]), self.same(x[..., :4]), self.mean(x), self.near(x)
+        parts += ops.max_pool2d(x, 3, 2, 1), ops.adaptive_avg_pool2d(x, 2)
+        sums = [ops.concat((p.sum((2, 3)), p.max((2, 3))), 1) for p in parts]
+        return self.last(ops.concat((*sums, x[:, :, 0, 0]), 1))
+
+
 class OneNumber(nn.Cell):
     """A dense layer with one output: its bias, and what an optimiser keeps of it, is one entry."""
 
@@ -83,6 +107,7 @@ OPTIMISERS = {
     "AdamW": lambda p: nn.AdamWeightDecay(p, 1e-3, weight_decay=0.1),
     "RMSProp": lambda p: nn.RMSProp(p, 1e-3, momentum=0.5),
     "SGD": lambda p: nn.SGD(p, 1e-3, momentum=0.9),
+    "Nesterov": lambda p: nn.SGD(p, 1e-3, momentum=0.9, nesterov=True),
     "Momentum": lambda p: nn.Momentum(p, 1e-3, 0.9),
 }
 
@@ -99,17 +124,26 @@ def _floats(*shape):
         (LSTM, "RMSProp", [_floats(3, 4), _floats(3, 8), _floats(3, 8)]),
         (Attention, "AdamW", [_floats(2, 5, 8)]),
         (Pixels, "Momentum", [_floats(2, 3, 8, 8)]),
+        (Windows, "SGD", [_floats(2, 4, 6, 6)]),
         (Pixels, "Adam", [_floats(3, 3, 8, 8)]),
     ],
 )
 def test_steps_agree_with_mindspore(network, optimiser, inputs):
     net = network()
+    net.set_train(False)
     cell = Step(net, OPTIMISERS[optimiser](net.trainable_params()))
     (wanted, state), (found, native) = both(cell, inputs)
     np.testing.assert_allclose(found[0], wanted[0], 1e-5)
     for name, value in state.items():
         largest = max(float(np.abs(value).max()), 1e-3)
         np.testing.assert_allclose(native[name], value, rtol=0, atol=2e-5 * largest, err_msg=name)
+
+
+def test_an_effect_without_a_row_is_refused():
+    net = OneNumber()
+    cell = Step(net, nn.Adam(net.trainable_params(), 1e-3, use_amsgrad=True))
+    with pytest.raises(MsrlError, match="no native form of"):
+        both(cell, [_floats(3, 4)])
 
 
 class Places(nn.Cell):
@@ -131,3 +165,56 @@ def test_places_agree_with_mindspore():
     (wanted, _), (found, _) = both(Places(), [_floats(3, 4), np.array([2, 0, 1], np.int32)])
     for one, other in zip(wanted, found, strict=True):
         np.testing.assert_allclose(other, one, 1e-4, 1e-5)
+
+
+class Composed(nn.Cell):
+    """Every primitive that is made of others, and its gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.normal, self.deviation = ops.L2Normalize(1), nn.BatchNorm1d(4)
+        self.weighed = nn.SoftmaxCrossEntropyWithLogits()
+
+    def values(self, x, y, p, q, image):
+        one, two = ops.cosine_similarity(x, y, 1), ops.binary_cross_entropy(p, q)
+        logits = ops.binary_cross_entropy_with_logits(x, q, p, q + 1.0)
+        return (
+            ops.smooth_l1_loss(x, y, 0.5), ops.smooth_l1_loss(x, y, 1.0, "mean"), one, two, logits,
+            ops.binary_cross_entropy(p, q, reduction="none"), ops.kl_div(x, p),
+            ops.kl_div(x, p, "sum"), self.weighed(x, p), ops.std(x, 1, ddof=1), ops.var(x),
+            self.normal(x), ops.trace(x), ops.ger(x[0], y[1]), ops.norm(x, 1, 1),
+            ops.prelu(x, y[0]), ops.dropout(x, 0.0), self.deviation(x),
+            ops.adaptive_avg_pool2d(image, 2), ops.BiasAdd()(x, y[0]),
+        )  # fmt: skip
+
+    def loss(self, x, y, p, q, image):
+        total = 0.0
+        for value in self.values(x, y, p, q, image):
+            total += (value * value).sum()
+        return total
+
+    def construct(self, x, y, p, q, image):
+        gradients = ms.grad(self.loss, (0, 1, 2, 4))(x, y, p, q, image)
+        return self.values(x, y, p, q, image), gradients
+
+
+def test_what_is_composed_agrees_with_mindspore(monkeypatch):
+    seen = set()
+
+    def noted(op, rule):
+        def made(new):
+            seen.add(op)
+            return rule(new)
+
+        return made
+
+    for op, rule in composed.COMPOSED.items():
+        monkeypatch.setitem(composed.COMPOSED, op, noted(op, rule))
+    shares = [np.random.default_rng(k).uniform(0.1, 0.9, (3, 4)).astype(np.float32) for k in (1, 2)]
+    cell = Composed()
+    cell.set_train(False)
+    inputs = [_floats(3, 4), _floats(4, 4)[1:].copy(), *shares, _floats(2, 3, 4, 6)]
+    (wanted, _), (found, _) = both(cell, inputs)
+    for one, other in zip(wanted, found, strict=True):
+        np.testing.assert_allclose(other, one, 2e-5, 1e-5 * np.abs(one).max())
+    assert seen | {"DropoutGrad"} == set(composed.COMPOSED)
