@@ -24,6 +24,7 @@ WRITES = {
     "ScatterNdUpdate": (0,),
     "Adam": (0, 1, 2),
     "AdamWeightDecay": (0, 1, 2),
+    "ApplyAdagrad": (0, 1),
     "ApplyMomentum": (0, 1),
     "ApplyRMSProp": (0, 1, 2),
     "SGD": (0, 3, 5),

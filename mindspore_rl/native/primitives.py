@@ -536,12 +536,14 @@ def _adam(call: Call) -> None:
     call.run("adam", (parameter.size, nesterov), parameter, first, second, *numbers, call.args[9])
 
 
-@row("AdamWeightDecay", "ApplyMomentum", "ApplyRMSProp", "SGD")
+@row("AdamWeightDecay", "ApplyAdagrad", "ApplyMomentum", "ApplyRMSProp", "SGD")
 def _optimiser(call: Call) -> None:
     """One number of a parameter `p` after the other; `g` is its gradient, what changes is state."""
     first = call.args[0]
     attrs = {"decay": 0.0, "dampening": 0.0, **call.node.attrs}
     names, lines = _UPDATES[call.node.op]
+    if not attrs.get("update_slots", True):
+        raise call.unsupported()
     if attrs.get("nesterov") or attrs.get("use_nesterov"):
         if call.node.op != "SGD":  # MindSpore's others leave it out on the CPU
             raise call.unsupported()
@@ -565,6 +567,10 @@ _UPDATES = {
         "p m v rate beta1 beta2 epsilon decay g",
         "$m = $beta1 * $m + (1.0f - $beta1) * $g; $v = $beta2 * $v + (1.0f - $beta2) * $g * $g; "
         "$p -= $rate * ($m / (sqrtf($v) + $epsilon) + $decay * $p);",
+    ),
+    "ApplyAdagrad": (
+        "p sum rate g",
+        "$sum = $sum + $g * $g; $p -= $rate * $g / sqrtf($sum);",
     ),
     "ApplyMomentum": (
         "p sum rate g momentum",

@@ -107,6 +107,7 @@ OPTIMISERS = {
     "AdamW": lambda p: nn.AdamWeightDecay(p, 1e-3, weight_decay=0.1),
     "RMSProp": lambda p: nn.RMSProp(p, 1e-3, momentum=0.5),
     "SGD": lambda p: nn.SGD(p, 1e-3, momentum=0.9),
+    "Adagrad": lambda p: nn.Adagrad(p, learning_rate=1e-3),
     "Nesterov": lambda p: nn.SGD(p, 1e-3, momentum=0.9, nesterov=True),
     "Momentum": lambda p: nn.Momentum(p, 1e-3, 0.9),
 }
