@@ -50,10 +50,11 @@ class _Maker:
         return Unsupported(f"{self.node.op} with these arguments")
 
     def __call__(self, op: str, *args: Any, shape: tuple[int, ...] | None = None) -> Value:
-        """A node of the type of its first argument, but for the shape, and truth values."""
+        """A node of the type of its first argument, or choice, but for shape and truth values."""
         values = [a if isinstance(a, Value) else Value("constant", "", data=a) for a in args]
-        shape = values[0].type.shape if shape is None else shape
-        dtype = "bool" if op in ("Greater", "Less") else values[0].type.dtype
+        like = values[2 if op == "Select" else 0].type
+        shape = like.shape if shape is None else shape
+        dtype = "bool" if op in ("Greater", "Less") else like.dtype
         made = Value(op, self.node.name, values, {}, Type(shape, dtype), None, self.node.scope)
         self.nodes.append(made)
         return made
@@ -95,7 +96,6 @@ def _smooth_l1(new: _Maker) -> list[Value]:
     off = new("Abs", new("Sub", x, y))
     near = new("Muls", new("Square", off), 0.5 / beta)
     each = new("Select", new("Less", off, beta), near, new("SubScalar", off, 0.5 * beta))
-    each.type = off.type
     return new.loss(each, new.number(3))
 
 
@@ -222,11 +222,9 @@ def _prelu_grad(new: _Maker) -> list[Value]:
     slope = weight if shared else new.by_channel(weight, x)
     above = new("Greater", x, 0.0)
     below = new("Select", above, 0.0, new("Mul", x, dy))
-    below.type = x.type
     axes = tuple(axis for axis in range(len(x.type.shape)) if shared or axis != 1)
     summed = new.reduced("SumExt", below, axes)
     dx = new("Select", above, dy, new("Mul", dy, slope))
-    dx.type = x.type
     return [dx, new("Reshape", summed, weight.type.shape, shape=weight.type.shape)]
 
 

@@ -99,10 +99,8 @@ def _scatter_elements(call: Call) -> None:
 @row("IndexAddExt", "IndexFill")
 def _at_rows(call: Call) -> None:
     x = call.args[0]
-    axis_at, index_at = (1, 2)
-    axis = call.number(axis_at)
-    index, value = call.args[index_at], call.args[3]
-    outer, count, inner = x.split(axis)
+    index, value = call.args[2], call.args[3]
+    outer, count, inner = x.split(call.number(1))
     _copy(call, x)
     head, (o, i, j) = loops((outer, index.size, inner))
     call.line(f"{head}{{ int64_t k = {index.pointer}[{i}]; {_checked('k', count)}")

@@ -248,14 +248,19 @@ def _reduced(call: Call) -> tuple[Operand, tuple[int, int, int]]:
 
 def _transposed(call: Call, x: Operand, axes: tuple[int, ...]) -> Operand:
     """A copy of an operand with its axes in another order, in room of its own."""
-    found = Type(tuple(x.shape[axis] for axis in axes), x.type.dtype)
+    y = _room(call, x, axes)
     strides = [strides_of(x.shape)[axis] for axis in axes]
-    head, variables = loops(found.shape)
-    wide = np.dtype(found.dtype).itemsize
-    y = Operand(f"(({x.c_type} *){call.scratch(-(-found.size * wide // 4))})", found)
+    head, variables = loops(y.shape)
     call.line(f"{{ {y.c_type} *at = {y.pointer}; {head}")
     call.line(f"  *at++ = {x.pointer}[{place(variables, strides)}]; }}")
     return y
+
+
+def _room(call: Call, like: Operand, axes: tuple[int, ...]) -> Operand:
+    """Room of its own for an operand with its axes in another order."""
+    found = Type(tuple(like.shape[axis] for axis in axes), like.type.dtype)
+    floats = -(-found.size * np.dtype(found.dtype).itemsize // 4)
+    return Operand(f"(({like.c_type} *){call.scratch(floats)})", found)
 
 
 def reduced_axes(node: Value) -> list[int]:
@@ -312,15 +317,9 @@ def _by_rows(call: Call, kernel: str, axis: Any, given: list[Operand], *template
         call.run(kernel, (outer, count, *template), *given, *call.outs)
         return
     axis %= len(given[0].shape)
-    order = [i for i in range(len(given[0].shape)) if i != axis] + [axis]
-    turned_outs = [
-        Operand(
-            f"(({out.c_type} *){call.scratch(out.size * np.dtype(out.type.dtype).itemsize // 4)})",
-            Type(tuple(out.shape[i] for i in order), out.type.dtype),
-        )
-        for out in call.outs
-    ]
-    turned_args = [_transposed(call, x, tuple(order)) for x in given]
+    order = (*(i for i in range(len(given[0].shape)) if i != axis), axis)
+    turned_outs = [_room(call, out, order) for out in call.outs]
+    turned_args = [_transposed(call, x, order) for x in given]
     call.run(kernel, (outer * inner, count, *template), *turned_args, *turned_outs)
     for out, turned_out in zip(call.outs, turned_outs, strict=True):
         strides = [strides_of(out.shape)[i] for i in order]
@@ -545,7 +544,7 @@ def _optimiser(call: Call) -> None:
     if not attrs.get("update_slots", True):
         raise call.unsupported()
     if attrs.get("nesterov") or attrs.get("use_nesterov"):
-        if call.node.op != "SGD":  # MindSpore's others leave it out on the CPU
+        if call.node.op != "SGD":  # MindSpore's numbers are others there
             raise call.unsupported()
         lines = lines.replace("step = $sum;", "step += $momentum * $sum;")
     call.line("{")

@@ -163,6 +163,11 @@ def _either(program: Program) -> tuple[Program, Program]:
     return program, replace(program, name=f"{program.name}, one thread", threads=1)
 
 
+def _in_turn(runs: list[Program]) -> Program:
+    """A program whose turns are these runs."""
+    return replace(runs[0], commands=tuple(run.commands[0] for run in runs))
+
+
 def _beside_all(name: str, work: str, task: Task, bound: float) -> Row:
     peers = (*_either(task.sb3()), task.sb3("sbx"), *_either(task.cleanrl()), task.rllib())
     return _row(name, work, task, task.ours("MultipleLearners"), peers, Target(bound))
@@ -198,14 +203,9 @@ def _cheetah() -> Row:
 
 def _cheetah_learns() -> Row:
     tasks = [_configured("ppo_halfcheetah", seed=seed) for seed in (1, 2, 3)]
-    our, their = (
-        replace(runs[0], commands=tuple(run.commands[0] for run in runs))
-        for runs in (
-            [task.ours("MultipleLearners", "--stop-return", "nan") for task in tasks],
-            [task.sb3() for task in tasks],
-        )
-    )
-    their = replace(their, threads=1)  # by far the faster while anything else runs
+    our = _in_turn([task.ours("MultipleLearners") for task in tasks])
+    # On one thread, which is by far the faster while anything else runs.
+    their = replace(_in_turn([task.sb3() for task in tasks]), threads=1)
     work = "mean return of PPO on HalfCheetah-v4 after 300,000 steps, seeds 1 to 3"
     targets = (Target(1000.0), Target(1.0, against=(their.name,)))
     return Row("cheetah-learns", work, (our, their), targets, 8 * 256, unit="return")
@@ -241,10 +241,8 @@ def _solved() -> Row:
     ]
     ours = [task.ours("MultipleLearners", "--stop-return", "475") for task in tasks]
     theirs = [task.sb3(stop_return=475.0) for task in tasks]
-    our, their = (
-        replace(runs[0], commands=tuple(run.commands[0] for run in runs), says=says)
-        for runs, says in ((ours, "threshold: "), (theirs, "solved"))
-    )
+    our = replace(_in_turn(ours), says="threshold: ")
+    their = replace(_in_turn(theirs), says="solved")
     peers = _either(their)
     work = "whole process: PPO CartPole to a mean return of 475, seeds 1 to 3"
     target = Target(0.7, 0.5, tuple(peer.name for peer in peers))

@@ -370,3 +370,14 @@ def test_arguments_that_a_row_does_not_know_are_refused():
     cases.add("TopkExt", [x, 1, 0, True], (x[:1].copy(), x[:1].astype(np.int32)))
     with pytest.raises(MsrlError, match="TopkExt with these arguments"):
         cases.check()
+
+
+def test_rows_of_single_bytes_have_room_when_they_are_turned():
+    """65 bytes: one more than a cache line, along another axis than the last."""
+    x = np.random.default_rng(5).permutation(65).astype(np.int8).reshape(13, 5)
+    given = tensor("x", x)
+    types = Type(x.shape, "int8"), Type(x.shape, "int32")
+    made = node("Sort", given, type=types, axis=0, descending=False)
+    values, index = run([made], {given: x}, list(made.attrs["parts"]))
+    np.testing.assert_array_equal(values, np.sort(x, 0))
+    np.testing.assert_array_equal(index, np.argsort(x, 0))

@@ -10,11 +10,11 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
-from test_layers import GRU, LSTM, Attention, OneNumber, Pixels
+from test_layers import GRU, LSTM, Attention, OneNumber, Pixels, _floats
 from units import graph_mode, leaves
 
 from mindspore_rl import toolchain
-from mindspore_rl.native.cell import NativeCell, unit_of
+from mindspore_rl.native.cell import NativeCell, _nested, unit_of
 from mindspore_rl.runtime.compiled import CompiledCell
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
@@ -75,10 +75,6 @@ class Rows(nn.Cell):
         return ops.log_softmax(self.layers(x), -1)
 
 
-def _floats(*shape):
-    return np.random.default_rng(3).normal(size=shape).astype(np.float32)
-
-
 def _emulated(unit, arrays, folder):
     """The results of a unit that an emulated processor computes."""
     sizes = [-(-max(t.size, 1) * np.dtype(t.dtype).itemsize // 64) * 64 for t in unit.results]
@@ -122,14 +118,8 @@ def test_another_processor_gives_the_same(network, inputs, tmp_path):
     native = NativeCell(unit, toolchain.cell_library(unit.text, toolchain.level()), parameters)
     weights = [parameters[name].asnumpy() for name in unit.weights]
     emulated = _emulated(unit, [*inputs, *weights], tmp_path)
-    wanted, found = leaves(native(*inputs)), leaves(_in(unit.structure, emulated))
+    wanted, found = leaves(native(*inputs)), leaves(_nested(unit.structure, emulated))
     assert len(wanted) > 2
     for one, other in zip(wanted, found, strict=True):
         largest = max(float(np.abs(one).max()), 1e-3)
         np.testing.assert_allclose(other, one, rtol=0, atol=1e-5 * largest)
-
-
-def _in(structure, arrays):
-    if isinstance(structure, tuple):
-        return tuple(_in(part, arrays) for part in structure)
-    return arrays[structure]
