@@ -6,12 +6,14 @@ run where no compiler is found (`CXX` names one, g++ by default; `CXX=` turns na
 For the GPU, NVRTC of the extra `gpu` compiles the same sources: no CUDA toolkit is needed.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 from mindspore_rl.errors import MsrlError
@@ -26,6 +28,7 @@ CELL_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynami
               "max-inline-insns-auto=30", "-fno-math-errno", "-fno-trapping-math", "-fwrapv",
               "-shared", "-fPIC", "-w")  # fmt: skip
 KERNELS = Path(__file__).parent / "native" / "kernels.h"
+_making_threads = threading.Lock()
 _MARCH = {
     "x86_64": {
         0: ("-march=x86-64",),
@@ -79,7 +82,18 @@ def library(
 
 def threads() -> Path:
     """The library that runs parts of some work on several threads: `in_parts`, `set_threads`."""
-    return library(KERNELS.parent / "threads.cpp", {}, flags=("-std=c++20", "-pthread"))
+    with _making_threads:
+        return library(KERNELS.parent / "threads.cpp", {}, flags=("-std=c++20", "-pthread"))
+
+
+def begin_threads() -> None:
+    """Has that library compiled while this process does something else."""
+
+    def make() -> None:
+        with contextlib.suppress(MsrlError, OSError):  # said when a cell needs it
+            threads()
+
+    threading.Thread(target=make).start()
 
 
 def cell_library(text: str, level: int) -> Path:

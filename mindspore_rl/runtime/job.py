@@ -108,6 +108,8 @@ def prepare(request: JobRequest, run_dir: Path, dump: Dump | None = None) -> tup
     A GPU holds one rank of a group. Replicas that would share one are fused on this machine: there
     are fewer of them, with more environments each. Other ranks may share a GPU.
     """
+    if _cells(request) == "native":
+        toolchain.begin_threads()
     plan, cut = _lower(request, run_dir, dump)
     if request.device == "GPU" and not request.deployment.spans_hosts:
         gpus = len(gpu.driver().gpus)

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 
 import mindspore as ms
 import numpy as np
@@ -144,6 +145,16 @@ def test_no_compiler_and_a_broken_one(cache, monkeypatch):
     np.testing.assert_allclose(rest.asnumpy(), 10 * X - 1)
     assert not told[0][0]
     assert "false fails" in told[0][1]
+
+
+def test_the_library_of_threads_is_compiled_once_beside_other_work(monkeypatch):
+    run, commands = subprocess.run, []
+    monkeypatch.setattr(
+        subprocess, "run", lambda *args, **options: commands.append(args) or run(*args, **options)
+    )
+    toolchain.begin_threads()
+    assert toolchain.threads().is_file()
+    assert len(commands) == 1
 
 
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
