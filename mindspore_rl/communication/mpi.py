@@ -10,13 +10,21 @@ import numpy as np
 
 from mindspore_rl.communication.communicator import Waiting
 
-SPINS = 200
-"""Polls before a waiting rank gives its core away; a message between pinned ranks takes 3 us."""
-LONGEST_SLEEP_S = 0.001
+SPIN_S, OWN_CORE_SPIN_S = 0.0002, 0.002
+"""How long a waiting rank polls before it sleeps; a message between pinned ranks takes 3 us.
+
+Who has a core for himself polls longer: a virtual core that sleeps comes back late, so that of two
+ranks which keep step each makes the other one sleep, and they go at half their pace for seconds.
+"""
+SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 0.00002, 0.001
 
 
 class MpiCommunicator:
-    """COMM_WORLD, with waits that yield: MPI's own busy-wait, and cores are often shared."""
+    """COMM_WORLD, with waits that yield: MPI's own busy-wait, and cores are often shared.
+
+    Attributes:
+        spin_s: how long a wait polls before it sleeps.
+    """
 
     def __init__(self) -> None:
         from mpi4py import MPI  # noqa: PLC0415  (starts MPI: only in ranks of an MPI job)
@@ -25,6 +33,7 @@ class MpiCommunicator:
         self._byte = MPI.BYTE
         self.rank, self.size = self._comm.rank, self._comm.size
         self._sending: list[tuple] = []
+        self.spin_s = SPIN_S
 
     def send(self, target: int, tag: int, data: np.ndarray) -> None:
         """See `Communicator`."""
@@ -70,15 +79,14 @@ class MpiCommunicator:
         self._sending = []
 
     def _wait(self, ready: Callable[[], bool], waiting: Waiting) -> None:
-        polls, sleep_s = 0, 0.00002
+        begun = time.perf_counter()
         while not ready():
-            polls += 1
-            if polls < SPINS:
+            waited_s = time.perf_counter() - begun
+            if waited_s < self.spin_s:
                 os.sched_yield()
-                continue
-            waiting()
-            time.sleep(sleep_s)
-            sleep_s = min(sleep_s * 1.5, LONGEST_SLEEP_S)
+            else:
+                waiting()
+                time.sleep(min(max(waited_s / 10, SHORTEST_SLEEP_S), LONGEST_SLEEP_S))
 
 
 def shared_segments() -> list[str]:

@@ -19,7 +19,7 @@ from mindspore_rl.communication.communicator import Communicator
 from mindspore_rl.communication.group import DebugGroup, Group, HostGroup, MindSporeGroup
 from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
-from mindspore_rl.communication.mpi import MpiCommunicator, shared_segments
+from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator, shared_segments
 from mindspore_rl.environments.environment import spec as environment_spec
 from mindspore_rl.errors import EnvironmentFailure, MsrlError, StorageError
 from mindspore_rl.plan.plan import FragmentPlan, Plan, load_plan
@@ -167,6 +167,7 @@ def main() -> None:
             raise
         if settings.cores:
             os.sched_setaffinity(0, settings.cores[comm.rank])
+            comm.spin_s = OWN_CORE_SPIN_S
         threads = len(settings.cores[comm.rank]) if settings.cores else 1
         run_worker(plan, settings.run_dir, comm.rank, link, comm, group, threads)
     except BaseException:  # noqa: BLE001
