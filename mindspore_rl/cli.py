@@ -10,7 +10,7 @@ from mindspore_rl import __version__, commands, config, programs, registry
 from mindspore_rl.doctor import doctor
 from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.graph.distribution_policy import Schedule
-from mindspore_rl.runtime.settings import prepare_mindspore
+from mindspore_rl.runtime.rank.settings import prepare_mindspore
 
 EPILOG = """examples:
   msrl train ppo --policy SingleLearnerCoarse --workers 2

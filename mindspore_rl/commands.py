@@ -30,8 +30,8 @@ JOB_KEYS = ("algorithm", "policy", "schedule")
 
 def _request(args: argparse.Namespace, **more: Any) -> Any:
     """Resolves the arguments; nothing is started or written."""
-    from mindspore_rl.runtime import deployment  # noqa: PLC0415
-    from mindspore_rl.runtime.job import JobRequest, environment_for  # noqa: PLC0415
+    from mindspore_rl.pipeline import JobRequest, environment_for  # noqa: PLC0415
+    from mindspore_rl.plan import deployment  # noqa: PLC0415
 
     earlier = _earlier_job(more.pop("resume_run", None))
     yaml_file = registry.find_config(args.config) if args.config else None
@@ -123,8 +123,8 @@ def _earlier_job(run: Path | None) -> dict[str, Any]:
 
 def train(args: argparse.Namespace) -> int:
     """`msrl train`."""
-    from mindspore_rl.runtime.coordinator import JobOptions  # noqa: PLC0415
-    from mindspore_rl.runtime.job import prepare  # noqa: PLC0415
+    from mindspore_rl.pipeline import prepare  # noqa: PLC0415
+    from mindspore_rl.runtime.coordinator.run import JobOptions  # noqa: PLC0415
 
     compiled = args.backend == "mpi"
     if args.device == "gpu" and not compiled:
@@ -231,8 +231,8 @@ def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) ->
 
     A restart waits for hosts that were lost, as long as a start may take.
     """
-    from mindspore_rl.runtime.coordinator import run_job  # noqa: PLC0415
-    from mindspore_rl.runtime.monitor import Unreached  # noqa: PLC0415
+    from mindspore_rl.runtime.coordinator.monitor import Unreached  # noqa: PLC0415
+    from mindspore_rl.runtime.coordinator.run import run_job  # noqa: PLC0415
 
     wait_until_s = 0.0
     while True:
@@ -274,7 +274,7 @@ def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
 
 def _plan_text(plan: Any) -> str:
     from mindspore_rl.graph.render import render_arrivals  # noqa: PLC0415
-    from mindspore_rl.runtime.traffic import describe, predict  # noqa: PLC0415
+    from mindspore_rl.plan.traffic import describe, predict  # noqa: PLC0415
 
     lines = [
         f"{plan.algorithm['name']} under {plan.policy} on {plan.environment}, "
@@ -364,7 +364,7 @@ def graph(args: argparse.Namespace) -> int:
     import tempfile  # noqa: PLC0415
 
     from mindspore_rl.graph import render  # noqa: PLC0415
-    from mindspore_rl.runtime.job import prepare  # noqa: PLC0415
+    from mindspore_rl.pipeline import prepare  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         request = _request(args, device=gpu.choose(args.device)[0])
@@ -389,7 +389,7 @@ def graph(args: argparse.Namespace) -> int:
 
 def _print_native(plan: Any, folder: Path) -> None:
     """Runs an iteration, for shapes are known when a cell is called, and prints what ran."""
-    from mindspore_rl.runtime.coordinator import JobOptions, run_job  # noqa: PLC0415
+    from mindspore_rl.runtime.coordinator.run import JobOptions, run_job  # noqa: PLC0415
 
     run_job(plan, folder, JobOptions(progress=False, total_steps=0))
     for path in sorted((folder / "fragments").glob("*.cpp")):

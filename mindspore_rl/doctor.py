@@ -70,7 +70,7 @@ def _package(name: str, mend: str, needed: bool) -> Finding:
 
 
 def _mpi() -> Iterator[Finding]:
-    from mindspore_rl.runtime.deployment import find_mpiexec  # noqa: PLC0415
+    from mindspore_rl.plan.deployment import find_mpiexec  # noqa: PLC0415
 
     try:
         yield Finding("mpiexec", find_mpiexec())

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from mindspore_rl import registry  # noqa: E402
 from mindspore_rl.plan.plan import load_plan  # noqa: E402
-from mindspore_rl.runtime.traffic import TRAFFIC_FILE, predict  # noqa: E402
+from mindspore_rl.plan.traffic import TRAFFIC_FILE, predict  # noqa: E402
 
 CONFIGS = {"a3c": "a2c"}
 """Configurations that have a row of their own, and the algorithm that each is of."""

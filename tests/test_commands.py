@@ -13,8 +13,8 @@ import yaml
 from mindspore_rl import commands, config, programs, registry
 from mindspore_rl.cli import main
 from mindspore_rl.errors import JobFailure, MsrlError
-from mindspore_rl.runtime import coordinator
-from mindspore_rl.runtime.monitor import JobOptions, Unreached
+from mindspore_rl.runtime.coordinator import run as coordinator
+from mindspore_rl.runtime.coordinator.monitor import JobOptions, Unreached
 
 
 def taken(chosen, name=""):

@@ -8,7 +8,7 @@ from mindspore_rl import cli, names
 from mindspore_rl.environments import environment
 from mindspore_rl.errors import PolicyError, ProgramError, UnknownEnvironmentError
 from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
-from mindspore_rl.runtime.job import prepare
+from mindspore_rl.pipeline import prepare
 from tests.graph.programs import analyse_with
 from tests.lowering import inproc
 

@@ -67,7 +67,7 @@ class LoopWriter:
         self._line(f"{_tuple(given)} = {call}" if given else call, depth)
 
     def _axes(self, name: str) -> Any:
-        """Where the environments of a variable lie, see `runtime/chunks.py`."""
+        """Where the environments of a variable lie, see `runtime/rank/chunks.py`."""
         value = self.projection.values.get(name)
         return None if value is None else _axes(value)
 

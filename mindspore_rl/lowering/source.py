@@ -53,7 +53,7 @@ def generate(program: Program, projection: Projection, target: Target, title: st
             "from mindspore import nn",
             "",
             "from mindspore_rl import operators",
-            "from mindspore_rl.lowering import cell as parts",
+            "from mindspore_rl.runtime.rank import cell as parts",
         ]
     lines += [
         f"from {module} import {name}" + (f" as {alias}" if alias != name else "")

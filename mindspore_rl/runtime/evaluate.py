@@ -14,8 +14,8 @@ from mindspore_rl.environments.environment import spec
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError, ProgramError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.episodes import team_reward
 from mindspore_rl.runtime.parameters import named_parameters, set_parameter
+from mindspore_rl.runtime.rank.episodes import team_reward
 from mindspore_rl.runtime.reference import Reference
 
 MOST_STEPS = 100_000

@@ -5,9 +5,9 @@ import pytest
 
 from mindspore_rl.environments.environment import EnvironmentSpec, make_vector
 from mindspore_rl.environments.guarded import GuardedVector
+from mindspore_rl.environments.last_actions import LastActions, last_action
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import EnvironmentFailure
-from mindspore_rl.runtime.last_actions import LastActions, last_action
 
 SPEC = EnvironmentSpec("mine", (3,), Discrete(2), 100, None, in_graph=False)
 INDICES = range(4, 8)

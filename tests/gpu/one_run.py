@@ -11,8 +11,8 @@ MARKS = ("action", "advantage", "gradient")
 def main() -> None:
     """Leaves the records of every boundary in the folder."""
     from mindspore_rl import programs, registry  # noqa: PLC0415
-    from mindspore_rl.runtime.coordinator import JobOptions, run_job  # noqa: PLC0415
-    from mindspore_rl.runtime.job import JobRequest, prepare  # noqa: PLC0415
+    from mindspore_rl.pipeline import JobRequest, prepare  # noqa: PLC0415
+    from mindspore_rl.runtime.coordinator.run import JobOptions, run_job  # noqa: PLC0415
 
     algorithm, policy, environment, settings = CASE
     file = registry.find_algorithm(algorithm)

@@ -4,7 +4,7 @@ import textwrap
 import uuid
 
 from mindspore_rl import programs, registry
-from mindspore_rl.runtime.job import JobRequest, analyse
+from mindspore_rl.pipeline import JobRequest, analyse
 
 TEMPLATE = """
 from mindspore import nn, ops

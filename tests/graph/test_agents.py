@@ -7,7 +7,7 @@ from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, FragmentRule
 from mindspore_rl.graph.ir import COMPONENTS, walk
 from mindspore_rl.graph.replicate import agent_shares
-from mindspore_rl.runtime.job import JobRequest, analyse
+from mindspore_rl.pipeline import JobRequest, analyse
 from tests.lowering.inproc import PROGRAMS
 
 

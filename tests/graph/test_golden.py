@@ -6,7 +6,7 @@ import pytest
 
 from mindspore_rl import programs, registry
 from mindspore_rl.graph.render import render_partition
-from mindspore_rl.runtime.job import JobRequest, analyse
+from mindspore_rl.pipeline import JobRequest, analyse
 
 GOLDEN = Path(__file__).parent / "golden"
 POLICIES = {

@@ -11,8 +11,8 @@ from mindspore_rl.graph.distribution_policy import WORKERS, FragmentRule, Schedu
 from mindspore_rl.graph.ir import walk
 from mindspore_rl.graph.render import render_partition
 from mindspore_rl.lowering.project import project
+from mindspore_rl.pipeline import JobRequest, analyse, prepare
 from mindspore_rl.plan.plan import Arrivals
-from mindspore_rl.runtime.job import JobRequest, analyse, prepare
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 

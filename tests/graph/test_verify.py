@@ -5,7 +5,7 @@ import pytest
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Loop, Op, Where
 from mindspore_rl.graph.verify import _defined, _no_deadlock, _same_messages
-from mindspore_rl.runtime.job import prepare
+from mindspore_rl.pipeline import prepare
 from tests.graph.programs import program_with
 from tests.lowering import inproc
 

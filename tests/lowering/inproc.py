@@ -9,10 +9,10 @@ import mindspore as ms
 
 from mindspore_rl import programs, registry
 from mindspore_rl.communication.link import Link
+from mindspore_rl.pipeline import JobRequest, prepare
 from mindspore_rl.plan.plan import FragmentPlan, Plan
-from mindspore_rl.runtime.job import JobRequest, prepare
+from mindspore_rl.runtime.rank.worker import run_inproc, run_worker
 from mindspore_rl.runtime.stamps import Stamps
-from mindspore_rl.runtime.worker import run_inproc, run_worker
 from tests.multiprocess import theorem
 
 PROGRAMS = Path(__file__).parents[1] / "programs"

@@ -8,8 +8,8 @@ import pytest
 from mindspore_rl import programs, registry
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.distribution_policy import Schedule
-from mindspore_rl.runtime.chunks import run_in_turn
-from mindspore_rl.runtime.job import prepare
+from mindspore_rl.pipeline import prepare
+from mindspore_rl.runtime.rank.chunks import run_in_turn
 from tests.lowering import inproc
 from tests.lowering.test_programs import SCATTERED
 

@@ -5,8 +5,8 @@ import pytest
 
 from mindspore_rl import gpu
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.pipeline import prepare
 from mindspore_rl.plan.plan import load_plan
-from mindspore_rl.runtime.job import prepare
 from tests.lowering import inproc
 
 

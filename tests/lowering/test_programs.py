@@ -6,7 +6,7 @@ import pytest
 
 from mindspore_rl import registry
 from mindspore_rl.graph.distribution_policy import Cut, DistributionPolicy, FragmentRule
-from mindspore_rl.runtime.job import prepare
+from mindspore_rl.pipeline import prepare
 from tests.graph.programs import program_with
 from tests.lowering import inproc
 from tests.multiprocess import theorem

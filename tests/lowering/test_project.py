@@ -5,7 +5,7 @@ import pytest
 from mindspore_rl import registry
 from mindspore_rl.graph.ir import walk
 from mindspore_rl.lowering.project import project
-from mindspore_rl.runtime.job import analyse
+from mindspore_rl.pipeline import analyse
 from tests.graph.programs import analyse_with
 from tests.lowering import inproc
 

@@ -5,8 +5,8 @@ from mindspore_rl.graph.ir import Branch, Loop, Op, Where, walk
 from mindspore_rl.graph.replicate import Fragment
 from mindspore_rl.lowering.project import Projection, project
 from mindspore_rl.lowering.regions import Region, find_regions
+from mindspore_rl.pipeline import analyse
 from mindspore_rl.plan.value import Value
-from mindspore_rl.runtime.job import analyse
 from tests.lowering import inproc
 
 HERE = Where("program.py", 1, "")

@@ -39,7 +39,7 @@ def descendants(process: subprocess.Popen, word: str) -> list[psutil.Process]:
 
 def workers(process: subprocess.Popen) -> list[psutil.Process]:
     """The ranks of a run."""
-    found = descendants(process, "mindspore_rl.runtime.worker")
+    found = descendants(process, "mindspore_rl.runtime.rank.worker")
     return [worker for worker in found if worker.name().startswith("python")]
 
 

@@ -10,9 +10,9 @@ import pytest
 from mindspore_rl import programs, registry
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.graph.distribution_policy import Schedule
+from mindspore_rl.pipeline import JobRequest, prepare
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.coordinator import JobOptions, run_job
-from mindspore_rl.runtime.job import JobRequest, prepare
+from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 
 pytestmark = [pytest.mark.multiprocess]
 OPTIONS = JobOptions(progress=False, total_steps=0)

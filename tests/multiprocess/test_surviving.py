@@ -127,7 +127,7 @@ def test_restarted_run_ends_bit_equal_to_an_undisturbed_one(tmp_path, cells):
                 time.sleep(0.1)
             victim = [
                 p
-                for p in descendants(run, "mindspore_rl.runtime.worker")
+                for p in descendants(run, "mindspore_rl.runtime.rank.worker")
                 if p.name().startswith("python")
             ]
             if victim:

@@ -14,9 +14,9 @@ import theorem
 from mindspore_rl import programs, registry
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.graph.distribution_policy import Schedule
+from mindspore_rl.pipeline import REQUIRED_KEYS, JobRequest, environment_for, prepare
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.coordinator import JobOptions, run_job
-from mindspore_rl.runtime.job import REQUIRED_KEYS, JobRequest, environment_for, prepare
+from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 ITERATIONS = 3

@@ -7,9 +7,9 @@ import pytest
 from test_theorem import PROGRAMS, request_for
 
 from mindspore_rl.graph.distribution_policy import Schedule
-from mindspore_rl.runtime.coordinator import JobOptions, run_job
-from mindspore_rl.runtime.job import prepare
-from mindspore_rl.runtime.traffic import TRAFFIC_FILE, predict
+from mindspore_rl.pipeline import prepare
+from mindspore_rl.plan.traffic import TRAFFIC_FILE, predict
+from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 
 TWO_PHASE = str(PROGRAMS / "two_phase.py")
 IN_PROCESS = [

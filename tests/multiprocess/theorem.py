@@ -9,8 +9,8 @@ import numpy as np
 
 from mindspore_rl import programs
 from mindspore_rl.environments.environment import spec
+from mindspore_rl.pipeline import JobRequest, prepare
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.job import JobRequest, prepare
 from mindspore_rl.runtime.reference import Reference
 
 # Injected bugs show at 1e-3. Terms added in another order came to 5.6e-6 where an advantage's mean

@@ -12,8 +12,8 @@ from units import graph_mode
 
 from mindspore_rl import toolchain
 from mindspore_rl.native import elementwise
-from mindspore_rl.runtime.compiled import CompiledCell
-from mindspore_rl.runtime.lowered import LoweredCell
+from mindspore_rl.runtime.rank.compiled import CompiledCell
+from mindspore_rl.runtime.rank.lowered import LoweredCell
 
 
 class Count(nn.Cell):

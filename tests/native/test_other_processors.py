@@ -15,7 +15,7 @@ from units import graph_mode, leaves
 
 from mindspore_rl import toolchain
 from mindspore_rl.native.cell import NativeCell, _nested, unit_of
-from mindspore_rl.runtime.compiled import CompiledCell
+from mindspore_rl.runtime.rank.compiled import CompiledCell
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 MAIN = """

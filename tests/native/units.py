@@ -10,7 +10,7 @@ from mindspore_rl.native.cell import NativeCell, unit_of
 from mindspore_rl.native.control import Block, Blocks
 from mindspore_rl.native.program import Type, Value
 from mindspore_rl.native.writer import write
-from mindspore_rl.runtime.compiled import CompiledCell
+from mindspore_rl.runtime.rank.compiled import CompiledCell
 
 
 def tensor(name, array):

@@ -17,10 +17,10 @@ from pathlib import Path
 from mindspore_rl.communication.link import Link
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import Plan, load_plan
-from mindspore_rl.runtime import worker
-from mindspore_rl.runtime.coordinator import JobOptions, run_job
-from mindspore_rl.runtime.launch import Commands
-from mindspore_rl.runtime.settings import worker_settings
+from mindspore_rl.runtime.coordinator.launch import Commands
+from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from mindspore_rl.runtime.rank import worker
+from mindspore_rl.runtime.rank.settings import worker_settings
 from mindspore_rl.runtime.stamps import Stamps
 
 EVENT_ITERATION = 3  # when what the config asks for happens

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from mindspore_rl.rl import random
-from mindspore_rl.runtime import fragment_runtime
-from mindspore_rl.runtime.episodes import EpisodeCounter
+from mindspore_rl.runtime.rank import fragment_runtime
+from mindspore_rl.runtime.rank.episodes import EpisodeCounter
 
 
 def test_steps_counted_at_once_are_those_counted_one_by_one():

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mindspore_rl.runtime.arrival import Server, Tickets
-from mindspore_rl.runtime.messenger import CHECKPOINT, CONTINUE, PAUSE, STOP
-from mindspore_rl.runtime.reports import AsTheyCome, InStep
+from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep
+from mindspore_rl.runtime.rank.arrival import Server, Tickets
+from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE, PAUSE, STOP
 
 STEPS = 10
 """Environment steps of one worker's iteration."""

@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
+from mindspore_rl.plan.edges import Edge
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan
 from mindspore_rl.plan.value import Value
 from mindspore_rl.rl import random
-from mindspore_rl.runtime.edges import Edge
-from mindspore_rl.runtime.state import merge
+from mindspore_rl.runtime.rank.state import merge
 
 ENVS, AGENTS, TURNS = 5, 3, 2
 VALUES = (

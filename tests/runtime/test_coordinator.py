@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from mindspore_rl.errors import JobFailure
+from mindspore_rl.plan.deployment import Deployment, Host
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, save_plan
-from mindspore_rl.runtime import launch
-from mindspore_rl.runtime.coordinator import JobOptions, run_job
-from mindspore_rl.runtime.deployment import Deployment, Host
+from mindspore_rl.runtime.coordinator import launch
+from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
 
 FAKE = Path(__file__).with_name("fake_worker.py")
@@ -321,7 +321,7 @@ def test_killed_coordinator_leaves_nothing(run_dir, mode):
 def fake_here(monkeypatch, run_dir: Path, **fields):
     monkeypatch.syspath_prepend(str(FAKE.parent))
     fake_worker = pytest.importorskip("fake_worker")
-    monkeypatch.setattr("mindspore_rl.runtime.worker.run_worker", fake_worker.work)
+    monkeypatch.setattr("mindspore_rl.runtime.rank.worker.run_worker", fake_worker.work)
     return make_plan(run_dir, actors=0, victim=0, **fields)
 
 

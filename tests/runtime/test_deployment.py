@@ -8,7 +8,7 @@ import pytest
 
 from mindspore_rl import registry
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.runtime.deployment import Deployment, Host, load
+from mindspore_rl.plan.deployment import Deployment, Host, load
 
 HOSTS = "hosts:\n  - {name: a, address: 10.0.0.1, cores: 2, gpus: 1}\n"
 TWO = HOSTS + "  - {name: b, address: 10.0.0.2, cores: 4, gpus: 2}\n"

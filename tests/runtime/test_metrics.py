@@ -8,7 +8,7 @@ import time
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from mindspore_rl.runtime.metrics import Metrics
+from mindspore_rl.runtime.coordinator.metrics import Metrics
 
 
 class Clock:
@@ -101,7 +101,7 @@ def test_a_full_disk_is_told_and_not_waited_for(tmp_path):
 import resource, sys
 from pathlib import Path
 from mindspore_rl.errors import StorageError
-from mindspore_rl.runtime.metrics import Metrics
+from mindspore_rl.runtime.coordinator.metrics import Metrics
 metrics = Metrics(Path(sys.argv[1]), 1000, progress=False, clock=iter(range(10**6)).__next__)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
 for ended in (lambda: [metrics.log(i, i, {"loss": 0.0}, []) for i in range(10**4)], metrics.close):
@@ -228,5 +228,6 @@ def test_logging_is_cheap(tmp_path):
 
 
 def test_no_mindspore_is_imported():
-    code = "import sys, mindspore_rl.runtime.metrics; sys.exit('mindspore' in sys.modules)"
+    module = "mindspore_rl.runtime.coordinator.metrics"
+    code = f"import sys, {module}; sys.exit('mindspore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

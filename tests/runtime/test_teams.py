@@ -10,8 +10,8 @@ from distribution.gpu_only import POLICY as GPU_ONLY
 from mindspore_rl.api import Trainer
 from mindspore_rl.environments.environment import spec
 from mindspore_rl.errors import ConfigError, PolicyError
-from mindspore_rl.runtime.episodes import EpisodeCounter
-from mindspore_rl.runtime.job import environment_for
+from mindspore_rl.pipeline import environment_for
+from mindspore_rl.runtime.rank.episodes import EpisodeCounter
 
 SPREAD = "pettingzoo:mpe2.simple_spread_v3"
 

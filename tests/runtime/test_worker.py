@@ -10,8 +10,9 @@ import pytest
 
 from mindspore_rl.communication.link import Link
 from mindspore_rl.errors import CheckpointError
-from mindspore_rl.runtime import checkpoint, worker
-from mindspore_rl.runtime.job import prepare
+from mindspore_rl.pipeline import prepare
+from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime.rank import worker
 from mindspore_rl.runtime.stamps import Stamps
 from tests.lowering.inproc import PROGRAMS, request
 
@@ -129,7 +130,7 @@ def test_a_rank_without_tensors_needs_no_mindspore():
     code = """
 import sys
 sys.modules["mindspore"] = None  # an import of it fails
-import mindspore_rl.runtime.worker
+import mindspore_rl.runtime.rank.worker
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.runtime.arrays import to_host
+from mindspore_rl.runtime.rank.arrays import to_host
 
 Axes = Any
 """The axis of environments of an array, None for a whole value, a tuple for a tuple of arrays."""

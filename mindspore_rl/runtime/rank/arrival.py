@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mindspore_rl.runtime.messenger import CONTINUE, CONTROL_TAG, PAUSE, STOP
+from mindspore_rl.runtime.rank.messenger import CONTINUE, CONTROL_TAG, PAUSE, STOP
 
 if TYPE_CHECKING:
-    from mindspore_rl.runtime.fragment_runtime import FragmentRuntime
+    from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
 
 Turns = Callable[[int], Generator[str, tuple, None]]
 

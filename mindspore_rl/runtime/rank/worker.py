@@ -24,8 +24,8 @@ from mindspore_rl.environments.environment import spec as environment_spec
 from mindspore_rl.errors import EnvironmentFailure, MsrlError, StorageError
 from mindspore_rl.plan.plan import FragmentPlan, Plan, load_plan
 from mindspore_rl.programs import load_trainer
-from mindspore_rl.runtime.fragment_runtime import FragmentRuntime
-from mindspore_rl.runtime.settings import WorkerSettings, worker_settings
+from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
+from mindspore_rl.runtime.rank.settings import WorkerSettings, worker_settings
 from mindspore_rl.runtime.stamps import Stamps, sent
 
 

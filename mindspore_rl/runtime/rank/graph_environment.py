@@ -7,10 +7,10 @@ import numpy as np
 from mindspore_rl.environments.guarded import describe
 from mindspore_rl.errors import EnvironmentFailure, NumericsError
 from mindspore_rl.lowering.project import STATE
-from mindspore_rl.runtime.arrays import to_host
+from mindspore_rl.runtime.rank.arrays import to_host
 
 if TYPE_CHECKING:
-    from mindspore_rl.runtime.fragment_runtime import FragmentRuntime
+    from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
 
 
 class GraphEnvironments:
@@ -26,7 +26,7 @@ class GraphEnvironments:
 
     def episode_buffer(self, name: str, rows: tuple[int, ...]) -> Any:
         """Where an environment leaves rewards and ends, `[*rows, 2, B]`."""
-        from mindspore_rl.lowering.cell import buffer  # noqa: PLC0415  (imports MindSpore)
+        from mindspore_rl.runtime.rank.cell import buffer  # noqa: PLC0415  (imports MindSpore)
 
         self._row_axes = len(rows)
         count = len(self._runtime.env_indices)

@@ -15,14 +15,14 @@ from typing import NoReturn
 
 from mindspore_rl.communication.link import Link
 from mindspore_rl.errors import JobFailure, MsrlError
+from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
-from mindspore_rl.runtime.deployment import Deployment
-from mindspore_rl.runtime.interruption import Interruption
-from mindspore_rl.runtime.launch import MARK, Commands, Guard, JobProcesses, pin_cores
-from mindspore_rl.runtime.metrics import Metrics
-from mindspore_rl.runtime.monitor import JobOptions, Monitor, Outcome, Peer, Stalled
+from mindspore_rl.plan.traffic import iterations_done, write
+from mindspore_rl.runtime.coordinator.interruption import Interruption
+from mindspore_rl.runtime.coordinator.launch import MARK, Commands, Guard, JobProcesses, pin_cores
+from mindspore_rl.runtime.coordinator.metrics import Metrics
+from mindspore_rl.runtime.coordinator.monitor import JobOptions, Monitor, Outcome, Peer, Stalled
 from mindspore_rl.runtime.stamps import Stamps
-from mindspore_rl.runtime.traffic import iterations_done, write
 
 INTERRUPTED_EXIT = 130
 
@@ -138,7 +138,7 @@ def _run_here(monitor: Monitor, run_dir: Path) -> None:
 
     A single rank runs in this thread; several uncompiled ones get a thread each.
     """
-    from mindspore_rl.runtime.worker import run_inproc, run_worker  # noqa: PLC0415
+    from mindspore_rl.runtime.rank.worker import run_inproc, run_worker  # noqa: PLC0415
 
     mark = f"process {os.getpid()}"
     guard = Guard(mark)

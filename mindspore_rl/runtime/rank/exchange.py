@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mindspore_rl.runtime.arrays import host_leaves
-from mindspore_rl.runtime.edges import Edge
+from mindspore_rl.plan.edges import Edge
+from mindspore_rl.runtime.rank.arrays import host_leaves
 
 if TYPE_CHECKING:
-    from mindspore_rl.runtime.fragment_runtime import FragmentRuntime
+    from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
 
 
 class Exchange:

@@ -22,22 +22,23 @@ from mindspore_rl.environments.chunked_vector import ChunkedVector
 from mindspore_rl.environments.environment import make_graph, make_vector
 from mindspore_rl.environments.environment import spec as environment_spec
 from mindspore_rl.environments.guarded import GuardedVector
+from mindspore_rl.environments.last_actions import LastActions
 from mindspore_rl.environments.loop_vector import LoopVector
 from mindspore_rl.errors import NumericsError
+from mindspore_rl.plan.edges import chunk_of, plan_edges
 from mindspore_rl.plan.plan import FragmentPlan, Plan
+from mindspore_rl.plan.traffic import CONTROL, STATE, Counts
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.replay.trajectory import TrajectoryBuffer
 from mindspore_rl.rl import random
-from mindspore_rl.runtime import arrays
-from mindspore_rl.runtime.arrays import to_host
-from mindspore_rl.runtime.arrival import Server, Turns, Worker
-from mindspore_rl.runtime.chunks import run_in_turn
-from mindspore_rl.runtime.edges import chunk_of, plan_edges
-from mindspore_rl.runtime.episodes import EpisodeCounter
-from mindspore_rl.runtime.exchange import Exchange
-from mindspore_rl.runtime.graph_environment import GraphEnvironments
-from mindspore_rl.runtime.last_actions import LastActions
-from mindspore_rl.runtime.messenger import (
+from mindspore_rl.runtime.rank import arrays
+from mindspore_rl.runtime.rank.arrays import to_host
+from mindspore_rl.runtime.rank.arrival import Server, Turns, Worker
+from mindspore_rl.runtime.rank.chunks import run_in_turn
+from mindspore_rl.runtime.rank.episodes import EpisodeCounter
+from mindspore_rl.runtime.rank.exchange import Exchange
+from mindspore_rl.runtime.rank.graph_environment import GraphEnvironments
+from mindspore_rl.runtime.rank.messenger import (
     BYTES_TAG,
     CHECKPOINT,
     CONTINUE,
@@ -45,9 +46,8 @@ from mindspore_rl.runtime.messenger import (
     STOP,
     Messenger,
 )
+from mindspore_rl.runtime.rank.state import RankState
 from mindspore_rl.runtime.stamps import Stamps
-from mindspore_rl.runtime.state import RankState
-from mindspore_rl.runtime.traffic import CONTROL, STATE, Counts
 from mindspore_rl.storage import writing
 
 PYTHON = 1
@@ -163,7 +163,7 @@ class FragmentRuntime:
         """
         if name in self._cells:
             return self._cells[name]
-        from mindspore_rl.lowering.cell import reductions_of  # noqa: PLC0415
+        from mindspore_rl.runtime.rank.cell import reductions_of  # noqa: PLC0415
 
         built = cell_class(self)
         buffers = self._graph.buffers()
@@ -200,11 +200,11 @@ class FragmentRuntime:
     def _lowered(self, built: Any, name: str, stage: int) -> Callable:
         """A cell as the plan wants it."""
         if self.plan.cells != "native":
-            from mindspore_rl.runtime.compiled import CompiledCell  # noqa: PLC0415
+            from mindspore_rl.runtime.rank.compiled import CompiledCell  # noqa: PLC0415
 
             return CompiledCell(built)
-        from mindspore_rl.lowering.cell import turns_of  # noqa: PLC0415
-        from mindspore_rl.runtime.lowered import LoweredCell  # noqa: PLC0415
+        from mindspore_rl.runtime.rank.cell import turns_of  # noqa: PLC0415
+        from mindspore_rl.runtime.rank.lowered import LoweredCell  # noqa: PLC0415
 
         def chosen(native: bool, why: str) -> None:
             self.kinds[name] = native

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindspore_rl import gpu
+from mindspore_rl.plan.deployment import LAUNCHERS, Deployment, find_mpiexec
 from mindspore_rl.plan.plan import Plan
-from mindspore_rl.runtime.deployment import LAUNCHERS, Deployment, find_mpiexec
 from mindspore_rl.storage import writing
 
 MARK = "MSRL_COORDINATOR"
@@ -84,7 +84,7 @@ mindspore.communication.init()
 class Commands:
     """What is started; tests put others in their place."""
 
-    worker: tuple[str, ...] = (sys.executable, "-m", "mindspore_rl.runtime.worker")
+    worker: tuple[str, ...] = (sys.executable, "-m", "mindspore_rl.runtime.rank.worker")
     scheduler: tuple[str, ...] = (sys.executable, "-c", _SCHEDULER)
 
 
@@ -108,7 +108,7 @@ def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict
         port: the coordinator's.
         device: of the job.
     """
-    package_parent = str(Path(__file__).resolve().parents[2])
+    package_parent = str(Path(__file__).resolve().parents[3])
     paths = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         "GLOG_v": "3",

@@ -13,10 +13,10 @@ import numpy as np
 from mindspore_rl.errors import CheckpointError, NumericsError
 from mindspore_rl.lowering.project import STATE
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.arrays import to_host
+from mindspore_rl.runtime.rank.arrays import to_host
 
 if TYPE_CHECKING:
-    from mindspore_rl.runtime.fragment_runtime import FragmentRuntime
+    from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
 
 
 class RankState:

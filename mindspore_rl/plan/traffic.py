@@ -12,8 +12,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from mindspore_rl.plan.edges import plan_edges
 from mindspore_rl.plan.plan import Plan
-from mindspore_rl.runtime.edges import plan_edges
 from mindspore_rl.storage import writing
 
 TRAFFIC_FILE = "communication.json"

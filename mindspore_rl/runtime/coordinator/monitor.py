@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl.communication.link import SILENCE_S, Link
+from mindspore_rl.environments.last_actions import last_action
 from mindspore_rl.errors import JobFailure
+from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
-from mindspore_rl.runtime.deployment import Deployment
-from mindspore_rl.runtime.interruption import Interruption
-from mindspore_rl.runtime.last_actions import last_action
-from mindspore_rl.runtime.launch import LOG_LINES, WORKERS_LOG, JobProcesses
-from mindspore_rl.runtime.metrics import Metrics
-from mindspore_rl.runtime.reports import AsTheyCome, InStep, Joined
+from mindspore_rl.plan.traffic import Counts
+from mindspore_rl.runtime.coordinator.interruption import Interruption
+from mindspore_rl.runtime.coordinator.launch import LOG_LINES, WORKERS_LOG, JobProcesses
+from mindspore_rl.runtime.coordinator.metrics import Metrics
+from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep, Joined
+from mindspore_rl.runtime.coordinator.watchdog import Watchdog
 from mindspore_rl.runtime.stamps import Stamps
-from mindspore_rl.runtime.traffic import Counts
-from mindspore_rl.runtime.watchdog import Watchdog
 
 TICK_S = 0.2
 SUSPENDED_S = 2.0

@@ -16,8 +16,8 @@ from mindspore_rl.graph.partials import reduce_partials
 from mindspore_rl.graph.partition import Partition, partition
 from mindspore_rl.graph.schedule import apply_schedule
 from mindspore_rl.lowering.lower import make_plan
+from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
-from mindspore_rl.runtime.deployment import Deployment
 
 REQUIRED_KEYS = ("env", "seed", "num_envs", "num_steps", "total_steps")
 Dump = Callable[[str, str], None]

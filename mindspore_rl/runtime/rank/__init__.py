@@ -1,0 +1,1 @@
+"""What runs in each rank of a job."""
