@@ -37,6 +37,7 @@ setup(
             "hypothesis==6.170.15",  # its choice of random cells is part of the quick tests
             "ruff",
             "mypy",
+            "import-linter",
             "mujoco",
             "mpe2",
             "pettingzoo",

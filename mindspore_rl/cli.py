@@ -10,6 +10,7 @@ from mindspore_rl import __version__, commands, config, programs, registry
 from mindspore_rl.doctor import doctor
 from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.graph.distribution_policy import Schedule
+from mindspore_rl.pipeline import STAGES
 from mindspore_rl.runtime.rank.settings import prepare_mindspore
 
 EPILOG = """examples:
@@ -73,6 +74,9 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         default="text",
         help="text: operations, edges, cuts, placement; dot: for Graphviz; source: the generated "
         "fragments; native: the C++ of their cells, from one iteration (default: text)",
+    )
+    graph.add_argument(
+        "--stage", choices=STAGES, help="instead, the program as this pass of the compiler gives it"
     )
 
     evaluate = subparsers.add_parser("eval", help="play a trained policy and print its return")
@@ -155,7 +159,7 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
         "last checkpoint at most N times (default: 0)",
     )
     train.add_argument(
-        "--dump-graph", type=Path, metavar="DIR", help="write the graph after each pass"
+        "--dump-graph", type=Path, metavar="DIR", help="write the program after each pass"
     )
     train.add_argument("--quiet", action="store_true", help="no progress")
 

@@ -82,7 +82,7 @@ def _policy(
     """The policy that the flags, a YAML file or the earlier run name, and its file."""
     named = args.policy or written.get("policy")
     file = registry.find_policy(str(named or earlier.get("policy", "SingleLearnerCoarse")))
-    policy = programs.load_policy(file)
+    policy = registry.load_policy(file)
     given = config.to_dict(policy.schedule)
     if named is None:
         given |= earlier.get("schedule", {})
@@ -353,24 +353,38 @@ def _new_directory(chosen: Path | None, name: str) -> Iterator[Path]:
 
 
 def _dumper(folder: Path | None) -> Any:
+    """Writes what each pass gives into a folder, if one is named."""
+    from mindspore_rl import pipeline  # noqa: PLC0415
+
     if folder is None:
-        return None
+        return lambda name, result: None
     folder.mkdir(parents=True, exist_ok=True)
-    return lambda name, text: (folder / name).write_text(text)
+
+    def write(name: str, result: Any) -> None:
+        number = pipeline.STAGES.index(name) + 1
+        (folder / f"{number:02d}-{name}.txt").write_text(pipeline.stage_text(result))
+
+    return write
 
 
 def graph(args: argparse.Namespace) -> int:
     """`msrl graph`."""
     import tempfile  # noqa: PLC0415
 
-    from mindspore_rl.graph import render  # noqa: PLC0415
-    from mindspore_rl.pipeline import prepare  # noqa: PLC0415
+    from mindspore_rl.graph import render, text  # noqa: PLC0415
+    from mindspore_rl.pipeline import prepare, stage_text  # noqa: PLC0415
+
+    def see(name: str, result: Any) -> None:
+        if name == args.stage:
+            print(stage_text(result), end="")
 
     with tempfile.TemporaryDirectory() as folder:
         request = _request(args, device=gpu.choose(args.device)[0])
         if args.format == "native":
             request = dataclasses.replace(request, cells="native", num_iterations=1)
-        plan, cut = prepare(request, Path(folder))
+        plan, cut = prepare(request, Path(folder), see)
+        if args.stage:
+            return 0
         if args.format == "native":
             _print_native(plan, Path(folder))
         elif args.format == "dot":
@@ -380,7 +394,7 @@ def graph(args: argparse.Namespace) -> int:
                 print(f"# ---- {fragment.file}")
                 print((Path(folder) / "fragments" / fragment.file).read_text())
         else:
-            print(render.render_program(cut.program))
+            print(text.render(cut.program))
             print(render.render_edges(cut.program))
             print(render.render_partition(cut))
             print(_plan_text(plan))

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from mindspore import ParameterTuple, Tensor, nn, ops, value_and_grad
+from mindspore.communication import get_group_size
 
 
 def gradient_function(loss: Callable, network: nn.Cell, count: int | None) -> Callable:
@@ -35,14 +36,6 @@ def gradient_function(loss: Callable, network: nn.Cell, count: int | None) -> Ca
         return grads, means
 
     return gradient
-
-
-def reduced_count(shape: tuple[int, ...], keep: int) -> int:
-    """Number of samples that `reduce_samples` takes together."""
-    count = 1
-    for extent in shape[: len(shape) - keep]:
-        count *= extent
-    return count
 
 
 def reduce_samples(kind: str, value: Tensor, keep: int, count: int) -> Tensor:
@@ -109,3 +102,17 @@ def leaves(value: Any) -> list[Any]:
     if isinstance(value, (tuple, list)):
         return [leaf for part in value for leaf in leaves(part)]
     return [value]
+
+
+class GatherAndReduce(nn.Cell):
+    """Maximum or minimum over a group; MindSpore's CPU group can only sum and gather."""
+
+    def __init__(self, group: str, reduction: str) -> None:
+        super().__init__()
+        self.gather = ops.AllGather(group)
+        self.members = get_group_size(group)
+        self.function = ops.amax if reduction == "max" else ops.amin
+
+    def construct(self, flat: Tensor) -> Tensor:
+        """Reduces a flat bucket."""
+        return self.function(self.gather(flat).reshape((self.members, -1)), 0)

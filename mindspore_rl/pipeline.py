@@ -1,8 +1,10 @@
-"""From what a user asks for to a plan: build, infer, partition, reduce, lower."""
+"""From what a user asks for to a plan: the passes of the compiler, in order.
 
-import dataclasses
+Each pass takes what the one before gave; `verify` looks at it, and `msrl graph --stage` shows it.
+"""
+
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +12,38 @@ from mindspore_rl import gpu, loading, programs, toolchain
 from mindspore_rl.config import to_dict
 from mindspore_rl.environments.environment import graph_name, graph_names, spec
 from mindspore_rl.errors import ConfigError, PolicyError
+from mindspore_rl.graph.build import build
 from mindspore_rl.graph.chunks import chunk_loops
 from mindspore_rl.graph.distribution_policy import DistributionPolicy
+from mindspore_rl.graph.ir import Program, walk
 from mindspore_rl.graph.partials import reduce_partials
 from mindspore_rl.graph.partition import Partition, partition
-from mindspore_rl.graph.schedule import apply_schedule
+from mindspore_rl.graph.render import render_fragments, render_partition
+from mindspore_rl.graph.replicate import replicate
+from mindspore_rl.graph.schedule import apply_schedule, check_turns
+from mindspore_rl.graph.text import render
+from mindspore_rl.graph.verify import verify, verify_partition, verify_program
+from mindspore_rl.lowering.cell_source import Target
+from mindspore_rl.lowering.lower import lower as generate_all
 from mindspore_rl.lowering.lower import make_plan
+from mindspore_rl.lowering.project import Projection, project
+from mindspore_rl.lowering.regions import find_regions
+from mindspore_rl.lowering.source import Generated
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 
 REQUIRED_KEYS = ("env", "seed", "num_envs", "num_steps", "total_steps")
-Dump = Callable[[str, str], None]
+STAGES = (
+    *("build", "infer", "replicate", "partition", "reduce", "schedule", "chunk"),
+    *("project", "regions", "generate"),
+)
+"""The passes in their order."""
+See = Callable[[str, Any], None]
+"""Is shown what each pass gives."""
+
+
+def _nothing(_name: str, _result: Any) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -73,36 +96,83 @@ def environment_for(policy: DistributionPolicy, name: str) -> str:
     )
 
 
-def analyse(request: JobRequest, dump: Dump | None = None) -> Partition:
+def analyse(request: JobRequest, see: See = _nothing) -> Partition:
     """Builds the graph and cuts it.
 
     Raises:
         MsrlError: any mistake in the program, the policy or the configuration.
     """
-    from mindspore_rl.graph.infer import infer  # noqa: PLC0415  (imports MindSpore)
-    from mindspore_rl.graph.render import render_partition, render_program  # noqa: PLC0415
+    from mindspore_rl.graph.infer import infer, make_trainer  # noqa: PLC0415  (MindSpore)
 
-    dump = dump or (lambda name, text: None)
+    def done(name: str, result: Any) -> Any:
+        if isinstance(result, Program):
+            verify_program(result)
+        elif isinstance(result, Partition):
+            verify_partition(result)
+        see(name, result)
+        return result
+
+    config, policy = request.config, request.policy
     cls = programs.trainer_class(request.algorithm)
     for key in REQUIRED_KEYS:
-        if not hasattr(request.config, key):
+        if not hasattr(config, key):
             raise ConfigError(
                 f"{request.algorithm}: Config has no field {key!r}; expected "
                 f"{', '.join(REQUIRED_KEYS)}"
             )
-    environment = spec(request.config.env)
-    program = infer(
-        cls, request.config, environment, request.algorithm.stem, request.compiled, cached=True
+    environment = spec(config.env)
+    trainer = make_trainer(cls, config, environment)
+    program = done("build", build(trainer, request.algorithm.stem))
+    program = done("infer", infer(program, trainer, request.compiled, cached=True))
+    placed = done("replicate", replicate(policy, request.workers, config.num_envs, program.teams))
+    cut = done("partition", partition(program, policy, placed))
+    cut = done("reduce", reduce_partials(cut))
+    cut = done("schedule", apply_schedule(cut))
+    return done("chunk", chunk_loops(cut, environment.in_graph))
+
+
+def lower(
+    cut: Partition, record: tuple[str, ...], target: Target, see: See = _nothing
+) -> tuple[dict[str, Projection], dict[str, Generated]]:
+    """Writes the modules of a cut program's fragments.
+
+    Raises:
+        MsrlError: a rule is broken that only shows in what a fragment runs.
+    """
+    loops = {f.name: project(cut, f.name, target.in_graph, record) for f in cut.fragments}
+    verify(cut, {name: loop.body for name, loop in loops.items()})
+    if cut.arrivals is not None:
+        check_turns(cut, loops[cut.arrivals.consumer].body)
+    see("project", {name: _seen(loop, loop.body) for name, loop in loops.items()})
+    regions = {name: find_regions(loop, target.in_graph) for name, loop in loops.items()}
+    see("regions", {name: _seen(loop, regions[name]) for name, loop in loops.items()})
+    code = generate_all(cut, loops, regions, target)
+    see("generate", code)
+    return loops, code
+
+
+def _seen(loop: Projection, body: tuple[Any, ...]) -> Program:
+    """What a fragment runs, with the values that it has."""
+    names = {name for op, _ in walk(loop.body) for name in (*op.reads, *op.targets)}
+    values = {name: value for name, value in loop.values.items() if name in names}
+    return Program(loop.fragment.name, body, values=values)
+
+
+def stage_text(result: Any) -> str:
+    """What a pass gives, as text."""
+    if isinstance(result, Program):
+        return render(result)
+    if isinstance(result, Partition):
+        return render_partition(result) + "\n" + render(result.program)
+    if isinstance(result, tuple):
+        return render_fragments(result)
+    return "\n".join(
+        f"# ---- {name}\n{found.source}" if isinstance(found, Generated) else render(found)
+        for name, found in result.items()
     )
-    dump("1-program.txt", render_program(program))
-    cut = partition(program, request.policy, request.workers, request.config.num_envs)
-    dump("2-partition.txt", render_partition(cut))
-    cut = chunk_loops(apply_schedule(reduce_partials(cut)), environment.in_graph)
-    dump("3-reduced.txt", render_partition(cut))
-    return cut
 
 
-def prepare(request: JobRequest, run_dir: Path, dump: Dump | None = None) -> tuple[Plan, Partition]:
+def prepare(request: JobRequest, run_dir: Path, see: See = _nothing) -> tuple[Plan, Partition]:
     """Lowers a job into a run directory.
 
     A GPU holds one rank of a group. Replicas that would share one are fused on this machine: there
@@ -110,17 +180,17 @@ def prepare(request: JobRequest, run_dir: Path, dump: Dump | None = None) -> tup
     """
     if _cells(request) == "native":
         toolchain.begin_threads()
-    plan, cut = _lower(request, run_dir, dump)
+    plan, cut = _plan(request, run_dir, see)
     if request.device == "GPU" and not request.deployment.spans_hosts:
         gpus = len(gpu.driver().gpus)
         if len(plan.group_ranks) > gpus and request.workers > gpus:
-            return _lower(dataclasses.replace(request, workers=gpus), run_dir, dump)
+            return _plan(replace(request, workers=gpus), run_dir, see)
     return plan, cut
 
 
-def _lower(request: JobRequest, run_dir: Path, dump: Dump | None) -> tuple[Plan, Partition]:
-    cut = analyse(request, dump)
-    config = request.config
+def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition]:
+    cut = analyse(request, see)
+    config, cells = request.config, _cells(request)
     num_ranks = sum(fragment.replicas for fragment in cut.fragments)
     alone = num_ranks == 1 or not request.compiled
     per_iteration = cut.program.steps_per_env * config.num_envs
@@ -134,8 +204,14 @@ def _lower(request: JobRequest, run_dir: Path, dump: Dump | None) -> tuple[Plan,
     trainer = programs.load_trainer(algorithm, to_dict(config), environment)
     if request.device == "GPU":
         gpu.refuse_operators(programs.modules_of(trainer))
+    steps = cut.program.steps_per_env * config.num_envs
+    native = cells == "native"
+    target = Target(config.num_envs, config.num_steps, steps, environment.in_graph, native)
+    loops, code = lower(cut, request.record, target, see)
     plan = make_plan(
         cut,
+        loops,
+        code,
         run_dir,
         record=request.record,
         parameter_entries=_parameter_entries(trainer),
@@ -150,15 +226,12 @@ def _lower(request: JobRequest, run_dir: Path, dump: Dump | None) -> tuple[Plan,
         seed=config.seed,
         compiled=request.compiled,
         device=request.device,
-        cells=_cells(request),
+        cells=cells,
         timeout_s=request.timeout_s,
         resume=request.resume,
         load_at={str(k): v for k, v in request.load_at},
         hosts=() if alone else request.deployment.place(num_ranks, request.device),
     )
-    if dump:
-        for fragment in plan.fragments:
-            dump(f"4-{fragment.file}", (run_dir / "fragments" / fragment.file).read_text())
     return plan, cut
 
 

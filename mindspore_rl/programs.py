@@ -1,4 +1,4 @@
-"""Loads algorithms and policies from their files, the user's own like those of the project."""
+"""Loads algorithms from their files, the user's own like those of the project."""
 
 import inspect
 import sys
@@ -39,23 +39,6 @@ def trainer_class(file: Path, package: str = "") -> type:
     if not hasattr(found[0], "Config"):
         raise MsrlError(f"{file}: {found[0].__name__} has no `Config`; expected a frozen dataclass")
     return found[0]
-
-
-def load_policy(file: Path) -> Any:
-    """The policy that a file holds as `POLICY`.
-
-    Raises:
-        MsrlError: there is none, or it is of another type.
-    """
-    from mindspore_rl.graph.distribution_policy import DistributionPolicy  # noqa: PLC0415
-
-    policy = getattr(load_module(file), "POLICY", None)
-    if not isinstance(policy, DistributionPolicy):
-        raise MsrlError(
-            f"{file}: POLICY is {type(policy).__name__}, expected a "
-            "mindspore_rl.graph.distribution_policy.DistributionPolicy"
-        )
-    return policy
 
 
 def modules_of(trainer: Any) -> list[ModuleType]:

@@ -7,6 +7,8 @@ import difflib
 from pathlib import Path
 
 from mindspore_rl.errors import ConfigError, MsrlError, PolicyError
+from mindspore_rl.graph.distribution_policy import DistributionPolicy
+from mindspore_rl.loading import load_module
 
 
 def folder(name: str) -> Path:
@@ -23,10 +25,23 @@ def algorithms() -> list[str]:
 
 def policies() -> dict[str, Path]:
     """Policies of the project: name and file."""
-    from mindspore_rl.programs import load_policy  # noqa: PLC0415
-
     files = [f for f in sorted(folder("distribution").glob("*.py")) if f.stem != "__init__"]
     return {load_policy(f).name: f for f in files}
+
+
+def load_policy(file: Path) -> DistributionPolicy:
+    """The policy that a file holds as `POLICY`.
+
+    Raises:
+        MsrlError: there is none, or it is of another type.
+    """
+    policy = getattr(load_module(file), "POLICY", None)
+    if not isinstance(policy, DistributionPolicy):
+        raise MsrlError(
+            f"{file}: POLICY is {type(policy).__name__}, expected a "
+            "mindspore_rl.graph.distribution_policy.DistributionPolicy"
+        )
+    return policy
 
 
 def find_algorithm(name: str) -> Path:

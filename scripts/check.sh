@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Style, types, then the tests (arguments go to scripts/test.sh); --fast stops before the tests.
+# Style, types, who may import whom, then the tests (arguments go to scripts/test.sh); --fast stops before the tests.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_venv.sh" test
 cd "$MSRL_ROOT"
 .venv/bin/python -m ruff check .
 .venv/bin/python -m ruff format --check .
 .venv/bin/python -m mypy mindspore_rl algorithms distribution
+.venv/bin/lint-imports
 if [ "${1:-}" != --fast ]; then
     bash scripts/test.sh "$@"
 fi

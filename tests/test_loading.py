@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_rl import cli, loading, programs
+from mindspore_rl import cli, loading, programs, registry
 from mindspore_rl.environments import environment
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
 
@@ -80,7 +80,7 @@ def test_a_failing_sibling_is_named(tmp_path):
     with pytest.raises(MsrlError, match=r"parts\.py:3: cannot be imported: ZeroDivision"):
         programs.trainer_class(tmp_path / "it.py")
     with pytest.raises(MsrlError, match=r"odd\.py:1: cannot be imported: .*nowhere_at_all"):
-        programs.load_policy(tmp_path / "odd.py")
+        registry.load_policy(tmp_path / "odd.py")
     with pytest.raises(EnvironmentFailure, match=r"parts\.py:3: cannot be imported: Zero"):
         environment.spec(f"{tmp_path / 'it.py'}:Env")
 

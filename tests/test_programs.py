@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindspore_rl import programs
+from mindspore_rl import registry
 from mindspore_rl.errors import MsrlError, PolicyError
 
 BROKEN = """
@@ -20,6 +20,6 @@ def test_a_file_that_fails_fails_again(text, error, tmp_path):
     texts = set()
     for _ in range(2):
         with pytest.raises(error) as caught:
-            programs.load_policy(file)
+            registry.load_policy(file)
         texts.add(str(caught.value))
     assert len(texts) == 1

@@ -55,7 +55,7 @@ class MindSporeGroup:
 
         if reduction == "sum":
             return ops.AllReduce(ops.ReduceOp.SUM, self._name)
-        from mindspore_rl.runtime.rank.cell import GatherAndReduce  # noqa: PLC0415
+        from mindspore_rl.operators import GatherAndReduce  # noqa: PLC0415
 
         return GatherAndReduce(self._name, reduction)
 

@@ -11,15 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.graph.ir import REDUCTIONS, Op
+from mindspore_rl.graph.ir import Op
+from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.graph.reading import Reading
 from mindspore_rl.graph.rows import RowTrials, agent_rows, without_differentiation
 from mindspore_rl.operators import leaves, to_array
 from mindspore_rl.plan.value import Value
-
-GIVEN = {"env_reset": (1,), "env_step": (1, 1, 1, None, None)}
-"""Where the environment's observations and rewards `[B, A, ...]` have it."""
-FOLLOWED = ("glue", "agent_act", "gradient", "copy", "boundary", "minibatch", *REDUCTIONS)
 
 
 class AgentAxes:
@@ -59,8 +56,9 @@ class AgentAxes:
         """Takes the next operation of the program."""
         if self._count < 2:
             return
-        if op.kind in GIVEN:
-            self._give(op, GIVEN[op.kind])
+        agents = OPERATIONS[op.kind].agents
+        if agents:
+            self._give(op, agents)
         elif op.kind == "noise" and op.attr("owner") == "agents":
             self._give(op, (2,))
         elif op.kind == "index":
@@ -69,7 +67,7 @@ class AgentAxes:
             self._inserted = op.args
         elif op.kind == "replay_sample":
             self._give(op, tuple(_moved(self.values[name], 1) for name in self._inserted))
-        elif op.kind in FOLLOWED and any(self._has_agents(name) for name in inputs):
+        elif agents is None and any(self._has_agents(name) for name in inputs):
             self._try(op, inputs)
         else:
             for name in op.targets:
@@ -96,7 +94,7 @@ class AgentAxes:
     def _try(self, op: Op, inputs: dict[str, Any]) -> None:
         """Looks for evidence that an operation mixes agents; else for the axis of its results."""
         evidence = ""
-        if op.kind in ("glue", "agent_act", "gradient"):
+        if OPERATIONS[op.kind].tried:
             evidence = self._trials.evidence(op, inputs, self.values)
         if evidence:
             self.mixed[op.name] = evidence

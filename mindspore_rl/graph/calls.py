@@ -6,41 +6,15 @@ from typing import TYPE_CHECKING
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.frame import MSRL, Static, Struct, Var
-from mindspore_rl.graph.ir import (
-    COMPONENT_OF_KIND,
+from mindspore_rl.graph.ir import Loop, Op
+from mindspore_rl.graph.operations import (
     ENV_STEP_OUTPUTS,
-    ENVIRONMENT,
-    PARAMETERS,
-    REDUCTIONS,
-    REPLAY,
-    Loop,
-    Op,
+    OPERATIONS,
 )
 from mindspore_rl.names import RULE, is_name
 
 if TYPE_CHECKING:
     from mindspore_rl.graph.expressions import ExpressionReader
-
-CALLS = (
-    *COMPONENT_OF_KIND,
-    *REDUCTIONS,
-    "agent_learn",
-    "boundary",
-    "env_steps",
-    "joint",
-    "report",
-)
-EFFECTS_OF = {
-    "env_reset": ((), (ENVIRONMENT,)),
-    "env_step": ((ENVIRONMENT,), (ENVIRONMENT,)),
-    "agent_act": ((PARAMETERS,), ()),
-    "replay_insert": ((REPLAY,), (REPLAY,)),
-    "replay_sample": ((REPLAY,), (REPLAY,)),
-    "gradient": ((PARAMETERS,), ()),
-    "update": ((PARAMETERS,), (PARAMETERS,)),
-    "joint": ((), ()),
-}
-UNCONDITIONAL = ("env_reset", "env_step", "agent_act", "replay_insert", "replay_sample")
 
 
 class Calls:
@@ -65,15 +39,16 @@ class Calls:
         """What a call of `msrl.name` stands for."""
         if name in ("iterations", "steps", "epochs", "minibatches"):
             self.reader.frame.fail(node, f"msrl.{name} outside the head of a `for`")
-        if name not in CALLS:
-            self.reader.frame.fail(node, f"msrl.{name}", f"msrl has {', '.join(sorted(CALLS))}")
-        if node.keywords and name not in REDUCTIONS:
+        calls = [name for name, kind in OPERATIONS.items() if kind.call]
+        if name not in calls:
+            self.reader.frame.fail(node, f"msrl.{name}", f"msrl has {', '.join(sorted(calls))}")
+        if node.keywords and not OPERATIONS[name].reduces:
             self.reader.frame.fail(
                 node.keywords[0].value,
                 f"a keyword argument of msrl.{name}",
                 "its arguments are positional",
             )
-        if self.reader.conditions and name in UNCONDITIONAL:
+        if self.reader.conditions and OPERATIONS[name].always:
             self.reader.frame.fail(
                 node,
                 f"msrl.{name} under a condition that is known only at run time, or in a loop that "
@@ -89,7 +64,7 @@ class Calls:
             return self._learner_call(name, node)
         if name == "report":
             return self._report(node)
-        if name in REDUCTIONS:
+        if OPERATIONS[name].reduces:
             return self._reduction(name, node)
         texts, reads = self.reader.texts(list(self.reader.elements(node.args)), node)
         return self._component_call(name, texts, reads, node)
@@ -101,19 +76,16 @@ class Calls:
             index, target = self.reader.loops[0].index, self.reader.new_temporary("value")
             self.reader.emit("env_steps", (target,), (index,), reads=(index,))
             return Var(target)
-        wanted = {"env_reset": 0, "env_step": 1, "replay_sample": 0, "joint": 1}.get(
-            name, len(texts)
-        )
+        kind = OPERATIONS[name]
+        wanted = len(texts) if kind.arguments is None else kind.arguments
         if len(texts) != wanted:
             self.reader.frame.fail(
                 node, f"msrl.{name} with {len(texts)} arguments, expected {wanted},"
             )
-        actor = "agents" if self.reader.trainer.spec.teams else "actor"
-        noisy = {"env_reset": "env", "env_step": "env", "agent_act": actor}.get(name)
-        if noisy:
-            noise = self._noise(name, noisy, node)
+        if kind.noise:
+            owner = kind.noise if self.reader.trainer.spec.teams or kind.noise == "env" else "actor"
+            noise = self._noise(name, owner, node)
             texts, reads = [*texts, noise], [*reads, noise]
-        effects, writes = EFFECTS_OF[name]
         targets: tuple[str, ...] = ()
         if name == "env_step":
             targets = tuple(self.reader.new_temporary(output) for output in ENV_STEP_OUTPUTS)
@@ -125,7 +97,9 @@ class Calls:
             self._check_width(texts, node)
         else:
             targets = (self.reader.new_temporary("value"),)
-        self.reader.emit(name, targets, tuple(texts), reads=(*reads, *effects), writes=writes)
+        self.reader.emit(
+            name, targets, tuple(texts), reads=(*reads, *kind.reads), writes=kind.writes
+        )
         if name in ("env_step", "replay_sample"):
             return tuple(Var(target) for target in targets)
         return Var(targets[0]) if targets else Static(None)
@@ -310,7 +284,7 @@ class Calls:
                 )
             methods.append(path)
         texts, reads = self.reader.texts(list(self.reader.elements(node.args[minimum:])), node)
-        effects, writes = EFFECTS_OF[name]
+        kind = OPERATIONS[name]
         targets = (
             (self.reader.new_temporary("grads"), self.reader.new_temporary("means"))
             if name == "gradient"
@@ -320,8 +294,8 @@ class Calls:
             name,
             targets,
             tuple(texts),
-            reads=(*reads, *effects),
-            writes=writes,
+            reads=(*reads, *kind.reads),
+            writes=kind.writes,
             attrs=(("objects", tuple(methods)),),
         )
         return tuple(Var(target) for target in targets) if targets else Static(None)

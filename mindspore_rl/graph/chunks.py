@@ -10,11 +10,9 @@ from dataclasses import replace
 
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.distribution_policy import SYNCHRONOUS
-from mindspore_rl.graph.ir import PARAMETERS, REDUCTIONS, Branch, Item, Loop, Op, paths
+from mindspore_rl.graph.ir import Branch, Item, Loop, Op, paths
+from mindspore_rl.graph.operations import OPERATIONS, PARAMETERS
 from mindspore_rl.graph.partition import Message, Partition
-
-TOGETHER = {"gradient", "update", "replay_sample", "minibatch", "permutations", *REDUCTIONS}
-"""Operations on a batch of all environments, or of which an iteration has one."""
 
 
 def chunk_loops(partition: Partition, in_graph: bool) -> Partition:
@@ -79,7 +77,7 @@ def _reason(partition: Partition, loop: Loop, messages: list[Message]) -> str:
         if isinstance(item, Op) and item.name in ops:
             if any(isinstance(outer, Loop) for outer in around):
                 return f"{item.name} stands in a loop inside {loop.name}\n  {item.where}"
-            if item.kind in TOGETHER:
+            if OPERATIONS[item.kind].whole:
                 return f"{item.name} takes all environments together\n  {item.where}"
             if item.name in program.unsplittable:
                 return (

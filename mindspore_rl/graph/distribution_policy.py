@@ -6,7 +6,7 @@ A policy is a frozen value without control flow; its values live in `distributio
 from dataclasses import dataclass, field
 
 from mindspore_rl.errors import PolicyError
-from mindspore_rl.graph.ir import COMPONENTS
+from mindspore_rl.graph.operations import COMPONENTS
 from mindspore_rl.names import check_name
 
 WORKERS = "workers"

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from mindspore import nn
-
 from mindspore_rl.graph.calls import Calls
 from mindspore_rl.graph.frame import (
     BUILTINS,
@@ -22,15 +20,12 @@ from mindspore_rl.graph.frame import (
     Struct,
     Var,
     is_array,
+    is_cell,
     is_literal,
     literal,
 )
-from mindspore_rl.graph.ir import (
-    PARAMETERS,
-    REGIONS,
-    Loop,
-    Op,
-)
+from mindspore_rl.graph.ir import REGIONS, Loop, Op
+from mindspore_rl.graph.operations import PARAMETERS
 from mindspore_rl.graph.rewrite import Rewriter
 from mindspore_rl.names import unused
 
@@ -360,7 +355,7 @@ class ExpressionReader:
         if path is None:
             return None
         known, value = self.frame.static(node)
-        if known and (isinstance(getattr(value, "__self__", value), nn.Cell) or is_array(value)):
+        if known and (is_cell(value) or is_array(value)):
             reads.append(PARAMETERS)
         return ast.parse(path, mode="eval").body
 

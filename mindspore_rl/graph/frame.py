@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-import mindspore as ms
 import numpy as np
 
 from mindspore_rl.errors import ProgramError
@@ -235,7 +234,16 @@ def literal(value: Any) -> str:
 
 def is_array(value: Any) -> bool:
     """Whether a known value is an array, which belongs in an operation."""
-    return isinstance(value, (ms.Tensor, np.ndarray))
+    from mindspore import Tensor  # noqa: PLC0415  (there since the program was imported)
+
+    return isinstance(value, (Tensor, np.ndarray))
+
+
+def is_cell(value: Any) -> bool:
+    """Whether a known value is a cell or a method of one."""
+    from mindspore import nn  # noqa: PLC0415
+
+    return isinstance(getattr(value, "__self__", value), nn.Cell)
 
 
 def assigned(nodes: list[ast.stmt]) -> set[str]:

@@ -24,9 +24,10 @@ from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.graph.agents import AgentAxes
 from mindspore_rl.graph.build import build
-from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, Program, Where, paths
+from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Program, Where, paths
+from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.graph.randomness import watch_draws
-from mindspore_rl.graph.reading import COMPILED, Reading
+from mindspore_rl.graph.reading import Reading
 from mindspore_rl.graph.rows import RANDOM, RowTrials, environment_rows
 from mindspore_rl.native.fingerprint import Unknown, fingerprint
 from mindspore_rl.operators import (
@@ -35,18 +36,15 @@ from mindspore_rl.operators import (
     leaves,
     minibatch_rows,
     reduce_samples,
-    reduced_count,
     settle,
     take_rows,
     to_array,
 )
-from mindspore_rl.plan.value import Value
+from mindspore_rl.plan.value import Value, reduced_count
 from mindspore_rl.rl import random
 from mindspore_rl.storage import in_cache, keep
 
 PROBE_ENVS = (4, 6)
-TRIED = ("glue", "agent_act", "gradient")
-TAKE_ARRAYS = ("minibatch", "env_step", "joint", *REDUCTIONS)
 
 
 @dataclass(frozen=True)
@@ -65,15 +63,8 @@ class Findings:
     agents_mixed: dict[str, str]
 
 
-def infer(
-    trainer_class: type,
-    config: Any,
-    spec: Any,
-    algorithm: str,
-    compiled: bool = True,
-    cached: bool = False,
-) -> Program:
-    """Builds the program and completes it with what a probe run and compiled graphs show.
+def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = False) -> Program:
+    """Completes a program with what probe runs and compiled graphs show.
 
     Every operation must compile, unless the job's cells will not be `compiled`. What was found of
     the same program before may be `cached`.
@@ -82,9 +73,7 @@ def infer(
         ProgramError: the program cannot be read, an operation fails on probe data, draws random
             numbers, or does not compile.
     """
-    device.use()
-    trainer = _trainer(trainer_class, config, spec)
-    program = build(trainer, algorithm)
+    algorithm, num_envs = program.algorithm, trainer.config.num_envs
     name = _name_in_cache(trainer, algorithm, compiled) if cached else ""
     found = _from_cache(name)
     if found is None:
@@ -92,13 +81,13 @@ def infer(
         if name:
             keep(name, pickle.dumps(found))
     else:
-        _check_same(program, found.programs, config.num_envs)
+        _check_same(program, found.programs, num_envs)
     return replace(
         program,
-        values={name: _scaled(value, config.num_envs) for name, value in found.values.items()},
+        values={name: _scaled(value, num_envs) for name, value in found.values.items()},
         row_dependent=found.row_dependent,
         unsplittable=found.unsplittable,
-        teams=tuple(team.num_agents for team in spec.teams),
+        teams=tuple(team.num_agents for team in trainer.spec.teams),
         agents_mixed=found.agents_mixed,
     )
 
@@ -134,7 +123,7 @@ def _examine(program: Program, trainer: Any, algorithm: str, compiled: bool) -> 
     dependent: dict[str, str] = {}
     unsplittable: dict[str, None] = {}
     for op, inputs in large.evaluated:
-        if op.kind not in TRIED:
+        if not OPERATIONS[op.kind].tried:
             continue
         evidence = trials.evidence(op, inputs, values)
         if evidence:
@@ -156,7 +145,7 @@ def _trainer_for(num_envs: int, trainer_class: type, config: Any, spec: Any, alg
         raise ProgramError(
             f"{algorithm} is analysed with num_envs={num_envs}, which its Config refuses: {error}"
         ) from error
-    return _trainer(trainer_class, smaller, spec)
+    return make_trainer(trainer_class, smaller, spec)
 
 
 def _probed(trainer_class: type, config: Any, spec: Any, algorithm: str, num_envs: int) -> "_Probe":
@@ -217,7 +206,13 @@ def _values(small: "_Probe", large: "_Probe", algorithm: str) -> dict[str, Value
     return values
 
 
-def _trainer(trainer_class: type, config: Any, spec: Any) -> Any:
+def make_trainer(trainer_class: type, config: Any, spec: Any) -> Any:
+    """The trainer whose `train` is to be read.
+
+    Raises:
+        ProgramError: it cannot be made or lacks a part.
+    """
+    device.use()
     try:
         trainer = trainer_class(config, spec)
     except MsrlError:
@@ -286,7 +281,7 @@ class _Probe:
     def _op(self, op: Op) -> None:
         inputs = {name: self.seen[name] for name in op.reads if not name.startswith("$")}
         for name, value in inputs.items():
-            if op.kind in TAKE_ARRAYS and isinstance(value, tuple):
+            if OPERATIONS[op.kind].arrays and isinstance(value, tuple):
                 raise ProgramError(
                     f"{op.where}\n  {op.name} takes arrays, and `{name}` is {_describe(value)}: "
                     f"unpack it first, as in first, second = {name}"
@@ -294,7 +289,7 @@ class _Probe:
         try:
             with watch_draws() as drawn:
                 results = self.evaluate(op, inputs)
-            if drawn and op.kind in COMPILED:
+            if drawn and OPERATIONS[op.kind].traced:
                 self.drawn[op.name] = drawn[0]
             settle((*results, *self._cell_parameters()) if op.kind == "update" else results)
         except MsrlError:
@@ -335,7 +330,7 @@ class _Probe:
 
     def _check_parameters(self, op: Op) -> None:
         """Only `msrl.update` may change parameters: other calls run where and when data allows."""
-        if op.kind not in (*TRIED, "update"):
+        if not OPERATIONS[op.kind].traced:
             return
         now = self._parameters()
         same = len(now) == len(self.parameters) and all(
@@ -357,7 +352,7 @@ class _Probe:
             return special(op, *args)
         if op.kind in ("copy", "boundary"):
             return (args[0],)
-        if op.kind in REDUCTIONS:
+        if OPERATIONS[op.kind].reduces:
             keep = op.attr("keep")
             _check_keep(op, keep, args)
             return tuple(

@@ -9,24 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.plan.value import Value
 
-PARAMETERS = "$parameters"
-ENVIRONMENT = "$environment"
-REPLAY = "$replay"
-EFFECTS = (PARAMETERS, ENVIRONMENT, REPLAY)
-
-COMPONENT_OF_KIND = {
-    "env_reset": "environment",
-    "env_step": "environment",
-    "agent_act": "actor",
-    "replay_insert": "replay",
-    "replay_sample": "replay",
-    "gradient": "gradient",
-    "update": "update",
-}
-COMPONENTS = ("environment", "actor", "replay", "gradient", "update")
-REDUCTIONS = ("mean", "sum", "max", "min")
 REGIONS: dict[str, set[str]] = {
     "iteration": {"agent_act", "gradient"},
     "learn": {"gradient"},
@@ -37,7 +22,6 @@ REGIONS: dict[str, set[str]] = {
     "compute": set(),
 }
 """What compiled cells are called: the first whose kinds of operations are all in one."""
-ENV_STEP_OUTPUTS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
 
 
 @dataclass(frozen=True)
@@ -58,11 +42,7 @@ class Op:
 
     Attributes:
         name: unique and readable, `env_step#1`.
-        kind: a call of `msrl`, or `glue` (any other expression), `copy` (a plain name),
-            `constant` (a number), `index` (a row of a table), `noise`, `permutations`,
-            `minibatch`; after partitioning also `send`, `receive`, `stack`, `unstack`,
-            `all_reduce`, `record`, `unset` (what a condition may leave out), `flatten` (arrays in
-            one), `replay_extend` (many rows at once) and `progress` (`env_steps` by arrival).
+        kind: a row of `operations.OPERATIONS`.
         targets: the variables that it defines.
         args: Python expressions over variables.
         reads: variables and effects that it uses.
@@ -84,7 +64,7 @@ class Op:
     @property
     def component(self) -> str:
         """The component it belongs to, or `glue`."""
-        return COMPONENT_OF_KIND.get(self.kind, "glue")
+        return OPERATIONS[self.kind].component
 
     @property
     def defines(self) -> tuple[str, ...]:
@@ -132,6 +112,19 @@ class Branch:
 
 
 Item = Op | Loop | Branch
+
+
+@dataclass(frozen=True)
+class Region:
+    """Items of a fragment that one cell runs, with the variables that it takes and gives."""
+
+    name: str
+    items: tuple[Item, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+Lowered = Item | Region
 
 
 @dataclass(frozen=True)

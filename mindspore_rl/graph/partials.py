@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.flow import definitions
-from mindspore_rl.graph.ir import PARAMETERS, REDUCTIONS, Branch, Op, Program, paths, walk
+from mindspore_rl.graph.ir import Branch, Op, Program, paths, walk
+from mindspore_rl.graph.operations import OPERATIONS, PARAMETERS
 from mindspore_rl.graph.partition import Partition
 from mindspore_rl.graph.replicate import Fragment
 
@@ -142,7 +143,7 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
     if op.kind == "report" and split:
         raise PolicyError(f"`{split[0]}` is not a scalar; take msrl.mean() of it\n  {op.where}")
     # What keeps the axis that the replicas share is a reduction of each one's own rows.
-    return op.kind in REDUCTIONS and any(
+    return OPERATIONS[op.kind].reduces and any(
         arg in split and not program.values[target].split_by(fragment.split)
         for target, arg in zip(op.targets, op.args, strict=True)
     )
@@ -173,7 +174,7 @@ def _check_agents(result: Partition, fragment: Fragment, op: Op, split: list[str
             "let an agent see the others through msrl.joint alone, or choose a policy that splits "
             "environments"
         )
-    kept = [v for v in op.targets if op.kind in REDUCTIONS and program.values[v].split]
+    kept = [v for v in op.targets if OPERATIONS[op.kind].reduces and program.values[v].split]
     if kept:
         raise PolicyError(
             f"{agents}, and `{kept[0]}` keeps the axis of agents\n  {op.where}\n"

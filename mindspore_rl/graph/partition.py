@@ -11,17 +11,9 @@ from dataclasses import dataclass, replace
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy
 from mindspore_rl.graph.flow import INITIAL, definitions
-from mindspore_rl.graph.ir import (
-    EFFECTS,
-    PARAMETERS,
-    Branch,
-    Loop,
-    Op,
-    Program,
-    paths,
-    walk,
-)
-from mindspore_rl.graph.replicate import Fragment, replicate
+from mindspore_rl.graph.ir import Branch, Loop, Op, Program, paths, walk
+from mindspore_rl.graph.operations import EFFECTS, PARAMETERS
+from mindspore_rl.graph.replicate import Fragment
 from mindspore_rl.plan.plan import Arrivals
 
 
@@ -75,15 +67,19 @@ class Partition:
 
 
 def partition(
-    program: Program, policy: DistributionPolicy, workers: int, num_envs: int
+    program: Program, policy: DistributionPolicy, placed: tuple[Fragment, ...]
 ) -> Partition:
     """Cuts a program by a policy.
 
+    Args:
+        program: with the values of its variables.
+        policy: where it may be cut.
+        placed: the fragments, see `replicate`.
+
     Raises:
-        PolicyError: a value would cross where no mark permits it, a mark that the policy cuts is
-            missing, or there are more replicas than environments.
+        PolicyError: a value would cross where no mark permits it, or a mark that the policy cuts
+            is missing.
     """
-    placed = replicate(policy, workers, num_envs, program.teams)
     demand = _Demand(program, policy, placed)
     demand.run()
     result = Partition(

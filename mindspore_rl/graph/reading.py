@@ -21,6 +21,7 @@ from mindspore_rl import device
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.dependence import Dependence, random_primitive
 from mindspore_rl.graph.ir import Op, Program
+from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.graph.rewrite import OWNERS, owned
 from mindspore_rl.graph.travel import WHOLE, Reach
 from mindspore_rl.native import program as compiled
@@ -28,7 +29,6 @@ from mindspore_rl.operators import leaves
 from mindspore_rl.plan.value import Value
 
 SOURCE = "msrl_operations.py"
-COMPILED = ("glue", "agent_act", "gradient", "update")
 Evaluated = tuple[Op, dict[str, Any]]
 """An operation and what its variables were."""
 
@@ -56,7 +56,7 @@ class Reading:
         self._program, self._owners, self._must_compile = program, owners, must_compile
         self._inputs: dict[str, list[compiled.Value]] = {}
         self._results: dict[str, Any] = {}
-        chosen = [one for one in evaluated if one[0].kind in COMPILED]
+        chosen = [one for one in evaluated if OPERATIONS[one[0].kind].traced]
         try:
             self._read(chosen)
         except Exception:  # noqa: BLE001  (each one by itself tells)

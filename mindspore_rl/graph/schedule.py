@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.distribution_policy import ARRIVAL
-from mindspore_rl.graph.ir import PARAMETERS, Item, Op, walk
+from mindspore_rl.graph.ir import Item, Op, walk
+from mindspore_rl.graph.operations import PARAMETERS
 from mindspore_rl.graph.partition import Partition
 from mindspore_rl.graph.replicate import Fragment
 from mindspore_rl.graph.verify import unrolled

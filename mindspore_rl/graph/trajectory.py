@@ -10,7 +10,8 @@ from dataclasses import replace
 from itertools import groupby
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import REPLAY, Item, Loop, Op
+from mindspore_rl.graph.ir import Item, Loop, Op
+from mindspore_rl.graph.operations import REPLAY
 
 Insertion = tuple[Op, tuple[Loop, ...]]
 """An operation and the loops around it, or those inside some loop."""

@@ -1,4 +1,4 @@
-"""Rules that every plan keeps, looked at each time one is made.
+"""Rules that every pass keeps, looked at each time a plan is made.
 
 A broken rule is a mistake of ours or of the user's; the error names the rule, the fragment, the
 operation and its line, and no process is started.
@@ -9,14 +9,44 @@ from collections.abc import Iterator
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.flow import INITIAL, definitions
-from mindspore_rl.graph.ir import Branch, Item, Loop, Op, paths, walk
+from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Program, paths, walk
+from mindspore_rl.graph.operations import EFFECTS
 from mindspore_rl.graph.partition import Partition
 
 Bodies = dict[str, tuple[Item, ...]]
 
 
+def verify_program(program: Program) -> None:
+    """Checks what holds after every pass.
+
+    Raises:
+        ProgramError: a rule is broken.
+    """
+    items = [item for item, _ in paths(program.body)]
+    known = {item.index for item in items if isinstance(item, Loop)}
+    known |= {name for item in items if isinstance(item, Op) for name in item.targets}
+    seen: set[str] = set()
+    for item in items:
+        if item.name in seen:
+            raise _broken("one name each", program.algorithm, item, "has the name of another one")
+        seen.add(item.name)
+        for name in () if isinstance(item, Loop) else item.reads:
+            if name not in known and name not in EFFECTS:
+                raise _broken("known", program.algorithm, item, f"reads `{name}`, set nowhere")
+
+
+def verify_partition(partition: Partition) -> None:
+    """Checks what holds of a cut program before its fragments are written out.
+
+    Raises:
+        ProgramError: a rule is broken.
+    """
+    verify_program(partition.program)
+    _placed_once(partition)
+
+
 def verify(partition: Partition, bodies: Bodies) -> None:
-    """Checks all rules.
+    """Checks all rules of what fragments run.
 
     Args:
         partition: the cut program.
@@ -25,7 +55,6 @@ def verify(partition: Partition, bodies: Bodies) -> None:
     Raises:
         ProgramError: a rule is broken.
     """
-    _placed_once(partition)
     for name, body in bodies.items():
         _defined(name, body, set(), frozenset())
         _carried(partition, name, body)

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import REDUCTIONS, Branch, Item, Loop, Op, paths, walk
+from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Region, paths, walk
+from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.graph.rewrite import OWNERS, owned
-from mindspore_rl.lowering.project import STATE, Projection
-from mindspore_rl.lowering.regions import Region
-from mindspore_rl.operators import reduced_count
-from mindspore_rl.plan.value import Value
+from mindspore_rl.lowering.project import Projection
+from mindspore_rl.plan.plan import STATE
+from mindspore_rl.plan.value import Value, reduced_count
 
 UNROLL = 4
 """Turns of a rollout in one turn of MindSpore's `while`; native code needs no copies.
@@ -197,7 +197,7 @@ class CellWriter:
         special = getattr(self, f"_{op.kind}", None)
         if special is not None:
             return special(op)
-        if op.kind in REDUCTIONS:
+        if OPERATIONS[op.kind].reduces:
             return self._reduction(op)
         return [assignment(op.targets, owned(op.args[0]))]
 

@@ -1,4 +1,4 @@
-"""From a partition to a plan: projects, checks and writes every fragment."""
+"""From the loops of fragments to a plan: their modules, and what they exchange."""
 
 import math
 from collections.abc import Iterator
@@ -6,99 +6,104 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl.errors import PolicyError
-from mindspore_rl.graph.ir import PARAMETERS, Branch, Loop, Op, paths, walk
+from mindspore_rl.graph.ir import Branch, Loop, Lowered, Op, paths, walk
+from mindspore_rl.graph.operations import PARAMETERS
 from mindspore_rl.graph.partition import Message, Partition
-from mindspore_rl.graph.schedule import check_turns
-from mindspore_rl.graph.verify import verify
 from mindspore_rl.lowering.cell_source import Target
-from mindspore_rl.lowering.project import Projection, project
-from mindspore_rl.lowering.source import generate
+from mindspore_rl.lowering.project import Projection
+from mindspore_rl.lowering.source import Generated, generate
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, ReductionPlan, save_plan
 from mindspore_rl.plan.value import Value
 from mindspore_rl.storage import writing
 
 
+def lower(
+    partition: Partition,
+    projections: dict[str, Projection],
+    regions: dict[str, tuple[Lowered, ...]],
+    target: Target,
+) -> dict[str, Generated]:
+    """The modules of all fragments."""
+    algorithm, policy = partition.program.algorithm, partition.policy.name
+    found = {}
+    for name, projection in projections.items():
+        title = (
+            f"Fragment `{name}` of {algorithm} under {policy}: "
+            f"{', '.join(projection.fragment.components)}."
+        )
+        code = generate(partition.program, projection, regions[name], target, title)
+        if projection.serves and code.carried:
+            raise PolicyError(
+                f"policy {policy} serves workers by arrival, and {name} would carry "
+                f"`{code.carried[0]}` from an iteration of one worker to that of another; it can "
+                "keep parameters only"
+            )
+        found[name] = code
+    return found
+
+
 def make_plan(
     partition: Partition,
+    projections: dict[str, Projection],
+    code: dict[str, Generated],
     folder: Path,
     *,
     record: tuple[str, ...] = (),
     parameter_entries: dict[str, int],
     **job: Any,
 ) -> Plan:
-    """Lowers every fragment and writes the plan into a folder.
+    """Writes the plan of generated fragments into a folder.
 
     Args:
         partition: the cut program, shares of sums resolved.
+        projections: of its fragments.
+        code: their modules.
         folder: gets `plan.json` and `fragments/*.py`.
         record: see `Plan`.
         parameter_entries: numbers in a message of parameters, by `MessagePlan.parameters`.
         job: the other fields of `Plan`.
     """
-    program = partition.program
-    steps = program.steps_per_env * job["num_envs"]
-    native = job.get("cells") == "native"
-    target = Target(job["num_envs"], job["num_steps"], steps, job["in_graph"], native)
     sources = folder / "fragments"
     sources.mkdir(parents=True, exist_ok=True)
     fragments: list[FragmentPlan] = []
     carried: dict[str, Value] = {}
     first_rank = 0
-    projections = {
-        f.name: project(partition, f.name, job["in_graph"], record) for f in partition.fragments
-    }
-    verify(partition, {name: found.body for name, found in projections.items()})
-    if partition.arrivals is not None:
-        check_turns(partition, projections[partition.arrivals.consumer].body)
-    for fragment in partition.fragments:
-        projection = projections[fragment.name]
-        title = (
-            f"Fragment `{fragment.name}` of {program.algorithm} under "
-            f"{partition.policy.name}: {', '.join(fragment.components)}."
-        )
-        code = generate(program, projection, target, title)
-        file = f"{fragment.name}.py"  # as it is: "a+b" is another fragment than "a_b"
+    for name, projection in projections.items():
+        fragment, made = projection.fragment, code[name]
+        file = f"{name}.py"  # as it is: "a+b" is another fragment than "a_b"
         with writing(sources / file):
-            (sources / file).write_text(code.source)
-        if projection.serves and code.carried:
-            raise PolicyError(
-                f"policy {partition.policy.name} serves workers by arrival, and "
-                f"{fragment.name} would carry `{code.carried[0]}` from an iteration of one worker "
-                "to that of another; it can keep parameters only"
-            )
+            (sources / file).write_text(made.source)
         carried |= {
-            name: projection.values[name] for name in code.carried if name in projection.values
+            name: projection.values[name] for name in made.carried if name in projection.values
         }
         fragments.append(
             FragmentPlan(
-                fragment.name,
+                name,
                 file,
                 first_rank,
                 tuple((s.start, s.stop) for s in fragment.shares),
                 fragment.components,
-                code.cells,
-                code.collectives,
-                code.needs_tensors,
+                made.cells,
+                made.collectives,
+                made.needs_tensors,
                 tuple((s.start, s.stop) for s in fragment.agents),
             )
         )
         first_rank += fragment.replicas
-    messages = tuple(
-        _message(partition, message, parameter_entries) for message in partition.messages
-    )
-    reductions = tuple(
-        found for projection in projections.values() for found in _reductions(projection)
-    )
     plan = Plan(
         fragments=tuple(fragments),
-        messages=messages,
-        reductions=reductions,
+        messages=tuple(
+            _message(partition, message, parameter_entries) for message in partition.messages
+        ),
+        reductions=tuple(
+            found for projection in projections.values() for found in _reductions(projection)
+        ),
         policy=partition.policy.name,
         record=record,
         chunks=partition.policy.schedule.chunks,
         carried=carried,
         arrivals=partition.arrivals,
-        steps_per_env=program.steps_per_env,
+        steps_per_env=partition.program.steps_per_env,
         **job,
     )
     save_plan(plan, folder)

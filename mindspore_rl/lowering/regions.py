@@ -5,49 +5,14 @@ one computes something. Buffers live where their writers run: inside a cell if t
 them is inside, else in Python.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mindspore_rl.graph.flow import definitions
-from mindspore_rl.graph.ir import (
-    REDUCTIONS,
-    REGIONS,
-    Branch,
-    Item,
-    Loop,
-    Op,
-    walk,
-)
+from mindspore_rl.graph.ir import REGIONS, Branch, Item, Loop, Lowered, Op, Region, walk
+from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.lowering.project import Projection
 from mindspore_rl.names import unused
-
-COMPUTE = {
-    "agent_act",
-    "gradient",
-    "minibatch",
-    "glue",
-    "update",
-    "all_reduce",
-    "flatten",
-    *REDUCTIONS,
-}
-NEUTRAL = {"copy", "constant", "index", "joint", "noise", "permutations", "env_steps"}
-EDGES = {"copy", "constant", "index", "joint"}
-BUFFERS = {"stack", "unstack", "replay_insert", "replay_extend", "replay_sample"}
-ENVIRONMENT_CALLS = {"env_reset", "env_step"}
-
-
-@dataclass(frozen=True)
-class Region:
-    """Items that one cell runs, with the variables that it takes and gives."""
-
-    name: str
-    items: tuple[Item, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
-Lowered = Item | Region
 
 
 def find_regions(projection: Projection, in_graph: bool) -> tuple[Lowered, ...]:
@@ -63,11 +28,7 @@ def find_regions(projection: Projection, in_graph: bool) -> tuple[Lowered, ...]:
 class _Finder:
     def __init__(self, projection: Projection, in_graph: bool, replay_in_cell: bool) -> None:
         self.projection = projection
-        self.graph_kinds = COMPUTE | NEUTRAL
-        if in_graph:
-            self.graph_kinds = self.graph_kinds | ENVIRONMENT_CALLS
-        self.replay_in_cell = replay_in_cell
-        self.compute = COMPUTE | (ENVIRONMENT_CALLS if in_graph else set())
+        self.in_graph, self.replay_in_cell = in_graph, replay_in_cell
         self.uses = definitions(projection.body)
         self.names: set[str] = set()
 
@@ -102,11 +63,15 @@ class _Finder:
             return item.kind != "iterations" and all(self._compiles(i, True) for i in item.body)
         if isinstance(item, Branch):
             return all(self._compiles(i, whole_loop) for i in item.body + item.orelse)
-        if item.kind in ("stack", "unstack"):
-            return whole_loop
-        if item.kind in BUFFERS:
-            return whole_loop and self.replay_in_cell
-        return item.kind in self.graph_kinds
+        match OPERATIONS[item.kind].cell:
+            case "rows":
+                return whole_loop
+            case "replay":
+                return whole_loop and self.replay_in_cell
+            case "environment":
+                return self.in_graph
+            case cell:
+                return cell != ""
 
     def _close(self, run: list[Item], inside_loop: bool) -> list[Lowered]:
         run = self._rows_first(run)
@@ -116,7 +81,10 @@ class _Finder:
         while end > start and _is_edge(run[end - 1]):
             end -= 1
         middle = tuple(run[start:end])
-        if not any(op.kind in self.compute and not _is_unpacking(op) for op, _ in walk(middle)):
+        reasons = ("computes", "environment")
+        if not any(
+            OPERATIONS[op.kind].cell in reasons and not _is_unpacking(op) for op, _ in walk(middle)
+        ):
             return list(run)
         region = self._region(middle)
         return [*run[:start], region, *run[end:]]
@@ -175,7 +143,7 @@ class _Finder:
 
 
 def _is_edge(item: Item) -> bool:
-    return isinstance(item, Op) and (item.kind in EDGES or _is_unpacking(item))
+    return isinstance(item, Op) and (OPERATIONS[item.kind].cell == "trims" or _is_unpacking(item))
 
 
 def _is_unpacking(op: Op) -> bool:

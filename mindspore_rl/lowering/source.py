@@ -7,11 +7,10 @@ through in a debugger.
 import ast
 from dataclasses import dataclass
 
-from mindspore_rl.graph.ir import Branch, Loop, Program, walk
+from mindspore_rl.graph.ir import Branch, Loop, Lowered, Program, Region, walk
 from mindspore_rl.lowering.cell_source import CellWriter, Target
 from mindspore_rl.lowering.loop_source import LoopWriter, carried_variables
 from mindspore_rl.lowering.project import Projection
-from mindspore_rl.lowering.regions import Lowered, Region, find_regions
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,14 @@ class Generated:
     carried: tuple[str, ...]
 
 
-def generate(program: Program, projection: Projection, target: Target, title: str) -> Generated:
-    """Writes the module of one fragment."""
-    body = find_regions(projection, target.in_graph)
+def generate(
+    program: Program,
+    projection: Projection,
+    body: tuple[Lowered, ...],
+    target: Target,
+    title: str,
+) -> Generated:
+    """Writes the module of one fragment, whose regions were found."""
     regions = list(_regions(body))
     cells = [CellWriter(region, projection, target).text() for region in regions]
     loop = LoopWriter(projection, target, regions)

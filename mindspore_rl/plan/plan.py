@@ -15,6 +15,8 @@ from mindspore_rl.plan.value import Value
 from mindspore_rl.storage import writing
 
 PLAN_FILE = "plan.json"
+STATE = "env_state"
+"""The variable that holds an in-graph environment's state."""
 
 
 @dataclass(frozen=True)

@@ -59,3 +59,11 @@ class Value:
         """Bytes of all its arrays."""
         width = {"bool": 1, "float64": 8, "int64": 8}
         return sum(leaf.size * width.get(leaf.dtype, 4) for leaf in self.leaves)
+
+
+def reduced_count(shape: tuple[int, ...], keep: int) -> int:
+    """Number of samples that `reduce_samples` takes together."""
+    count = 1
+    for extent in shape[: len(shape) - keep]:
+        count *= extent
+    return count

@@ -20,10 +20,10 @@ from mindspore_rl.operators import (
     leaves,
     minibatch_rows,
     reduce_samples,
-    reduced_count,
     take_rows,
     to_array,
 )
+from mindspore_rl.plan.value import reduced_count
 from mindspore_rl.rl import random
 from mindspore_rl.runtime.parameters import named_parameters
 

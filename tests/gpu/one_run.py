@@ -18,7 +18,7 @@ def main() -> None:
     file = registry.find_algorithm(algorithm)
     request = JobRequest(
         file,
-        programs.load_policy(registry.find_policy(policy)),
+        registry.load_policy(registry.find_policy(policy)),
         programs.trainer_class(file).Config(env=environment, **settings),
         device=DEVICE,
         num_iterations=1,

@@ -66,6 +66,6 @@ def analyse_with(folder, policy="MultipleLearners", workers=2, remove=(), compil
     """Cuts the template's program with some lines put in, and strings replaced."""
     file = program_with(folder, remove, **parts)
     if isinstance(policy, str):
-        policy = programs.load_policy(registry.find_policy(policy))
+        policy = registry.load_policy(registry.find_policy(policy))
     config = programs.trainer_class(file).Config(num_steps=4)
     return analyse(JobRequest(file, policy, config, workers, compiled=compiled))

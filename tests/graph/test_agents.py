@@ -5,14 +5,15 @@ import pytest
 from mindspore_rl import programs, registry
 from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, FragmentRule
-from mindspore_rl.graph.ir import COMPONENTS, walk
+from mindspore_rl.graph.ir import walk
+from mindspore_rl.graph.operations import COMPONENTS
 from mindspore_rl.graph.replicate import agent_shares
 from mindspore_rl.pipeline import JobRequest, analyse
 from tests.lowering.inproc import PROGRAMS
 
 
 def analysed(policy, workers, file=PROGRAMS / "teams.py"):
-    chosen = programs.load_policy(registry.find_policy(policy))
+    chosen = registry.load_policy(registry.find_policy(policy))
     return analyse(JobRequest(file, chosen, programs.trainer_class(file).Config(), workers))
 
 

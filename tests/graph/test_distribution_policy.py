@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from mindspore_rl import cli, programs, registry
+from mindspore_rl import cli, registry
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.distribution_policy import (
     WORKERS,
@@ -104,7 +104,7 @@ def test_fields_of_another_kind(given, message):
 
 @pytest.mark.parametrize("name", ["SingleLearnerCoarse", "SingleLearnerFine", "Central"])
 def test_cuts_the_wrong_way_round(name, tmp_path):
-    right = programs.load_policy(registry.find_policy(name))
+    right = registry.load_policy(registry.find_policy(name))
     assert right.schedule == Schedule()
     for number, cut in enumerate(right.cuts):
         if cut.mark != "parameters":

@@ -1,7 +1,8 @@
 """Reaching definitions on programs written by hand."""
 
 from mindspore_rl.graph.flow import INITIAL, definitions
-from mindspore_rl.graph.ir import ENVIRONMENT, PARAMETERS, Branch, Loop, Op, Where
+from mindspore_rl.graph.ir import Branch, Loop, Op, Where
+from mindspore_rl.graph.operations import ENVIRONMENT, PARAMETERS
 
 HERE = Where("program.py", 1, "")
 

@@ -22,7 +22,7 @@ def ppo():
     config = programs.trainer_class(file).Config(
         env="CartPole-v1", num_envs=8, num_steps=16, num_minibatches=4
     )
-    policy = programs.load_policy(registry.find_policy("GPUOnly"))
+    policy = registry.load_policy(registry.find_policy("GPUOnly"))
     return analyse(JobRequest(file, policy, config)).program
 
 
@@ -58,7 +58,7 @@ def test_ppo_mixes_no_rows(ppo):
 def test_a_program_is_examined_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file = program_with(tmp_path)
-    policy = programs.load_policy(registry.find_policy("MultipleLearners"))
+    policy = registry.load_policy(registry.find_policy("MultipleLearners"))
     config = programs.trainer_class(file).Config(num_steps=4)
     first = analyse(JobRequest(file, policy, config, 2)).program
     monkeypatch.setattr(infer, "_Probe", None)

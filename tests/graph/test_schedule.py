@@ -19,7 +19,7 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 
 def job(algorithm, policy, workers=2, schedule=None, **config):
     file = registry.find_algorithm(str(algorithm))
-    chosen = programs.load_policy(registry.find_policy(policy))
+    chosen = registry.load_policy(registry.find_policy(policy))
     chosen = dataclasses.replace(chosen, schedule=schedule or Schedule("arrival"))
     return JobRequest(file, chosen, programs.trainer_class(file).Config(**config), workers)
 
@@ -79,7 +79,7 @@ def test_three_fragments_are_refused():
         FragmentRule("learner", ("replay", "gradient"), WORKERS, "env"),
         FragmentRule("server", ("update",)),
     )
-    cuts = programs.load_policy(registry.find_policy("SingleLearnerCoarse")).cuts
+    cuts = registry.load_policy(registry.find_policy("SingleLearnerCoarse")).cuts
     policy = dataclasses.replace(
         request.policy, fragments=fragments, cuts=(*request.policy.cuts, *cuts)
     )

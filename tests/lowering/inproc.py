@@ -22,7 +22,7 @@ def request(algorithm: Path, policy: str | Any, workers: int, **config: Any) -> 
     """A job of a few iterations that keeps what the marks carry."""
     cls = programs.trainer_class(algorithm)
     if isinstance(policy, str):
-        policy = programs.load_policy(registry.find_policy(policy))
+        policy = registry.load_policy(registry.find_policy(policy))
     return JobRequest(
         algorithm,
         policy,

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mindspore_rl import programs, registry
+from mindspore_rl import registry
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.distribution_policy import Schedule
 from mindspore_rl.pipeline import prepare
@@ -25,7 +25,7 @@ CASES = [
 
 def _job(name, policy, workers, chunks, environment, **config):
     if isinstance(policy, str):
-        policy = programs.load_policy(registry.find_policy(policy))
+        policy = registry.load_policy(registry.find_policy(policy))
     policy = dataclasses.replace(policy, schedule=Schedule(chunks=chunks))
     own = inproc.PROGRAMS / f"{name}.py"
     file = own if own.exists() else registry.find_algorithm(name)

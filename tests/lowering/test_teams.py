@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from mindspore_rl import programs, registry
+from mindspore_rl import registry
 from mindspore_rl.graph.distribution_policy import (
     Cut,
     DistributionPolicy,
@@ -77,7 +77,7 @@ def test_noise_by_local_agent_shows(reference, tmp_path):
 
 @pytest.mark.slow
 def test_chunks_of_environments_and_shares_of_agents(tmp_path):
-    policy = programs.load_policy(registry.find_policy("Environments"))
+    policy = registry.load_policy(registry.find_policy("Environments"))
     policy = dataclasses.replace(policy, schedule=Schedule(chunks=2))
     job = inproc.request(TEAMS, policy, 2, env="pettingzoo:mpe2.simple_spread_v3")
     found = inproc.run_reference(job, tmp_path / "reference")

@@ -64,7 +64,7 @@ class Odd:
 
 def request(env, workers, iterations, algorithm="a2c", **schedule):
     file = registry.find_algorithm(algorithm)
-    policy = programs.load_policy(registry.find_policy("Central"))
+    policy = registry.load_policy(registry.find_policy("Central"))
     policy = dataclasses.replace(policy, schedule=Schedule("arrival", **schedule))
     config = programs.trainer_class(file).Config(env=env, num_envs=3, num_steps=4, hidden=(8,))
     return JobRequest(file, policy, config, workers, num_iterations=iterations)

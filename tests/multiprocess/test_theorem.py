@@ -144,7 +144,7 @@ def request_for(
     file = registry.find_algorithm(algorithm)
     chosen_options = {**ALGORITHMS[algorithm][0], **(options or {})}
     config = programs.trainer_class(file).Config(env=environment, **chosen_options)
-    chosen = programs.load_policy(registry.find_policy(policy))
+    chosen = registry.load_policy(registry.find_policy(policy))
     assert environment_for(chosen, environment) == environment
     return JobRequest(
         file,

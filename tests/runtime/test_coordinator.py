@@ -99,7 +99,9 @@ def when(condition, action) -> None:
 
 def iterations(run_dir: Path) -> list[dict]:
     path = run_dir / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    # The last line may be half written.
+    whole = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in whole]
 
 
 def trains(run_dir: Path):

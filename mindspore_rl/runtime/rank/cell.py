@@ -2,7 +2,6 @@
 
 import numpy as np
 from mindspore import Parameter, Tensor, int32, nn, ops
-from mindspore.communication import get_group_size
 
 from mindspore_rl.communication.group import Group
 from mindspore_rl.operators import flatten
@@ -106,20 +105,6 @@ class AllReduce(nn.Cell):
                 for i in range(len(self.shapes))
             ]
         )
-
-
-class GatherAndReduce(nn.Cell):
-    """Maximum or minimum over a group; MindSpore's CPU group can only sum and gather."""
-
-    def __init__(self, group: str, reduction: str) -> None:
-        super().__init__()
-        self.gather = ops.AllGather(group)
-        self.members = get_group_size(group)
-        self.function = ops.amax if reduction == "max" else ops.amin
-
-    def construct(self, flat: Tensor) -> Tensor:
-        """Reduces a flat bucket."""
-        return self.function(self.gather(flat).reshape((self.members, -1)), 0)
 
 
 def turns(count: int) -> Parameter:

@@ -6,7 +6,7 @@ import numpy as np
 
 from mindspore_rl.environments.guarded import describe
 from mindspore_rl.errors import EnvironmentFailure, NumericsError
-from mindspore_rl.lowering.project import STATE
+from mindspore_rl.plan.plan import STATE
 from mindspore_rl.runtime.rank.arrays import to_host
 
 if TYPE_CHECKING:

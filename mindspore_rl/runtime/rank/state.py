@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindspore_rl.errors import CheckpointError, NumericsError
-from mindspore_rl.lowering.project import STATE
+from mindspore_rl.plan.plan import STATE
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.rank.arrays import to_host
 

@@ -1,0 +1,153 @@
+"""The kinds of operations: one row each with what the passes ask of a kind.
+
+A kind has besides: a method `_KIND` of `infer._Probe` that evaluates it, unless it is an
+expression, and one of each writer (`lowering/cell_source.py`, `loop_source.py`) that can meet it.
+"""
+
+from dataclasses import dataclass
+
+PARAMETERS = "$parameters"
+ENVIRONMENT = "$environment"
+REPLAY = "$replay"
+EFFECTS = (PARAMETERS, ENVIRONMENT, REPLAY)
+COMPONENTS = ("environment", "actor", "replay", "gradient", "update")
+ENV_STEP_OUTPUTS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is known of a kind.
+
+    Attributes:
+        component: what it belongs to, or `glue`.
+        call: whether it is a call of `msrl`.
+        arguments: of the call, where their number is fixed.
+        noise: whose random numbers it takes as its last argument: `env` or `agents`.
+        reads: effects that the call uses.
+        writes: effects that it changes.
+        always: whether the call may not stand under a condition that is known only at run time.
+        cell: what it is to a compiled cell. `computes`: reason enough for one. `fits`: compiles
+            with others. `trims`: likewise, but is left outside at the ends. `rows`: where the
+            loop that makes them compiles as a whole. `replay`: likewise, and all of the replay in
+            one cell. `environment`: reason enough, if that is in the graph. Else never.
+        traced: whether it runs the user's code, whose compiled graph is read.
+        tried: whether its rows are tried, too.
+        whole: whether it takes all environments together.
+        arrays: whether its arguments are arrays and no tuples.
+        agents: the axis of agents of each result; `()`: none has one; None: as its inputs have.
+        reduces: whether it makes one of many samples.
+    """
+
+    component: str = "glue"
+    call: bool = False
+    arguments: int | None = None
+    noise: str = ""
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    always: bool = False
+    cell: str = ""
+    traced: bool = False
+    tried: bool = False
+    whole: bool = False
+    arrays: bool = False
+    agents: tuple[int | None, ...] | None = ()
+    reduces: bool = False
+
+
+_REDUCTION = Kind(call=True, cell="computes", whole=True, arrays=True, agents=None, reduces=True)
+OPERATIONS = {
+    # Calls of msrl.
+    "env_reset": Kind(
+        "environment",
+        call=True,
+        arguments=0,
+        noise="env",
+        writes=(ENVIRONMENT,),
+        always=True,
+        cell="environment",
+        agents=(1,),
+    ),
+    "env_step": Kind(
+        "environment",
+        call=True,
+        arguments=1,
+        noise="env",
+        reads=(ENVIRONMENT,),
+        writes=(ENVIRONMENT,),
+        always=True,
+        cell="environment",
+        arrays=True,
+        agents=(1, 1, 1, None, None),
+    ),
+    "agent_act": Kind(
+        "actor",
+        call=True,
+        noise="agents",
+        reads=(PARAMETERS,),
+        always=True,
+        cell="computes",
+        traced=True,
+        tried=True,
+        agents=None,
+    ),
+    "replay_insert": Kind(
+        "replay", call=True, reads=(REPLAY,), writes=(REPLAY,), always=True, cell="replay"
+    ),
+    "replay_sample": Kind(
+        "replay",
+        call=True,
+        arguments=0,
+        reads=(REPLAY,),
+        writes=(REPLAY,),
+        always=True,
+        cell="replay",
+        whole=True,
+    ),
+    "gradient": Kind(
+        "gradient",
+        call=True,
+        reads=(PARAMETERS,),
+        cell="computes",
+        traced=True,
+        tried=True,
+        whole=True,
+        agents=None,
+    ),
+    "update": Kind(
+        "update",
+        call=True,
+        reads=(PARAMETERS,),
+        writes=(PARAMETERS,),
+        cell="computes",
+        traced=True,
+        whole=True,
+    ),
+    "mean": _REDUCTION,
+    "sum": _REDUCTION,
+    "max": _REDUCTION,
+    "min": _REDUCTION,
+    "joint": Kind(call=True, arguments=1, cell="trims", arrays=True),
+    "boundary": Kind(call=True, agents=None),
+    "env_steps": Kind(call=True, cell="fits"),
+    "report": Kind(call=True),
+    "agent_learn": Kind(call=True),  # its operations stand in its place
+    # What expressions, loops and tables become.
+    "glue": Kind(cell="computes", traced=True, tried=True, agents=None),
+    "copy": Kind(cell="trims", agents=None),  # a plain name
+    "constant": Kind(cell="trims"),  # a number
+    "index": Kind(cell="trims"),  # a row of a table
+    "noise": Kind(cell="fits"),
+    "permutations": Kind(cell="fits", whole=True),
+    "minibatch": Kind(cell="computes", whole=True, arrays=True, agents=None),
+    # What cutting adds.
+    "send": Kind(),
+    "receive": Kind(),
+    "record": Kind(),
+    "unset": Kind(),  # what a condition may leave out
+    "progress": Kind(),  # `env_steps` by arrival
+    "stack": Kind(cell="rows"),
+    "unstack": Kind(cell="rows"),
+    "replay_extend": Kind(cell="replay"),  # many rows at once
+    "all_reduce": Kind(cell="computes"),
+    "flatten": Kind(cell="computes"),  # arrays in one
+}

@@ -1,0 +1,127 @@
+"""The graph as text: nothing is lost on the way there and back."""
+
+import dataclasses
+
+import pytest
+
+from mindspore_rl import pipeline, programs, registry
+from mindspore_rl.graph.ir import Branch, Loop, Op, Program, Region, Where
+from mindspore_rl.graph.partition import Partition, partition
+from mindspore_rl.graph.render import render_partition
+from mindspore_rl.graph.replicate import replicate
+from mindspore_rl.graph.text import parse, parse_value, render, render_value
+from mindspore_rl.plan.value import Value
+
+ENVIRONMENTS = {"ppo": "CartPole-v1", "a2c": "CartPole-v1", "mappo": "graph:simple_spread_v3"}
+
+
+def texts(result):
+    """What a pass gave as programs."""
+    if isinstance(result, Partition):
+        return [result.program]
+    found = result.values() if isinstance(result, dict) else [result]
+    return [program for program in found if isinstance(program, Program)]
+
+
+@pytest.mark.parametrize("policy", sorted(registry.policies()))
+@pytest.mark.parametrize("algorithm", sorted(ENVIRONMENTS))
+def test_every_pass_is_read_back(algorithm, policy, tmp_path):
+    chosen = registry.load_policy(registry.find_policy(policy))
+    file = registry.find_algorithm(algorithm)
+    env = pipeline.environment_for(chosen, ENVIRONMENTS[algorithm])
+    config = programs.trainer_class(file).Config(env=env)
+    if chosen.schedule.chunks > 1 and env.startswith("graph:"):
+        chosen = dataclasses.replace(
+            chosen, schedule=dataclasses.replace(chosen.schedule, chunks=1)
+        )
+    seen = {}
+    pipeline.prepare(pipeline.JobRequest(file, chosen, config, 2), tmp_path, seen.__setitem__)
+    assert tuple(seen) == pipeline.STAGES
+    read = 0
+    for result in seen.values():
+        assert pipeline.stage_text(result)
+        for program in texts(result):
+            assert parse(render(program)) == program
+            read += 1
+    assert read >= 8
+
+
+def test_what_programs_seldom_hold():
+    where = Where("my files/odd.py", 7, "    x = '# | {'  # a comment | of the user's")
+    op = Op(
+        "send:a b->c",
+        "send",
+        ("x", "y"),
+        ("f(u, [1, 'a | b'])", "*rest", "key=(u, 2)"),
+        ("u", "$parameters"),
+        where,
+        ("$replay",),
+        "two words",
+        (("text", "a | {'b'} # c"), ("rows", (1, None)), ("flag", True)),
+    )
+    bare = Op("report#1", "report", (), (), (), Where("other.py", 8, ""))
+    branch = Branch("if#1", "u > 'ü'", ("u",), (bare,), (), where, first=True)
+    either = Branch("if#2", "u", ("u",), (), (dataclasses.replace(op, name="g"),), where)
+    loop = Loop("steps#1", "steps", "t", 4, (branch, either), where, chunks=2)
+    outer = Loop("it#1", "iterations", "i", None, (loop,), where)
+    program = Program(
+        "odd",
+        (op, outer, Region("learn", (bare,), ("x",), ("y", "z")), Region("act", (bare,), (), ())),
+        imports=(("np", "numpy", "numpy"), ("leaf", "a.b", "leaf")),
+        locals=(("x", "X"),),
+        values={"x": Value((4, 16, 3), "float32", 1, 2, (), 2), "y": Value((), "none")},
+        row_dependent={"g": "rows differ: 'x'"},
+        unsplittable=("g",),
+        teams=(3, 1),
+        agents_mixed={"g": "why"},
+    )
+    assert parse(render(program)) == program
+
+
+def test_values():
+    pair = Value((), "tuple", parts=(Value((3, 8), "int32", 1), Value((), "bool")))
+    assert render_value(pair) == "tuple(int32[3, 8e], bool[])"
+    assert render_value(Value((64, 4), "float32", 0, 8)) == "float32[64e/8, 4]"
+    nested = Value((), "tuple", parts=(pair, Value((2, 2), "float32", 0, agent_axis=0)))
+    assert parse_value(render_value(nested)) == nested
+
+
+@pytest.mark.parametrize("text", ["", "x = f()", "# program p\nx = f()", "# program p\nx ="])
+def test_what_is_no_program(text):
+    with pytest.raises(ValueError, match="no text of a program|no line of the user's program"):
+        parse(text)
+
+
+PROGRAM = """\
+# program small
+first: "float32[8e, 4]"
+obs: "float32[8e, 4]"
+action: "int32[8e]"
+sent: "int32[8e]"
+seen: "float32[8e, 4]"
+
+# small.py:1: obs = msrl.boundary("observation", msrl.env_reset())
+first = env_reset()  # env_reset#1 | writes $environment
+obs = boundary(first)  # boundary#1 | reads first | mark observation | {'site': 'observation#1'}
+# small.py:2: for _ in msrl.iterations():
+for i in iterations():  # iterations#1
+    # small.py:3: action = msrl.boundary("action", msrl.agent_act(obs))
+    action = agent_act(obs)  # agent_act#1 | reads obs $parameters
+    sent = boundary(action)  # boundary#2 | reads action | mark action | {'site': 'action#1'}
+    # small.py:4: obs = msrl.boundary("observation", msrl.env_step(action))
+    seen = env_step(sent)  # env_step#1 | reads sent $environment | writes $environment
+    obs = boundary(seen)  # boundary#3 | reads seen | mark observation | {'site': 'observation#2'}
+"""
+
+
+def test_a_pass_from_text_to_text():
+    policy = registry.load_policy(registry.find_policy("SingleLearnerFine"))
+    program = parse(PROGRAM)
+    text = render_partition(partition(program, policy, replicate(policy, 2, 8, program.teams)))
+    assert "fragment environment (environment) x2: rank 0: environments 0..3" in text
+    for cut in (
+        "cut observation: environment -> learner, after boundary#1: obs",
+        "cut action: learner -> environment, after boundary#2: sent",
+        "cut observation: environment -> learner, after boundary#3: obs",
+    ):
+        assert cut in text
