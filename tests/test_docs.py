@@ -10,6 +10,7 @@ import pytest
 
 from mindspore_rl import cli
 from mindspore_rl.environments.check import check
+from mindspore_rl.loading import load_module
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "docs" / "examples"
@@ -25,6 +26,12 @@ def blocks(page: Path, language: str) -> list[str]:
 def commands() -> list[list[str]]:
     lines = [line for page in PAGES for text in blocks(page, "bash") for line in text.splitlines()]
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("msrl ")]
+
+
+def test_the_picture_of_the_house_is_as_the_code_is():
+    script = load_module(ROOT / "scripts" / "draw_house.py")
+    page = script.PAGE.read_text()
+    assert script.drawn(page) == page, "run scripts/draw_house.py"
 
 
 def test_from_scratch():

@@ -1,30 +1,25 @@
-"""What the coordinator knows of a running job's ranks, and what it does about it."""
+"""What the coordinator knows of a running job's ranks, and what follows: events in, orders out.
 
-import contextlib
+Nothing here reads a clock, a socket, a file or a process: `watch.py` does, and carries out what is
+ordered.
+"""
+
 import re
-import selectors
 import signal
-import socket
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from mindspore_rl.communication.link import SILENCE_S, Link
-from mindspore_rl.environments.last_actions import last_action
+from mindspore_rl.communication.link import SILENCE_S
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import Counts
-from mindspore_rl.runtime.coordinator.interruption import Interruption
-from mindspore_rl.runtime.coordinator.launch import LOG_LINES, WORKERS_LOG, JobProcesses
-from mindspore_rl.runtime.coordinator.metrics import Metrics
-from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep, Joined
-from mindspore_rl.runtime.coordinator.watchdog import Watchdog
-from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.runtime.coordinator.launch import LOG_LINES, WORKERS_LOG
+from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep, Joined, Report
+from mindspore_rl.runtime.coordinator.watchdog import Stall, Watchdog
+from mindspore_rl.runtime.stamps import Stamp
 
-TICK_S = 0.2
 SUSPENDED_S = 2.0
 """A tick longer than this: this process was stopped, and a stamp's age says nothing."""
 LAUNCH_S, GONE_S = 10.0, 1.0
@@ -91,227 +86,367 @@ class Unreached(JobFailure):
     """A host on which no rank could be started."""
 
 
-@dataclass
-class Peer:
-    """A connection; who it is comes with its hello."""
+# ---- events ------------------------------------------------------------------------------------
 
-    link: Link
-    rank: int | None = None
+
+@dataclass(frozen=True)
+class Heard:
+    """A message of a rank, see `communication/link.py`."""
+
+    rank: int
+    message: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A rank's link ended; `lost` says why if its host fell silent."""
+
+    rank: int
+    lost: str = ""
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """The user has interrupted so many times."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A line of metrics was written: what the display shows since."""
+
+    mean_return: float | None
+    episodes: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed.
+
+    Attributes:
+        stamps: what every rank is doing.
+        mpiexec: its exit status once it has ended.
+        scheduler: that of MindSpore's scheduler.
+        living: ranks that have a process on this machine; None where nobody asked (`silent`).
+    """
+
+    stamps: dict[int, Stamp]
+    mpiexec: int | None = None
+    scheduler: int | None = None
+    living: frozenset[int] | None = None
+
+
+Event = Heard | Closed | Interrupted | Logged | Tick
+
+
+# ---- orders ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tell:
+    """To the leader: `stop` or `checkpoint`, at its next iteration boundary."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """For the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Log:
+    """A line of metrics."""
+
+    iteration: int
+    env_steps: int
+    values: dict[str, float]
+    episodes: list[tuple[float, int]]
+    age_s: float
+
+
+@dataclass(frozen=True)
+class Fail:
+    """The job failed."""
+
+    failure: JobFailure
+
+
+@dataclass(frozen=True)
+class Examine:
+    """The job failed: `explain` says how, from what was left behind.
+
+    Attributes:
+        what: a rank's `death` or `stall`, or the end of `mpiexec` or of the `scheduler`.
+    """
+
+    what: str
+    rank: int = -1
+    stall: Stall | None = None
+    lost: str = ""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Every rank has finished, or the rank in this process has ended."""
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The user wants the job to end at once."""
+
+
+Order = Tell | Note | Log | Fail | Examine | Finish | GiveUp
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What a failure left behind.
+
+    Attributes:
+        status: exit status of what ended.
+        log: all that mpiexec and the ranks printed.
+        output: what the rank printed.
+        action: what its environments were doing.
+        words: of the scheduler.
+    """
+
+    status: int = 0
+    pid: int = 0
+    log: str = ""
+    output: list[str] = field(default_factory=list)
+    action: str = ""
+    words: str = ""
 
 
 class Monitor:
-    """What the coordinator knows of the ranks, and what it does about it."""
+    """Follows a job from its first event to its end.
 
-    def __init__(
-        self,
-        plan: Plan,
-        options: JobOptions,
-        metrics: Metrics,
-        stamps: Stamps,
-        interruption: Interruption,
-        run_dir: Path,
-    ) -> None:
-        self.plan, self.options, self.metrics = plan, options, metrics
-        self.interruption = interruption
-        self._stamps, self._run_dir = stamps, run_dir
-        self._watchdog = Watchdog(plan, stamps, options.start_timeout_s)
-        self._processes: JobProcesses | None = None
-        self._listener: socket.socket | None = None
-        self._peers: list[Peer] = []
-        self._finished: dict[int, int] = {}
+    Args:
+        plan: the job.
+        options: how it is run and when it ends.
+        now: the time, in seconds on any clock.
+        here: whether its ranks are in this process.
+    """
+
+    def __init__(self, plan: Plan, options: JobOptions, now: float, here: bool = False) -> None:
+        self.plan, self.options, self._here = plan, options, here
         self.traffic: dict[int, tuple[int, Counts]] = {}
-        self._closed: dict[int, float] = {}
-        self._ended_s: float | None = None
-        self._reported: set[int] = set()
+        self._watchdog = Watchdog(plan, options.start_timeout_s)
         self._joined: Joined = (
             InStep(plan.num_ranks) if plan.arrivals is None else AsTheyCome(plan.leader)
         )
+        self._known: set[int] = set(range(plan.num_ranks)) if here else set()
+        self._gone: dict[int, str] = {}
+        self._died: list[int] = []
+        self._finished: dict[int, int] = {}
+        self._reported: set[int] = set()
+        self._ended_s: float | None = None
         self._iteration, self._env_steps = 0, options.start_steps
         self._checkpoint: str | None = plan.resume or None
-        self._checkpoint_s = self._ticked_s = self._awake_s = time.monotonic()
-        self._whole_s, self._all_launched = time.monotonic(), False
+        self._checkpoint_s = self._ticked_s = self._awake_s = now
+        self._whole_s, self._all_launched = now, False
         self._stop_deadline_s: float | None = None
         self._reached: float | None = None
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(interruption.socket, selectors.EVENT_READ)
 
-    def listen(self, listener: socket.socket, processes: JobProcesses) -> None:
-        """Accepts ranks from now on, and watches the processes that start them."""
-        self._listener, self._processes = listener, processes
-        self._selector.register(listener, selectors.EVENT_READ)
+    @property
+    def silent(self) -> set[int]:
+        """Ranks of this machine that have not said hello: whether they live must be looked up."""
+        local = {rank for rank in range(self.plan.num_ranks) if self.plan.same_host(rank, 0)}
+        return local - self._known
 
-    def add(self, peer: Peer) -> None:
-        """Takes a connection."""
-        self._peers.append(peer)
-        self._selector.register(peer.link.connection, selectors.EVENT_READ, peer)
+    def on(self, event: Event, now: float) -> list[Order]:
+        """What follows from an event. A failure, an end or `GiveUp` is the last order of a job."""
+        match event:
+            case Heard(rank, message):
+                return self._hear(rank, message)
+            case Closed(rank, lost):
+                self._gone[rank] = lost
+                if rank not in self._finished:
+                    self._died.append(rank)
+                return []
+            case Interrupted(count):
+                return self._obey(count, now)
+            case Logged(mean_return, episodes):
+                return self._compare(mean_return, episodes)
+            case Tick():
+                return self._tick(event, now)
 
-    def close(self) -> None:
-        """Closes all connections."""
-        self._selector.close()
-        for peer in self._peers:
-            peer.link.close()
-
-    def outcome(self) -> Outcome:
-        """How the job ended, once it did."""
+    def outcome(self, mean_return: float | None, interrupted: bool) -> Outcome:
+        """How the job ended, once it did; `mean_return` as it is now."""
         stopped = "steps" if self._reached is None else "threshold"
         return Outcome(
             self._finished.get(self.plan.leader, self._iteration),
             self._env_steps,
-            self.metrics.mean_return if self._reached is None else self._reached,
-            "interrupted" if self.interruption.poll() else stopped,
+            mean_return if self._reached is None else self._reached,
+            "interrupted" if interrupted else stopped,
             self._checkpoint,
         )
 
-    def step(self) -> bool:
-        """Waits for a tick or for news, and deals with it.
-
-        Returns: whether every rank has finished (or the rank in this process has ended).
-
-        Raises:
-            JobFailure: the first failure.
-            KeyboardInterrupt: the job is to be ended at once.
-        """
-        ready = self._selector.select(TICK_S)
-        now = time.monotonic()
+    def _tick(self, tick: Tick, now: float) -> list[Order]:
         if now - self._ticked_s > SUSPENDED_S:
             self._awake_s = now
         self._ticked_s = now
-        self._obey(now)
-        for key, _ in ready:
-            if key.fileobj is self._listener:
-                assert self._listener is not None
-                self.add(Peer(Link(self._listener.accept()[0])))
-            elif key.data is not None:
-                self._read(key.data)
-        if len(self._finished) == self.plan.num_ranks or (self._closed and not self._processes):
-            if reports := self._joined.rest():
-                self._log(reports)
-            return True
-        self._look_for_deaths(now)
-        self._look_for_stalls(now)
-        self._ask_for_checkpoint(now)
-        return False
+        if len(self._finished) == self.plan.num_ranks or (self._died and self._here):
+            return [*self._line(self._joined.rest()), Finish()]
+        if not self._here and (found := self._look_for_deaths(tick, now)):
+            return found
+        started = len(self._reported) == self.plan.num_ranks
+        stall = self._watchdog.stall(
+            tick.stamps, now, started=started, finished=self._finished, awake_s=self._awake_s
+        )
+        if stall is not None:
+            return [Examine("stall", stall.rank, stall)]
+        if now - self._checkpoint_s >= self.options.checkpoint_every_s:
+            self._checkpoint_s = now
+            if started:
+                return self._tell_leader("checkpoint")
+        return []
 
     # ---- messages --------------------------------------------------------------------------
 
-    def _read(self, peer: Peer) -> None:
-        try:
-            while (message := peer.link.poll()) is not None:
-                self._handle(peer, message)
-        except (ValueError, TypeError, KeyError):
-            if peer.rank is not None:
-                raise
-            peer.link.closed = True  # a stranger at the port
-        if peer.link.closed:
-            self._selector.unregister(peer.link.connection)
-            if peer.rank is not None and peer.rank not in self._finished:
-                self._closed[peer.rank] = time.monotonic()
-
-    def _handle(self, peer: Peer, message: dict[str, Any]) -> None:
+    def _hear(self, rank: int, message: dict[str, Any]) -> list[Order]:
         match message["kind"]:
             case "hello":
-                peer.rank = message["rank"]
-                if self._processes is not None:
-                    self._processes.remove_in_the_end(message.get("segments", []))
-            case "stamp":
-                stamp = (message[key] for key in ("rank", "iteration", "stage", "age_s"))
-                self._stamps.write(*stamp)
+                self._known.add(rank)
             case "iteration":
-                if self.plan.hosts:  # its next stamp is on its way, and this one may be old
-                    boundary = self.plan.stages().index("the iteration boundary")
-                    self._stamps.write(message["rank"], message["iteration"], boundary)
-                self._report(message)
+                self._reported.add(rank)
+                return self._line(self._joined.add(message))
             case "checkpoint":
                 self._checkpoint = message["path"]
             case "note":
-                self.metrics.note(
-                    f"{self.plan.rank_name(message['rank'])}, iteration "
-                    f"{message['iteration']}: {message['note']}"
-                )
+                name = self.plan.rank_name(rank)
+                return [Note(f"{name}, iteration {message['iteration']}: {message['note']}")]
             case "finished":
-                self._finished[message["rank"]] = message["iteration"]
-                self.traffic[message["rank"]] = (message["iterations_here"], message["traffic"])
+                self._finished[rank] = message["iteration"]
+                self.traffic[rank] = (message["iterations_here"], message["traffic"])
             case "error":
-                raise self._failure(
-                    message["rank"],
-                    message["iteration"],
-                    message["stage"],
-                    message["message"],
-                    "" if message["mistake"] else message["traceback"],
-                    message["mistake"],
-                )
+                trace = "" if message["mistake"] else message["traceback"]
+                return [
+                    Fail(
+                        self._failure(
+                            rank,
+                            message["iteration"],
+                            message["stage"],
+                            message["message"],
+                            trace,
+                            message["mistake"],
+                        )
+                    )
+                ]
+        return []
 
-    def _report(self, message: dict[str, Any]) -> None:
-        """Records what the ranks have reported, an iteration at a time."""
-        self._reported.add(message["rank"])
-        reports = self._joined.add(message)
-        if reports:
-            self._log(reports)
-
-    def _log(self, reports: list[dict[str, Any]]) -> None:
+    def _line(self, reports: list[Report]) -> list[Order]:
+        """What the ranks have reported of an iteration, once all have."""
+        if not reports:
+            return []
         values: dict[str, float] = {}
         for report in reports:
             values |= report["metrics"]
         self._iteration = reports[-1]["iteration"]
         self._env_steps = reports[-1]["env_steps"]
-        self.metrics.log(
-            self._iteration,
-            self._env_steps,
-            values,
-            [
-                (episode_return, length)
-                for report in reports
-                for episode_return, length in report["episodes"]
-            ],
-            reports[-1].get("age_s", 0.0),
-        )
-        goal, mean_return = self.options.stop_return, self.metrics.mean_return
-        if (
-            goal is not None
-            and mean_return is not None
-            and self._reached is None
-            and self.metrics.episodes_seen >= MIN_EPISODES
-            and mean_return >= goal
-        ):
-            self._reached = mean_return
-            self._tell_leader("stop")
+        episodes = [(total, length) for report in reports for total, length in report["episodes"]]
+        age_s = reports[-1].get("age_s", 0.0)
+        return [Log(self._iteration, self._env_steps, values, episodes, age_s)]
 
-    def _tell_leader(self, kind: str) -> bool:
-        """Returns: whether the leader is there to hear it."""
-        for peer in self._peers:
-            if peer.rank == self.plan.leader and not peer.link.closed:
-                with contextlib.suppress(OSError):  # it just died: its end is seen elsewhere
-                    peer.link.send(kind)
-                return True
-        return False
+    def _compare(self, mean_return: float | None, episodes: int) -> list[Order]:
+        goal = self.options.stop_return
+        if goal is None or mean_return is None or self._reached is not None:
+            return []
+        if episodes < MIN_EPISODES or mean_return < goal:
+            return []
+        self._reached = mean_return
+        return self._tell_leader("stop")
 
-    def _ask_for_checkpoint(self, now: float) -> None:
-        if now - self._checkpoint_s >= self.options.checkpoint_every_s:
-            self._checkpoint_s = now
-            if len(self._reported) == self.plan.num_ranks:
-                self._tell_leader("checkpoint")
+    def _tell_leader(self, kind: str) -> list[Order]:
+        """Nothing if the leader is not there to hear it."""
+        leader = self.plan.leader
+        return [Tell(kind)] if leader in self._known and leader not in self._gone else []
 
-    def _obey(self, now: float) -> None:
+    def _obey(self, count: int, now: float) -> list[Order]:
         """Passes an interruption on: to the leader at first, then to everybody."""
-        count = self.interruption.poll()
-        if count == 0:
-            return
         if self._stop_deadline_s is None:
             self._stop_deadline_s = now + self.plan.timeout_s
-            if count == 1 and self._tell_leader("stop"):
-                self.metrics.note(
-                    "Stopping after this iteration, with a checkpoint; interrupt "
-                    "again to stop at once."
-                )
-                return
-            raise KeyboardInterrupt
+            if count == 1 and (told := self._tell_leader("stop")):
+                text = "Stopping after this iteration, with a checkpoint; interrupt again to stop "
+                return [*told, Note(text + "at once.")]
+            return [GiveUp()]
         if count > 1:
-            raise KeyboardInterrupt
+            return [GiveUp()]
         if now > self._stop_deadline_s:
-            self.metrics.note("The iteration does not end: stopping without another checkpoint.")
-            raise KeyboardInterrupt
+            text = "The iteration does not end: stopping without another checkpoint."
+            return [Note(text), GiveUp()]
+        return []
 
     # ---- failures --------------------------------------------------------------------------
+
+    def _look_for_deaths(self, tick: Tick, now: float) -> list[Order]:
+        if self._ended_s is None and (self._died or tick.mpiexec is not None):
+            self._ended_s = now
+        if self._ended_s is not None:
+            if now - self._ended_s < LAST_WORDS_S:
+                return []
+            if self._died and not (tick.mpiexec or 0) < 0:
+                return [Examine("death", self._died[0], lost=self._gone[self._died[0]])]
+            return [Examine("mpiexec")]
+        if tick.scheduler is not None and set(self.plan.group_ranks) - set(self._finished):
+            return [Examine("scheduler")]
+        # A rank that dies, say, in its imports closes no link, and others wait.
+        missing = self.silent - tick.living if tick.living is not None else None
+        if missing is None:
+            return []
+        if not missing:
+            self._whole_s, self._all_launched = now, True
+        elif now - self._whole_s > (GONE_S if self._all_launched else LAUNCH_S):
+            return [Examine("death", min(missing))]
+        return []
+
+    def explain(self, found: Examine, stamp: Stamp | None, remains: Remains) -> JobFailure:
+        """The failure of what was examined.
+
+        Args:
+            found: what the monitor ordered to examine.
+            stamp: of the rank, if it is one.
+            remains: what was found.
+        """
+        if found.what == "mpiexec":
+            silent = self._silent_hosts()
+            tail = [f"The end of {WORKERS_LOG}:", *remains.log.splitlines()[-LOG_LINES:]]
+            return self._job_failure(
+                f"mpiexec ended ({_ending(remains.status)}) before the job{silent}",
+                "\n".join(tail),
+                kind=Unreached if silent else JobFailure,
+            )
+        if found.what == "scheduler":
+            waiting_for = set(self.plan.group_ranks) - set(self._finished)
+            return self._job_failure(
+                f"the MindSpore scheduler (pid {remains.pid}) ended ({_ending(remains.status)}) "
+                f"before {self.plan.rank_name(min(waiting_for))}: {remains.words}"
+            )
+        if found.stall is not None:
+            stall = found.stall
+            text = stall.text + remains.action
+            return self._failure(stall.rank, stall.iteration, stall.stage, text, kind=Stalled)
+        assert stamp is not None
+        stage = self._watchdog.stages[stamp.stage]
+        if found.lost:
+            host = f"host {self.plan.hosts[found.rank]}" if self.plan.hosts else "its host"
+            text = f"{host} has not been heard of for {SILENCE_S} s ({found.lost}); is it up, "
+            return self._failure(
+                found.rank, stamp.iteration, stage, text + "and its network connected?"
+            )
+        killed = re.search(r"EXIT STRING: .*\(signal (\d+)\)", remains.log)
+        number = _fatal_signal(remains.output) or (killed and killed[1])
+        how = (f"died (killed by signal {number})" if number else "died") + remains.action
+        printed = ["It printed:", *remains.output] if remains.output else []
+        return self._failure(found.rank, stamp.iteration, stage, how, "\n".join(printed))
+
+    def stage_of(self, stamp: Stamp) -> str:
+        """In words."""
+        return self._watchdog.stages[stamp.stage]
 
     def _failure(
         self,
@@ -340,105 +475,11 @@ class Monitor:
             parts.append(f"Last good checkpoint: {self._checkpoint}")
         return kind("\n".join(filter(None, parts)), mistake)
 
-    def _look_for_deaths(self, now: float) -> None:
-        if self._processes is None or self._processes.mpiexec is None:
-            return  # one rank, in this process: if it ends, so does the monitor
-        mpiexec, scheduler = self._processes.mpiexec, self._processes.scheduler
-        if self._ended_s is None and (self._closed or mpiexec.poll() is not None):
-            self._ended_s = now
-        if self._ended_s is not None:
-            if now - self._ended_s < LAST_WORDS_S:
-                return
-            if self._closed and not (mpiexec.poll() or 0) < 0:
-                raise self._death(next(iter(self._closed)))
-            silent = self._silent_hosts()
-            raise self._job_failure(
-                f"mpiexec ended ({_ending(mpiexec.returncode)}) before the job{silent}",
-                "\n".join(
-                    [f"The end of {WORKERS_LOG}:", *self._processes.log().splitlines()[-LOG_LINES:]]
-                ),
-                kind=Unreached if silent else JobFailure,
-            )
-        waiting_for = set(self.plan.group_ranks) - set(self._finished)
-        if scheduler is not None and scheduler.poll() is not None and waiting_for:
-            raise self._job_failure(
-                f"the MindSpore scheduler (pid {scheduler.pid}) ended "
-                f"({_ending(scheduler.returncode)}) before "
-                f"{self.plan.rank_name(min(waiting_for))}: {self._processes.why_scheduler_ended()}"
-            )
-        self._look_for_deaths_before_hello(now)
-
-    def _look_for_deaths_before_hello(self, now: float) -> None:
-        """Notices a rank that dies, say, in its imports: it closes no link, and others wait."""
-        here = {rank for rank in range(self.plan.num_ranks) if self.plan.same_host(rank, 0)}
-        silent = here - {peer.rank for peer in self._peers}
-        if not silent or self._processes is None:
-            return
-        missing = silent - self._processes.living_ranks()
-        if not missing:
-            self._whole_s, self._all_launched = now, True
-        elif now - self._whole_s > (GONE_S if self._all_launched else LAUNCH_S):
-            raise self._death(min(missing))
-
     def _silent_hosts(self) -> str:
         """Names the hosts of which no rank has said hello."""
-        heard = {
-            self.plan.hosts[p.rank] for p in self._peers if p.rank is not None and self.plan.hosts
-        }
+        heard = {self.plan.hosts[rank] for rank in self._known if self.plan.hosts}
         silent = [host for host in dict.fromkeys(self.plan.hosts) if host not in heard]
         return f"; no rank on {', '.join(silent)} has started" if silent else ""
-
-    def _death(self, rank: int) -> JobFailure:
-        """The failure of a rank that closed its link, with what killed it if that can be had.
-
-        mpiexec tells when all ranks are gone, and merges their statuses: a signal stays legible if
-        the others end by themselves, as they do when their links close.
-        """
-        processes = self._processes
-        assert processes is not None
-        lost = next((p.link.lost for p in self._peers if p.rank == rank), "")
-        for peer in self._peers:
-            peer.link.close()
-        stamp = self._stamps.read(rank)
-        if lost:
-            host = f"host {self.plan.hosts[rank]}" if self.plan.hosts else "its host"
-            return self._failure(
-                rank,
-                stamp.iteration,
-                self._watchdog.stages[stamp.stage],
-                f"{host} has not been heard of for {SILENCE_S} s ({lost}); is it up, and its "
-                "network connected?",
-            )
-        processes.wait(5.0)
-        found = re.search(r"EXIT STRING: .*\(signal (\d+)\)", processes.log())
-        output = processes.output_of(rank)
-        number = _fatal_signal(output) or (found and found[1])
-        how = f"died (killed by signal {number})" if number else "died"
-        how += self._last_action(rank, self._watchdog.stages[stamp.stage])
-        return self._failure(
-            rank,
-            stamp.iteration,
-            self._watchdog.stages[stamp.stage],
-            how,
-            "\n".join(["It printed:", *output] if output else []),
-        )
-
-    def _look_for_stalls(self, now: float) -> None:
-        started = len(self._reported) == self.plan.num_ranks
-        found = self._watchdog.stall(
-            now, started=started, finished=self._finished, awake_s=self._awake_s
-        )
-        if found is not None:
-            text = found.text + self._last_action(found.rank, found.stage)
-            raise self._failure(found.rank, found.iteration, found.stage, text, kind=Stalled)
-
-    def _last_action(self, rank: int, stage: str) -> str:
-        """What the environments of a rank were doing, if that is where it was."""
-        fragment, replica = self.plan.fragment_of(rank)
-        if stage != "the environment":
-            return ""
-        said = last_action(self._run_dir, rank, range(*fragment.shares[replica]))
-        return f"\n  {said}" if said else ""
 
 
 def _fatal_signal(output: list[str]) -> int | None:

@@ -21,7 +21,8 @@ from mindspore_rl.plan.traffic import iterations_done, write
 from mindspore_rl.runtime.coordinator.interruption import Interruption
 from mindspore_rl.runtime.coordinator.launch import MARK, Commands, Guard, JobProcesses, pin_cores
 from mindspore_rl.runtime.coordinator.metrics import Metrics
-from mindspore_rl.runtime.coordinator.monitor import JobOptions, Monitor, Outcome, Peer, Stalled
+from mindspore_rl.runtime.coordinator.monitor import JobOptions, Outcome, Stalled
+from mindspore_rl.runtime.coordinator.watch import Peer, Watch
 from mindspore_rl.runtime.stamps import Stamps
 
 INTERRUPTED_EXIT = 130
@@ -50,35 +51,36 @@ def run_job(
         stack.callback(metrics.close)
         stamps = Stamps(run_dir, plan.num_ranks, create=True)
         stack.callback(stamps.close)
-        monitor = Monitor(plan, options, metrics, stamps, interruption, run_dir)
-        stack.callback(monitor.close)
+        here = plan.in_one_process
+        watch = Watch(plan, options, metrics, stamps, interruption, run_dir, here)
+        stack.callback(watch.close)
         try:
-            if plan.in_one_process:
-                _run_here(monitor, run_dir)
+            if here:
+                _run_here(watch, run_dir)
             else:
-                _run_ranks(monitor, run_dir, commands or Commands())
+                _run_ranks(watch, run_dir, commands or Commands())
         except JobFailure as failure:
             failure.interrupted = interruption.poll() > 0
             raise
-        if len(monitor.traffic) == plan.num_ranks:
-            done = {rank: count for rank, (count, _) in monitor.traffic.items()}
-            counts = [found for _, found in monitor.traffic.values()]
+        if len(watch.monitor.traffic) == plan.num_ranks:
+            done = {rank: count for rank, (count, _) in watch.monitor.traffic.items()}
+            counts = [found for _, found in watch.monitor.traffic.values()]
             write(plan, run_dir, iterations_done(plan, done), counts)
-        return monitor.outcome()
+        return watch.outcome()
 
 
-def _run_ranks(monitor: Monitor, run_dir: Path, commands: Commands) -> None:
+def _run_ranks(watch: Watch, run_dir: Path, commands: Commands) -> None:
     """Runs the ranks under mpiexec."""
-    plan, deployment = monitor.plan, monitor.options.deployment
+    plan, deployment = watch.plan, watch.options.deployment
     with (
         pin_cores(0 if plan.hosts or plan.device == "GPU" else plan.num_ranks) as cores,
         _listener(plan, deployment) as listener,
         JobProcesses(plan, run_dir, commands, deployment) as processes,
     ):  # ended first
-        monitor.listen(listener, processes)
+        watch.listen(listener, processes)
         processes.start(listener.getsockname()[1], cores)
         try:
-            while not monitor.step():
+            while not watch.step():
                 pass
         except KeyboardInterrupt:
             return
@@ -97,26 +99,26 @@ def _listener(plan: Plan, deployment: Deployment) -> socket.socket:
         ) from error
 
 
-def _watch(monitor: Monitor, link: Link, ended: threading.Event, failures: list[Exception]) -> None:
+def _watch(watch: Watch, link: Link, ended: threading.Event, failures: list[Exception]) -> None:
     """Runs the monitor of ranks in this process.
 
     Args:
-        monitor: of the job.
+        watch: over the job.
         link: to the leader.
         ended: set when the ranks are done.
         failures: gets the first one, to be raised in the main thread.
     """
     try:
-        while not monitor.step():
+        while not watch.step():
             pass
     except Stalled as failure:
         # Nothing can end a thread that hangs in a cell or in an environment but the end of
         # the process. (A hang that holds the interpreter's lock is out of reach even so.)
-        _end(monitor.metrics, str(failure), failure.exit_code)
+        _end(watch.metrics, str(failure), failure.exit_code)
     except KeyboardInterrupt:
         _thread.interrupt_main()
         if not ended.wait(2.0):
-            _end(monitor.metrics, "Interrupted.", INTERRUPTED_EXIT)
+            _end(watch.metrics, "Interrupted.", INTERRUPTED_EXIT)
     except Exception as error:  # noqa: BLE001  (raised below, in the main thread)
         failures.append(error)
         with contextlib.suppress(OSError):
@@ -133,7 +135,7 @@ def _end(metrics: Metrics, text: str, exit_code: int) -> NoReturn:
         os._exit(exit_code)
 
 
-def _run_here(monitor: Monitor, run_dir: Path) -> None:
+def _run_here(watch: Watch, run_dir: Path) -> None:
     """Runs the ranks in this process, and the monitor in a thread of its own.
 
     A single rank runs in this thread; several uncompiled ones get a thread each.
@@ -143,26 +145,26 @@ def _run_here(monitor: Monitor, run_dir: Path) -> None:
     mark = f"process {os.getpid()}"
     guard = Guard(mark)
     os.environ[MARK] = mark  # what environments start inherits it
-    pairs = [tuple(map(Link, socket.socketpair())) for _ in range(monitor.plan.num_ranks)]
-    leader = monitor.plan.leader
+    pairs = [tuple(map(Link, socket.socketpair())) for _ in range(watch.plan.num_ranks)]
+    leader = watch.plan.leader
     ours, theirs = pairs[leader]
     for rank, (link, _) in enumerate(pairs):
-        monitor.add(Peer(link, rank))
+        watch.add(Peer(link, rank))
     ended = threading.Event()
     failures: list[Exception] = []
 
-    watcher = threading.Thread(target=_watch, args=(monitor, ours, ended, failures), name="monitor")
+    watcher = threading.Thread(target=_watch, args=(watch, ours, ended, failures), name="monitor")
     watcher.start()
     interrupted = False
     try:
-        with monitor.interruption.raised_at_second():
+        with watch.interruption.raised_at_second():
             if len(pairs) == 1:
-                on_cpu = monitor.plan.device == "CPU" and monitor.plan.compiled
+                on_cpu = watch.plan.device == "CPU" and watch.plan.compiled
                 with pin_cores(int(on_cpu)) as cores:  # reserved; this process stays as it is
                     threads = len(cores[0]) if cores else 1
-                    run_worker(monitor.plan, run_dir, rank=leader, link=theirs, threads=threads)
+                    run_worker(watch.plan, run_dir, rank=leader, link=theirs, threads=threads)
             else:
-                run_inproc(monitor.plan, run_dir, [link for _, link in pairs])
+                run_inproc(watch.plan, run_dir, [link for _, link in pairs])
     except KeyboardInterrupt:
         interrupted = True
     except (Exception, SystemExit) as error:

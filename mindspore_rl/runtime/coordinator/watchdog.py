@@ -5,7 +5,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from mindspore_rl.plan.plan import Plan
-from mindspore_rl.runtime.stamps import Stamp, Stamps
+from mindspore_rl.runtime.stamps import Stamp
 
 NAMED_RANKS = 4
 
@@ -25,21 +25,27 @@ class Watchdog:
 
     Args:
         plan: the job.
-        stamps: what each rank is doing since when.
         start_timeout_s: the deadline until all ranks have done an iteration.
     """
 
-    def __init__(self, plan: Plan, stamps: Stamps, start_timeout_s: float) -> None:
-        self.plan, self.stamps, self.start_timeout_s = plan, stamps, start_timeout_s
+    def __init__(self, plan: Plan, start_timeout_s: float) -> None:
+        self.plan, self.start_timeout_s = plan, start_timeout_s
         self.stages = plan.stages()
 
     def stall(
-        self, now: float, *, started: bool, finished: Container[int], awake_s: float
+        self,
+        stamps: dict[int, Stamp],
+        now: float,
+        *,
+        started: bool,
+        finished: Container[int],
+        awake_s: float,
     ) -> Stall | None:
         """Looks for a rank that makes no progress.
 
         Args:
-            now: `time.monotonic()`.
+            stamps: what each rank is doing since when.
+            now: the time, on the clock of the stamps.
             started: whether all ranks have done an iteration.
             finished: ranks that are done.
             awake_s: when this process last woke up; older stamps say nothing.
@@ -47,7 +53,6 @@ class Watchdog:
         Returns: whom to blame, or None.
         """
         deadline_s = self.plan.timeout_s if started else self.start_timeout_s
-        stamps = {rank: self.stamps.read(rank) for rank in range(self.plan.num_ranks)}
         ages = {
             rank: now - max(stamp.time_s, awake_s)
             for rank, stamp in stamps.items()

@@ -1,0 +1,218 @@
+"""Watches the ranks of a job: brings the monitor what happens, and carries out what it orders."""
+
+import contextlib
+import selectors
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl.communication.link import Link
+from mindspore_rl.environments.last_actions import last_action
+from mindspore_rl.errors import JobFailure
+from mindspore_rl.plan.plan import Plan
+from mindspore_rl.runtime.coordinator.interruption import Interruption
+from mindspore_rl.runtime.coordinator.launch import JobProcesses
+from mindspore_rl.runtime.coordinator.metrics import Metrics
+from mindspore_rl.runtime.coordinator.monitor import (
+    Closed,
+    Event,
+    Examine,
+    Fail,
+    Finish,
+    GiveUp,
+    Heard,
+    Interrupted,
+    JobOptions,
+    Log,
+    Logged,
+    Monitor,
+    Note,
+    Outcome,
+    Remains,
+    Tell,
+    Tick,
+)
+from mindspore_rl.runtime.stamps import Stamps
+
+TICK_S = 0.2
+
+
+@dataclass
+class Peer:
+    """A connection; who it is comes with its hello."""
+
+    link: Link
+    rank: int | None = None
+
+
+class Watch:
+    """The sockets, the clock and the processes around a job's monitor.
+
+    Args:
+        interruption: what the user's signals are counted by.
+        here: whether the ranks are in this process.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: JobOptions,
+        metrics: Metrics,
+        stamps: Stamps,
+        interruption: Interruption,
+        run_dir: Path,
+        here: bool = False,
+    ) -> None:
+        self.plan, self.options, self.metrics = plan, options, metrics
+        self.interruption = interruption
+        self.monitor = Monitor(plan, options, time.monotonic(), here)
+        self._stamps, self._run_dir = stamps, run_dir
+        self._processes: JobProcesses | None = None
+        self._listener: socket.socket | None = None
+        self._peers: list[Peer] = []
+        self._finished = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(interruption.socket, selectors.EVENT_READ)
+
+    def listen(self, listener: socket.socket, processes: JobProcesses) -> None:
+        """Accepts ranks from now on, and watches the processes that start them."""
+        self._listener, self._processes = listener, processes
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def add(self, peer: Peer) -> None:
+        """Takes a connection."""
+        self._peers.append(peer)
+        self._selector.register(peer.link.connection, selectors.EVENT_READ, peer)
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._selector.close()
+        for peer in self._peers:
+            peer.link.close()
+
+    def outcome(self) -> Outcome:
+        """How the job ended, once it did."""
+        return self.monitor.outcome(self.metrics.mean_return, self.interruption.poll() > 0)
+
+    def step(self) -> bool:
+        """Waits for a tick or for news, and deals with it.
+
+        Returns: whether every rank has finished (or the rank in this process has ended).
+
+        Raises:
+            JobFailure: the first failure.
+            KeyboardInterrupt: the job is to be ended at once.
+        """
+        ready = self._selector.select(TICK_S)
+        now = time.monotonic()
+        if count := self.interruption.poll():
+            self._on(Interrupted(count), now)
+        for key, _ in ready:
+            if key.fileobj is self._listener:
+                assert self._listener is not None
+                self.add(Peer(Link(self._listener.accept()[0])))
+            elif key.data is not None:
+                self._read(key.data, now)
+        self._on(self._tick(), now)
+        return self._finished
+
+    def _tick(self) -> Tick:
+        stamps = {rank: self._stamps.read(rank) for rank in range(self.plan.num_ranks)}
+        processes = self._processes
+        if processes is None or processes.mpiexec is None:
+            return Tick(stamps)
+        living = frozenset(processes.living_ranks()) if self.monitor.silent else None
+        scheduler = processes.scheduler.poll() if processes.scheduler is not None else None
+        return Tick(stamps, processes.mpiexec.poll(), scheduler, living)
+
+    def _read(self, peer: Peer, now: float) -> None:
+        try:
+            while (message := peer.link.poll()) is not None:
+                self._hear(peer, message, now)
+        except (ValueError, TypeError, KeyError):
+            if peer.rank is not None:
+                raise
+            peer.link.closed = True  # a stranger at the port
+        if peer.link.closed:
+            self._selector.unregister(peer.link.connection)
+            if peer.rank is not None:
+                self._on(Closed(peer.rank, peer.link.lost), now)
+
+    def _hear(self, peer: Peer, message: dict[str, Any], now: float) -> None:
+        if message["kind"] == "hello":
+            peer.rank = message["rank"]
+            if self._processes is not None:
+                self._processes.remove_in_the_end(message.get("segments", []))
+        if peer.rank is None:
+            raise ValueError(f"{message['kind']} before hello")
+        if message["kind"] == "stamp":
+            stamp = (message[key] for key in ("iteration", "stage", "age_s"))
+            self._stamps.write(peer.rank, *stamp)
+        elif message["kind"] == "iteration" and self.plan.hosts:
+            # Its next stamp is on its way, and this one may be old.
+            boundary = self.plan.stages().index("the iteration boundary")
+            self._stamps.write(peer.rank, message["iteration"], boundary)
+        self._on(Heard(peer.rank, message), now)
+
+    def _on(self, event: Event, now: float) -> None:
+        for order in self.monitor.on(event, now):
+            match order:
+                case Tell(kind):
+                    self._tell_leader(kind)
+                case Note(text):
+                    self.metrics.note(text)
+                case Log():
+                    self.metrics.log(
+                        order.iteration, order.env_steps, order.values, order.episodes, order.age_s
+                    )
+                    self._on(Logged(self.metrics.mean_return, self.metrics.episodes_seen), now)
+                case Fail(failure):
+                    raise failure
+                case Examine():
+                    raise self._examine(order)
+                case Finish():
+                    self._finished = True
+                case GiveUp():
+                    raise KeyboardInterrupt
+
+    def _tell_leader(self, kind: str) -> None:
+        for peer in self._peers:
+            if peer.rank == self.plan.leader and not peer.link.closed:
+                with contextlib.suppress(OSError):  # it just died: its end is seen elsewhere
+                    peer.link.send(kind)
+
+    def _examine(self, found: Examine) -> JobFailure:
+        """Collects what a failure left behind."""
+        processes, stamp, remains = self._processes, None, Remains()
+        if found.rank >= 0:
+            stamp = self._stamps.read(found.rank)
+        if found.what == "stall" and found.stall is not None:
+            remains = Remains(action=self._last_action(found.rank, found.stall.stage))
+        elif found.what == "death":
+            # mpiexec tells when all ranks are gone, and merges their statuses: a signal stays
+            # legible if the others end by themselves, as they do when their links close.
+            for peer in self._peers:
+                peer.link.close()
+            if processes is not None and stamp is not None and not found.lost:
+                processes.wait(5.0)
+                remains = Remains(
+                    log=processes.log(),
+                    output=processes.output_of(found.rank),
+                    action=self._last_action(found.rank, self.monitor.stage_of(stamp)),
+                )
+        elif found.what == "mpiexec" and processes is not None and processes.mpiexec is not None:
+            remains = Remains(processes.mpiexec.returncode, log=processes.log())
+        elif processes is not None and processes.scheduler is not None:
+            scheduler, words = processes.scheduler, processes.why_scheduler_ended()
+            remains = Remains(scheduler.returncode, scheduler.pid, words=words)
+        return self.monitor.explain(found, stamp, remains)
+
+    def _last_action(self, rank: int, stage: str) -> str:
+        """What the environments of a rank were doing, if that is where it was."""
+        fragment, replica = self.plan.fragment_of(rank)
+        if stage != "the environment":
+            return ""
+        said = last_action(self._run_dir, rank, range(*fragment.shares[replica]))
+        return f"\n  {said}" if said else ""
