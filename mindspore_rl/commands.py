@@ -144,7 +144,7 @@ def train(args: argparse.Namespace) -> int:
     environment = name_from(settings.env)
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
     with _new_directory(args.run_dir, name) as run_dir:
-        plan, _ = prepare(request, run_dir, _dumper(args.dump_graph))
+        plan, _ = prepare(request, run_dir, dumper(args.dump_graph))
         _check_lengths(plan, done, args.resume)
         _write_job(run_dir, request)
     if not args.quiet:
@@ -352,7 +352,7 @@ def _new_directory(chosen: Path | None, name: str) -> Iterator[Path]:
         raise
 
 
-def _dumper(folder: Path | None) -> Any:
+def dumper(folder: Path | None) -> Any:
     """Writes what each pass gives into a folder, if one is named."""
     from mindspore_rl import pipeline  # noqa: PLC0415
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from mindspore_rl import pipeline, programs, registry
+from mindspore_rl import cli, commands, pipeline, programs, registry
 from mindspore_rl.graph.ir import Branch, Loop, Op, Program, Region, Where
 from mindspore_rl.graph.partition import Partition, partition
 from mindspore_rl.graph.render import render_partition
@@ -44,6 +44,20 @@ def test_every_pass_is_read_back(algorithm, policy, tmp_path):
             assert parse(render(program)) == program
             read += 1
     assert read >= 8
+
+
+def test_a_stage_is_printed_and_all_are_written(capsys, tmp_path):
+    job = ["a2c", "--policy", "SingleLearnerCoarse", "--device", "cpu"]
+    assert cli.main(["graph", *job, "--stage", "regions"]) == 0
+    printed = capsys.readouterr().out
+    actor, learner = ("# program" + part for part in printed.split("# program")[1:])
+    assert parse(actor).algorithm == "actor"
+    assert any(isinstance(item, Region) for item in parse(learner).body[-1].body)
+    see = commands.dumper(tmp_path)
+    see("regions", parse(actor))
+    assert (tmp_path / "09-regions.txt").read_text() == actor.rstrip("\n") + "\n"
+    with pytest.raises(SystemExit):
+        cli.main(["graph", *job, "--stage", "nothing"])
 
 
 def test_what_programs_seldom_hold():

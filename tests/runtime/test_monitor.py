@@ -4,11 +4,7 @@ import pytest
 
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import FragmentPlan, Plan
-from mindspore_rl.runtime.coordinator.monitor import (
-    GONE_S,
-    LAST_WORDS_S,
-    LAUNCH_S,
-    MIN_EPISODES,
+from mindspore_rl.runtime.coordinator.events import (
     Closed,
     Examine,
     Fail,
@@ -16,15 +12,21 @@ from mindspore_rl.runtime.coordinator.monitor import (
     GiveUp,
     Heard,
     Interrupted,
-    JobOptions,
     Log,
     Logged,
-    Monitor,
     Note,
     Remains,
-    Stalled,
     Tell,
     Tick,
+)
+from mindspore_rl.runtime.coordinator.monitor import (
+    GONE_S,
+    LAST_WORDS_S,
+    LAUNCH_S,
+    MIN_EPISODES,
+    JobOptions,
+    Monitor,
+    Stalled,
     Unreached,
 )
 from mindspore_rl.runtime.stamps import Stamp

@@ -12,10 +12,7 @@ from mindspore_rl.communication.link import Link
 from mindspore_rl.environments.last_actions import last_action
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import Plan
-from mindspore_rl.runtime.coordinator.interruption import Interruption
-from mindspore_rl.runtime.coordinator.launch import JobProcesses
-from mindspore_rl.runtime.coordinator.metrics import Metrics
-from mindspore_rl.runtime.coordinator.monitor import (
+from mindspore_rl.runtime.coordinator.events import (
     Closed,
     Event,
     Examine,
@@ -24,15 +21,20 @@ from mindspore_rl.runtime.coordinator.monitor import (
     GiveUp,
     Heard,
     Interrupted,
-    JobOptions,
     Log,
     Logged,
-    Monitor,
     Note,
-    Outcome,
     Remains,
     Tell,
     Tick,
+)
+from mindspore_rl.runtime.coordinator.interruption import Interruption
+from mindspore_rl.runtime.coordinator.launch import JobProcesses
+from mindspore_rl.runtime.coordinator.metrics import Metrics
+from mindspore_rl.runtime.coordinator.monitor import (
+    JobOptions,
+    Monitor,
+    Outcome,
 )
 from mindspore_rl.runtime.stamps import Stamps
 

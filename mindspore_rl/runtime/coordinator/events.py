@@ -1,0 +1,143 @@
+"""What can happen to a job's ranks, as the monitor is told, and what it can order."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mindspore_rl.errors import JobFailure
+from mindspore_rl.runtime.coordinator.watchdog import Stall
+from mindspore_rl.runtime.stamps import Stamp
+
+# ---- events ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A message of a rank, see `communication/link.py`."""
+
+    rank: int
+    message: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A rank's link ended; `lost` says why if its host fell silent."""
+
+    rank: int
+    lost: str = ""
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """The user has interrupted so many times."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A line of metrics was written: what the display shows since."""
+
+    mean_return: float | None
+    episodes: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed.
+
+    Attributes:
+        stamps: what every rank is doing.
+        mpiexec: its exit status once it has ended.
+        scheduler: that of MindSpore's scheduler.
+        living: ranks that have a process on this machine; None where nobody asked (`silent`).
+    """
+
+    stamps: dict[int, Stamp]
+    mpiexec: int | None = None
+    scheduler: int | None = None
+    living: frozenset[int] | None = None
+
+
+Event = Heard | Closed | Interrupted | Logged | Tick
+
+
+# ---- orders ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tell:
+    """To the leader: `stop` or `checkpoint`, at its next iteration boundary."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """For the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Log:
+    """A line of metrics."""
+
+    iteration: int
+    env_steps: int
+    values: dict[str, float]
+    episodes: list[tuple[float, int]]
+    age_s: float
+
+
+@dataclass(frozen=True)
+class Fail:
+    """The job failed."""
+
+    failure: JobFailure
+
+
+@dataclass(frozen=True)
+class Examine:
+    """The job failed: `explain` says how, from what was left behind.
+
+    Attributes:
+        what: a rank's `death` or `stall`, or the end of `mpiexec` or of the `scheduler`.
+    """
+
+    what: str
+    rank: int = -1
+    stall: Stall | None = None
+    lost: str = ""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Every rank has finished, or the rank in this process has ended."""
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The user wants the job to end at once."""
+
+
+Order = Tell | Note | Log | Fail | Examine | Finish | GiveUp
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What a failure left behind.
+
+    Attributes:
+        status: exit status of what ended.
+        log: all that mpiexec and the ranks printed.
+        output: what the rank printed.
+        action: what its environments were doing.
+        words: of the scheduler.
+    """
+
+    status: int = 0
+    pid: int = 0
+    log: str = ""
+    output: list[str] = field(default_factory=list)
+    action: str = ""
+    words: str = ""
