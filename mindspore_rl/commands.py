@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl import __version__, config, gpu, loading, programs, registry
-from mindspore_rl.environments import environment as environments
+from mindspore_rl.environments import by_name
 from mindspore_rl.errors import CheckpointError, ConfigError, JobFailure, MsrlError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
 from mindspore_rl.names import check_name, name_from
@@ -157,7 +157,7 @@ def train(args: argparse.Namespace) -> int:
             print(text, file=sys.stderr)
     threshold = args.stop_return
     if threshold is None:
-        threshold = environments.spec(settings.env).reward_threshold
+        threshold = by_name.spec(settings.env).reward_threshold
     start_timeout_s = args.start_timeout
     if start_timeout_s is None:
         start_timeout_s = 1800.0 if device == "GPU" else 300.0
@@ -425,7 +425,7 @@ def evaluate_run(args: argparse.Namespace) -> int:
 def check_environments(args: argparse.Namespace) -> int:
     """`msrl envs`."""
     if args.action == "list":
-        print("\n".join(environments.names()))
+        print("\n".join(by_name.names()))
         return 0
     if not args.name:
         raise ConfigError("msrl envs check needs the name of an environment")

@@ -10,7 +10,7 @@ from typing import Any
 
 from mindspore_rl import gpu, loading, programs, toolchain
 from mindspore_rl.config import to_dict
-from mindspore_rl.environments.environment import graph_name, graph_names, spec
+from mindspore_rl.environments.by_name import graph_name, graph_names, spec
 from mindspore_rl.errors import ConfigError, PolicyError
 from mindspore_rl.graph.build import build
 from mindspore_rl.graph.chunks import chunk_loops

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mindspore_rl.environments.environment import make_vector
+from mindspore_rl.environments.by_name import make_vector
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.evaluate import evaluate
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mindspore_rl import cli, loading, programs, registry
-from mindspore_rl.environments import environment
+from mindspore_rl.environments import by_name
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
 
 ROOT = Path(__file__).parents[1]
@@ -82,7 +82,7 @@ def test_a_failing_sibling_is_named(tmp_path):
     with pytest.raises(MsrlError, match=r"odd\.py:1: cannot be imported: .*nowhere_at_all"):
         registry.load_policy(tmp_path / "odd.py")
     with pytest.raises(EnvironmentFailure, match=r"parts\.py:3: cannot be imported: Zero"):
-        environment.spec(f"{tmp_path / 'it.py'}:Env")
+        by_name.spec(f"{tmp_path / 'it.py'}:Env")
 
 
 def test_what_is_imported_is_kept_and_nothing_else(tmp_path):

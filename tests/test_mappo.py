@@ -6,7 +6,7 @@ import pytest
 from mindspore import Tensor
 
 from mindspore_rl import programs, registry
-from mindspore_rl.environments.environment import spec
+from mindspore_rl.environments.by_name import spec
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.operators import gradient_function
 

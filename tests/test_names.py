@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mindspore_rl import cli, names
-from mindspore_rl.environments import environment
+from mindspore_rl.environments import by_name
 from mindspore_rl.errors import PolicyError, ProgramError, UnknownEnvironmentError
 from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 from mindspore_rl.pipeline import prepare
@@ -84,7 +84,7 @@ def test_a_key_of_a_file_is_no_name(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["", ".x", "..a", "a..b", "a-b", "-m"])
 def test_what_is_imported_is_a_module(name):
     with pytest.raises(UnknownEnvironmentError, match=r"no environment 'pettingzoo:.*simple_tag"):
-        environment.spec(f"pettingzoo:{name}")
+        by_name.spec(f"pettingzoo:{name}")
 
 
 def test_each_fragment_has_a_file_of_its_own(tmp_path):

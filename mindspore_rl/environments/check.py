@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.environments import environment
+from mindspore_rl.environments import by_name
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.guarded import FIELDS
 from mindspore_rl.environments.spaces import Discrete
@@ -26,7 +26,7 @@ def check(name: str) -> list[str]:
     """Runs an environment with random actions and looks at all that is promised.
 
     Args:
-        name: as for `environment.spec`.
+        name: as for `by_name.spec`.
 
     Returns:
         What was found wrong, in words; empty if it conforms.
@@ -35,7 +35,7 @@ def check(name: str) -> list[str]:
         UnknownEnvironmentError: there is no environment of this name.
     """
     try:
-        spec = environment.spec(name)
+        spec = by_name.spec(name)
         return _check_graph(name, spec) if spec.in_graph else _check_vector(name, spec)
     except EnvironmentFailure as failure:
         return [str(failure)]
@@ -66,7 +66,7 @@ def _num_steps(spec: EnvironmentSpec) -> int:
 
 def _check_vector(name: str, spec: EnvironmentSpec) -> list[str]:
     actions = random_actions(spec, _num_steps(spec), NUM_ENVS)
-    env = environment.make_vector(name, range(NUM_ENVS), 1)
+    env = by_name.make_vector(name, range(NUM_ENVS), 1)
     found = [] if env.spec == spec else [f"its spec is {env.spec}, expected {spec}"]
 
     first_obs = env.reset()
@@ -83,9 +83,9 @@ def _check_vector(name: str, spec: EnvironmentSpec) -> list[str]:
     found += _wrong_ends(spec, first_obs, copies)
     found += _differs("after a second reset()", first_obs, copies, env.reset(), env, actions)
 
-    again = environment.make_vector(name, range(NUM_ENVS), 1)
+    again = by_name.make_vector(name, range(NUM_ENVS), 1)
     found += _differs("with the same seed", first_obs, copies, again.reset(), again, actions)
-    share = environment.make_vector(name, range(2, NUM_ENVS), 1)
+    share = by_name.make_vector(name, range(2, NUM_ENVS), 1)
     rows = [tuple(array[2:] for array in step) for step in copies]
     text = "as a share, environments [2:4] of [0:4],"
     found += _differs(text, first_obs[2:], rows, share.reset(), share, actions[:, 2:])
@@ -108,7 +108,7 @@ def _wrong_restore(name: str, env: Any, expected: Steps, actions: np.ndarray) ->
         return [f"get_state() has no leading axis of {NUM_ENVS} environments in {short}"]
     for action in actions[half:]:
         env.step(action)  # must not alter the saved state
-    other = environment.make_vector(name, range(NUM_ENVS), 1)
+    other = by_name.make_vector(name, range(NUM_ENVS), 1)
     obs = other.set_state(state)
     text = "after set_state() in a new environment"
     found = _differs(text, expected[half - 1][0], expected[half:], obs, other, actions[half:])
@@ -130,7 +130,7 @@ def _check_graph(name: str, spec: EnvironmentSpec) -> list[str]:
 def _check_graph_in_pynative(name: str, spec: EnvironmentSpec) -> list[str]:
     from mindspore_rl.environments import native  # noqa: PLC0415  (as above)
 
-    env = environment.make_graph(name)
+    env = by_name.make_graph(name)
     reset, step = _in_numpy(env)
     actions = random_actions(spec, _num_steps(spec), NUM_ENVS)
     noise = np.random.default_rng(1).random(
@@ -159,8 +159,8 @@ def _check_graph_in_pynative(name: str, spec: EnvironmentSpec) -> list[str]:
     found += _wrong_ends(spec, first_obs, steps)
     if isinstance(env, native.NativeEnvironment):
         found += _differs_from_operators(env, reset(noise[-1])[0], actions, noise)
-    if name in environment.graph_names():
-        python_name = environment.python_name(name)
+    if name in by_name.graph_names():
+        python_name = by_name.python_name(name)
         found += _differs_from_python(python_name, env, reset(noise[-1])[0], noise)
     return found
 
@@ -181,7 +181,7 @@ def _differs_from_operators(
 def _differs_from_python(name: str, env: Any, state: np.ndarray, noise: np.ndarray) -> list[str]:
     """Compares steps with those of `name`, each from the same state: motion magnifies rounding."""
     _, step = _in_numpy(env)
-    python_env = environment.make_vector(name, range(NUM_ENVS), 1)
+    python_env = by_name.make_vector(name, range(NUM_ENVS), 1)
     saved = python_env.get_state()
     assert saved is not None
     spec = python_env.spec

@@ -33,7 +33,7 @@ class GraphCartPole(nn.Cell):
     operators a step. Accelerations are kept in units of gravity, which saves products.
     """
 
-    spec = environment.spec("graph:CartPole-v1")
+    spec = environment.GRAPH_SPECS["graph:CartPole-v1"]
     noise_size = 5
     state_size = 5
     native = "cartpole.cpp"
@@ -96,7 +96,7 @@ class GraphPendulum(nn.Cell):
     however often the pendulum has turned. 28 operators a step.
     """
 
-    spec = environment.spec("graph:Pendulum-v1")
+    spec = environment.GRAPH_SPECS["graph:Pendulum-v1"]
     noise_size = 2
     state_size = 4
     native = "pendulum.cpp"

@@ -1,8 +1,4 @@
-"""What an environment is, and how one is had from its name.
-
-Names: a gym id ("CartPole-v1"), "graph:CartPole-v1" (MindSpore operators), "probe:bandit" (a known
-optimum), "pettingzoo:mpe2.simple_spread_v3" (a module of PettingZoo's kind), or
-"path/to/file.py:ClassName" (the user's own).
+"""What an environment is; `by_name.py` makes one from its name.
 
 An environment has one agent or, where its spec has teams, A of them, and then an axis of agents
 behind that of the environments: obs `[B, A, O]`, action `[B, A]` (Discrete) or `[B, A, k]` (Box),
@@ -13,16 +9,13 @@ its steps of the mean over agents.
 """
 
 import difflib
-import inspect
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from mindspore_rl.environments.spaces import Box, Discrete, is_count, is_shape
-from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
-from mindspore_rl.loading import load_module, package_of
+from mindspore_rl.errors import UnknownEnvironmentError
 
 
 @dataclass(frozen=True)
@@ -163,7 +156,7 @@ class GraphEnvironment(Protocol):
         """
 
 
-_GRAPH_SPECS = {
+GRAPH_SPECS = {
     "graph:CartPole-v1": EnvironmentSpec(
         "graph:CartPole-v1", (4,), Discrete(2), 500, 475.0, in_graph=True
     ),
@@ -189,156 +182,6 @@ _GRAPH_SPECS = {
         teams=(Team("adversary", 3), Team("agent", 1)),
     ),
 }
-_PYTHON_NAMES = {
-    "graph:CartPole-v1": "CartPole-v1",
-    "graph:Pendulum-v1": "Pendulum-v1",
-    "graph:simple_spread_v3": "pettingzoo:mpe2.simple_spread_v3",
-    "graph:simple_tag_v3": "pettingzoo:mpe2.simple_tag_v3",
-}
-
-
-def graph_names() -> list[str]:
-    """Returns the names of the in-graph environments that come with the package."""
-    return list(_GRAPH_SPECS)
-
-
-def python_name(graph_name: str) -> str:
-    """Returns the name of the environment that one of `graph_names()` is in MindSpore operators."""
-    return _PYTHON_NAMES[graph_name]
-
-
-def graph_name(name: str) -> str | None:
-    """Returns the in-graph environment that is the Python one `name`, if there is one."""
-    return next((graph for graph, python in _PYTHON_NAMES.items() if python == name), None)
-
-
-def names() -> list[str]:
-    """Returns all known names; some of gym's need packages that may not be installed."""
-    # Not at the top: gym is heavy, and both import this module.
-    from mindspore_rl.environments import gym_vector, probe  # noqa: PLC0415
-
-    pettingzoo = [name for name in _PYTHON_NAMES.values() if name.startswith("pettingzoo:")]
-    return [*_GRAPH_SPECS, *probe.PROBES, *pettingzoo, *gym_vector.gym_names()]
-
-
-def spec(name: str) -> EnvironmentSpec:
-    """Finds out the shapes of an environment.
-
-    Raises:
-        UnknownEnvironmentError: there is none of this name.
-        EnvironmentFailure: it cannot be built here.
-    """
-    if name in _GRAPH_SPECS:
-        return _GRAPH_SPECS[name]
-    if _is_file(name):
-        built = _load_class(name)
-        if _is_graph_class(built):
-            return _of_user(name, built).spec
-        env = _of_user(name, built, range(1), 0)
-        env.close()
-        return env.spec
-    if name.startswith("probe:"):
-        return _probe(name).spec
-    if name.startswith("graph:"):
-        raise unknown(name, graph_names())
-    if name.startswith("pettingzoo:"):
-        from mindspore_rl.environments import pettingzoo_vector  # noqa: PLC0415
-
-        return pettingzoo_vector.pettingzoo_spec(name)
-    from mindspore_rl.environments import gym_vector  # noqa: PLC0415
-
-    return gym_vector.gym_spec(name)
-
-
-def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
-    """Builds a share of the environments of a run.
-
-    Args:
-        name: a name as in the module's docstring, of a Python environment.
-        env_indices: the global indices of the environments to build.
-        seed: the run's seed, not negative.
-
-    Raises:
-        UnknownEnvironmentError: there is no Python environment of this name.
-        EnvironmentFailure: it cannot be built here.
-    """
-    if name in _GRAPH_SPECS:
-        raise UnknownEnvironmentError(
-            f"{name!r} is an in-graph environment, expected a Python one: leave out 'graph:'"
-        )
-    if _is_file(name):
-        built = _load_class(name)
-        if _is_graph_class(built):
-            raise UnknownEnvironmentError(
-                f"{name!r} is an in-graph environment (it has noise_size and "
-                "step(state, action, noise)), expected a Python one"
-            )
-        return _of_user(name, built, env_indices, seed)
-    if name.startswith("probe:"):
-        return _probe(name)(env_indices, seed)
-    if name.startswith("graph:"):
-        raise unknown(name, graph_names())
-    if name.startswith("pettingzoo:"):
-        from mindspore_rl.environments import pettingzoo_vector  # noqa: PLC0415
-
-        return pettingzoo_vector.PettingZooVector(name, env_indices, seed)
-    from mindspore_rl.environments import gym_vector  # noqa: PLC0415
-
-    return gym_vector.GymVector(name, env_indices, seed)
-
-
-def make_graph(name: str) -> GraphEnvironment:
-    """Builds an in-graph environment; imports MindSpore.
-
-    Raises:
-        UnknownEnvironmentError: there is no in-graph environment of this name.
-    """
-    if _is_file(name):
-        built = _load_class(name)
-        if not _is_graph_class(built):
-            raise UnknownEnvironmentError(
-                f"{name!r} is a Python environment, expected an in-graph one: a class with a "
-                "class attribute noise_size and step(self, state, action, noise)"
-            )
-        return _accelerated(_of_user(name, built))
-    if name not in _GRAPH_SPECS:
-        raise unknown(name, graph_names(), "in-graph environment")
-    # MindSpore: 1.2 s, 450 MB.
-    from mindspore_rl.environments import classic, particle  # noqa: PLC0415
-
-    classes: dict[str, Any] = {
-        "graph:CartPole-v1": classic.GraphCartPole,
-        "graph:Pendulum-v1": classic.GraphPendulum,
-        "graph:simple_spread_v3": particle.GraphSimpleSpread,
-        "graph:simple_tag_v3": particle.GraphSimpleTag,
-    }
-    return _accelerated(classes[name]())
-
-
-def _accelerated(environment: Any) -> Any:
-    from mindspore_rl.environments import native  # noqa: PLC0415  (imports MindSpore)
-
-    return native.accelerated(environment)
-
-
-def _of_user(name: str, built: Any, *arguments: Any) -> Any:
-    try:
-        environment = built(*arguments)
-    except EnvironmentFailure:
-        raise
-    except Exception as error:  # the user's own code
-        text = f"{name} could not be made: {type(error).__name__}: {error}"
-        raise EnvironmentFailure(text) from error
-    of_python = ("get_state", "close") if arguments else ()
-    missing = [part for part in ("reset", "step", *of_python) if not hasattr(environment, part)]
-    if missing:
-        raise EnvironmentFailure(f"{name} has no {', '.join(missing)}, expected such methods")
-    if not isinstance(getattr(environment, "spec", None), EnvironmentSpec):
-        raise EnvironmentFailure(
-            f"{name}: its spec is {getattr(environment, 'spec', None)!r}, expected an "
-            "EnvironmentSpec of mindspore_rl.environments.environment"
-        )
-    return environment
 
 
 def unknown(name: str, known: list[str], what: str = "environment") -> UnknownEnvironmentError:
@@ -349,43 +192,3 @@ def unknown(name: str, known: list[str], what: str = "environment") -> UnknownEn
         f"there is no {what} {name!r}; {hint} "
         "Your own is named by its file and class: 'path/to/file.py:ClassName'"
     )
-
-
-def _probe(name: str) -> Any:
-    from mindspore_rl.environments import probe  # noqa: PLC0415
-
-    if name not in probe.PROBES:
-        raise unknown(name, list(probe.PROBES))
-    return probe.PROBES[name]
-
-
-def _is_file(name: str) -> bool:
-    return ".py:" in name
-
-
-def _is_graph_class(built: Any) -> bool:
-    step = getattr(built, "step", None)
-    if not hasattr(built, "noise_size") or step is None:
-        return False
-    return list(inspect.signature(step).parameters)[1:] == ["state", "action", "noise"]
-
-
-def _load_class(name: str) -> Any:
-    """Imports the class that "path/to/file.py:ClassName" names; a file is run once a process."""
-    path_text, class_name = name.rsplit(":", 1)
-    path = Path(path_text).resolve()
-    if not path.is_file():
-        raise UnknownEnvironmentError(f"there is no file {path} (from the environment {name!r})")
-    # Apart from an algorithm in the same folder, of which a run may have a copy.
-    module = load_module(path, package_of(path, "environment"), EnvironmentFailure)
-    built = getattr(module, class_name, None)
-    if not inspect.isclass(built):
-        classes = [
-            key
-            for key, value in vars(module).items()
-            if inspect.isclass(value) and value.__module__ == module.__name__
-        ]
-        raise UnknownEnvironmentError(
-            f"{path} has no class {class_name!r}; it has {', '.join(classes) or 'no class at all'}"
-        )
-    return built

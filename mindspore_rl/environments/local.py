@@ -6,7 +6,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
-from mindspore_rl.environments.environment import make_graph, make_vector
+from mindspore_rl.environments.by_name import make_graph, make_vector
 from mindspore_rl.environments.guarded import FIELDS, GuardedVector
 from mindspore_rl.errors import EnvironmentFailure
 

@@ -176,7 +176,7 @@ class GraphSimpleSpread(ParticleWorld):
     half is an agent's own, -1 for each other agent that it touches (local_ratio 0.5).
     """
 
-    spec = environment.spec("graph:simple_spread_v3")
+    spec = environment.GRAPH_SPECS["graph:simple_spread_v3"]
     noise_size = 12
     state_size = 19
 
@@ -204,7 +204,7 @@ class GraphSimpleTag(ParticleWorld):
     and some more the farther it leaves the field.
     """
 
-    spec = environment.spec("graph:simple_tag_v3")
+    spec = environment.GRAPH_SPECS["graph:simple_tag_v3"]
     noise_size = 12
     state_size = 21
 

@@ -10,7 +10,7 @@ import numpy as np
 from mindspore import Tensor
 
 from mindspore_rl import device, programs
-from mindspore_rl.environments.environment import spec
+from mindspore_rl.environments.by_name import spec
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError, ProgramError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.runtime import checkpoint

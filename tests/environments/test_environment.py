@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindspore_rl.environments import environment
+from mindspore_rl.environments import by_name
 from mindspore_rl.environments.check import check
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
@@ -121,23 +121,23 @@ def users(tmp_path):
     "name",
     ["CartPole-v1", "Pendulum-v1", "probe:constant", "probe:bandit", "probe:delay",
      "probe:truncated", "pettingzoo:mpe2.simple_spread_v3", "pettingzoo:mpe2.simple_tag_v3",
-     *environment.graph_names()],
+     *by_name.graph_names()],
 )  # fmt: skip
 def test_ours_conform(name):
-    assert name in environment.names()
-    assert environment.spec(name).name == name
+    assert name in by_name.names()
+    assert by_name.spec(name).name == name
     assert check(name) == []
 
 
 def test_a_users_own_environments(users):
     name = users("Count")
-    assert environment.spec(name).action_space == Discrete(2)
-    env = environment.make_vector(name, range(2, 4), 0)
+    assert by_name.spec(name).action_space == Discrete(2)
+    env = by_name.make_vector(name, range(2, 4), 0)
     np.testing.assert_array_equal(env.indices, [2, 3])
     assert check(name) == []
-    assert environment.spec(users("Walk")).in_graph
+    assert by_name.spec(users("Walk")).in_graph
     assert check(users("Walk")) == []
-    assert environment.make_graph(users("Walk")).state_size == 3
+    assert by_name.make_graph(users("Walk")).state_size == 3
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_check_finds_what_is_wrong(users, class_name, text):
 def test_kinds_are_not_confused(users):
     for name in (users("Walk"), "graph:CartPole-v1"):
         with pytest.raises(UnknownEnvironmentError, match="expected a Python one"):
-            environment.make_vector(name, range(2), 0)
+            by_name.make_vector(name, range(2), 0)
     with pytest.raises(UnknownEnvironmentError, match="expected an in-graph one"):
-        environment.make_graph(users("Count"))
+        by_name.make_graph(users("Count"))
 
 
 @pytest.mark.parametrize(
@@ -177,25 +177,25 @@ def test_kinds_are_not_confused(users):
 )
 def test_unknown_names_offer_the_nearest(name, near):
     with pytest.raises(UnknownEnvironmentError, match=near):
-        environment.spec(name)
+        by_name.spec(name)
     with pytest.raises(UnknownEnvironmentError, match=near):
-        environment.make_vector(name, range(1), 0)
+        by_name.make_vector(name, range(1), 0)
     with pytest.raises(UnknownEnvironmentError):
-        environment.make_graph(name)
+        by_name.make_graph(name)
 
 
 def test_errors_of_a_users_file(users, tmp_path):
     with pytest.raises(UnknownEnvironmentError, match="it has Count"):
-        environment.spec(users("Cuont"))
+        by_name.spec(users("Cuont"))
     (tmp_path / "broken.py").write_text("1 / 0")
     with pytest.raises(EnvironmentFailure, match="ZeroDivisionError"):
-        environment.spec(f"{tmp_path / 'broken.py'}:Env")
+        by_name.spec(f"{tmp_path / 'broken.py'}:Env")
 
 
 def test_spaces_of_gym():
-    spec = environment.spec("Pendulum-v1")
+    spec = by_name.spec("Pendulum-v1")
     assert spec.action_space == Box((1,), (-2.0,), (2.0,))
-    graph = environment.spec("graph:Pendulum-v1")
+    graph = by_name.spec("graph:Pendulum-v1")
     assert (graph.obs_shape, graph.action_space) == (spec.obs_shape, spec.action_space)
     assert graph.max_episode_steps == spec.max_episode_steps
 
@@ -203,7 +203,7 @@ def test_spaces_of_gym():
 def test_python_environments_need_no_mindspore_and_print_nothing():
     code = (
         "import sys\n"
-        "from mindspore_rl.environments import environment as e\n"
+        "from mindspore_rl.environments import by_name as e\n"
         "for name in ('CartPole-v1', 'CartPole-v0', 'probe:bandit', 'graph:CartPole-v1'):\n"
         "    e.spec(name)\n"
         "e.make_vector('CartPole-v1', range(2), 0)\n"
@@ -224,5 +224,5 @@ def test_a_class_of_ones_own_that_raises_is_told(tmp_path):
         "        raise ValueError('no simulator')\n"
     )
     with pytest.raises(EnvironmentFailure, match="Raises could not be made: ValueError: no"):
-        environment.spec(f"{file}:Raises")
+        by_name.spec(f"{file}:Raises")
     assert "no simulator" in check(f"{file}:Raises")[0]

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from mindspore_rl.environments.environment import EnvironmentSpec, make_vector
+from mindspore_rl.environments.by_name import make_vector
+from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.guarded import GuardedVector
 from mindspore_rl.environments.last_actions import LastActions, last_action
 from mindspore_rl.environments.spaces import Discrete

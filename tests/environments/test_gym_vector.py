@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from gym.envs.mujoco import mujoco_env
 
-from mindspore_rl.environments import environment
+from mindspore_rl.environments import by_name
 from mindspore_rl.environments.check import random_actions
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
 
@@ -33,7 +33,7 @@ def upright(obs):
 
 @pytest.mark.parametrize("balance", [False, True])
 def test_cartpole_is_a_hand_loop_over_gym(balance):
-    vector = environment.make_vector("CartPole-v1", range(3, 6), 7)
+    vector = by_name.make_vector("CartPole-v1", range(3, 6), 7)
     envs = [gym.make("CartPole-v1", disable_env_checker=True) for _ in range(3)]
     obs = np.stack([env.reset(seed=reset_seed(7, 3 + i, 0))[0] for i, env in enumerate(envs)])
     np.testing.assert_array_equal(vector.reset(), obs)
@@ -55,7 +55,7 @@ def test_cartpole_is_a_hand_loop_over_gym(balance):
 
 
 def test_dtypes_and_fresh_arrays():
-    env = environment.make_vector("CartPole-v1", range(4), 0)
+    env = by_name.make_vector("CartPole-v1", range(4), 0)
     first = env.step(np.zeros(4, np.int32))
     copies = [array.copy() for array in first]
     assert [array.dtype for array in first] == [np.float32] * 3 + [np.bool_] * 2
@@ -68,8 +68,8 @@ def test_dtypes_and_fresh_arrays():
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "MountainCar-v0"])
 def test_a_share_gives_the_rows_of_the_whole(name):
-    whole = environment.make_vector(name, range(4), 5)
-    share = environment.make_vector(name, range(2, 4), 5)
+    whole = by_name.make_vector(name, range(4), 5)
+    share = by_name.make_vector(name, range(2, 4), 5)
     actions = random_actions(whole.spec, 250, 4)
     np.testing.assert_array_equal(whole.reset()[2:], share.reset())
     rows = [tuple(array[2:] for array in step) for step in run(whole, actions)]
@@ -77,13 +77,13 @@ def test_a_share_gives_the_rows_of_the_whole(name):
 
 
 def test_reset_is_repeatable_and_seeds_differ():
-    env = environment.make_vector("CartPole-v1", range(4), 1)
+    env = by_name.make_vector("CartPole-v1", range(4), 1)
     actions = random_actions(env.spec, 60, 4)
     first = env.reset()
     steps = run(env, actions)
     np.testing.assert_array_equal(env.reset(), first)
     assert_same(run(env, actions), steps)
-    other = environment.make_vector("CartPole-v1", range(4), 2)
+    other = by_name.make_vector("CartPole-v1", range(4), 2)
     assert not np.array_equal(other.reset(), first)
     assert len(np.unique(first[:, 0])) == 4
 
@@ -99,14 +99,14 @@ STATEFUL = [
 def test_restored_state_goes_on_with_the_same_bits(name, before):
     if name.endswith("-v4"):
         pytest.importorskip("mujoco", reason="MuJoCo is not installed")
-    env = environment.make_vector(name, range(2), 3)
+    env = by_name.make_vector(name, range(2), 3)
     actions = random_actions(env.spec, before + 40, 2)
     obs = env.reset()
     for action in actions[:before]:
         obs = env.step(action)[0]
     state = env.get_state()
     expected = run(env, actions[before:])
-    other = environment.make_vector(name, range(2), 3)
+    other = by_name.make_vector(name, range(2), 3)
     run(other, actions[:5])
     np.testing.assert_array_equal(other.set_state(state), obs)
     assert_same(run(other, actions[before:]), expected)
@@ -116,7 +116,7 @@ def test_restored_state_goes_on_with_the_same_bits(name, before):
 def test_halfcheetah_is_gym_with_clipped_actions(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # for the log that MuJoCo writes in the bare gym.make below
     pytest.importorskip("mujoco", reason="MuJoCo is not installed")
-    vector = environment.make_vector("HalfCheetah-v4", range(1), 0)
+    vector = by_name.make_vector("HalfCheetah-v4", range(1), 0)
     assert vector.spec.obs_shape == (17,)
     assert (vector.spec.max_episode_steps, vector.spec.reward_threshold) == (1000, 4800.0)
     single = gym.make("HalfCheetah-v4", disable_env_checker=True)
@@ -133,7 +133,7 @@ def test_halfcheetah_is_gym_with_clipped_actions(monkeypatch, tmp_path):
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_change_no_bit(threads):
     pytest.importorskip("mujoco", reason="MuJoCo is not installed")
-    one, other = (environment.make_vector("HalfCheetah-v4", range(2, 7), 5) for _ in range(2))
+    one, other = (by_name.make_vector("HalfCheetah-v4", range(2, 7), 5) for _ in range(2))
     other.threads = threads
     actions = np.random.default_rng(0).uniform(-1, 1, (12, 5, 6)).astype(np.float32)
     for action in actions:
@@ -149,7 +149,7 @@ def test_threads_change_no_bit(threads):
 def test_missing_mujoco_says_what_to_install(monkeypatch):
     monkeypatch.setattr(mujoco_env, "MUJOCO_IMPORT_ERROR", ImportError("No module named 'mujoco'"))
     with pytest.raises(EnvironmentFailure, match=r"pip install '\.\[mujoco\]'"):
-        environment.spec("HalfCheetah-v4")
+        by_name.spec("HalfCheetah-v4")
 
 
 class Faulty(gym.Env):
@@ -191,7 +191,7 @@ def make_faulty():
 
     def make(fault):
         gym.register("Faulty-v0", entry_point=lambda: Faulty(fault), max_episode_steps=50)
-        return environment.make_vector("Faulty-v0", range(6, 8), 0)
+        return by_name.make_vector("Faulty-v0", range(6, 8), 0)
 
     yield make
     gym.envs.registration.registry.pop("Faulty-v0", None)
@@ -232,11 +232,11 @@ def test_a_faulty_environment_is_named(make_faulty, fault, text):
 )
 def test_a_wrong_action_is_refused(name, action, text):
     with pytest.raises(EnvironmentFailure, match=text):
-        environment.make_vector(name, range(2), 0).step(action)
+        by_name.make_vector(name, range(2), 0).step(action)
 
 
 def test_unsupported_environments_say_so():
     with pytest.raises(EnvironmentFailure, match="observation space"):
-        environment.spec("FrozenLake-v1")
+        by_name.spec("FrozenLake-v1")
     with pytest.raises(UnknownEnvironmentError, match="CartPole-v1"):
-        environment.spec("CartPole-v7")
+        by_name.spec("CartPole-v7")

@@ -1,10 +1,10 @@
 import numpy as np
 
-from mindspore_rl.environments import environment
+from mindspore_rl.environments import by_name
 
 
 def test_constant_ends_at_once_with_reward_1():
-    env = environment.make_vector("probe:constant", range(3), 0)
+    env = by_name.make_vector("probe:constant", range(3), 0)
     np.testing.assert_array_equal(env.reset(), np.ones((3, 1)))
     _, _, reward, terminated, truncated = env.step(np.zeros(3, np.int32))
     assert (reward == 1).all()
@@ -13,7 +13,7 @@ def test_constant_ends_at_once_with_reward_1():
 
 
 def test_bandit_pays_the_action_that_follows_the_sign():
-    env = environment.make_vector("probe:bandit", range(8), 0)
+    env = by_name.make_vector("probe:bandit", range(8), 0)
     obs, seen = env.reset(), []
     for t in range(200):
         seen.append(obs[:, 0])
@@ -29,7 +29,7 @@ def test_bandit_pays_the_action_that_follows_the_sign():
 
 
 def test_delay_pays_in_the_second_step():
-    env = environment.make_vector("probe:delay", range(1), 0)
+    env = by_name.make_vector("probe:delay", range(1), 0)
     obs = env.reset()
     got = []
     for _ in range(4):
@@ -40,7 +40,7 @@ def test_delay_pays_in_the_second_step():
 
 
 def test_truncated_never_terminates():
-    env = environment.make_vector("probe:truncated", range(2), 0)
+    env = by_name.make_vector("probe:truncated", range(2), 0)
     env.reset()
     steps = [env.step(np.zeros(2, np.int32)) for _ in range(30)]
     assert all((step[2] == 1).all() and not step[3].any() for step in steps)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mindspore_rl import programs
-from mindspore_rl.environments.environment import spec
+from mindspore_rl.environments.by_name import spec
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.runtime import checkpoint

@@ -8,7 +8,7 @@ import mindspore as ms
 import numpy as np
 
 from mindspore_rl import programs
-from mindspore_rl.environments.environment import spec
+from mindspore_rl.environments.by_name import spec
 from mindspore_rl.pipeline import JobRequest, prepare
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.reference import Reference

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mindspore_rl import cli, programs
-from mindspore_rl.environments.environment import spec
+from mindspore_rl.environments.by_name import spec
 from mindspore_rl.errors import CheckpointError, ProgramError
 from mindspore_rl.runtime import checkpoint, evaluate
 from tests.lowering.inproc import PROGRAMS, request

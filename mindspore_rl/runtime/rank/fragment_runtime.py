@@ -18,9 +18,9 @@ import numpy as np
 from mindspore_rl.communication.communicator import Communicator
 from mindspore_rl.communication.group import HostGroup
 from mindspore_rl.communication.link import Link
+from mindspore_rl.environments.by_name import make_graph, make_vector
+from mindspore_rl.environments.by_name import spec as environment_spec
 from mindspore_rl.environments.chunked_vector import ChunkedVector
-from mindspore_rl.environments.environment import make_graph, make_vector
-from mindspore_rl.environments.environment import spec as environment_spec
 from mindspore_rl.environments.guarded import GuardedVector
 from mindspore_rl.environments.last_actions import LastActions
 from mindspore_rl.environments.loop_vector import LoopVector

@@ -20,7 +20,7 @@ from mindspore_rl.communication.group import DebugGroup, Group, HostGroup, MindS
 from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
 from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator, shared_segments
-from mindspore_rl.environments.environment import spec as environment_spec
+from mindspore_rl.environments.by_name import spec as environment_spec
 from mindspore_rl.errors import EnvironmentFailure, MsrlError, StorageError
 from mindspore_rl.plan.plan import FragmentPlan, Plan, load_plan
 from mindspore_rl.programs import load_trainer
