@@ -12,6 +12,7 @@ from typing import Any
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.assignment import Assignments, same
+from mindspore_rl.graph.calls import Calls
 from mindspore_rl.graph.early_ends import BOUND, end_by_flag
 from mindspore_rl.graph.expressions import ExpressionReader
 from mindspore_rl.graph.frame import (
@@ -95,7 +96,11 @@ class _Builder(ExpressionReader):
 
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
-        self.assignments = Assignments(self)
+        self.calls, self.assignments = Calls(self), Assignments(self)
+
+    def call(self, name: str, node: ast.Call) -> Struct:
+        """Reads a call of `msrl.name`."""
+        return self.calls.read(name, node)
 
     # ---- functions -------------------------------------------------------------------------
 

@@ -2,9 +2,9 @@
 
 import ast
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from mindspore_rl.errors import ProgramError
+from mindspore_rl.graph.expressions import ExpressionReader
 from mindspore_rl.graph.frame import MSRL, Static, Struct, Var
 from mindspore_rl.graph.ir import Loop, Op
 from mindspore_rl.graph.operations import (
@@ -12,9 +12,6 @@ from mindspore_rl.graph.operations import (
     OPERATIONS,
 )
 from mindspore_rl.names import RULE, is_name
-
-if TYPE_CHECKING:
-    from mindspore_rl.graph.expressions import ExpressionReader
 
 
 class Calls:
@@ -28,7 +25,7 @@ class Calls:
         replay_width: values of a record; None before the first insertion.
     """
 
-    def __init__(self, reader: "ExpressionReader") -> None:
+    def __init__(self, reader: ExpressionReader) -> None:
         self.reader = reader
         self.top_of_iteration: list[Op] | None = None
         self.before_iterations: list[Op] = []

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from mindspore_rl.graph.calls import Calls
 from mindspore_rl.graph.frame import (
     BUILTINS,
     Frame,
@@ -71,7 +70,6 @@ class ExpressionReader:
         self.temporary: set[str] = set()
         self.frames: list[Frame] = []
         self.frame: Frame = None  # type: ignore[assignment]  # set by `inline`
-        self.calls = Calls(self)
         self.node: ast.AST = ast.Pass()
         self.imports: dict[str, tuple[str, str]] = {}
         self.locals: dict[str, str] = {}
@@ -80,6 +78,10 @@ class ExpressionReader:
         self, method: Any, args: tuple[Struct, ...], keywords: dict[str, Struct], top: bool = False
     ) -> Struct:
         """Reads a function in place of its call."""
+        raise NotImplementedError
+
+    def call(self, name: str, node: ast.Call) -> Struct:
+        """Reads a call of `msrl.name`."""
         raise NotImplementedError
 
     # ---- expressions -----------------------------------------------------------------------
@@ -131,7 +133,7 @@ class ExpressionReader:
                     "`if` statement",
                 )
             if name is not None:
-                return self.calls.read(name, node)
+                return self.call(name, node)
             if self.gets_msrl(node):
                 return self._inlined(node)
         return None
