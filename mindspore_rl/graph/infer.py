@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor
 
-from mindspore_rl import device
+from mindspore_rl import device, operators
 from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.graph.agents import AgentAxes
@@ -367,8 +367,9 @@ class _Probe:
                         "expected a scalar: take msrl.mean() of it"
                     )
             return ()
-        assert op.kind == "glue", op.kind
-        return _split(args[0], op)
+        if op.kind == "glue":
+            return _split(args[0], op)
+        return _split(getattr(operators, op.kind)(*args), op)
 
     def _constant(self, _: Op, number: float) -> tuple:
         kind = np.float32 if isinstance(number, float) else np.int32

@@ -199,7 +199,9 @@ class CellWriter:
             return special(op)
         if OPERATIONS[op.kind].reduces:
             return self._reduction(op)
-        return [assignment(op.targets, owned(op.args[0]))]
+        if op.kind in ("glue", "copy"):
+            return [assignment(op.targets, owned(op.args[0]))]
+        return [assignment(op.targets, f"operators.{op.kind}({', '.join(op.args)})")]
 
     def _part(self, kind: str, expression: str) -> str:
         """Adds an attribute of the cell and returns its name."""
@@ -409,12 +411,6 @@ class CellWriter:
         """Tells the runtime where an environment's steps are kept, should it have to name one."""
         if value in self.told:
             self.setup.append(f'w.keep("{self.told[value]}", {buffer})')
-
-    def _joint(self, op: Op) -> list[str]:
-        return [f"{op.targets[0]} = operators.joint({op.args[0]})"]
-
-    def _flatten(self, op: Op) -> list[str]:
-        return [f"{op.targets[0]} = operators.flatten({op.args[0]})"]
 
     def _minibatch(self, op: Op) -> list[str]:
         row, number, *values = op.args

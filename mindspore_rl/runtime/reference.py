@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, ops
 
+from mindspore_rl import operators
 from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.operators import (
     gradient_function,
-    joint,
     leaves,
     minibatch_rows,
     reduce_samples,
@@ -198,9 +198,11 @@ class Reference:
         """See `api.Msrl`."""
         return Tensor(np.float32(self._steps_before))
 
-    def joint(self, value: Tensor) -> Tensor:
-        """See `api.Msrl`."""
-        return joint(value)
+    def __getattr__(self, name: str) -> Any:
+        """A call that is a function of arrays is one of `operators`."""
+        if name.startswith("_") or not hasattr(operators, name):
+            raise AttributeError(f"msrl has no {name}")
+        return getattr(operators, name)
 
     def boundary(self, name: str, value: Any) -> Any:
         """See `api.Msrl`."""
