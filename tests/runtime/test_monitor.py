@@ -1,5 +1,7 @@
 """What follows from what happens to a job: lists of events, no processes, sockets or clocks."""
 
+import math
+
 import pytest
 
 from mindspore_rl.errors import JobFailure
@@ -140,6 +142,7 @@ def test_the_leader_is_told_once_when_the_threshold_is_reached():
     assert job.on(Logged(99.0, MIN_EPISODES - 1), Logged(9.9, 500), Logged(None, 500)) == []
     assert job.on(Logged(10.0, 500), Logged(11.0, 500)) == [Tell("stop")]
     assert job.monitor.outcome(12.0, interrupted=False).mean_return == 10.0
+    assert Job(stop_return=math.nan).running().on(Logged(10.0, 500)) == []
 
 
 def test_checkpoints_are_asked_for_once_all_ranks_are_there():

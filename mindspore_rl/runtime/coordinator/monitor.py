@@ -237,7 +237,8 @@ class Monitor:
         goal = self.options.stop_return
         if goal is None or mean_return is None or self._reached is not None:
             return []
-        if episodes < MIN_EPISODES or mean_return < goal:
+        # Nothing reaches a goal of NaN.
+        if episodes < MIN_EPISODES or not mean_return >= goal:
             return []
         self._reached = mean_return
         return self._tell_leader("stop")
