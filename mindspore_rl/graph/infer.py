@@ -179,7 +179,8 @@ def _form(item: Item) -> tuple:
         if isinstance(part, ast.Constant) and type(part.value) in (int, float):
             part.value = 0
     rest = (item.targets, item.attrs) if isinstance(item, Op) else ()
-    return item.name, item.where, item.reads, *map(ast.dump, trees), *rest
+    line = item.where.line, item.where.text  # its file is told from where one stands
+    return item.name, line, item.reads, *map(ast.dump, trees), *rest
 
 
 def _check_random(probe: "_Probe", reading: Reading) -> None:

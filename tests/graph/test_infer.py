@@ -188,3 +188,13 @@ def test_what_an_operation_gives_but_once_is_no_evidence(odd, evidence):
     trials = rows.RowTrials(evaluate, rows.environment_rows(4), np.random.default_rng(0))
     values = {"x": Value((4,), "float32", axis=0)}
     assert trials.evidence(op, {"x": Tensor(np.arange(4, dtype=np.float32))}, values) == evidence
+
+
+def test_findings_are_those_of_another_working_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = registry.find_algorithm("a2c")
+    policy = registry.load_policy(registry.find_policy("MultipleLearners"))
+    job = JobRequest(file, policy, programs.trainer_class(file).Config())
+    here = analyse(job).program
+    monkeypatch.chdir(tmp_path)
+    assert analyse(job).program.values == here.values
