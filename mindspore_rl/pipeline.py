@@ -24,8 +24,7 @@ from mindspore_rl.graph.schedule import apply_schedule, check_turns
 from mindspore_rl.graph.text import render
 from mindspore_rl.graph.verify import verify, verify_partition, verify_program
 from mindspore_rl.lowering.cell_source import Target
-from mindspore_rl.lowering.lower import lower as generate_all
-from mindspore_rl.lowering.lower import make_plan
+from mindspore_rl.lowering.lower import generate_all, make_plan
 from mindspore_rl.lowering.project import Projection, project
 from mindspore_rl.lowering.regions import find_regions
 from mindspore_rl.lowering.source import Generated
@@ -178,7 +177,8 @@ def prepare(request: JobRequest, run_dir: Path, see: See = _nothing) -> tuple[Pl
     A GPU holds one rank of a group. Replicas that would share one are fused on this machine: there
     are fewer of them, with more environments each. Other ranks may share a GPU.
     """
-    if _cells(request) == "native":
+    request = replace(request, cells=_cells(request))
+    if request.cells == "native":
         toolchain.begin_threads()
     plan, cut = _plan(request, run_dir, see)
     if request.device == "GPU" and not request.deployment.spans_hosts:
@@ -190,7 +190,7 @@ def prepare(request: JobRequest, run_dir: Path, see: See = _nothing) -> tuple[Pl
 
 def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition]:
     cut = analyse(request, see)
-    config, cells = request.config, _cells(request)
+    config = request.config
     num_ranks = sum(fragment.replicas for fragment in cut.fragments)
     alone = num_ranks == 1 or not request.compiled
     per_iteration = cut.program.steps_per_env * config.num_envs
@@ -204,9 +204,8 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
     trainer = programs.load_trainer(algorithm, to_dict(config), environment)
     if request.device == "GPU":
         gpu.refuse_operators(programs.modules_of(trainer))
-    steps = cut.program.steps_per_env * config.num_envs
-    native = cells == "native"
-    target = Target(config.num_envs, config.num_steps, steps, environment.in_graph, native)
+    native = request.cells == "native"
+    target = Target(config.num_envs, config.num_steps, per_iteration, environment.in_graph, native)
     loops, code = lower(cut, request.record, target, see)
     plan = make_plan(
         cut,
@@ -226,7 +225,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         seed=config.seed,
         compiled=request.compiled,
         device=request.device,
-        cells=cells,
+        cells=request.cells,
         timeout_s=request.timeout_s,
         resume=request.resume,
         load_at={str(k): v for k, v in request.load_at},

@@ -70,8 +70,8 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
     the same program before may be `cached`.
 
     Raises:
-        ProgramError: the program cannot be read, an operation fails on probe data, draws random
-            numbers, or does not compile.
+        ProgramError: an operation fails on probe data, draws random numbers, or does not compile,
+            or the program depends on the number of environments.
     """
     algorithm, num_envs = program.algorithm, trainer.config.num_envs
     name = _name_in_cache(trainer, algorithm, compiled) if cached else ""

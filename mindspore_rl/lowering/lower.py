@@ -17,7 +17,7 @@ from mindspore_rl.plan.value import Value
 from mindspore_rl.storage import writing
 
 
-def lower(
+def generate_all(
     partition: Partition,
     projections: dict[str, Projection],
     regions: dict[str, tuple[Lowered, ...]],

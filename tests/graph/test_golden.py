@@ -10,48 +10,48 @@ from mindspore_rl.graph.render import render_partition
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAMS = Path(__file__).parents[1] / "programs"
-PASSES = {"partition": render_partition, "project": pipeline.stage_text}
-PASSES["regions"] = pipeline.stage_text
+PASSES = {
+    "partition": render_partition,
+    "project": pipeline.stage_text,
+    "regions": pipeline.stage_text,
+}
 JOBS = [
-    (PROGRAMS / "a2c.py", "CartPole-v1"),
-    (PROGRAMS / "kl_stop.py", "CartPole-v1"),
-    (PROGRAMS / "teams.py", "graph:simple_tag_v3"),
+    (file, policy, env, tuple(PASSES))
+    for file, env in (
+        (PROGRAMS / "a2c.py", "CartPole-v1"),
+        (PROGRAMS / "kl_stop.py", "CartPole-v1"),
+        (PROGRAMS / "teams.py", "graph:simple_tag_v3"),
+    )
+    for policy in ("SingleLearnerCoarse", "MultipleLearners")
 ]
-POLICIES = ("SingleLearnerCoarse", "MultipleLearners")
-PPO = {"gpu_only": "graph:CartPole-v1", "single_learner_coarse": "CartPole-v1"}
+# Its other texts are long, and much like these.
+JOBS += [
+    (registry.find_algorithm("ppo"), "gpu_only", "graph:CartPole-v1", ("partition",)),
+    (registry.find_algorithm("ppo"), "single_learner_coarse", "CartPole-v1", ("partition",)),
+]
 
 
-def _texts(file: Path, policy: str, env: str) -> dict[str, str]:
-    """By pass."""
+def _texts(file: Path, policy: str, env: str, passes: tuple[str, ...]) -> dict[Path, str]:
+    """By golden file."""
     chosen = registry.load_policy(registry.find_policy(policy))
     request = pipeline.JobRequest(file, chosen, programs.trainer_class(file).Config(env=env), 2)
     seen: dict = {}
     with tempfile.TemporaryDirectory() as folder:
         pipeline.prepare(request, Path(folder), seen.__setitem__)
-    return {name: text(seen[name]) for name, text in PASSES.items()}
-
-
-def _files() -> dict[str, tuple[Path, str, str]]:
-    found = {
-        f"{file.stem}_{policy}": (file, policy, env) for file, env in JOBS for policy in POLICIES
+    return {
+        GOLDEN / f"{file.stem}_{policy}.{name}.txt": PASSES[name](seen[name]) for name in passes
     }
-    ppo = registry.find_algorithm("ppo")
-    return found | {f"ppo_{policy}": (ppo, policy, env) for policy, env in PPO.items()}
 
 
-@pytest.mark.parametrize("name", _files())
-def test_passes(name):
-    for stage, text in _texts(*_files()[name]).items():
-        file = GOLDEN / f"{name}.{stage}.txt"
-        if name.startswith("ppo") and stage != "partition":
-            continue  # long, and much like the others
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job[0].stem}_{job[1]}")
+def test_passes(job):
+    for file, text in _texts(*job).items():
         assert text == file.read_text(), f"{file}: if this is meant, write the files anew"
 
 
 if __name__ == "__main__":
     for old in GOLDEN.glob("*.txt"):
         old.unlink()
-    for name, job in _files().items():
-        for stage, text in _texts(*job).items():
-            if not name.startswith("ppo") or stage == "partition":
-                (GOLDEN / f"{name}.{stage}.txt").write_text(text)
+    for job in JOBS:
+        for file, text in _texts(*job).items():
+            file.write_text(text)

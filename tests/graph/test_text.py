@@ -30,10 +30,6 @@ def test_every_pass_is_read_back(algorithm, policy, tmp_path):
     file = registry.find_algorithm(algorithm)
     env = pipeline.environment_for(chosen, ENVIRONMENTS[algorithm])
     config = programs.trainer_class(file).Config(env=env)
-    if chosen.schedule.chunks > 1 and env.startswith("graph:"):
-        chosen = dataclasses.replace(
-            chosen, schedule=dataclasses.replace(chosen.schedule, chunks=1)
-        )
     seen = {}
     pipeline.prepare(pipeline.JobRequest(file, chosen, config, 2), tmp_path, seen.__setitem__)
     assert tuple(seen) == pipeline.STAGES
