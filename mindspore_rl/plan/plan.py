@@ -226,21 +226,6 @@ class Plan:
         host = f" on {self.hosts[rank]}" if self.hosts else ""
         return f"rank {rank} ({fragment.name}[{replica}]{host})"
 
-    def stages(self) -> list[str]:
-        """What a worker can be doing, for the watchdog."""
-        cells = [f"cell {c} of {f.name}" for f in self.fragments for c in f.cells]
-        edges = [f"edge {m.name}" for m in self.messages]
-        return [
-            "starting",
-            "Python",
-            "the environment",
-            "the iteration boundary",
-            "a checkpoint",
-            "finished",
-            *cells,
-            *edges,
-        ]
-
 
 def save_plan(plan: Plan, folder: Path) -> None:
     """Writes `plan.json`."""

@@ -30,7 +30,7 @@ class Stamp:
 
     Attributes:
         iteration: -1 before the first.
-        stage: index into `Plan.stages()`.
+        stage: one of `Stages`.
         time_s: `time.monotonic()` when it was made, one clock for all processes of a host.
     """
 

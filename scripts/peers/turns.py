@@ -23,6 +23,7 @@ from pathlib import Path
 from peers.table import OURS, PEERS, ROOT, Program, Row, Target
 
 from mindspore_rl.plan.plan import load_plan
+from mindspore_rl.plan.stages import Stages
 from mindspore_rl.runtime.stamps import Stamps
 
 Marks = list[tuple[float, int]]
@@ -134,11 +135,11 @@ def shares(program: Program, seconds: float, warm_up: float) -> dict[str, float]
             time.sleep(0.1)
         time.sleep(warm_up)
         plan = load_plan(Path(folder, "run"))
-        stages, stamps = plan.stages(), Stamps(Path(folder, "run"), plan.num_ranks)
+        words, stamps = Stages(plan).words, Stamps(Path(folder, "run"), plan.num_ranks)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(random.uniform(0, 2e-3))  # else in step with what it looks at
-            counts.update(stages[stamps.read(rank).stage] for rank in range(plan.num_ranks))
+            counts.update(words[stamps.read(rank).stage] for rank in range(plan.num_ranks))
     return {stage: count / counts.total() for stage, count in counts.most_common()}
 
 

@@ -20,6 +20,7 @@ import pytest
 from runs import ended, start, workers
 
 from mindspore_rl.plan.plan import load_plan
+from mindspore_rl.plan.stages import Stages
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load
 from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
 
@@ -80,7 +81,7 @@ class Killer:
 
     @property
     def stages(self) -> list[str]:
-        return load_plan(self.folder).stages()
+        return Stages(load_plan(self.folder)).words
 
     def wait_for(self, rank: int, stage: str) -> None:
         """Returns as soon as a rank is at a stage of an iteration that is not its first."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from mindspore_rl.communication.link import Link
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import Plan, load_plan
+from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.runtime.coordinator.launch import Commands
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.runtime.rank import worker
@@ -29,12 +30,11 @@ LEADER = 0
 
 def work(plan: Plan, run_dir: Path, rank: int, link: Link, threads: int = 1) -> None:
     stamps = Stamps(run_dir, plan.num_ranks)
-    stages = plan.stages()
     stop = run_dir / "stop"  # how the leader tells the others
     stopping = False
 
-    def stamp(iteration: int, stage: str) -> None:
-        stamps.write(rank, iteration, stages.index(stage))
+    def stamp(iteration: int, stage: int) -> None:
+        stamps.write(rank, iteration, stage)
 
     def checkpoint(iteration: int) -> None:
         link.send("checkpoint", rank=rank, iteration=iteration, path=f"checkpoint-{iteration}")
@@ -47,7 +47,7 @@ def work(plan: Plan, run_dir: Path, rank: int, link: Link, threads: int = 1) -> 
             stop.touch()
         if stop.exists():
             break
-        stamp(iteration, "the environment")
+        stamp(iteration, Stage.ENVIRONMENT)
         if iteration == EVENT_ITERATION:
             event(plan, rank, link, stamp)
         time.sleep(0.01)
@@ -60,7 +60,7 @@ def work(plan: Plan, run_dir: Path, rank: int, link: Link, threads: int = 1) -> 
             episodes=[[float(iteration), 5]] * 10,
             metrics={"loss": 0.5} if rank == LEADER else {},
         )
-    stamp(iteration, "finished")
+    stamp(iteration, Stage.FINISHED)
     link.send("finished", rank=rank, iteration=iteration + 1, iterations_here=1, traffic={})
 
 
@@ -81,7 +81,7 @@ def event(plan: Plan, rank: int, link: Link, stamp) -> None:
         os.abort()
     if mode in ("hang", "stubborn"):
         if rank != victim:
-            stamp(EVENT_ITERATION, "edge obs")
+            stamp(EVENT_ITERATION, Stages(plan).edge("obs"))
         if mode == "stubborn":
             subprocess.Popen(["sleep", "100"])  # as an environment may have
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,12 +1,10 @@
 """What the runtime does for many steps or iterations at once is what it would do one by one."""
 
-from types import SimpleNamespace
-
 import numpy as np
 
 from mindspore_rl.rl import random
-from mindspore_rl.runtime.rank import fragment_runtime
 from mindspore_rl.runtime.rank.episodes import EpisodeCounter
+from mindspore_rl.runtime.rank.tables import RandomTables
 
 
 def test_steps_counted_at_once_are_those_counted_one_by_one():
@@ -29,16 +27,16 @@ def test_tables_of_random_numbers_are_those_of_each_iteration(monkeypatch):
     draws = []
     real = random.uniform
     monkeypatch.setattr(random, "uniform", lambda *args: draws.append(1) or real(*args))
-    w = object.__new__(fragment_runtime.FragmentRuntime)
-    w.seed, w.env_indices, w.agents, w._tables = 3, range(2, 6), None, {}
-    w._noise_size, w.plan = {"actor": 2}, SimpleNamespace(num_steps=8)
+    tables = RandomTables(3, range(2, 6), None)
     # On and on, and back, as after a resume.
     for iteration in (*range(200), 7, 8, 9, 150):
         steps = np.arange(iteration * 8, iteration * 8 + 8)
         expected = real(3, random.stream("a"), steps, np.arange(2, 6), 2)
-        np.testing.assert_array_equal(w.noise("a", iteration, 8, "actor"), expected)
+        np.testing.assert_array_equal(
+            tables.uniform("a", iteration, 8, 2, by_agent=False), expected
+        )
         rounds = np.arange(iteration * 2, iteration * 2 + 2)
         order = random.permutations(3, random.stream("b"), rounds, np.arange(2, 6), 8)
         expected = order * 4 + np.arange(4)
-        np.testing.assert_array_equal(w.permutations("b", iteration, 2), expected)
+        np.testing.assert_array_equal(tables.permutations("b", iteration, 2, 8), expected)
     assert len(draws) < 20

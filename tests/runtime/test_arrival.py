@@ -43,9 +43,6 @@ class Wires:
             for name, parameters in (("forth", ""), ("back", "all"))
         }
 
-    def stage(self, name):
-        return 0
-
     def send(self, name, values, worker):
         run = self.run
         run.read[worker] = run.version
@@ -57,7 +54,7 @@ class Wires:
 
 
 class Simulation:
-    """The runtime of a server whose workers' turns take `durations` time units.
+    """The rank of a server whose workers' turns take `durations` time units.
 
     Attributes:
         staleness: of each update, with its worker, counted here and not by the server.
@@ -81,7 +78,11 @@ class Simulation:
         self.read, self.mail, self.here = {}, [], {}
         self.words, self.staleness, self.saves, self.metrics = [], [], [], []
         self.commands = list(commands)
-        self.server = Server(self, np.zeros(count, int), self.turns)
+        self.stages = SimpleNamespace(edge=lambda name: 0)
+        iterations = np.zeros(count, int)
+        self.server = Server(
+            self, self.exchange, iterations, self.turns, self.save, self.count_steps
+        )
 
     def run(self):
         for worker in self.server:
@@ -97,7 +98,7 @@ class Simulation:
                 self.version += 1
             self.server.send("back", ())
 
-    # ---- what a server asks of its runtime -------------------------------------------------
+    # ---- what a server asks of its rank ----------------------------------------------------
 
     def first_of(self, expected, stage):
         while not any(rank in self.here for rank, _ in expected):

@@ -67,7 +67,7 @@ def test_every_step_counts_wherever_the_environment_is(tmp_path, monkeypatch, po
 
     class Spy(worker.FragmentRuntime):
         def _report_iteration(self):
-            finished.extend(self.episodes.take_finished())
+            finished.extend(self.share.episodes.take_finished())
             super()._report_iteration()
 
     monkeypatch.setattr(worker, "FragmentRuntime", Spy)

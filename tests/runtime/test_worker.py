@@ -12,6 +12,7 @@ from mindspore_rl.communication.link import Link
 from mindspore_rl.errors import CheckpointError
 from mindspore_rl.pipeline import prepare
 from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime.parameters import named_parameters
 from mindspore_rl.runtime.rank import worker
 from mindspore_rl.runtime.stamps import Stamps
 from tests.lowering.inproc import PROGRAMS, request
@@ -59,9 +60,9 @@ def test_all_ranks_start_from_the_same_parameters(tmp_path, monkeypatch):
 
     class Spy(worker.FragmentRuntime):
         def save(self):
-            if self.trainer is not None and self.iteration == 0:
-                named = self.named_parameters("all")
-                started[self.rank] = {name: p.asnumpy().copy() for name, p in named}
+            if self.trainer is not None and self.rank.iteration == 0:
+                named = named_parameters(self.trainer, "all")
+                started[self.rank.number] = {name: p.asnumpy().copy() for name, p in named}
             super().save()
 
     monkeypatch.setattr(worker, "FragmentRuntime", Spy)

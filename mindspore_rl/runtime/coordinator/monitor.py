@@ -311,24 +311,21 @@ class Monitor:
         if found.stall is not None:
             stall = found.stall
             text = stall.text + remains.action
-            return self._failure(stall.rank, stall.iteration, stall.stage, text, kind=Stalled)
+            return self._failure(stall.rank, *self._where(stall.stamp), text, kind=Stalled)
         assert stamp is not None
-        stage = self._watchdog.stages[stamp.stage]
+        where = self._where(stamp)
         if found.lost:
             host = f"host {self.plan.hosts[found.rank]}" if self.plan.hosts else "its host"
             text = f"{host} has not been heard of for {SILENCE_S} s ({found.lost}); is it up, "
-            return self._failure(
-                found.rank, stamp.iteration, stage, text + "and its network connected?"
-            )
+            return self._failure(found.rank, *where, text + "and its network connected?")
         killed = re.search(r"EXIT STRING: .*\(signal (\d+)\)", remains.log)
         number = _fatal_signal(remains.output) or (killed and killed[1])
         how = (f"died (killed by signal {number})" if number else "died") + remains.action
         printed = ["It printed:", *remains.output] if remains.output else []
-        return self._failure(found.rank, stamp.iteration, stage, how, "\n".join(printed))
+        return self._failure(found.rank, *where, how, "\n".join(printed))
 
-    def stage_of(self, stamp: Stamp) -> str:
-        """In words."""
-        return self._watchdog.stages[stamp.stage]
+    def _where(self, stamp: Stamp) -> tuple[int, str]:
+        return stamp.iteration, self._watchdog.stages.words[stamp.stage]
 
     def _failure(
         self,

@@ -162,7 +162,7 @@ def _run_here(watch: Watch, run_dir: Path) -> None:
                 on_cpu = watch.plan.device == "CPU" and watch.plan.compiled
                 with pin_cores(int(on_cpu)) as cores:  # reserved; this process stays as it is
                     threads = len(cores[0]) if cores else 1
-                    run_worker(watch.plan, run_dir, rank=leader, link=theirs, threads=threads)
+                    run_worker(watch.plan, run_dir, leader, theirs, threads=threads)
             else:
                 run_inproc(watch.plan, run_dir, [link for _, link in pairs])
     except KeyboardInterrupt:

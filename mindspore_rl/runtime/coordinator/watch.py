@@ -12,6 +12,7 @@ from mindspore_rl.communication.link import Link
 from mindspore_rl.environments.last_actions import last_action
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import Plan
+from mindspore_rl.plan.stages import Stage
 from mindspore_rl.runtime.coordinator.events import (
     Closed,
     Event,
@@ -36,7 +37,7 @@ from mindspore_rl.runtime.coordinator.monitor import (
     Monitor,
     Outcome,
 )
-from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.runtime.stamps import Stamp, Stamps
 
 TICK_S = 0.2
 
@@ -154,8 +155,7 @@ class Watch:
             self._stamps.write(peer.rank, *stamp)
         elif message["kind"] == "iteration" and self.plan.hosts:
             # Its next stamp is on its way, and this one may be old.
-            boundary = self.plan.stages().index("the iteration boundary")
-            self._stamps.write(peer.rank, message["iteration"], boundary)
+            self._stamps.write(peer.rank, message["iteration"], Stage.BOUNDARY)
         self._on(Heard(peer.rank, message), now)
 
     def _on(self, event: Event, now: float) -> None:
@@ -191,7 +191,7 @@ class Watch:
         if found.rank >= 0:
             stamp = self._stamps.read(found.rank)
         if found.what == "stall" and found.stall is not None:
-            remains = Remains(action=self._last_action(found.rank, found.stall.stage))
+            remains = Remains(action=self._last_action(found.rank, found.stall.stamp))
         elif found.what == "death":
             # mpiexec tells when all ranks are gone, and merges their statuses: a signal stays
             # legible if the others end by themselves, as they do when their links close.
@@ -202,7 +202,7 @@ class Watch:
                 remains = Remains(
                     log=processes.log(),
                     output=processes.output_of(found.rank),
-                    action=self._last_action(found.rank, self.monitor.stage_of(stamp)),
+                    action=self._last_action(found.rank, stamp),
                 )
         elif found.what == "mpiexec" and processes is not None and processes.mpiexec is not None:
             remains = Remains(processes.mpiexec.returncode, log=processes.log())
@@ -211,10 +211,10 @@ class Watch:
             remains = Remains(scheduler.returncode, scheduler.pid, words=words)
         return self.monitor.explain(found, stamp, remains)
 
-    def _last_action(self, rank: int, stage: str) -> str:
+    def _last_action(self, rank: int, stamp: Stamp) -> str:
         """What the environments of a rank were doing, if that is where it was."""
         fragment, replica = self.plan.fragment_of(rank)
-        if stage != "the environment":
+        if stamp.stage != Stage.ENVIRONMENT:
             return ""
         said = last_action(self._run_dir, rank, range(*fragment.shares[replica]))
         return f"\n  {said}" if said else ""

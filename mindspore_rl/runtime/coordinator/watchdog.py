@@ -5,6 +5,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from mindspore_rl.plan.plan import Plan
+from mindspore_rl.plan.stages import Stages
 from mindspore_rl.runtime.stamps import Stamp
 
 NAMED_RANKS = 4
@@ -12,11 +13,10 @@ NAMED_RANKS = 4
 
 @dataclass(frozen=True)
 class Stall:
-    """A rank that made no progress, what it was doing, and the report."""
+    """A rank that made no progress, its last stamp, and the report."""
 
     rank: int
-    iteration: int
-    stage: str
+    stamp: Stamp
     text: str
 
 
@@ -30,7 +30,7 @@ class Watchdog:
 
     def __init__(self, plan: Plan, start_timeout_s: float) -> None:
         self.plan, self.start_timeout_s = plan, start_timeout_s
-        self.stages = plan.stages()
+        self.stages = Stages(plan)
 
     def stall(
         self,
@@ -67,12 +67,13 @@ class Watchdog:
         self, stamps: dict[int, Stamp], ages: dict[int, float], deadline_s: float, name: str
     ) -> Stall:
         """Blames a rank that hangs in its own work before any that wait for others."""
+        waits = {rank: stamps[rank].stage in self.stages.waits for rank in ages}
         suspects = [
             rank
             for rank, age in ages.items()
-            if age > deadline_s or (age > deadline_s / 2 and not self._waits(rank, stamps[rank]))
+            if age > deadline_s or (age > deadline_s / 2 and not waits[rank])
         ]
-        blamed = min(suspects, key=lambda rank: (self._waits(rank, stamps[rank]), -ages[rank]))
+        blamed = min(suspects, key=lambda rank: (waits[rank], -ages[rank]))
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - ages[blamed]))
         lines = [
             f"no progress for {ages[blamed]:.1f} s, since {since} ({name}: {deadline_s:g}; if "
@@ -81,11 +82,11 @@ class Watchdog:
         waiting = [
             rank
             for rank, age in sorted(ages.items(), key=lambda item: -item[1])
-            if age > deadline_s / 2 and self._waits(rank, stamps[rank])
+            if age > deadline_s / 2 and waits[rank]
         ]
         if waiting:
             lines += [
-                f"  waited for: {self.stages[stamps[waiting[0]].stage]}",
+                f"  waited for: {self.stages.words[stamps[waiting[0]].stage]}",
                 f"  waiting: {self._list(waiting, stamps)}",
             ]
             place = stamps[waiting[0]]
@@ -96,23 +97,11 @@ class Watchdog:
             ]
             missing.sort(key=lambda rank: rank != blamed)
             lines.append(f"  missing: {self._list(missing, stamps) or 'nobody'}")
-        return Stall(
-            blamed, stamps[blamed].iteration, self.stages[stamps[blamed].stage], "\n".join(lines)
-        )
-
-    def _waits(self, rank: int, stamp: Stamp) -> bool:
-        """Whether a rank's stage ends only when others do something."""
-        fragment, _ = self.plan.fragment_of(rank)
-        stage = self.stages[stamp.stage]
-        return (
-            stage.startswith("edge ")
-            or stage == "the iteration boundary"
-            or stage in {f"cell {name} of {fragment.name}" for name in fragment.collectives}
-        )
+        return Stall(blamed, stamps[blamed], "\n".join(lines))
 
     def _list(self, ranks: list[int], stamps: dict[int, Stamp]) -> str:
         named = [
-            f"{self.plan.rank_name(rank)} in {self.stages[stamps[rank].stage]}, iteration "
+            f"{self.plan.rank_name(rank)} in {self.stages.words[stamps[rank].stage]}, iteration "
             f"{stamps[rank].iteration}"
             for rank in ranks[:NAMED_RANKS]
         ]

@@ -16,14 +16,12 @@ Before parameters the server sends a word on the control tag, (command, environm
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mindspore_rl.runtime.rank.exchange import Exchange
 from mindspore_rl.runtime.rank.messenger import CONTINUE, CONTROL_TAG, PAUSE, STOP
-
-if TYPE_CHECKING:
-    from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
+from mindspore_rl.runtime.rank.rank import Rank
 
 Turns = Callable[[int], Generator[str, tuple, None]]
 
@@ -107,18 +105,32 @@ class Server:
         current: the worker that is being served.
 
     Args:
-        runtime: of the consumer.
+        rank: of the consumer.
+        exchange: its side of the cut edges.
         iterations: done by each environment's worker, `[num_envs]`.
         turns: generated; runs one worker's iteration, and yields the edge of the message that it
             needs next.
+        save: writes a checkpoint together with all workers.
+        count_steps: told the environment steps of an iteration that ended, and what gives the
+            metrics since it was last asked.
     """
 
-    def __init__(self, runtime: "FragmentRuntime", iterations: np.ndarray, turns: Turns) -> None:
-        plan = runtime.plan
+    def __init__(
+        self,
+        rank: Rank,
+        exchange: Exchange,
+        iterations: np.ndarray,
+        turns: Turns,
+        save: Callable[[], None],
+        count_steps: Callable[[int, Callable[[], dict[str, float]]], None],
+    ) -> None:
+        plan = rank.plan
         assert plan.arrivals is not None
-        self._runtime, self._turns = runtime, turns
+        self._rank, self._exchange, self._turns = rank, exchange, turns
+        self._save, self._count_steps = save, count_steps
+        self._drops = plan.arrivals.drop_stale
         self._bound = plan.arrivals.staleness
-        self.tickets = Tickets(None if plan.arrivals.drop_stale else self._bound)
+        self.tickets = Tickets(None if self._drops else self._bound)
         sender = next(f for f in plan.fragments if f.name == plan.arrivals.sender)
         self._served = [
             Served(rank, (last - first) * plan.steps_per_env, int(iterations[first:last].max()))
@@ -129,9 +141,9 @@ class Server:
         self._waiting: deque[int] = deque()
         self._paused = list(range(len(self._served)))
         self._command = CONTINUE
-        self._begun = runtime.env_steps
+        self._begun = rank.env_steps
         self.current = 0
-        self._staleness = Staleness(plan.arrivals.drop_stale)
+        self._staleness = Staleness(self._drops)
 
     def __iter__(self) -> Iterator[int]:
         """Workers whose next message is here, one at a time, to the end of the job."""
@@ -148,10 +160,9 @@ class Server:
     def fire(self, worker: int) -> None:
         """Takes a worker's message and does what it is for."""
         served = self._served[worker]
-        runtime = self._runtime
-        values = runtime.exchange.receive(served.expected, worker)
-        assert runtime.plan.arrivals is not None and served.turns is not None
-        if runtime.plan.arrivals.drop_stale:
+        assert served.turns is not None
+        values = self._exchange.receive(served.expected, worker)
+        if self._drops:
             served.fresh = self.tickets.staleness(worker) <= self._bound
             values = (*values, np.bool_(served.fresh))
         self.current = worker
@@ -160,13 +171,13 @@ class Server:
         except StopIteration:
             served.turns = None
             served.iteration += 1
-            runtime.count_steps(served.steps, self._staleness.take)
+            self._count_steps(served.steps, self._staleness.take)
 
     def send(self, name: str, values: tuple) -> None:
         """Sends to the worker that is being served; parameters when its next turn may begin."""
         worker, served = self.current, self._served[self.current]
-        if not self._runtime.exchange.edges[name].message.parameters:
-            self._runtime.exchange.send(name, values, worker)
+        if not self._exchange.edges[name].message.parameters:
+            self._exchange.send(name, values, worker)
             return
         if served.fresh:
             self._staleness.values.append(self.tickets.staleness(worker))
@@ -179,7 +190,7 @@ class Server:
 
     def _answer(self) -> None:
         """Gives parameters to those that wait for them, first come first served."""
-        self._command = max(self._command, self._runtime.poll_command())
+        self._command = max(self._command, self._rank.poll_command())
         while self._waiting:
             worker = self._waiting[0]
             served = self._served[worker]
@@ -191,7 +202,7 @@ class Server:
                 return
             self._waiting.popleft()
             self._say(CONTINUE, served)
-            self._runtime.exchange.send(self._reply[worker], (), worker)
+            self._exchange.send(self._reply[worker], (), worker)
             self.tickets.begin(worker)
             if served.turns is None:
                 self._begin(worker)
@@ -204,42 +215,43 @@ class Server:
         served.expected = next(served.turns)
 
     def _pausing(self) -> bool:
-        return self._command != CONTINUE or self._begun >= self._runtime.plan.last_step
+        return self._command != CONTINUE or self._begun >= self._rank.plan.last_step
 
     def _next(self) -> int:
         """The worker whose turn began first, of those whose message is here."""
         workers = list(self.tickets.read)
-        exchange, expected = self._runtime.exchange, []
+        expected = []
         for served in (self._served[worker] for worker in workers):
-            expected.append((served.rank, exchange.edges[served.expected].tag))
-        stage = exchange.stage(self._served[workers[0]].expected)
-        return workers[self._runtime.messenger.first_of(expected, stage)]
+            expected.append((served.rank, self._exchange.edges[served.expected].tag))
+        stage = self._rank.stages.edge(self._served[workers[0]].expected)
+        return workers[self._rank.messenger.first_of(expected, stage)]
 
     def _quiet_point(self) -> int:
         """All workers pause: writes a checkpoint with them."""
-        ended = self._begun >= self._runtime.plan.last_step
+        ended = self._begun >= self._rank.plan.last_step
         command = STOP if ended else self._command
         for served in self._served:
             self._say(command, served)
-        self._runtime.save()
+        self._save()
         self._command = CONTINUE
         return command
 
     def _say(self, command: int, served: Served) -> None:
-        word = np.array([command, self._runtime.env_steps], np.int64)
-        self._runtime.messenger.send(served.rank, CONTROL_TAG, word.view(np.uint8))
+        word = np.array([command, self._rank.env_steps], np.int64)
+        self._rank.messenger.send(served.rank, CONTROL_TAG, word.view(np.uint8))
 
 
 class Worker:
     """A worker's side: what the server told it last.
 
     Args:
-        runtime: of the sender.
+        rank: of the sender.
+        exchange: its side of the cut edges.
         parameters: the message of them that it gets at an iteration boundary.
     """
 
-    def __init__(self, runtime: "FragmentRuntime", parameters: str) -> None:
-        self._runtime, self._parameters = runtime, parameters
+    def __init__(self, rank: Rank, exchange: Exchange, parameters: str) -> None:
+        self._rank, self._exchange, self._parameters = rank, exchange, parameters
         self._command: int | None = None
 
     def agree(self) -> int:
@@ -253,10 +265,9 @@ class Worker:
 
     def receive(self, name: str) -> None:
         """Waits for the server's word, and for parameters if they follow."""
-        runtime, word = self._runtime, np.zeros(2, np.int64)
-        server = runtime.exchange.edges[name].source.first_rank
-        stage = runtime.exchange.stage(name)
-        runtime.messenger.receive(server, CONTROL_TAG, word.view(np.uint8), stage)
-        self._command, runtime.env_steps = int(word[0]), int(word[1])
+        rank, word = self._rank, np.zeros(2, np.int64)
+        server = self._exchange.edges[name].source.first_rank
+        rank.messenger.receive(server, CONTROL_TAG, word.view(np.uint8), rank.stages.edge(name))
+        self._command, rank.env_steps = int(word[0]), int(word[1])
         if self._command == CONTINUE:
-            runtime.exchange.receive(name)
+            self._exchange.receive(name)

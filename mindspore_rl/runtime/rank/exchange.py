@@ -1,30 +1,24 @@
 """What a rank sends and receives over its cut edges, by the names of their messages."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from mindspore_rl.plan.edges import Edge
 from mindspore_rl.runtime.rank.arrays import host_leaves
-
-if TYPE_CHECKING:
-    from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
+from mindspore_rl.runtime.rank.rank import Rank
 
 
 class Exchange:
     """A rank's side of every cut edge.
 
     Args:
-        runtime: of the rank, whose parameters are sent and overwritten.
         edges: by message.
+        trainer: whose parameters are sent and overwritten; None of a rank without any.
     """
 
-    def __init__(self, runtime: "FragmentRuntime", edges: dict[str, Edge]) -> None:
-        self._runtime, self.edges = runtime, edges
-
-    def stage(self, name: str) -> int:
-        """The stage of waiting for a message."""
-        return self._runtime.stage_of(f"edge {name}")
+    def __init__(self, rank: Rank, edges: dict[str, Edge], trainer: Any) -> None:
+        self._rank, self.edges, self.trainer = rank, edges, trainer
 
     def send(self, name: str, values: tuple, only: int | None = None) -> None:
         """Sends this replica's part of a message to whom it concerns.
@@ -34,7 +28,7 @@ class Exchange:
             values: its values; none of parameters.
             only: the one replica of the target that gets it; None: all.
         """
-        edge, here = self.edges[name], self._runtime.replica
+        edge, here = self.edges[name], self._rank.replica
         leaves = host_leaves(values)
         for source, target in edge.pairs():
             if source != here or only not in (None, target):
@@ -44,7 +38,7 @@ class Exchange:
             else:
                 data = np.empty(edge.size(source, target), np.uint8)
                 edge.pack(source, target, leaves, data)
-            self._runtime.messenger.send(edge.target.first_rank + target, edge.tag, data)
+            self._rank.messenger.send(edge.target.first_rank + target, edge.tag, data)
 
     def receive(self, name: str, only: int | None = None) -> tuple:
         """Receives this replica's part of a message; takes parameters.
@@ -55,14 +49,14 @@ class Exchange:
 
         Returns: its values, without parameters.
         """
-        edge, here = self.edges[name], self._runtime.replica
+        edge, here = self.edges[name], self._rank.replica
         arrays = edge.allocate(here)
         for source, target in edge.pairs():
             if target != here or only not in (None, source):
                 continue
             data = np.empty(edge.size(source, here), np.uint8)
-            rank = edge.source.first_rank + source
-            self._runtime.messenger.receive(rank, edge.tag, data, self.stage(name))
+            stage = self._rank.stages.edge(name)
+            self._rank.messenger.receive(edge.source.first_rank + source, edge.tag, data, stage)
             if edge.message.parameters:
                 self._set_parameters(edge, data.view(np.float32))
             else:
@@ -76,14 +70,16 @@ class Exchange:
         return tuple(result)
 
     def _parameters(self, edge: Edge) -> np.ndarray:
-        named = self._runtime.named_parameters(edge.message.parameters)
+        from mindspore_rl.runtime.parameters import named_parameters  # noqa: PLC0415
+
+        named = named_parameters(self.trainer, edge.message.parameters)
         return np.concatenate([np.ravel(p.asnumpy()).astype(np.float32) for _, p in named])
 
     def _set_parameters(self, edge: Edge, flat: np.ndarray) -> None:
-        from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
+        from mindspore_rl.runtime.parameters import named_parameters, set_parameter  # noqa: PLC0415
 
         start = 0
-        for _, parameter in self._runtime.named_parameters(edge.message.parameters):
+        for _, parameter in named_parameters(self.trainer, edge.message.parameters):
             size = int(np.prod(parameter.shape, dtype=int))
             set_parameter(parameter, flat[start : start + size].reshape(parameter.shape))
             start += size

@@ -1,6 +1,6 @@
 """Environments in the graph, seen from Python: rewards and ends for the account, and failures."""
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -8,16 +8,15 @@ from mindspore_rl.environments.guarded import describe
 from mindspore_rl.errors import EnvironmentFailure, NumericsError
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.runtime.rank.arrays import to_host
-
-if TYPE_CHECKING:
-    from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
+from mindspore_rl.runtime.rank.rank import Rank
+from mindspore_rl.runtime.rank.state import RankState
 
 
 class GraphEnvironments:
     """What the cells of a rank keep of its environments' steps, and whether it is finite."""
 
-    def __init__(self, runtime: "FragmentRuntime") -> None:
-        self._runtime = runtime
+    def __init__(self, rank: Rank, state: RankState) -> None:
+        self._rank, self._state = rank, state
         self._buffers: list[Any] = []
         self._steps: list[np.ndarray] = []
         self._kept: dict[str, tuple[Any, int]] = {}
@@ -29,7 +28,7 @@ class GraphEnvironments:
         from mindspore_rl.runtime.rank.cell import buffer  # noqa: PLC0415  (imports MindSpore)
 
         self._row_axes = len(rows)
-        count = len(self._runtime.env_indices)
+        count = len(self._rank.env_indices)
         found = buffer((*rows, 2, count), "float32", f"episodes_{name}")
         self._buffers.append(found)
         return found
@@ -51,7 +50,7 @@ class GraphEnvironments:
 
         Raises: see `look`.
         """
-        count = len(self._runtime.env_indices)
+        count = len(self._rank.env_indices)
         for buffer in buffers:
             steps = to_host(buffer).reshape(-1, 2, count).copy()
             self._look_at_steps("reward", steps[:, 0], self._num_steps())
@@ -67,8 +66,8 @@ class GraphEnvironments:
 
     def look_before_sending(self) -> None:
         """Looks closely, once an iteration: others would fail of what this rank sends them."""
-        if self._sent < self._runtime.iteration:
-            self._sent = self._runtime.iteration
+        if self._sent < self._rank.iteration:
+            self._sent = self._rank.iteration
             self.look(closely=True)
 
     def look(self, closely: bool) -> None:
@@ -85,9 +84,8 @@ class GraphEnvironments:
             return
         if closely and (obs := self._of_steps("final_obs")) is not None:
             self._look_at_steps("final_obs", obs, self._num_steps() - len(obs))
-        runtime = self._runtime
-        for name, value in runtime.state.carried().items():
-            axis = 0 if name == STATE else runtime.plan.carried[name].axis
+        for name, value in self._state.carried().items():
+            axis = 0 if name == STATE else self._rank.plan.carried[name].axis
             if axis is not None and not np.isfinite(array := to_host(value)).all():
                 row = int(np.argwhere(~np.isfinite(array))[0][axis])
                 found = np.moveaxis(array, axis, 0)[row]
@@ -108,10 +106,10 @@ class GraphEnvironments:
             self._fail(f"step {first + step}: {name} is {values[step, row]}", int(row), int(step))
 
     def _fail(self, what: str, row: int, step: int) -> NoReturn:
-        runtime, actions = self._runtime, self._of_steps("action")
+        rank, actions = self._rank, self._of_steps("action")
         action = None if actions is None else actions[step]
-        text = f"{runtime.plan.environment}, iteration {runtime.iteration}, {what}"
-        text = f"{text}; {describe(runtime.env_indices, action, row)}"
+        text = f"{rank.plan.environment}, iteration {rank.iteration}, {what}"
+        text = f"{text}; {describe(rank.env_indices, action, row)}"
         if action is not None and not np.isfinite(action[row]).all():
             raise NumericsError(f"{text}: the policy has diverged; lower the learning rate")
         raise EnvironmentFailure(text)

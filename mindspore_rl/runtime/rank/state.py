@@ -6,50 +6,61 @@ policy and another number of workers.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mindspore_rl.errors import CheckpointError, NumericsError
 from mindspore_rl.plan.plan import STATE
+from mindspore_rl.plan.stages import Stage
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.rank.arrays import to_host
-
-if TYPE_CHECKING:
-    from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
+from mindspore_rl.runtime.rank.share import Share
 
 
 class RankState:
-    """Saves and restores the state of one rank's fragment."""
+    """Saves and restores the state of one rank's fragment.
 
-    def __init__(self, runtime: "FragmentRuntime") -> None:
-        self._runtime = runtime
+    Args:
+        share: all environments of the rank.
+
+    Attributes:
+        carried: gives the variables that an iteration takes from the one before.
+        restored: those of the checkpoint just loaded.
+        iterations: done by each environment's worker, `[num_envs]`.
+        native: whether a cell is, by name; `native_before`: in the checkpoint loaded.
+    """
+
+    def __init__(self, share: Share) -> None:
+        self._rank, self._share = share.rank, share
+        self.trainer = share.exchange.trainer
         self.carried: Callable[[], dict[str, Any]] = dict
         self.restored: dict[str, np.ndarray] = {}
-        self.iterations = np.zeros(runtime.plan.num_envs, np.int64)
-        self.kinds_before: dict[str, bool] = {}
+        self.iterations = np.zeros(share.rank.plan.num_envs, np.int64)
+        self.native: dict[str, bool] = {}
+        self.native_before: dict[str, bool] = {}
 
-    def save(self, stage: int) -> None:
+    def save(self) -> None:
         """Gathers all ranks' state on rank 0, which writes it."""
-        runtime = self._runtime
+        rank = self._rank
         keyed = {
             "|".join([name, *(f"{axis},{first}" for axis, first in self._place(*axes))]): value
             for name, (value, *axes) in self._collect().items()
         }
-        parts = runtime.messenger.gather_arrays(keyed, stage)
-        if runtime.rank != 0:
+        parts = rank.messenger.gather_arrays(keyed, Stage.CHECKPOINT)
+        if rank.number != 0:
             return
         arrays = merge(parts)
         for name, value in arrays.items():
             if name.startswith("parameters/") and not np.isfinite(value).all():
                 raise NumericsError(
-                    f"iteration {runtime.iteration}: {name} is not finite; the "
+                    f"iteration {rank.iteration}: {name} is not finite; the "
                     "checkpoint before this one is kept"
                 )
-        plan = runtime.plan
+        plan = rank.plan
         path = checkpoint.save(
-            runtime.run_dir / checkpoint.FOLDER,
-            runtime.env_steps // plan.steps_per_iteration,
+            rank.run_dir / checkpoint.FOLDER,
+            rank.env_steps // plan.steps_per_iteration,
             arrays,
             {
                 "algorithm": plan.algorithm["name"],
@@ -57,46 +68,46 @@ class RankState:
                 "config": plan.config,
                 "environment": plan.environment,
                 "num_envs": plan.num_envs,
-                "env_steps": runtime.env_steps,
+                "env_steps": rank.env_steps,
                 "steps_per_iteration": plan.steps_per_iteration,
             },
         )
-        runtime.link.send("checkpoint", rank=0, iteration=runtime.iteration, path=str(path))
+        rank.link.send("checkpoint", rank=0, iteration=rank.iteration, path=str(path))
 
     def _place(self, axis: int | None, agent_axis: int | None = None) -> list[tuple[int, int]]:
         """Axes of an array of which this rank has a share, and where its share begins."""
-        runtime = self._runtime
-        place = [] if axis is None else [(axis, runtime.env_indices.start)]
-        if agent_axis is not None and runtime.agents is not None:
-            place.append((agent_axis, runtime.agents.share.start))
+        rank = self._rank
+        place = [] if axis is None else [(axis, rank.env_indices.start)]
+        if agent_axis is not None and rank.agents is not None:
+            place.append((agent_axis, rank.agents.share.start))
         return place
 
     def _collect(self) -> dict[str, tuple]:
         """What this rank must save: arrays with the axes of environments and of agents, if any."""
-        runtime = self._runtime
+        rank = self._rank
         state: dict[str, tuple] = {}
         for name, value in self.carried().items():
             if name == STATE:
                 state["environment/state"] = (to_host(value), 0)
                 continue
-            meta = runtime.plan.carried[name]
-            if meta.split or runtime.replica == 0:
+            meta = rank.plan.carried[name]
+            if meta.split or rank.replica == 0:
                 state[f"variables/{name}"] = (to_host(value), meta.axis, meta.agent_axis)
-        if self._on_its_own:
-            iterations = np.full(len(runtime.env_indices), runtime.iteration)
+        if rank.served:
+            iterations = np.full(len(rank.env_indices), rank.iteration)
             state["counters/iterations"] = (iterations, 0)
-        if "environment" in runtime.fragment.components:
-            state["episodes/return"] = (runtime.episodes.returns, 0)
-            state["episodes/length"] = (runtime.episodes.lengths, 0)
-        if runtime.vector is not None:
-            for name, value in (runtime.vector.get_state() or {}).items():
+        if rank.stepping:
+            state["episodes/return"] = (self._share.episodes.returns, 0)
+            state["episodes/length"] = (self._share.episodes.lengths, 0)
+        if self._share.vector is not None:
+            for name, value in (self._share.vector.get_state() or {}).items():
                 state[f"environment/{name}"] = (value, 0)
-        if "update" in runtime.fragment.components and runtime.replica == 0:
-            for name, parameter in runtime.named_parameters("state"):
+        if "update" in rank.fragment.components and rank.replica == 0:
+            for name, parameter in self._parameters():
                 state[f"parameters/{name}"] = (parameter.asnumpy().copy(), None)
-        if runtime.replica == 0:
-            for name, native in runtime.kinds.items():
-                state[f"cells/{runtime.fragment.name}/{name}"] = (np.array(native), None)
+        if rank.replica == 0:
+            for name, native in self.native.items():
+                state[f"cells/{rank.fragment.name}/{name}"] = (np.array(native), None)
         return state
 
     def load(self, path: Path) -> None:
@@ -105,21 +116,21 @@ class RankState:
         Raises:
             CheckpointError: it is damaged, or of another job.
         """
-        runtime = self._runtime
+        rank = self._rank
         arrays, meta = checkpoint.load(path)
-        if meta["num_envs"] != runtime.plan.num_envs:
+        if meta["num_envs"] != rank.plan.num_envs:
             raise CheckpointError(
                 f"checkpoint {path} has num_envs={meta['num_envs']}, this job "
-                f"{runtime.plan.num_envs}: they must be equal"
+                f"{rank.plan.num_envs}: they must be equal"
             )
-        runtime.iteration = meta["iteration"]
-        steps = runtime.iteration * runtime.plan.steps_per_iteration
-        runtime.env_steps = meta.get("env_steps", steps)
+        rank.iteration = meta["iteration"]
+        steps = rank.iteration * rank.plan.steps_per_iteration
+        rank.env_steps = meta.get("env_steps", steps)
         self.iterations[:] = arrays.get("counters/iterations", meta["iteration"])
-        if self._on_its_own:
-            runtime.iteration = int(self.iterations[runtime.env_indices].max())
-        prefix = f"cells/{runtime.fragment.name}/"
-        self.kinds_before = {
+        if rank.served:
+            rank.iteration = int(self.iterations[rank.env_indices].max())
+        prefix = f"cells/{rank.fragment.name}/"
+        self.native_before = {
             name.removeprefix(prefix): bool(value)
             for name, value in arrays.items()
             if name.startswith(prefix)
@@ -130,27 +141,26 @@ class RankState:
             self._take_carried(arrays, stateless)
             if not stateless:
                 self._take_environments(arrays)
-            elif runtime.vector is not None:
-                runtime.note("environments without state were reset")
+            elif self._share.vector is not None:
+                rank.note("environments without state were reset")
         except KeyError as error:
             raise CheckpointError(
                 f"checkpoint {path} has no {error}: it was written by another program, or with "
                 f"another form of the environment; this job runs "
-                f"{runtime.plan.algorithm['name']} on {runtime.plan.environment}"
+                f"{rank.plan.algorithm['name']} on {rank.plan.environment}"
             ) from error
 
-    @property
-    def _on_its_own(self) -> bool:
-        """Whether this rank counts iterations that are not those of others."""
-        arrivals = self._runtime.plan.arrivals
-        return arrivals is not None and arrivals.sender == self._runtime.fragment.name
+    def _parameters(self) -> list[tuple[str, Any]]:
+        from mindspore_rl.runtime.parameters import named_parameters  # noqa: PLC0415
+
+        return named_parameters(self.trainer, "state")
 
     def _take_parameters(self, arrays: dict[str, np.ndarray]) -> None:
-        if self._runtime.trainer is None:
+        if self.trainer is None:
             return
         from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
 
-        for name, parameter in self._runtime.named_parameters("state"):
+        for name, parameter in self._parameters():
             value = arrays[f"parameters/{name}"]
             if value.shape != parameter.shape:
                 raise CheckpointError(
@@ -165,13 +175,13 @@ class RankState:
         Environments whose state cannot be had were reset when the program started, and what the
         loop carries of each belongs to those new episodes.
         """
-        runtime = self._runtime
-        share = slice(runtime.env_indices.start, runtime.env_indices.stop)
+        rank = self._rank
+        share = slice(rank.env_indices.start, rank.env_indices.stop)
         for name, value in self.carried().items():
             if name == STATE:
                 self.restored[name] = value if stateless else arrays["environment/state"][share]
                 continue
-            meta = runtime.plan.carried[name]
+            meta = rank.plan.carried[name]
             if stateless and meta.axis is not None:
                 self.restored[name] = value
                 continue
@@ -179,45 +189,44 @@ class RankState:
             chosen = [slice(None)] * found.ndim
             if meta.axis is not None:
                 chosen[meta.axis] = share
-            if meta.agent_axis is not None and runtime.agents is not None:
-                agents = runtime.agents.share
+            if meta.agent_axis is not None and rank.agents is not None:
+                agents = rank.agents.share
                 chosen[meta.agent_axis] = slice(agents.start, agents.stop)
             found = found[tuple(chosen)]
             self.restored[name] = found.astype(to_host(value).dtype)
 
     def _take_environments(self, arrays: dict[str, np.ndarray]) -> None:
-        runtime = self._runtime
-        share = slice(runtime.env_indices.start, runtime.env_indices.stop)
-        if "environment" in runtime.fragment.components:
-            runtime.episodes.returns[:] = arrays["episodes/return"][share]
-            runtime.episodes.lengths[:] = arrays["episodes/length"][share]
-        if runtime.vector is not None:
+        rank = self._rank
+        share = slice(rank.env_indices.start, rank.env_indices.stop)
+        if rank.stepping:
+            self._share.episodes.returns[:] = arrays["episodes/return"][share]
+            self._share.episodes.lengths[:] = arrays["episodes/length"][share]
+        if self._share.vector is not None:
             state = {
                 name.removeprefix("environment/"): value[share]
                 for name, value in arrays.items()
                 if name.startswith("environment/")
             }
-            for name in runtime.vector.get_state() or {}:
+            for name in self._share.vector.get_state() or {}:
                 if name not in state:
                     raise KeyError(f"environment/{name}")
-            runtime.vector.set_state(state)
+            self._share.vector.set_state(state)
 
-    def share_parameters(self, stage: int) -> None:
+    def share_parameters(self) -> None:
         """All ranks start from the parameters of one, however an algorithm initialises them."""
-        runtime = self._runtime
-        if runtime.messenger.alone or not runtime.fragment.needs_tensors:
+        rank = self._rank
+        if rank.messenger.alone or not rank.fragment.needs_tensors:
             return
-        fragments = runtime.plan.fragments
+        fragments = rank.plan.fragments
         source = next(f for f in fragments if "update" in f.components).first_rank
-        if runtime.rank == source:
+        if rank.number == source:
             state = {
-                f"parameters/{name}": parameter.asnumpy()
-                for name, parameter in runtime.named_parameters("state")
+                f"parameters/{name}": parameter.asnumpy() for name, parameter in self._parameters()
             }
-            for rank in (r for f in fragments if f.needs_tensors for r in f.ranks if r != source):
-                runtime.messenger.send_arrays(rank, state)
+            for other in (r for f in fragments if f.needs_tensors for r in f.ranks if r != source):
+                rank.messenger.send_arrays(other, state)
         else:
-            self._take_parameters(runtime.messenger.receive_arrays(source, stage))
+            self._take_parameters(rank.messenger.receive_arrays(source, Stage.BOUNDARY))
 
 
 def merge(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

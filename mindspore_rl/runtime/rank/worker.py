@@ -25,6 +25,7 @@ from mindspore_rl.errors import EnvironmentFailure, MsrlError, StorageError
 from mindspore_rl.plan.plan import FragmentPlan, Plan, load_plan
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
+from mindspore_rl.runtime.rank.rank import Rank
 from mindspore_rl.runtime.rank.settings import WorkerSettings, worker_settings
 from mindspore_rl.runtime.stamps import Stamps, sent
 
@@ -44,7 +45,7 @@ def import_fragment(plan: Plan, run_dir: Path, fragment: FragmentPlan) -> Any:
 def run_worker(
     plan: Plan,
     run_dir: Path,
-    rank: int,
+    number: int,
     link: Link,
     comm: Communicator | None = None,
     group: Any = None,
@@ -52,48 +53,45 @@ def run_worker(
 ) -> None:
     """Runs a rank to its end; reports a failure to the coordinator and raises it."""
     stamps = Stamps(None if plan.hosts else run_dir, plan.num_ranks)
-    fragment, _ = plan.fragment_of(rank)
+    rank = Rank(plan, run_dir, number, comm, link, stamps)
     runtime = None
     stack = contextlib.ExitStack()
     try:
         if plan.hosts:
-            stack.enter_context(sent(stamps, rank, link))
-        if fragment.needs_tensors:
+            stack.enter_context(sent(stamps, number, link))
+        if rank.fragment.needs_tensors:
             from mindspore_rl import device  # noqa: PLC0415  (imports MindSpore)
 
             os.environ["MS_OM_PATH"] = str(run_dir / "mindspore")  # a failed compilation's files
             device.use(plan.device, compiled=plan.compiled)
             load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
-        runtime = FragmentRuntime(plan, run_dir, rank, comm, link, stamps, threads)
-        runtime.group = group
-        import_fragment(plan, run_dir, fragment).run(runtime)
+        runtime = FragmentRuntime(rank, group, threads)
+        import_fragment(plan, run_dir, rank.fragment).run(runtime)
         runtime.close()
         link.send(
             "finished",
-            rank=rank,
-            iteration=runtime.iteration,
+            rank=number,
+            iteration=rank.iteration,
             iterations_here=runtime.iterations_here,
             traffic=runtime.traffic(),
         )
     except BaseException as error:
-        _report(link, rank, error, runtime)
+        _report(link, number, error, rank if runtime else None)
         raise
     finally:
         stack.close()
         stamps.close()
 
 
-def _report(
-    link: Link, rank: int, error: BaseException, runtime: FragmentRuntime | None = None
-) -> None:
-    """Tells the coordinator what ends this rank; to be called while it is being handled."""
+def _report(link: Link, number: int, error: BaseException, rank: Rank | None = None) -> None:
+    """Tells the coordinator what ends a rank, None before it starts; called in its handler."""
     failure = isinstance(error, (EnvironmentFailure, StorageError))
     with contextlib.suppress(OSError):
         link.send(
             "error",
-            rank=rank,
-            iteration=runtime.iteration if runtime else -1,
-            stage=runtime.stage if runtime else "starting",
+            rank=number,
+            iteration=rank.iteration if rank else -1,
+            stage=rank.stage if rank else "starting",
             message=str(error) if isinstance(error, MsrlError) else _described(error),
             traceback="" if isinstance(error, StorageError) else traceback.format_exc(),
             mistake=isinstance(error, MsrlError) and not failure,

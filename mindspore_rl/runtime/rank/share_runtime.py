@@ -1,0 +1,126 @@
+"""What generated code calls for the environments of one loop."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.errors import NumericsError
+from mindspore_rl.plan.stages import Stage
+from mindspore_rl.runtime.rank.arrays import to_host
+from mindspore_rl.runtime.rank.cells import Cells
+from mindspore_rl.runtime.rank.graph_environment import GraphEnvironments
+from mindspore_rl.runtime.rank.share import Share
+from mindspore_rl.runtime.rank.tables import RandomTables
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What all loops of a rank have in common.
+
+    Attributes:
+        trainer: None of a rank without tensors.
+        environment: in the graph, if that is where it is.
+        group: the replicas of the fragment, for collectives inside cells.
+        metrics: of the iteration under way.
+    """
+
+    trainer: Any
+    environment: Any
+    group: Any
+    cells: Cells
+    graph: GraphEnvironments
+    metrics: dict[str, float]
+
+
+class ShareRuntime:
+    """The `w` of a loop."""
+
+    def __init__(self, share: Share, parts: Parts) -> None:
+        self.rank, self.share, self._parts = share.rank, share, parts
+        self.env_indices, self.agents = share.env_indices, share.rank.agents
+        self.seed, self.replay = share.rank.plan.seed, share.replay
+        self.environment, self.group = parts.environment, parts.group
+        self.trainer = parts.trainer
+        self.actor = self.trainer.actor if self.trainer else None
+        self.learner = self.trainer.learner if self.trainer else None
+        self._tables = RandomTables(self.seed, self.env_indices, self.agents)
+        self._stacks: dict[str, np.ndarray] = {}
+        self._functions: dict[str, Any] = {}
+
+    def cell(self, cell_class: type, name: str, to_host: tuple[int, ...]) -> Any:
+        """A region's cell as a function, the same each time, see `Cells.function`."""
+        if name not in self._functions:
+            built = cell_class(self)
+            self._functions[name] = self._parts.cells.function(built, name, to_host)
+        return self._functions[name]
+
+    def env_reset(self) -> np.ndarray:
+        """Returns: obs of these environments."""
+        self.rank.stamp(Stage.ENVIRONMENT)
+        obs = self.share.vector.reset()
+        self.rank.stamp(Stage.PYTHON)
+        return obs
+
+    def env_step(self, action: Any) -> tuple[np.ndarray, ...]:
+        """Steps these environments and keeps account of their episodes."""
+        self.rank.stamp(Stage.ENVIRONMENT)
+        outcome = self.share.vector.step(to_host(action))
+        self.share.episodes.count(outcome[2], outcome[3] | outcome[4])
+        self.rank.stamp(Stage.PYTHON)
+        return outcome
+
+    def noise(self, purpose: str, iteration: int, rows: int, owner: str) -> np.ndarray:
+        """Uniform numbers `[rows, B, size]` (`agents`: `[rows, B, A, size]`) of one call."""
+        source: Any = self.environment if owner == "env" else self.actor
+        by_agent = owner == "agents"
+        return self._tables.uniform(purpose, iteration, rows, source.noise_size, by_agent)
+
+    def permutations(self, purpose: str, iteration: Any, rounds: int) -> np.ndarray:
+        """Positions in the flattened local batch, permuted in time, `[rounds, T, B]` int32."""
+        # Under a condition, a variable that counts how often the loop was begun.
+        count = int(to_host(iteration))
+        return self._tables.permutations(purpose, count, rounds, self.rank.plan.num_steps)
+
+    def stack(self, name: str, rows: int, row: int, value: Any) -> np.ndarray:
+        """Keeps a value of one turn of a loop; returns those of all turns."""
+        value = to_host(value)
+        if name not in self._stacks:
+            self._stacks[name] = np.zeros((rows, *value.shape), value.dtype)
+        self._stacks[name][row] = value
+        return self._stacks[name]
+
+    def send(self, name: str, values: tuple) -> None:
+        """Sends this replica's part of a message to whom it concerns."""
+        self._parts.graph.look_before_sending()
+        self.share.exchange.send(name, values)
+
+    def receive(self, name: str) -> tuple:
+        """Receives this replica's part of a message. Returns: its values, without parameters."""
+        values = self.share.exchange.receive(name)
+        self.rank.stamp(Stage.PYTHON)
+        return values
+
+    def report(self, metrics: dict[str, Any]) -> None:
+        """Keeps metrics for the coordinator; stops the job if one is not a number."""
+        for key, value in metrics.items():
+            number = float(to_host(value))
+            if not np.isfinite(number):
+                self._parts.graph.look(closely=True)
+                raise NumericsError(
+                    f"iteration {self.rank.iteration}: {key} is {number}; lower the learning rate "
+                    "or look at the rewards (the last good checkpoint is kept)"
+                )
+            self._parts.metrics[key] = number
+
+    def number(self, value: Any) -> bool:
+        """A condition on a whole value."""
+        return bool(to_host(value))
+
+    def episode_buffer(self, name: str, rows: tuple[int, ...]) -> Any:
+        """See `GraphEnvironments`."""
+        return self._parts.graph.episode_buffer(name, rows)
+
+    def keep(self, name: str, buffer: Any) -> None:
+        """See `GraphEnvironments`."""
+        self._parts.graph.keep(name, buffer)

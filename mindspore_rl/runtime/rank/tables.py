@@ -1,0 +1,72 @@
+"""Random numbers for generated Python code, drawn for some iterations at once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.rl import random
+
+SIZE = 2**14
+"""Random numbers drawn at once, where an iteration needs fewer."""
+
+
+class RandomTables:
+    """The random numbers of some environments.
+
+    Args:
+        seed: of the job.
+        env_indices: global, of B environments.
+        agents: whose numbers they are; None: of a single one.
+    """
+
+    def __init__(self, seed: int, env_indices: range, agents: random.Agents | None) -> None:
+        self._seed, self._env_indices, self._agents = seed, np.array(env_indices), agents
+        self._tables: dict[str, tuple[int, np.ndarray]] = {}
+
+    def uniform(
+        self, purpose: str, iteration: int, rows: int, size: int, by_agent: bool
+    ) -> np.ndarray:
+        """Uniform numbers in [0, 1) of one call, `[rows, B, size]`, by agent `[rows, B, A, size]`.
+
+        Args:
+            purpose: what they are for: each has a stream of its own.
+            iteration: that of the call.
+            rows: turns of an iteration.
+            size: numbers of one turn of an environment.
+            by_agent: whether each agent has its own.
+        """
+        agents = self._agents if by_agent else None
+        stream = random.stream(purpose)
+
+        def draw(steps: np.ndarray) -> np.ndarray:
+            return random.uniform(self._seed, stream, steps, self._env_indices, size, agents)
+
+        return self._drawn(purpose, iteration, rows, draw)
+
+    def permutations(self, purpose: str, iteration: int, rounds: int, num_steps: int) -> np.ndarray:
+        """Positions in the flattened local batch, permuted in time, `[rounds, T, B]` int32."""
+        count, stream = len(self._env_indices), random.stream(purpose)
+
+        def draw(steps: np.ndarray) -> np.ndarray:
+            order = random.permutations(self._seed, stream, steps, self._env_indices, num_steps)
+            return (order * count + np.arange(count)).astype(np.int32)
+
+        return self._drawn(purpose, iteration, rounds, draw)
+
+    def _drawn(
+        self, purpose: str, iteration: int, rows: int, draw: Callable[[np.ndarray], Any]
+    ) -> np.ndarray:
+        """An iteration's rows of a table.
+
+        A draw takes 130 us however few its numbers are, as long as an iteration of a small program.
+        """
+        first, table = self._tables.get(purpose, (0, None))
+        at = (iteration - first) * rows
+        if table is None or not 0 <= at < len(table):
+            table = draw(np.arange(iteration * rows, (iteration + 1) * rows))
+            ahead = SIZE // table.size
+            if ahead > 1 and purpose in self._tables:  # not for what is drawn once
+                table = draw(np.arange(iteration * rows, (iteration + ahead) * rows))
+            self._tables[purpose], at = (iteration, table), 0
+        return table[at : at + rows]
