@@ -27,6 +27,7 @@ from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
 ITERATIONS = {"native": 20_000, "mindspore": 600}
 MOMENTS = ("start", "rollout", "collective", "checkpoint")
 KILLS_EACH = 5
+START_S = {"native": 2.5, "mindspore": 8.0}  # of a rank; a later kill is one in training
 LIFE_S = 240.0
 OPTIONS = (
     *("--policy", "GPUOnly", "--workers", "2", "--env", "graph:CartPole-v1"),
@@ -50,6 +51,7 @@ class Killer:
     run: subprocess.Popen
     folder: Path
     rng: random.Random
+    start_s: float
     pids: dict[int, int] = field(default_factory=dict)
     segments: set[str] = field(default_factory=set)
 
@@ -106,7 +108,7 @@ class Killer:
         pid, other = self.pids[victim], self.pids[1 - victim]
         stopped = False
         if moment == "start":
-            time.sleep(self.rng.uniform(0.0, 8.0))
+            time.sleep(self.rng.uniform(0.0, self.start_s))
         elif moment == "checkpoint":
             self.wait_for(victim, CHECKPOINT)
         else:
@@ -159,7 +161,7 @@ def test_twenty_kills_in_a_row(tmp_path, cells):
         run = start(folder, *options, "--quiet", "--max-restarts", "40")
         counts: Counter[str] = Counter()
         if name == "killed":
-            killer = Killer(run, folder / "run", random.Random(0))
+            killer = Killer(run, folder / "run", random.Random(0), START_S[cells])
             wanted = list(MOMENTS * KILLS_EACH)
             killer.rng.shuffle(wanted)
             while wanted:
