@@ -3,7 +3,7 @@
 An algorithm file defines one `Trainer`. Its `train(self, msrl)` is an ordinary Python loop, and
 so is its learner's `learn(self, msrl, ...)`; everything that touches the world goes through `msrl`.
 The same source is run as plain Python by `runtime.reference` and turned into a graph by
-`graph.build`, so `Msrl` below is the contract of both.
+`graph.read.build`, so `Msrl` below is the contract of both.
 """
 
 from collections.abc import Callable, Iterable

@@ -12,15 +12,15 @@ from mindspore_rl import gpu, loading, programs, toolchain
 from mindspore_rl.config import to_dict
 from mindspore_rl.environments.by_name import graph_name, graph_names, spec
 from mindspore_rl.errors import ConfigError, PolicyError
-from mindspore_rl.graph.build import build
-from mindspore_rl.graph.chunks import chunk_loops
+from mindspore_rl.graph.cut.chunks import chunk_loops
+from mindspore_rl.graph.cut.partials import reduce_partials
+from mindspore_rl.graph.cut.partition import Partition, partition
+from mindspore_rl.graph.cut.replicate import replicate
+from mindspore_rl.graph.cut.schedule import apply_schedule, check_turns
 from mindspore_rl.graph.distribution_policy import DistributionPolicy
 from mindspore_rl.graph.ir import Program, walk
-from mindspore_rl.graph.partials import reduce_partials
-from mindspore_rl.graph.partition import Partition, partition
+from mindspore_rl.graph.read.build import build
 from mindspore_rl.graph.render import render_fragments, render_partition
-from mindspore_rl.graph.replicate import replicate
-from mindspore_rl.graph.schedule import apply_schedule, check_turns
 from mindspore_rl.graph.text import render
 from mindspore_rl.graph.verify import verify, verify_partition, verify_program
 from mindspore_rl.lowering.cell_source import Target
@@ -101,7 +101,7 @@ def analyse(request: JobRequest, see: See = _nothing) -> Partition:
     Raises:
         MsrlError: any mistake in the program, the policy or the configuration.
     """
-    from mindspore_rl.graph.infer import infer, make_trainer  # noqa: PLC0415  (MindSpore)
+    from mindspore_rl.graph.probe.infer import infer, make_trainer  # noqa: PLC0415  (MindSpore)
 
     def done(name: str, result: Any) -> Any:
         if isinstance(result, Program):

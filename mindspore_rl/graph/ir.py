@@ -81,7 +81,7 @@ class Loop:
     """A loop with a static count; `iterations` has none.
 
     Attributes:
-        chunks: parts of the environments for which its turns run in turn, see `graph/chunks.py`.
+        chunks: parts of the environments for which its turns run in turn, see `graph.cut.chunks`.
     """
 
     name: str
@@ -185,3 +185,15 @@ def paths(
             yield from paths(item.body, (*around, item))
         elif isinstance(item, Branch):
             yield from paths(item.body + item.orelse, (*around, item))
+
+
+def messages_of(items: tuple[Item, ...], taken: bool) -> Iterator[Op]:
+    """The messages of two turns of every loop, where every condition goes one way."""
+    for item in items:
+        if isinstance(item, Loop):
+            for _ in range(min(item.count or 2, 2)):
+                yield from messages_of(item.body, taken)
+        elif isinstance(item, Branch):
+            yield from messages_of(item.body if taken or item.first else item.orelse, taken)
+        elif item.kind in ("send", "receive"):
+            yield item

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from itertools import product
 
+from mindspore_rl.graph.cut.partition import Partition
+from mindspore_rl.graph.cut.replicate import Fragment
 from mindspore_rl.graph.flow import INITIAL, definitions
 from mindspore_rl.graph.ir import Loop, Op, Program, paths, walk
-from mindspore_rl.graph.partition import Partition
-from mindspore_rl.graph.replicate import Fragment
 from mindspore_rl.graph.text import render_value
 from mindspore_rl.plan.plan import Arrivals
 

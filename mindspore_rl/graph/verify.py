@@ -8,10 +8,10 @@ from collections import Counter, deque
 from collections.abc import Iterator
 
 from mindspore_rl.errors import ProgramError
+from mindspore_rl.graph.cut.partition import Partition
 from mindspore_rl.graph.flow import INITIAL, definitions
-from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Program, paths, walk
+from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Program, messages_of, paths, walk
 from mindspore_rl.graph.operations import EFFECTS
-from mindspore_rl.graph.partition import Partition
 
 Bodies = dict[str, tuple[Item, ...]]
 
@@ -209,7 +209,7 @@ def _no_deadlock(bodies: Bodies, taken: bool) -> None:
         bodies: what each fragment runs.
         taken: which way every condition goes.
     """
-    left = {name: deque(unrolled(body, taken)) for name, body in bodies.items()}
+    left = {name: deque(messages_of(body, taken)) for name, body in bodies.items()}
     mail: Counter = Counter()
     moved = True
     while moved:
@@ -226,15 +226,3 @@ def _no_deadlock(bodies: Bodies, taken: bool) -> None:
         for op, _ in walk(body):
             if op.kind == "send" and mail[op.attr("message")]:
                 raise _broken("no deadlock", name, op, "sends a message that nobody receives")
-
-
-def unrolled(items: tuple[Item, ...], taken: bool) -> Iterator[Op]:
-    """The messages of two turns of every loop, where every condition goes one way."""
-    for item in items:
-        if isinstance(item, Loop):
-            for _ in range(min(item.count or 2, 2)):
-                yield from unrolled(item.body, taken)
-        elif isinstance(item, Branch):
-            yield from unrolled(item.body if taken or item.first else item.orelse, taken)
-        elif item.kind in ("send", "receive"):
-            yield item

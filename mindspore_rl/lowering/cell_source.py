@@ -6,7 +6,7 @@ from typing import Any
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Region, paths, walk
 from mindspore_rl.graph.operations import OPERATIONS
-from mindspore_rl.graph.rewrite import OWNERS, owned
+from mindspore_rl.graph.read.substitute import OWNERS, owned
 from mindspore_rl.lowering.project import Projection
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.value import Value, reduced_count

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl.errors import PolicyError
+from mindspore_rl.graph.cut.partition import Message, Partition
 from mindspore_rl.graph.ir import Branch, Loop, Lowered, Op, paths, walk
 from mindspore_rl.graph.operations import PARAMETERS
-from mindspore_rl.graph.partition import Message, Partition
 from mindspore_rl.lowering.cell_source import Target
 from mindspore_rl.lowering.project import Projection
 from mindspore_rl.lowering.source import Generated, generate

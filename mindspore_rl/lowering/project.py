@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from mindspore_rl.graph.cut.partition import Message, Partition
+from mindspore_rl.graph.cut.replicate import Fragment
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, walk
 from mindspore_rl.graph.operations import ENVIRONMENT, PARAMETERS
-from mindspore_rl.graph.partition import Message, Partition
-from mindspore_rl.graph.replicate import Fragment
 from mindspore_rl.lowering.tidy import tidy
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.value import Value

@@ -4,10 +4,10 @@ import pytest
 
 from mindspore_rl import programs, registry
 from mindspore_rl.errors import PolicyError, ProgramError
+from mindspore_rl.graph.cut.replicate import agent_shares
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, FragmentRule
 from mindspore_rl.graph.ir import walk
 from mindspore_rl.graph.operations import COMPONENTS
-from mindspore_rl.graph.replicate import agent_shares
 from mindspore_rl.pipeline import JobRequest, analyse
 from tests.lowering.inproc import PROGRAMS
 

@@ -6,6 +6,7 @@ import pytest
 
 from mindspore_rl import cli, registry
 from mindspore_rl.errors import PolicyError
+from mindspore_rl.graph.cut.replicate import replicate
 from mindspore_rl.graph.distribution_policy import (
     WORKERS,
     Cut,
@@ -13,7 +14,6 @@ from mindspore_rl.graph.distribution_policy import (
     FragmentRule,
     Schedule,
 )
-from mindspore_rl.graph.replicate import replicate
 from tests.graph.programs import analyse_with
 
 RULES = (

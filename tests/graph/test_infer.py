@@ -9,8 +9,8 @@ from mindspore import Tensor
 
 from mindspore_rl import programs, registry
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph import infer, rows
 from mindspore_rl.graph.ir import Op, walk
+from mindspore_rl.graph.probe import infer, rows
 from mindspore_rl.pipeline import JobRequest, analyse
 from mindspore_rl.plan.value import Value
 from tests.graph.programs import analyse_with, program_with

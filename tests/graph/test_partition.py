@@ -3,9 +3,9 @@
 import pytest
 
 from mindspore_rl.errors import PolicyError, ProgramError
+from mindspore_rl.graph.cut.replicate import shares
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, FragmentRule
 from mindspore_rl.graph.operations import COMPONENTS
-from mindspore_rl.graph.replicate import shares
 from tests.graph.programs import analyse_with
 
 TAKE = (

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.randomness import watch_draws
-from mindspore_rl.graph.reading import SOURCE
+from mindspore_rl.graph.probe.front_end import SOURCE
+from mindspore_rl.graph.probe.randomness import watch_draws
 from tests.graph.programs import analyse_with
 
 ACT = """

@@ -5,8 +5,8 @@ import pytest
 from mindspore import Tensor, ops
 
 from mindspore_rl import device
-from mindspore_rl.graph import rows
 from mindspore_rl.graph.ir import Op
+from mindspore_rl.graph.probe import rows
 from mindspore_rl.plan.value import Value
 
 SUBNORMAL = np.full(1013, 1e-41, np.float32)  # of a shape that nothing else has used

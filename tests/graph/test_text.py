@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 from mindspore_rl import cli, commands, pipeline, programs, registry
+from mindspore_rl.graph.cut.partition import Partition, partition
+from mindspore_rl.graph.cut.replicate import replicate
 from mindspore_rl.graph.ir import Branch, Loop, Op, Program, Region, Where
-from mindspore_rl.graph.partition import Partition, partition
 from mindspore_rl.graph.render import render_partition
-from mindspore_rl.graph.replicate import replicate
 from mindspore_rl.graph.text import parse, parse_value, render, render_value
 from mindspore_rl.plan.value import Value
 

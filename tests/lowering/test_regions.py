@@ -1,8 +1,8 @@
 """What becomes a compiled cell, and what stays Python."""
 
 from mindspore_rl import registry
+from mindspore_rl.graph.cut.replicate import Fragment
 from mindspore_rl.graph.ir import Branch, Loop, Op, Region, Where, walk
-from mindspore_rl.graph.replicate import Fragment
 from mindspore_rl.lowering.project import Projection, project
 from mindspore_rl.lowering.regions import find_regions
 from mindspore_rl.pipeline import analyse

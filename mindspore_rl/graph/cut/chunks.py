@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mindspore_rl.errors import PolicyError
+from mindspore_rl.graph.cut.partition import Message, Partition
 from mindspore_rl.graph.distribution_policy import SYNCHRONOUS
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, paths
 from mindspore_rl.graph.operations import OPERATIONS, PARAMETERS
-from mindspore_rl.graph.partition import Message, Partition
 
 
 def chunk_loops(partition: Partition, in_graph: bool) -> Partition:

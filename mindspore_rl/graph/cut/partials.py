@@ -6,11 +6,11 @@ Wrong uses of a share, and operations that would mix the rows of different repli
 from dataclasses import replace
 
 from mindspore_rl.errors import PolicyError
+from mindspore_rl.graph.cut.partition import Partition
+from mindspore_rl.graph.cut.replicate import Fragment
 from mindspore_rl.graph.flow import definitions
 from mindspore_rl.graph.ir import Branch, Op, Program, paths, walk
 from mindspore_rl.graph.operations import OPERATIONS, PARAMETERS
-from mindspore_rl.graph.partition import Partition
-from mindspore_rl.graph.replicate import Fragment
 
 
 def reduce_partials(result: Partition) -> Partition:

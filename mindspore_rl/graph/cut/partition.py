@@ -9,11 +9,11 @@ definitions that reach it.
 from dataclasses import dataclass, replace
 
 from mindspore_rl.errors import PolicyError
+from mindspore_rl.graph.cut.replicate import Fragment
 from mindspore_rl.graph.distribution_policy import DistributionPolicy
 from mindspore_rl.graph.flow import INITIAL, definitions
 from mindspore_rl.graph.ir import Branch, Loop, Op, Program, paths, walk
 from mindspore_rl.graph.operations import EFFECTS, PARAMETERS
-from mindspore_rl.graph.replicate import Fragment
 from mindspore_rl.plan.plan import Arrivals
 
 

@@ -7,12 +7,11 @@ on its own: its gradients and means are over its own samples, and the reply goes
 from dataclasses import replace
 
 from mindspore_rl.errors import PolicyError
+from mindspore_rl.graph.cut.partition import Partition
+from mindspore_rl.graph.cut.replicate import Fragment
 from mindspore_rl.graph.distribution_policy import ARRIVAL
-from mindspore_rl.graph.ir import Item, Op, walk
+from mindspore_rl.graph.ir import Item, Op, messages_of, walk
 from mindspore_rl.graph.operations import PARAMETERS
-from mindspore_rl.graph.partition import Partition
-from mindspore_rl.graph.replicate import Fragment
-from mindspore_rl.graph.verify import unrolled
 from mindspore_rl.plan.plan import Arrivals
 
 
@@ -62,7 +61,7 @@ def check_turns(partition: Partition, body: tuple[Item, ...]) -> None:
     if before:
         raise _refused(partition, f"{name} exchanges messages with {sender} before the iterations")
     for taken in (True, False):
-        talk = list(unrolled(body, taken))
+        talk = list(messages_of(body, taken))
         if not talk or talk[0].kind != "receive":
             raise _refused(partition, f"{name} does not wait for a message of {sender} first")
         if not _returns_parameters(talk[-1]):

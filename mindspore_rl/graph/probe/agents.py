@@ -13,8 +13,8 @@ import numpy as np
 
 from mindspore_rl.graph.ir import Op
 from mindspore_rl.graph.operations import OPERATIONS
-from mindspore_rl.graph.reading import Reading
-from mindspore_rl.graph.rows import RowTrials, agent_rows, without_differentiation
+from mindspore_rl.graph.probe.front_end import Reading
+from mindspore_rl.graph.probe.rows import RowTrials, agent_rows, without_differentiation
 from mindspore_rl.operators import leaves, to_array
 from mindspore_rl.plan.value import Value
 

@@ -19,11 +19,11 @@ from mindspore import Tensor
 
 from mindspore_rl import device
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.dependence import Dependence, random_primitive
 from mindspore_rl.graph.ir import Op, Program
 from mindspore_rl.graph.operations import OPERATIONS
-from mindspore_rl.graph.rewrite import OWNERS, owned
-from mindspore_rl.graph.travel import WHOLE, Reach
+from mindspore_rl.graph.probe.dependence import Dependence, random_primitive
+from mindspore_rl.graph.probe.travel import WHOLE, Reach
+from mindspore_rl.graph.read.substitute import OWNERS, owned
 from mindspore_rl.native import program as compiled
 from mindspore_rl.operators import leaves
 from mindspore_rl.plan.value import Value

@@ -22,13 +22,13 @@ from mindspore import Tensor
 from mindspore_rl import device, operators
 from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError
-from mindspore_rl.graph.agents import AgentAxes
-from mindspore_rl.graph.build import build
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Program, Where, paths
 from mindspore_rl.graph.operations import OPERATIONS
-from mindspore_rl.graph.randomness import watch_draws
-from mindspore_rl.graph.reading import Reading
-from mindspore_rl.graph.rows import RANDOM, RowTrials, environment_rows
+from mindspore_rl.graph.probe.agents import AgentAxes
+from mindspore_rl.graph.probe.front_end import Reading
+from mindspore_rl.graph.probe.randomness import watch_draws
+from mindspore_rl.graph.probe.rows import RANDOM, RowTrials, environment_rows
+from mindspore_rl.graph.read.build import build
 from mindspore_rl.native.fingerprint import Unknown, fingerprint
 from mindspore_rl.operators import (
     gradient_function,

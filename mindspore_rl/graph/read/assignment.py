@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mindspore_rl.graph.frame import Gone, Static, Struct, Var, is_literal
 from mindspore_rl.graph.ir import Op
+from mindspore_rl.graph.read.frame import Gone, Static, Struct, Var, is_literal
 
 if TYPE_CHECKING:
-    from mindspore_rl.graph.expressions import ExpressionReader
+    from mindspore_rl.graph.read.expressions import ExpressionReader
 
 
 class Assignments:

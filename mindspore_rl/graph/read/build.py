@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.assignment import Assignments, same
-from mindspore_rl.graph.calls import Calls
-from mindspore_rl.graph.early_ends import BOUND, end_by_flag
-from mindspore_rl.graph.expressions import ExpressionReader
-from mindspore_rl.graph.frame import (
+from mindspore_rl.graph.ir import Branch, Loop, Program
+from mindspore_rl.graph.read.assignment import Assignments, same
+from mindspore_rl.graph.read.calls import Calls
+from mindspore_rl.graph.read.early_ends import BOUND, end_by_flag
+from mindspore_rl.graph.read.expressions import ExpressionReader
+from mindspore_rl.graph.read.frame import (
     MSRL,
     SUPPORTED,
     Gone,
@@ -28,8 +29,7 @@ from mindspore_rl.graph.frame import (
     decided,
     open_frame,
 )
-from mindspore_rl.graph.ir import Branch, Loop, Program
-from mindspore_rl.graph.trajectory import place_rows
+from mindspore_rl.graph.read.trajectory import place_rows
 
 LOOPS = {"iterations": "iteration", "steps": "step", "epochs": "epoch", "minibatches": "minibatch"}
 STATEMENTS = {

@@ -4,10 +4,10 @@ import ast
 from dataclasses import replace
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.expressions import ExpressionReader
-from mindspore_rl.graph.frame import MSRL, Static, Struct, Var
 from mindspore_rl.graph.ir import Loop, Op
 from mindspore_rl.graph.operations import ENV_STEP_OUTPUTS, OPERATIONS
+from mindspore_rl.graph.read.expressions import ExpressionReader
+from mindspore_rl.graph.read.frame import MSRL, Static, Struct, Var
 from mindspore_rl.names import RULE, is_name
 
 

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from mindspore_rl.graph.frame import (
+from mindspore_rl.graph.ir import REGIONS, Loop, Op
+from mindspore_rl.graph.operations import PARAMETERS
+from mindspore_rl.graph.read.frame import (
     BUILTINS,
     Frame,
     Gone,
@@ -23,9 +25,7 @@ from mindspore_rl.graph.frame import (
     is_literal,
     literal,
 )
-from mindspore_rl.graph.ir import REGIONS, Loop, Op
-from mindspore_rl.graph.operations import PARAMETERS
-from mindspore_rl.graph.rewrite import Rewriter
+from mindspore_rl.graph.read.substitute import Rewriter
 from mindspore_rl.names import unused
 
 RESERVED = {
@@ -56,7 +56,7 @@ GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_chunk", "_first", "_turn", "_
 
 
 class ExpressionReader:
-    """Reads expressions into a scope's operations; `graph.build` adds the statements."""
+    """Reads expressions into a scope's operations; `graph.read.build` adds the statements."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer

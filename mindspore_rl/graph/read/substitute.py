@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from mindspore_rl.graph.frame import Gone, Static, is_literal, literal
+from mindspore_rl.graph.read.frame import Gone, Static, is_literal, literal
 
 Rewrite = Callable[[ast.expr], ast.expr]
 

@@ -1,0 +1,1 @@
+"""The program under a policy: replicas, fragments, messages, reductions."""

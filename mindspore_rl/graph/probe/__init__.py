@@ -1,0 +1,1 @@
+"""What the values of a program are, found by trying its operations."""

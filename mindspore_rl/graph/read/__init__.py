@@ -1,0 +1,1 @@
+"""Source to program: the algorithm's loop as operations."""
