@@ -1,27 +1,20 @@
 """What the sub-commands of `msrl` do."""
 
 import argparse
-import contextlib
 import dataclasses
-import itertools
-import json
-import shutil
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl import __version__, config, gpu, loading, programs, registry
+from mindspore_rl import config, gpu, programs, registry
 from mindspore_rl.environments import by_name
 from mindspore_rl.errors import CheckpointError, ConfigError, JobFailure, MsrlError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
-from mindspore_rl.names import check_name, name_from
-from mindspore_rl.storage import writing
+from mindspore_rl.names import name_from
+from mindspore_rl.plan.text import plan_text
+from mindspore_rl.run_directory import earlier_job, new_directory, write_job
 
-JOB_FILE = "job.json"
-PROBE_BYTES = 1 << 20
-"""Less room than this is a full disk before anything is started."""
 RETRY_S = 2.0
 """Between two attempts to reach a host that was lost."""
 JOB_KEYS = ("algorithm", "policy", "schedule")
@@ -33,7 +26,7 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
     from mindspore_rl.pipeline import JobRequest, environment_for  # noqa: PLC0415
     from mindspore_rl.plan import deployment  # noqa: PLC0415
 
-    earlier = _earlier_job(more.pop("resume_run", None))
+    earlier = earlier_job(more.pop("resume_run", None))
     yaml_file = registry.find_config(args.config) if args.config else None
     written: dict[str, Any] = config.read_yaml(yaml_file) if yaml_file else {}
     place = args.deployment or earlier.get("deployment")
@@ -109,18 +102,6 @@ def _absolute(environment: str) -> str:
     return f"{Path(path).resolve()}:{name}" if colon and path.endswith(".py") else environment
 
 
-def _earlier_job(run: Path | None) -> dict[str, Any]:
-    if run is None:
-        return {}
-    try:
-        job = json.loads((run / JOB_FILE).read_text())
-        return {**job, "algorithm": str(loading.kept(run, job["algorithm"]))}
-    except (OSError, ValueError, KeyError) as error:
-        raise MsrlError(
-            f"{run} is not a run directory ({error}); expected one that `msrl train` wrote"
-        ) from error
-
-
 def train(args: argparse.Namespace) -> int:
     """`msrl train`."""
     from mindspore_rl.pipeline import prepare  # noqa: PLC0415
@@ -143,12 +124,12 @@ def train(args: argparse.Namespace) -> int:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     environment = name_from(settings.env)
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
-    with _new_directory(args.run_dir, name) as run_dir:
+    with new_directory(args.run_dir, name) as run_dir:
         plan, _ = prepare(request, run_dir, dumper(args.dump_graph))
         _check_lengths(plan, done, args.resume)
-        _write_job(run_dir, request)
+        write_job(run_dir, request)
     if not args.quiet:
-        print(_plan_text(plan), file=sys.stderr)
+        print(plan_text(plan), file=sys.stderr)
         print(f"  on the {device}{why and f': {why}'}", file=sys.stderr)
         if plan.workers < request.workers:
             text = (
@@ -210,22 +191,6 @@ def _check_lengths(plan: Any, done: dict[str, Any], run: Path | None) -> None:
             )
 
 
-def _write_job(run_dir: Path, request: Any) -> None:
-    """Keeps what was asked for, from which `--resume` starts."""
-    job = {
-        "algorithm": str(request.algorithm),
-        "policy": request.policy_file,
-        "schedule": config.to_dict(request.policy.schedule),
-        "workers": request.workers,
-        "config": config.to_dict(request.config),
-        "deployment": request.deployment_file,
-        "cells": request.cells,
-        "version": __version__,
-    }
-    with writing(run_dir / JOB_FILE):
-        (run_dir / JOB_FILE).write_text(json.dumps(job, indent=1))
-
-
 def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
     """Runs a job, from its newest checkpoint again after each of so many failures.
 
@@ -270,86 +235,6 @@ def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
     plan = dataclasses.replace(plan, resume=path)
     save_plan(plan, run_dir)
     return plan, dataclasses.replace(options, start_steps=done["env_steps"])
-
-
-def _plan_text(plan: Any) -> str:
-    from mindspore_rl.graph.render import render_arrivals  # noqa: PLC0415
-    from mindspore_rl.plan.traffic import describe, predict  # noqa: PLC0415
-
-    lines = [
-        f"{plan.algorithm['name']} under {plan.policy} on {plan.environment}, "
-        f"{plan.num_ranks} process{'es' if plan.num_ranks > 1 else ''}, {plan.device}"
-    ]
-    for fragment in plan.fragments:
-        by_agent = len(set(fragment.agents)) > 1
-        noun, shares = (
-            ("agents", fragment.agents) if by_agent else ("environments", fragment.shares)
-        )
-        for rank, (first, last) in zip(fragment.ranks, shares, strict=True):
-            cells = f", cells: {', '.join(fragment.cells)}" if fragment.cells else ""
-            place = f"{fragment.name} on {plan.hosts[rank]}" if plan.hosts else fragment.name
-            lines.append(f"  rank {rank}: {place}, {noun} {first}..{last - 1}{cells}")
-    traffic = {found.name: describe(found) for found in predict(plan)}
-    for message in plan.messages:
-        lines.append(
-            f"  {message.mark}: {message.source} -> {message.target}, {message.pattern}, "
-            f"{_often(message.times)}: {traffic[message.name]}"
-        )
-    for reduction in plan.reductions:
-        lines.append(
-            f"  {reduction.name}, {reduction.reduction} in a cell, "
-            f"{_often(reduction.times)}: {traffic[reduction.name]}"
-        )
-    if plan.arrivals is not None:
-        lines.append(f"  {render_arrivals(plan.arrivals)}")
-    return "\n".join(lines)
-
-
-def _often(times: int) -> str:
-    return f"{times} an iteration" if times else "once, at the start"
-
-
-@contextlib.contextmanager
-def _new_directory(chosen: Path | None, name: str) -> Iterator[Path]:
-    """Makes a directory of this run's own, and takes it away again if nothing can be run.
-
-    Args:
-        chosen: by the user.
-        name: of a folder of `runs`, if none was chosen; a number is added if it is taken.
-    """
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    for run_dir in [chosen] if chosen else (Path("runs", found) for found in names):
-        if chosen:
-            check_name(f"run directory {chosen}", chosen.resolve().name)
-        existed = run_dir.exists()
-        try:
-            run_dir.mkdir(parents=True, exist_ok=True)
-            probe = run_dir / ".writable"
-            try:
-                probe.write_bytes(bytes(PROBE_BYTES))
-            finally:
-                probe.unlink(missing_ok=True)
-        except OSError as error:
-            raise MsrlError(
-                f"run directory {run_dir} cannot be written ({error.strerror}); choose "
-                "another with --run-dir"
-            ) from error
-        with contextlib.suppress(FileExistsError):  # of a run that may be starting just now
-            (run_dir / JOB_FILE).open("x").close()
-            break
-    else:
-        raise MsrlError(
-            f"run directory {run_dir} already holds a run; choose another with "
-            "--run-dir, or continue it with --resume"
-        )
-    try:
-        yield run_dir
-    except BaseException:
-        if existed:
-            (run_dir / JOB_FILE).unlink()
-        else:
-            shutil.rmtree(run_dir)
-        raise
 
 
 def dumper(folder: Path | None) -> Any:
@@ -397,7 +282,7 @@ def graph(args: argparse.Namespace) -> int:
             print(text.render(cut.program))
             print(render.render_edges(cut.program))
             print(render.render_partition(cut))
-            print(_plan_text(plan))
+            print(plan_text(plan))
     return 0
 
 

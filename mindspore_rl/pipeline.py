@@ -101,7 +101,24 @@ def analyse(request: JobRequest, see: See = _nothing) -> Partition:
     Raises:
         MsrlError: any mistake in the program, the policy or the configuration.
     """
-    from mindspore_rl.graph.probe.infer import infer, make_trainer  # noqa: PLC0415  (MindSpore)
+    return _cut(request, _trainer(request), see)
+
+
+def _trainer(request: JobRequest) -> Any:
+    from mindspore_rl.graph.probe.infer import make_trainer  # noqa: PLC0415  (MindSpore)
+
+    for key in REQUIRED_KEYS:
+        if not hasattr(request.config, key):
+            raise ConfigError(
+                f"{request.algorithm}: Config has no field {key!r}; expected "
+                f"{', '.join(REQUIRED_KEYS)}"
+            )
+    cls = programs.trainer_class(request.algorithm)
+    return make_trainer(cls, request.config, spec(request.config.env))
+
+
+def _cut(request: JobRequest, trainer: Any, see: See) -> Partition:
+    from mindspore_rl.graph.probe.infer import infer  # noqa: PLC0415  (imports MindSpore)
 
     def done(name: str, result: Any) -> Any:
         if isinstance(result, Program):
@@ -112,22 +129,13 @@ def analyse(request: JobRequest, see: See = _nothing) -> Partition:
         return result
 
     config, policy = request.config, request.policy
-    cls = programs.trainer_class(request.algorithm)
-    for key in REQUIRED_KEYS:
-        if not hasattr(config, key):
-            raise ConfigError(
-                f"{request.algorithm}: Config has no field {key!r}; expected "
-                f"{', '.join(REQUIRED_KEYS)}"
-            )
-    environment = spec(config.env)
-    trainer = make_trainer(cls, config, environment)
     program = done("build", build(trainer, request.algorithm.stem))
     program = done("infer", infer(program, trainer, request.compiled, cached=True))
     placed = done("replicate", replicate(policy, request.workers, config.num_envs, program.teams))
     cut = done("partition", partition(program, policy, placed))
     cut = done("reduce", reduce_partials(cut))
     cut = done("schedule", apply_schedule(cut))
-    return done("chunk", chunk_loops(cut, environment.in_graph))
+    return done("chunk", chunk_loops(cut, spec(config.env).in_graph))
 
 
 def lower(
@@ -189,8 +197,10 @@ def prepare(request: JobRequest, run_dir: Path, see: See = _nothing) -> tuple[Pl
 
 
 def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition]:
-    cut = analyse(request, see)
-    config = request.config
+    config, trainer = request.config, _trainer(request)
+    if request.device == "GPU":
+        gpu.refuse_operators(programs.modules_of(trainer))
+    cut = _cut(request, trainer, see)
     num_ranks = sum(fragment.replicas for fragment in cut.fragments)
     alone = num_ranks == 1 or not request.compiled
     per_iteration = cut.program.steps_per_env * config.num_envs
@@ -201,9 +211,6 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         "package": loading.package_of(request.algorithm),
     }
     environment = spec(config.env)
-    trainer = programs.load_trainer(algorithm, to_dict(config), environment)
-    if request.device == "GPU":
-        gpu.refuse_operators(programs.modules_of(trainer))
     native = request.cells == "native"
     target = Target(config.num_envs, config.num_steps, per_iteration, environment.in_graph, native)
     loops, code = lower(cut, request.record, target, see)

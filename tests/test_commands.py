@@ -10,7 +10,7 @@ import sys
 import pytest
 import yaml
 
-from mindspore_rl import commands, config, programs, registry
+from mindspore_rl import commands, config, programs, registry, run_directory
 from mindspore_rl.cli import main
 from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.runtime.coordinator import run as coordinator
@@ -18,14 +18,14 @@ from mindspore_rl.runtime.coordinator.monitor import JobOptions, Unreached
 
 
 def taken(chosen, name=""):
-    return commands._new_directory(chosen, name)
+    return run_directory.new_directory(chosen, name)
 
 
 def test_two_runs_that_begin_together_have_directories_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with (
-        commands._new_directory(None, "run") as first,
-        commands._new_directory(None, "run") as second,
+        run_directory.new_directory(None, "run") as first,
+        run_directory.new_directory(None, "run") as second,
     ):
         assert (first.name, second.name) == ("run", "run-2")
 
@@ -40,13 +40,13 @@ def test_a_directory_is_taken_only_once_and_given_back(tmp_path):
     with pytest.raises(ZeroDivisionError), taken(chosen):
         raise ZeroDivisionError
     assert [path.name for path in chosen.iterdir()] == ["mine"]
-    with commands._new_directory(chosen, ""):
+    with run_directory.new_directory(chosen, ""):
         with (
             pytest.raises(MsrlError, match="already holds a run"),
-            commands._new_directory(chosen, ""),
+            run_directory.new_directory(chosen, ""),
         ):
             pass
-        assert (chosen / commands.JOB_FILE).exists()
+        assert (chosen / run_directory.JOB_FILE).exists()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_continued_run_goes_by_what_was_given_last(tmp_path):
     """Over the earlier run's configuration: the YAML, then flags, then assignments."""
     cls = programs.trainer_class(registry.find_algorithm("ppo"))
     earlier = cls.Config(learning_rate=0.5, gamma=0.5, seed=5, ent_coef=0.5)
-    (tmp_path / commands.JOB_FILE).write_text(
+    (tmp_path / run_directory.JOB_FILE).write_text(
         json.dumps({"algorithm": "ppo", "config": config.to_dict(earlier)})
     )
     file = tmp_path / "new.yaml"

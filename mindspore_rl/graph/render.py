@@ -8,7 +8,7 @@ from mindspore_rl.graph.cut.replicate import Fragment
 from mindspore_rl.graph.flow import INITIAL, definitions
 from mindspore_rl.graph.ir import Loop, Op, Program, paths, walk
 from mindspore_rl.graph.text import render_value
-from mindspore_rl.plan.plan import Arrivals
+from mindspore_rl.plan.text import arrivals_text
 
 
 def render_edges(program: Program) -> str:
@@ -55,7 +55,7 @@ def render_partition(partition: Partition) -> str:
     for name, op in sorted(partition.reduced):
         lines.append(f"reduce {op} over the replicas of {name}")
     if partition.arrivals is not None:
-        lines.append(render_arrivals(partition.arrivals))
+        lines.append(arrivals_text(partition.arrivals))
     return "\n".join(lines) + "\n"
 
 
@@ -81,15 +81,6 @@ def _fragments(fragments: tuple[Fragment, ...], ops: list[Op]) -> Iterator[str]:
         rank += fragment.replicas
         if fragment.ops:
             yield "  " + " ".join(op.name for op in ops if op.name in fragment.ops)
-
-
-def render_arrivals(arrivals: Arrivals) -> str:
-    """Which fragment serves which by arrival."""
-    stale = "dropped" if arrivals.drop_stale else "waited for"
-    return (
-        f"by arrival: {arrivals.consumer} serves one {arrivals.sender} at a time; more than "
-        f"{arrivals.staleness} updates old is {stale}"
-    )
 
 
 def render_dot(partition: Partition) -> str:

@@ -1,0 +1,48 @@
+"""A plan for people to read."""
+
+from mindspore_rl.plan.plan import Arrivals, Plan
+from mindspore_rl.plan.traffic import describe, predict
+
+
+def plan_text(plan: Plan) -> str:
+    """Ranks, messages and collectives, with the bytes of an iteration."""
+    lines = [
+        f"{plan.algorithm['name']} under {plan.policy} on {plan.environment}, "
+        f"{plan.num_ranks} process{'es' if plan.num_ranks > 1 else ''}, {plan.device}"
+    ]
+    for fragment in plan.fragments:
+        by_agent = len(set(fragment.agents)) > 1
+        noun, shares = (
+            ("agents", fragment.agents) if by_agent else ("environments", fragment.shares)
+        )
+        for rank, (first, last) in zip(fragment.ranks, shares, strict=True):
+            cells = f", cells: {', '.join(fragment.cells)}" if fragment.cells else ""
+            place = f"{fragment.name} on {plan.hosts[rank]}" if plan.hosts else fragment.name
+            lines.append(f"  rank {rank}: {place}, {noun} {first}..{last - 1}{cells}")
+    traffic = {found.name: describe(found) for found in predict(plan)}
+    for message in plan.messages:
+        lines.append(
+            f"  {message.mark}: {message.source} -> {message.target}, {message.pattern}, "
+            f"{_often(message.times)}: {traffic[message.name]}"
+        )
+    for reduction in plan.reductions:
+        lines.append(
+            f"  {reduction.name}, {reduction.reduction} in a cell, "
+            f"{_often(reduction.times)}: {traffic[reduction.name]}"
+        )
+    if plan.arrivals is not None:
+        lines.append(f"  {arrivals_text(plan.arrivals)}")
+    return "\n".join(lines)
+
+
+def _often(times: int) -> str:
+    return f"{times} an iteration" if times else "once, at the start"
+
+
+def arrivals_text(arrivals: Arrivals) -> str:
+    """Which fragment serves which by arrival."""
+    stale = "dropped" if arrivals.drop_stale else "waited for"
+    return (
+        f"by arrival: {arrivals.consumer} serves one {arrivals.sender} at a time; more than "
+        f"{arrivals.staleness} updates old is {stale}"
+    )
