@@ -120,7 +120,8 @@ class ActorCritic(nn.Cell):
         if self.discrete:
             return categorical_log_prob(head, action), categorical_entropy(head), value
         log_prob = normal_log_prob(head, self.log_std, action)
-        return log_prob, normal_entropy(self.log_std) + 0.0 * log_prob, value
+        entropy = normal_entropy(self.log_std) + 0.0 * log_prob  # one number, for each sample
+        return log_prob, entropy, value
 
     def greedy(self, obs):
         """Returns: the most likely action `[B]` or `[B, k]`."""
@@ -186,7 +187,7 @@ class PPOLearner(Learner):
         self.network.obs_statistics.merge(mean, ops.relu(square - mean * mean), samples)
 
     def learn(self, msrl, batch):
-        """One iteration of PPO on `[T, B]` trajectories."""
+        """One iteration on `[T, B]` trajectories. Returns: metrics, those of the last minibatch."""
         config = self.config
         obs, action, log_prob, reward, terminated, truncated, final_obs = batch
         samples = 1.0 * config.num_envs * config.num_steps
@@ -211,7 +212,7 @@ class PPOLearner(Learner):
             advantage = (advantage - mean) / (ops.sqrt(variance) + 1e-8)
         advantage = msrl.boundary("advantage", advantage)
 
-        fall = config.anneal_learning_rate / config.total_steps
+        fall = 1.0 / config.total_steps if config.anneal_learning_rate else 0.0
         learning_rate = config.learning_rate * (1.0 - fall * msrl.env_steps())
         for _ in msrl.epochs(config.update_epochs):
             for minibatch in msrl.minibatches(

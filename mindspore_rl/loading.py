@@ -12,6 +12,7 @@ import shutil
 import sys
 import traceback
 import zlib
+from importlib.abc import Loader
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -104,19 +105,26 @@ def load_module(file: Path, package: str = "", error: type[MsrlError] = MsrlErro
     name = f"{package}.{stem}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = spec_from_file_location(name, file, loader=_Loader(name, str(file)))
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        return run_module(name, file, _Loader(name, str(file)))
     except Exception as found:
-        del sys.modules[name]
         own = isinstance(found, MsrlError)  # says what is wrong in its own words
         text = str(found) if own else f"cannot be imported: {type(found).__name__}: {found}"
         raise (type(found) if own else error)(
             f"{_place(found, package) or file}: {text}"
         ) from found
+
+
+def run_module(name: str, file: Path, loader: Loader | None = None) -> ModuleType:
+    """Runs a file as the module of a name, which nobody finds if that fails."""
+    spec = spec_from_file_location(name, file, loader=loader)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 

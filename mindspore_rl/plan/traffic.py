@@ -17,7 +17,7 @@ from mindspore_rl.plan.plan import Plan
 from mindspore_rl.storage import writing
 
 TRAFFIC_FILE = "communication.json"
-CONTROL, STATE = "iteration boundary", "start and checkpoints"
+CONTROL, CHECKPOINTS = "iteration boundary", "start and checkpoints"
 """Traffic that no value of the program causes."""
 
 Counts = dict[str, tuple[int, int]]

@@ -241,7 +241,7 @@ class Server:
         self._rank.messenger.send(served.rank, CONTROL_TAG, word.view(np.uint8))
 
 
-class Worker:
+class Client:
     """A worker's side: what the server told it last.
 
     Args:

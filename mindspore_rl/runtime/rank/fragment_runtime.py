@@ -12,10 +12,10 @@ import numpy as np
 from mindspore_rl.environments.by_name import make_graph
 from mindspore_rl.environments.by_name import spec as environment_spec
 from mindspore_rl.plan.stages import Stage
-from mindspore_rl.plan.traffic import CONTROL, STATE, Counts
+from mindspore_rl.plan.traffic import CHECKPOINTS, CONTROL, Counts
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.rank.arrays import to_host
-from mindspore_rl.runtime.rank.arrival import Server, Turns, Worker
+from mindspore_rl.runtime.rank.arrival import Client, Server, Turns
 from mindspore_rl.runtime.rank.cells import Cells
 from mindspore_rl.runtime.rank.chunks import run_in_turn
 from mindspore_rl.runtime.rank.graph_environment import GraphEnvironments
@@ -64,10 +64,10 @@ class FragmentRuntime(ShareRuntime):
         self._records: dict[str, np.ndarray] = {}
         self.iterations_here = 0
         self._server: Server | None = None
-        self._worker: Worker | None = None
+        self._client: Client | None = None
         if rank.served:
             parameters = next(m.name for m in plan.messages if m.parameters)
-            self._worker = Worker(rank, share.exchange, parameters)
+            self._client = Client(rank, share.exchange, parameters)
 
     # ---- called by generated code ----------------------------------------------------------
 
@@ -96,7 +96,7 @@ class FragmentRuntime(ShareRuntime):
         self._begin()
         while True:
             rank.stamp(Stage.BOUNDARY)
-            command = self._worker.agree() if self._worker else self._agree()
+            command = self._client.agree() if self._client else self._agree()
             if command != CONTINUE:
                 self.save()
             if command == STOP:
@@ -150,9 +150,9 @@ class FragmentRuntime(ShareRuntime):
 
     def receive(self, name: str) -> tuple:
         """Receives this replica's part of a message. Returns: its values, without parameters."""
-        if self._worker is None or not self.share.exchange.edges[name].message.parameters:
+        if self._client is None or not self.share.exchange.edges[name].message.parameters:
             return super().receive(name)
-        self._worker.receive(name)
+        self._client.receive(name)
         self.rank.stamp(Stage.PYTHON)
         return ()
 
@@ -244,7 +244,7 @@ class FragmentRuntime(ShareRuntime):
     def traffic(self) -> Counts:
         """What this rank sent, and gave to collectives, since it started."""
         messenger, edges = self.rank.messenger, self.share.exchange.edges
-        names = {CONTROL_TAG: CONTROL, BYTES_TAG: STATE}
+        names = {CONTROL_TAG: CONTROL, BYTES_TAG: CHECKPOINTS}
         names |= {edge.tag: name for name, edge in edges.items()}
         counts = {names[tag]: (calls, size) for tag, (calls, size) in messenger.sent.items()}
         for part in self._cells.reductions:

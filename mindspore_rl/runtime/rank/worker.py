@@ -2,12 +2,10 @@
 
 import contextlib
 import ctypes
-import importlib.util
 import os
 import platform
 import select
 import signal
-import sys
 import threading
 import traceback
 from functools import partial
@@ -22,24 +20,13 @@ from mindspore_rl.communication.link import Link
 from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator, shared_segments
 from mindspore_rl.environments.by_name import spec as environment_spec
 from mindspore_rl.errors import EnvironmentFailure, MsrlError, StorageError
-from mindspore_rl.plan.plan import FragmentPlan, Plan, load_plan
+from mindspore_rl.loading import run_module
+from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
 from mindspore_rl.runtime.rank.rank import Rank
 from mindspore_rl.runtime.rank.settings import WorkerSettings, worker_settings
 from mindspore_rl.runtime.stamps import Stamps, sent
-
-
-def import_fragment(plan: Plan, run_dir: Path, fragment: FragmentPlan) -> Any:
-    """Imports a fragment's generated module."""
-    path = run_dir / "fragments" / fragment.file
-    name = f"fragment_{abs(hash(str(path)))}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def run_worker(
@@ -66,7 +53,8 @@ def run_worker(
             device.use(plan.device, compiled=plan.compiled)
             load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
         runtime = FragmentRuntime(rank, group, threads)
-        import_fragment(plan, run_dir, rank.fragment).run(runtime)
+        path = run_dir / "fragments" / rank.fragment.file
+        run_module(f"fragment_{abs(hash(str(path)))}_{path.stem}", path).run(runtime)
         runtime.close()
         link.send(
             "finished",
