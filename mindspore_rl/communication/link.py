@@ -4,6 +4,9 @@ A worker that dies closes its end, and so does a coordinator: each side learns o
 from the operating system, whatever state MPI is in. A host that is cut off closes nothing: for that
 case the operating systems ask each other for a sign of life, whatever the processes do.
 
+The first line is the job's token, which only its ranks have; without it a connection is closed, and
+nothing that it sends is looked at.
+
 Worker to coordinator, each with `rank`:
     hello       pid, host, segments (of MPI's, in /dev/shm)
     iteration   iteration, env_steps, episodes [[return, length], ...], metrics {name: number},
@@ -18,6 +21,7 @@ Coordinator to the leader (rank 0; by arrival the server):
     checkpoint  write a checkpoint at the next iteration boundary
 """
 
+import hmac
 import json
 import selectors
 import socket
@@ -31,18 +35,26 @@ SILENCE_S = 10
 TOGETHER_S = 0.02
 """What need not go at once goes with others of so long: who reads in the same process takes turns
 with who computes."""
+LINE_BYTES = 1 << 24
+"""No message is longer."""
 
 
 class Link:
     """One end of a connection; only `send` may be called from several threads at once.
 
+    Args:
+        token: that the other end must begin with; empty: it is known.
+
     Attributes:
-        closed: whether the other end is gone.
+        known: whether the other end is one of the job's.
+        closed: whether it is gone, or has shown that it is none.
         lost: why, if its host was not heard of any more.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, token: str = "") -> None:
         self.connection = connection
+        self._token = token.encode()
+        self.known = not token
         self.closed, self.lost = False, ""
         self._sending = threading.Lock()
         self._waiting: list[tuple[float, dict[str, Any]]] = []
@@ -55,11 +67,12 @@ class Link:
             _ask_for_signs_of_life(connection)
 
     @classmethod
-    def connect(cls, host: str, port: int, timeout_s: float = 30.0) -> "Link":
-        """Connects to a coordinator."""
+    def connect(cls, host: str, port: int, token: str, timeout_s: float = 30.0) -> "Link":
+        """Connects to a coordinator, whose job has this token."""
         connection = socket.create_connection((host, port), timeout=timeout_s)
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(token.encode() + b"\n")
         return cls(connection)
 
     def send(self, kind: str, **fields: Any) -> None:
@@ -89,7 +102,11 @@ class Link:
         self.connection.sendall(b"".join(lines))
 
     def poll(self, timeout_s: float = 0.0) -> dict[str, Any] | None:
-        """The next message, or None; `closed` tells whether the other end is gone."""
+        """The next message, or None; `closed` tells whether the other end is gone.
+
+        Raises:
+            ValueError: what came from one that is known is no message.
+        """
         if not self._messages and not self.closed and self._selector.select(timeout_s):
             try:
                 data = self.connection.recv(1 << 16)
@@ -100,13 +117,37 @@ class Link:
             if not data:
                 self.closed = True
             *lines, self._rest = (self._rest + data).split(b"\n")
-            self._messages.extend(json.loads(line) for line in lines)
+            if not self.known:
+                lines = self._introduced(lines)
+            if len(self._rest) > LINE_BYTES:
+                raise ValueError(f"a message of more than {LINE_BYTES} bytes")
+            self._messages.extend(map(_message, lines))
         return self._messages.popleft() if self._messages else None
+
+    def _introduced(self, lines: list[bytes]) -> list[bytes]:
+        """What follows the token; nothing of a stranger."""
+        first = lines[0] if lines else self._rest
+        if lines and hmac.compare_digest(first, self._token):
+            self.known = True
+            return lines[1:]
+        if lines or len(first) > len(self._token):
+            self.closed, self._rest = True, b""
+        return []
 
     def close(self) -> None:
         """Closes this end."""
         self._selector.close()
         self.connection.close()
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except RecursionError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
+        raise ValueError(f"no message: {line[:80]!r}")
+    return found
 
 
 def _ask_for_signs_of_life(connection: socket.socket) -> None:

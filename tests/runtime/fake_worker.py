@@ -98,7 +98,7 @@ def main() -> None:
 
     plan, rank = load_plan(settings.run_dir), MPI.COMM_WORLD.rank
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    link = Link.connect(*settings.coordinator)
+    link = Link.connect(*settings.coordinator, settings.token)
     link.send("hello", rank=rank, pid=os.getpid(), host="here")
     (settings.run_dir / f"pid-{rank}").write_text(str(os.getpid()))
     poller = select.poll()

@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import json
 import os
+import random
+import resource
 import signal
 import socket
 import subprocess
@@ -133,6 +135,52 @@ def test_normal_end(run_dir):
     # 30 episodes an iteration, of return 0, 1, ... 11: the last 100 are 10 of 8, 30 each of 9, ...
     assert outcome.mean_return == pytest.approx((8 * 10 + 30 * (9 + 10 + 11)) / 100)
     assert "[1] cores" in (run_dir / "workers.log").read_text()
+
+
+def forged(ranks: int) -> list[bytes]:
+    """What a stranger might send; after the right token each would end the job or be believed."""
+    hello = b'{"kind": "hello", "rank": 0, "pid": 1, "host": "here"}\n'
+    fields = b'"iteration": 12, "iterations_here": 1, "traffic": {}'
+    sent = [b"", b"\n", b"\n\n\n", b"\0" * 100, b"[" * 200_000, b"\xff\xfe\n", hello]
+    sent += [b'{"kind": "finished", "rank": %d, %b}\n' % (rank, fields) for rank in range(ranks)]
+    sent.append(b'{"kind": "error", "rank": 0, "message": "pay here", "mistake": true}\n')
+    sent.append(b'{"kind": "stamp", "rank": 1000000, "iteration": 1, "stage": 1, "age_s": 0}\n')
+    sent += [hello + line for line in sent]
+    sent += [b"0" * 32 + b"\n" + line for line in sent]
+    random_bytes = random.Random(3).randbytes
+    return sent + [random_bytes(size) + b"\n" for size in range(100)]
+
+
+@multiprocess
+def test_strangers_change_nothing(run_dir):
+    """Whoever has not the job's token: forged messages, noise, connections that say nothing."""
+    began, idle = threading.Event(), []
+
+    def strangers() -> None:
+        address = processes_of(run_dir)[0].environ()["MSRL_COORDINATOR"].split(":")
+        for text in forged(3):
+            with contextlib.suppress(OSError), socket.create_connection(address) as link:
+                link.sendall(text)
+        idle.extend(socket.create_connection(address) for _ in range(60))
+        began.set()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    when(trains(run_dir), strangers)
+    # Of these files 60 are the strangers' ends, and a connection that is kept takes two.
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 170, before[1]))
+    try:
+        outcome = run(make_plan(run_dir, actors=2, num_iterations=LONG), run_dir)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for link in idle:
+            link.close()
+    assert began.is_set()
+    assert outcome.stopped == "interrupted"
+    lines = iterations(run_dir)
+    assert [line["iteration"] for line in lines] == list(range(1, len(lines) + 1))
+    assert 0 < len(lines) <= outcome.iterations
+    assert all(line["values"] == {"loss": 0.5} for line in lines)
 
 
 @multiprocess

@@ -1,6 +1,7 @@
 """What a worker tells its coordinator, and when."""
 
 import socket
+import threading
 import time
 
 import pytest
@@ -15,6 +16,44 @@ def ends():
     yield one, other
     one.close()
     other.close()
+
+
+def test_nothing_is_heard_of_one_without_the_token():
+    for sent in (b"x" * 33, b"wrong\n", b"\n", b'{"kind": "hello"}\n' * 2, "\u20ac".encode() * 11):
+        ours, theirs = socket.socketpair()
+        link = Link(ours, "t" * 32)
+        theirs.sendall(sent)
+        assert link.poll(1.0) is None
+        assert (link.known, link.closed) == (False, True)
+        link.close()
+        theirs.close()
+
+
+def test_the_token_may_come_in_pieces_and_messages_with_it():
+    ours, theirs = socket.socketpair()
+    link = Link(ours, "t" * 32)
+    for piece in (b"t" * 20, b"t" * 12 + b'\n{"kind": "a"}\n{"kind":', b'"b"}\n'):
+        theirs.sendall(piece)
+        if not piece.endswith(b"}\n"):
+            assert link.poll(0.1) in (None, {"kind": "a"})
+    assert link.poll(0.1) == {"kind": "b"}
+    assert (link.known, link.closed) == (True, False)
+    link.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b"7", b"{}", b'{"kind": 3}', b"\xff"])
+def test_what_is_no_message_is_refused(line):
+    ours, theirs = socket.socketpair()
+    link = Link(ours)
+    sender = threading.Thread(target=theirs.sendall, args=(line + b"\n",))
+    sender.start()
+    with pytest.raises(ValueError, match="no message|codec"):
+        while True:
+            link.poll(0.1)
+    sender.join()
+    link.close()
+    theirs.close()
 
 
 def received(end):

@@ -137,6 +137,15 @@ def test_a_job_ends_when_all_ranks_have():
     assert (outcome.iterations, outcome.env_steps, outcome.stopped) == (9, 8, "steps")
 
 
+def test_an_end_before_its_time_is_a_failure_unless_it_was_asked_for():
+    early = Heard(0, {**DONE, "iteration": 8})
+    (failed,) = Job().running().on(early)
+    assert "rank 0 (learner[0]), iteration 8, finished: ended before iteration 9" in str(failed)
+    asked = Job().running()
+    asked.on(Interrupted(1))
+    assert asked.on(early) == []
+
+
 def test_the_leader_is_told_once_when_the_threshold_is_reached():
     job = Job(stop_return=10.0).running()
     assert job.on(Logged(99.0, MIN_EPISODES - 1), Logged(9.9, 500), Logged(None, 500)) == []

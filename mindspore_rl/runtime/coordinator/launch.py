@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -196,6 +197,9 @@ class JobProcesses:
     """mpiexec with the workers, and the MindSpore scheduler if the plan has a group.
 
     A context that ends them all.
+
+    Attributes:
+        token: that only these processes have.
     """
 
     def __init__(
@@ -208,6 +212,7 @@ class JobProcesses:
         self._guard: Guard | None = None
         self._port: socket.socket | None = None
         self._mark = b""
+        self.token = secrets.token_hex(16)
         self._log_starts: dict[str, int] = {}
 
     def __enter__(self) -> "JobProcesses":
@@ -223,6 +228,7 @@ class JobProcesses:
         environment = worker_environment(self._run_dir, self._deployment.address, port, plan.device)
         self._mark = f"{MARK}={environment[MARK]}".encode()
         self._guard = Guard(environment[MARK])
+        environment["MSRL_TOKEN"] = self.token  # in no command line, where others could read it
         if plan.group_ranks:  # first, and unpinned: the group's `init()` hung otherwise
             host = self._deployment.address
             self._port = reserve_port(host)

@@ -202,6 +202,9 @@ class Monitor:
                 name = self.plan.rank_name(rank)
                 return [Note(f"{name}, iteration {message['iteration']}: {message['note']}")]
             case "finished":
+                if rank == self.plan.leader and self._too_early(message["iteration"]):
+                    text = f"ended before iteration {self.plan.num_iterations}, and none had asked"
+                    return [Fail(self._failure(rank, message["iteration"], "finished", text))]
                 self._finished[rank] = message["iteration"]
                 self.traffic[rank] = (message["iterations_here"], message["traffic"])
             case "error":
@@ -242,6 +245,10 @@ class Monitor:
             return []
         self._reached = mean_return
         return self._tell_leader("stop")
+
+    def _too_early(self, iteration: int) -> bool:
+        stopped = self._reached is not None or self._stop_deadline_s is not None
+        return iteration < self.plan.num_iterations and not stopped
 
     def _tell_leader(self, kind: str) -> list[Order]:
         """Nothing if the leader is not there to hear it."""

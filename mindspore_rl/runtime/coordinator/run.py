@@ -26,6 +26,8 @@ from mindspore_rl.runtime.coordinator.watch import Peer, Watch
 from mindspore_rl.runtime.stamps import Stamps
 
 INTERRUPTED_EXIT = 130
+BACKLOG = 64
+"""So many strangers may connect at once without a rank having to try again."""
 
 
 def run_job(
@@ -90,7 +92,7 @@ def _run_ranks(watch: Watch, run_dir: Path, commands: Commands) -> None:
 def _listener(plan: Plan, deployment: Deployment) -> socket.socket:
     """Where ranks connect to. Raises: MsrlError."""
     try:
-        return socket.create_server((deployment.address, 0), backlog=plan.num_ranks)
+        return socket.create_server((deployment.address, 0), backlog=plan.num_ranks + BACKLOG)
     except OSError as error:
         raise MsrlError(
             f"cannot listen on {deployment.address} ({error.strerror or error}); expected an "

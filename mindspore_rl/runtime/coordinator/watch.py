@@ -40,6 +40,8 @@ from mindspore_rl.runtime.coordinator.monitor import (
 from mindspore_rl.runtime.stamps import Stamp, Stamps
 
 TICK_S = 0.2
+STRANGERS = 16
+"""So many more connections than ranks may wait to be known; then the oldest one is closed."""
 
 
 @dataclass
@@ -114,12 +116,30 @@ class Watch:
             self._on(Interrupted(count), now)
         for key, _ in ready:
             if key.fileobj is self._listener:
-                assert self._listener is not None
-                self.add(Peer(Link(self._listener.accept()[0])))
-            elif key.data is not None:
+                self._accept()
+            elif key.data is not None and key.data in self._peers:
                 self._read(key.data, now)
         self._on(self._tick(), now)
         return self._finished
+
+    def _accept(self) -> None:
+        assert self._listener is not None and self._processes is not None
+        strangers = [peer for peer in self._peers if not peer.link.known]
+        if len(strangers) >= STRANGERS + self.plan.num_ranks:
+            self._drop(strangers[0])
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # it has closed again, or too many files are open
+            if strangers:
+                self._drop(strangers[-1])
+            return
+        self.add(Peer(Link(connection, self._processes.token)))
+
+    def _drop(self, peer: Peer) -> None:
+        """Has done with a stranger, of whom the job hears nothing."""
+        self._peers.remove(peer)
+        self._selector.unregister(peer.link.connection)
+        peer.link.close()
 
     def _tick(self) -> Tick:
         stamps = {rank: self._stamps.read(rank) for rank in range(self.plan.num_ranks)}
@@ -131,25 +151,25 @@ class Watch:
         return Tick(stamps, processes.mpiexec.poll(), scheduler, living)
 
     def _read(self, peer: Peer, now: float) -> None:
-        try:
-            while (message := peer.link.poll()) is not None:
-                self._hear(peer, message, now)
-        except (ValueError, TypeError, KeyError):
-            if peer.rank is not None:
-                raise
-            peer.link.closed = True  # a stranger at the port
-        if peer.link.closed:
+        while (message := peer.link.poll()) is not None:
+            self._hear(peer, message, now)
+        if not peer.link.closed:
+            return
+        if peer.rank is None:
+            self._drop(peer)
+        else:
             self._selector.unregister(peer.link.connection)
-            if peer.rank is not None:
-                self._on(Closed(peer.rank, peer.link.lost), now)
+            self._on(Closed(peer.rank, peer.link.lost), now)
 
     def _hear(self, peer: Peer, message: dict[str, Any], now: float) -> None:
         if message["kind"] == "hello":
+            if message["rank"] in [other.rank for other in self._peers]:
+                raise ValueError(f"a second rank {message['rank']}")
             peer.rank = message["rank"]
             if self._processes is not None:
                 self._processes.remove_in_the_end(message.get("segments", []))
-        if peer.rank is None:
-            raise ValueError(f"{message['kind']} before hello")
+        if peer.rank is None or message.get("rank", peer.rank) != peer.rank:
+            raise ValueError(f"{message['kind']} of rank {message.get('rank')} from {peer.rank}")
         if message["kind"] == "stamp":
             stamp = (message[key] for key in ("iteration", "stage", "age_s"))
             self._stamps.write(peer.rank, *stamp)

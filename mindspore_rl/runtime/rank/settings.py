@@ -11,24 +11,27 @@ class WorkerSettings:
 
     Attributes:
         coordinator: host and port of the coordinator's link.
+        token: that it asks for.
         scheduler: host and port of MindSpore's scheduler, if the job has a group.
         cores: those of each rank, or empty: no pinning.
     """
 
     run_dir: Path
     coordinator: tuple[str, int]
+    token: str
     scheduler: tuple[str, int] | None
     cores: tuple[tuple[int, ...], ...]
 
 
 def worker_settings() -> WorkerSettings:
-    """Reads `MSRL_RUN`, `MSRL_COORDINATOR`, `MSRL_SCHEDULER` and `MSRL_CORES`."""
+    """Reads `MSRL_RUN`, `_COORDINATOR`, `_TOKEN`, `_SCHEDULER` and `_CORES`."""
     coordinator = _address("MSRL_COORDINATOR")
     assert coordinator is not None, "a worker is started by `msrl train`, not by hand"
     cores = os.environ.get("MSRL_CORES", "")
     return WorkerSettings(
         Path(os.environ["MSRL_RUN"]),
         coordinator,
+        os.environ["MSRL_TOKEN"],
         _address("MSRL_SCHEDULER"),
         tuple(tuple(map(int, own.split(","))) for own in cores.split(";") if own),
     )

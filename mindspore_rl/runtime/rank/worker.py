@@ -138,7 +138,7 @@ def main() -> None:
     settings = worker_settings()
     plan = load_plan(settings.run_dir)
     comm = MpiCommunicator()
-    link = Link.connect(*settings.coordinator)
+    link = Link.connect(*settings.coordinator, settings.token)
     host = plan.hosts[comm.rank] if plan.hosts else platform.node()
     segments = shared_segments()
     link.send("hello", rank=comm.rank, pid=os.getpid(), host=host, segments=segments)
