@@ -41,13 +41,14 @@ def cached(name: str, make: Callable[[Path], None], anew: bool = False) -> Path:
         path = home / name
         made = path.with_name(f"{path.name}.{os.getpid()}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not _is_own(home):
+            home.parent.mkdir(parents=True, exist_ok=True)
+            if not all(map(own_folder, _folders(home, name))):
                 continue
-            if anew or not path.exists():
+            if anew or not (path.exists() and _is_own(path)):
                 made.touch()
                 try:
                     make(made)
+                    made.chmod(0o700)
                     made.replace(path)  # two jobs may start at once
                 finally:
                     made.unlink(missing_ok=True)
@@ -74,17 +75,43 @@ def in_cache(name: str) -> Path | None:
     """A file of the cache, if it is there."""
     for home in _caches():
         with contextlib.suppress(OSError):
-            if (home / name).exists() and _is_own(home):
+            if all(map(_is_own, [*_folders(home, name), home / name])):
                 return home / name
     return None
 
 
+def temporary() -> Path:
+    """This user's folder among the temporary files; it may not be there, or not be his."""
+    return Path(tempfile.gettempdir(), f"msrl-{os.getuid()}")
+
+
+def own_folder(path: Path) -> bool:
+    """Makes a folder that only this user can enter, if there is none.
+
+    Returns: whether the one that is there is his, and nobody else can put anything into it.
+
+    Raises:
+        OSError: something else is there, or it cannot be made.
+    """
+    path.mkdir(mode=0o700, exist_ok=True)
+    return _is_own(path)
+
+
 def _caches() -> list[Path]:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    homes = [cache / "mindspore_rl", Path(tempfile.gettempdir(), f"msrl-{os.getuid()}")]
-    return [home for home in homes if home.is_absolute()]  # a user may have no home
+    # A user may have no home.
+    return [home for home in (cache / "mindspore_rl", temporary()) if home.is_absolute()]
 
 
-def _is_own(home: Path) -> bool:
-    """Another user could put anything into a folder of his."""
-    return home.stat().st_uid == os.getuid()
+def _folders(home: Path, name: str) -> list[Path]:
+    """Those on the way to a file, the outermost first."""
+    return [home / part for part in reversed(Path(name).parents)]
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a file or folder, and a link to it, are this user's and writable for him alone.
+
+    What is read from the cache is run: anybody else could put anything into it.
+    """
+    link, found = path.lstat(), path.stat()
+    return link.st_uid == found.st_uid == os.getuid() and not found.st_mode & 0o022

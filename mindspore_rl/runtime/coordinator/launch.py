@@ -22,7 +22,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from pathlib import Path
 from mindspore_rl import gpu
 from mindspore_rl.plan.deployment import LAUNCHERS, Deployment, find_mpiexec
 from mindspore_rl.plan.plan import Plan
-from mindspore_rl.storage import writing
+from mindspore_rl.storage import own_folder, temporary, writing
 
 MARK = "MSRL_COORDINATOR"
 WORKERS_LOG = "workers.log"
@@ -151,11 +150,11 @@ def pin_cores(num_ranks: int) -> Iterator[list[tuple[int, ...]] | None]:
 
 def _lock_core(core: int) -> int | None:
     """A descriptor that holds the core's lock file, or None; the file itself stays."""
-    path = Path(tempfile.gettempdir()) / f"msrl-core-{core}.lock"
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        if not path.exists():
-            path.touch(0o644)
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)  # another user's will do
+        if not own_folder(temporary()):
+            return None
+        descriptor = os.open(temporary() / f"core-{core}.lock", flags, 0o600)
     except OSError:
         return None
     try:
