@@ -12,6 +12,7 @@ from mindspore_rl.environments import by_name
 from mindspore_rl.errors import CheckpointError, ConfigError, JobFailure, MsrlError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
 from mindspore_rl.names import name_from
+from mindspore_rl.output import steady
 from mindspore_rl.plan.text import plan_text
 from mindspore_rl.run_directory import earlier_job, new_directory, write_job
 
@@ -105,7 +106,7 @@ def _absolute(environment: str) -> str:
 def train(args: argparse.Namespace) -> int:
     """`msrl train`."""
     from mindspore_rl.pipeline import prepare  # noqa: PLC0415
-    from mindspore_rl.runtime.coordinator.run import JobOptions  # noqa: PLC0415
+    from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
 
     compiled = args.backend == "mpi"
     if args.device == "gpu" and not compiled:
@@ -128,30 +129,39 @@ def train(args: argparse.Namespace) -> int:
         plan, _ = prepare(request, run_dir, dumper(args.dump_graph))
         _check_lengths(plan, done, args.resume)
         write_job(run_dir, request)
-    if not args.quiet:
-        print(plan_text(plan), file=sys.stderr)
-        print(f"  on the {device}{why and f': {why}'}", file=sys.stderr)
-        if plan.workers < request.workers:
-            text = (
-                f"  {request.workers} workers would share GPUs: they are fused into {plan.workers}"
-            )
-            print(text, file=sys.stderr)
+    with steady(run_dir / WORKERS_LOG):
+        if not args.quiet:
+            print(plan_text(plan), file=sys.stderr)
+            print(f"  on the {device}{why and f': {why}'}", file=sys.stderr)
+        return _train(args, request, plan, run_dir, done["env_steps"])
+
+
+def _train(args: argparse.Namespace, request: Any, plan: Any, run_dir: Path, steps: int) -> int:
+    """Runs what was planned. Returns: the exit code."""
+    from mindspore_rl.runtime.coordinator.run import JobOptions  # noqa: PLC0415
+    from mindspore_rl.runtime.coordinator.whole import check_whole  # noqa: PLC0415
+
+    if plan.workers < request.workers and not args.quiet:
+        text = f"  {request.workers} workers would share GPUs: they are fused into {plan.workers}"
+        print(text, file=sys.stderr)
     threshold = args.stop_return
     if threshold is None:
-        threshold = by_name.spec(settings.env).reward_threshold
+        threshold = by_name.spec(plan.environment).reward_threshold
     start_timeout_s = args.start_timeout
     if start_timeout_s is None:
-        start_timeout_s = 1800.0 if device == "GPU" else 300.0
+        start_timeout_s = 1800.0 if plan.device == "GPU" else 300.0
     options = JobOptions(
         progress=not args.quiet,
-        total_steps=settings.total_steps,
+        total_steps=request.config.total_steps,
         stop_return=threshold,
         checkpoint_every_s=args.checkpoint_every,
         start_timeout_s=start_timeout_s,
-        start_steps=done["env_steps"],
+        start_steps=steps,
         deployment=request.deployment,
     )
     outcome = _run_with_restarts(plan, run_dir, options, args.max_restarts)
+    if outcome.stopped != "interrupted":
+        check_whole(run_dir, outcome.iterations, outcome.checkpoint)
     reached = "no finished episode"
     if outcome.mean_return is not None:
         reached = f"mean return {outcome.mean_return:.1f}"

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -94,3 +95,28 @@ def test_resume_from_damaged_checkpoints_and_with_other_sizes(tmp_path, cells):
     assert f"{newest.name} is damaged (BadZipFile: File is not a zip file)" in err
     assert f"using run/checkpoints/{before.name}" in err
     assert load(list_checkpoints(tmp_path / "again" / "checkpoints")[-1])[1]["iteration"] == 11
+
+
+@pytest.mark.multiprocess
+def test_output_that_nobody_reads_ends_nothing(tmp_path):
+    run = start(tmp_path, "--policy", "MultipleLearners", "--total-steps", "20480")
+    run.stdout.close()
+    run.stderr.readline()
+    run.stderr.close()
+    assert run.wait(120.0) == 0
+    assert load(list_checkpoints(tmp_path / "run" / "checkpoints")[-1])[1]["iteration"] == 20
+    lines = (tmp_path / "run" / "workers.log").read_text().splitlines()
+    told = [line for line in lines if line.startswith("msrl: ")]
+    assert [line.split(" is closed")[0] for line in told] == ["msrl: stderr", "msrl: stdout"]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("what", ["metrics.jsonl", "plan.json", "."])
+def test_a_run_whose_files_are_gone_does_not_end_well(tmp_path, what):
+    run = start(tmp_path, "--policy", "MultipleLearners", "--total-steps", "2000000")
+    wait_for_training(run, tmp_path)
+    gone = tmp_path / "run" / what
+    shutil.rmtree(gone) if what == "." else gone.unlink()
+    code, _, err = ended(run, 120.0)
+    assert code == 1, err
+    assert str(tmp_path / "run") in err

@@ -289,7 +289,7 @@ def test_mpiexec_that_ends_early(run_dir):
 
 
 @multiprocess
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interruption_stops_at_the_iteration_boundary(run_dir, number, capsys):
     when(trains(run_dir), lambda: os.kill(os.getpid(), number))
     outcome = run(make_plan(run_dir, num_iterations=LONG), run_dir)

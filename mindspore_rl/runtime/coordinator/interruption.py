@@ -1,4 +1,4 @@
-"""Interruptions (Ctrl-C, SIGTERM) of a job."""
+"""Interruptions (Ctrl-C, SIGTERM, a terminal that is closed) of a job."""
 
 import contextlib
 import signal
@@ -6,11 +6,11 @@ import socket
 from collections.abc import Iterator
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """Counts SIGINT and SIGTERM from the moment they arrive.
+    """Counts SIGINT, SIGTERM and SIGHUP (not under `nohup`) from the moment they arrive.
 
     A Python handler runs only when the main thread is back from native code; the wake-up socket
     tells the monitor's thread at once.
@@ -25,7 +25,8 @@ class Interruption:
         self._wakeup.setblocking(False)
 
     def __enter__(self) -> "Interruption":
-        self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        heard = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+        self._previous = {number: signal.signal(number, self._handle) for number in heard}
         self._previous_wakeup = signal.set_wakeup_fd(
             self._wakeup.fileno(), warn_on_full_buffer=False
         )

@@ -18,6 +18,7 @@ from tensorboardX.summary import scalar
 
 from mindspore_rl.storage import writing
 
+METRICS_FILE = "metrics.jsonl"
 _MEAN_EPISODES = 100
 _SPEED_WINDOW_S = 5.0
 _WRITE_INTERVAL_S = 1.0
@@ -55,7 +56,7 @@ class Metrics:
         Raises:
             StorageError: the run directory cannot be written; so in `log` and `close`.
         """
-        self._path = run_dir / "metrics.jsonl"
+        self._path = run_dir / METRICS_FILE
         with writing(self._path):
             run_dir.mkdir(parents=True, exist_ok=True)
             _forget_after(self._path, start_steps)

@@ -1,0 +1,60 @@
+"""What a command prints while it trains; that nobody reads it any more is no reason to end."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class Steady:
+    """A stream of which nothing more is written once its reader has gone.
+
+    Args:
+        stream: the standard output or the standard error.
+        log: gets a line when that happens.
+    """
+
+    def __init__(self, stream: Any, log: Path) -> None:
+        self._stream, self._log = stream, log
+
+    def write(self, text: str) -> int:
+        """Writes what can be written."""
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._lose(error)
+        return len(text)
+
+    def flush(self) -> None:
+        """Brings it to the reader, if there is one."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._lose(error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _lose(self, error: OSError) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+        with contextlib.suppress(OSError), self._log.open("a") as log:
+            name = self._stream.name.strip("<>")
+            log.write(f"msrl: {name} is closed ({error.strerror or error}); training goes on\n")
+
+
+@contextlib.contextmanager
+def steady(log: Path) -> Iterator[None]:
+    """A context in which output that cannot be written is dropped, see `Steady`."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (stream and Steady(stream, log) for stream in before)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        sys.stdout, sys.stderr = before

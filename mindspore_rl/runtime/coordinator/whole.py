@@ -1,0 +1,40 @@
+"""What a job that ends well has left: without it nothing ends with exit code 0."""
+
+import json
+from pathlib import Path
+
+from mindspore_rl.errors import CheckpointError, JobFailure
+from mindspore_rl.plan.plan import PLAN_FILE
+from mindspore_rl.run_directory import JOB_FILE
+from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE
+
+
+def check_whole(run_dir: Path, iterations: int, saved: str | None) -> None:
+    """Looks whether a job that is done has left what it promised.
+
+    Args:
+        run_dir: the job's.
+        iterations: that were done.
+        saved: the last checkpoint.
+
+    Raises:
+        JobFailure: something is missing, damaged or of another iteration.
+    """
+    path = run_dir
+    try:
+        for name in (JOB_FILE, PLAN_FILE):
+            path = run_dir / name
+            json.loads(path.read_text())
+        path = run_dir / METRICS_FILE
+        with path.open() as lines:
+            numbers = [json.loads(line)["iteration"] for line in lines]
+        if not numbers or numbers[-1] != iterations:
+            raise ValueError(f"its last line is of iteration {numbers[-1:]}")
+        path = Path(saved or run_dir / checkpoint.FOLDER)
+        if (found := checkpoint.load(path)[1]["iteration"]) != iterations:
+            raise ValueError(f"the last one is of iteration {found}")
+    except (OSError, ValueError, KeyError, TypeError, CheckpointError) as error:
+        raise JobFailure(
+            f"all {iterations} iterations were done, but {path} is not as it should be: {error}"
+        ) from error
