@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter
 
-from mindspore_rl.native.control import Unsupported, blocks_of
+from mindspore_rl.native.blocks import Unsupported
+from mindspore_rl.native.control import blocks_of
 from mindspore_rl.native.program import Graph, read
 from mindspore_rl.native.tiles import MOST_PARTS
 from mindspore_rl.native.writer import Unit, write

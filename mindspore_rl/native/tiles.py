@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.native.control import Block, origin, outputs, substitute, tensors
-from mindspore_rl.native.elementwise import BY_CHANNEL, ELEMENTWISE
-from mindspore_rl.native.primitives import reduced_axes, turned
+from mindspore_rl.native.blocks import Block, origin, outputs, substitute, tensors
+from mindspore_rl.native.effects import needs_of
 from mindspore_rl.native.program import Type, Value
-from mindspore_rl.native.views import constant, is_view
+from mindspore_rl.native.rows.elementwise import BY_CHANNEL, ELEMENTWISE
+from mindspore_rl.native.rows.primitives import reduced_axes, turned
+from mindspore_rl.native.rows.views import constant, is_view
 
 MOST_ROWS = 64
 """Of a tile: what some layers make of them fits a core's cache."""
@@ -29,17 +30,16 @@ as long as a million of them."""
 ROWS, SUM = "rows", "sum"
 
 
-def tile(block: Block, blocks: list[Block], needs: Callable[[list[Value]], dict]) -> None:
+def tile(block: Block, blocks: list[Block]) -> None:
     """Puts `Tiles` in place of a block's nodes where it is worth it.
 
     Args:
         block: whose nodes change.
         blocks: all of the cell, which may use what the nodes give.
-        needs: gives what must run before each of some nodes.
     """
     while True:
         nodes = [n for n in block.nodes if not is_view(n)]
-        needed = needs(nodes)
+        needed = needs_of(nodes)
         found = [_Segment(nodes, needed, batch) for batch in _batches(nodes)]
         best = max(found, key=lambda segment: segment.work, default=None)
         if best is None or best.work < LEAST_WORK:

@@ -15,20 +15,19 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl import toolchain
-from mindspore_rl.native import indexing  # noqa: F401  (rows of the table)
-from mindspore_rl.native.composed import compose
-from mindspore_rl.native.control import (
+from mindspore_rl.native.blocks import Block, Blocks, Jump, Unsupported, origin, outputs, tensors
+from mindspore_rl.native.effects import (
     WRITES,
-    Block,
-    Blocks,
-    Jump,
-    Unsupported,
-    origin,
-    outputs,
-    overwritten,
-    tensors,
+    check_overwritten,
+    copy_stale,
+    needs_of,
+    place_of,
+    root_of,
 )
-from mindspore_rl.native.elementwise import (
+from mindspore_rl.native.program import Type, Value
+from mindspore_rl.native.rows import indexing  # noqa: F401  (rows of the table)
+from mindspore_rl.native.rows.composed import compose
+from mindspore_rl.native.rows.elementwise import (
     BY_CHANNEL,
     C_TYPES,
     ELEMENTWISE,
@@ -36,10 +35,9 @@ from mindspore_rl.native.elementwise import (
     literal,
     reads,
 )
-from mindspore_rl.native.primitives import WRITERS, Call, Operand, known
-from mindspore_rl.native.program import Type, Value
+from mindspore_rl.native.rows.primitives import WRITERS, Call, Operand, known
+from mindspore_rl.native.rows.views import FREE, VIEWS, is_view, strides_of
 from mindspore_rl.native.tiles import tile
-from mindspore_rl.native.views import FREE, VIEWS, is_view, strides_of
 
 ALIGNED = 64
 MOST_NODES = 20_000
@@ -151,53 +149,16 @@ class _Writer:
                     if isinstance(found, Type) and found.dtype not in C_TYPES:
                         raise Unsupported(f"numbers of type {found.dtype}")
         _as_views(blocks)
-        self.written = {
-            self.root(arg)
-            for block in blocks.blocks
-            for node in block.nodes
-            for arg in overwritten(node)
-        }
-        if any(value.op == "constant" for value in self.written):
-            raise Unsupported("a constant that is overwritten")
-        self._check_places()
-
-    def _check_places(self) -> None:
-        """What works in place gives a copy here, so nobody else may read what it works on."""
-        nodes = [node for block in self.blocks.blocks for node in block.nodes]
-        ends = {v for block in self.blocks.blocks for v in block.ends()}
-        for node in nodes:
-            if node.op.startswith("Inplace"):
-                target = node.args[0]
-                readers = sum(target in tensors(other) for other in nodes)
-                if readers > 1 or target in ends or target.op in ("weight", "param"):
-                    raise Unsupported(f"{node.op} of what is read elsewhere")
+        check_overwritten(blocks.blocks)
 
     # ---- where numbers are -----------------------------------------------------------------
-
-    def root(self, value: Value) -> Value:
-        """What holds a value's numbers."""
-        return self.place(value)[0]
-
-    def place(self, value: Value) -> tuple[Value, int]:
-        """What holds a value's numbers, and from which element on."""
-        offset = 0
-        while True:
-            if is_view(value):
-                offset += value.attrs.get("offset", 0)
-                value = value.args[0]
-            elif value.op == "part" and origin(value).op in WRITES:
-                value = overwritten(origin(value))[value.data]  # an effect gives what it overwrote
-            elif value.op in WRITES:
-                value = overwritten(value)[0]
-            else:
-                return value, offset
 
     def operand(self, value: Value) -> Operand:
         """A value as C++ reads it."""
         if value.op == "constant":
             array = _array(value)
             return Operand(self._constant(array), Type(array.shape, array.dtype.name))
-        root, offset = self.place(value)
+        root, offset = place_of(value)
         known_now = root.op == "constant"
         pointer = self._constant(_array(root)) if known_now else self._name(root)
         found = value.type
@@ -231,12 +192,12 @@ class _Writer:
         weights = {w: name for name, w in self.blocks.weights.items()}
         for value in [*self.blocks.inputs, *weights]:
             self.data[value] = len(self.data)
-        self._snapshots()
+        copy_stale(blocks)
         for block in blocks:
-            tile(block, blocks, lambda nodes: _needs(nodes, self))
+            tile(block, blocks)
         nodes = [n for block in blocks for n in block.nodes if n.op == "Tiles"]
         texts = [self._tiles(node, number) for number, node in enumerate(nodes)]
-        groups = {block: _grouped(block, self) for block in blocks}
+        groups = {block: _grouped(block) for block in blocks}
         self._allocate(groups)
         texts += [self._block(block, number, groups[block]) for number, block in enumerate(blocks)]
         texts.append(self._entry())
@@ -268,36 +229,6 @@ class _Writer:
             f"{cases}\n    }}\n  return next == DONE ? 0 : 1;\n}}\n"
         )
 
-    def _snapshots(self) -> None:
-        """Reads of a parameter whose value is used after the parameter is overwritten copy it."""
-        for block in self.blocks.blocks:
-            for position, node in enumerate(block.nodes):
-                if node.op == "Load" and self._is_stale(node, block, position):
-                    node.attrs = {**node.attrs, "copied": True}
-
-    def _is_stale(self, node: Value, block: Block, position: int) -> bool:
-        root = self.root(node)
-        if root not in self.written:
-            return False
-        names = {node}
-        stale = False
-        for other in block.nodes[position + 1 :]:
-            reads = set(map(origin, tensors(other)))
-            if reads & names:
-                if other.op in FREE:
-                    names.add(other)
-                elif stale:
-                    return True
-            if root in {self.root(arg) for arg in overwritten(other)}:
-                stale = True
-        if stale and names & set(block.ends()):
-            return True
-        outside = (b for b in self.blocks.blocks if b is not block)
-        return any(
-            names & {*b.ends(), *(v for n in b.nodes for v in map(origin, tensors(n)))}
-            for b in outside
-        )
-
     # ---- memory ----------------------------------------------------------------------------
 
     def _allocate(self, groups: dict[Block, list[_Group]]) -> None:
@@ -306,7 +237,7 @@ class _Writer:
         for block in groups:
             for value in [v for n in block.nodes for v in tensors(n)] + block.ends():
                 if value is not None:
-                    users.setdefault(self.root(value), set()).add(block)
+                    users.setdefault(root_of(value), set()).add(block)
         home = {n: b for b in groups for n in b.nodes}
         lasting: list[Value] = [p for block in groups for p in block.params]
         for root, blocks in users.items():
@@ -325,11 +256,11 @@ class _Writer:
             inside = set(group.nodes) if group.fused else set()
             for node in group.nodes:
                 for value in tensors(node):
-                    root = self.root(value)
+                    root = root_of(value)
                     if root not in inside:
                         last[root] = number
         for value in block.ends():
-            last[self.root(value)] = len(groups)
+            last[root_of(value)] = len(groups)
         free: list[tuple[int, int]] = []
         top = self.places.shared
         ending: dict[int, list[tuple[int, int]]] = {}
@@ -421,7 +352,7 @@ class _Writer:
         results = block.results or []
         for value in [*self.blocks.inputs, *results[:rows]]:
             self.data[value] = len(self.data)
-        groups = _grouped(block, self)
+        groups = _grouped(block)
         self._allocate({block: groups})
         lines = self._lines(groups)
         for position, value in enumerate(results[rows:], len(self.data)):
@@ -526,7 +457,7 @@ class _Writer:
                 return ""
             if arg.op == "constant" and (arg.type is None or arg.type.size == 1):
                 return literal(arg.data, _number_type(node, arg))
-            root, _ = self.place(arg)
+            root, _ = place_of(arg)
             if root in local:
                 return local[root]
             where = self._index(node, arg, extents, variables)
@@ -601,9 +532,9 @@ class _Writer:
     def _jump(self, jump: Jump, numbers: dict[Block, int], lines: list[str]) -> None:
         """Parameters take their values all at once."""
         pairs = [
-            (param, self.operand(param), self.root(arg), self.operand(arg))
+            (param, self.operand(param), root_of(arg), self.operand(arg))
             for param, arg in zip(jump.target.params, jump.args, strict=True)
-            if self.place(arg) != (param, 0)
+            if place_of(arg) != (param, 0)
         ]
         targets = {param for param, *_ in pairs}
         for number, (param, target, root, source) in enumerate(pairs):
@@ -724,10 +655,10 @@ def _inner(extents: tuple[int, ...]) -> list[int]:
 # ---- groups --------------------------------------------------------------------------------------
 
 
-def _grouped(block: Block, writer: _Writer) -> list[_Group]:
+def _grouped(block: Block) -> list[_Group]:
     """Orders a block's nodes so that element-wise ones of one size come together."""
     nodes = [n for n in block.nodes if not is_view(n)]
-    needs = _needs(nodes, writer)
+    needs = needs_of(nodes)
     done: set[Value] = set()
     groups: list[_Group] = []
     waiting = nodes
@@ -737,47 +668,11 @@ def _grouped(block: Block, writer: _Writer) -> list[_Group]:
         if first.op in FREE:
             first.op = "TensorMove"
         if group.fused:
-            _grow(group, waiting, needs, done, writer)
+            _grow(group, waiting, needs, done)
         done |= set(group.nodes)
         waiting = [n for n in waiting if n not in done]
         groups.append(group)
     return groups
-
-
-def _needs(nodes: list[Value], writer: _Writer) -> dict[Value, set[Value]]:
-    """What must run before each node: what it reads, and effects on the same parameters."""
-    inside = set(nodes)
-    needs: dict[Value, set[Value]] = {}
-    wrote: dict[Value, Value] = {}
-    readers: dict[Value, set[Value]] = {}
-    outside: Value | None = None
-    for node in nodes:
-        found = set()
-        roots = {writer.root(value) for value in tensors(node)}
-        for root in roots:
-            if origin(root) in inside:
-                found.add(origin(root))
-            if root in wrote:
-                found.add(wrote[root])
-        for arg in tensors(node):
-            while arg.op in FREE or arg.op == "part":  # an effect's result is read after it
-                arg = arg.args[0]  # noqa: PLW2901
-            if arg in inside:
-                found.add(arg)
-        for arg in overwritten(node):
-            root = writer.root(arg)
-            found |= readers.get(root, set()) | ({wrote[root]} if root in wrote else set())
-        if node.op == "Custom":  # those that talk to other ranks keep their order
-            found |= {outside} if outside is not None else set()
-            outside = node
-        found.discard(node)
-        needs[node] = found
-        for root in roots:
-            readers.setdefault(root, set()).add(node)
-        for arg in overwritten(node):
-            wrote[writer.root(arg)] = node
-            readers[writer.root(arg)] = set()
-    return needs
 
 
 def _grow(
@@ -785,7 +680,6 @@ def _grow(
     waiting: list[Value],
     needs: dict[Value, set[Value]],
     done: set[Value],
-    writer: _Writer,
 ) -> None:
     """Adds every element-wise node of the same size that can run in the same loop."""
     size = group.nodes[0].type.size
@@ -799,14 +693,14 @@ def _grow(
         if node.type.size != size or not needs[node] <= done | members:
             continue
         args = [arg for arg in node.args if _is_number(arg)]
-        outside = {writer.root(arg) for arg in args if arg.op != "constant"} - members
+        outside = {root_of(arg) for arg in args if arg.op != "constant"} - members
         more = set(splits)
         for arg in args:
-            if arg.type is None or writer.root(arg) in members and arg.type.size == size:
+            if arg.type is None or root_of(arg) in members and arg.type.size == size:
                 continue
             if arg.type.size != 1:
                 more |= _splits(node, arg)
-        if node.op == "Strided" and writer.root(node.args[0]) in members:
+        if node.op == "Strided" and root_of(node.args[0]) in members:
             continue  # reads other elements than the one that the loop is at
         chain = _chain(more, size)
         if chain is None or (members and len(streams | outside) > MOST_STREAMS):

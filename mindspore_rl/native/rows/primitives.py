@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.native.control import Unsupported
-from mindspore_rl.native.elementwise import C_TYPES, ELEMENTWISE, literal
+from mindspore_rl.native.blocks import Unsupported
 from mindspore_rl.native.program import Type, Value
-from mindspore_rl.native.views import FREE, VIEWS, constant, extent_of, strides_of
+from mindspore_rl.native.rows.elementwise import C_TYPES, ELEMENTWISE, literal
+from mindspore_rl.native.rows.views import FREE, VIEWS, constant, extent_of, strides_of
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ A row here gives a node's results as new nodes, which fuse and run by tiles like
 from collections.abc import Callable
 from typing import Any
 
-from mindspore_rl.native.control import Block, Unsupported, outputs, substitute
+from mindspore_rl.native.blocks import Block, Unsupported, outputs, substitute
 from mindspore_rl.native.program import Type, Value
-from mindspore_rl.native.views import constant, extent_of
+from mindspore_rl.native.rows.views import constant, extent_of
 
 SUM, MEAN = 0, 1
 """How MindSpore numbers what a loss is reduced by."""

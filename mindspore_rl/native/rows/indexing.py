@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from mindspore_rl.native.primitives import Call, Operand, loops, place, row
-from mindspore_rl.native.views import extent_of, strided, strides_of
+from mindspore_rl.native.rows.primitives import Call, Operand, loops, place, row
+from mindspore_rl.native.rows.views import extent_of, strided, strides_of
 
 # ---- indices of several axes: rows of the first axes that they name ------------------------------
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.native.control import Unsupported
-from mindspore_rl.native.elementwise import plain
+from mindspore_rl.native.blocks import Unsupported
 from mindspore_rl.native.program import Value
+from mindspore_rl.native.rows.elementwise import plain
 
 FREE = {
     "Load",
