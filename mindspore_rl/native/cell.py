@@ -9,9 +9,11 @@ from mindspore import Parameter
 
 from mindspore_rl.native.blocks import Unsupported
 from mindspore_rl.native.control import blocks_of
+from mindspore_rl.native.memory import aligned
 from mindspore_rl.native.program import Graph, read
 from mindspore_rl.native.tiles import MOST_PARTS
-from mindspore_rl.native.writer import Unit, write
+from mindspore_rl.native.unit import Unit
+from mindspore_rl.native.writer import write
 
 FOLDER = Path(__file__).parent
 
@@ -68,9 +70,8 @@ class NativeCell:
         self._outputs = []
         size = 0
         for found in unit.results:
-            dtype = np.dtype(found.dtype)
-            self._outputs.append((found.shape, dtype, size))
-            size += -(-found.size * dtype.itemsize // 64) * 64
+            self._outputs.append((found.shape, np.dtype(found.dtype), size))
+            size += aligned(found.nbytes)
         self._size = max(size, 1)
 
     def __call__(self, *inputs: Any) -> Any:

@@ -192,7 +192,7 @@ class _Segment:
         node.attrs = {
             "body": body,
             "given": list(given.values()),
-            "advance": [arg.type.size // count if by_rows else 0 for arg, by_rows in given],
+            "moves": [by_rows for _, by_rows in given],
             "count": count,
             "at once": min(count, MOST_PARTS) if self.work >= LEAST_SHARED else 1,
             "rows": len(rows),

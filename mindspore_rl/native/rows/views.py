@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.native.blocks import Unsupported
+from mindspore_rl.native.blocks import Block, Unsupported, tensors
 from mindspore_rl.native.program import Value
-from mindspore_rl.native.rows.elementwise import plain
+from mindspore_rl.native.rows.elementwise import ELEMENTWISE, plain, reads
 
 FREE = {
     "Load",
@@ -190,3 +190,29 @@ VIEWS: dict[str, Callable[[Value], tuple[int, list[int]]]] = {
     "TransposeView": _transposed,
     "BroadcastToView": _broadcast,
 }
+
+
+def as_views(blocks: list[Block]) -> None:
+    """Slices, transpositions and the like become offsets and strides, free where they can be."""
+    for block in blocks:
+        for node in block.nodes:
+            if node.op in VIEWS:
+                _make_view(node, *VIEWS[node.op](node))
+            elif node.op == "AddN":
+                node.args = tensors(node)
+            elif node.op in ELEMENTWISE:  # a shape or a pattern is not read
+                read = reads(node.op)
+                node.args = [arg if i in read else None for i, arg in enumerate(node.args)]
+
+
+def _make_view(node: Value, offset: int, strides: list[int]) -> None:
+    shape = node.type.shape
+    moving = [
+        (extent, stride) for extent, stride in zip(shape, strides, strict=True) if extent != 1
+    ]
+    inner, dense = 1, True
+    for extent, stride in reversed(moving):
+        dense = dense and stride == inner
+        inner *= extent
+    node.op, node.args = "View" if dense else "Strided", node.args[:1]
+    node.attrs = {"offset": offset, "strides": tuple(strides)}
