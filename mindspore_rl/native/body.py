@@ -9,7 +9,8 @@ from mindspore_rl.native.fusion import Group
 from mindspore_rl.native.loop import loop_of
 from mindspore_rl.native.operands import Operands
 from mindspore_rl.native.program import Value
-from mindspore_rl.native.rows.primitives import WRITERS, Call
+from mindspore_rl.native.rows.primitives import WRITERS
+from mindspore_rl.native.rows.table import Call
 from mindspore_rl.native.sources import comment
 
 

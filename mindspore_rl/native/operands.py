@@ -12,7 +12,7 @@ from mindspore_rl.native.fusion import Group
 from mindspore_rl.native.memory import lay_out
 from mindspore_rl.native.program import Type, Value
 from mindspore_rl.native.rows.elementwise import C_TYPES, literal
-from mindspore_rl.native.rows.primitives import Operand
+from mindspore_rl.native.rows.table import Operand
 
 
 @dataclass

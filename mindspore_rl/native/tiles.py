@@ -16,8 +16,9 @@ from mindspore_rl.native.blocks import Block, origin, outputs, substitute, tenso
 from mindspore_rl.native.effects import needs_of
 from mindspore_rl.native.program import Type, Value
 from mindspore_rl.native.rows.elementwise import BY_CHANNEL, ELEMENTWISE
-from mindspore_rl.native.rows.primitives import reduced_axes, turned
-from mindspore_rl.native.rows.views import constant, is_view
+from mindspore_rl.native.rows.products import turned
+from mindspore_rl.native.rows.reductions import reduced_axes
+from mindspore_rl.native.rows.views import axes_of, constant, is_view, option
 
 MOST_ROWS = 64
 """Of a tile: what some layers make of them fits a core's cache."""
@@ -327,10 +328,9 @@ def _along(axis_at: int, default: int = -1) -> Callable[[Value, list[Value], int
     """For what works along an axis other than the first."""
 
     def rule(node: Value, args: list[Value], batch: int) -> _Rule:
-        axis = node.attrs.get("axis", constant(node, axis_at, default))
-        axis = axis[0] if isinstance(axis, (tuple, list)) else axis
+        axes = axes_of(option(node, "axis", axis_at, default))
         first = outputs(node)[0].type
-        if not isinstance(axis, int) or axis % max(len(first.shape), 1) == 0:
+        if not axes or axes[0] % max(len(first.shape), 1) == 0:
             return None
         sliced = [isinstance(arg.type, Type) and arg.type.size > 1 for arg in args]
         return [ROWS] * len(outputs(node)), sliced

@@ -10,7 +10,6 @@ from mindspore_rl.native.fusion import Group, grouped
 from mindspore_rl.native.memory import ALIGNED, aligned
 from mindspore_rl.native.operands import Operands, Shared
 from mindspore_rl.native.program import Type
-from mindspore_rl.native.rows import indexing  # noqa: F401  (rows of the table)
 from mindspore_rl.native.rows.composed import compose
 from mindspore_rl.native.rows.elementwise import C_TYPES
 from mindspore_rl.native.rows.primitives import known

@@ -48,6 +48,16 @@ def constant(node: Value, index: int, default: Any = None) -> Any:
     return default if data is None else data
 
 
+def option(node: Value, name: str, index: int, default: Any = None) -> Any:
+    """An attribute of a node, or the argument that stands for it in other versions of it."""
+    return node.attrs.get(name, constant(node, index, default))
+
+
+def axes_of(given: Any, rank: int = 0) -> tuple[int, ...]:
+    """Axes, of which one may stand for itself, and none for all of an array's."""
+    return (given,) if isinstance(given, int) else tuple(given or range(rank))
+
+
 def extent_of(shape: tuple[int, ...]) -> int:
     """Elements of a shape."""
     return int(np.prod(shape, dtype=np.int64))
@@ -123,9 +133,8 @@ def _broadcast(node: Value) -> tuple[int, list[int]]:
 
 def _reversed(node: Value) -> tuple[int, list[int]]:
     shape, strides = node.args[0].type.shape, strides_of(node.args[0].type.shape)
-    axes = node.attrs.get("axis", constant(node, 1))
     offset = 0
-    for axis in (a % len(shape) for a in (axes if isinstance(axes, (tuple, list)) else (axes,))):
+    for axis in (axis % len(shape) for axis in axes_of(option(node, "axis", 1))):
         offset += (shape[axis] - 1) * strides[axis]
         strides[axis] = -strides[axis]
     return offset, strides
@@ -164,10 +173,10 @@ def _taken(part: Value) -> tuple[int, list[int]]:
         return 0, [1 if i == axis else 0 for i in range(len(part.type.shape))]
     shape, strides = part.args[0].type.shape, strides_of(part.args[0].type.shape)
     if node.op == "Unstack":
-        axis = int(node.attrs.get("axis", constant(node, 1, 0))) % len(shape)
+        axis = int(option(node, "axis", 1, 0)) % len(shape)
         return index * strides[axis], strides[:axis] + strides[axis + 1 :]
     if node.op == "Split":
-        axis = int(node.attrs.get("axis", constant(node, 1, 0))) % len(shape)
+        axis = int(option(node, "axis", 1, 0)) % len(shape)
     else:
         axis = int(constant(node, 2, 0)) % len(shape)
     before = sum(node.type[i].shape[axis] for i in range(index))
