@@ -1,6 +1,6 @@
 """A cell as blocks that jump, in static single assignment: between reading and writing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +82,15 @@ def tensors(node: Value) -> list[Value]:
 def outputs(node: Value) -> list[Value]:
     """The tensors that a node gives."""
     return list(node.attrs["parts"]) if isinstance(node.type, tuple) else [node]
+
+
+def give_parts(node: Value, types: tuple, names: Iterable[str]) -> None:
+    """Makes a node's results several."""
+    node.type = types
+    node.attrs["parts"] = tuple(
+        Value("part", name, [node], type=found, data=index)
+        for index, (name, found) in enumerate(zip(names, types, strict=True))
+    )
 
 
 def substitute(block: Block, new: Callable[[Value], Value]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.native.blocks import Block, Blocks, Jump, Unsupported, leaves
+from mindspore_rl.native.blocks import Block, Blocks, Jump, Unsupported, give_parts, leaves
 from mindspore_rl.native.program import Function, Program, Type, Value
 from mindspore_rl.native.simplify import drop_dead, key_of, merge, reached, resolve_params
 
@@ -148,7 +148,7 @@ class _Builder:
             return parts
         block.nodes.append(copy)
         if isinstance(node.type, tuple):
-            copy.attrs["parts"] = _parts(copy, node.type)
+            give_parts(copy, node.type, [f"{node.name}.{i}" for i in range(len(node.type))])
             return copy.attrs["parts"]
         return copy
 
@@ -246,13 +246,6 @@ def _structural(node: Value, args: list[Any], known: dict[Any, Any]) -> Any:
     if node.op == "Switch":
         return _Closure(None, (), args[0], (args[1], args[2]))
     return None
-
-
-def _parts(node: Value, found: tuple) -> tuple:
-    return tuple(
-        Value("part", f"{node.name}.{index}", [node], type=part, data=index)
-        for index, part in enumerate(found)
-    )
 
 
 def _constant(value: Value) -> Any:
