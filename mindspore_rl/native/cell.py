@@ -9,7 +9,7 @@ from mindspore import Parameter
 
 from mindspore_rl.native.blocks import Unsupported
 from mindspore_rl.native.control import blocks_of
-from mindspore_rl.native.memory import aligned
+from mindspore_rl.native.memory import ALIGNED, aligned
 from mindspore_rl.native.program import Graph, read
 from mindspore_rl.native.tiles import MOST_PARTS
 from mindspore_rl.native.unit import Unit
@@ -50,8 +50,8 @@ class NativeCell:
         self._library = ctypes.CDLL(str(library))
         self._run = self._library.run
         self._run.argtypes = [ctypes.c_void_p] * 4
-        self._memory = np.zeros(unit.memory_bytes + 64, np.uint8)
-        start = -self._memory.ctypes.data % 64
+        self._memory = np.zeros(unit.memory_bytes + ALIGNED, np.uint8)
+        start = -self._memory.ctypes.data % ALIGNED
         if lacking := [name for name in unit.weights if name not in parameters]:
             raise Unsupported(f"a parameter that is not found by its name, {lacking[0]}")
         self._weights = [parameters[name].asnumpy() for name in unit.weights]

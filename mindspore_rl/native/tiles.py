@@ -17,12 +17,11 @@ from mindspore_rl.native.program import Type, Value
 from mindspore_rl.native.rows.batches import (
     BY_ROWS,
     CONVOLUTIONS,
-    PRODUCTS,
     SUM,
     has_rows,
     rule_of,
 )
-from mindspore_rl.native.rows.products import turned
+from mindspore_rl.native.rows.products import PRODUCTS, turned
 from mindspore_rl.native.rows.views import is_view
 
 MOST_ROWS = 64

@@ -5,15 +5,14 @@ from collections.abc import Callable, Iterable
 from mindspore_rl.native.blocks import outputs
 from mindspore_rl.native.program import Type, Value
 from mindspore_rl.native.rows.elementwise import BY_CHANNEL, ELEMENTWISE
-from mindspore_rl.native.rows.products import turned
-from mindspore_rl.native.rows.reductions import reduced_axes
+from mindspore_rl.native.rows.products import PRODUCTS, turned
+from mindspore_rl.native.rows.reductions import SUMS, reduced_axes
 from mindspore_rl.native.rows.views import axes_of, constant, option
 
 BY_ROWS, SUM = "rows", "sum"
 """Kinds of results: rows of their own for those of the batch, or a sum over these."""
 _Treated = tuple[list[str], list[bool]] | None
 _Rule = Callable[[Value, list[Value], int], _Treated]
-PRODUCTS = ("MatMul", "MatMulExt", "BatchMatMul", "BatchMatMulExt", "Mm", "Dense")
 CONVOLUTIONS = ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
 
 
@@ -110,7 +109,7 @@ def _these(kinds: Iterable[str], *sliced: int) -> _Rule:
 
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(PRODUCTS, _product),
-    **dict.fromkeys(("SumExt", "ReduceSum", "MeanExt", "ReduceMean"), _sum),
+    **dict.fromkeys(SUMS, _sum),
     "BiasAddGrad": _these([SUM], 0),
     "LogSoftmax": _along(1),
     "LogSoftmaxExt": _along(1),

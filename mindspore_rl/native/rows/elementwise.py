@@ -1,6 +1,6 @@
 """Element-wise primitives: an expression of single numbers each.
 
-Neighbours of one size become one loop, see `writer`.
+Neighbours of one size become one loop, see `fusion`.
 """
 
 import math

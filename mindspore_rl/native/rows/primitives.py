@@ -6,15 +6,7 @@ likewise or free), or it is written by a function of the files here. One that is
 `Unsupported`: MindSpore then runs the cell.
 """
 
-from mindspore_rl.native.rows import (
-    along,
-    images,
-    indexing,
-    making,
-    products,
-    reductions,
-    updates,
-)
+from mindspore_rl.native.rows import along, images, indexing, making, products, reductions, updates
 from mindspore_rl.native.rows.elementwise import ELEMENTWISE
 from mindspore_rl.native.rows.views import FREE, VIEWS
 

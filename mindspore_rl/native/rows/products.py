@@ -7,9 +7,10 @@ from mindspore_rl.native.rows.table import Call, Table, loops, place
 from mindspore_rl.native.rows.views import option, strides_of
 
 ROWS = Table()
+PRODUCTS = ("MatMul", "MatMulExt", "BatchMatMul", "BatchMatMulExt", "Mm", "Dense")
 
 
-@ROWS.row("MatMul", "MatMulExt", "BatchMatMul", "BatchMatMulExt", "Mm", "Dense")
+@ROWS.row(*PRODUCTS)
 def _product(call: Call) -> None:
     a, b = call.args[:2]
     turned_a, turned_b = turned(call.node)

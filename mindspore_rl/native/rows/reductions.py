@@ -5,9 +5,10 @@ from mindspore_rl.native.rows.table import Call, Operand, Table, transposed
 from mindspore_rl.native.rows.views import axes_of, constant, extent_of
 
 ROWS = Table()
+SUMS = ("SumExt", "ReduceSum", "MeanExt", "ReduceMean")
 
 
-@ROWS.row("SumExt", "ReduceSum", "MeanExt", "ReduceMean")
+@ROWS.row(*SUMS)
 def _sum(call: Call) -> None:
     out = call.out
     x, (outer, count, inner) = _reduced(call)
@@ -58,9 +59,7 @@ def _reduced(call: Call) -> tuple[Operand, tuple[int, int, int]]:
         kept = [axis for axis in range(len(x.shape)) if axis not in places]
         x = transposed(call, x, (*kept, *places))
         return x, (extent_of(x.shape[: len(kept)]), extent_of(x.shape[len(kept) :]), 1)
-    before, _, after = x.split(places[0])
-    after = extent_of(x.shape[middle.stop :])
-    return x, (before, extent_of(x.shape[middle.start : middle.stop]), after)
+    return x, x.split(places[0], len(middle))
 
 
 def reduced_axes(node: Value) -> list[int]:

@@ -35,12 +35,8 @@ class Operand:
     def split(self, axis: int, count: int = 1) -> tuple[int, int, int]:
         """Extents before, of, and after some axes, each as one."""
         axis %= max(len(self.shape), 1)
-        middle = self.shape[axis : axis + count]
-        return (
-            extent_of(self.shape[:axis]),
-            extent_of(middle),
-            extent_of(self.shape[axis + count :]),
-        )
+        before, after = self.shape[:axis], self.shape[axis + count :]
+        return extent_of(before), extent_of(self.shape[axis : axis + count]), extent_of(after)
 
 
 @dataclass(frozen=True)
