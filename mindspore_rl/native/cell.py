@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter
 
-from mindspore_rl.native.control import Unsupported, blocks_of
+from mindspore_rl.native.blocks import Unsupported
+from mindspore_rl.native.control import blocks_of
+from mindspore_rl.native.memory import ALIGNED, aligned
 from mindspore_rl.native.program import Graph, read
 from mindspore_rl.native.tiles import MOST_PARTS
-from mindspore_rl.native.writer import Unit, write
+from mindspore_rl.native.unit import Unit
+from mindspore_rl.native.writer import write
 
 FOLDER = Path(__file__).parent
 
@@ -47,8 +50,8 @@ class NativeCell:
         self._library = ctypes.CDLL(str(library))
         self._run = self._library.run
         self._run.argtypes = [ctypes.c_void_p] * 4
-        self._memory = np.zeros(unit.memory_bytes + 64, np.uint8)
-        start = -self._memory.ctypes.data % 64
+        self._memory = np.zeros(unit.memory_bytes + ALIGNED, np.uint8)
+        start = -self._memory.ctypes.data % ALIGNED
         if lacking := [name for name in unit.weights if name not in parameters]:
             raise Unsupported(f"a parameter that is not found by its name, {lacking[0]}")
         self._weights = [parameters[name].asnumpy() for name in unit.weights]
@@ -67,9 +70,8 @@ class NativeCell:
         self._outputs = []
         size = 0
         for found in unit.results:
-            dtype = np.dtype(found.dtype)
-            self._outputs.append((found.shape, dtype, size))
-            size += -(-found.size * dtype.itemsize // 64) * 64
+            self._outputs.append((found.shape, np.dtype(found.dtype), size))
+            size += aligned(found.nbytes)
         self._size = max(size, 1)
 
     def __call__(self, *inputs: Any) -> Any:

@@ -2,93 +2,23 @@
 
 MindSpore writes a loop as functions: one tests and calls the body or what follows, the body calls
 the test again. Here every function becomes a block for each place that it returns to, tuples and
-monads are gone, and what all callers give alike is no parameter any more: what is left are plain
-loops and branches over tensors in static single assignment.
+monads are gone: what is left, once `simplify` has been over it, are plain loops and branches over
+tensors.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mindspore_rl.errors import MsrlError
+from mindspore_rl.native.blocks import Block, Blocks, Jump, Unsupported, give_parts, leaves
 from mindspore_rl.native.program import Function, Program, Type, Value
+from mindspore_rl.native.simplify import drop_dead, key_of, merge, reached, resolve_params
 
-WRITES = {
-    "Assign": (0,),
-    "AssignAdd": (0,),
-    "AssignSub": (0,),
-    "ScatterUpdate": (0,),
-    "ScatterAdd": (0,),
-    "ScatterNdUpdate": (0,),
-    "Adam": (0, 1, 2),
-    "AdamWeightDecay": (0, 1, 2),
-    "ApplyAdagrad": (0, 1),
-    "ApplyMomentum": (0, 1),
-    "ApplyRMSProp": (0, 1, 2),
-    "SGD": (0, 3, 5),
-}
-"""Which arguments a primitive overwrites; its results are these, as far as it has any."""
-EFFECTS = {*WRITES, "Custom"}
-"""Primitives that are kept, in their order, whether or not their result is used."""
 TAKEN_APART = ("Unstack", "Split", "SplitTensor", "SplitWithSize", "Meshgrid")
 """Primitives each of whose results is a part of the argument as it stands."""
 MOST_BLOCKS = 2000
-
-
-class Unsupported(MsrlError):
-    """What native code cannot say; MindSpore runs the cell."""
-
-
-@dataclass(eq=False)
-class Jump:
-    """To a block, with values for its parameters."""
-
-    target: "Block"
-    args: list[Value]
-
-
-@dataclass(eq=False)
-class Block:
-    """Nodes, then a jump, two of which the first is taken if a condition holds, or the results.
-
-    Attributes:
-        params: values that differ by where a jump comes from.
-        condition: of the first jump.
-    """
-
-    name: str
-    params: list[Value] = field(default_factory=list)
-    nodes: list[Value] = field(default_factory=list)
-    condition: Value | None = None
-    jumps: list[Jump] = field(default_factory=list)
-    results: list[Value] | None = None
-
-    def ends(self) -> list[Value]:
-        """What is read after all nodes."""
-        read = [self.condition] if self.condition is not None else []
-        return read + [a for jump in self.jumps for a in jump.args] + (self.results or [])
-
-
-@dataclass(eq=False)
-class Blocks:
-    """A program as blocks, the first of which begins.
-
-    Attributes:
-        inputs: the tensors that it is called with, those in tuples in order.
-        structure: of what it gives: nested tuples of positions in `results`.
-    """
-
-    blocks: list[Block]
-    inputs: list[Value]
-    weights: dict[str, Value]
-    structure: Any
-
-    @property
-    def results(self) -> list[Value]:
-        """The tensors that the program gives."""
-        return next(block.results for block in self.blocks if block.results is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,20 +41,14 @@ def blocks_of(program: Program) -> Blocks:
     given = tuple(_spread(param) for param in program.main.params)
     inputs = leaves(given)
     first = builder.block(program.main, given, None)
-    builder.replace.update(zip(leaves(builder.arguments[first]), inputs, strict=True))
+    known = dict(zip(leaves(builder.arguments[first]), inputs, strict=True))
     first.params = []
-    _simplify(builder)
-    reached = _reached(first)
-    _drop_dead(reached)
-    _merge(reached)
-    return Blocks(_reached(first), inputs, program.weights, builder.structure)
-
-
-def leaves(value: Any) -> list[Value]:
-    """The tensors in nested tuples, without monads."""
-    if isinstance(value, tuple):
-        return [leaf for part in value for leaf in leaves(part)]
-    return [] if value is None else [value]
+    made = (block for block, _ in builder.made.values())
+    resolve_params(reached(*made), builder.incoming, known)
+    blocks = reached(first)
+    drop_dead(blocks)
+    merge(blocks)
+    return Blocks(reached(first), inputs, program.weights, builder.structure)
 
 
 def _spread(param: Value) -> Any:
@@ -144,7 +68,6 @@ class _Builder:
     def __init__(self) -> None:
         self.made: dict[Any, tuple[Block, Any]] = {}
         self.arguments: dict[Block, tuple] = {}
-        self.replace: dict[Value, Value] = {}
         self.incoming: dict[Value, list[Value]] = {}
         self.structure: Any = None
 
@@ -225,7 +148,7 @@ class _Builder:
             return parts
         block.nodes.append(copy)
         if isinstance(node.type, tuple):
-            copy.attrs["parts"] = _parts(copy, node.type)
+            give_parts(copy, node.type, [f"{node.name}.{i}" for i in range(len(node.type))])
             return copy.attrs["parts"]
         return copy
 
@@ -269,7 +192,7 @@ class _Builder:
         elif param is not None and param.op == "param":
             jump.args.append(given)
             self.incoming.setdefault(param, []).append(given)
-        elif param is not None and _key(param) != _key(given):
+        elif param is not None and key_of(param) != key_of(given):
             raise Unsupported("a number that changes in a loop")
 
 
@@ -325,13 +248,6 @@ def _structural(node: Value, args: list[Any], known: dict[Any, Any]) -> Any:
     return None
 
 
-def _parts(node: Value, found: tuple) -> tuple:
-    return tuple(
-        Value("part", f"{node.name}.{index}", [node], type=part, data=index)
-        for index, part in enumerate(found)
-    )
-
-
 def _constant(value: Value) -> Any:
     """Tuples of tensors are taken apart; other tuples (shapes, axes) are one constant."""
     if isinstance(value.data, tuple) and any(isinstance(d, np.ndarray) for d in value.data):
@@ -344,151 +260,3 @@ def _constant(value: Value) -> Any:
 
 def _type_of(data: Any) -> Type | None:
     return Type(data.shape, data.dtype.name) if isinstance(data, np.ndarray) else None
-
-
-def _key(value: Any) -> Any:
-    """Constants are equal by what they are."""
-    if isinstance(value, Value) and value.op == "constant":
-        data = value.data
-        if isinstance(data, np.ndarray):
-            return ("constant", data.dtype.str, data.shape, data.tobytes())
-        return ("constant", repr(data))
-    return value
-
-
-def _simplify(builder: _Builder) -> None:
-    """A parameter that all jumps give the same value is that value."""
-    blocks = [block for block, _ in builder.made.values()]
-    every = {jump.target for block in blocks for jump in block.jumps} | set(blocks)
-    todo = list(every)
-    while todo:  # blocks after calls are reached by jumps only
-        block = todo.pop()
-        for jump in block.jumps:
-            if jump.target not in every:
-                every.add(jump.target)
-                todo.append(jump.target)
-    found: dict[Value, Value | None] = {p: None for b in every for p in b.params}
-    found |= builder.replace
-
-    def resolve(value: Value) -> Value | None:
-        while value in found and found[value] is not value:
-            following = found[value]
-            if following is None:
-                return None
-            value = following
-        return value
-
-    changed = True
-    while changed:
-        changed = False
-        for param, sources in builder.incoming.items():
-            if found[param] is param:
-                continue
-            values = {_key(v): v for v in map(resolve, sources) if v not in (None, param)}
-            new = next(iter(values.values())) if len(values) == 1 else (param if values else None)
-            if new is not None and _key(new) != _key(found[param]):
-                found[param] = new
-                changed = True
-    for block in every:
-        kept = [i for i, param in enumerate(block.params) if found[param] is param]
-        for other in every:
-            for jump in other.jumps:
-                if jump.target is block:
-                    jump.args = [jump.args[i] for i in kept]
-        block.params = [block.params[i] for i in kept]
-    for block in every:
-        substitute(block, lambda value: resolve(value) or value)
-
-
-def substitute(block: Block, new: Callable[[Value], Value]) -> None:
-    """Puts other values in place of those that a block reads."""
-
-    def deep(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(deep(part) for part in value)
-        return new(value) if isinstance(value, Value) else value
-
-    for node in block.nodes:
-        node.args = [deep(arg) for arg in node.args]
-    block.condition = None if block.condition is None else deep(block.condition)
-    for jump in block.jumps:
-        jump.args = [deep(arg) for arg in jump.args]
-    if block.results is not None:
-        block.results = [deep(value) for value in block.results]
-
-
-def _reached(first: Block) -> list[Block]:
-    found = [first]
-    for block in found:
-        found += [j.target for j in block.jumps if j.target not in found]
-    return list(dict.fromkeys(found))
-
-
-def origin(value: Value) -> Value:
-    """The node that computes a value."""
-    return value.args[0] if value.op == "part" else value
-
-
-def tensors(node: Value) -> list[Value]:
-    """The tensors that a node takes, those in tuples included, in order."""
-    return [leaf for arg in node.args for leaf in leaves(arg)]
-
-
-def outputs(node: Value) -> list[Value]:
-    """The tensors that a node gives."""
-    return list(node.attrs["parts"]) if isinstance(node.type, tuple) else [node]
-
-
-def overwritten(node: Value) -> list[Value]:
-    """The arguments that a node overwrites."""
-    return [node.args[position] for position in WRITES.get(node.op, ())]
-
-
-def _acts(node: Value) -> bool:
-    """Whether a node changes a parameter or more; one that has no row is not to go unseen."""
-    changes = node.attrs.get("side_effect_mem") and any(v.op == "weight" for v in tensors(node))
-    return node.op in EFFECTS or bool(changes)
-
-
-def _drop_dead(blocks: list[Block]) -> None:
-    """Leaves out nodes and parameters that nothing needs."""
-    sources: dict[Value, list[Value]] = {}
-    for block in blocks:
-        for jump in block.jumps:
-            for param, arg in zip(jump.target.params, jump.args, strict=True):
-                sources.setdefault(param, []).append(arg)
-    live: set[Value] = set()
-    todo = [v for b in blocks for v in ([b.condition] if b.condition else []) + (b.results or [])]
-    todo += [node for block in blocks for node in block.nodes if _acts(node)]
-    while todo:
-        value = origin(todo.pop())
-        if value in live:
-            continue
-        live.add(value)
-        todo += [*sources.get(value, []), *tensors(value)]
-    for block in blocks:
-        block.nodes = [node for node in block.nodes if node in live]
-        for jump in block.jumps:
-            pairs = zip(jump.target.params, jump.args, strict=True)
-            jump.args = [arg for param, arg in pairs if param in live]
-    for block in blocks:
-        block.params = [param for param in block.params if param in live]
-
-
-def _merge(blocks: list[Block]) -> None:
-    """A block that is reached from one place only, and always from there, is a part of that one."""
-    entries: dict[Block, int] = {}
-    for block in blocks:
-        for jump in block.jumps:
-            entries[jump.target] = entries.get(jump.target, 0) + 1
-    for block in blocks:
-        while len(block.jumps) == 1 and entries[block.jumps[0].target] == 1:
-            following = block.jumps[0].target
-            if following is block or following is blocks[0]:
-                break
-            if following.params:
-                raise AssertionError("a parameter with one source is that source")
-            block.nodes += following.nodes
-            block.condition, block.jumps = following.condition, following.jumps
-            block.results, following.results = following.results, None
-            following.jumps, following.nodes = [], []

@@ -47,6 +47,11 @@ class Type:
         """Number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * np.dtype(self.dtype).itemsize
+
 
 @dataclass(eq=False)
 class Value:

@@ -1,4 +1,4 @@
-"""Which line of a program a node of MindSpore's graph comes from.
+"""Which line of a program a node of MindSpore's graph comes from, and the comments that say so.
 
 MindIR does not say. The text that MindSpore can write of a graph while it compiles does.
 """
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import mindspore
+
+from mindspore_rl.native.program import Value
 
 _MINDSPORE = Path(mindspore.__file__).parent
 _OWN = Path(__file__).parents[1]
@@ -74,3 +76,25 @@ def _sources(text: str) -> dict[str, str]:
         elif not line.lstrip().startswith("#"):
             node = ""
     return found
+
+
+def comment(nodes: list[Value], sources: dict[str, str]) -> list[str]:
+    """Where nodes come from: source lines, cells around them, and variables."""
+    scopes = dict.fromkeys(_cells(node) for node in nodes)
+    names = dict.fromkeys(node.variable for node in nodes if node.variable)
+    text = ", ".join(filter(None, scopes)) + (f": {', '.join(names)}" if names else "")
+    lines = dict.fromkeys(sources.get(node.scope, "") for node in nodes)
+    return [f"// {line}" for line in (*lines, text) if line]
+
+
+def where(node: Value, sources: dict[str, str]) -> str:
+    """A primitive and where it stands, in words."""
+    cells = f" in {_cells(node)}" if _cells(node) else ""
+    name = f", for `{node.variable}`" if node.variable else ""
+    line = f" ({sources[node.scope]})" if node.scope in sources else ""
+    return f"{node.op}{cells}{name}{line}"
+
+
+def _cells(node: Value) -> str:
+    """Around a node."""
+    return "/".join(node.scope.removeprefix("Default/").split("/")[:-1])

@@ -7,16 +7,22 @@ over rows that they end in, become one node `Tiles` with a body of its own. Whic
 and the order of sums, are fixed here: results do not depend on the number of threads.
 """
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from mindspore_rl.native.control import Block, origin, outputs, substitute, tensors
-from mindspore_rl.native.elementwise import BY_CHANNEL, ELEMENTWISE
-from mindspore_rl.native.primitives import reduced_axes, turned
+from mindspore_rl.native.blocks import Block, give_parts, origin, outputs, substitute, tensors
+from mindspore_rl.native.effects import needs_of
 from mindspore_rl.native.program import Type, Value
-from mindspore_rl.native.views import constant, is_view
+from mindspore_rl.native.rows.batches import (
+    BY_ROWS,
+    CONVOLUTIONS,
+    SUM,
+    has_rows,
+    rule_of,
+)
+from mindspore_rl.native.rows.products import PRODUCTS, turned
+from mindspore_rl.native.rows.views import is_view
 
 MOST_ROWS = 64
 """Of a tile: what some layers make of them fits a core's cache."""
@@ -26,48 +32,35 @@ LEAST_WORK, LEAST_SHARED = 2_000_000, 20_000_000
 """Operations on numbers, below which tiles are not worth it, and several cores: to wake one takes
 as long as a million of them."""
 
-ROWS, SUM = "rows", "sum"
 
-
-def tile(block: Block, blocks: list[Block], needs: Callable[[list[Value]], dict]) -> None:
+def tile(block: Block, blocks: list[Block]) -> None:
     """Puts `Tiles` in place of a block's nodes where it is worth it.
 
     Args:
         block: whose nodes change.
         blocks: all of the cell, which may use what the nodes give.
-        needs: gives what must run before each of some nodes.
     """
     while True:
         nodes = [n for n in block.nodes if not is_view(n)]
-        needed = needs(nodes)
+        needed = needs_of(nodes)
         found = [_Segment(nodes, needed, batch) for batch in _batches(nodes)]
         best = max(found, key=lambda segment: segment.work, default=None)
         if best is None or best.work < LEAST_WORK:
             return
-        best.outline(block, blocks)
+        _outline(best, block, blocks)
 
 
 def _batches(nodes: list[Value]) -> list[int]:
     """Numbers of rows that products have."""
-    sizes = {n.args[0].type.shape[0] for n in nodes if n.op in _PRODUCTS + _CONVOLUTIONS}
+    sizes = {n.args[0].type.shape[0] for n in nodes if n.op in PRODUCTS + CONVOLUTIONS}
     return sorted(size for size in sizes if size >= 2 * MOST_ROWS // 4)
-
-
-def _rows(value: Value, batch: int) -> bool:
-    found = value.type
-    return (
-        isinstance(found, Type)
-        and bool(found.shape)
-        and found.size > 0
-        and (found.shape[0] % batch == 0)
-    )
 
 
 class _Segment:
     """The nodes of a block that treat the rows of a batch apart, in so far as they can run at once.
 
     Attributes:
-        kinds: of each value that they give, `ROWS` or `SUM`.
+        kinds: of each value that they give, `BY_ROWS` or `SUM`.
         work: operations on numbers; 0 where the batch has no tiles.
     """
 
@@ -92,9 +85,8 @@ class _Segment:
             else:
                 self.before.append(node)
         self.nodes = [n for n in nodes if n in self.sliced]
-        most = max(
-            (v.type.shape[0] // batch for v, kind in self.kinds.items() if kind == ROWS), default=1
-        )
+        by_rows = [v.type.shape[0] for v, kind in self.kinds.items() if kind == BY_ROWS]
+        most = max(by_rows, default=batch) // batch
         largest = min(MOST_ROWS // most, batch // 2)
         sizes = [s for s in range(1, largest + 1) if batch % s == 0]
         self.size = max(sizes, default=0)
@@ -102,120 +94,118 @@ class _Segment:
 
     def _kinds(self, node: Value, args: list[Value], bases: list[Value]) -> list[str] | None:
         """Kinds of a node's results, if it treats rows apart."""
-        rule = _RULES.get(node.op) or (_elementwise if node.op in ELEMENTWISE else None)
+        rule = rule_of(node)
         found = rule(node, args, self.batch) if rule else None
         if found is None:
             return None
         kinds, sliced = found
         for value, kind in zip(outputs(node), kinds, strict=True):
-            if kind == ROWS and not _rows(value, self.batch):
+            if kind == BY_ROWS and not has_rows(value, self.batch):
                 return None
         for arg, base, by_rows in zip(args, bases, sliced, strict=True):
-            if by_rows and not _rows(arg, self.batch):
+            if by_rows and not has_rows(arg, self.batch):
                 return None
             if base in self.kinds and not (by_rows and _aligned(arg)):
                 return None
         self.sliced[node] = sliced
         return kinds
 
-    # ---- a body of its own -------------------------------------------------------------------
 
-    def outline(self, block: Block, blocks: list[Block]) -> None:
-        """Moves the nodes into a `Tiles` node."""
-        inside = set(self.kinds)
-        given: dict[tuple[Value, bool], Value] = {}
-        made: dict[Value, Value] = {}
-        turned_weights: dict[Value, Value] = {}
+def _outline(segment: _Segment, block: Block, blocks: list[Block]) -> None:
+    """Moves a segment's nodes out of a block into a `Tiles` node."""
+    body = _Body(segment)
+    used = _used(blocks, set(segment.nodes))
+    rows, sums = (
+        [v for v, kind in segment.kinds.items() if v in used and kind == wanted]
+        for wanted in (BY_ROWS, SUM)
+    )
+    node = body.node(rows, sums)
+    new = dict(zip((*rows, *sums), node.attrs["parts"], strict=True))
+    views = [n for n in block.nodes if is_view(n)]
+    block.nodes = [*segment.before, *body.turned.values(), node, *segment.after, *views]
+    for other in blocks:
+        substitute(other, lambda value: new.get(value, value))
+    gone = set(segment.kinds) - set(new)
+    for other in blocks:
+        other.nodes = [n for n in other.nodes if not (is_view(n) and _base(n) in gone)]
 
-        def shrunk(found: Any) -> Any:
-            if isinstance(found, tuple):
-                return tuple(map(shrunk, found))
-            first = found.shape[0] // self.batch * self.size
-            return Type((first, *found.shape[1:]), found.dtype)
 
-        def taken(arg: Value, by_rows: bool) -> Value:
-            if arg in made:
-                return made[arg]
-            if _base(arg) in inside:  # a view of a value made in the body
-                made[arg] = Value(
-                    arg.op, arg.name, [taken(arg.args[0], True), *arg.args[1:]], arg.attrs,
-                    shrunk(arg.type), None, arg.scope,
-                )  # fmt: skip
-                return made[arg]
-            if not by_rows and (arg.op == "constant" or arg.type is None):
-                return arg
-            key = arg, by_rows
-            if key not in given:
-                kind = shrunk(arg.type) if by_rows else arg.type
-                given[key] = Value("argument", arg.name, type=kind)
-            return given[key]
+class _Body:
+    """A segment's nodes again, for one tile.
 
-        for node in self.nodes:
-            sliced = iter(self.sliced[node])
+    Attributes:
+        turned: the weights that are transposed once for all tiles.
+    """
 
-            def copied(arg: Any, sliced: Any = sliced) -> Any:
-                if isinstance(arg, tuple):
-                    return tuple(copied(part) for part in arg)
-                if arg is None:
-                    return None
-                return taken(arg, next(sliced))
+    def __init__(self, segment: _Segment) -> None:
+        self.segment = segment
+        self.turned: dict[Value, Value] = {}
+        self._made: dict[Value, Value] = {}
+        self._given: dict[tuple[Value, bool], Value] = {}
+        for node in segment.nodes:
+            self._add(node)
 
-            attrs = dict(node.attrs)
-            args = [copied(arg) for arg in node.args]
-            if node.op == "MatMul" and turned(node) == (False, True) and _whole(node.args[1]):
-                weight = node.args[1]
-                if weight not in turned_weights:
-                    turned_weights[weight] = _turned(weight)
-                args[1] = taken(turned_weights[weight], False)
-                attrs["transpose_b"] = False
-            outs = outputs(node)
-            types = tuple(shrunk(v.type) if self.kinds[v] == ROWS else v.type for v in outs)
-            clone = Value(node.op, node.name, args, attrs, None, None, node.scope)
-            if isinstance(node.type, tuple):
-                clone.type = types
-                clone.attrs["parts"] = parts = tuple(
-                    Value("part", v.name, [clone], type=t, data=i)
-                    for i, (v, t) in enumerate(zip(outs, types, strict=True))
-                )
-                made |= dict(zip(outs, parts, strict=True))
-            else:
-                clone.type = types[0]
-            made[node] = clone
+    def _add(self, node: Value) -> None:
+        sliced = iter(self.segment.sliced[node])
 
-        used = _used(blocks, set(self.nodes))
-        rows = [v for v, kind in self.kinds.items() if v in used and kind == ROWS]
-        sums = [v for v, kind in self.kinds.items() if v in used and kind == SUM]
-        body = Block("tile", nodes=_with_views(made, self.nodes), results=[])
-        body.results = [made[v] for v in (*rows, *sums)]
-        count = self.batch // self.size
-        node = Value("Tiles", f"tiles of {self.size}", [arg for arg, _ in given])
+        def copied(arg: Any) -> Any:
+            if isinstance(arg, tuple):
+                return tuple(copied(part) for part in arg)
+            return None if arg is None else self._taken(arg, next(sliced))
+
+        attrs, args = dict(node.attrs), [copied(arg) for arg in node.args]
+        if node.op == "MatMul" and turned(node) == (False, True) and _whole(node.args[1]):
+            weight = node.args[1]
+            if weight not in self.turned:
+                self.turned[weight] = _turned(weight)
+            args[1] = self._taken(self.turned[weight], False)
+            attrs["transpose_b"] = False
+        outs, kinds = outputs(node), self.segment.kinds
+        types = tuple(self._shrunk(v.type) if kinds[v] == BY_ROWS else v.type for v in outs)
+        copy = Value(node.op, node.name, args, attrs, types[0], None, node.scope)
+        if isinstance(node.type, tuple):
+            give_parts(copy, types, [v.name for v in outs])
+            self._made |= dict(zip(outs, copy.attrs["parts"], strict=True))
+        self._made[node] = copy
+
+    def _taken(self, arg: Value, by_rows: bool) -> Value:
+        """What stands for an argument in the body."""
+        if arg in self._made:
+            return self._made[arg]
+        if _base(arg) in self.segment.kinds:  # a view of a value made in the body
+            args = [self._taken(arg.args[0], True), *arg.args[1:]]
+            found = self._shrunk(arg.type)
+            self._made[arg] = Value(arg.op, arg.name, args, arg.attrs, found, None, arg.scope)
+            return self._made[arg]
+        if not by_rows and (arg.op == "constant" or arg.type is None):
+            return arg
+        if (arg, by_rows) not in self._given:
+            found = self._shrunk(arg.type) if by_rows else arg.type
+            self._given[arg, by_rows] = Value("argument", arg.name, type=found)
+        return self._given[arg, by_rows]
+
+    def _shrunk(self, found: Type) -> Type:
+        """The type of some rows of the batch."""
+        first = found.shape[0] // self.segment.batch * self.segment.size
+        return Type((first, *found.shape[1:]), found.dtype)
+
+    def node(self, rows: list[Value], sums: list[Value]) -> Value:
+        """The `Tiles` node, which gives what others use of the segment."""
+        results, inner = [*rows, *sums], set(self.segment.nodes)
+        nodes = [new for old, new in self._made.items() if old in inner or is_view(new)]
+        count = self.segment.batch // self.segment.size
+        node = Value("Tiles", f"tiles of {self.segment.size}", [arg for arg, _ in self._given])
         node.attrs = {
-            "body": body,
-            "given": list(given.values()),
-            "advance": [arg.type.size // count if by_rows else 0 for arg, by_rows in given],
+            "body": Block("tile", nodes=nodes, results=[self._made[v] for v in results]),
+            "given": list(self._given.values()),
+            "moves": [by_rows for _, by_rows in self._given],
             "count": count,
-            "at once": min(count, MOST_PARTS) if self.work >= LEAST_SHARED else 1,
+            "at once": min(count, MOST_PARTS) if self.segment.work >= LEAST_SHARED else 1,
             "rows": len(rows),
             "divisors": [count if "Mean" in origin(v).op else 1 for v in sums],
         }
-        node.type = tuple(v.type for v in (*rows, *sums))
-        node.attrs["parts"] = tuple(
-            Value("part", v.name, [node], type=v.type, data=i) for i, v in enumerate((*rows, *sums))
-        )
-        new = dict(zip((*rows, *sums), node.attrs["parts"], strict=True))
-        views = [n for n in block.nodes if is_view(n)]
-        block.nodes = [*self.before, *turned_weights.values(), node, *self.after, *views]
-        for other in blocks:
-            substitute(other, lambda value: new.get(value, value))
-        gone = inside - set(new)
-        for other in blocks:
-            other.nodes = [n for n in other.nodes if not (is_view(n) and _base(n) in gone)]
-
-
-def _with_views(made: dict[Value, Value], nodes: list[Value]) -> list[Value]:
-    """The body's nodes, views among them."""
-    inner = set(nodes)
-    return [new for old, new in made.items() if old in inner or is_view(new)]
+        give_parts(node, tuple(v.type for v in results), [v.name for v in results])
+        return node
 
 
 def _used(blocks: list[Block], inside: set[Value]) -> set[Value]:
@@ -257,117 +247,9 @@ def _turned(weight: Value) -> Value:
 
 def _work(node: Value) -> float:
     size = sum(v.type.size for v in outputs(node))
-    if node.op in _PRODUCTS:
+    if node.op in PRODUCTS:
         one, other = (a.type.size for a in node.args[:2])
         return 2.0 * float(np.sqrt(float(one) * other * size))
-    if node.op in _CONVOLUTIONS:
+    if node.op in CONVOLUTIONS:
         return 100.0 * size
     return 4.0 * size
-
-
-# ---- how each primitive treats rows: kinds of its results, and which arguments go by rows --------
-
-_Rule = tuple[list[str], list[bool]] | None
-_PRODUCTS = ("MatMul", "MatMulExt", "BatchMatMul", "BatchMatMulExt", "Mm", "Dense")
-_CONVOLUTIONS = ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
-
-
-def _elementwise(node: Value, args: list[Value], batch: int) -> _Rule:
-    if not _rows(node, batch):
-        return None
-    shape, sliced = node.type.shape, []
-    bias = node.op in BY_CHANNEL and len(shape) > 1
-    for position, arg in enumerate(args):
-        own = arg.type.shape if isinstance(arg.type, Type) else ()
-        if node.op == "Strided":
-            sliced.append(True)
-            if not _strided_by_rows(node, arg):
-                return None
-        elif not isinstance(arg.type, Type) or arg.type.size == 1 or bias and position == 1:
-            sliced.append(False)
-        elif arg.type.size == node.type.size or len(own) == len(shape) and own[0] == shape[0]:
-            sliced.append(True)
-        elif len(own) < len(shape) or own[0] == 1:
-            sliced.append(False)
-        else:
-            return None
-    return [ROWS], sliced
-
-
-def _strided_by_rows(node: Value, arg: Value) -> bool:
-    """Whether every row is made from the same row of the argument."""
-    shape, strides = node.type.shape, node.attrs["strides"]
-    offset = node.attrs["offset"]
-    inner = zip(shape[1:], strides[1:], strict=True)
-    last = offset + sum((extent - 1) * stride for extent, stride in inner)
-    row = strides[0]
-    return row * shape[0] == arg.type.size and offset >= 0 and min(strides) >= 0 and last < row
-
-
-def _product(node: Value, args: list[Value], batch: int) -> _Rule:
-    one, other = args[:2]
-    turned_one, turned_other = turned(node)
-    rest = [False] * (len(args) - 2)
-    ranks = len(one.type.shape), len(other.type.shape)
-    if ranks[0] > 1 and ranks[1] == 2 and not turned_one:
-        return [ROWS], [True, False, *rest]
-    if ranks == (2, 2) and not turned_other and one.type.shape[0] == other.type.shape[0]:
-        return [SUM], [True, True, *rest]
-    if min(ranks) > 2 and ranks[0] == ranks[1]:
-        return [ROWS], [True, True, *rest]
-    return None
-
-
-def _sum(node: Value, args: list[Value], batch: int) -> _Rule:
-    sliced = [i == 0 for i in range(len(args))]
-    return [SUM if 0 in reduced_axes(node) else ROWS], sliced
-
-
-def _along(axis_at: int, default: int = -1) -> Callable[[Value, list[Value], int], _Rule]:
-    """For what works along an axis other than the first."""
-
-    def rule(node: Value, args: list[Value], batch: int) -> _Rule:
-        axis = node.attrs.get("axis", constant(node, axis_at, default))
-        axis = axis[0] if isinstance(axis, (tuple, list)) else axis
-        first = outputs(node)[0].type
-        if not isinstance(axis, int) or axis % max(len(first.shape), 1) == 0:
-            return None
-        sliced = [isinstance(arg.type, Type) and arg.type.size > 1 for arg in args]
-        return [ROWS] * len(outputs(node)), sliced
-
-    return rule
-
-
-def _gather(node: Value, args: list[Value], batch: int) -> _Rule:
-    if constant(node, 2) != 0 or constant(node, 3, 0):
-        return None
-    return [ROWS], [i == 1 for i in range(len(args))]
-
-
-def _these(kinds: Iterable[str], *sliced: int) -> Callable[[Value, list[Value], int], _Rule]:
-    kinds = list(kinds)
-
-    def rule(node: Value, args: list[Value], batch: int) -> _Rule:
-        return list(kinds), [i in sliced for i in range(len(args))]
-
-    return rule
-
-
-_RULES: dict[str, Callable[[Value, list[Value], int], _Rule]] = {
-    **dict.fromkeys(_PRODUCTS, _product),
-    **dict.fromkeys(("SumExt", "ReduceSum", "MeanExt", "ReduceMean"), _sum),
-    "BiasAddGrad": _these([SUM], 0),
-    "LogSoftmax": _along(1),
-    "LogSoftmaxExt": _along(1),
-    "Softmax": _along(1),
-    "LogSoftmaxGrad": _along(2),
-    "SoftmaxBackward": _along(2),
-    "GatherD": _along(1),
-    "GatherDGradV2": _along(1),
-    "OneHot": _along(4),
-    "Concat": _along(1, 0),
-    "Gather": _gather,
-    "Conv2D": _these([ROWS], 0),
-    "Conv2DBackpropInput": _these([ROWS], 0),
-    "Conv2DBackpropFilter": _these([SUM], 0, 1),
-}

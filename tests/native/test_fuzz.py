@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from programs import cells
 from units import both
 
-from mindspore_rl.native import elementwise, tiles
+from mindspore_rl.native import tiles
+from mindspore_rl.native.rows import elementwise
 
 FEW = 12
 

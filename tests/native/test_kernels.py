@@ -5,9 +5,9 @@ import pytest
 from units import node, number, run, tensor
 
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.native.control import WRITES
-from mindspore_rl.native.primitives import WRITERS
+from mindspore_rl.native.effects import WRITES
 from mindspore_rl.native.program import Type
+from mindspore_rl.native.rows.primitives import WRITERS
 
 RNG = np.random.default_rng(1)
 OTHERWISE = {*WRITES, "Custom", "LayerNorm", "LayerNormGrad"}

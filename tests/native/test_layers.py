@@ -7,7 +7,7 @@ from mindspore import nn, ops
 from units import both
 
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.native import composed
+from mindspore_rl.native.rows import composed
 
 
 class GRU(nn.Cell):

@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from units import graph_mode
 
 from mindspore_rl import toolchain
-from mindspore_rl.native import elementwise
+from mindspore_rl.native.rows import elementwise
 from mindspore_rl.runtime.rank.compiled import CompiledCell
 from mindspore_rl.runtime.rank.lowered import LoweredCell
 

@@ -6,8 +6,8 @@ import mindspore as ms
 import numpy as np
 
 from mindspore_rl import toolchain
+from mindspore_rl.native.blocks import Block, Blocks
 from mindspore_rl.native.cell import NativeCell, unit_of
-from mindspore_rl.native.control import Block, Blocks
 from mindspore_rl.native.program import Type, Value
 from mindspore_rl.native.writer import write
 from mindspore_rl.runtime.rank.compiled import CompiledCell

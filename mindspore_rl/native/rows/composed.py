@@ -6,9 +6,9 @@ A row here gives a node's results as new nodes, which fuse and run by tiles like
 from collections.abc import Callable
 from typing import Any
 
-from mindspore_rl.native.control import Block, Unsupported, outputs, substitute
+from mindspore_rl.native.blocks import Block, Unsupported, outputs, substitute
 from mindspore_rl.native.program import Type, Value
-from mindspore_rl.native.views import constant, extent_of
+from mindspore_rl.native.rows.views import axes_of, constant, extent_of
 
 SUM, MEAN = 0, 1
 """How MindSpore numbers what a loss is reduced by."""
@@ -161,8 +161,7 @@ def _softmax_cross_entropy(new: _Maker) -> list[Value]:
 
 def _deviation(new: _Maker) -> list[Value]:
     x = new.node.args[0]
-    axes = new.number(1, ())
-    axes = (axes,) if isinstance(axes, int) else tuple(axes)
+    axes = axes_of(new.number(1, ()))
     mean = new.reduced("MeanExt", x, axes, keep=True)
     squares = new.reduced("SumExt", new("Square", new("Sub", x, mean)), axes, keep=True)
     count = x.type.size // max(squares.type.size, 1) - bool(new.number(2, True))
@@ -176,20 +175,19 @@ def _deviation(new: _Maker) -> list[Value]:
 
 def _norm(new: _Maker) -> list[Value]:
     x, attrs = new.node.args[0], new.node.attrs
-    axis = attrs["axis"] if isinstance(attrs["axis"], (tuple, list)) else (attrs["axis"],)
     if attrs["p"] not in (1, 2):
         raise new.unsupported()
     each = new("Abs" if attrs["p"] == 1 else "Square", x)
-    total = new.reduced("SumExt", each, tuple(axis), attrs["keep_dims"])
+    total = new.reduced("SumExt", each, axes_of(attrs["axis"]), attrs["keep_dims"])
     return [total if attrs["p"] == 1 else new("Sqrt", total)]
 
 
 def _length(new: _Maker, x: Value) -> tuple[Value, tuple[int, ...]]:
     """Of vectors along an axis, and no less than some number."""
     attrs = new.node.attrs
-    axes = attrs["axis"] if isinstance(attrs["axis"], (tuple, list)) else (attrs["axis"],)
-    squares = new.reduced("SumExt", new("Square", x), tuple(axes), keep=True)
-    return new("Sqrt", new("ClampScalar", squares, attrs["epsilon"], None)), tuple(axes)
+    axes = axes_of(attrs["axis"])
+    squares = new.reduced("SumExt", new("Square", x), axes, keep=True)
+    return new("Sqrt", new("ClampScalar", squares, attrs["epsilon"], None)), axes
 
 
 def _normal(new: _Maker) -> list[Value]:

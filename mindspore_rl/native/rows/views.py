@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.native.control import Unsupported
-from mindspore_rl.native.elementwise import plain
+from mindspore_rl.native.blocks import Block, Unsupported, tensors
 from mindspore_rl.native.program import Value
+from mindspore_rl.native.rows.elementwise import ELEMENTWISE, plain, reads
 
 FREE = {
     "Load",
@@ -46,6 +46,16 @@ def constant(node: Value, index: int, default: Any = None) -> Any:
         raise Unsupported(f"{node.op} with an argument that is computed")
     data = plain(value.data)
     return default if data is None else data
+
+
+def option(node: Value, name: str, index: int, default: Any = None) -> Any:
+    """An attribute of a node, or the argument that stands for it in other versions of it."""
+    return node.attrs.get(name, constant(node, index, default))
+
+
+def axes_of(given: Any, rank: int = 0) -> tuple[int, ...]:
+    """Axes, of which one may stand for itself, and none for all of an array's."""
+    return (given,) if isinstance(given, int) else tuple(given or range(rank))
 
 
 def extent_of(shape: tuple[int, ...]) -> int:
@@ -123,9 +133,8 @@ def _broadcast(node: Value) -> tuple[int, list[int]]:
 
 def _reversed(node: Value) -> tuple[int, list[int]]:
     shape, strides = node.args[0].type.shape, strides_of(node.args[0].type.shape)
-    axes = node.attrs.get("axis", constant(node, 1))
     offset = 0
-    for axis in (a % len(shape) for a in (axes if isinstance(axes, (tuple, list)) else (axes,))):
+    for axis in (axis % len(shape) for axis in axes_of(option(node, "axis", 1))):
         offset += (shape[axis] - 1) * strides[axis]
         strides[axis] = -strides[axis]
     return offset, strides
@@ -164,10 +173,10 @@ def _taken(part: Value) -> tuple[int, list[int]]:
         return 0, [1 if i == axis else 0 for i in range(len(part.type.shape))]
     shape, strides = part.args[0].type.shape, strides_of(part.args[0].type.shape)
     if node.op == "Unstack":
-        axis = int(node.attrs.get("axis", constant(node, 1, 0))) % len(shape)
+        axis = int(option(node, "axis", 1, 0)) % len(shape)
         return index * strides[axis], strides[:axis] + strides[axis + 1 :]
     if node.op == "Split":
-        axis = int(node.attrs.get("axis", constant(node, 1, 0))) % len(shape)
+        axis = int(option(node, "axis", 1, 0)) % len(shape)
     else:
         axis = int(constant(node, 2, 0)) % len(shape)
     before = sum(node.type[i].shape[axis] for i in range(index))
@@ -190,3 +199,29 @@ VIEWS: dict[str, Callable[[Value], tuple[int, list[int]]]] = {
     "TransposeView": _transposed,
     "BroadcastToView": _broadcast,
 }
+
+
+def as_views(blocks: list[Block]) -> None:
+    """Slices, transpositions and the like become offsets and strides, free where they can be."""
+    for block in blocks:
+        for node in block.nodes:
+            if node.op in VIEWS:
+                _make_view(node, *VIEWS[node.op](node))
+            elif node.op == "AddN":
+                node.args = tensors(node)
+            elif node.op in ELEMENTWISE:  # a shape or a pattern is not read
+                read = reads(node.op)
+                node.args = [arg if i in read else None for i, arg in enumerate(node.args)]
+
+
+def _make_view(node: Value, offset: int, strides: list[int]) -> None:
+    shape = node.type.shape
+    moving = [
+        (extent, stride) for extent, stride in zip(shape, strides, strict=True) if extent != 1
+    ]
+    inner, dense = 1, True
+    for extent, stride in reversed(moving):
+        dense = dense and stride == inner
+        inner *= extent
+    node.op, node.args = "View" if dense else "Strided", node.args[:1]
+    node.attrs = {"offset": offset, "strides": tuple(strides)}

@@ -1,6 +1,6 @@
 """Element-wise primitives: an expression of single numbers each.
 
-Neighbours of one size become one loop, see `writer`.
+Neighbours of one size become one loop, see `fusion`.
 """
 
 import math
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.native.control import Unsupported
+from mindspore_rl.native.blocks import Unsupported
 from mindspore_rl.native.program import Value
 
 C_TYPES = {

@@ -1,0 +1,1 @@
+"""What native code knows of each primitive of MindSpore: `primitives` gathers the table."""
