@@ -101,7 +101,8 @@ def analyse(request: JobRequest, see: See = _nothing) -> Partition:
     Raises:
         MsrlError: any mistake in the program, the policy or the configuration.
     """
-    from mindspore_rl.graph.probe.infer import infer, make_trainer  # noqa: PLC0415  (MindSpore)
+    from mindspore_rl.graph.probe.infer import infer  # noqa: PLC0415  (MindSpore)
+    from mindspore_rl.graph.probe.trainer import make_trainer  # noqa: PLC0415
 
     def done(name: str, result: Any) -> Any:
         if isinstance(result, Program):

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mindspore_rl.graph.probe.travel import SHAPE_ONLY, TRAVEL, WHOLE, Call, Reach, Undecided
+from mindspore_rl.graph.probe.reach import WHOLE, Call, Reach, Undecided
+from mindspore_rl.graph.probe.travel import SHAPE_ONLY, TRAVEL
 from mindspore_rl.native.program import Function, Type, Value
 
 _ORDER = ("whole", "rows", "unsure", "mixed")

@@ -14,6 +14,7 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Branch, Loop, Program
 from mindspore_rl.graph.read.assignment import Assignments, same
 from mindspore_rl.graph.read.calls import Calls
+from mindspore_rl.graph.read.carried import assigned, carried, decided
 from mindspore_rl.graph.read.early_ends import BOUND, end_by_flag
 from mindspore_rl.graph.read.expressions import ExpressionReader
 from mindspore_rl.graph.read.frame import (
@@ -24,9 +25,6 @@ from mindspore_rl.graph.read.frame import (
     Static,
     Struct,
     Var,
-    assigned,
-    carried,
-    decided,
     open_frame,
 )
 from mindspore_rl.graph.read.trajectory import place_rows

@@ -12,7 +12,7 @@ import ast
 import copy
 from typing import TypeVar
 
-from mindspore_rl.graph.read.frame import assigned
+from mindspore_rl.graph.read.carried import assigned
 from mindspore_rl.names import unused
 
 Node = TypeVar("Node", bound=ast.AST)
