@@ -12,6 +12,8 @@ ENVIRONMENT = "$environment"
 REPLAY = "$replay"
 EFFECTS = (PARAMETERS, ENVIRONMENT, REPLAY)
 COMPONENTS = ("environment", "actor", "replay", "gradient", "update")
+LOOPS = {"iterations": "iteration", "steps": "step", "epochs": "epoch", "minibatches": "minibatch"}
+"""Loops of `msrl` and what their index is called."""
 ENV_STEP_OUTPUTS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
 
 

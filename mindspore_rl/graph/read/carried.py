@@ -4,7 +4,7 @@ import ast
 import copy
 from typing import Any
 
-from mindspore_rl.graph.read.frame import Frame, is_array
+from mindspore_rl.graph.read.frame import Frame
 
 
 def assigned(nodes: list[ast.stmt]) -> set[str]:
@@ -44,8 +44,7 @@ def decided(loop: ast.For, frame: Frame) -> list[ast.stmt]:
                 known &= value is not None
             return not deciding if known else None
         names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}
-        found, value = (False, None) if names & changing else frame.static(test)
-        return bool(value) if found and not is_array(value) else None
+        return None if names & changing else frame.holds(test)
 
     class Decide(ast.NodeTransformer):
         def visit_If(self, node: ast.If) -> Any:

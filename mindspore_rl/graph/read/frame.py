@@ -4,6 +4,7 @@ import ast
 import builtins
 import inspect
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -46,6 +47,15 @@ class Gone:
 Struct = Any  # Var | Static | tuple[Struct, ...] | dict[str, Struct]
 
 
+def variables(struct: Struct) -> Iterator[Var]:
+    """The variables in a structure."""
+    if isinstance(struct, Var):
+        yield struct
+    elif isinstance(struct, (tuple, dict)):
+        for part in struct.values() if isinstance(struct, dict) else struct:
+            yield from variables(part)
+
+
 class Msrl:
     """Stands for the `msrl` argument while reading."""
 
@@ -80,6 +90,7 @@ class Frame:
         parts: the graph's names of the parts of tuples and dictionaries.
         created: the body in which each variable was made; assignments inside it keep its name.
         nested: how many loops and run-time conditions of this function are open.
+        node: the statement being read.
     """
 
     function: Any
@@ -94,6 +105,7 @@ class Frame:
     parts: dict[tuple[str, Any], str] = field(default_factory=dict)
     created: dict[str, Scope] = field(default_factory=dict)
     nested: int = 0
+    node: ast.AST = field(default_factory=ast.Pass)
 
     @property
     def msrl(self) -> str:
@@ -154,6 +166,34 @@ class Frame:
         """Whether an expression is the `msrl` argument."""
         struct = self.names.get(node.id) if isinstance(node, ast.Name) else None
         return isinstance(struct, Static) and struct.value is MSRL
+
+    def holds(self, condition: ast.expr) -> bool | None:
+        """Whether a condition holds; None if only run time tells."""
+        known, value = self.static(condition)
+        return bool(value) if known and not is_array(value) else None
+
+    def known(self, node: ast.expr) -> Any:
+        """The value of an expression that must be known now."""
+        known, value = self.static(node)
+        if not known:
+            self.fail(
+                node,
+                "a value that is only known at run time, where configuration or "
+                "a constant is expected,",
+            )
+        return value
+
+    def msrl_call(self, call: ast.Call) -> str | None:
+        """The name of the called method of msrl, if it is one."""
+        func = call.func
+        if isinstance(func, ast.Attribute) and self.is_msrl(func.value):
+            return func.attr
+        return None
+
+    def gets_msrl(self, call: ast.Call) -> bool:
+        """Whether a call passes msrl on, so that the function is inlined."""
+        values = [*call.args, *(k.value for k in call.keywords)]
+        return any(self.is_msrl(value) for value in values)
 
 
 _UNKNOWN = object()
