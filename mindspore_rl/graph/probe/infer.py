@@ -24,9 +24,7 @@ from mindspore_rl.graph.probe.rows import RANDOM, RowTrials, environment_rows
 from mindspore_rl.graph.probe.trainer import smaller_trainer
 from mindspore_rl.graph.read.build import build
 from mindspore_rl.native.fingerprint import Unknown, fingerprint
-from mindspore_rl.operators import (
-    to_array,
-)
+from mindspore_rl.operators import to_array
 from mindspore_rl.plan.value import Value
 from mindspore_rl.storage import in_cache, keep
 
@@ -59,11 +57,11 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
         ProgramError: an operation fails on probe data, draws random numbers, or does not compile,
             or the program depends on the number of environments.
     """
-    algorithm, num_envs = program.algorithm, trainer.config.num_envs
-    name = _name_in_cache(trainer, algorithm, compiled) if cached else ""
+    num_envs = trainer.config.num_envs
+    name = _name_in_cache(trainer, program.algorithm, compiled) if cached else ""
     found = _from_cache(name)
     if found is None:
-        found = _examine(program, trainer, algorithm, compiled)
+        found = _examine(program, trainer, compiled)
         if name:
             keep(name, pickle.dumps(found))
     else:
@@ -80,10 +78,10 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
 
 def _name_in_cache(trainer: Any, algorithm: str, compiled: bool) -> str:
     """Of what probes show of a program; empty where programs cannot be told apart."""
-    cls, config, spec = type(trainer), trainer.config, trainer.spec
-    small, file = smaller_trainer(PROBE_ENVS[0], cls, config, spec, algorithm), inspect.getfile(cls)
+    small, cls = smaller_trainer(trainer, PROBE_ENVS[0], algorithm), type(trainer)
+    parts = (small, cls, inspect.getfile(cls), algorithm, compiled)
     with contextlib.suppress(Unknown, OSError):
-        return f"programs/{fingerprint((small, cls, file, algorithm, compiled))}.pickle"
+        return f"programs/{fingerprint(parts)}.pickle"
     return ""
 
 
@@ -96,13 +94,12 @@ def _from_cache(name: str) -> Findings | None:
     return None
 
 
-def _examine(program: Program, trainer: Any, algorithm: str, compiled: bool) -> Findings:
+def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     """Evaluates a program with two small numbers of environments and reads its compiled graph."""
-    config, spec = trainer.config, trainer.spec
-    small, large = (_probed(type(trainer), config, spec, algorithm, n) for n in PROBE_ENVS)
+    small, large = (_probed(trainer, program.algorithm, number) for number in PROBE_ENVS)
     programs = small.program, large.program
-    _check_same(program, programs, config.num_envs)
-    values = _values(small, large, algorithm)
+    _check_same(program, programs, trainer.config.num_envs)
+    values = _values(small, large, program.algorithm)
     reading = Reading(program, large.names, large.evaluated, compiled)
     _check_random(large, reading)
     trials = RowTrials(large.evaluate, environment_rows(large.num_envs), large.generator, reading)
@@ -111,22 +108,21 @@ def _examine(program: Program, trainer: Any, algorithm: str, compiled: bool) -> 
     for op, inputs in large.evaluated:
         if not OPERATIONS[op.kind].tried:
             continue
-        evidence = trials.evidence(op, inputs, values)
-        if evidence:
+        if evidence := trials.evidence(op, inputs, values):
             dependent[op.name] = evidence
         takes_rows = any(name in values and values[name].split for name in inputs)
         if op.kind == "glue" and not takes_rows and any(values[t].split for t in op.targets):
             unsplittable[op.name] = None
-    agents = AgentAxes(large.evaluate, spec.teams, values, large.generator, reading)
+    agents = AgentAxes(large.evaluate, trainer.spec.teams, values, large.generator, reading)
     for op, inputs in large.evaluated:
         agents.follow(op, inputs)
     agents.mixed.update({name: text for name, text in dependent.items() if text == RANDOM})
     return Findings(programs, agents.values, dependent, tuple(unsplittable), agents.mixed)
 
 
-def _probed(trainer_class: type, config: Any, spec: Any, algorithm: str, num_envs: int) -> Probe:
-    trainer = smaller_trainer(num_envs, trainer_class, config, spec, algorithm)
-    probe = Probe(trainer, build(trainer, algorithm), num_envs)
+def _probed(trainer: Any, algorithm: str, num_envs: int) -> Probe:
+    smaller = smaller_trainer(trainer, num_envs, algorithm)
+    probe = Probe(smaller, build(smaller, algorithm), num_envs)
     probe.run()
     return probe
 

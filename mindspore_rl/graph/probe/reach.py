@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -31,6 +31,10 @@ WHOLE = Reach()
 
 class Undecided(Exception):  # noqa: N818
     """A rule cannot say where rows go."""
+
+
+class Mixed(Exception):  # noqa: N818
+    """A rule says that an entry of the result is of several rows."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +88,20 @@ class Call:
             raise Undecided
         return reach
 
-    def mixed(self) -> Reach:
-        """Of several rows, by this node."""
-        return Reach("mixed", by=self.node.op)
+    def mixed(self) -> NoReturn:
+        """Ends a rule that finds rows mixed."""
+        raise Mixed
 
-    def laid_out(self, rows: np.ndarray, axis: int) -> Reach:
-        """The result whose entries along an axis are of these rows."""
+    def one(self, places: set) -> Any:
+        """Where the rows of all arguments lie; in different places they mix."""
+        if len(places) > 1:
+            self.mixed()
+        (place,) = places
+        return place
+
+    def laid_out(self, reach: Reach, taken: np.ndarray, axis: int) -> Reach:
+        """The result whose entries along an axis are those taken from an argument's."""
+        rows = taken // reach.inner % self.count
         for inner in range(1, len(rows) // self.count + 1):
             if np.array_equal(np.arange(len(rows)) // inner % self.count, rows):
                 return Reach("rows", axis, inner)

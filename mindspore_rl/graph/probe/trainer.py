@@ -40,18 +40,16 @@ def innermost(error: BaseException, file: str) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}\n  " if frames else ""
 
 
-def smaller_trainer(
-    num_envs: int, trainer_class: type, config: Any, spec: Any, algorithm: str
-) -> Any:
-    """A trainer with so many environments.
+def smaller_trainer(trainer: Any, num_envs: int, algorithm: str) -> Any:
+    """Another trainer of this kind, with so many environments.
 
     Raises:
         ProgramError: its Config refuses the number, or it cannot be made.
     """
     try:
-        smaller = replace(config, num_envs=num_envs)
+        smaller = replace(trainer.config, num_envs=num_envs)
     except (ValueError, TypeError) as error:
         raise ProgramError(
             f"{algorithm} is analysed with num_envs={num_envs}, which its Config refuses: {error}"
         ) from error
-    return make_trainer(trainer_class, smaller, spec)
+    return make_trainer(type(trainer), smaller, trainer.spec)
