@@ -1,5 +1,7 @@
 """Def-use edges of a program, loop-carried ones included, by reaching definitions."""
 
+from collections.abc import Iterator
+
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op
 
 INITIAL = "initial"
@@ -19,6 +21,14 @@ def definitions(body: tuple[Item, ...]) -> Uses:
     uses: Uses = {}
     _run(body, {}, uses)
     return uses
+
+
+def edges(body: tuple[Item, ...]) -> Iterator[tuple[str, str, str]]:
+    """Every definer, what it defines, and who reads that; readers in program order."""
+    for reader, found in definitions(body).items():
+        for variable, definers in sorted(found.items()):
+            for definer in sorted(definers - {INITIAL}):
+                yield definer, variable, reader
 
 
 def exposed(items: tuple[Item, ...], after: tuple[str, ...] = ()) -> tuple[str, ...]:

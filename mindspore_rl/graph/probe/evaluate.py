@@ -40,7 +40,7 @@ class Probe:
         self.seen: dict[str, Any] = {}
         self.evaluated: list[tuple[Op, dict[str, Any]]] = []
         self.made_at: dict[str, Where] = {}
-        self.row: tuple = ()
+        self.record: tuple = ()
         self.drawn: dict[str, str] = {}
         self.users_file = inspect.getsourcefile(type(trainer)) or ""
         self.parameters = self._parameters()
@@ -240,18 +240,18 @@ class Probe:
                     "with ops.ones_like(reward) * value)"
                 )
         described = [_describe(value) for value in values]
-        if self.row and described != [_describe(value) for value in self.row]:
+        if self.record and described != [_describe(value) for value in self.record]:
             raise ProgramError(
                 f"{op.where}\n  inserts {', '.join(described)}; elsewhere "
-                f"{', '.join(map(_describe, self.row))}"
+                f"{', '.join(map(_describe, self.record))}"
             )
-        self.row = values
+        self.record = values
         return ()
 
     def _replay_sample(self, op: Op) -> tuple:
-        """A full buffer: the row seen, repeated, with 10 % noise where it is real-valued."""
+        """A full buffer: the record seen, repeated, with 10 % noise where it is real-valued."""
         columns = []
-        for value in self.row:
+        for value in self.record:
             array = to_array(value)
             column = np.repeat(array[None], op.attr("rows"), axis=0)
             if array.dtype == np.float32:
