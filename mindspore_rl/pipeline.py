@@ -105,7 +105,7 @@ def analyse(request: JobRequest, see: See = _nothing) -> Partition:
 
 
 def _trainer(request: JobRequest) -> Any:
-    from mindspore_rl.graph.probe.infer import make_trainer  # noqa: PLC0415  (MindSpore)
+    from mindspore_rl.graph.probe.trainer import make_trainer  # noqa: PLC0415  (MindSpore)
 
     for key in REQUIRED_KEYS:
         if not hasattr(request.config, key):

@@ -5,8 +5,9 @@ Edges are not stored; `flow.definitions` derives them (and the loop-carried ones
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from mindspore_rl.graph.operations import OPERATIONS
@@ -157,10 +158,21 @@ class Program:
     def steps_per_env(self) -> int:
         """Steps that each environment takes in an iteration."""
         return sum(
-            math.prod(loop.count or 1 for loop in loops)
+            turns(loops)
             for op, loops in walk(self.body)
             if op.kind == "env_step" and any(loop.kind == "iterations" for loop in loops)
         )
+
+
+def turns(loops: Iterable[Loop]) -> int:
+    """How often nested loops run their body, in an iteration."""
+    return math.prod(loop.count or 1 for loop in loops)
+
+
+def common(left: tuple[Loop, ...], right: tuple[Loop, ...]) -> tuple[Loop, ...]:
+    """The loops around both of two places, from those around each, outermost first."""
+    pairs = zip(left, right, strict=False)
+    return tuple(loop for loop, _ in takewhile(lambda pair: pair[0].name == pair[1].name, pairs))
 
 
 def walk(items: tuple[Item, ...], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Op, tuple]]:

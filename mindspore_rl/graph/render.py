@@ -5,8 +5,8 @@ from itertools import product
 
 from mindspore_rl.graph.cut.partition import Partition
 from mindspore_rl.graph.cut.replicate import Fragment
-from mindspore_rl.graph.flow import INITIAL, definitions
-from mindspore_rl.graph.ir import Loop, Op, Program, paths, walk
+from mindspore_rl.graph.flow import edges
+from mindspore_rl.graph.ir import Loop, Op, Program, paths, turns, walk
 from mindspore_rl.graph.text import render_value
 from mindspore_rl.plan.text import arrivals_text
 
@@ -14,24 +14,16 @@ from mindspore_rl.plan.text import arrivals_text
 def render_edges(program: Program) -> str:
     """Every def-use edge: shape, dtype, bytes, times it fires in an iteration."""
     ops = {op.name: op for op, _ in walk(program.body)}
-    times = {}
-    for op, loops in walk(program.body):
-        times[op.name] = 1
-        for loop in loops:
-            times[op.name] *= loop.count or 1
+    times = {op.name: turns(loops) for op, loops in walk(program.body)}
     order = {name: i for i, name in enumerate(ops)}
     lines = ["edges (bytes: all environments; times: in an iteration)"]
-    for reader, found in definitions(program.body).items():
-        for variable, definers in sorted(found.items()):
-            for definer in sorted(definers - {INITIAL}):
-                if definer not in ops:
-                    continue
-                value = program.values.get(variable)
-                size = f"{render_value(value)} {value.message_bytes} B" if value else " effect"
-                carried = " carried" if order[definer] >= order.get(reader, len(order)) else ""
-                lines.append(
-                    f"  {definer} -> {reader}: {variable} {size} x{times.get(reader, 1)}{carried}"
-                )
+    for definer, variable, reader in edges(program.body):
+        if definer not in ops:
+            continue
+        value = program.values.get(variable)
+        size = f"{render_value(value)} {value.message_bytes} B" if value else " effect"
+        carried = " carried" if order[definer] >= order.get(reader, len(order)) else ""
+        lines.append(f"  {definer} -> {reader}: {variable} {size} x{times.get(reader, 1)}{carried}")
     return "\n".join(lines) + "\n"
 
 
@@ -93,14 +85,8 @@ def render_dot(partition: Partition) -> str:
                 lines.append(f'    "{fragment.name}/{op.name}" [label="{op.name}"];')
         lines.append("  }")
     cut = {(m.source, m.target, site): m.mark for m in partition.messages for site in m.site}
-    edges = [
-        (definer, variable, reader)
-        for reader, found in definitions(partition.program.body).items()
-        for variable, definers in sorted(found.items())
-        for definer in sorted(definers - {INITIAL})
-    ]
     for (definer, variable, reader), target, source in product(
-        edges, partition.fragments, partition.fragments
+        edges(partition.program.body), partition.fragments, partition.fragments
     ):
         mark = cut.get((source.name, target.name, definer))
         here = source is target and definer in source.ops

@@ -6,10 +6,11 @@ operation and its line, and no process is started.
 
 from collections import Counter, deque
 from collections.abc import Iterator
+from itertools import product, zip_longest
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.cut.partition import Partition
-from mindspore_rl.graph.flow import INITIAL, definitions
+from mindspore_rl.graph.flow import first_reads
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Program, messages_of, paths, walk
 from mindspore_rl.graph.operations import EFFECTS
 
@@ -56,7 +57,7 @@ def verify(partition: Partition, bodies: Bodies) -> None:
         ProgramError: a rule is broken.
     """
     for name, body in bodies.items():
-        _defined(name, body, set(), frozenset())
+        _defined(name, body)
         _carried(partition, name, body)
         _reduced_together(partition, name, body)
     _same_messages(bodies)
@@ -83,30 +84,20 @@ def _placed_once(partition: Partition) -> None:
             )
 
 
-def _defined(
-    fragment: str, items: tuple[Item, ...], known: set[str], maybe: frozenset[str]
-) -> set[str]:
+def _defined(fragment: str, body: tuple[Item, ...]) -> None:
     """Every variable is set before it is read, in the same fragment."""
-    for item in items:
-        reads = item.reads if isinstance(item, (Op, Branch)) else ()
-        for name in reads:
-            if not name.startswith("$") and name not in known:
+    unset = first_reads(body)
+    set_somewhere: set[str] = set()
+    for item, _ in paths(body):
+        for name in () if isinstance(item, Loop) else item.reads:
+            if unset.get(name) == item.name:
                 why = (
                     "is set in one branch of an `if` only: set it before, or in both"
-                    if name in maybe
+                    if name in set_somewhere
                     else "is not set before it is read"
                 )
                 raise _broken("defined", fragment, item, f"`{name}` {why}")
-        if isinstance(item, Op):
-            known = known | set(item.targets)
-        elif isinstance(item, Loop):
-            known = _defined(fragment, item.body, known | {item.index}, maybe) - {item.index}
-        else:
-            taken = _defined(fragment, item.body, known, maybe)
-            other = _defined(fragment, item.orelse, known, maybe)
-            other = taken if item.first else other
-            known, maybe = taken & other, maybe | (taken ^ other)
-    return known
+        set_somewhere |= set(item.targets) if isinstance(item, Op) else set()
 
 
 def _carried(partition: Partition, fragment: str, body: tuple[Item, ...]) -> None:
@@ -119,27 +110,22 @@ def _carried(partition: Partition, fragment: str, body: tuple[Item, ...]) -> Non
     (inside,) = [i.body for i in body if isinstance(i, Loop) and i.kind == "iterations"] or [()]
     items = {item.name: item for item, _ in paths(inside)}
     made = {name for op, _ in walk(inside) for name in op.targets}
-    for reader, found in definitions(inside).items():
-        for name, definers in found.items():
-            if INITIAL not in definers or name not in made or name not in values:
-                continue
-            if values[name].parts:
-                raise _broken(
-                    "carried",
-                    fragment,
-                    items[reader],
-                    f"`{name}` is a tuple made by one operation and kept from one iteration to "
-                    "the next: unpack it (`a, b = ...`) and carry its parts",
-                )
-            if values[name].per_env > 1:
-                raise _broken(
-                    "carried",
-                    fragment,
-                    items[reader],
-                    f"`{name}` has {values[name].per_env} rows of each environment along one axis "
-                    "and is kept from one iteration to the next: carry it with those rows on an "
-                    "axis of their own, or as several variables",
-                )
+    for name, reader in first_reads(inside).items():
+        if name not in made or name not in values:
+            continue
+        if values[name].parts:
+            text = (
+                f"`{name}` is a tuple made by one operation and kept from one iteration to the "
+                "next: unpack it (`a, b = ...`) and carry its parts"
+            )
+            raise _broken("carried", fragment, items[reader], text)
+        if values[name].per_env > 1:
+            text = (
+                f"`{name}` has {values[name].per_env} rows of each environment along one axis and "
+                "is kept from one iteration to the next: carry it with those rows on an axis of "
+                "their own, or as several variables"
+            )
+            raise _broken("carried", fragment, items[reader], text)
 
 
 def _reduced_together(partition: Partition, fragment: str, body: tuple[Item, ...]) -> None:
@@ -164,29 +150,19 @@ def _reduced_together(partition: Partition, fragment: str, body: tuple[Item, ...
 
 def _same_messages(bodies: Bodies) -> None:
     """Both ends of every edge meet its messages in the same order, loops and conditions."""
-    for first in bodies:
-        for second in bodies:
-            if first < second:
-                ours = list(_skeleton(bodies[first], first, second))
-                theirs = list(_skeleton(bodies[second], first, second))
-                if ours != theirs:
-                    at = next(
-                        (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
-                        min(len(ours), len(theirs)),
-                    )
-                    seen = [part[at] if at < len(part) else "nothing" for part in (ours, theirs)]
-                    sends = [
-                        op
-                        for body in (bodies[first], bodies[second])
-                        for op, _ in walk(body)
-                        if op.kind in ("send", "receive")
-                    ]
-                    raise _broken(
-                        "messages",
-                        f"{first} and {second}",
-                        sends[0],
-                        f"{first} has {seen[0]} where {second} has {seen[1]}",
-                    )
+    for first, second in product(bodies, bodies):
+        if first >= second:
+            continue
+        ours, theirs = (list(_skeleton(bodies[name], first, second)) for name in (first, second))
+        for mine, other in zip_longest(ours, theirs, fillvalue="nothing"):
+            if mine != other:
+                ops = [op for name in (first, second) for op, _ in walk(bodies[name])]
+                raise _broken(
+                    "messages",
+                    f"{first} and {second}",
+                    next(op for op in ops if op.kind in ("send", "receive")),
+                    f"{first} has {mine} where {second} has {other}",
+                )
 
 
 def _skeleton(items: tuple[Item, ...], first: str, second: str, around: str = "") -> Iterator[str]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+from mindspore_rl.graph.flow import exposed
 from mindspore_rl.graph.ir import Branch, Loop, Lowered, Op, Region, paths, walk
 from mindspore_rl.lowering.cell_source import INDENT, Target, assignment, class_name, ends_early
 from mindspore_rl.lowering.project import Projection
-from mindspore_rl.lowering.regions import exposed
 from mindspore_rl.plan.value import Value
 
 

@@ -8,7 +8,7 @@ them is inside, else in Python.
 from dataclasses import replace
 from typing import Any
 
-from mindspore_rl.graph.flow import definitions
+from mindspore_rl.graph.flow import definitions, exposed
 from mindspore_rl.graph.ir import REGIONS, Branch, Item, Loop, Lowered, Op, Region, walk
 from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.lowering.project import Projection
@@ -158,35 +158,3 @@ def _branches(items: tuple[Item, ...]) -> list[Branch]:
         elif isinstance(item, Branch):
             found += [item, *_branches(item.body + item.orelse)]
     return found
-
-
-def exposed(items: tuple[Item, ...], after: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Variables read before the items surely define them, in order.
-
-    Args:
-        items: parts of a program.
-        after: variables read after them; a condition that is not met may leave those as they were.
-    """
-    found: list[str] = []
-
-    def read(names: tuple[str, ...], defined: set[str]) -> None:
-        for name in names:
-            if not name.startswith("$") and name not in defined and name not in found:
-                found.append(name)
-
-    def visit(body: tuple[Item, ...], defined: set[str], in_loop: bool = False) -> set[str]:
-        for item in body:
-            if isinstance(item, Op):
-                read(item.reads, defined)
-                defined = defined | set(item.targets)
-            elif isinstance(item, Loop):
-                defined = visit(item.body, defined | {item.index}, in_loop=True)
-            else:
-                read(item.reads, defined)
-                taken = visit(item.body, defined)
-                other = visit(item.orelse, defined)
-                defined = taken if item.first and in_loop else taken & other
-        return defined
-
-    read(after, visit(items, set()))
-    return tuple(found)

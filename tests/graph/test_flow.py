@@ -1,6 +1,6 @@
 """Reaching definitions on programs written by hand."""
 
-from mindspore_rl.graph.flow import INITIAL, definitions
+from mindspore_rl.graph.flow import INITIAL, definitions, exposed, first_reads
 from mindspore_rl.graph.ir import Branch, Loop, Op, Where
 from mindspore_rl.graph.operations import ENVIRONMENT, PARAMETERS
 
@@ -63,3 +63,13 @@ def test_effects_are_variables():
     uses = definitions((_op("reset", writes=(ENVIRONMENT,)), _loop(act, step, update)))
     assert uses["step"] == {ENVIRONMENT: {"reset", "step"}}
     assert uses["act"] == {PARAMETERS: {INITIAL, "update"}}
+
+
+def test_what_is_read_before_it_is_surely_set():
+    items = (
+        _loop(_op("first", "z", "y i"), _op("second", "y")),
+        _branch((_op("in", "x"),)),
+        _op("reader", "w", "x z"),
+    )
+    assert first_reads(items, ("z", "v")) == {"y": "first", "c": "if", "x": "reader", "v": ""}
+    assert exposed(items, ("i",)) == ("y", "c", "x", "i")

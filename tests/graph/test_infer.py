@@ -61,7 +61,7 @@ def test_a_program_is_examined_once(tmp_path, monkeypatch):
     policy = registry.load_policy(registry.find_policy("MultipleLearners"))
     config = programs.trainer_class(file).Config(num_steps=4)
     first = analyse(JobRequest(file, policy, config, 2)).program
-    monkeypatch.setattr(infer, "_Probe", None)
+    monkeypatch.setattr(infer, "Probe", None)
     assert analyse(JobRequest(file, policy, config, 2)).program == first
     more = analyse(JobRequest(file, policy, replace(config, num_envs=16), 2)).program
     assert more.values["obs"].shape[0] == 16

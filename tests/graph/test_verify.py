@@ -22,7 +22,7 @@ def _message(kind, name):
 
 def test_a_variable_that_is_never_set():
     with pytest.raises(ProgramError, match=r"rule `defined`.*glue#1.*`y`.*\n.*program.py:3"):
-        _defined("actor", (_op("glue", targets=("x",), reads=("y",)),), set(), frozenset())
+        _defined("actor", (_op("glue", targets=("x",), reads=("y",)),))
 
 
 def test_messages_in_another_order():

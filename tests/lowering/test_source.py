@@ -7,7 +7,7 @@ import pytest
 
 from mindspore_rl import registry
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.read.expressions import GENERATED_ENDINGS
+from mindspore_rl.graph.read.draft import GENERATED_ENDINGS
 from mindspore_rl.pipeline import prepare
 from tests.graph.programs import program_with
 from tests.lowering import inproc

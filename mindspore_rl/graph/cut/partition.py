@@ -12,7 +12,7 @@ from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.cut.replicate import Fragment
 from mindspore_rl.graph.distribution_policy import DistributionPolicy
 from mindspore_rl.graph.flow import INITIAL, definitions
-from mindspore_rl.graph.ir import Branch, Loop, Op, Program, paths, walk
+from mindspore_rl.graph.ir import Branch, Loop, Op, Program, common, paths, walk
 from mindspore_rl.graph.operations import EFFECTS, PARAMETERS
 from mindspore_rl.plan.plan import Arrivals
 
@@ -258,21 +258,21 @@ class _Demand:
 
     def _positioned(self, message: Message, all_messages: list[Message]) -> Message:
         defined_in = self.loops[message.site[-1]]
-        common = max((_common(defined_in, self.loops[use]) for use in message.uses), key=len)
+        shared = max((common(defined_in, self.loops[use]) for use in message.uses), key=len)
         stacked: list[Loop] = []
         while (
-            common
-            and common[-1].kind != "iterations"
-            and not self._has_gaps(message.source, message.target, common[-1], all_messages)
-            and not self._reaches(message.target, message.source, common[-1], all_messages)
+            shared
+            and shared[-1].kind != "iterations"
+            and not self._has_gaps(message.source, message.target, shared[-1], all_messages)
+            and not self._reaches(message.target, message.source, shared[-1], all_messages)
         ):
-            stacked.insert(0, common[-1])
-            common = common[:-1]
-        deeper = defined_in[len(common) :]
+            stacked.insert(0, shared[-1])
+            shared = shared[:-1]
+        deeper = defined_in[len(shared) :]
         after = deeper[0].name if deeper else self._end_of_site(message.site[-1])
         if PARAMETERS in message.variables:  # whole at any time: sent whatever was decided
             path = (*self.paths[message.site[-1]], self.op[message.site[-1]])
-            place = path.index(common[-1]) + 1 if common else 0
+            place = path.index(shared[-1]) + 1 if shared else 0
             # Of a loop that may end early, both know whether it has: the last turn sends once.
             while isinstance(outer := path[place], Branch) and outer.first:
                 place += 1
@@ -319,15 +319,6 @@ class _Demand:
                     reached.add(target)
                     frontier.append(target)
         return goal in reached
-
-
-def _common(left: tuple[Loop, ...], right: tuple[Loop, ...]) -> tuple[Loop, ...]:
-    shared = []
-    for a, b in zip(left, right, strict=False):
-        if a.name != b.name:
-            break
-        shared.append(a)
-    return tuple(shared)
 
 
 def _check_marks(result: Partition) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mindspore_rl.graph.probe.travel import SHAPE_ONLY, TRAVEL, WHOLE, Call, Reach, Undecided
+from mindspore_rl.graph.probe.reach import WHOLE, Call, Mixed, Reach, Undecided
+from mindspore_rl.graph.probe.travel import SHAPE_ONLY, TRAVEL
 from mindspore_rl.native.program import Function, Type, Value
 
 _ORDER = ("whole", "rows", "unsure", "mixed")
@@ -92,6 +93,8 @@ class Dependence:
         if worst.kind == "rows":
             try:
                 worst = TRAVEL[node.op](Call(node, given, self._count))
+            except Mixed:
+                worst = Reach("mixed", by=node.op)
             except (Undecided, LookupError, TypeError, ValueError):  # or a form that is not known
                 worst = Reach("unsure", by=node.op)
         types = node.type if isinstance(node.type, tuple) else (node.type,)

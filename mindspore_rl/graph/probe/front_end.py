@@ -22,7 +22,7 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Op, Program
 from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.graph.probe.dependence import Dependence, random_primitive
-from mindspore_rl.graph.probe.travel import WHOLE, Reach
+from mindspore_rl.graph.probe.reach import WHOLE, Reach
 from mindspore_rl.graph.read.substitute import OWNERS, owned
 from mindspore_rl.native import program as compiled
 from mindspore_rl.operators import leaves

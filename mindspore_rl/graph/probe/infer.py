@@ -2,7 +2,7 @@
 
 Every loop is taken once, uncompiled, with two small numbers of environments: the axis whose
 extent follows that number is the axis along which environments lie. Then each operation is compiled
-and its graph is read (`reading`), and it is tried on one share of the environments against the
+and its graph is read (`front_end`), and it is tried on one share of the environments against the
 whole (`rows`).
 """
 
@@ -10,38 +10,22 @@ import ast
 import contextlib
 import inspect
 import pickle
-import sys
-import traceback
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-import numpy as np
-from mindspore import Tensor
-
-from mindspore_rl import device, operators
-from mindspore_rl.environments.local import LocalEnvironment
-from mindspore_rl.errors import MsrlError, ProgramError
-from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Program, Where, paths
+from mindspore_rl.errors import ProgramError
+from mindspore_rl.graph.ir import Item, Loop, Op, Program, paths
 from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.graph.probe.agents import AgentAxes
+from mindspore_rl.graph.probe.evaluate import Probe
 from mindspore_rl.graph.probe.front_end import Reading
-from mindspore_rl.graph.probe.randomness import watch_draws
 from mindspore_rl.graph.probe.rows import RANDOM, RowTrials, environment_rows
+from mindspore_rl.graph.probe.trainer import smaller_trainer
 from mindspore_rl.graph.read.build import build
 from mindspore_rl.native.fingerprint import Unknown, fingerprint
-from mindspore_rl.operators import (
-    gradient_function,
-    joint,
-    leaves,
-    minibatch_rows,
-    reduce_samples,
-    settle,
-    take_rows,
-    to_array,
-)
-from mindspore_rl.plan.value import Value, reduced_count
-from mindspore_rl.rl import random
+from mindspore_rl.operators import to_array
+from mindspore_rl.plan.value import Value
 from mindspore_rl.storage import in_cache, keep
 
 PROBE_ENVS = (4, 6)
@@ -73,11 +57,11 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
         ProgramError: an operation fails on probe data, draws random numbers, or does not compile,
             or the program depends on the number of environments.
     """
-    algorithm, num_envs = program.algorithm, trainer.config.num_envs
-    name = _name_in_cache(trainer, algorithm, compiled) if cached else ""
+    num_envs = trainer.config.num_envs
+    name = _name_in_cache(trainer, program.algorithm, compiled) if cached else ""
     found = _from_cache(name)
     if found is None:
-        found = _examine(program, trainer, algorithm, compiled)
+        found = _examine(program, trainer, compiled)
         if name:
             keep(name, pickle.dumps(found))
     else:
@@ -94,10 +78,10 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
 
 def _name_in_cache(trainer: Any, algorithm: str, compiled: bool) -> str:
     """Of what probes show of a program; empty where programs cannot be told apart."""
-    cls, config, spec = type(trainer), trainer.config, trainer.spec
-    small, file = _trainer_for(PROBE_ENVS[0], cls, config, spec, algorithm), inspect.getfile(cls)
+    small, cls = smaller_trainer(trainer, PROBE_ENVS[0], algorithm), type(trainer)
+    parts = (small, cls, inspect.getfile(cls), algorithm, compiled)
     with contextlib.suppress(Unknown, OSError):
-        return f"programs/{fingerprint((small, cls, file, algorithm, compiled))}.pickle"
+        return f"programs/{fingerprint(parts)}.pickle"
     return ""
 
 
@@ -110,13 +94,12 @@ def _from_cache(name: str) -> Findings | None:
     return None
 
 
-def _examine(program: Program, trainer: Any, algorithm: str, compiled: bool) -> Findings:
+def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     """Evaluates a program with two small numbers of environments and reads its compiled graph."""
-    config, spec = trainer.config, trainer.spec
-    small, large = (_probed(type(trainer), config, spec, algorithm, n) for n in PROBE_ENVS)
+    small, large = (_probed(trainer, program.algorithm, number) for number in PROBE_ENVS)
     programs = small.program, large.program
-    _check_same(program, programs, config.num_envs)
-    values = _values(small, large, algorithm)
+    _check_same(program, programs, trainer.config.num_envs)
+    values = _values(small, large, program.algorithm)
     reading = Reading(program, large.names, large.evaluated, compiled)
     _check_random(large, reading)
     trials = RowTrials(large.evaluate, environment_rows(large.num_envs), large.generator, reading)
@@ -125,32 +108,21 @@ def _examine(program: Program, trainer: Any, algorithm: str, compiled: bool) -> 
     for op, inputs in large.evaluated:
         if not OPERATIONS[op.kind].tried:
             continue
-        evidence = trials.evidence(op, inputs, values)
-        if evidence:
+        if evidence := trials.evidence(op, inputs, values):
             dependent[op.name] = evidence
         takes_rows = any(name in values and values[name].split for name in inputs)
         if op.kind == "glue" and not takes_rows and any(values[t].split for t in op.targets):
             unsplittable[op.name] = None
-    agents = AgentAxes(large.evaluate, spec.teams, values, large.generator, reading)
+    agents = AgentAxes(large.evaluate, trainer.spec.teams, values, large.generator, reading)
     for op, inputs in large.evaluated:
         agents.follow(op, inputs)
     agents.mixed.update({name: text for name, text in dependent.items() if text == RANDOM})
     return Findings(programs, agents.values, dependent, tuple(unsplittable), agents.mixed)
 
 
-def _trainer_for(num_envs: int, trainer_class: type, config: Any, spec: Any, algorithm: str) -> Any:
-    try:
-        smaller = replace(config, num_envs=num_envs)
-    except (ValueError, TypeError) as error:
-        raise ProgramError(
-            f"{algorithm} is analysed with num_envs={num_envs}, which its Config refuses: {error}"
-        ) from error
-    return make_trainer(trainer_class, smaller, spec)
-
-
-def _probed(trainer_class: type, config: Any, spec: Any, algorithm: str, num_envs: int) -> "_Probe":
-    trainer = _trainer_for(num_envs, trainer_class, config, spec, algorithm)
-    probe = _Probe(trainer, build(trainer, algorithm), num_envs)
+def _probed(trainer: Any, algorithm: str, num_envs: int) -> Probe:
+    smaller = smaller_trainer(trainer, num_envs, algorithm)
+    probe = Probe(smaller, build(smaller, algorithm), num_envs)
     probe.run()
     return probe
 
@@ -183,7 +155,7 @@ def _form(item: Item) -> tuple:
     return item.name, line, item.reads, *map(ast.dump, trees), *rest
 
 
-def _check_random(probe: "_Probe", reading: Reading) -> None:
+def _check_random(probe: Probe, reading: Reading) -> None:
     """Random numbers come as the noise of `act`; others would differ from rank to rank.
 
     A compiled cell would even hold for ever what Python drew while it was compiled.
@@ -194,7 +166,7 @@ def _check_random(probe: "_Probe", reading: Reading) -> None:
             raise ProgramError(f"{op.where}\n  {op.name} draws from {drawn}: {RANDOM}")
 
 
-def _values(small: "_Probe", large: "_Probe", algorithm: str) -> dict[str, Value]:
+def _values(small: Probe, large: Probe, algorithm: str) -> dict[str, Value]:
     """What the variables are, from what both probes saw."""
     values = {}
     for name, sample in large.seen.items():
@@ -205,322 +177,6 @@ def _values(small: "_Probe", large: "_Probe", algorithm: str) -> dict[str, Value
                 f"{large.made_at.get(name, algorithm)}\n  `{name}`: {error}"
             ) from None
     return values
-
-
-def make_trainer(trainer_class: type, config: Any, spec: Any) -> Any:
-    """The trainer whose `train` is to be read.
-
-    Raises:
-        ProgramError: it cannot be made or lacks a part.
-    """
-    device.use()
-    try:
-        trainer = trainer_class(config, spec)
-    except MsrlError:
-        raise
-    except Exception as error:
-        where = innermost(error, sys.modules[trainer_class.__module__].__file__ or "")
-        raise ProgramError(
-            f"{where}{trainer_class.__name__}(config, spec) failed: {type(error).__name__}: {error}"
-        ) from error
-    for name, kind in (("actor", "Actor"), ("learner", "Learner")):
-        if not hasattr(trainer, name):
-            raise ProgramError(
-                f"{trainer_class.__name__}.__init__ sets no self.{name}; expected "
-                f"an instance of a subclass of mindspore_rl.api.{kind}"
-            )
-    return trainer
-
-
-def innermost(error: BaseException, file: str) -> str:
-    """The last line of a user's file that an exception passed, `file:line: text` and a newline."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-    return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}\n  " if frames else ""
-
-
-class _Probe:
-    """Evaluates a program with each loop taken once."""
-
-    def __init__(self, trainer: Any, program: Program, num_envs: int) -> None:
-        self.trainer, self.program, self.num_envs = trainer, program, num_envs
-        spec, seed = trainer.spec, trainer.config.seed
-        self.environment = LocalEnvironment(
-            trainer.config.env, spec.in_graph, range(num_envs), seed
-        )
-        self.seen: dict[str, Any] = {}
-        self.evaluated: list[tuple[Op, dict[str, Any]]] = []
-        self.made_at: dict[str, Where] = {}
-        self.row: tuple = ()
-        self.drawn: dict[str, str] = {}
-        self.users_file = inspect.getsourcefile(type(trainer)) or ""
-        self.parameters = self._parameters()
-        self.names = {"trainer": trainer, "actor": trainer.actor, "learner": trainer.learner}
-        self.names |= {
-            alias: getattr(sys.modules[module], name) for alias, module, name in program.imports
-        }
-        self.generator = np.random.default_rng(0)
-
-    def run(self) -> None:
-        """Evaluates the whole program."""
-        try:
-            self._items(self.program.body)
-        finally:
-            self.environment.close()
-
-    def _items(self, items: tuple[Item, ...]) -> None:
-        for item in items:
-            if isinstance(item, Op):
-                self._op(item)
-            elif isinstance(item, Loop):
-                self.seen[item.index] = Tensor(np.int32(0))
-                self._items(item.body)
-            else:
-                assert isinstance(item, Branch)
-                self._items(item.body)
-                self._items(item.orelse)
-
-    def _op(self, op: Op) -> None:
-        inputs = {name: self.seen[name] for name in op.reads if not name.startswith("$")}
-        for name, value in inputs.items():
-            if OPERATIONS[op.kind].arrays and isinstance(value, tuple):
-                raise ProgramError(
-                    f"{op.where}\n  {op.name} takes arrays, and `{name}` is {_describe(value)}: "
-                    f"unpack it first, as in first, second = {name}"
-                )
-        try:
-            with watch_draws() as drawn:
-                results = self.evaluate(op, inputs)
-            if drawn and OPERATIONS[op.kind].traced:
-                self.drawn[op.name] = drawn[0]
-            settle((*results, *self._cell_parameters()) if op.kind == "update" else results)
-        except MsrlError:
-            raise
-        except Exception as error:
-            shapes = ", ".join(f"{n} {_describe(v)}" for n, v in inputs.items())
-            inside = innermost(error, self.users_file)
-            text = next(iter(str(error).strip().splitlines()), "")
-            raise ProgramError(
-                f"{op.where}\n  {op.name} failed on probe data of {self.num_envs} environments: "
-                f"{type(error).__name__}: {text}\n  inputs: {shapes}"
-                + (f"\n  raised at {inside.strip()}" if inside else "")
-            ) from error
-        self._check_parameters(op)
-        self.evaluated.append((op, inputs))
-        for name, value in zip(op.targets, results, strict=True):
-            if not _is_value(value):
-                raise ProgramError(
-                    f"{op.where}\n  {op.name} gives {_describe(value)}, expected an array, a "
-                    "number or a tuple of them"
-                )
-            before = self.seen.get(name)
-            if before is not None and _describe(before) != _describe(value):
-                raise ProgramError(
-                    f"{op.where}\n  {name} changes from {_describe(before)} to {_describe(value)}: "
-                    "a variable keeps its shape and type; use two names, or start a sum of real "
-                    "numbers at 0.0"
-                )
-            self.seen[name] = value
-            self.made_at.setdefault(name, op.where)
-
-    def _cell_parameters(self) -> list[Tensor]:
-        cells = (self.trainer.actor, self.trainer.learner)
-        return [p for cell in cells for p in cell.get_parameters()]
-
-    def _parameters(self) -> list[np.ndarray]:
-        return [to_array(p) for p in self._cell_parameters()]
-
-    def _check_parameters(self, op: Op) -> None:
-        """Only `msrl.update` may change parameters: other calls run where and when data allows."""
-        if not OPERATIONS[op.kind].traced:
-            return
-        now = self._parameters()
-        same = len(now) == len(self.parameters) and all(
-            np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-            for a, b in zip(now, self.parameters, strict=True)
-        )
-        if not same and op.kind != "update":
-            raise ProgramError(
-                f"{op.where}\n  {op.name} changes parameters or learner state, "
-                "which only msrl.update(self.method, ...) may do"
-            )
-        self.parameters = now
-
-    def evaluate(self, op: Op, inputs: dict[str, Any]) -> tuple:
-        """The operation's results, one for each target."""
-        args = [eval(text, self.names, dict(inputs)) for text in op.args]  # noqa: S307
-        special = getattr(self, f"_{op.kind}", None)
-        if special is not None:
-            return special(op, *args)
-        if op.kind in ("copy", "boundary"):
-            return (args[0],)
-        if OPERATIONS[op.kind].reduces:
-            keep = op.attr("keep")
-            _check_keep(op, keep, args)
-            return tuple(
-                reduce_samples(op.kind, value, keep, reduced_count(value.shape, keep))
-                for value in args
-            )
-        if op.kind == "report":
-            for key, value in zip(op.attr("keys"), args, strict=True):
-                if np.size(to_array(value)) != 1:
-                    raise ProgramError(
-                        f"{op.where}\n  metric {key!r} is {_describe(value)}, "
-                        "expected a scalar: take msrl.mean() of it"
-                    )
-            return ()
-        if op.kind == "glue":
-            return _split(args[0], op)
-        return _split(getattr(operators, op.kind)(*args), op)
-
-    def _constant(self, _: Op, number: float) -> tuple:
-        kind = np.float32 if isinstance(number, float) else np.int32
-        return (Tensor(kind(number) if not isinstance(number, bool) else np.bool_(number)),)
-
-    def _noise(self, op: Op, *_: Any) -> tuple:
-        owner = self.environment if op.attr("owner") == "env" else self.trainer.actor
-        if not owner.noise_size:
-            return (None,)
-        by_agent = op.attr("owner") == "agents"
-        agents = random.all_agents(*self.trainer.spec.agent_shape) if by_agent else None
-        noise = random.uniform(
-            0,
-            random.stream(op.attr("purpose")),
-            np.arange(op.attr("rows")),
-            np.arange(self.num_envs),
-            owner.noise_size,
-            agents,
-        )
-        return (Tensor(noise),)
-
-    def _permutations(self, op: Op, *_: Any) -> tuple:
-        order = random.permutations(
-            0,
-            0,
-            np.arange(op.attr("rounds")),
-            np.arange(self.num_envs),
-            self.trainer.config.num_steps,
-        )
-        flat = order * self.num_envs + np.arange(self.num_envs)
-        return (Tensor(flat.astype(np.int32)),)
-
-    def _index(self, op: Op, table: Any, row: Any) -> tuple:
-        return (None if table is None else table[0],)
-
-    def _minibatch(self, op: Op, row: Tensor, number: Tensor, *values: Tensor) -> tuple:
-        expected = (self.trainer.config.num_steps, self.num_envs)
-        for value in values:
-            if tuple(value.shape[:2]) != expected:
-                raise ProgramError(
-                    f"{op.where}\n  minibatches of {_describe(value)} with {self.num_envs} "
-                    f"environments; expected [num_steps, num_envs, ...] = {list(expected)} and more"
-                )
-        rows = minibatch_rows(row, number, op.attr("count"))
-        return tuple(take_rows(value, rows) for value in values)
-
-    def _joint(self, op: Op, value: Any) -> tuple:
-        expected = (self.num_envs, *self.trainer.spec.agent_shape)
-        if not isinstance(value, Tensor) or tuple(value.shape[:2]) != expected:
-            raise ProgramError(
-                f"{op.where}\n  msrl.joint of {_describe(value)}, expected [num_envs, agents, ...] "
-                "= "
-                + (
-                    f"{list(expected)} and more"
-                    if len(expected) > 1
-                    else "in a multi-agent environment (one whose spec has teams)"
-                )
-            )
-        return (joint(value),)
-
-    def _env_reset(self, op: Op, noise: Any) -> tuple:
-        return (self.environment.reset(noise),)
-
-    def _env_step(self, op: Op, action: Tensor, noise: Any) -> tuple:
-        return self.environment.step(action, noise)
-
-    def _agent_act(self, op: Op, *args: Any) -> tuple:
-        given = args[:-1] if args[-1] is None else args
-        return _split(self.trainer.actor.act(*given), op)
-
-    def _replay_insert(self, op: Op, *values: Tensor) -> tuple:
-        for value in values:
-            if not isinstance(value, Tensor) or value.ndim < 1 or value.shape[0] != self.num_envs:
-                raise ProgramError(
-                    f"{op.where}\n  inserts {_describe(value)} with {self.num_envs} environments; "
-                    "expected one row for each environment (unpack tuples; repeat a whole value "
-                    "with ops.ones_like(reward) * value)"
-                )
-        described = [_describe(value) for value in values]
-        if self.row and described != [_describe(value) for value in self.row]:
-            raise ProgramError(
-                f"{op.where}\n  inserts {', '.join(described)}; elsewhere "
-                f"{', '.join(map(_describe, self.row))}"
-            )
-        self.row = values
-        return ()
-
-    def _replay_sample(self, op: Op) -> tuple:
-        """A full buffer: the row seen, repeated, with 10 % noise where it is real-valued."""
-        columns = []
-        for value in self.row:
-            array = to_array(value)
-            column = np.repeat(array[None], op.attr("rows"), axis=0)
-            if array.dtype == np.float32:
-                column = column * self.generator.normal(1.0, 0.1, column.shape)
-            columns.append(Tensor(column.astype(array.dtype)))
-        return tuple(columns)
-
-    def _gradient(self, op: Op, *args: Any) -> tuple:
-        loss, network = (eval(path, self.names) for path in op.attr("objects"))  # noqa: S307
-        terms = leaves(loss(*args))
-        odd = next((term for term in terms if term.shape != terms[0].shape), None)
-        if odd is not None:
-            raise ProgramError(
-                f"{op.where}\n  the loss is {_describe(terms[0])} and a statistic beside it "
-                f"{_describe(odd)}: expected one number a sample of each"
-            )
-        self.seen[f"{op.name}.loss"] = terms[0]
-        return gradient_function(loss, network, None)(*args)
-
-    def _update(self, op: Op, *args: Any) -> tuple:
-        (method,) = (eval(path, self.names) for path in op.attr("objects"))  # noqa: S307
-        method(*args)
-        return ()
-
-    def _env_steps(self, op: Op, *_: Any) -> tuple:
-        return (Tensor(np.float32(0)),)
-
-
-def _check_keep(op: Op, keep: Any, values: list) -> None:
-    for value in values:
-        most = max(np.ndim(to_array(value)) - 1, 0)
-        if not isinstance(keep, (int, np.integer)) or not 0 <= keep <= most:
-            raise ProgramError(
-                f"{op.where}\n  msrl.{op.kind} with keep={keep} of {_describe(value)}, expected "
-                f"0 to {most}: how many of its last axes stay"
-            )
-
-
-def _is_value(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(map(_is_value, value))
-    return value is None or isinstance(value, (Tensor, int, float, bool, np.number, np.ndarray))
-
-
-def _split(result: Any, op: Op) -> tuple:
-    if len(op.targets) == 1:
-        return (result,)
-    if not isinstance(result, (tuple, list)) or len(result) != len(op.targets):
-        got = len(result) if isinstance(result, (tuple, list)) else "one"
-        raise ProgramError(f"{op.where}\n  {got} value(s) for {len(op.targets)} names")
-    return tuple(result)
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return f"({', '.join(_describe(part) for part in value)})"
-    if isinstance(value, Tensor):
-        return f"{list(value.shape)} {str(value.dtype).lower()}"
-    return "nothing" if value is None else type(value).__name__
 
 
 def _compare(small: Any, large: Any) -> Value:

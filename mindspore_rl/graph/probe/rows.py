@@ -14,7 +14,7 @@ from mindspore import Tensor
 
 from mindspore_rl.graph.ir import Op
 from mindspore_rl.graph.probe.front_end import Reading
-from mindspore_rl.graph.probe.travel import Reach
+from mindspore_rl.graph.probe.reach import Reach
 from mindspore_rl.operators import leaves, settle, to_array
 from mindspore_rl.plan.value import Value
 

@@ -3,118 +3,19 @@
 A primitive that is not in the table may mix what it reads.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from mindspore_rl.native.program import Type, Value
-
-
-@dataclass(frozen=True)
-class Reach:
-    """Which rows a value is made of.
-
-    Attributes:
-        kind: `whole`: of none; `rows`: each entry of one row; `unsure`: perhaps of several;
-            `mixed`: of several.
-        axis: along which the rows lie (`rows`); entry i of it has row `i // inner % count`.
-        by: the primitive that mixes rows, or that is not in the table.
-    """
-
-    kind: str = "whole"
-    axis: int = 0
-    inner: int = 1
-    by: str = ""
-
-
-WHOLE = Reach()
-
-
-class Undecided(Exception):  # noqa: N818
-    """A rule cannot say where rows go."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """A node whose arguments are whole or made of rows, for the rules of the table."""
-
-    node: Value
-    given: tuple
-    count: int
-
-    @property
-    def out(self) -> tuple[int, ...]:
-        """The shape of the result."""
-        return _shape(self.node)
-
-    def constant(self, position: int, name: str = "") -> Any:
-        """A constant among the arguments, or an attribute of that name."""
-        if name in self.node.attrs:
-            return self.node.attrs[name]
-        if position < len(self.node.args) and self.node.args[position].op == "constant":
-            data = self.node.args[position].data
-            return data.tolist() if isinstance(data, np.ndarray) else data
-        raise Undecided
-
-    def axes(self, position: int, name: str, rank: int) -> set[int]:
-        """Axes counted from the front; all of them where none are named."""
-        axes = self.constant(position, name)
-        axes = axes if isinstance(axes, (tuple, list)) else (axes,)
-        return {axis % rank for axis in axes if axis is not None} or set(range(rank))
-
-    def shape(self, position: int) -> tuple[int, ...]:
-        """The shape of an argument."""
-        return _shape(self.node.args[position])
-
-    def parts(self) -> list[tuple[Reach, tuple[int, ...]]]:
-        """What is known of each array among the arguments, those of tuples included."""
-        found: list[tuple[Reach, tuple[int, ...]]] = []
-        for arg, reach in zip(self.node.args, self.given, strict=True):
-            if isinstance(reach, tuple):
-                shapes = [t.shape if isinstance(t, Type) else () for t in arg.type]
-                found += zip(reach, shapes, strict=True)
-            else:
-                found.append((reach, _shape(arg)))
-        return found
-
-    def only(self, position: int) -> Reach:
-        """The rows of one argument, where no other has any."""
-        reach = self.given[position]
-        others = [other for at, other in enumerate(self.given) if at != position]
-        if isinstance(reach, tuple) or reach.kind != "rows" or any(o != WHOLE for o in others):
-            raise Undecided
-        return reach
-
-    def mixed(self) -> Reach:
-        """Of several rows, by this node."""
-        return Reach("mixed", by=self.node.op)
-
-    def laid_out(self, rows: np.ndarray, axis: int) -> Reach:
-        """The result whose entries along an axis are of these rows."""
-        for inner in range(1, len(rows) // self.count + 1):
-            if np.array_equal(np.arange(len(rows)) // inner % self.count, rows):
-                return Reach("rows", axis, inner)
-        return self.mixed()
-
-
-Rule = Callable[[Call], Any]
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return value.type.shape if isinstance(value, Value) and isinstance(value.type, Type) else ()
-
-
-# ---- rules -------------------------------------------------------------------------------------
+from mindspore_rl.graph.probe.reach import WHOLE, Call, Reach, Rule, Undecided
+from mindspore_rl.native.program import Type
 
 
 def _elementwise(call: Call) -> Reach:
     """Arguments are broadcast; row by row where all have theirs in the same places."""
     places = {(r.axis - len(shape), r.inner) for r, shape in call.parts() if r.kind == "rows"}
-    if len(places) > 1:
-        return call.mixed()
-    ((behind, inner),) = places
+    behind, inner = call.one(places)
     return Reach("rows", len(call.out) + behind, inner)
 
 
@@ -179,19 +80,13 @@ def _swaps(call: Call) -> Reach:
 
 def _concatenates(call: Call) -> Reach:
     parts = [(r, shape) for r, shape in call.parts() if shape]
-    found = {r for r, _ in parts if r.kind == "rows"}
-    if len(found) > 1:
-        return call.mixed()
-    (reach,) = found
+    reach = call.one({r for r, _ in parts if r.kind == "rows"})
     axis = call.constant(len(call.node.args) - 1, "axis") % len(call.out)
     return call.mixed() if axis == reach.axis and any(r == WHOLE for r, _ in parts) else reach
 
 
 def _stacks(call: Call) -> Reach:
-    found = {r for r, _ in call.parts() if r.kind == "rows"}
-    if len(found) > 1:
-        return call.mixed()
-    (reach,) = found
+    reach = call.one({r for r, _ in call.parts() if r.kind == "rows"})
     axis = call.constant(len(call.node.args) - 1, "axis") % len(call.out)
     return replace(reach, axis=reach.axis + (axis <= reach.axis))
 
@@ -209,14 +104,13 @@ def _splits(position: int) -> Rule:
     return rule
 
 
-def _unstacks(call: Call) -> Reach:
+def _drops_axis(call: Call) -> Reach:
+    """All entries of an axis one by one, or one: `Unstack(x, axis)`, `SelectExtView(x, dim, i)`."""
     reach, rank = call.only(0), len(call.shape(0))
     axis = call.constant(1, "axis") % rank
-    return (
-        call.mixed()
-        if axis == reach.axis
-        else replace(reach, axis=reach.axis - (axis < reach.axis))
-    )
+    if axis == reach.axis:
+        return call.mixed()
+    return replace(reach, axis=reach.axis - (axis < reach.axis))
 
 
 def _slices_strided(call: Call) -> Reach:
@@ -237,7 +131,7 @@ def _slices_strided(call: Call) -> Reach:
             first = None if begin_mask & bit else begin[axis]
             last = None if end_mask & bit else end[axis]
             taken = np.arange(shape[axis])[first : last : strides[axis]]
-            return call.laid_out(taken // reach.inner % call.count, axis - gone)
+            return call.laid_out(reach, taken, axis - gone)
     return replace(reach, axis=reach.axis - gone)
 
 
@@ -248,7 +142,7 @@ def _slices(call: Call) -> Reach:
     reach = call.only(0)
     begin = call.constant(1)[reach.axis]
     taken = begin + np.arange(call.out[reach.axis])
-    return call.laid_out(taken // reach.inner % call.count, reach.axis)
+    return call.laid_out(reach, taken, reach.axis)
 
 
 def _slices_one(call: Call) -> Reach:
@@ -258,7 +152,7 @@ def _slices_one(call: Call) -> Reach:
     if axis != reach.axis:
         return reach
     taken = np.arange(shape[axis])[slice(*(call.constant(at) for at in (2, 3, 4)))]
-    return call.laid_out(taken // reach.inner % call.count, axis)
+    return call.laid_out(reach, taken, axis)
 
 
 def _narrows(call: Call) -> Reach:
@@ -267,18 +161,7 @@ def _narrows(call: Call) -> Reach:
     axis, start, length = (call.constant(at) for at in (1, 2, 3))
     if axis % len(call.shape(0)) != reach.axis:
         return reach
-    return call.laid_out((start + np.arange(length)) // reach.inner % call.count, reach.axis)
-
-
-def _selects(call: Call) -> Reach:
-    """One entry of an axis: `SelectExtView(x, dim, index)`."""
-    reach = call.only(0)
-    axis = call.constant(1) % len(call.shape(0))
-    return (
-        call.mixed()
-        if axis == reach.axis
-        else replace(reach, axis=reach.axis - (axis < reach.axis))
-    )
+    return call.laid_out(reach, start + np.arange(length), reach.axis)
 
 
 def _gathers(call: Call) -> Reach:
@@ -298,15 +181,12 @@ def _gathers(call: Call) -> Reach:
     taken = np.asarray(call.constant(1))
     if taken.ndim != 1:
         raise Undecided
-    return call.laid_out(taken // table.inner % call.count, axis)
+    return call.laid_out(table, taken, axis)
 
 
 def _gathers_elements(call: Call) -> Reach:
     axis = call.constant(1, "dim") % len(call.out)
-    reaches = {reach for reach in (call.given[0], call.given[2]) if reach != WHOLE}
-    if len(reaches) > 1:
-        return call.mixed()
-    (reach,) = reaches
+    reach = call.one({call.given[0], call.given[2]} - {WHOLE})
     if reach.axis == axis and call.given[0] != WHOLE:
         raise Undecided
     if call.out[reach.axis] % (call.count * reach.inner):
@@ -335,25 +215,23 @@ def _gathers_points(call: Call) -> Reach:
 
 def _contracts(call: Call) -> Reach:
     """A product of matrices, perhaps of many in step."""
-    (one, other), shapes = call.given[:2], (call.shape(0), call.shape(1))
-    turned = [
+    given, shapes = call.given[:2], (call.shape(0), call.shape(1))
+    transposed = [
         bool(call.node.attrs.get(name) or (len(call.node.args) > at and call.constant(at)))
         for at, name in ((2, "transpose_a"), (3, "transpose_b"))
     ]
     places = set()
-    for at, (reach, shape, turn) in enumerate(zip((one, other), shapes, turned, strict=True)):
+    for at, (reach, shape, turned) in enumerate(zip(given, shapes, transposed, strict=True)):
         if reach == WHOLE:
             continue
         behind = reach.axis - len(shape)
-        summed_up = -2 if (at == 0) == turn else -1
+        summed_up = -2 if (at == 0) == turned else -1
         if len(shape) == 1 or behind == summed_up:
             return call.mixed()
         if 1 in map(len, shapes):
             raise Undecided  # a vector's axis is not in the result
         places.add((behind if behind < -2 else -2 + at, reach.inner))
-    if len(places) > 1:
-        return call.mixed()
-    ((behind, inner),) = places
+    behind, inner = call.one(places)
     return Reach("rows", len(call.out) + behind, inner)
 
 
@@ -363,10 +241,6 @@ def _by_batch(call: Call) -> Reach:
     if found != {Reach("rows", 0)}:
         raise Undecided
     return Reach("rows", 0)
-
-
-def _same(call: Call) -> Reach:
-    return call.only(0)
 
 
 def _normalises(call: Call) -> Any:
@@ -401,10 +275,7 @@ def _one_hot(call: Call) -> Reach:
 
 def _searches(call: Call) -> Reach:
     """`SearchSorted(sequence, values)`: along the last axis of both."""
-    reaches = {reach for reach in call.given[:2] if reach != WHOLE}
-    if len(reaches) > 1:
-        return call.mixed()
-    (reach,) = reaches
+    reach = call.one(set(call.given[:2]) - {WHOLE})
     in_values = call.given[1] != WHOLE and len(call.shape(0)) == 1
     if reach.axis == len(call.shape(1)) - 1 and not in_values:
         return call.mixed()
@@ -457,19 +328,18 @@ TRAVEL: dict[str, Rule] = _table(
     ("Stack StackExt", _stacks),
     ("Split", _splits(1)),
     ("Chunk SplitTensor SplitWithSize", _splits(2)),
-    ("Unstack UnstackExt UnstackExtView", _unstacks),
+    ("SelectExtView SelectView Unstack UnstackExt UnstackExtView", _drops_axis),
     ("StridedSlice", _slices_strided),
     ("Slice", _slices),
     ("SliceExt", _slices_one),
     ("Narrow NarrowView", _narrows),
-    ("SelectExtView SelectView", _selects),
     ("Gather", _gathers),
     ("GatherD GatherDExt", _gathers_elements),
     ("GatherNd", _gathers_points),
     ("TensorScatterElements", _scatters_elements),
     ("BatchMatMul BatchMatMulExt MatMul MatMulExt", _contracts),
     ("Dense", _along_last),
-    ("BiasAdd", _same),
+    ("BiasAdd", lambda call: call.only(0)),
     (
         "AvgPool Conv2D Conv2DExt Convolution MaxPool SoftmaxCrossEntropyWithLogits",
         _by_batch,

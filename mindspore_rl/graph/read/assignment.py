@@ -3,20 +3,18 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from mindspore_rl.graph.ir import Op
-from mindspore_rl.graph.read.frame import Gone, Static, Struct, Var, is_literal
-
-if TYPE_CHECKING:
-    from mindspore_rl.graph.read.expressions import ExpressionReader
+from mindspore_rl.graph.read.draft import Draft
+from mindspore_rl.graph.read.frame import Gone, Static, Struct, Var, is_literal, literal
 
 
 class Assignments:
-    """Assigns in the body that a reader is in."""
+    """Assigns in the body that is being read."""
 
-    def __init__(self, reader: "ExpressionReader") -> None:
-        self.reader = reader
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
 
     def give_homes(self, names: list[str], always: bool = False) -> None:
         """Makes variables here for what an inner body is going to change.
@@ -25,17 +23,17 @@ class Assignments:
         variable of this body.
         """
         for name in names:
-            struct = self.reader.frame.names.get(name)
-            created = self.reader.frame.created.get(name)
-            at_hand = created is self.reader.scope or self.reader.scope.inside(created)
+            struct = self.draft.frame.names.get(name)
+            created = self.draft.frame.created.get(name)
+            at_hand = created is self.draft.scope or self.draft.scope.inside(created)
             if struct is None or isinstance(struct, Gone):
                 if always and not at_hand:
-                    self.reader.frame.rename[name] = self.reader.fresh(name)
-                    self.reader.frame.created[name] = self.reader.scope
+                    self.draft.frame.rename[name] = self.draft.fresh(name)
+                    self.draft.frame.created[name] = self.draft.scope
             elif not at_hand or _has_numbers(struct):
                 if not at_hand:
-                    self.reader.frame.rename[name] = self.reader.fresh(name)
-                    self.reader.frame.created[name] = self.reader.scope
+                    self.draft.frame.rename[name] = self.draft.fresh(name)
+                    self.draft.frame.created[name] = self.draft.scope
                 self._write([(name, struct)], {name})
 
     def assign(self, target: ast.expr, value: Struct) -> None:
@@ -44,13 +42,13 @@ class Assignments:
         bindings = list(dict(self._bindings(target, value)).items())
         inner = set()
         for name, _ in bindings:
-            if self.reader.scope.inside(self.reader.frame.created.get(name)):
+            if self.draft.scope.inside(self.draft.frame.created.get(name)):
                 inner.add(name)
             else:
                 # An assignment in an inner body updates the outer variable; any other makes a
                 # new variable, which may have another shape.
-                self.reader.frame.rename[name] = self.reader.fresh(name)
-                self.reader.frame.created[name] = self.reader.scope
+                self.draft.frame.rename[name] = self.draft.fresh(name)
+                self.draft.frame.created[name] = self.draft.scope
         self._write(bindings, inner)
 
     def _bindings(self, target: ast.expr, value: Struct) -> Iterator[tuple[str, Struct]]:
@@ -58,14 +56,14 @@ class Assignments:
             yield target.id, value
         elif isinstance(target, (ast.Tuple, ast.List)):
             if any(isinstance(element, ast.Starred) for element in target.elts):
-                self.reader.frame.fail(target, "`*` in the target of an assignment")
+                self.draft.frame.fail(target, "`*` in the target of an assignment")
             if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
                 value = tuple(map(Static, value.value))
             if isinstance(value, Var):
-                value = self.reader.unpack(value, len(target.elts))
+                value = self.draft.unpack(value, len(target.elts))
             if not isinstance(value, tuple) or len(value) != len(target.elts):
                 got = len(value) if isinstance(value, (tuple, dict)) else "one"
-                self.reader.frame.fail(target, f"{len(target.elts)} names for {got} value(s)")
+                self.draft.frame.fail(target, f"{len(target.elts)} names for {got} value(s)")
             for element, part in zip(target.elts, value, strict=True):
                 yield from self._bindings(element, part)
         else:
@@ -74,21 +72,17 @@ class Assignments:
     def fail_target(self, target: ast.AST) -> NoReturn:
         """Refuses an assignment to an attribute or an element."""
         if isinstance(target, ast.Attribute):
-            self.reader.frame.fail(
+            self.draft.frame.fail(
                 target,
                 "an assignment to an attribute",
-                (
-                    "keep it in a local variable, or in a Parameter that a method changes through "
-                    "msrl.update(self.method, ...)"
-                ),
+                "keep it in a local variable, or in a Parameter that a method changes through "
+                "msrl.update(self.method, ...)",
             )
-        self.reader.frame.fail(
+        self.draft.frame.fail(
             target,
             "an assignment to an element",
-            (
-                'make a new value: `d = {**d, "key": value}` for a dictionary, '
-                "`x = ops.where(...)` for an array"
-            ),
+            'make a new value: `d = {**d, "key": value}` for a dictionary, '
+            "`x = ops.where(...)` for an array",
         )
 
     def _write(self, bindings: list[tuple[str, Struct]], numbers: set[str]) -> None:
@@ -101,19 +95,19 @@ class Assignments:
         leaves: list[tuple[str, Var]] = []
         results = {}
         for name, value in bindings:
-            results[name] = self._place(
-                self.reader.frame.rename[name], value, name in numbers, leaves
-            )
+            root = self.draft.frame.rename[name]
+            results[name] = self._place(root, value, name in numbers, leaves)
         targets = {target for target, _ in leaves}
         for position, (target, value) in enumerate(leaves):
             earlier = {t for t, _ in leaves[:position]}
             if value.name in targets and value.name in earlier and value.name != target:
-                leaves[position] = (target, self.reader.copy(value))
+                own = self.draft.result("copy", value.name, (value.name,), value.name)
+                leaves[position] = (target, own)
         for target, value in leaves:
             self._name_value(target, value)
         for name, struct in results.items():
-            self.reader.frame.names[name] = struct
-            if self.reader.frame.top:
+            self.draft.frame.names[name] = struct
+            if self.draft.frame.top:
                 self._remember(name, struct)
 
     def _place(
@@ -130,30 +124,30 @@ class Assignments:
                 for key, part in value.items()
             }
         if numbers and _has_numbers(value):
-            value = self.reader.constant(value.value)
+            value = self.draft.result("constant", literal(value.value), ())
         if isinstance(value, Var):
             leaves.append((root, value))
             return Var(root)
         return value
 
     def _part(self, root: str, key: Any) -> str:
-        if (root, key) not in self.reader.frame.parts:
+        if (root, key) not in self.draft.frame.parts:
             text = "".join(c if c.isalnum() else "_" for c in str(key))
-            self.reader.frame.parts[root, key] = self.reader.fresh(f"{root}_{text}")
-        return self.reader.frame.parts[root, key]
+            self.draft.frame.parts[root, key] = self.draft.fresh(f"{root}_{text}")
+        return self.draft.frame.parts[root, key]
 
     def _name_value(self, name: str, value: Var) -> None:
         """Renames the operation just read, or copies."""
         if value.name == name:
             return
-        if value.name in self.reader.temporary and self._rename(value.name, name):
-            self.reader.temporary.discard(value.name)
-            self.reader.used.discard(value.name)
+        if value.name in self.draft.temporary and self._rename(value.name, name):
+            self.draft.temporary.discard(value.name)
+            self.draft.used.discard(value.name)
             return
-        self.reader.emit("copy", (name,), (value.name,), reads=(value.name,))
+        self.draft.emit("copy", (name,), (value.name,), reads=(value.name,))
 
     def _rename(self, old: str, new: str) -> bool:
-        items = self.reader.scope.items
+        items = self.draft.scope.items
         for position in range(len(items) - 1, -1, -1):
             item = items[position]
             if not isinstance(item, Op):
@@ -168,7 +162,7 @@ class Assignments:
 
     def _remember(self, local: str, struct: Struct) -> None:
         if isinstance(struct, Var):
-            self.reader.locals[struct.name] = local
+            self.draft.locals[struct.name] = local
         elif isinstance(struct, (tuple, dict)):
             items = struct.items() if isinstance(struct, dict) else enumerate(struct)
             for key, part in items:

@@ -12,8 +12,10 @@ from typing import Any
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Branch, Loop, Program
+from mindspore_rl.graph.operations import LOOPS
 from mindspore_rl.graph.read.assignment import Assignments, same
 from mindspore_rl.graph.read.calls import Calls
+from mindspore_rl.graph.read.carried import assigned, carried, decided
 from mindspore_rl.graph.read.early_ends import BOUND, end_by_flag
 from mindspore_rl.graph.read.expressions import ExpressionReader
 from mindspore_rl.graph.read.frame import (
@@ -24,14 +26,11 @@ from mindspore_rl.graph.read.frame import (
     Static,
     Struct,
     Var,
-    assigned,
-    carried,
-    decided,
     open_frame,
+    variables,
 )
 from mindspore_rl.graph.read.trajectory import place_rows
 
-LOOPS = {"iterations": "iteration", "steps": "step", "epochs": "epoch", "minibatches": "minibatch"}
 STATEMENTS = {
     ast.While: "a `while` without a bound",
     ast.Try: "`try`",
@@ -62,7 +61,8 @@ def build(trainer: Any, algorithm: str) -> Program:
     """
     builder = _Builder(trainer)
     builder.inline(trainer.train, (Static(MSRL),), {}, top=True)
-    body = builder.scope.items
+    draft = builder.draft
+    body = draft.scope.items
     kinds = [item.kind for item in body if isinstance(item, Loop)]
     if kinds.count("iterations") != 1:
         raise ProgramError(
@@ -72,8 +72,8 @@ def build(trainer: Any, algorithm: str) -> Program:
     program = Program(
         algorithm,
         place_rows(tuple(body)),
-        imports=builder.import_list(),
-        locals=tuple(sorted(builder.locals.items())),
+        imports=tuple((alias, *source) for alias, source in sorted(draft.imports.items())),
+        locals=tuple(sorted(draft.locals.items())),
     )
     if not program.steps_per_env:
         raise ProgramError(
@@ -96,7 +96,7 @@ class _Builder(ExpressionReader):
 
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
-        self.calls, self.assignments = Calls(self), Assignments(self)
+        self.calls, self.assignments = Calls(self), Assignments(self.draft)
 
     def call(self, name: str, node: ast.Call) -> Struct:
         """Reads a call of `msrl.name`."""
@@ -108,17 +108,14 @@ class _Builder(ExpressionReader):
         self, method: Any, args: tuple[Struct, ...], keywords: dict[str, Struct], top: bool = False
     ) -> Struct:
         """Reads a function's body in place of its call. Returns what it returns."""
-        outer, outer_node = self.frame, self.node
         frame, tree = open_frame(method)
         tree = end_by_flag(tree)
-        if any(frame.function is other.function for other in self.frames):
-            assert outer is not None
-            outer.fail(outer_node, f"a function that calls itself ({tree.name})")
+        if any(frame.function is other.function for other in self.draft.frames):
+            self.frame.fail(self.frame.node, f"a function that calls itself ({tree.name})")
         if inspect.ismethod(method):
             args = (Static(method.__self__), *args)
         frame.top = top
-        self.frame, self.node = frame, tree
-        self.frames.append(frame)
+        self.draft.frames.append(frame)
         self._bind_arguments(tree, args, dict(keywords))
         result: Struct = Static(None)
         try:
@@ -126,8 +123,7 @@ class _Builder(ExpressionReader):
                 self._statement(statement)
         except _Returned as returned:
             result = returned.value
-        self.frames.pop()
-        self.frame, self.node = outer, outer_node
+        self.draft.frames.pop()
         return result
 
     def _bind_arguments(
@@ -138,7 +134,7 @@ class _Builder(ExpressionReader):
             self.frame.fail(spec.kwarg, "`**` in the parameters of a function that gets msrl")
         # What an argument stands for has this name too: it must not be renamed any more.
         for value in (*args, *keywords.values()):
-            self.temporary -= {leaf.name for leaf in self.variables(value)}
+            self.draft.temporary -= {leaf.name for leaf in variables(value)}
         positional = [arg.arg for arg in (*spec.posonlyargs, *spec.args)]
         if len(args) > len(positional) and spec.vararg is None:
             self.frame.fail(
@@ -161,12 +157,12 @@ class _Builder(ExpressionReader):
             if name not in names:
                 if name not in defaults:
                     self.frame.fail(tree, f"a call of {tree.name} without {name!r}")
-                names[name] = Static(self.known(defaults[name]))
+                names[name] = Static(self.frame.known(defaults[name]))
 
     # ---- statements ------------------------------------------------------------------------
 
     def _statement(self, node: ast.stmt) -> None:
-        self.node = node
+        self.frame.node = node
         if isinstance(node, ast.Assign):
             value = self.expression(node.value)
             for target in node.targets:
@@ -200,17 +196,17 @@ class _Builder(ExpressionReader):
     def _lone_expression(self, node: ast.expr) -> None:
         if isinstance(node, ast.Constant):
             return
-        if isinstance(node, ast.Call) and (self.msrl_call(node) or self.gets_msrl(node)):
+        if isinstance(node, ast.Call) and (
+            self.frame.msrl_call(node) or self.frame.gets_msrl(node)
+        ):
             self.expression(node)
             return
         self.frame.fail(
             node,
             "an expression whose result is not used",
-            (
-                "it would have no effect on the graph and is left out of it: change parameters and "
-                "learner state\n  with msrl.update(self.method, ...), and report numbers with "
-                "msrl.report"
-            ),
+            "it would have no effect on the graph and is left out of it: change parameters and "
+            "learner state\n  with msrl.update(self.method, ...), and report numbers with "
+            "msrl.report",
         )
 
     def _for(self, node: ast.For) -> None:
@@ -226,10 +222,10 @@ class _Builder(ExpressionReader):
         going = self._flag_of(node)
         self.assignments.give_homes(sorted(read | kept | going))
         before = {name: self.frame.names[name] for name in read if name in self.frame.names}
-        index = self.fresh(index)
-        loop = Loop(self.name_op(kind), kind, index, count, (), self.frame.where(node))
-        outer, self.scope = self.scope, Scope(outer=self.scope)
-        self.loops.append(loop)
+        index = self.draft.fresh(index)
+        loop = Loop(self.draft.name_op(kind), kind, index, count, (), self.frame.where(node))
+        outer, self.draft.scope = self.draft.scope, Scope(outer=self.draft.scope)
+        self.draft.loops.append(loop)
         self.frame.nested += 1
         if kind == "iterations":
             self.calls.top_of_iteration = []
@@ -239,31 +235,30 @@ class _Builder(ExpressionReader):
             self.frame.names[node.target.id] = Var(index)
         else:
             self.frame.fail(node.target, "a loop target that is not a name")
-        self.conditions += len(going)
+        self.draft.conditions += len(going)
         for statement in node.body:
             self._statement(statement)
-        self.conditions -= len(going)
-        self.node = node
+        self.draft.conditions -= len(going)
         self._check_carried(before, node)
         if isinstance(node.target, ast.Name) and self.frame.names[node.target.id] == Var(index):
             self.frame.names[node.target.id] = Gone("a loop's index after the loop")
-        body = self.scope.items
+        body = self.draft.scope.items
         for flag in (self.frame.names[name].name for name in going):
-            name = self.name_op("if")
+            name = self.draft.name_op("if")
             body = [Branch(name, flag, (flag,), tuple(body), (), loop.where, first=True)]
         if kind == "iterations":
             body = [*(self.calls.top_of_iteration or ()), *body]
             self.calls.top_of_iteration = None
             outer.items += self.calls.before_iterations
-        self.loops.pop()
+        self.draft.loops.pop()
         self.frame.nested -= 1
-        self.scope = outer
-        self.scope.items.append(replace(loop, body=tuple(body)))
+        self.draft.scope = outer
+        self.draft.scope.items.append(replace(loop, body=tuple(body)))
 
     def _flag_of(self, node: ast.For) -> set[str]:
         """The flag of a loop that may end early, unless what would end it is known never to."""
         flag = {getattr(node, "going", "")} & assigned(decided(node, self.frame))
-        if flag and isinstance(node.iter, ast.Call) and self.msrl_call(node.iter) == "iterations":
+        if flag and self._loop_call(node.iter)[0] == "iterations":
             self.frame.fail(
                 node.iter,
                 "`break` in the loop over msrl.iterations()",
@@ -284,7 +279,7 @@ class _Builder(ExpressionReader):
     def _loop_call(self, call: ast.expr) -> tuple[str, list[ast.expr]]:
         if not isinstance(call, ast.Call):
             self.frame.fail(call, "a loop over something else")
-        name = self.msrl_call(call)
+        name = self.frame.msrl_call(call)
         if name not in LOOPS and isinstance(call.func, ast.Name) and call.func.id == "range":
             name = "range"
             if len(call.args) != 1:
@@ -298,12 +293,12 @@ class _Builder(ExpressionReader):
 
     def _loop_count(self, kind: str, args: list[ast.expr], node: ast.For) -> int | None:
         if kind == "iterations":
-            if self.loops or self.conditions:
+            if self.draft.loops or self.draft.conditions:
                 self.frame.fail(node.iter, "msrl.iterations() inside a loop or a condition")
             return None
         if kind == "steps":
             return int(self.trainer.config.num_steps)
-        count = self.known(args[0])
+        count = self.frame.known(args[0])
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             self.frame.fail(args[0], f"a loop count of {count!r}", "expected a positive integer")
         return count
@@ -319,21 +314,20 @@ class _Builder(ExpressionReader):
         changed = assigned(node.body) | assigned(node.orelse)
         self.assignments.give_homes(sorted(changed), always=True)
         before, ends, bodies = dict(self.frame.names), [], []
-        self.conditions += 1
-        self.perhaps += 1
+        self.draft.conditions += 1
+        self.draft.perhaps += 1
         self.frame.nested += 1
         for statements in (node.body, node.orelse):
-            outer, self.scope = self.scope, Scope(outer=self.scope)
+            outer, self.draft.scope = self.draft.scope, Scope(outer=self.draft.scope)
             self.frame.names = dict(before)
             for statement in statements:
                 self._statement(statement)
-            bodies.append(tuple(self.scope.items))
+            bodies.append(tuple(self.draft.scope.items))
             ends.append(self.frame.names)
-            self.scope = outer
-        self.conditions -= 1
-        self.perhaps -= 1
+            self.draft.scope = outer
+        self.draft.conditions -= 1
+        self.draft.perhaps -= 1
         self.frame.nested -= 1
-        self.node = node
         taken, other = ends
         for name in changed:
             if name in taken and name in other and not same(taken[name], other[name]):
@@ -344,6 +338,6 @@ class _Builder(ExpressionReader):
                     "or numbers, the same tuple or dictionary of them in both branches",
                 )
         self.frame.names = other | taken
-        self.scope.items.append(
-            Branch(self.name_op("if"), test, reads, bodies[0], bodies[1], where)
+        self.draft.scope.items.append(
+            Branch(self.draft.name_op("if"), test, reads, bodies[0], bodies[1], where)
         )

@@ -12,7 +12,7 @@ import ast
 import copy
 from typing import TypeVar
 
-from mindspore_rl.graph.read.frame import assigned
+from mindspore_rl.graph.read.carried import assigned
 from mindspore_rl.names import unused
 
 Node = TypeVar("Node", bound=ast.AST)
@@ -56,7 +56,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._set(self.flag, ast.Constant(False), node) if self.flag else node
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:  # noqa: N802
-        flag = self._turns(node, node.body)
+        flag = self._flagged(node, node.body)
         if flag in assigned(node.body):
             return [self._set(flag, ast.Constant(True), node), node]
         self.names.discard(flag)
@@ -79,11 +79,11 @@ class _Rewriter(ast.NodeTransformer):
         if not rest:
             return [*before, _at(node, ast.If(bound, self.visit_For(loop), []))]
         again = ast.Assign([], copy.deepcopy(test))
-        flag = self._turns(loop, [*node.body, _at(node, again)], again)
+        flag = self._flagged(loop, [*node.body, _at(node, again)], again)
         both = ast.BoolOp(ast.And(), [bound, ast.Name(flag, ast.Load())])
         return [*before, self._set(flag, test, node), _at(node, ast.If(both, [loop], []))]
 
-    def _turns(self, loop: ast.For, body: list[ast.stmt], again: ast.Assign | None = None) -> str:
+    def _flagged(self, loop: ast.For, body: list[ast.stmt], again: ast.Assign | None = None) -> str:
         """Rewrites the body of a loop with a flag of its own, which `again` assigns."""
         outer, flag = self.flag, unused("going", self.names)
         self.flag = flag

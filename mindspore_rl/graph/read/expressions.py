@@ -3,20 +3,14 @@
 import ast
 import copy
 import inspect
-import keyword
-import re
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-from mindspore_rl.graph.ir import REGIONS, Loop, Op
 from mindspore_rl.graph.operations import PARAMETERS
+from mindspore_rl.graph.read.draft import Draft
 from mindspore_rl.graph.read.frame import (
-    BUILTINS,
     Frame,
     Gone,
-    Scope,
     Static,
     Struct,
     Var,
@@ -26,53 +20,27 @@ from mindspore_rl.graph.read.frame import (
     literal,
 )
 from mindspore_rl.graph.read.substitute import Rewriter
-from mindspore_rl.names import unused
-
-RESERVED = {
-    "trainer",
-    "learner",
-    "actor",
-    "msrl",
-    "environment",
-    "env_state",
-    "self",
-    "w",
-    "np",
-    "ms",
-    "nn",
-    "parts",
-    "operators",
-    "reduced",
-    "run",
-    "turns",
-    "sender",
-    *keyword.kwlist,
-    *BUILTINS,
-}
-"""Names that generated modules use themselves."""
-CLASSES = re.compile(f"({'|'.join(name.capitalize() for name in REGIONS)})[0-9]*")
-"""Classes of cells."""
-GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_chunk", "_first", "_turn", "_rows", "_team")
 
 
 class ExpressionReader:
-    """Reads expressions into a scope's operations; `graph.read.build` adds the statements."""
+    """Reads expressions into a draft; `graph.read.build` adds the statements.
+
+    Attributes:
+        roots: names of the trainer, the actor and the learner, by `id`.
+        choices: how many sides of `x if c else y`, `and` and `or` are open.
+    """
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self.roots = {id(trainer): "trainer", id(trainer.actor): "actor"}
         self.roots[id(trainer.learner)] = "learner"
-        self.scope = Scope()
-        self.loops: list[Loop] = []
-        self.conditions = self.perhaps = self.choices = 0
-        self.counters: dict[str, int] = {}
-        self.used: set[str] = set(RESERVED)
-        self.temporary: set[str] = set()
-        self.frames: list[Frame] = []
-        self.frame: Frame = None  # type: ignore[assignment]  # set by `inline`
-        self.node: ast.AST = ast.Pass()
-        self.imports: dict[str, tuple[str, str]] = {}
-        self.locals: dict[str, str] = {}
+        self.draft = Draft()
+        self.choices = 0
+
+    @property
+    def frame(self) -> Frame:
+        """The function being read."""
+        return self.draft.frame
 
     def inline(
         self, method: Any, args: tuple[Struct, ...], keywords: dict[str, Struct], top: bool = False
@@ -117,14 +85,14 @@ class ExpressionReader:
         ):
             return self.expression(node.left) + self.expression(node.right)
         if isinstance(node, ast.IfExp):
-            holds = self.holds(node.test)
+            holds = self.frame.holds(node.test)
             return None if holds is None else self.expression(node.body if holds else node.orelse)
         if isinstance(node, ast.BoolOp):
             parts = self.operands(node)
             return self.expression(parts[0]) if len(parts) == 1 else None
         if isinstance(node, ast.Call):
-            name = self.msrl_call(node)
-            if self.choices and (name is not None or self.gets_msrl(node)):
+            name = self.frame.msrl_call(node)
+            if self.choices and (name is not None or self.frame.gets_msrl(node)):
                 self.frame.fail(
                     node,
                     f"`{ast.unparse(node.func)}` in one side of `x if c else y`, `and` or `or`, "
@@ -134,7 +102,7 @@ class ExpressionReader:
                 )
             if name is not None:
                 return self.call(name, node)
-            if self.gets_msrl(node):
+            if self.frame.gets_msrl(node):
                 return self._inlined(node)
         return None
 
@@ -155,16 +123,16 @@ class ExpressionReader:
             # Computed just now: its operation must not be emitted a second time.
             reads = [base.name]
             text = ast.unparse(self._substitute(node.slice, reads))
-            return self._emit_glue(f"{base.name}[{text}]", reads)
+            return self.draft.result("glue", f"{base.name}[{text}]", reads)
         if not isinstance(base, (tuple, dict)):
             return None
         key = node.slice
         if isinstance(key, ast.Slice):
             ends = (key.lower, key.upper, key.step)
-            bounds = [None if end is None else self.known(end) for end in ends]
+            bounds = [None if end is None else self.frame.known(end) for end in ends]
             index: Any = slice(*bounds)
         else:
-            index = self.known(key)
+            index = self.frame.known(key)
         try:
             return base[index]
         except (KeyError, IndexError, TypeError):
@@ -177,12 +145,7 @@ class ExpressionReader:
 
     def _glue(self, node: ast.expr) -> Var:
         reads: list[str] = []
-        return self._emit_glue(ast.unparse(self._substitute(node, reads)), reads)
-
-    def _emit_glue(self, text: str, reads: list[str]) -> Var:
-        target = self.new_temporary("value")
-        self.emit("glue", (target,), (text,), reads=tuple(reads))
-        return Var(target)
+        return self.draft.result("glue", ast.unparse(self._substitute(node, reads)), reads)
 
     def condition(self, test: ast.expr) -> Static | tuple[str, tuple[str, ...]]:
         """A condition known now, or its text over variables and what it reads.
@@ -195,23 +158,18 @@ class ExpressionReader:
         if isinstance(rewritten, ast.Constant):
             return Static(rewritten.value)
         text = ast.unparse(rewritten)
-        indices = {loop.index for loop in self.loops}
+        indices = {loop.index for loop in self.draft.loops}
         simple = not any(isinstance(n, (ast.Call, ast.Attribute)) for n in ast.walk(rewritten))
         if not (simple and set(reads) <= indices) and text not in reads:
-            text = self._emit_glue(text, reads).name
+            text = self.draft.result("glue", text, reads).name
             reads = [text]
         return text, tuple(dict.fromkeys(reads))
-
-    def holds(self, condition: ast.expr) -> bool | None:
-        """Whether a condition holds; None if only run time tells."""
-        known, value = self.frame.static(condition)
-        return bool(value) if known and not is_array(value) else None
 
     def operands(self, node: ast.BoolOp) -> list[ast.expr]:
         """Those operands of `and` or `or` of which one is its value, as far as is known now."""
         parts: list[ast.expr] = []
         for part in node.values:
-            holds = self.holds(part)
+            holds = self.frame.holds(part)
             if holds is isinstance(node.op, ast.Or):  # decides: none after it is looked at
                 return [*parts, part]
             if holds is None or part is node.values[-1]:
@@ -244,22 +202,10 @@ class ExpressionReader:
                     self.frame.fail(value, "`**` of something that is not a dictionary")
                 result |= part
             else:
-                result[str(self.known(key))] = part
+                result[str(self.frame.known(key))] = part
         return result
 
     # ---- calls -----------------------------------------------------------------------------
-
-    def msrl_call(self, call: ast.Call) -> str | None:
-        """The name of the called method of msrl, if it is one."""
-        func = call.func
-        if isinstance(func, ast.Attribute) and self.frame.is_msrl(func.value):
-            return func.attr
-        return None
-
-    def gets_msrl(self, call: ast.Call) -> bool:
-        """Whether a call passes msrl on, so that the function is inlined."""
-        values = [*call.args, *(k.value for k in call.keywords)]
-        return any(self.frame.is_msrl(value) for value in values)
 
     def _inlined(self, node: ast.Call) -> Struct:
         keywords = {}
@@ -330,27 +276,6 @@ class ExpressionReader:
         reads.extend(used)
         return ast.parse(texts[0], mode="eval").body
 
-    def global_name(self, node: ast.Name) -> ast.expr:
-        """A global of the function being read, as the generated module will know it."""
-        frame = self.frame
-        if node.id not in frame.namespace:
-            if node.id not in BUILTINS:
-                self.frame.fail(node, f"the unknown name {node.id!r}")
-            return node
-        module = vars(sys.modules[frame.module])
-        if node.id not in module:
-            self.frame.fail(node, f"{node.id!r}, a name of an enclosing function,")
-        for alias, (home, name) in self.imports.items():
-            if name == node.id and vars(sys.modules[home])[name] is module[node.id]:
-                return ast.Name(alias, ast.Load())
-        alias = self.fresh(node.id)
-        self.imports[alias] = (frame.module, node.id)
-        return ast.Name(alias, ast.Load())
-
-    def import_list(self) -> tuple[tuple[str, str, str], ...]:
-        """For each global that expressions use: its name there, its module, its name in that."""
-        return tuple((alias, *source) for alias, source in sorted(self.imports.items()))
-
     def object_path(self, node: ast.expr, reads: list[str]) -> ast.expr | None:
         """`self.network.value` as an expression on the trainer, the actor or the learner."""
         path = self.path_of(node)
@@ -380,70 +305,3 @@ class ExpressionReader:
             owner = getattr(owner, part)
             path = self.roots.get(id(owner), f"{path}.{part}")
         return path
-
-    def known(self, node: ast.expr) -> Any:
-        """The value of an expression that must be known now."""
-        known, value = self.frame.static(node)
-        if not known:
-            self.frame.fail(
-                node,
-                "a value that is only known at run time, where configuration or "
-                "a constant is expected,",
-            )
-        return value
-
-    # ---- emitting --------------------------------------------------------------------------
-
-    def constant(self, number: Any) -> Var:
-        """A number in a variable that changes later, such as a sum that starts at 0."""
-        target = self.new_temporary("value")
-        self.emit("constant", (target,), (literal(number),))
-        return Var(target)
-
-    def copy(self, value: Var) -> Var:
-        """A variable of its own for a value."""
-        name = self.new_temporary(value.name)
-        self.emit("copy", (name,), (value.name,), reads=(value.name,))
-        return Var(name)
-
-    def unpack(self, value: Var, count: int) -> tuple[Var, ...]:
-        """The parts of the result of an operation."""
-        last = self.scope.items[-1] if self.scope.items else None
-        names = tuple(self.new_temporary("part") for _ in range(count))
-        if isinstance(last, Op) and last.targets == (value.name,) and value.name in self.temporary:
-            self.scope.items[-1] = replace(last, targets=names)
-        else:
-            self.emit("glue", names, (value.name,), reads=(value.name,))
-        return tuple(map(Var, names))
-
-    def variables(self, struct: Struct) -> Iterator[Var]:
-        """The variables in a structure."""
-        if isinstance(struct, Var):
-            yield struct
-        elif isinstance(struct, (tuple, dict)):
-            for part in struct.values() if isinstance(struct, dict) else struct:
-                yield from self.variables(part)
-
-    def emit(self, kind: str, targets: tuple, args: tuple, **rest: Any) -> None:
-        """Appends an operation to the body being read."""
-        rest["reads"] = tuple(dict.fromkeys(rest.get("reads", ())))
-        self.scope.items.append(
-            Op(self.name_op(kind), kind, targets, args, where=self.frame.where(self.node), **rest)
-        )
-
-    def name_op(self, kind: str) -> str:
-        """The next name of a kind of operation, `gradient#2`."""
-        self.counters[kind] = self.counters.get(kind, 0) + 1
-        return f"{kind}#{self.counters[kind]}"
-
-    def fresh(self, name: str) -> str:
-        """A name that no variable has yet."""
-        if name.endswith(("_", *GENERATED_ENDINGS)) or CLASSES.fullmatch(name):
-            name = f"{name.rstrip('_')}_1"
-        return unused(name, self.used)
-
-    def new_temporary(self, name: str) -> str:
-        """A new name for a result, which an assignment may replace."""
-        name = self.fresh(name)
-        self.temporary.add(name)
-        return name

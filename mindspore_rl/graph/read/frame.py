@@ -2,9 +2,9 @@
 
 import ast
 import builtins
-import copy
 import inspect
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -47,6 +47,15 @@ class Gone:
 Struct = Any  # Var | Static | tuple[Struct, ...] | dict[str, Struct]
 
 
+def variables(struct: Struct) -> Iterator[Var]:
+    """The variables in a structure."""
+    if isinstance(struct, Var):
+        yield struct
+    elif isinstance(struct, (tuple, dict)):
+        for part in struct.values() if isinstance(struct, dict) else struct:
+            yield from variables(part)
+
+
 class Msrl:
     """Stands for the `msrl` argument while reading."""
 
@@ -81,6 +90,7 @@ class Frame:
         parts: the graph's names of the parts of tuples and dictionaries.
         created: the body in which each variable was made; assignments inside it keep its name.
         nested: how many loops and run-time conditions of this function are open.
+        node: the statement being read.
     """
 
     function: Any
@@ -95,6 +105,7 @@ class Frame:
     parts: dict[tuple[str, Any], str] = field(default_factory=dict)
     created: dict[str, Scope] = field(default_factory=dict)
     nested: int = 0
+    node: ast.AST = field(default_factory=ast.Pass)
 
     @property
     def msrl(self) -> str:
@@ -155,6 +166,34 @@ class Frame:
         """Whether an expression is the `msrl` argument."""
         struct = self.names.get(node.id) if isinstance(node, ast.Name) else None
         return isinstance(struct, Static) and struct.value is MSRL
+
+    def holds(self, condition: ast.expr) -> bool | None:
+        """Whether a condition holds; None if only run time tells."""
+        known, value = self.static(condition)
+        return bool(value) if known and not is_array(value) else None
+
+    def known(self, node: ast.expr) -> Any:
+        """The value of an expression that must be known now."""
+        known, value = self.static(node)
+        if not known:
+            self.fail(
+                node,
+                "a value that is only known at run time, where configuration or "
+                "a constant is expected,",
+            )
+        return value
+
+    def msrl_call(self, call: ast.Call) -> str | None:
+        """The name of the called method of msrl, if it is one."""
+        func = call.func
+        if isinstance(func, ast.Attribute) and self.is_msrl(func.value):
+            return func.attr
+        return None
+
+    def gets_msrl(self, call: ast.Call) -> bool:
+        """Whether a call passes msrl on, so that the function is inlined."""
+        values = [*call.args, *(k.value for k in call.keywords)]
+        return any(self.is_msrl(value) for value in values)
 
 
 _UNKNOWN = object()
@@ -244,86 +283,6 @@ def is_cell(value: Any) -> bool:
     from mindspore import nn  # noqa: PLC0415
 
     return isinstance(getattr(value, "__self__", value), nn.Cell)
-
-
-def assigned(nodes: list[ast.stmt]) -> set[str]:
-    """Names that statements assign."""
-    return {
-        node.id
-        for statement in nodes
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
-
-
-def carried(loop: ast.For, frame: Frame) -> tuple[set[str], set[str]]:
-    """Names that a loop carries round, where conditions that are known now are decided.
-
-    Returns:
-        those that its body may read before it assigns them, and those that it may leave as they
-        were in the turn before.
-    """
-    body = decided(loop, frame)
-    found: set[str] = set()
-    surely = _expose(body, set(), found)
-    changed = assigned(body)
-    return changed & found, changed - surely - found
-
-
-def decided(loop: ast.For, frame: Frame) -> list[ast.stmt]:
-    """A loop's body without the branches that are not taken in any turn."""
-    changing = assigned([loop])
-
-    def holds(test: ast.expr) -> bool | None:
-        if isinstance(test, ast.BoolOp):
-            deciding, known = isinstance(test.op, ast.Or), True
-            for value in map(holds, test.values):  # looks at none after one that decides
-                if value is deciding:
-                    return value
-                known &= value is not None
-            return not deciding if known else None
-        names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}
-        found, value = (False, None) if names & changing else frame.static(test)
-        return bool(value) if found and not is_array(value) else None
-
-    class Decide(ast.NodeTransformer):
-        def visit_If(self, node: ast.If) -> Any:
-            known = holds(node.test)
-            if known is not None:
-                node.body, node.orelse = node.body if known else node.orelse, []
-            self.generic_visit(node)
-            return node if known is None else node.body
-
-    loop = copy.deepcopy(loop)
-    Decide().generic_visit(loop)
-    return loop.body
-
-
-def _expose(nodes: list[ast.stmt], known: set[str], found: set[str]) -> set[str]:
-    def read(node: ast.AST | None) -> None:
-        if node is not None:
-            found.update(
-                n.id
-                for n in ast.walk(node)
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id not in known
-            )
-
-    for node in nodes:
-        if isinstance(node, ast.If):
-            read(node.test)
-            taken = _expose(node.body, set(known), found)
-            known = taken & _expose(node.orelse, set(known), found)
-        elif isinstance(node, ast.For):  # taken at least once
-            read(node.iter)
-            known = _expose(node.body, known | assigned([ast.Expr(node.target)]), found)
-        elif isinstance(node, ast.AugAssign):
-            read(node.value)
-            if isinstance(node.target, ast.Name) and node.target.id not in known:
-                found.add(node.target.id)
-        else:
-            read(node)
-            known = known | assigned([node])
-    return known
 
 
 def _short(file: str) -> str:

@@ -27,7 +27,7 @@ class Rewriter(ast.NodeTransformer):
     def visit_Name(self, name: ast.Name) -> ast.expr:  # noqa: N802
         struct = self.reader.frame.names.get(name.id)
         if struct is None:
-            return self.reader.global_name(name)
+            return self.reader.draft.global_name(name)
         if isinstance(struct, Static) and (path := self.reader.object_path(name, self.reads)):
             return path
         if isinstance(struct, Gone):
@@ -44,7 +44,7 @@ class Rewriter(ast.NodeTransformer):
         return self.generic_visit(part)
 
     def visit_Call(self, call: ast.Call) -> ast.expr:  # noqa: N802
-        if self.reader.msrl_call(call) is not None or self.reader.gets_msrl(call):
+        if self.reader.frame.msrl_call(call) is not None or self.reader.frame.gets_msrl(call):
             return self.reader.operand(self.reader.expression(call), call, self.reads)
         args: list[ast.expr] = []
         for arg in call.args:
@@ -71,13 +71,13 @@ class Rewriter(ast.NodeTransformer):
 
     def condition(self, node: ast.expr) -> ast.expr:
         """Rewrites what is only asked whether it holds; a constant where that is known now."""
-        holds = self.reader.holds(node)
+        holds = self.reader.frame.holds(node)
         if holds is not None:
             return ast.Constant(holds)
         if not isinstance(node, ast.BoolOp):
             return self.visit(node)
         *parts, last = self.reader.operands(node)
-        says_nothing = self.reader.holds(last) is isinstance(node.op, ast.And)
+        says_nothing = self.reader.frame.holds(last) is isinstance(node.op, ast.And)
         return self._joined(node.op, parts if says_nothing else [*parts, last], self.condition)
 
     def _joined(

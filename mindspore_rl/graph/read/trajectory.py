@@ -4,13 +4,12 @@ A sample gives what was inserted since the one before it, in order. Loops that i
 it samples do not multiply its rows: it is taken in each of their turns.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import Item, Loop, Op
+from mindspore_rl.graph.ir import Item, Loop, Op, common, turns
 from mindspore_rl.graph.operations import REPLAY
 
 Insertion = tuple[Op, tuple[Loop, ...]]
@@ -57,10 +56,7 @@ class _Placement:
         return samples
 
     def _sample(self, sample: Op, loops: tuple[Loop, ...]) -> None:
-        around = [
-            sum(a.name == b.name for a, b in zip(loops, others, strict=False))
-            for _, others in self.waiting
-        ]
+        around = [len(common(loops, others)) for _, others in self.waiting]
         if len(set(around)) > 1:
             outside = self.waiting[around.index(min(around))][0]
             raise ProgramError(
@@ -69,14 +65,17 @@ class _Placement:
                 "loop, or insert them in it"
             )
         own = [(op, others[around[0] :]) for op, others in self.waiting]
-        for (op, turns), (first, terms) in zip(own, _indices(own), strict=True):
-            reads = [*(name for name in op.reads if name != REPLAY), *(t.index for t in turns)]
+        for (op, inner), (first, terms) in zip(own, _indices(own), strict=True):
+            reads = [
+                *(name for name in op.reads if name != REPLAY),
+                *(loop.index for loop in inner),
+            ]
             self.placed[op.name] = replace(
                 op,
                 reads=(*dict.fromkeys(reads), REPLAY),
                 attrs=(
                     ("index", " + ".join([str(first)] * (first > 0 or not terms) + terms)),
-                    ("rows", _rows([(op, turns)])),
+                    ("rows", turns(inner)),
                 ),
             )
         self.sampled_rows, self.waiting = _rows(own), []
@@ -91,7 +90,7 @@ class _Placement:
 
 
 def _rows(insertions: list[Insertion]) -> int:
-    return sum(math.prod(loop.count or 1 for loop in loops) for _, loops in insertions)
+    return sum(turns(loops) for _, loops in insertions)
 
 
 def _indices(insertions: list[Insertion]) -> Iterator[tuple[int, list[str]]]:
@@ -103,8 +102,8 @@ def _indices(insertions: list[Insertion]) -> Iterator[tuple[int, list[str]]]:
         if not loops:
             yield first, []
         else:
-            turn = [(op, others[1:]) for op, others in group]
-            stride = _rows(turn)
+            inner = [(op, others[1:]) for op, others in group]
+            stride = _rows(inner)
             term = loops[0].index if stride == 1 else f"{loops[0].index} * {stride}"
-            yield from ((first + at, [term, *rest]) for at, rest in _indices(turn))
+            yield from ((first + at, [term, *rest]) for at, rest in _indices(inner))
         first += _rows(group)

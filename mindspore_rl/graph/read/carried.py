@@ -1,0 +1,86 @@
+"""Names that statements assign, and those that a loop carries round."""
+
+import ast
+import copy
+from typing import Any
+
+from mindspore_rl.graph.read.frame import Frame
+
+
+def assigned(nodes: list[ast.stmt]) -> set[str]:
+    """Names that statements assign."""
+    return {
+        node.id
+        for statement in nodes
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+
+
+def carried(loop: ast.For, frame: Frame) -> tuple[set[str], set[str]]:
+    """Names that a loop carries round, where conditions that are known now are decided.
+
+    Returns:
+        those that its body may read before it assigns them, and those that it may leave as they
+        were in the turn before.
+    """
+    body = decided(loop, frame)
+    found: set[str] = set()
+    surely = _expose(body, set(), found)
+    changed = assigned(body)
+    return changed & found, changed - surely - found
+
+
+def decided(loop: ast.For, frame: Frame) -> list[ast.stmt]:
+    """A loop's body without the branches that are not taken in any turn."""
+    changing = assigned([loop])
+
+    def holds(test: ast.expr) -> bool | None:
+        if isinstance(test, ast.BoolOp):
+            deciding, known = isinstance(test.op, ast.Or), True
+            for value in map(holds, test.values):  # looks at none after one that decides
+                if value is deciding:
+                    return value
+                known &= value is not None
+            return not deciding if known else None
+        names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}
+        return None if names & changing else frame.holds(test)
+
+    class Decide(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> Any:
+            known = holds(node.test)
+            if known is not None:
+                node.body, node.orelse = node.body if known else node.orelse, []
+            self.generic_visit(node)
+            return node if known is None else node.body
+
+    loop = copy.deepcopy(loop)
+    Decide().generic_visit(loop)
+    return loop.body
+
+
+def _expose(nodes: list[ast.stmt], known: set[str], found: set[str]) -> set[str]:
+    def read(node: ast.AST | None) -> None:
+        if node is not None:
+            found.update(
+                n.id
+                for n in ast.walk(node)
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id not in known
+            )
+
+    for node in nodes:
+        if isinstance(node, ast.If):
+            read(node.test)
+            taken = _expose(node.body, set(known), found)
+            known = taken & _expose(node.orelse, set(known), found)
+        elif isinstance(node, ast.For):  # taken at least once
+            read(node.iter)
+            known = _expose(node.body, known | assigned([ast.Expr(node.target)]), found)
+        elif isinstance(node, ast.AugAssign):
+            read(node.value)
+            if isinstance(node.target, ast.Name) and node.target.id not in known:
+                found.add(node.target.id)
+        else:
+            read(node)
+            known = known | assigned([node])
+    return known
