@@ -6,7 +6,7 @@ from itertools import product
 from mindspore_rl.graph.cut.partition import Partition
 from mindspore_rl.graph.cut.replicate import Fragment
 from mindspore_rl.graph.flow import INITIAL, definitions
-from mindspore_rl.graph.ir import Loop, Op, Program, paths, walk
+from mindspore_rl.graph.ir import Loop, Op, Program, num_turns, paths, walk
 from mindspore_rl.graph.text import render_value
 from mindspore_rl.plan.plan import Arrivals
 
@@ -14,11 +14,7 @@ from mindspore_rl.plan.plan import Arrivals
 def render_edges(program: Program) -> str:
     """Every def-use edge: shape, dtype, bytes, times it fires in an iteration."""
     ops = {op.name: op for op, _ in walk(program.body)}
-    times = {}
-    for op, loops in walk(program.body):
-        times[op.name] = 1
-        for loop in loops:
-            times[op.name] *= loop.count or 1
+    times = {op.name: num_turns(loops) for op, loops in walk(program.body)}
     order = {name: i for i, name in enumerate(ops)}
     lines = ["edges (bytes: all environments; times: in an iteration)"]
     for reader, found in definitions(program.body).items():

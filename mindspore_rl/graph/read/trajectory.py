@@ -4,13 +4,12 @@ A sample gives what was inserted since the one before it, in order. Loops that i
 it samples do not multiply its rows: it is taken in each of their turns.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import Item, Loop, Op
+from mindspore_rl.graph.ir import Item, Loop, Op, num_turns
 from mindspore_rl.graph.operations import REPLAY
 
 Insertion = tuple[Op, tuple[Loop, ...]]
@@ -91,7 +90,7 @@ class _Placement:
 
 
 def _rows(insertions: list[Insertion]) -> int:
-    return sum(math.prod(loop.count or 1 for loop in loops) for _, loops in insertions)
+    return sum(num_turns(loops) for _, loops in insertions)
 
 
 def _indices(insertions: list[Insertion]) -> Iterator[tuple[int, list[str]]]:
