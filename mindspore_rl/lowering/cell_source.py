@@ -119,7 +119,7 @@ class CellWriter:
 
     def _gradient_part(self, op: Op) -> str:
         loss, network = op.attr("objects")
-        value = self.plan.values[f"{op.name}.loss"]
+        value = self.plan.values[op.targets[-1]]
         count = self._samples(value.size, value)
         return f"operators.gradient_function(w.{loss}, w.{network}, {count})"
 
@@ -206,7 +206,7 @@ class CellWriter:
 
     def _gradient(self, op: Op) -> list[str]:
         call = f"self.{self.plan.parts[op.name]}({', '.join(op.args)})"
-        return [assignment(op.targets, call)]
+        return [assignment(op.targets[:-1], call)]
 
     def _update(self, op: Op) -> list[str]:
         (method,) = op.attr("objects")

@@ -280,7 +280,7 @@ class Calls:
         texts, reads = self.reader.texts(list(self.reader.elements(node.args[minimum:])), node)
         kind = OPERATIONS[name]
         targets = (
-            (self.reader.new_temporary("grads"), self.reader.new_temporary("means"))
+            tuple(map(self.reader.new_temporary, ("grads", "means", "sample_loss")))
             if name == "gradient"
             else ()
         )
@@ -292,7 +292,7 @@ class Calls:
             writes=kind.writes,
             attrs=(("objects", tuple(methods)),),
         )
-        return tuple(Var(target) for target in targets) if targets else Static(None)
+        return tuple(Var(target) for target in targets[:2]) if targets else Static(None)
 
     def _report(self, node: ast.Call) -> Struct:
         value = self.reader.expression(node.args[0]) if len(node.args) == 1 else None
