@@ -104,12 +104,8 @@ def load_module(file: Path, package: str = "", error: type[MsrlError] = MsrlErro
     name = f"{package}.{stem}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = spec_from_file_location(name, file, loader=_Loader(name, str(file)))
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        return run_file(file, name, _Loader(name, str(file)))
     except Exception as found:
         del sys.modules[name]
         own = isinstance(found, MsrlError)  # says what is wrong in its own words
@@ -117,6 +113,14 @@ def load_module(file: Path, package: str = "", error: type[MsrlError] = MsrlErro
         raise (type(found) if own else error)(
             f"{_place(found, package) or file}: {text}"
         ) from found
+
+
+def run_file(file: Path, name: str, loader: SourceFileLoader | None = None) -> ModuleType:
+    """Runs a file as the module of a name, by which `sys.modules` has it from then on."""
+    spec = spec_from_file_location(name, file, loader=loader)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 

@@ -2,12 +2,10 @@
 
 import contextlib
 import ctypes
-import importlib.util
 import os
 import platform
 import select
 import signal
-import sys
 import threading
 import traceback
 from functools import partial
@@ -22,6 +20,7 @@ from mindspore_rl.communication.link import Link
 from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator, shared_segments
 from mindspore_rl.environments.by_name import spec as environment_spec
 from mindspore_rl.errors import EnvironmentFailure, MsrlError, StorageError
+from mindspore_rl.loading import run_file
 from mindspore_rl.plan.plan import FragmentPlan, Plan, load_plan
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
@@ -33,13 +32,7 @@ from mindspore_rl.runtime.stamps import Stamps, sent
 def import_fragment(plan: Plan, run_dir: Path, fragment: FragmentPlan) -> Any:
     """Imports a fragment's generated module."""
     path = run_dir / "fragments" / fragment.file
-    name = f"fragment_{abs(hash(str(path)))}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return run_file(path, f"fragment_{abs(hash(str(path)))}_{path.stem}")
 
 
 def run_worker(
