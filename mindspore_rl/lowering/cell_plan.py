@@ -8,6 +8,7 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Region, num_turns, paths, turn_index, walk
 from mindspore_rl.graph.read.substitute import OWNERS
 from mindspore_rl.lowering.project import Projection
+from mindspore_rl.lowering.regions import read_outside
 from mindspore_rl.lowering.target import Target, capacity
 from mindspore_rl.plan.value import Value
 
@@ -156,9 +157,7 @@ def _starts(region: Region) -> dict[str, tuple[str, ...]]:
             defined |= set(item.targets)
         elif item.name not in ends:
             body = item.body if isinstance(item, Loop) else item.body + item.orelse
-            inside = {part.name for part, _ in paths(body)}
-            outside = [i for i in items if not isinstance(i, Loop) and i.name not in inside]
-            after = set(region.outputs).union(*(i.reads for i in outside)) - defined
+            after = (read_outside(region.items, body) | set(region.outputs)) - defined
             kept = [op for op, _ in walk(body) if op.kind != "stack"]
             names = dict.fromkeys(name for op in kept for name in op.targets if name in after)
             starts[item.name] = tuple(names)

@@ -6,7 +6,7 @@ from typing import Any
 from mindspore_rl.graph.ir import Branch, Loop, Lowered, Op, Region, paths, walk
 from mindspore_rl.lowering.lines import INDENT, assignment, class_name, indented
 from mindspore_rl.lowering.project import Projection
-from mindspore_rl.lowering.regions import exposed, regions_of
+from mindspore_rl.lowering.regions import exposed, read_outside, regions_of
 from mindspore_rl.lowering.target import Target, capacity
 from mindspore_rl.plan.value import Value
 
@@ -242,13 +242,7 @@ def _crossing(projection: Projection, name: str) -> tuple[tuple[str, ...], tuple
     """Variables that a loop takes from around it, and those of its own that are used around it."""
     loop = next(item for item, _ in paths(projection.body) if item.name == name)
     assert isinstance(loop, Loop)
-    inside = {item.name for item, _ in paths(loop.body)}
-    read = set(exposed(loop.body)) | {
-        variable
-        for item, _ in paths(projection.body)
-        if not isinstance(item, Loop) and item.name not in inside
-        for variable in item.reads
-    }
+    read = read_outside(projection.body, loop.body) | set(exposed(loop.body))
     own = dict.fromkeys(t for op, _ in walk(loop.body) for t in op.targets)
     given = tuple(v for v in own if v in read)
     return tuple(v for v in exposed(loop.body, given) if v != loop.index), given

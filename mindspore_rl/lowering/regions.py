@@ -174,3 +174,10 @@ def exposed(items: tuple[Item, ...], after: tuple[str, ...] = ()) -> tuple[str, 
 
     read(after, visit(items, set()))
     return tuple(found)
+
+
+def read_outside(items: tuple[Item, ...], part: tuple[Item, ...]) -> set[str]:
+    """Variables that the items of a program read which are not in some part of it."""
+    inside = {item.name for item, _ in paths(part)}
+    others = [i for i, _ in paths(items) if not isinstance(i, Loop) and i.name not in inside]
+    return {name for item in others for name in item.reads}
