@@ -23,11 +23,11 @@ from mindspore_rl.graph.read.build import build
 from mindspore_rl.graph.render import render_fragments, render_partition
 from mindspore_rl.graph.text import render
 from mindspore_rl.graph.verify import verify, verify_partition, verify_program
-from mindspore_rl.lowering.cell_source import Target
 from mindspore_rl.lowering.lower import generate_all, make_plan
 from mindspore_rl.lowering.project import Projection, project
 from mindspore_rl.lowering.regions import find_regions
 from mindspore_rl.lowering.source import Generated
+from mindspore_rl.lowering.target import Target
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 

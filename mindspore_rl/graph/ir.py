@@ -5,7 +5,7 @@ Edges are not stored; `flow.definitions` derives them (and the loop-carried ones
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -93,6 +93,12 @@ class Loop:
     where: Where
     chunks: int = 1
 
+    @property
+    def going(self) -> "Branch | None":
+        """All of its body, if a flag may end it early."""
+        only = self.body[0] if len(self.body) == 1 else None
+        return only if isinstance(only, Branch) and only.first else None
+
 
 @dataclass(frozen=True)
 class Branch:
@@ -158,15 +164,10 @@ class Program:
     def steps_per_env(self) -> int:
         """Steps that each environment takes in an iteration."""
         return sum(
-            turns(loops)
+            num_turns(loops)
             for op, loops in walk(self.body)
             if op.kind == "env_step" and any(loop.kind == "iterations" for loop in loops)
         )
-
-
-def turns(loops: Iterable[Loop]) -> int:
-    """How often nested loops run their body, in an iteration."""
-    return math.prod(loop.count or 1 for loop in loops)
 
 
 def common(left: tuple[Loop, ...], right: tuple[Loop, ...]) -> tuple[Loop, ...]:
@@ -187,9 +188,22 @@ def walk(items: tuple[Item, ...], loops: tuple[Loop, ...] = ()) -> Iterator[tupl
             yield from walk(item.orelse, loops)
 
 
+def num_turns(loops: Iterable[Loop]) -> int:
+    """How often loops, one in the other, run what is in all of them; of `iterations`, one turn."""
+    return math.prod(loop.count or 1 for loop in loops)
+
+
+def turn_index(loops: Sequence[Loop]) -> str:
+    """Which of these turns it is, as an expression."""
+    text = loops[0].index if loops else "0"
+    for loop in loops[1:]:
+        text = f"({text}) * {loop.count} + {loop.index}"
+    return text
+
+
 def paths(
-    items: tuple[Item, ...], around: tuple[Loop | Branch, ...] = ()
-) -> Iterator[tuple[Item, tuple[Loop | Branch, ...]]]:
+    items: tuple[Any, ...], around: tuple[Loop | Branch, ...] = ()
+) -> Iterator[tuple[Any, tuple[Loop | Branch, ...]]]:
     """Every item in program order with the loops and branches around it, outermost first."""
     for item in items:
         yield item, around

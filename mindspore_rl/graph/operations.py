@@ -106,6 +106,7 @@ OPERATIONS = {
         cell="replay",
         whole=True,
     ),
+    # Its third result is the loss by itself, for the passes: what its first two are means of.
     "gradient": Kind(
         "gradient",
         call=True,

@@ -6,7 +6,7 @@ from itertools import product
 from mindspore_rl.graph.cut.partition import Partition
 from mindspore_rl.graph.cut.replicate import Fragment
 from mindspore_rl.graph.flow import edges
-from mindspore_rl.graph.ir import Loop, Op, Program, paths, turns, walk
+from mindspore_rl.graph.ir import Loop, Op, Program, num_turns, paths, walk
 from mindspore_rl.graph.text import render_value
 from mindspore_rl.plan.text import arrivals_text
 
@@ -14,7 +14,7 @@ from mindspore_rl.plan.text import arrivals_text
 def render_edges(program: Program) -> str:
     """Every def-use edge: shape, dtype, bytes, times it fires in an iteration."""
     ops = {op.name: op for op, _ in walk(program.body)}
-    times = {op.name: turns(loops) for op, loops in walk(program.body)}
+    times = {op.name: num_turns(loops) for op, loops in walk(program.body)}
     order = {name: i for i, name in enumerate(ops)}
     lines = ["edges (bytes: all environments; times: in an iteration)"]
     for definer, variable, reader in edges(program.body):

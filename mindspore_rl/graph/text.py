@@ -27,9 +27,7 @@ def render(program: Program) -> str:
     for alias, module, name in program.imports:
         lines.append(f"from {module} import {name}" + (f" as {alias}" if alias != name else ""))
     for name, value in program.values.items():
-        # That of a loss's terms is no variable, `gradient#1.loss`.
-        place = name if name.isidentifier() else f'values["{name}"]'
-        lines.append(f'{place}: "{render_value(value)}"')
+        lines.append(f'{name}: "{render_value(value)}"')
     return "\n".join([*lines, "", *_Writer().items(program.body, "")]) + "\n"
 
 
@@ -132,8 +130,7 @@ class _Reader:
                 imports.append((alias.asname or alias.name, str(node.module), alias.name))
             elif isinstance(node, ast.AnnAssign):
                 target, annotation = _any(node.target), _any(node.annotation)
-                name = target.id if isinstance(target, ast.Name) else target.slice.value
-                values[name] = parse_value(annotation.value)
+                values[target.id] = parse_value(annotation.value)
             else:
                 body.append(node)
         return Program(

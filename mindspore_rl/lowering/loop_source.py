@@ -1,151 +1,143 @@
 """The source of the Python that runs a fragment's cells."""
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from mindspore_rl.graph.flow import exposed
 from mindspore_rl.graph.ir import Branch, Loop, Lowered, Op, Region, paths, walk
-from mindspore_rl.lowering.cell_source import INDENT, Target, assignment, class_name, ends_early
+from mindspore_rl.lowering.lines import INDENT, assignment, class_name, indented
 from mindspore_rl.lowering.project import Projection
+from mindspore_rl.lowering.regions import read_outside, regions_of
+from mindspore_rl.lowering.target import Target, capacity
 from mindspore_rl.plan.value import Value
 
+VIEWS = ("copy", "glue")
+"""Operations that leave an array where it is."""
+NUMPY = {"constant", "env_steps", "progress"}
+"""Operations whose lines use NumPy."""
 
+
+@dataclass(frozen=True)
 class LoopWriter:
     """Writes the Python that runs the cells and everything that is not in one."""
 
-    def __init__(self, projection: Projection, target: Target, regions: list[Region]) -> None:
-        self.projection, self.target, self.regions = projection, target, regions
-        self.lines: list[str] = []
-        self.functions: list[str] = []
-        self.on_host: set[str] = set()
-        self.capacity = max(
-            [op.attr("rows") for op, _ in walk(projection.body) if op.kind == "replay_sample"],
-            default=0,
-        )
-        self.touches_parameters = any(
-            "$parameters" in (*op.reads, *op.writes) for op, _ in walk(projection.body)
-        )
+    projection: Projection
+    target: Target
+    body: tuple[Lowered, ...]
 
-    def text(self, body: tuple[Lowered, ...]) -> str:
-        """The function `run`."""
+    def text(self) -> str:
+        """The function `run`, behind those of loops in chunks."""
+        loops = [item for item, _ in paths(self.body) if isinstance(item, Loop)]
+        in_chunks = [loop for loop in loops if loop.chunks > 1]
+        apart = {region.name for loop in in_chunks for region in regions_of(loop.body)}
+        own = [region for region in regions_of(self.body) if region.name not in apart]
+        lines = [line for loop in in_chunks for line in self._one_chunk(loop)]
+        lines += ["def run(w):"]
         doc = ", ".join(self.projection.fragment.components)
-        self.on_host = self._read_by(body)
-        in_chunks = [r for loop in _chunk_loops(body) for r in _regions_of(loop.body)]
-        self._line("def run(w):", 0)
-        self._line(f'"""{doc}."""', 1)
-        self._cells([region for region in self.regions if region not in in_chunks], 1)
-        self._items(body, 1)
-        return "\n".join([*self.functions, *self.lines]) + "\n"
+        lines += indented([f'"""{doc}."""', *self._cells(own), *self._items(self.body)])
+        return "\n".join(lines) + "\n"
 
-    def _cells(self, regions: list[Region], depth: int) -> None:
+    def _cells(self, regions: list[Region]) -> list[str]:
+        on_host = {
+            name
+            for item, _ in paths(self.body)
+            if isinstance(item, Branch) or (isinstance(item, Op) and item.kind not in VIEWS)
+            for name in item.reads
+        }
+        lines = []
         for region in regions:
-            host = tuple(i for i, name in enumerate(region.outputs) if name in self.on_host)
-            self._line(
+            host = tuple(i for i, name in enumerate(region.outputs) if name in on_host)
+            lines.append(
                 f'{region.name}_cell = w.cell({class_name(region.name)}, "{region.name}", '
-                f"to_host={host})",
-                depth,
+                f"to_host={host})"
             )
+        return lines
 
-    def _loop_in_chunks(self, loop: Loop, depth: int) -> None:
-        """A loop as a generator of one chunk, and the call that runs all chunks in turn."""
-        name = f"chunk_of_{loop.name.replace('#', '_')}"
+    def _one_chunk(self, loop: Loop) -> list[str]:
+        """A loop as a generator that runs it for one chunk of environments."""
         taken, given = _crossing(self.projection, loop.name)
-        outer, self.lines = self.lines, []
-        self._line(f"def {name}({', '.join(('w', *taken))}):", 0)
-        self._line(f'"""{loop.name} for one chunk; at each `yield` the next one goes on."""', 1)
-        self._cells(_regions_of(loop.body), 1)
-        self._line(f"for {loop.index} in range({loop.count}):", 1)
-        self._items(loop.body, 2, chunked=True)
-        if not any("yield" in line for line in self.lines[2:]):
-            self._line("yield", 2)
-        self._line(f"return {_tuple(given)}", 1)
-        self.functions += [*self.lines, "", ""]
-        self.lines = outer
+        body = self._items(loop.body, chunked=True)
+        if not any(_waits(item) for item, _ in paths(loop.body)):
+            body.append("yield")
+        lines = [
+            f'"""{loop.name} for one chunk; at each `yield` the next one goes on."""',
+            *self._cells(regions_of(loop.body)),
+            f"for {loop.index} in range({loop.count}):",
+            *indented(body),
+            f"return {_tuple(given)}",
+        ]
+        head = f"def {_chunk_name(loop)}({', '.join(('w', *taken))}):"
+        return [head, *indented(lines), "", ""]
+
+    def _all_chunks(self, loop: Loop) -> list[str]:
+        """The call that runs all chunks of a loop in turn."""
+        taken, given = _crossing(self.projection, loop.name)
         inputs = _tuple(tuple(f"({v}, {self._axes(v)})" for v in taken))
         axes = _tuple(tuple(str(self._axes(v)) for v in given))
-        call = f"w.in_turn({name}, {inputs}, {axes})"
-        self._line(f"{_tuple(given)} = {call}" if given else call, depth)
+        call = f"w.in_turn({_chunk_name(loop)}, {inputs}, {axes})"
+        return [f"{_tuple(given)} = {call}" if given else call]
 
     def _axes(self, name: str) -> Any:
         """Where the environments of a variable lie, see `runtime/rank/chunks.py`."""
         value = self.projection.values.get(name)
         return None if value is None else _axes(value)
 
-    def _read_by(self, items: tuple[Lowered, ...]) -> set[str]:
-        """Variables that Python code reads, rather than a cell."""
-        found: set[str] = set()
-        for item in items:
-            if isinstance(item, Op):
-                found |= set(item.reads) if item.kind not in ("copy", "glue") else set()
-            elif isinstance(item, Loop):
-                found |= self._read_by(item.body)
-            elif isinstance(item, Branch):
-                found |= set(item.reads) | self._read_by(item.body + item.orelse)
-        return found
-
-    def _line(self, text: str, depth: int) -> None:
-        self.lines.append(INDENT * depth + text)
-
-    def _items(self, items: tuple[Lowered, ...], depth: int, chunked: bool = False) -> None:
+    def _items(self, items: tuple[Lowered, ...], chunked: bool = False) -> list[str]:
+        lines: list[str] = []
         for position, item in enumerate(items):
             if isinstance(item, Region):
-                self._line(
-                    assignment(item.outputs, f"{item.name}_cell({', '.join(item.inputs)})"), depth
-                )
+                call = f"{item.name}_cell({', '.join(item.inputs)})"
+                lines.append(assignment(item.outputs, call))
             elif isinstance(item, Op):
                 if chunked and _waits(item) and not (position and _waits(items[position - 1])):
-                    self._line("yield", depth)
-                for line in self._op(item):
-                    self._line(line, depth)
-            elif isinstance(item, Loop) and item.chunks > 1:
-                self._loop_in_chunks(item, depth)
+                    lines.append("yield")
+                lines += self._op(item)
             elif isinstance(item, Loop):
-                if item.kind == "iterations" and self.projection.serves:
-                    self._turns(item, depth)
-                    continue
-                if item.kind == "iterations":
-                    self._iterations(item.index, depth)
-                else:
-                    self._line(f"for {item.index} in range({item.count}):", depth)
-                body, going = item.body, ends_early(item.body)
-                if going is not None:
-                    self._line(f"if not w.number({going.test}):", depth + 1)
-                    self._line("break", depth + 2)
-                    body = going.body
-                self._items(body, depth + 1, chunked)
-                if not item.body:
-                    self._line("pass", depth + 1)
+                lines += self._loop(item, chunked)
             else:
-                self._line(f"if w.number({item.test}):", depth)
-                self._items(item.body, depth + 1, chunked)
-                if not item.body:
-                    self._line("pass", depth + 1)
+                body = self._items(item.body, chunked) or ["pass"]
+                lines += [f"if w.number({item.test}):", *indented(body)]
                 if item.orelse:
-                    self._line("else:", depth)
-                    self._items(item.orelse, depth + 1, chunked)
+                    lines += ["else:", *indented(self._items(item.orelse, chunked))]
+        return lines
 
-    def _iterations(self, index: str, depth: int) -> None:
+    def _loop(self, loop: Loop, chunked: bool) -> list[str]:
+        if loop.chunks > 1:
+            return self._all_chunks(loop)
+        if loop.kind == "iterations" and self.projection.serves:
+            return self._turns(loop)
+        head, first = f"for {loop.index} in range({loop.count}):", list[str]()
+        if loop.kind == "iterations":
+            head, first = self._iterations(loop.index)
+        body, going = loop.body, loop.going
+        if going is not None:
+            first += [f"if not w.number({going.test}):", INDENT + "break"]
+            body = going.body
+        lines = [*first, *self._items(body, chunked)]
+        return [head, *indented(lines if loop.body else [*lines, "pass"])]
+
+    def _iterations(self, index: str) -> tuple[str, list[str]]:
         """Variables carried from one iteration to the next go to checkpoints and come back."""
         names = carried_variables(self.projection)
         carried = ", ".join(f'"{name}": {name}' for name in names)
-        self._line(f"for {index} in w.iterations(lambda: {{{carried}}}):", depth)
-        if names:
-            quoted = ", ".join(f'"{name}"' for name in names)
-            self._line("if w.restored:", depth + 1)
-            self._line(f"({', '.join(names)},) = w.take_restored({quoted})", depth + 2)
+        head = f"for {index} in w.iterations(lambda: {{{carried}}}):"
+        if not names:
+            return head, []
+        quoted = ", ".join(f'"{name}"' for name in names)
+        restored = f"({', '.join(names)},) = w.take_restored({quoted})"
+        return head, ["if w.restored:", INDENT + restored]
 
-    def _turns(self, loop: Loop, depth: int) -> None:
+    def _turns(self, loop: Loop) -> list[str]:
         """What serves one sender, fired for whichever is there."""
-        self._line("", 0)
-        self._line(f"def turns({loop.index}):", depth)
-        self._line(
-            '"""One sender\'s iteration; each `yield` leaves until its next message is here."""',
-            depth + 1,
-        )
-        self._items(loop.body, depth + 1)
-        self._line("", 0)
-        self._line("for sender in w.arrivals(turns):", depth)
-        self._line("w.fire(sender)", depth + 1)
+        doc = "One sender's iteration; each `yield` leaves until its next message is here."
+        return [
+            "",
+            f"def turns({loop.index}):",
+            *indented([f'"""{doc}"""', *self._items(loop.body)]),
+            "",
+            "for sender in w.arrivals(turns):",
+            INDENT + "w.fire(sender)",
+        ]
 
     def _op(self, op: Op) -> list[str]:
         special = getattr(self, f"_{op.kind}", None)
@@ -190,10 +182,12 @@ class LoopWriter:
         return [assignment(op.targets, f"w.env_step({op.args[0]})")]
 
     def _replay_insert(self, op: Op) -> list[str]:
-        return [f"w.replay.write({self.capacity}, {op.attr('index')}, {', '.join(op.args)})"]
+        rows = capacity(self.projection.body)
+        return [f"w.replay.write({rows}, {op.attr('index')}, {', '.join(op.args)})"]
 
     def _replay_extend(self, op: Op) -> list[str]:
-        return [f"w.replay.extend({self.capacity}, {op.attr('start')}, {', '.join(op.args)})"]
+        rows = capacity(self.projection.body)
+        return [f"w.replay.extend({rows}, {op.attr('start')}, {', '.join(op.args)})"]
 
     def _replay_sample(self, op: Op) -> list[str]:
         return [assignment(op.targets, f"w.replay.read({op.attr('rows')})")]
@@ -241,36 +235,15 @@ def _axes(value: Value) -> Any:
     return tuple(map(_axes, value.parts)) if value.parts else value.axis
 
 
-def _chunk_loops(items: tuple[Lowered, ...]) -> Iterator[Loop]:
-    """Loops that run in chunks; they hold no others."""
-    for item in items:
-        if isinstance(item, Loop) and item.chunks > 1:
-            yield item
-        elif isinstance(item, Loop):
-            yield from _chunk_loops(item.body)
-        elif isinstance(item, Branch):
-            yield from _chunk_loops(item.body + item.orelse)
-
-
-def _regions_of(items: tuple[Lowered, ...]) -> list[Region]:
-    found = [item for item in items if isinstance(item, Region)]
-    for item in items:
-        if isinstance(item, Branch):
-            found += _regions_of(item.body + item.orelse)
-    return found
+def _chunk_name(loop: Loop) -> str:
+    return f"chunk_of_{loop.name.replace('#', '_')}"
 
 
 def _crossing(projection: Projection, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Variables that a loop takes from around it, and those of its own that are used around it."""
     loop = next(item for item, _ in paths(projection.body) if item.name == name)
     assert isinstance(loop, Loop)
-    inside = {item.name for item, _ in paths(loop.body)}
-    read = set(exposed(loop.body)) | {
-        variable
-        for item, _ in paths(projection.body)
-        if not isinstance(item, Loop) and item.name not in inside
-        for variable in item.reads
-    }
+    read = read_outside(projection.body, loop.body) | set(exposed(loop.body))
     own = dict.fromkeys(t for op, _ in walk(loop.body) for t in op.targets)
     given = tuple(v for v in own if v in read)
     return tuple(v for v in exposed(loop.body, given) if v != loop.index), given

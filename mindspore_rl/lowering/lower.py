@@ -1,19 +1,18 @@
 """From the loops of fragments to a plan: their modules, and what they exchange."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.cut.partition import Message, Partition
-from mindspore_rl.graph.ir import Branch, Loop, Lowered, Op, paths, walk
+from mindspore_rl.graph.cut.replicate import Fragment
+from mindspore_rl.graph.ir import Branch, Loop, Lowered, Op, num_turns, paths, walk
 from mindspore_rl.graph.operations import PARAMETERS
-from mindspore_rl.lowering.cell_source import Target
 from mindspore_rl.lowering.project import Projection
 from mindspore_rl.lowering.source import Generated, generate
+from mindspore_rl.lowering.target import Target
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, ReductionPlan, save_plan
-from mindspore_rl.plan.value import Value
 from mindspore_rl.storage import writing
 
 
@@ -66,30 +65,13 @@ def make_plan(
     sources = folder / "fragments"
     sources.mkdir(parents=True, exist_ok=True)
     fragments: list[FragmentPlan] = []
-    carried: dict[str, Value] = {}
     first_rank = 0
     for name, projection in projections.items():
-        fragment, made = projection.fragment, code[name]
-        file = f"{name}.py"  # as it is: "a+b" is another fragment than "a_b"
-        with writing(sources / file):
-            (sources / file).write_text(made.source)
-        carried |= {
-            name: projection.values[name] for name in made.carried if name in projection.values
-        }
-        fragments.append(
-            FragmentPlan(
-                name,
-                file,
-                first_rank,
-                tuple((s.start, s.stop) for s in fragment.shares),
-                fragment.components,
-                made.cells,
-                made.collectives,
-                made.needs_tensors,
-                tuple((s.start, s.stop) for s in fragment.agents),
-            )
-        )
-        first_rank += fragment.replicas
+        found = _fragment(projection.fragment, code[name], first_rank)
+        with writing(sources / found.file):
+            (sources / found.file).write_text(code[name].source)
+        fragments.append(found)
+        first_rank += projection.fragment.replicas
     plan = Plan(
         fragments=tuple(fragments),
         messages=tuple(
@@ -101,13 +83,32 @@ def make_plan(
         policy=partition.policy.name,
         record=record,
         chunks=partition.policy.schedule.chunks,
-        carried=carried,
+        carried={
+            variable: projection.values[variable]
+            for name, projection in projections.items()
+            for variable in code[name].carried
+            if variable in projection.values
+        },
         arrivals=partition.arrivals,
         steps_per_env=partition.program.steps_per_env,
         **job,
     )
     save_plan(plan, folder)
     return plan
+
+
+def _fragment(fragment: Fragment, made: Generated, first_rank: int) -> FragmentPlan:
+    return FragmentPlan(
+        fragment.name,
+        f"{fragment.name}.py",  # as it is: "a+b" is another fragment than "a_b"
+        first_rank,
+        tuple((s.start, s.stop) for s in fragment.shares),
+        fragment.components,
+        made.cells,
+        made.collectives,
+        made.needs_tensors,
+        tuple((s.start, s.stop) for s in fragment.agents),
+    )
 
 
 def _reductions(projection: Projection) -> Iterator[ReductionPlan]:
@@ -128,7 +129,7 @@ def _times(around: tuple[Loop | Branch, ...]) -> int:
     loops = [item for item in around if isinstance(item, Loop)]
     if not any(loop.kind == "iterations" for loop in loops):
         return 0
-    return math.prod(loop.count or 1 for loop in loops)
+    return num_turns(loops)
 
 
 def _conditional(around: tuple[Loop | Branch, ...]) -> bool:
@@ -142,10 +143,7 @@ def _message(
     source, target = partition.fragment(message.source), partition.fragment(message.target)
     ops = {op.name: op for op, _ in walk(program.body)}
     loops = {op.name: found for op, found in walk(program.body)}
-    rows = 1
-    for loop in loops[message.site[-1]]:
-        if loop.name in message.stacked:
-            rows *= loop.count or 1
+    rows = num_turns(loop for loop in loops[message.site[-1]] if loop.name in message.stacked)
     around = next(found for item, found in paths(program.body) if item.name == message.after)
     names = [name for name in message.variables if name != PARAMETERS]
     values = [program.values[name] for name in names]

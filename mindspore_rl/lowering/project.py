@@ -4,13 +4,12 @@ Loops are kept where the fragment has an operation inside, foreign operations ar
 edges become `send`, `receive`, `stack` and `unstack`; shares of sums get their `all_reduce`.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mindspore_rl.graph.cut.partition import Message, Partition
 from mindspore_rl.graph.cut.replicate import Fragment
-from mindspore_rl.graph.ir import Branch, Item, Loop, Op, walk
+from mindspore_rl.graph.ir import Branch, Item, Loop, Op, num_turns, turn_index, walk
 from mindspore_rl.graph.operations import ENVIRONMENT, PARAMETERS
 from mindspore_rl.lowering.tidy import tidy
 from mindspore_rl.plan.plan import STATE
@@ -141,8 +140,8 @@ class _Projector:
             **rest,
         )
 
-    def _rows(self, turns: tuple[str, ...]) -> int:
-        return math.prod(self.loop[name].count or 1 for name in turns)
+    def _rows(self, names: tuple[str, ...]) -> int:
+        return num_turns(self.loop[name] for name in names)
 
     def _buffer(self, owner: str, variable: str, turns: tuple[str, ...]) -> str:
         """The rows of a variable, one for each turn of some loops, of one message or record.
@@ -300,10 +299,7 @@ def _all_reduce(name: str, reduction: str, shares: tuple[str, ...], op: Op) -> O
 
 def _stack_index(names: tuple[str, ...], loops: tuple[Loop, ...]) -> tuple[str, tuple[str, ...]]:
     chosen = [loop for loop in loops if loop.name in names]
-    text = "0"
-    for position, loop in enumerate(chosen):
-        text = loop.index if position == 0 else f"({text}) * {loop.count} + {loop.index}"
-    return text, tuple(loop.index for loop in chosen)
+    return turn_index(chosen), tuple(loop.index for loop in chosen)
 
 
 def _glue_before_sends(items: tuple[Item, ...]) -> tuple[Item, ...]:

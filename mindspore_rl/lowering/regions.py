@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from mindspore_rl.graph.flow import definitions, exposed
-from mindspore_rl.graph.ir import REGIONS, Branch, Item, Loop, Lowered, Op, Region, walk
+from mindspore_rl.graph.ir import REGIONS, Branch, Item, Loop, Lowered, Op, Region, paths, walk
 from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.lowering.project import Projection
 from mindspore_rl.names import unused
@@ -20,7 +20,7 @@ def find_regions(projection: Projection, in_graph: bool) -> tuple[Lowered, ...]:
     for replay_in_cell in (True, False):
         finder = _Finder(projection, in_graph, replay_in_cell)
         body = finder.group(projection.body, inside_loop=False)
-        if not replay_in_cell or finder.replay_in_one_region(body):
+        if not replay_in_cell or _replay_in_one_region(body):
             return body
     raise AssertionError
 
@@ -99,6 +99,7 @@ class _Finder:
 
     def _region(self, items: tuple[Item, ...]) -> Region:
         inside = {op.name: op for op, _ in walk(items)}
+        branches = {item.name for item, _ in paths(items) if isinstance(item, Branch)}
         inputs = exposed(items)
         escaping = []
         for op in inside.values():
@@ -106,7 +107,7 @@ class _Finder:
                 outside = any(
                     op.name in definers.get(target, ())
                     for reader, definers in self.uses.items()
-                    if reader not in inside and not self._branch_inside(reader, items)
+                    if reader not in inside and reader not in branches
                 )
                 if (outside or target in inputs) and target not in escaping:
                     escaping.append(target)
@@ -114,32 +115,20 @@ class _Finder:
         inputs = exposed(items, tuple(name for name in escaping if name not in buffers))
         return Region(self._name(inside), items, inputs, tuple(escaping))
 
-    def _branch_inside(self, reader: str, items: tuple[Item, ...]) -> bool:
-        return reader in {b.name for b in _branches(items)}
-
     def _name(self, inside: dict[str, Op]) -> str:
         kinds = {op.kind for op in inside.values()}
         name = next(found for found, needs in REGIONS.items() if needs <= kinds)
         return unused(name, self.names)
 
-    def replay_in_one_region(self, body: tuple[Lowered, ...]) -> bool:
-        """Whether all operations on the replay buffer are in the same cell (or there are none)."""
-        holders: set[str] = set()
 
-        def visit(items: tuple[Lowered, ...], holder: str) -> None:
-            for item in items:
-                if isinstance(item, Region):
-                    visit(item.items, item.name)
-                elif isinstance(item, Op):
-                    if item.kind.startswith("replay_"):
-                        holders.add(holder)
-                elif isinstance(item, Loop):
-                    visit(item.body, holder)
-                else:
-                    visit(item.body + item.orelse, holder)
-
-        visit(body, "")
-        return holders <= {""} or len(holders) == 1
+def _replay_in_one_region(body: tuple[Lowered, ...]) -> bool:
+    """Whether all operations on the replay buffer are in the same cell, or none is in any."""
+    holders = set()
+    for item, _ in paths(body):
+        inside = item.items if isinstance(item, Region) else (item,) * isinstance(item, Op)
+        if any(op.kind.startswith("replay_") for op, _ in walk(inside)):
+            holders.add(item.name if isinstance(item, Region) else "")
+    return len(holders) <= 1
 
 
 def _is_edge(item: Item) -> bool:
@@ -150,11 +139,13 @@ def _is_unpacking(op: Op) -> bool:
     return op.kind == "glue" and op.args[0].isidentifier()
 
 
-def _branches(items: tuple[Item, ...]) -> list[Branch]:
-    found: list[Branch] = []
-    for item in items:
-        if isinstance(item, Loop):
-            found += _branches(item.body)
-        elif isinstance(item, Branch):
-            found += [item, *_branches(item.body + item.orelse)]
-    return found
+def regions_of(body: tuple[Lowered, ...]) -> list[Region]:
+    """The regions of a fragment, or of a loop in it, in order."""
+    return [item for item, _ in paths(body) if isinstance(item, Region)]
+
+
+def read_outside(items: tuple[Item, ...], part: tuple[Item, ...]) -> set[str]:
+    """Variables that the items of a program read which are not in some part of it."""
+    inside = {item.name for item, _ in paths(part)}
+    others = [i for i, _ in paths(items) if not isinstance(i, Loop) and i.name not in inside]
+    return {name for item in others for name in item.reads}

@@ -4,13 +4,17 @@ The text is what runs: it is written beside the run, imported from there, and ma
 through in a debugger.
 """
 
-import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mindspore_rl.graph.ir import Branch, Loop, Lowered, Program, Region, walk
-from mindspore_rl.lowering.cell_source import CellWriter, Target
-from mindspore_rl.lowering.loop_source import LoopWriter, carried_variables
+from mindspore_rl.graph.ir import Loop, Lowered, Op, Program, paths, walk
+from mindspore_rl.graph.operations import PARAMETERS
+from mindspore_rl.lowering.cell_plan import names_in, plan_cell
+from mindspore_rl.lowering.cell_source import CellWriter
+from mindspore_rl.lowering.loop_source import NUMPY, LoopWriter, carried_variables
 from mindspore_rl.lowering.project import Projection
+from mindspore_rl.lowering.regions import regions_of
+from mindspore_rl.lowering.target import Target
 
 
 @dataclass(frozen=True)
@@ -39,48 +43,38 @@ def generate(
     title: str,
 ) -> Generated:
     """Writes the module of one fragment, whose regions were found."""
-    regions = list(_regions(body))
-    cells = [CellWriter(region, projection, target).text() for region in regions]
-    loop = LoopWriter(projection, target, regions)
-    run = loop.text(body)
-    text = "\n".join(cells) + run
-    # A name that only another fragment's expressions use stays out, and its module unimported.
-    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    lines = [
-        f'"""{title}\n\nGenerated from the graph; this is what runs. Edits are overwritten."""\n'
-    ]
-    if "np" in used:
-        lines.append("import numpy as np")
-    if regions:
-        lines += [
-            "import mindspore as ms",
-            "from mindspore import nn",
-            "",
-            "from mindspore_rl import operators",
-            "from mindspore_rl.runtime.rank import cell as parts",
-        ]
-    lines += [
-        f"from {module} import {name}" + (f" as {alias}" if alias != name else "")
-        for alias, module, name in program.imports
-        if alias in used
-    ]
+    regions = regions_of(body)
+    cells = [CellWriter(plan_cell(region, projection, target)).text() for region in regions]
+    text = "\n".join(cells) + LoopWriter(projection, target, body).text()
+    doc = f'"""{title}\n\nGenerated from the graph; this is what runs. Edits are overwritten."""'
     collectives = tuple(
         r.name for r in regions if any(op.kind == "all_reduce" for op, _ in walk(r.items))
     )
+    touches_parameters = any(
+        PARAMETERS in (*op.reads, *op.writes) for op, _ in walk(projection.body)
+    )
     return Generated(
-        "\n".join(lines) + "\n\n\n" + text,
+        "\n".join([doc, "", *_imports(program, projection, body), "", "", text]),
         tuple(r.name for r in regions),
         collectives,
-        bool(regions) or loop.touches_parameters,
+        bool(regions) or touches_parameters,
         carried_variables(projection),
     )
 
 
-def _regions(items: tuple[Lowered, ...]):
-    for item in items:
-        if isinstance(item, Region):
-            yield item
-        elif isinstance(item, Loop):
-            yield from _regions(item.body)
-        elif isinstance(item, Branch):
-            yield from _regions(item.body + item.orelse)
+def _imports(program: Program, projection: Projection, body: tuple[Lowered, ...]) -> Iterator[str]:
+    if NUMPY & {item.kind for item, _ in paths(body) if isinstance(item, Op)}:
+        yield "import numpy as np"
+    if regions_of(body):
+        yield "import mindspore as ms"
+        yield "from mindspore import nn"
+        yield ""
+        yield "from mindspore_rl import operators"
+        yield "from mindspore_rl.runtime.rank import cell as parts"
+    # A name that only another fragment's expressions use stays out, and its module unimported.
+    items = [item for item, _ in paths(projection.body) if not isinstance(item, Loop)]
+    texts = {text for i in items for text in (i.args if isinstance(i, Op) else (i.test,))}
+    used = set().union(*map(names_in, texts))
+    for alias, module, name in program.imports:
+        if alias in used:
+            yield f"from {module} import {name}" + (f" as {alias}" if alias != name else "")

@@ -3,8 +3,9 @@
 import ast
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
-from mindspore_rl.graph.ir import Branch, Item, Loop, Op, walk
+from mindspore_rl.graph.ir import Branch, Item, Loop, Op, paths, walk
 
 
 def tidy(body: tuple[Item, ...]) -> tuple[Item, ...]:
@@ -26,16 +27,8 @@ class _Counts:
 
 
 def _readers(items: tuple[Item, ...]) -> Counter:
-    found: Counter = Counter()
-    for item in items:
-        if isinstance(item, Op):
-            found.update(set(item.reads))
-        elif isinstance(item, Loop):
-            found += _readers(item.body)
-        else:
-            found.update(set(item.reads))
-            found += _readers(item.body) + _readers(item.orelse)
-    return found
+    reading = (item for item, _ in paths(items) if not isinstance(item, Loop))
+    return Counter(name for item in reading for name in set(item.reads))
 
 
 def _defined(item: Item) -> set[str]:
@@ -48,17 +41,12 @@ def _first_rewrite(body: tuple[Item, ...], counts: _Counts) -> tuple[Item, ...] 
             found = _rename_source(body, position, counts) or _use_source(body, position, counts)
             if found is not None:
                 return found
-        elif isinstance(item, Loop):
-            inner = _first_rewrite(item.body, counts)
+            continue
+        for side in ("body", "orelse"):
+            inner = _first_rewrite(getattr(item, side, ()), counts)
             if inner is not None:
-                return (*body[:position], replace(item, body=inner), *body[position + 1 :])
-        elif isinstance(item, Branch):
-            for side in ("body", "orelse"):
-                inner = _first_rewrite(getattr(item, side), counts)
-                if inner is not None:
-                    halves = {"body": item.body, "orelse": item.orelse, side: inner}
-                    changed = replace(item, body=halves["body"], orelse=halves["orelse"])
-                    return (*body[:position], changed, *body[position + 1 :])
+                half: Any = {side: inner}
+                return (*body[:position], replace(item, **half), *body[position + 1 :])
     return None
 
 

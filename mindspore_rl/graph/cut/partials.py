@@ -100,7 +100,7 @@ class _Partials:
                 for found in self.uses[definer].values()
                 for d in found
             )
-        return op.kind == "gradient" and self.values[f"{op.name}.loss"].split_by(fragment.split)
+        return op.kind == "gradient" and self.values[op.targets[-1]].split_by(fragment.split)
 
 
 def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Partials) -> bool:

@@ -99,16 +99,16 @@ class AgentAxes:
         if evidence:
             self.mixed[op.name] = evidence
             return
-        targets = (f"{op.name}.loss",) if op.kind == "gradient" else op.targets
+        differentiates = op.kind == "gradient"
         op = without_differentiation(op)
         share = {
             name: self._rows.select(value, self.values[name], self._rows.shares[0])
             for name, value in inputs.items()
         }
         full, part = self._evaluate(op, inputs), self._evaluate(op, share)
-        if op.targets != targets:  # a loss, perhaps with statistics beside it
+        if differentiates:  # a loss, perhaps with statistics beside it
             full, part = (tuple(leaves(results)[:1]) for results in (full, part))
-        for name, whole, some in zip(targets, full, part, strict=True):
+        for name, whole, some in zip(op.targets, full, part, strict=True):
             self._put(op, name, _compared(self._bare[name], whole, some))
 
 

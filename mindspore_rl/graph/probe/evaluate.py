@@ -268,8 +268,7 @@ class Probe:
                 f"{op.where}\n  the loss is {_describe(terms[0])} and a statistic beside it "
                 f"{_describe(odd)}: expected one number a sample of each"
             )
-        self.seen[f"{op.name}.loss"] = terms[0]
-        return gradient_function(loss, network, None)(*args)
+        return (*gradient_function(loss, network, None)(*args), terms[0])
 
     def _update(self, op: Op, *args: Any) -> tuple:
         (method,) = (eval(path, self.names) for path in op.attr("objects"))  # noqa: S307

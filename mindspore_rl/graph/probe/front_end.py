@@ -4,7 +4,6 @@ All operations of a program are compiled together, once, by MindSpore's front en
 says for certain what a trial on data can only make likely.
 """
 
-import importlib.util
 import linecache
 import os
 import re
@@ -24,6 +23,7 @@ from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.graph.probe.dependence import Dependence, random_primitive
 from mindspore_rl.graph.probe.reach import WHOLE, Reach
 from mindspore_rl.graph.read.substitute import OWNERS, owned
+from mindspore_rl.loading import run_module
 from mindspore_rl.native import program as compiled
 from mindspore_rl.operators import leaves
 from mindspore_rl.plan.value import Value
@@ -129,16 +129,12 @@ class Reading:
         with tempfile.TemporaryDirectory(prefix="msrl") as folder:
             file = Path(folder) / SOURCE
             file.write_text(self._source(chosen))
-            spec = importlib.util.spec_from_file_location("msrl_operations", file)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
             dumps = os.environ.get("MS_OM_PATH")
             os.environ["MS_OM_PATH"] = folder  # a failed compilation's files
-            sys.modules["msrl_operations"] = module  # where MindSpore looks for the source
             ms.set_context(mode=ms.GRAPH_MODE)
             try:
-                spec.loader.exec_module(module)
-                cell = module.Operations(self._owners)
+                # MindSpore looks for the source by the module's name.
+                cell = run_module("msrl_operations", file).Operations(self._owners)
                 arrays = [array for _, given in chosen for array in _arrays(given)]
                 phase, _ = _cell_graph_executor.compile(
                     cell, *arrays, phase="export.mindir", do_convert=False
@@ -146,7 +142,7 @@ class Reading:
                 return lambda: compiled.read(compiled.graph_of(cell, phase))
             finally:
                 device.use()
-                del sys.modules["msrl_operations"]
+                sys.modules.pop("msrl_operations", None)
                 if dumps is None:
                     del os.environ["MS_OM_PATH"]
                 else:

@@ -118,7 +118,7 @@ class RowTrials:
         if self.reading is None:
             return []
         results = self.reading.reach(op, inputs, values, self.rows.split, self.rows.count)
-        names = (f"{op.name}.loss",) if op.kind == "gradient" else op.targets
+        names = without_differentiation(op).targets
         parts = results if isinstance(results, tuple) and len(names) > 1 else (results,)
         return [
             (name, reach)
@@ -127,13 +127,13 @@ class RowTrials:
         ]
 
     def _read(self, name: str, reach: Reach, values: dict[str, Value]) -> str:
-        noun, shown = self.rows.noun, name.rsplit(".", maxsplit=1)[-1]
+        noun = self.rows.noun
         axes = {leaf.axis for leaf in values[name].leaves} if self.rows.split == "env" else {}
         alone = bool(axes) and axes == {None}
         if reach.kind == "mixed" or (reach.kind == "unsure" and alone):
-            return f"{shown} depends on several {noun} at once, by {reach.by} in its compiled graph"
+            return f"{name} depends on several {noun} at once, by {reach.by} in its compiled graph"
         if reach.kind == "rows" and axes and (reach.inner != 1 or reach.axis not in axes):
-            return f"{shown}: its {noun} do not lie side by side along one axis"
+            return f"{name}: its {noun} do not lie side by side along one axis"
         return ""
 
     def _evidence(self, op: Op, inputs: dict, values: dict[str, Value], decided: bool) -> str:
@@ -254,7 +254,7 @@ def without_differentiation(op: Op) -> Op:
     if op.kind != "gradient":
         return op
     call = f"{op.attr('objects')[0]}({', '.join(op.args)})"
-    return replace(op, kind="glue", args=(call,), targets=("loss",))
+    return replace(op, kind="glue", args=(call,), targets=op.targets[-1:])
 
 
 def _close(left: Any, right: Any) -> bool:

@@ -3,7 +3,7 @@
 import ast
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import Loop, Op, turns
+from mindspore_rl.graph.ir import Loop, Op, num_turns
 from mindspore_rl.graph.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
 from mindspore_rl.graph.read.expressions import ExpressionReader
 from mindspore_rl.graph.read.frame import MSRL, Static, Struct, Var
@@ -78,7 +78,7 @@ class Calls:
             owner = kind.noise if self.reader.trainer.spec.teams or kind.noise == "env" else "actor"
             loops = self._inner_loops()
             table, purpose = f"noise_{name.rpartition('_')[2]}", self.draft.name_op(f"{name}_noise")
-            attrs = {"purpose": purpose, "owner": owner, "rows": turns(loops)}
+            attrs = {"purpose": purpose, "owner": owner, "rows": num_turns(loops)}
             noise = self._drawn("noise", table, loops, node, attrs)
             texts, reads = [*texts, noise], [*reads, noise]
         targets: tuple[str, ...] = ()
@@ -154,7 +154,9 @@ class Calls:
             row = self._counted_permutation(node)
         else:
             outer = self._inner_loops(exclude=loop)
-            row = self._drawn("permutations", "permutation", outer, node, {"rounds": turns(outer)})
+            row = self._drawn(
+                "permutations", "permutation", outer, node, {"rounds": num_turns(outer)}
+            )
         targets = tuple(self.draft.new_temporary(f"minibatch_{part.name}") for part in parts)
         args = (row, loop.index, *(part.name for part in parts))
         return self.draft.emit("minibatch", targets, args, reads=args, attrs=(("count", count),))
@@ -224,7 +226,7 @@ class Calls:
             methods.append(path)
         texts, reads = self.reader.texts(list(self.reader.elements(node.args[minimum:])), node)
         kind = OPERATIONS[name]
-        results = ("grads", "means") if name == "gradient" else ()
+        results = ("grads", "means", "sample_loss") if name == "gradient" else ()
         found = self.draft.emit(
             name,
             tuple(map(self.draft.new_temporary, results)),
@@ -233,7 +235,7 @@ class Calls:
             writes=kind.writes,
             attrs=(("objects", tuple(methods)),),
         )
-        return found or Static(None)
+        return found[:2] or Static(None)
 
     def _report(self, node: ast.Call) -> Struct:
         value = self.reader.expression(node.args[0]) if len(node.args) == 1 else None

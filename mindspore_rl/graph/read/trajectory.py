@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import Item, Loop, Op, common, turns
+from mindspore_rl.graph.ir import Item, Loop, Op, common, num_turns
 from mindspore_rl.graph.operations import REPLAY
 
 Insertion = tuple[Op, tuple[Loop, ...]]
@@ -75,7 +75,7 @@ class _Placement:
                 reads=(*dict.fromkeys(reads), REPLAY),
                 attrs=(
                     ("index", " + ".join([str(first)] * (first > 0 or not terms) + terms)),
-                    ("rows", turns(inner)),
+                    ("rows", num_turns(inner)),
                 ),
             )
         self.sampled_rows, self.waiting = _rows(own), []
@@ -90,7 +90,7 @@ class _Placement:
 
 
 def _rows(insertions: list[Insertion]) -> int:
-    return sum(turns(loops) for _, loops in insertions)
+    return sum(num_turns(loops) for _, loops in insertions)
 
 
 def _indices(insertions: list[Insertion]) -> Iterator[tuple[int, list[str]]]:
