@@ -110,10 +110,7 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
         help="where everything is written (default: runs/ALGORITHM-ENV-POLICY-TIME)",
     )
     train.add_argument(
-        "--resume",
-        type=Path,
-        metavar="RUN",
-        help="continue from the newest checkpoint of a run directory",
+        "--resume", type=Path, metavar="RUN", help="continue from a run's newest checkpoint"
     )
     train.add_argument(
         "--backend",

@@ -1,5 +1,6 @@
 """Batches that run by tiles, on one thread or several."""
 
+import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
@@ -126,6 +127,7 @@ def all_tiled(monkeypatch):
 @pytest.mark.parametrize("case", CASES)
 def test_tiles_give_what_mindspore_gives(case, all_tiled):
     make, inputs = CASES[case]
+    ms.set_seed(1)  # Adam makes much of rounding where a gradient happens to be almost nothing
     (wanted, state), (found, native) = both(make(), inputs)
     assert "static void tile_0" in all_tiled[0]
     for one, other in zip(wanted, found, strict=True):

@@ -1,6 +1,7 @@
 """What generated code calls for the environments of one loop."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,6 @@ class ShareRuntime:
         self.trainer = parts.trainer
         self.actor = self.trainer.actor if self.trainer else None
         self.learner = self.trainer.learner if self.trainer else None
-        self._tables = RandomTables(self.seed, self.env_indices, self.agents)
         self._stacks: dict[str, np.ndarray] = {}
         self._functions: dict[str, Any] = {}
 
@@ -54,6 +54,10 @@ class ShareRuntime:
             built = cell_class(self)
             self._functions[name] = self._parts.cells.function(built, name, to_host)
         return self._functions[name]
+
+    @cached_property
+    def _tables(self) -> RandomTables:
+        return RandomTables(self.seed, self.env_indices, self.agents)
 
     def env_reset(self) -> np.ndarray:
         """Returns: obs of these environments."""
