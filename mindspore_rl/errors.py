@@ -44,6 +44,14 @@ class NumericsError(MsrlError):
     """A metric that is not finite."""
 
 
+def shortened(text: str, limit: int = 20_000) -> str:
+    """A text with at most so many characters, and its middle left out if it has more."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[{len(text) - limit} characters left out]\n{text[-half:]}"
+
+
 class JobFailure(Exception):
     """A job that failed while it ran; the message shows which rank, where and why.
 

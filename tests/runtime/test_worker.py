@@ -127,6 +127,21 @@ def test_an_error_of_mindspore_is_told_in_one_line():
     theirs.close()
 
 
+def test_an_endless_error_shows_how_it_begins_and_ends():
+    ours, theirs = map(Link, socket.socketpair())
+    try:
+        raise RuntimeError("it began" + "x" * 50_000_000 + "and ended")
+    except RuntimeError as error:
+        worker._report(theirs, 3, error)
+    message = ours.poll(1.0)
+    for text in (message["message"], message["traceback"]):
+        assert len(text) < 30_000
+        assert text.endswith(("and ended", "and ended\n"))
+    assert message["message"].startswith("RuntimeError: it began")
+    ours.close()
+    theirs.close()
+
+
 def test_a_rank_without_tensors_needs_no_mindspore():
     code = """
 import sys

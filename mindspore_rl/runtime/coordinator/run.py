@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mindspore_rl.communication.link import Link
-from mindspore_rl.errors import JobFailure, MsrlError
+from mindspore_rl.errors import JobFailure, MsrlError, shortened
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import iterations_done, write
@@ -176,8 +176,8 @@ def _run_here(watch: Watch, run_dir: Path) -> None:
                 rank=leader,
                 iteration=-1,
                 stage="starting",
-                message=str(error),
-                traceback=traceback.format_exc(),
+                message=shortened(str(error)),
+                traceback=shortened(traceback.format_exc()),
                 mistake=isinstance(error, MsrlError),
             )
         watcher.join()

@@ -19,7 +19,7 @@ from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
 from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator, shared_segments
 from mindspore_rl.environments.by_name import spec as environment_spec
-from mindspore_rl.errors import EnvironmentFailure, MsrlError, StorageError
+from mindspore_rl.errors import EnvironmentFailure, MsrlError, StorageError, shortened
 from mindspore_rl.loading import run_module
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.programs import load_trainer
@@ -80,8 +80,8 @@ def _report(link: Link, number: int, error: BaseException, rank: Rank | None = N
             rank=number,
             iteration=rank.iteration if rank else -1,
             stage=rank.stage if rank else "starting",
-            message=str(error) if isinstance(error, MsrlError) else _described(error),
-            traceback="" if isinstance(error, StorageError) else traceback.format_exc(),
+            message=shortened(str(error) if isinstance(error, MsrlError) else _described(error)),
+            traceback="" if isinstance(error, StorageError) else shortened(traceback.format_exc()),
             mistake=isinstance(error, MsrlError) and not failure,
         )
 
