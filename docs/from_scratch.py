@@ -14,7 +14,7 @@ import inspect
 import queue
 import threading
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,16 +25,20 @@ SEED, NUM_ENVS, NUM_STEPS, ITERATIONS, LEARNING_RATE, STD = 1, 6, 5, 20, 0.5, 0.
 
 def train(msrl):
     """Policy gradient on a toy: push a point towards 0 against noise."""
-    obs = msrl.boundary("observation", msrl.env_reset())
+    obs = msrl.env_reset()
+    obs = msrl.boundary("observation", obs)
     for _ in msrl.iterations():
         for _ in msrl.steps():
             action = msrl.agent_act(obs)
-            outcome = msrl.env_step(msrl.boundary("action", action))
-            next_obs, reward = msrl.boundary("observation", outcome)
-            msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))
+            action = msrl.boundary("action", action)
+            next_obs, reward = msrl.env_step(action)
+            next_obs, reward = msrl.boundary("observation", next_obs, reward)
+            old_obs, action, reward = msrl.boundary("transition", obs, action, reward)
+            msrl.replay_insert(old_obs, action, reward)
             obs = next_obs
-        batch = msrl.boundary("batch", msrl.replay_sample())
-        grads = msrl.boundary("gradient", msrl.gradient(*batch))
+        observations, actions, rewards = msrl.replay_sample()
+        grads = msrl.gradient(observations, actions, rewards)
+        grads = msrl.boundary("gradient", grads)
         msrl.update(grads)
 
 
@@ -61,9 +65,7 @@ POLICIES = {
 
 COMPONENT = {"env_reset": "environment", "env_step": "environment", "agent_act": "actor",
              "replay_insert": "replay", "replay_sample": "replay", "gradient": "gradient",
-             "update": "update"}
-RESULTS = {"env_reset": 1, "env_step": 2, "agent_act": 1, "replay_insert": 0, "replay_sample": 3,
-           "gradient": 1, "update": 0}
+             "update": "update"}  # the others, boundaries and copies, run where they are needed
 PARAMETERS = "$parameters"  # an effect; to the analysis a variable like any other
 EFFECTS = {"agent_act": ((PARAMETERS,), ()), "gradient": ((PARAMETERS,), ()),
            "update": ((PARAMETERS,), (PARAMETERS,))}  # kind: (read, written)
@@ -99,55 +101,27 @@ class Loop:
 
 def read(source):
     """Builds the tree from the text of `train`, which is not run."""
-    names, counts = {}, Counter()
+    counts = Counter()
 
-    def emit(body, node, kind, args, targets, mark=""):
-        counts[kind] += 1
-        body.append(Op(f"{kind}#{counts[kind]}", kind, args, targets, mark, node.lineno))
-        return targets
+    def names(node):
+        return tuple(part.id for part in (node.elts if isinstance(node, ast.Tuple) else [node]))
 
-    def expression(node, body):
-        """The variables that hold a value; calls inside it become operations first."""
-        if isinstance(node, ast.Name):
-            return names[node.id]
-        if isinstance(node, ast.Starred):
-            return expression(node.value, body)
-        if isinstance(node, ast.Tuple):
-            return tuple(v for part in node.elts for v in expression(part, body))
-        kind, args = node.func.attr, node.args
-        mark = args[0].value if kind == "boundary" else ""
-        args = tuple(v for arg in args[bool(mark):] for v in expression(arg, body))
-        targets = tuple(f"{mark}_{arg}" for arg in args) if mark else tuple(
-            f"{kind}_{i}" for i in range(RESULTS[kind]))
-        return emit(body, node, kind, args, targets, mark)
-
-    def assign(node, body):
-        """Names a value: renames the operation just read, or copies."""
-        target, values = node.targets[0], expression(node.value, body)
-        if isinstance(target, ast.Tuple):
-            local = tuple(part.id for part in target.elts)
-        else:
-            local = tuple(f"{target.id}_{i}" for i in range(len(values)))
-            local = local if len(values) > 1 else (target.id,)
-            names[target.id] = local
-        names.update({name: (name,) for name in local})
-        if body and body[-1].targets == values:
-            body[-1] = replace(body[-1], targets=local)
-        else:
-            emit(body, node, "copy", values, local)
-
-    def statements(nodes):
-        body = []
+    def items(nodes):
         for node in nodes:
             if isinstance(node, ast.For):
-                body.append(Loop(node.iter.func.attr, statements(node.body)))
-            elif isinstance(node, ast.Assign):
-                assign(node, body)
-            elif not isinstance(node.value, ast.Constant):
-                expression(node.value, body)
-        return tuple(body)
+                yield Loop(node.iter.func.attr, tuple(items(node.body)))
+            elif not isinstance(node.value, ast.Constant):  # the docstring
+                targets = names(node.targets[0]) if isinstance(node, ast.Assign) else ()
+                if isinstance(node.value, ast.Name):
+                    kind, args, mark = "copy", [node.value], ""
+                else:
+                    kind, args = node.value.func.attr, node.value.args
+                    mark = args[0].value if kind == "boundary" else ""
+                args = tuple(arg.id for arg in args[bool(mark):])
+                counts[kind] += 1
+                yield Op(f"{kind}#{counts[kind]}", kind, args, targets, mark, node.lineno)
 
-    return statements(ast.parse(source).body[0].body)
+    return tuple(items(ast.parse(source).body[0].body))
 
 
 def walk(items, loops=()):
@@ -213,24 +187,24 @@ def partition(program, policy):
                     need(fragment, variable, ops[definer], ops[name])
 
     def need(fragment, variable, definer, reader):
-        owner = home.get(COMPONENT.get(definer.kind))
+        """Follows a variable back from a fragment that reads it."""
+        maker = home.get(COMPONENT.get(definer.kind))
         mark = "parameters" if variable == PARAMETERS else definer.mark
-        sender = home[policy.cuts[mark][0]] if mark in policy.cuts else fragment
-        if owner == fragment:
-            return
-        if sender != fragment:
+        if maker == fragment:
+            return  # placed there already
+        if mark in policy.cuts and home[policy.cuts[mark][0]] != fragment:
+            sender = home[policy.cuts[mark][0]]
             place(sender, definer.name)
             message = messages.setdefault(
                 (definer.name, sender, fragment), Message(definer, sender, fragment))
             message.variables = tuple(dict.fromkeys((*message.variables, variable)))
-        elif owner is None:
+        elif maker is None:
             place(fragment, definer.name)
         else:
-            marks = [m for m, (a, b) in policy.cuts.items() if (home[a], home[b]) == (
-                owner, fragment)]
             raise SystemExit(
-                f"`{variable}` would cross unmarked from {owner} (line {definer.line}) to "
-                f"{fragment} (line {reader.line}): pass it through msrl.boundary({marks[0]!r}, ..)")
+                f"`{variable}` would cross unmarked from {maker} (line {definer.line}) to "
+                f"{fragment} (line {reader.line}): pass it through msrl.boundary(..) with one of "
+                f"the marks {', '.join(policy.cuts)}")
 
     for op in ops.values():
         if op.kind in COMPONENT:
@@ -320,8 +294,8 @@ class Worker:
     def steps(self):
         return range(NUM_STEPS)
 
-    def boundary(self, mark, value):
-        return value
+    def boundary(self, mark, *values):
+        return values if len(values) > 1 else values[0]
 
     def env_reset(self):
         self.x = noise(0, self.envs, 0)
@@ -421,8 +395,8 @@ def main():
             print(f"parameters {theta}, {difference:.0e} from the loop as it stands")
             assert difference < 1e-12
     print("\n==== the first again, without its mark")
-    forgetful = source.replace('msrl.boundary("transition", (obs, action, reward))',
-                               "(obs, action, reward)")
+    mark = 'old_obs, action, reward = msrl.boundary("transition", obs, action, reward)'
+    forgetful = source.replace(mark, "old_obs = obs")
     try:
         partition(read(forgetful), next(iter(POLICIES.values())))
     except SystemExit as refusal:
