@@ -14,6 +14,7 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Branch, Loop, Program
 from mindspore_rl.graph.operations import LOOPS
 from mindspore_rl.graph.read.assignment import Assignments, same
+from mindspore_rl.graph.read.buffer_rows import place_rows
 from mindspore_rl.graph.read.calls import Calls
 from mindspore_rl.graph.read.carried import assigned, carried, decided
 from mindspore_rl.graph.read.early_ends import BOUND, end_by_flag
@@ -29,7 +30,6 @@ from mindspore_rl.graph.read.frame import (
     open_frame,
     variables,
 )
-from mindspore_rl.graph.read.trajectory import place_rows
 
 STATEMENTS = {
     ast.While: "a `while` without a bound",

@@ -4,7 +4,7 @@ import pytest
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Loop, Op, Where, walk
-from mindspore_rl.graph.read.trajectory import place_rows
+from mindspore_rl.graph.read.buffer_rows import place_rows
 
 HERE = Where("program.py", 7, "msrl.replay_insert(obs)")
 
