@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from mindspore_rl import cli, commands
+from mindspore_rl import cli, commands, run_directory
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.distribution_policy import Schedule
 
@@ -39,7 +39,7 @@ def test_an_earlier_run_keeps_its_schedule_under_the_same_policy(tmp_path):
     args = cli._parser(["train"]).parse_args(
         ["train", "ppo", "--policy", "Central", "--schedule", "order=arrival"]
     )
-    commands._write_job(tmp_path, commands._request(args))
+    run_directory.write_job(tmp_path, commands._request(args))
     assert json.loads((tmp_path / "job.json").read_text())["schedule"]["order"] == "arrival"
     for flags, expected in (([], Schedule("arrival")), (["--policy", "GPUOnly"], Schedule())):
         later: argparse.Namespace = cli._parser(["train"]).parse_args(["train", *flags])
