@@ -100,9 +100,8 @@ def main() -> None:
     plan, rank = load_plan(settings.run_dir), MPI.COMM_WORLD.rank
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     link = Link.connect(*settings.coordinator, settings.token)
-    link.send(
-        "hello", rank=rank, pid=os.getpid(), host="here", segments=shared_segments()
-    )  # as a worker does: they are removed in the end
+    segments = shared_segments()  # as a worker does: they are removed in the end
+    link.send("hello", rank=rank, pid=os.getpid(), host="here", segments=segments)
     (settings.run_dir / f"pid-{rank}").write_text(str(os.getpid()))
     poller = select.poll()
     poller.register(link.connection, select.POLLRDHUP)

@@ -1,9 +1,13 @@
 """What the runtime does for many steps or iterations at once is what it would do one by one."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from mindspore_rl.rl import random
 from mindspore_rl.runtime.rank.episodes import EpisodeCounter
+from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
+from mindspore_rl.runtime.rank.share_runtime import Parts, ShareRuntime
 from mindspore_rl.runtime.rank.tables import RandomTables
 
 
@@ -40,3 +44,20 @@ def test_tables_of_random_numbers_are_those_of_each_iteration(monkeypatch):
         expected = order * 4 + np.arange(4)
         np.testing.assert_array_equal(tables.permutations("b", iteration, 2, 8), expected)
     assert len(draws) < 20
+
+
+def test_what_a_chunk_reports_is_told_in_every_iteration():
+    told = []
+    link = SimpleNamespace(send_soon=lambda kind, **fields: told.append(fields["metrics"]))
+    plan = SimpleNamespace(seed=1)
+    rank = SimpleNamespace(plan=plan, agents=None, number=0, iteration=0, env_steps=0, link=link)
+    share = SimpleNamespace(
+        rank=rank, env_indices=range(2), replay=None, episodes=EpisodeCounter(2)
+    )
+    whole = object.__new__(FragmentRuntime)
+    whole.rank, whole.share, whole.iterations_here, whole._metrics = rank, share, 50, {}
+    chunk = ShareRuntime(share, Parts(None, None, None, None, None, whole._metrics))
+    for loss in (1.0, 2.0):
+        chunk.report({"loss": np.float32(loss)})
+        whole._report_iteration()
+    assert told == [{"loss": 1.0}, {"loss": 2.0}]
