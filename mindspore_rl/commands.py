@@ -133,6 +133,9 @@ def train(args: argparse.Namespace) -> int:
         if not args.quiet:
             print(plan_text(plan), file=sys.stderr)
             print(f"  on the {device}{why and f': {why}'}", file=sys.stderr)
+            if plan.workers < request.workers:
+                text = f"{request.workers} workers would share GPUs: they are fused into"
+                print(f"  {text} {plan.workers}", file=sys.stderr)
         return _train(args, request, plan, run_dir, done["env_steps"])
 
 
@@ -141,9 +144,6 @@ def _train(args: argparse.Namespace, request: Any, plan: Any, run_dir: Path, ste
     from mindspore_rl.runtime.coordinator.run import JobOptions  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.whole import check_whole  # noqa: PLC0415
 
-    if plan.workers < request.workers and not args.quiet:
-        text = f"  {request.workers} workers would share GPUs: they are fused into {plan.workers}"
-        print(text, file=sys.stderr)
     threshold = args.stop_return
     if threshold is None:
         threshold = by_name.spec(plan.environment).reward_threshold

@@ -135,7 +135,7 @@ def _cut(request: JobRequest, trainer: Any, see: See) -> Partition:
     cut = done("partition", partition(program, policy, placed))
     cut = done("reduce", reduce_partials(cut))
     cut = done("schedule", apply_schedule(cut))
-    return done("chunk", chunk_loops(cut, spec(config.env).in_graph))
+    return done("chunk", chunk_loops(cut, trainer.spec.in_graph))
 
 
 def lower(
@@ -210,9 +210,9 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         "file": str(loading.keep(request.algorithm, run_dir)),
         "package": loading.package_of(request.algorithm),
     }
-    environment = spec(config.env)
+    in_graph = trainer.spec.in_graph
     native = request.cells == "native"
-    target = Target(config.num_envs, config.num_steps, per_iteration, environment.in_graph, native)
+    target = Target(config.num_envs, config.num_steps, per_iteration, in_graph, native)
     loops, code = lower(cut, request.record, target, see)
     plan = make_plan(
         cut,
@@ -225,7 +225,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         config=to_dict(config),
         workers=request.workers,
         environment=config.env,
-        in_graph=environment.in_graph,
+        in_graph=in_graph,
         num_envs=config.num_envs,
         num_steps=config.num_steps,
         num_iterations=iterations,

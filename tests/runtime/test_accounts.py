@@ -57,6 +57,7 @@ def test_what_a_chunk_reports_is_told_in_every_iteration():
     whole = object.__new__(FragmentRuntime)
     whole.rank, whole.share, whole.iterations_here, whole._metrics = rank, share, 50, {}
     chunk = ShareRuntime(share, Parts(None, None, None, None, None, whole._metrics))
+    assert chunk.env_steps == whole.env_steps == 0
     for loss in (1.0, 2.0):
         chunk.report({"loss": np.float32(loss)})
         whole._report_iteration()

@@ -72,11 +72,6 @@ class FragmentRuntime(ShareRuntime):
     # ---- called by generated code ----------------------------------------------------------
 
     @property
-    def env_steps(self) -> int:
-        """Environment steps of the whole job, as far as this rank knows."""
-        return self.rank.env_steps
-
-    @property
     def restored(self) -> bool:
         """Whether a checkpoint was loaded before this iteration."""
         return bool(self.state.restored)

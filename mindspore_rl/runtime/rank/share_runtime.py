@@ -48,6 +48,11 @@ class ShareRuntime:
         self._stacks: dict[str, np.ndarray] = {}
         self._functions: dict[str, Any] = {}
 
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of the whole job, as far as this rank knows."""
+        return self.rank.env_steps
+
     def cell(self, cell_class: type, name: str, to_host: tuple[int, ...]) -> Any:
         """A region's cell as a function, the same each time, see `Cells.function`."""
         if name not in self._functions:
