@@ -40,6 +40,10 @@ class StorageError(MsrlError):
     exit_code = 1
 
 
+class ReplayError(MsrlError):
+    """A replay table that cannot be made, read, or used as asked for."""
+
+
 class NumericsError(MsrlError):
     """A metric that is not finite."""
 

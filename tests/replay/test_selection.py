@@ -1,0 +1,102 @@
+"""Selection: by weight, by chance, and the same whoever draws."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay.selection import Key, Mode, draw, importance_weights, sample, windows
+from mindspore_rl.replay.table import Table, TableSpec
+from mindspore_rl.rl.random import key_schedule, stream, threefry_2x32
+from tests.replay.tables import COLUMNS, filled, records
+
+LEAST = 1e-4
+"""Keys are fixed, so a test that passes once passes always."""
+
+
+def test_random_numbers_are_those_of_the_project():
+    lanes, offsets, used = draw(Key(7, 3), np.array([1 << 40], np.uint64), 5, first=2)
+    words = threefry_2x32(
+        key_schedule(7, stream("replay")), np.uint32(3), np.arange(2, 7, dtype="u4")
+    )
+    expected = [(int(x) << 32 | int(y)) >> 24 for x, y in zip(*words, strict=True)]
+    assert offsets.tolist() == expected
+    assert not lanes.any()
+    assert used == 5
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_records_are_drawn_equally_often(mode, lanes):
+    table, ids = filled(range(40), TableSpec(COLUMNS, capacity=10 * 4 // lanes, lanes=lanes))
+    drawn = np.concatenate([sample(table, Key(5, step), 8, mode).ids for step in range(500)])
+    counts = (drawn[:, None] == ids).sum(0)
+    assert counts.sum() == len(drawn)
+    assert stats.chisquare(counts).pvalue > LEAST
+
+
+def test_records_are_drawn_by_weight():
+    table, ids = filled(range(60), TableSpec(COLUMNS, capacity=20, lanes=3, weighted=True))
+    priorities = np.arange(60) % 7 + 0.5
+    table.update(ids, priorities, exponent=0.6)
+    drawn = [sample(table, Key(5, step), 64) for step in range(200)]
+    found = np.concatenate([d.ids for d in drawn])
+    expected = priorities**0.6 / (priorities**0.6).sum()
+    counts = (found[:, None] == ids).sum(0)
+    assert stats.chisquare(counts, expected * len(found)).pvalue > LEAST
+    place = np.argmax(drawn[0].ids[:, None] == ids, axis=1)
+    np.testing.assert_allclose(drawn[0].probabilities, expected[place], rtol=1e-5)
+
+
+def test_without_replacement_each_is_drawn_once():
+    table, ids = filled(range(40), TableSpec(COLUMNS, capacity=20, lanes=2))
+    for step in range(20):
+        assert len(set(sample(table, Key(1, step), 30, Mode.DISTINCT).ids)) == 30
+    assert sorted(sample(table, Key(1, 0), 40, Mode.DISTINCT).ids) == sorted(ids)
+    with pytest.raises(ReplayError, match="41 records are to be drawn"):
+        sample(table, Key(1, 0), 41, Mode.DISTINCT)
+
+
+def test_strata_are_the_lanes():
+    table, ids = filled(range(40), TableSpec(COLUMNS, capacity=10, lanes=4))
+    drawn = sample(table, Key(1, 0), 8, Mode.STRATIFIED)
+    lanes = np.argmax(drawn.ids[:, None] == ids, axis=1) % 4
+    assert lanes.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_union_of_shares_is_the_whole_batch(weighted):
+    whole, _ = filled(range(40), TableSpec(COLUMNS, capacity=10, lanes=4, weighted=weighted))
+    shares = [Table.create(whole.spec) for _ in range(4)]
+    for lane, share in enumerate(shares):
+        with share.writing([lane]) as writer:
+            writer.insert(np.full(10, lane), records(np.arange(lane, 40, 4), 1))
+    totals = sum(share.totals() for share in shares)
+    lanes, offsets, _ = draw(Key(9, 1), totals, 32)
+    found = np.empty(32, np.int64)
+    for lane, share in enumerate(shares):
+        own = lanes == lane
+        found[own] = share.resolve(lanes[own], offsets[own])[0]
+    np.testing.assert_array_equal(found, sample(whole, Key(9, 1), 32).ids)
+
+
+def test_importance_weights_by_hand():
+    weights = importance_weights(np.array([0.5, 0.25, 0.125]), 4, 0.5)
+    # (4 / 2)^-1/2, 1, (4 / 8)^-1/2, over the largest, which is the square root of 2.
+    np.testing.assert_allclose(weights, [0.5, 0.5**0.5, 1.0], rtol=1e-6)
+
+
+def test_windows_lie_within_their_records():
+    lengths = np.repeat([3, 5, 9], 2000)
+    first = windows(Key(1, 0), lengths, 5)
+    assert not first[:4000].any()
+    counts = np.bincount(first[4000:])
+    assert len(counts) == 5
+    assert stats.chisquare(counts).pvalue > LEAST
+
+
+def test_nothing_to_draw_from_is_told():
+    table = Table.create(TableSpec(COLUMNS, capacity=4, lanes=2))
+    for mode in Mode:
+        with pytest.raises(ReplayError, match="insert more first"):
+            sample(table, Key(1, 0), 2, mode)

@@ -1,0 +1,213 @@
+"""Replay tables: what is written is read, and nothing half-written ever."""
+
+import multiprocessing
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay.selection import Key, sample
+from mindspore_rl.replay.table import Column, Table, TableSpec
+from tests.replay.tables import COLUMNS, filled, records
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_what_is_inserted_is_gathered(length):
+    table, ids = filled(range(6), TableSpec(COLUMNS, capacity=5, lanes=2, length=length))
+    order = [4, 0, 0, 5]
+    out = table.buffers(len(order))
+    assert table.gather(ids[order], out).all()
+    for name, column in records(range(6), length).items():
+        np.testing.assert_array_equal(out[name], column[order])
+
+
+def test_a_full_lane_loses_its_oldest_record():
+    table, ids = filled(range(7), TableSpec(COLUMNS, capacity=3, lanes=2, length=4))
+    whole = table.gather(ids, table.buffers(7))
+    # Lane 0 got the records 0, 2, 4 and 6, lane 1 got 1, 3 and 5.
+    np.testing.assert_array_equal(whole, [False, True, True, True, True, True, True])
+    assert table.totals().tolist() == [3, 3]
+    oldest, orders, _ = table.best(0, 2, largest=False)
+    np.testing.assert_array_equal(oldest, ids[[2, 4]])
+    np.testing.assert_array_equal(orders, [1, 2])
+
+
+def test_windows_are_padded_behind_the_end():
+    spec = TableSpec(COLUMNS, capacity=4, length=4)
+    table = Table.create(spec)
+    with table.writing([0]) as writer:
+        ids = writer.insert(np.zeros(2), records([1, 2]), lengths=np.array([4, 3]))
+    out = table.buffers(2, window=3)
+    table.gather(ids, out, first=np.array([1, 1], np.int32))
+    np.testing.assert_array_equal(out["reward"], [[1.125, 1.25, 1.375], [2.125, 2.25, 0]])
+
+
+def test_a_record_can_be_drawn_from_its_commit_on():
+    table = Table.create(TableSpec(COLUMNS, capacity=2, length=4))
+    with table.writing([0]) as writer:
+        record = writer.begin(0)
+        for step in range(3):
+            data = records([5])
+            writer.append(record, {name: x[0, step : step + 1] for name, x in data.items()})
+            assert not table.totals().any()
+        found = writer.commit(record)
+        with pytest.raises(ReplayError, match="not open"):
+            writer.commit(record)
+        drawn = sample(table, Key(1, 0), 4)
+        np.testing.assert_array_equal(drawn.ids, [found] * 4)
+        np.testing.assert_array_equal(drawn.lengths, [3] * 4)
+        out = table.buffers(4)
+        assert table.gather(drawn.ids, out).all()
+        np.testing.assert_array_equal(out["reward"][2], [5, 5.125, 5.25, 0])
+        writer.begin(0)
+        writer.begin(0)
+        with pytest.raises(ReplayError, match="all 2 records of lane 0 are open"):
+            writer.begin(0)
+
+
+def test_times_sampled_have_a_limit():
+    table, ids = filled(range(3), TableSpec(COLUMNS, capacity=3, max_times_sampled=2))
+    drawn = [sample(table, Key(1, step), 1).ids[0] for step in range(6)]
+    assert sorted(drawn) == sorted([*ids, *ids])
+    with pytest.raises(ReplayError, match="1 records are to be drawn"):
+        sample(table, Key(1, 6), 1)
+
+
+def test_a_file_is_opened_with_what_is_in_it(tmp_path):
+    path, spec = tmp_path / "table", TableSpec(COLUMNS, capacity=40, lanes=2, weighted=True)
+    with Table.create(spec, path) as table, table.writing([0, 1]) as writer:
+        ids = writer.insert(np.arange(60) % 2, records(range(60), 1), priorities=np.arange(60))
+        with Table.open(path) as other:
+            assert other.spec == spec
+            np.testing.assert_array_equal(other.totals(), table.totals())
+            other.update(ids, np.ones(60))
+            assert table.totals().tolist() == [30 << 20, 30 << 20]
+            with pytest.raises(ReplayError, match="lane 1 of the replay table has a writer"):
+                other.writing([1]).__enter__()
+            out = other.buffers(60)
+            assert other.gather(ids, out).all()
+            np.testing.assert_array_equal(out["reward"], np.arange(60))
+
+
+def test_what_is_no_table_is_told(tmp_path):
+    path = tmp_path / "table"
+    with pytest.raises(ReplayError, match="cannot be opened: No such file"):
+        Table.open(path)
+    for content in (b"", b"something else" * 100):
+        path.write_bytes(content)
+        with pytest.raises(ReplayError, match="is not a replay table, or damaged"):
+            Table.open(path)
+    path.unlink()
+    Table.create(TableSpec(COLUMNS, capacity=9), path).close()
+    with pytest.raises(ReplayError, match="cannot be made: File exists"):
+        Table.create(TableSpec(COLUMNS, capacity=9), path)
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(ReplayError, match="do not agree"):
+        Table.open(path)
+
+
+def test_what_does_not_fit_is_told_and_leaves_nothing(tmp_path):
+    image = (Column("image", (1 << 20,), "float32"),)
+    path = tmp_path / "table"
+    for place in (None, path):
+        with pytest.raises(ReplayError, match="does not fit"):
+            Table.create(TableSpec(image, capacity=1 << 30), place)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"reward": np.zeros((2, 4))}, r"reward is float64 \(2, 4\), expected float32 \(2, 4\)"),
+        ({"obs": np.zeros((2, 3, 3), np.float32)}, r"obs is float32 \(2, 3, 3\), expected"),
+        ({"other": np.zeros(2)}, r"columns are \['obs', 'other', 'reward'\], expected"),
+    ],
+)
+def test_wrong_columns_are_told(change, message):
+    table = Table.create(TableSpec(COLUMNS, capacity=3, length=4))
+    with table.writing([0]) as writer:
+        with pytest.raises(ReplayError, match=message):
+            writer.insert(np.zeros(2), {**records([1, 2]), **change})
+        with pytest.raises(ReplayError, match="lanes are"):
+            writer.insert(np.ones(2), records([1, 2]))
+        with pytest.raises(ReplayError, match="lengths are"):
+            writer.insert(np.zeros(2), records([1, 2]), lengths=np.array([4, 5]))
+        with pytest.raises(ReplayError, match="not weighted gets priorities"):
+            writer.insert(np.zeros(2), records([1, 2]), priorities=np.ones(2))
+    assert not table.totals().any()
+
+
+def test_sums_stay_what_they_are_the_sums_of():
+    rng = np.random.default_rng(1)
+    for capacity in (1, 16, 17, 300, 5000):
+        spec = TableSpec(COLUMNS, capacity=capacity, lanes=2, weighted=True)
+        table, ids = filled(range(2 * capacity), spec)
+        weights = np.full(2 * capacity, 1.0)
+        for _ in range(5):
+            some = rng.integers(0, 2 * capacity, 100)
+            weights[some] = given = rng.integers(1, 1000, 100)[
+                np.unique(some, return_inverse=True)[1] % 100
+            ]
+            table.update(ids[some], given)
+        expected = [int(weights[lane::2].sum()) << 20 for lane in range(2)]
+        assert table.totals().tolist() == expected
+        # Every place is a record's, in order: the sums below agree with those above.
+        for lane in range(2):
+            ends = np.cumsum(weights[lane::2].astype(np.uint64) << np.uint64(20))
+            offsets = np.concatenate([[0], ends[:-1], ends - np.uint64(1)]).astype(np.uint64)
+            found, _, _ = table.resolve(np.full(len(offsets), lane, np.int32), offsets)
+            np.testing.assert_array_equal(found, np.tile(ids[lane::2], 2))
+
+
+def _write(path, lane, start):
+    """Writes records whose values are all equal, until it is killed."""
+    with Table.open(path) as table, table.writing([lane]) as writer:
+        start.set()
+        number = lane
+        while True:
+            number += 2
+            data = {"obs": np.full((8, 500, 3), number), "reward": np.full((8, 500), number)}
+            data = {name: x.astype(np.float32) for name, x in data.items()}
+            ids = writer.insert(np.full(8, lane), data, priorities=np.full(8, number % 7))
+            table.update(ids, np.full(8, number % 5))
+
+
+def test_a_killed_writer_leaves_a_table_that_works(tmp_path):
+    path = tmp_path / "table"
+    spec = TableSpec(COLUMNS, capacity=24, lanes=2, length=500, weighted=True)
+    table = Table.create(spec, path)
+    context = multiprocessing.get_context("fork")
+    rng, torn, read = np.random.default_rng(2), 0, 0
+    out = table.buffers(16)
+    for _ in range(20):
+        started = [context.Event() for _ in range(2)]
+        writers = [
+            context.Process(target=_write, args=(path, lane, started[lane])) for lane in range(2)
+        ]
+        for process in writers:
+            process.start()
+        for event in started:
+            assert event.wait(30)
+        until = time.monotonic() + rng.uniform(0, 0.05)
+        step = 0
+        while time.monotonic() < until or not table.totals().all():
+            if not table.totals().all():
+                continue
+            drawn = sample(table, Key(3, step), 16)
+            whole = table.gather(drawn.ids, out)
+            values = np.concatenate([out["obs"].reshape(16, -1), out["reward"]], axis=1)[whole]
+            torn += int((values != values[:, :1]).sum())
+            read += len(values)
+            step += 1
+        for process in writers:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+    assert read and not torn
+    # The next writer finds sums that are right, whatever moment the last one died in.
+    with table.writing([0, 1]) as writer:
+        for lane in range(2):
+            writer.insert(np.full(24, lane), records(np.zeros(24), 500), priorities=np.ones(24))
+    assert table.totals().tolist() == [24 << 20, 24 << 20]
