@@ -26,6 +26,11 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     prepare_mindspore()
     try:
+        if (encoding := sys.getfilesystemencoding()) != "utf-8":
+            raise MsrlError(
+                f"this Python takes names of files for {encoding}, and so could not write all of "
+                "them; set PYTHONUTF8=1, or a UTF-8 locale"
+            )
         parser = _parser(argv)
         args, rest = parser.parse_known_args(argv)  # KEY=VALUE may stand between flags
         strange = [word for word in rest if word.startswith("-") or "=" not in word]

@@ -127,6 +127,20 @@ def test_help_ends_with_the_keys_of_the_algorithm(capsys):
     assert "learning_rate" in text
 
 
+def test_names_of_files_are_utf8():
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    for mode, code in (("0", 2), ("1", 0)):
+        done = subprocess.run(
+            [sys.executable, "-m", "mindspore_rl.cli", "envs", "list"],
+            env={**plain, "PYTHONUTF8": mode},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        assert ("for ascii" in done.stderr and "set PYTHONUTF8=1" in done.stderr) == bool(code)
+
+
 def test_the_command_line_starts_without_mindspore():
     """Whose import takes more than a second."""
     code = "import sys, mindspore_rl.cli; sys.exit('mindspore' in sys.modules)"
