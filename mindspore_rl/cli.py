@@ -26,6 +26,11 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     prepare_mindspore()
     try:
+        if (encoding := sys.getfilesystemencoding()) != "utf-8":
+            raise MsrlError(
+                f"this Python takes names of files for {encoding}, and so could not write all of "
+                "them; set PYTHONUTF8=1, or a UTF-8 locale"
+            )
         parser = _parser(argv)
         args, rest = parser.parse_known_args(argv)  # KEY=VALUE may stand between flags
         strange = [word for word in rest if word.startswith("-") or "=" not in word]
@@ -86,6 +91,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--sample", action="store_true", help="sample actions instead of taking the most likely"
     )
+    _trust_argument(evaluate)
     evaluate.add_argument("--env", help="play in this environment (default: as trained)")
     evaluate.set_defaults(run=commands.evaluate_run)
 
@@ -112,6 +118,7 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "--resume", type=Path, metavar="RUN", help="continue from a run's newest checkpoint"
     )
+    _trust_argument(train)
     train.add_argument(
         "--backend",
         choices=("mpi", "inproc"),
@@ -159,6 +166,14 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
         "--dump-graph", type=Path, metavar="DIR", help="write the program after each pass"
     )
     train.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _trust_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run what RUN has kept of its programs even if another user can have written it",
+    )
 
 
 def _command(subparsers: Any, name: str, run: Any, text: str, argv: list[str]) -> Any:

@@ -14,10 +14,12 @@ from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
 from mindspore_rl.names import name_from
 from mindspore_rl.output import steady
 from mindspore_rl.plan.text import plan_text
-from mindspore_rl.run_directory import earlier_job, new_directory, write_job
+from mindspore_rl.run_directory import check_trust, earlier_job, new_directory, write_job
 
 RETRY_S = 2.0
 """Between two attempts to reach a host that was lost."""
+BACK_OFF_S, LONGEST_WAIT_S = 1.0, 60.0
+"""Before the second restart from one checkpoint, and before the later ones at most."""
 JOB_KEYS = ("algorithm", "policy", "schedule")
 """Keys of a YAML file that are the job's; all others are the algorithm's."""
 
@@ -112,6 +114,8 @@ def train(args: argparse.Namespace) -> int:
     if args.device == "gpu" and not compiled:
         raise MsrlError("--backend inproc computes on the CPU; remove --device gpu")
     device, why = gpu.choose(args.device if compiled else "cpu")
+    if args.resume is not None and not args.trust:
+        check_trust(args.resume)
     resume, done = _newest_checkpoint(args.resume)
     request = _request(
         args,
@@ -127,7 +131,7 @@ def train(args: argparse.Namespace) -> int:
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
     with new_directory(args.run_dir, name) as run_dir:
         plan, _ = prepare(request, run_dir, dumper(args.dump_graph))
-        _check_lengths(plan, done, args.resume)
+        _check_same(plan, done, args.resume)
         write_job(run_dir, request)
     with steady(run_dir / WORKERS_LOG):
         if not args.quiet:
@@ -188,8 +192,14 @@ def _newest_checkpoint(run: Path | None) -> tuple[str, dict[str, Any]]:
     return str(path.resolve()), checkpoint.load(path)[1]
 
 
-def _check_lengths(plan: Any, done: dict[str, Any], run: Path | None) -> None:
-    """Checks that a run's checkpoint counts iterations as its continuation does."""
+def _check_same(plan: Any, done: dict[str, Any], run: Path | None) -> None:
+    """Checks that a checkpoint is of the same work as its continuation, and counts like it."""
+    for what, now in (("algorithm", plan.algorithm["name"]), ("environment", plan.environment)):
+        if done.get(what, now) != now:
+            raise CheckpointError(
+                f"the checkpoints of {run} are of the {what} {done[what]}, this job's is {now}: "
+                f"leave the {what} as it was, or start without --resume"
+            )
     for what, now in (
         ("num_envs", plan.num_envs),
         ("steps_per_iteration", plan.steps_per_iteration),
@@ -204,12 +214,14 @@ def _check_lengths(plan: Any, done: dict[str, Any], run: Path | None) -> None:
 def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
     """Runs a job, from its newest checkpoint again after each of so many failures.
 
-    A restart waits for hosts that were lost, as long as a start may take.
+    A restart waits for hosts that were lost, as long as a start may take. The second one from the
+    same checkpoint waits a second, the next two, then four: what ails a job may need time to pass.
     """
     from mindspore_rl.runtime.coordinator.monitor import Unreached  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.run import run_job  # noqa: PLC0415
 
     wait_until_s = 0.0
+    in_vain = 0
     while True:
         try:
             return run_job(plan, run_dir, options)
@@ -222,12 +234,16 @@ def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) ->
                 raise
             restarts -= 1
             wait_until_s = time.monotonic() + options.start_timeout_s
+            before = plan.resume
             plan, options = _restarted(plan, options, run_dir)
+            in_vain = in_vain + 1 if plan.resume == before else 0
+            wait_s = min(BACK_OFF_S * 2 ** (in_vain - 1), LONGEST_WAIT_S) if in_vain else 0.0
             print(
-                f"msrl: {failure}\nmsrl: restarting from {plan.resume or 'the beginning'}, "
-                f"{restarts} restarts left",
+                f"msrl: {failure}\nmsrl: restarting from {plan.resume or 'the beginning'}"
+                f"{f' in {wait_s:g} s' if wait_s else ''}, {restarts} restarts left",
                 file=sys.stderr,
             )
+            time.sleep(wait_s)
 
 
 def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
@@ -310,6 +326,8 @@ def evaluate_run(args: argparse.Namespace) -> int:
     """`msrl eval`."""
     from mindspore_rl.runtime.evaluate import evaluate  # noqa: PLC0415
 
+    if not args.trust:
+        check_trust(args.run_directory)
     returns = evaluate(args.run_directory, args.episodes, args.seed, args.sample, args.env)
     mean = sum(returns) / len(returns)
     spread = (sum((r - mean) ** 2 for r in returns) / len(returns)) ** 0.5

@@ -3,7 +3,9 @@
 import contextlib
 import itertools
 import json
+import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ from typing import Any
 from mindspore_rl import __version__, config, loading
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.names import check_name
+from mindspore_rl.plan.plan import PLAN_FILE
 from mindspore_rl.storage import writing
 
 JOB_FILE = "job.json"
+FRAGMENTS = "fragments"
 PROBE_BYTES = 1 << 20
 """Less room than this is a full disk before anything is started."""
 
@@ -59,6 +63,34 @@ def new_directory(chosen: Path | None, name: str) -> Iterator[Path]:
         else:
             shutil.rmtree(run_dir)
         raise
+
+
+def check_trust(run_dir: Path) -> None:
+    """Looks whether what a run has kept, which is run again, is this user's.
+
+    A folder that a group may write is its members' affair: many systems make all of them so.
+
+    Raises:
+        MsrlError: somebody else owns it (root excepted, who needs no such way), or may write it.
+    """
+    kept = (loading.FOLDER, FRAGMENTS)
+    for path in [run_dir, run_dir / JOB_FILE, run_dir / PLAN_FILE] + [
+        path for folder in kept for path in [run_dir / folder, *(run_dir / folder).rglob("*")]
+    ]:
+        try:
+            found = path.stat()
+        except OSError:
+            continue  # said by who needs it
+        whose = None
+        if found.st_uid not in (os.getuid(), 0):
+            whose = f"belongs to user {found.st_uid}"
+        elif found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+            whose = "can be written by everybody"
+        if whose:
+            raise MsrlError(
+                f"{path} {whose}, and a run directory holds programs that would now be run as "
+                f"user {os.getuid()}: if you trust who wrote it, say --trust"
+            )
 
 
 def write_job(run_dir: Path, request: Any) -> None:

@@ -1,10 +1,8 @@
 """Messages between processes over MPI."""
 
 import os
-import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -87,12 +85,3 @@ class MpiCommunicator:
             else:
                 waiting()
                 time.sleep(min(max(waited_s / 10, SHORTEST_SLEEP_S), LONGEST_SLEEP_S))
-
-
-def shared_segments() -> list[str]:
-    """Names in /dev/shm of what MPI shares between this process and others.
-
-    MPI removes them when it ends in peace, and leaves them behind if a rank is killed.
-    """
-    maps = Path("/proc/self/maps").read_text()
-    return sorted(set(re.findall(r"/dev/shm/(mpich_\w+)", maps)))

@@ -3,20 +3,23 @@
 import json
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from mindspore_rl.errors import CheckpointError
+from mindspore_rl.errors import CheckpointError, StorageError
 from mindspore_rl.storage import writing
 
 FOLDER = "checkpoints"
 KEEP = 3
 META = "meta.json"
-FORMAT = 1
-NUMBERS = ("iteration", "num_envs", "env_steps")
+FORMAT = 2
+NUMBERS = ("iteration", "num_envs", "env_steps", "steps_per_iteration")
 """What every checkpoint must say of itself."""
+MOST = 1 << 60
+"""No number of them is larger."""
 
 
 def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Path:
@@ -25,15 +28,17 @@ def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict
     Args:
         folder: created if missing.
         iteration: iterations done.
-        arrays: by name; every member carries a checksum.
-        meta: anything JSON can hold, `num_envs` and `env_steps` among it.
+        arrays: by name.
+        meta: anything JSON can hold, `NUMBERS` among it.
 
     Raises:
-        StorageError: the disk is full or the folder cannot be written; what was there stays.
+        StorageError: the disk is full, the folder cannot be written, or what was written cannot be
+            read again; what was there stays.
     """
     path = folder / f"checkpoint-{iteration:08d}.npz"
     temporary = path.with_suffix(".tmp")
-    about = {**meta, "iteration": iteration, "format": FORMAT, "arrays": sorted(arrays)}
+    sums = {name: _checksum(array) for name, array in arrays.items()}
+    about = {**meta, "iteration": iteration, "format": FORMAT, "arrays": sums}
     text = json.dumps(about).encode()
     with writing(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,6 +49,10 @@ def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict
                 _write(file, {META: np.frombuffer(text, np.uint8), **arrays})
                 file.flush()
                 os.fsync(file.fileno())
+            try:
+                load(temporary)
+            except CheckpointError as error:
+                raise StorageError(f"what was just written is not what is read: {error}") from error
             temporary.replace(path)
             _sync(folder)
         finally:
@@ -62,6 +71,15 @@ def _write(file: BinaryIO, arrays: dict[str, np.ndarray]) -> None:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+def _checksum(array: np.ndarray) -> int:
+    """Of an array with its type and shape.
+
+    The archive has one of each member's bytes, but none of which member is which.
+    """
+    array = np.ascontiguousarray(array)
+    return zlib.crc32(array.data, zlib.crc32(f"{array.dtype.str}{array.shape}".encode()))
 
 
 def _sync(folder: Path) -> None:
@@ -83,11 +101,7 @@ def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             arrays = {name: file[name] for name in file.files}
         meta = json.loads(bytes(arrays.pop(META)))
         if meta["format"] == FORMAT:
-            numbers = [meta[key] for key in NUMBERS]
-            if not all(type(number) is int for number in numbers):
-                raise ValueError(f"{', '.join(NUMBERS)} are {numbers}, expected whole numbers")
-            if meta.pop("arrays") != sorted(arrays):  # checksums are of what is listed
-                raise ValueError("its list of arrays is not whole")
+            _check(arrays, meta)
     except Exception as error:  # what damage does to an archive has no end
         raise CheckpointError(
             f"checkpoint {path} is damaged ({type(error).__name__}: {error}); use one before it"
@@ -95,6 +109,23 @@ def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if meta["format"] != FORMAT:
         raise CheckpointError(f"checkpoint {path} has format {meta['format']}, expected {FORMAT}")
     return arrays, meta
+
+
+def _check(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+    """Looks whether a checkpoint says of itself what can be. Raises: ValueError, KeyError."""
+    numbers = [meta[key] for key in NUMBERS]
+    if not all(type(number) is int and 0 <= number < MOST for number in numbers):
+        raise ValueError(f"{', '.join(NUMBERS)} are {numbers}, expected whole numbers below 2**60")
+    iteration, _, env_steps, each = numbers
+    if each and env_steps // each != iteration:
+        raise ValueError(f"{env_steps} environment steps are not {iteration} iterations of {each}")
+    sums = {name: _checksum(array) for name, array in arrays.items()}
+    if (listed := meta.pop("arrays")) != sums:
+        changed = [name for name in {*sums, *listed} if sums.get(name) != listed.get(name)]
+        raise ValueError(f"the arrays {', '.join(sorted(changed))} are not those that were saved")
+    for name, array in arrays.items():
+        if name.startswith("parameters/") and not np.isfinite(array).all():
+            raise ValueError(f"{name} is not finite")
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

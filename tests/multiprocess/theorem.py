@@ -55,7 +55,7 @@ def run_reference(
                 folder / f"before-{iteration}",
                 iteration,
                 reference.state(chosen),
-                {"num_envs": config.num_envs, "env_steps": 0},
+                {"num_envs": config.num_envs, "env_steps": 0, "steps_per_iteration": 0},
             )
         )
 

@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 from mindspore_rl.communication.link import Link
-from mindspore_rl.communication.mpi import shared_segments
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.plan.stages import Stage, Stages
@@ -67,6 +66,8 @@ def work(plan: Plan, run_dir: Path, rank: int, link: Link, threads: int = 1) -> 
 
 def event(plan: Plan, rank: int, link: Link, stamp) -> None:
     mode, victim = plan.config["mode"], plan.config["victim"]
+    if mode == "daemon" and rank == victim:
+        subprocess.run([sys.executable, plan.config["program"]], check=True)
     if mode in ("mistake", "error") and rank == victim:
         link.send(
             "error",
@@ -100,8 +101,7 @@ def main() -> None:
     plan, rank = load_plan(settings.run_dir), MPI.COMM_WORLD.rank
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     link = Link.connect(*settings.coordinator, settings.token)
-    segments = shared_segments()  # as a worker does: they are removed in the end
-    link.send("hello", rank=rank, pid=os.getpid(), host="here", segments=segments)
+    link.send("hello", rank=rank, pid=os.getpid(), host="here")
     (settings.run_dir / f"pid-{rank}").write_text(str(os.getpid()))
     poller = select.poll()
     poller.register(link.connection, select.POLLRDHUP)

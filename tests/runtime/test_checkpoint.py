@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -11,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindspore_rl.errors import CheckpointError
+from mindspore_rl.errors import CheckpointError, StorageError
 from mindspore_rl.runtime import checkpoint
 
-META = {"num_envs": 4, "env_steps": 256}
+META = {"num_envs": 4, "env_steps": 256, "steps_per_iteration": 256}
 ARRAYS = {"parameters/w": np.arange(6, dtype=np.float32), "episodes/length": np.arange(4)}
 
 
 def saved(folder: Path, iteration: int = 1) -> Path:
-    return checkpoint.save(folder, iteration, ARRAYS, META)
+    return checkpoint.save(folder, iteration, ARRAYS, {**META, "env_steps": 256 * iteration})
 
 
 def rewritten(path: Path, **members: bytes) -> Path:
@@ -40,7 +41,7 @@ def array_file(array: np.ndarray, allow_pickle: bool = False) -> bytes:
 
 def test_what_is_loaded_is_what_was_saved(tmp_path):
     arrays, meta = checkpoint.load(saved(tmp_path, 7))
-    assert meta == {**META, "iteration": 7, "format": checkpoint.FORMAT}
+    assert meta == {**META, "env_steps": 1792, "iteration": 7, "format": checkpoint.FORMAT}
     assert arrays.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         assert arrays[name].tobytes() == array.tobytes()
@@ -153,6 +154,52 @@ def test_strange_words_about_itself_are_refused(tmp_path, text):
         checkpoint.load(rewritten(saved(tmp_path), **{"meta.json.npy": content}))
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"env_steps": 10**30}, {"env_steps": -256}, {"env_steps": 512}, {"iteration": 2**60}]
+)
+def test_numbers_that_cannot_be_are_refused(tmp_path, wrong):
+    path = saved(tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        meta = json.loads(np.load(io.BytesIO(archive.read("meta.json.npy"))).tobytes())
+    text = json.dumps({**meta, **wrong}).encode()
+    rewritten(path, **{"meta.json.npy": array_file(np.frombuffer(text, np.uint8))})
+    with pytest.raises(CheckpointError, match=r"expected whole numbers|are not .* iterations"):
+        checkpoint.load(path)
+
+
+def test_arrays_that_were_exchanged_are_found(tmp_path):
+    path = saved(tmp_path)
+    other = array_file(ARRAYS["parameters/w"][::-1])
+    with pytest.raises(CheckpointError, match="parameters/w are not those that were saved"):
+        checkpoint.load(rewritten(path, **{"parameters/w.npy": other}))
+
+
+def test_what_is_not_finite_is_neither_saved_nor_loaded(tmp_path, monkeypatch):
+    wrong = {"parameters/w": np.array([1.0, np.nan], np.float32)}
+    with pytest.raises(StorageError, match="parameters/w is not finite"):
+        checkpoint.save(tmp_path, 1, wrong, META)
+    assert not checkpoint.list_checkpoints(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "isfinite", lambda array: np.ones(array.shape, bool))
+        path = checkpoint.save(tmp_path, 1, wrong, META)
+    with pytest.raises(CheckpointError, match="parameters/w is not finite"):
+        checkpoint.load(path)
+
+
+def test_what_cannot_be_read_again_does_not_replace_anything(tmp_path, monkeypatch):
+    saved(tmp_path, 1)
+
+    def loses_a_byte(descriptor):
+        size = os.fstat(descriptor).st_size
+        if size:
+            os.truncate(descriptor, size - 1)
+
+    monkeypatch.setattr(os, "fsync", loses_a_byte)
+    with pytest.raises(StorageError, match="what was just written is not what is read"):
+        saved(tmp_path, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001.npz"]
+
+
 FULL = """
 import resource, sys
 from pathlib import Path
@@ -161,7 +208,7 @@ from mindspore_rl.errors import StorageError
 from mindspore_rl.runtime import checkpoint
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
-    checkpoint.save(Path(sys.argv[1]), 2, {"w": np.zeros(10_000)}, {"num_envs": 1, "env_steps": 1})
+    checkpoint.save(Path(sys.argv[1]), 2, {"w": np.zeros(10_000)}, {})
 except StorageError as error:
     print(error)
 """

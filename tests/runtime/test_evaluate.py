@@ -171,6 +171,7 @@ def test_a_run_of_other_networks_is_refused(tmp_path):
     plan = run(job, tmp_path)
     arrays, about = checkpoint.load(checkpoint.load_newest(tmp_path / checkpoint.FOLDER)[0])
     del arrays["parameters/actor.net.cell.layers.0.weight"]
+    about["env_steps"] += plan.steps_per_iteration
     checkpoint.save(tmp_path / checkpoint.FOLDER, plan.num_iterations + 1, arrays, about)
     with pytest.raises(CheckpointError, match=r"has no actor.net.*is not as it was"):
         evaluate.evaluate(tmp_path, 1, 1, sample=True)

@@ -1,16 +1,11 @@
 """Starts and ends the processes of a job.
 
 mpiexec (MPICH's Hydra) starts one proxy, which starts the workers; each is in a session of its own,
-so no process group reaches them all. What does: every process of a job inherits MSRL_COORDINATOR,
-the address of the coordinator's listening socket, which no other job has while this one lives.
-On other hosts workers end by themselves when their link to the coordinator does.
-
-If the coordinator is killed, parent-death signals end mpiexec and the scheduler; the proxy ends its
-workers when mpiexec is gone (measured with mpich 5.0.2, for workers that ignore SIGTERM too). What
-workers have started themselves, as environments may, is ended by a guard: a process that waits for
-the coordinator's end of a pipe to close, and then kills all that carry the mark. It also removes
-the shared memory that MPI leaves behind when a rank is killed, whose names come through the pipe.
-A job of one process has a guard too, which knows nothing of what forks without starting a program.
+so no process group reaches them all. Two things do. All of them are below a keeper (`keeper`), a
+process that ends them when it is told to, or when this one is killed. And every process of a job
+inherits MSRL_COORDINATOR, the address of the coordinator's listening socket, which no other job has
+while this one lives. On other hosts workers end by themselves when their link to the coordinator
+does; what they have started there is out of reach.
 """
 
 import contextlib
@@ -18,21 +13,21 @@ import fcntl
 import os
 import re
 import secrets
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mindspore_rl import gpu
 from mindspore_rl.plan.deployment import LAUNCHERS, Deployment, find_mpiexec
 from mindspore_rl.plan.plan import Plan
+from mindspore_rl.runtime.coordinator import keeper
 from mindspore_rl.storage import own_folder, temporary, writing
 
-MARK = "MSRL_COORDINATOR"
 WORKERS_LOG = "workers.log"
 SCHEDULER_LOG = "scheduler.log"
 HOST_FILE = "hosts.txt"
@@ -40,38 +35,6 @@ LOG_BYTES, LOG_LINES = 1 << 18, 20
 TERM_GRACE_S = 1.0
 KILL_GRACE_S = 3.0
 
-# A process in between, not Popen's preexec_fn: that runs Python after a fork of a process that
-# may have threads, and can deadlock.
-_UNTIL_PARENT_DIES = """\
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-if os.getppid() != int(sys.argv[1]):
-    sys.exit(1)  # it died before the call above
-signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # by which Hydra tells ranks of another's death
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
-_GUARD = """\
-import os, signal, sys, time
-segments = sys.stdin.read().split()
-mark, deadline = sys.argv[1].encode(), time.monotonic() + 5
-found = True
-while found and time.monotonic() < deadline:
-    found = False
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                if mark in file.read().split(b"\\0"):
-                    found = True
-                    os.kill(int(pid), signal.SIGKILL)
-        except OSError:
-            pass  # ended meanwhile, or another user's
-    time.sleep(0.05)
-for name in segments:
-    try:
-        os.unlink(f"/dev/shm/{name}")
-    except OSError:
-        pass  # MPI has done so itself
-"""
 _SCHEDULER = """\
 import sys
 import mindspore
@@ -99,13 +62,11 @@ def reserve_port(host: str) -> socket.socket:
     return held
 
 
-def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict[str, str]:
-    """The environment of a job's processes.
+def worker_environment(run_dir: Path, device: str) -> dict[str, str]:
+    """The environment of a job's processes, but for its mark.
 
     Args:
         run_dir: the job's folder.
-        host: where the coordinator listens.
-        port: the coordinator's.
         device: of the job.
     """
     package_parent = str(Path(__file__).resolve().parents[3])
@@ -114,7 +75,6 @@ def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict
         "GLOG_v": "3",
         **os.environ,
         "MSRL_RUN": str(run_dir.resolve()),
-        MARK: f"{host}:{port}",
         "MS_DEV_HOST_BLOCKING_RUN": "1",
         "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
         "PYTHONPATH": os.pathsep.join(paths),
@@ -165,31 +125,61 @@ def _lock_core(core: int) -> int | None:
     return descriptor
 
 
-class Guard:
-    """Ends what carries a mark, and removes shared memory, as soon as this process has ended.
+def start_keeper(mark: str, command: Sequence[str] = (), **options: Any) -> subprocess.Popen[bytes]:
+    """Starts a program under a keeper, or a keeper alone; both end when its input is closed.
 
     Args:
-        value: of the environment variable `MARK`.
+        mark: value of the environment variable `MARK`, which the program gets.
+        command: the program.
+        options: for `subprocess.Popen`.
     """
+    start = [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), mark]
+    return subprocess.Popen(
+        [*start, *command], stdin=subprocess.PIPE, start_new_session=True, **options
+    )
 
-    def __init__(self, value: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD, f"{MARK}={value}"],
-            stdin=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
 
-    def remove_in_the_end(self, segments: list[str]) -> None:
-        """Notes names in /dev/shm of MPI's."""
-        assert self._process.stdin is not None
-        for name in segments:
-            if re.fullmatch(r"mpich_\w+", name):
-                print(name, file=self._process.stdin, flush=True)
+class Adoption:
+    """Makes daemons children of this process when their parents end, and ends them in the end."""
+
+    def __init__(self) -> None:
+        self._before = keeper.children()
+        keeper.adopt()
 
     def end(self) -> None:
-        """Ends and removes it all now."""
-        self._process.communicate()
+        """Ends those that have come: in a session of their own, and not there before."""
+        keeper.end(self._daemons)
+        keeper.adopt(False)
+
+    def _daemons(self) -> set[int]:
+        own, found = os.getsid(0), set()
+        for pid in keeper.children() - self._before:
+            with contextlib.suppress(OSError):
+                if os.getsid(pid) != own and os.waitpid(pid, os.WNOHANG) == (0, 0):
+                    found.add(pid)
+        return found
+
+
+class Guard:
+    """Ends what a job in this process has started, even if this process is killed.
+
+    Args:
+        mark: value of the environment variable `MARK`.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self._mark, self._adoption = mark, Adoption()
+        self._keeper = start_keeper(mark)
+
+    def renew(self) -> None:
+        """Starts another keeper if somebody has killed it."""
+        if self._keeper.poll() is not None:
+            self._keeper = start_keeper(self._mark)
+
+    def end(self) -> None:
+        """Ends it all now."""
+        self._keeper.communicate()
+        self._adoption.end()
 
 
 class JobProcesses:
@@ -208,9 +198,9 @@ class JobProcesses:
         self.scheduler: subprocess.Popen | None = None
         self._plan, self._run_dir, self._commands = plan, run_dir, commands
         self._deployment = deployment
-        self._guard: Guard | None = None
         self._port: socket.socket | None = None
-        self._mark = b""
+        self._mark = ""
+        self._adoption: Adoption | None = None
         self.token = secrets.token_hex(16)
         self._log_starts: dict[str, int] = {}
 
@@ -224,9 +214,9 @@ class JobProcesses:
         """Starts everything, to report to the coordinator's port. Raises: MsrlError, OSError."""
         mpiexec = find_mpiexec()
         plan = self._plan
-        environment = worker_environment(self._run_dir, self._deployment.address, port, plan.device)
-        self._mark = f"{MARK}={environment[MARK]}".encode()
-        self._guard = Guard(environment[MARK])
+        environment = worker_environment(self._run_dir, plan.device)
+        self._mark = f"{self._deployment.address}:{port}"
+        self._adoption = Adoption()
         environment["MSRL_TOKEN"] = self.token  # in no command line, where others could read it
         if plan.group_ranks:  # first, and unpinned: the group's `init()` hung otherwise
             host = self._deployment.address
@@ -272,23 +262,12 @@ class JobProcesses:
         return [*options, "-launcher", "ssh", "-launcher-exec", program]
 
     def _start(self, command: list[str], log: str, environment: dict[str, str]) -> subprocess.Popen:
-        wrapper = [sys.executable, "-I", "-S", "-c", _UNTIL_PARENT_DIES, str(os.getpid())]
         path = self._run_dir / log
         with writing(path), path.open("ab") as output:
             self._log_starts[log] = output.tell()
-            return subprocess.Popen(
-                [*wrapper, *command],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+            return start_keeper(
+                self._mark, command, env=environment, stdout=output, stderr=subprocess.STDOUT
             )
-
-    def remove_in_the_end(self, segments: list[str]) -> None:
-        """Notes names in /dev/shm that must not outlive the job."""
-        if self._guard is not None:
-            self._guard.remove_in_the_end(segments)
 
     def log(self) -> str:
         """What the workers and mpiexec printed last."""
@@ -331,50 +310,38 @@ class JobProcesses:
 
     def end(self) -> None:
         """Ends every process of the job, also those that workers started."""
-        started = [p for p in (self.mpiexec, self.scheduler) if p is not None]
-        for process in started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)
-        self._wait_until_gone(TERM_GRACE_S)
-        deadline = time.monotonic() + KILL_GRACE_S
-        while (left := self._alive()) and time.monotonic() < deadline:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self._wait_until_gone(0.2)
-        for process in started:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.5)
+        keepers = [process for process in (self.mpiexec, self.scheduler) if process is not None]
+        for process in keepers:
+            process.terminate()  # the program, which may end the others in peace
+        _wait(keepers, TERM_GRACE_S)
+        for process in keepers:
+            assert process.stdin is not None
+            process.stdin.close()
+        _wait(keepers, KILL_GRACE_S)
+        # Nothing is left, unless a keeper has been killed or hangs.
+        keeper.end(lambda: keeper.marked(self._mark) if keepers else {}, KILL_GRACE_S)
+        for process in keepers:
+            process.kill()
+            process.wait()
+        if self._adoption is not None:
+            self._adoption.end()
+        keeper.sweep()
         if self._port is not None:
             self._port.close()
-        if self._guard is not None:  # finds nothing left
-            self._guard.end()
-
-    def _wait_until_gone(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while self._alive() and time.monotonic() < deadline:
-            time.sleep(0.02)
 
     def living_ranks(self) -> set[int]:
         """The ranks on this machine that have a process, as Hydra numbers them."""
         found = set()
-        for variables in self._marked().values():
+        for variables in keeper.marked(self._mark).values():
             for variable in variables:
-                if variable.startswith(b"PMI_RANK="):
-                    found.add(int(variable.partition(b"=")[2]))
+                if variable.startswith("PMI_RANK="):
+                    found.add(int(variable.partition("=")[2]))
         return found
 
-    def _alive(self) -> list[int]:
-        return list(self._marked())
 
-    def _marked(self) -> dict[int, list[bytes]]:
-        """Processes that carry this job's mark, and their environments; zombies have none."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if not self._mark or not entry.name.isdigit():
-                continue
-            with contextlib.suppress(OSError):  # ended meanwhile, or another user's
-                variables = (entry / "environ").read_bytes().split(b"\0")
-                if self._mark in variables:
-                    found[int(entry.name)] = variables
-        return found
+def _wait(processes: list[subprocess.Popen], timeout_s: float) -> None:
+    """Waits for all of them, but not for long."""
+    deadline = time.monotonic() + timeout_s
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(deadline - time.monotonic(), 0.0))

@@ -19,7 +19,8 @@ from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import iterations_done, write
 from mindspore_rl.runtime.coordinator.interruption import Interruption
-from mindspore_rl.runtime.coordinator.launch import MARK, Commands, Guard, JobProcesses, pin_cores
+from mindspore_rl.runtime.coordinator.keeper import MARK
+from mindspore_rl.runtime.coordinator.launch import Commands, Guard, JobProcesses, pin_cores
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.runtime.coordinator.monitor import JobOptions, Outcome, Stalled
 from mindspore_rl.runtime.coordinator.watch import Peer, Watch
@@ -101,18 +102,21 @@ def _listener(plan: Plan, deployment: Deployment) -> socket.socket:
         ) from error
 
 
-def _watch(watch: Watch, link: Link, ended: threading.Event, failures: list[Exception]) -> None:
+def _watch(
+    watch: Watch, guard: Guard, link: Link, ended: threading.Event, failures: list[Exception]
+) -> None:
     """Runs the monitor of ranks in this process.
 
     Args:
         watch: over the job.
+        guard: of what they start.
         link: to the leader.
         ended: set when the ranks are done.
         failures: gets the first one, to be raised in the main thread.
     """
     try:
         while not watch.step():
-            pass
+            guard.renew()
     except Stalled as failure:
         # Nothing can end a thread that hangs in a cell or in an environment but the end of
         # the process. (A hang that holds the interpreter's lock is out of reach even so.)
@@ -155,7 +159,9 @@ def _run_here(watch: Watch, run_dir: Path) -> None:
     ended = threading.Event()
     failures: list[Exception] = []
 
-    watcher = threading.Thread(target=_watch, args=(watch, ours, ended, failures), name="monitor")
+    watcher = threading.Thread(
+        target=_watch, args=(watch, guard, ours, ended, failures), name="monitor"
+    )
     watcher.start()
     interrupted = False
     try:

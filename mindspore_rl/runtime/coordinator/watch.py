@@ -166,8 +166,6 @@ class Watch:
             if message["rank"] in [other.rank for other in self._peers]:
                 raise ValueError(f"a second rank {message['rank']}")
             peer.rank = message["rank"]
-            if self._processes is not None:
-                self._processes.remove_in_the_end(message.get("segments", []))
         if peer.rank is None or message.get("rank", peer.rank) != peer.rank:
             raise ValueError(f"{message['kind']} of rank {message.get('rank')} from {peer.rank}")
         if message["kind"] == "stamp":
