@@ -30,12 +30,13 @@ import numpy as np
 
 from mindspore_rl import toolchain
 from mindspore_rl.errors import ReplayError
+from mindspore_rl.storage import writing
 
 MAGIC = b"MSRLTBL1"
 SOURCE = Path(__file__).parent / "table.cpp"
 FLAGS = ("-std=c++20", "-pthread")
 ALIGNMENT = 64  # a cache line
-PAGE = 4096
+PAGE, PIECE_BYTES = 4096, 1 << 22
 FANOUT = 16
 HEADER = np.dtype(
     [("magic", "S8")]
@@ -265,19 +266,13 @@ class Table:
         except OSError as error:
             raise ReplayError(f"replay table {path} cannot be opened: {error.strerror}") from error
         try:
-            header = np.frombuffer(os.pread(descriptor, HEADER.itemsize, 0), HEADER)[0]
-            if header["magic"] != MAGIC:
-                raise ValueError("it begins differently")
-            spec = TableSpec.parse(os.pread(descriptor, int(header["spec_bytes"]), HEADER.itemsize))
-            if spec.header() != header or os.fstat(descriptor).st_size != header["total_bytes"]:
-                raise ValueError("its header and its size do not agree")
-            table = Table(descriptor, spec, prefault)
+            table = Table(descriptor, _described(descriptor), prefault)
         except (OSError, ValueError, KeyError, TypeError, IndexError, ReplayError) as error:
             os.close(descriptor)
             raise ReplayError(f"{path} is not a replay table, or damaged: {error}") from error
         with contextlib.suppress(OSError):
             # Nobody else has it open: its locks are of processes that are gone.
-            _lock(descriptor, fcntl.F_WRLCK, spec.lanes)
+            _lock(descriptor, fcntl.F_WRLCK, table.spec.lanes)
             table.functions.table_init(table.base)
         table._share()
         return table
@@ -323,6 +318,62 @@ class Table:
             yield Writer(self, frozenset(lanes))
         finally:
             os.close(descriptor)
+
+    def save(self, path: Path) -> None:
+        """Writes a copy to a file, piece by piece; nobody may write the table meanwhile.
+
+        Raises:
+            StorageError: the disk is full; no file is left.
+        """
+        temporary = path.with_name(path.name + ".tmp")
+        with writing(path):
+            try:
+                with temporary.open("wb") as file:
+                    checksum = 0
+                    for piece in self._pieces():
+                        file.write(piece)
+                        checksum = self._add(checksum, piece)
+                    file.write(checksum.to_bytes(8, "little"))
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    @staticmethod
+    def load(path: Path, to: Path | None = None) -> "Table":
+        """A new table with what was saved.
+
+        Args:
+            path: of `save`.
+            to: of the table, see `create`.
+
+        Raises:
+            ReplayError: it is damaged, or there is no room for it.
+        """
+        try:
+            with path.open("rb") as file:
+                table = Table.create(_described(file.fileno(), 8), to)
+                checksum = 0
+                for piece in table._pieces():
+                    file.readinto(piece)
+                    checksum = table._add(checksum, piece)
+                if file.read() != checksum.to_bytes(8, "little"):
+                    if to is not None:
+                        to.unlink()
+                    raise ValueError("its checksum is not that of its contents")
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise ReplayError(f"{path} is not a saved replay table, or damaged: {error}") from error
+        table.functions.table_init(table.base)
+        return table
+
+    def _pieces(self) -> Iterator[memoryview]:
+        whole = memoryview(self._map)
+        return (whole[at : at + PIECE_BYTES] for at in range(0, len(whole), PIECE_BYTES))
+
+    def _add(self, checksum: int, piece: memoryview) -> int:
+        data = np.frombuffer(piece, np.uint8)
+        return int(self.functions.table_checksum(data.ctypes.data, len(data), checksum))
 
     def totals(self) -> np.ndarray:
         """What the weights of every lane are in all, `[lanes] uint64`; 0: nothing to draw."""
@@ -511,6 +562,22 @@ class Writer:
         )
 
 
+def _described(descriptor: int, more_bytes: int = 0) -> TableSpec:
+    """What a file says that it holds.
+
+    Raises:
+        ValueError, KeyError, TypeError, IndexError, ReplayError: it is none of ours, or not whole.
+    """
+    header = np.frombuffer(os.pread(descriptor, HEADER.itemsize, 0), HEADER)[0]
+    if header["magic"] != MAGIC:
+        raise ValueError("it begins differently")
+    spec = TableSpec.parse(os.pread(descriptor, int(header["spec_bytes"]), HEADER.itemsize))
+    size = os.fstat(descriptor).st_size - more_bytes
+    if spec.header() != header or size != header["total_bytes"]:
+        raise ValueError("its header and its size do not agree")
+    return spec
+
+
 def _columns(
     spec: TableSpec, columns: Mapping[str, np.ndarray], leading: tuple[int, ...]
 ) -> list[np.ndarray]:
@@ -582,6 +649,7 @@ def _functions() -> ctypes.CDLL:
         ("resolve", i, [p, i, p, p, p, p, p]),
         ("gather", i, [p, i, p, p, i, i, p, p, p, p]),
         ("update", i, [p, i, p, p, d]),
+        ("checksum", ctypes.c_uint64, [p, i, ctypes.c_uint64]),
         ("best", i, [p, i, i, i, p, p, p]),
     ):
         function = getattr(functions, f"table_{name}")

@@ -92,6 +92,36 @@ def test_a_file_is_opened_with_what_is_in_it(tmp_path):
             np.testing.assert_array_equal(out["reward"], np.arange(60))
 
 
+def test_what_is_saved_is_loaded(tmp_path):
+    spec = TableSpec(COLUMNS, capacity=5, lanes=2, length=4, weighted=True)
+    table, ids = filled(range(13), spec)
+    table.update(ids, np.arange(1, 14))
+    path = tmp_path / "saved"
+    table.save(path)
+    loaded = Table.load(path, tmp_path / "table")
+    np.testing.assert_array_equal(loaded.totals(), table.totals())
+    np.testing.assert_array_equal(loaded.entries, table.entries)
+    found, out = (sample(one, Key(1, 2), 20).ids for one in (table, loaded)), table.buffers(20)
+    first, second = found
+    np.testing.assert_array_equal(first, second)
+    assert loaded.gather(first, out).all()
+    with loaded.writing([0, 1]) as writer:  # and goes on like the one that was saved
+        loaded_ids = writer.insert([0, 1], records([20, 21]))
+    with table.writing([0, 1]) as writer:
+        np.testing.assert_array_equal(loaded_ids, writer.insert([0, 1], records([20, 21])))
+    intact = path.read_bytes()
+    for position in np.random.default_rng(1).integers(0, len(intact), 50):
+        damaged = bytearray(intact)
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(ReplayError, match="is not a saved replay table, or damaged"):
+            Table.load(path, tmp_path / "other")
+    path.write_bytes(intact[:-9])
+    with pytest.raises(ReplayError, match="do not agree"):
+        Table.load(path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["saved", "table"]
+
+
 def test_what_is_no_table_is_told(tmp_path):
     path = tmp_path / "table"
     with pytest.raises(ReplayError, match="cannot be opened: No such file"):

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Replay tables side by side: ours, Reverb and cpprb, in turn, each in its virtual environment.
+
+    bash scripts/setup_peers.sh reverb cpprb
+    .venv/bin/python scripts/benchmark_replay.py
+    .venv/bin/python scripts/benchmark_replay.py --only two --batch 64 --seconds 1 --repeats 1
+
+Trajectories of 1000 steps, 104 KB; a rate counts every byte that is copied into a contiguous batch.
+"one": the process that reads has the table. "two": another one has it. "four": four processes read
+it at once, and the rate is that of all. Reverb reads with the fastest of six settings of its
+`TrajectoryDataset` (1, 2 or 4 workers, 16 or 128 samples in flight), found before each turn.
+Prints medians with their ranges, and the ratio to each of the others beside its target.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+import replay_loop as loop  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHONS = {"ours": ROOT / ".venv", "reverb": ROOT / ".peers/reverb", "cpprb": ROOT / ".peers/cpprb"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is measured.
+
+    Attributes:
+        name: of the group, for `--only`.
+        work: in words.
+        arguments: of each library's program; `readers` of them at once on the table of another.
+        targets: the least ratio of ours to another library's; of its reciprocal for seconds.
+        unit: of the result, and by how much a program's rate is multiplied to be in it.
+    """
+
+    name: str
+    work: str
+    arguments: tuple[str, ...]
+    targets: dict[str, float]
+    unit: str
+    scale: float = 1.0
+    readers: int = 0
+
+
+def rows(batches: list[int]) -> list[Row]:
+    """Return all of them."""
+    found = []
+    for way in ("uniform", "prioritised"):
+        more = ("--weighted",) if way == "prioritised" else ()
+        for batch in batches:
+            read = ("read", "--batch", str(batch), *more)
+            scale = batch * loop.BYTES / 1e9
+            two = {"reverb": 10.0 if batch <= 64 else 8.0}
+            work = f"{way}, batch {batch}"
+            found += [
+                Row("one", work, read, {"reverb": 3.0, "cpprb": 1.0}, "GB/s", scale),
+                Row("two", work, read, two, "GB/s", scale, 1),
+                Row("four", work, read, {"reverb": 15.0}, "GB/s", scale, 4),
+            ]
+    return [
+        *found,
+        Row("insert", "one trajectory at a time", ("insert",), {"reverb": 1.0}, "records/s"),
+        Row("update", "256 priorities", ("update",), {"reverb": 1.0}, "updates/s"),
+        Row("checkpoint", "104 MB", ("checkpoint",), {"reverb": 1.0}, "s"),
+    ]
+
+
+def run(library: str, row: Row, seconds: float) -> float:
+    """Return what a library's program measures.
+
+    Raises:
+        SystemExit: it failed; with what it printed.
+    """
+    program = ROOT / "scripts" / "peers" / f"replay_{library}.py"
+    command = [PYTHONS[library] / "bin" / "python", program]
+    timing = ["--seconds", str(seconds)]
+    if not row.readers:
+        return _told([*command, *row.arguments, *timing]) * row.scale
+    weighted = [word for word in row.arguments if word == "--weighted"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*command, "serve", *weighted],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        where = server.stdout.readline().strip()
+        read = [*command, *row.arguments, *timing, "--table", where]
+        jobs = [
+            subprocess.Popen(read, stdout=pipe, stderr=pipe, text=True) for _ in range(row.readers)
+        ]
+        try:
+            return sum(_rate(*job.communicate()) for job in jobs) * row.scale
+        finally:
+            server.communicate()
+
+
+def _told(command: list) -> float:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return _rate(done.stdout, done.stderr)
+
+
+def _rate(out: str, err: str) -> float:
+    lines = [line for line in out.splitlines() if line.startswith("{")]
+    if not lines:
+        raise SystemExit(err)
+    return json.loads(lines[-1])["rate"]
+
+
+def main() -> int:
+    """Run the benchmark. Returns: 1 if a target was missed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    groups = ("one", "two", "four", "insert", "update", "checkpoint")
+    parser.add_argument("--only", nargs="+", choices=groups, help="groups of rows")
+    parser.add_argument("--batch", type=int, nargs="+", default=[64, 256, 512])
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each turn (default: 3)")
+    parser.add_argument("--repeats", type=int, default=3, help="turns (default: 3)")
+    args = parser.parse_args()
+    chosen = [row for row in rows(args.batch) if not args.only or row.name in args.only]
+    libraries = [name for name, place in PYTHONS.items() if (place / "bin" / "python").exists()]
+    print(f"{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, {args.repeats} turns", flush=True)
+    print("| table | work | " + " | ".join(libraries) + " | ratio (target) |")
+    print("|---|---|" + "---|" * len(libraries) + "---|")
+    missed = False
+    for row in chosen:
+        those = [name for name in libraries if name in ("ours", *row.targets)]
+        values: dict[str, list[float]] = {name: [] for name in those}
+        for _ in range(args.repeats):
+            for name in those:
+                values[name].append(run(name, row, args.seconds))
+                print(".", end="", file=sys.stderr, flush=True)
+        missed |= _print(row, values, libraries)
+    return 1 if missed else 0
+
+
+def _print(row: Row, values: dict[str, list[float]], libraries: list[str]) -> bool:
+    """Print a row. Returns: whether it misses a target."""
+    show: Callable[[float], str] = lambda x: f"{x:,.2f}" if x < 100 else f"{x:,.0f}"  # noqa: E731
+    middle = {name: statistics.median(found) for name, found in values.items()}
+    cells = [
+        f"{show(middle[name])} ({show(min(values[name]))}-{show(max(values[name]))}) {row.unit}"
+        if name in middle
+        else ""
+        for name in libraries
+    ]
+    ratios, missed = [], False
+    for name, target in row.targets.items():
+        if name in middle:
+            ratio = middle["ours"] / middle[name]
+            ratio = 1 / ratio if row.unit == "s" else ratio
+            missed |= ratio < target
+            ratios.append(f"{name} {ratio:.1f} x ({target:g})")
+    print(f"| {row.name} | {row.work} | {' | '.join(cells)} | {', '.join(ratios)} |", flush=True)
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

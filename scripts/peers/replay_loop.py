@@ -1,0 +1,72 @@
+"""What every replay library is measured by: trajectories of 1000 steps, 104 KB, read in batches.
+
+A program of one library calls `main` with how it does each thing. It runs in that library's
+virtual environment, so this file needs NumPy alone.
+"""
+
+import argparse
+import json
+import sys
+import time
+
+import numpy as np
+
+LENGTH, RECORDS = 1000, 1000
+SHAPES = {
+    "action": ((LENGTH, 6), "float32"),
+    "obs": ((LENGTH, 17), "float32"),
+    "return_to_go": ((LENGTH,), "float32"),
+    "reward": ((LENGTH,), "float32"),
+    "terminated": ((LENGTH,), "bool"),
+}
+BYTES = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in SHAPES.values())
+
+
+def trajectories(count: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return columns `[count, 1000, ...]` of random bits (no NaN)."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.random((count, *shape), np.float32).astype(dtype)
+        for name, (shape, dtype) in SHAPES.items()
+    }
+
+
+def priorities(count: int) -> np.ndarray:
+    """Return `[count]`, skewed as temporal-difference errors are."""
+    return np.random.default_rng(1).exponential(size=count) + 1e-3
+
+
+def rate(step, seconds: float) -> float:
+    """Return how often a second a step can be done, after a tenth of the time to warm up."""
+    end = time.perf_counter() + seconds / 10
+    while time.perf_counter() < end:
+        step()
+    start, done = time.perf_counter(), 0
+    while time.perf_counter() < start + seconds:
+        step()
+        done += 1
+    return done / (time.perf_counter() - start)
+
+
+def arguments() -> argparse.Namespace:
+    """Return what scripts/benchmark_replay.py asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "what", choices=("read", "insert", "update", "checkpoint", "serve"), help="is measured"
+    )
+    parser.add_argument("--weighted", action="store_true", help="draw by priority")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--table", default="", help="of another process, as it has told")
+    return parser.parse_args()
+
+
+def serve(where: str) -> None:
+    """Tell where a table is, and keep it until nobody needs it."""
+    print(where, flush=True)
+    sys.stdin.read()
+
+
+def tell(value: float) -> None:
+    """Print a rate: batches or records a second, or seconds."""
+    print(json.dumps({"rate": value}), flush=True)
