@@ -8,7 +8,7 @@ The first line is the job's token, which only its ranks have; without it a conne
 nothing that it sends is looked at.
 
 Worker to coordinator, each with `rank`:
-    hello       pid, host, segments (of MPI's, in /dev/shm)
+    hello       pid, host
     iteration   iteration, env_steps, episodes [[return, length], ...], metrics {name: number},
                 age_s (how long ago)
     stamp       iteration, stage, age_s (only from workers whose stamps the coordinator cannot see)

@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 from mindspore_rl.communication.link import Link
-from mindspore_rl.communication.mpi import shared_segments
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.plan.stages import Stage, Stages
@@ -100,8 +99,7 @@ def main() -> None:
     plan, rank = load_plan(settings.run_dir), MPI.COMM_WORLD.rank
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     link = Link.connect(*settings.coordinator, settings.token)
-    segments = shared_segments()  # as a worker does: they are removed in the end
-    link.send("hello", rank=rank, pid=os.getpid(), host="here", segments=segments)
+    link.send("hello", rank=rank, pid=os.getpid(), host="here")
     (settings.run_dir / f"pid-{rank}").write_text(str(os.getpid()))
     poller = select.poll()
     poller.register(link.connection, select.POLLRDHUP)

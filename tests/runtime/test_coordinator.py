@@ -20,7 +20,7 @@ import pytest
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.deployment import Deployment, Host
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, save_plan
-from mindspore_rl.runtime.coordinator import launch
+from mindspore_rl.runtime.coordinator import keeper, launch
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
 
@@ -320,7 +320,8 @@ def test_killed_scheduler(run_dir):
     def kill_scheduler() -> None:
         for process in processes_of(run_dir):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if process.environ().get("MS_ROLE") == "MS_SCHED":
+                of_scheduler = process.environ().get("MS_ROLE") == "MS_SCHED"
+                if of_scheduler and process.name() != keeper.NAME:
                     process.kill()
                     return
 
@@ -338,7 +339,7 @@ def test_killed_scheduler(run_dir):
 @kill
 def test_killed_mpiexec(run_dir):
     def kill_mpiexec() -> None:
-        for process in psutil.Process().children():
+        for process in psutil.Process().children(recursive=True):
             if process.name().startswith("mpiexec"):
                 process.kill()
 
@@ -353,8 +354,8 @@ def test_killed_mpiexec(run_dir):
 def test_killed_coordinator_leaves_nothing(run_dir, mode):
     make_plan(run_dir, mode=mode, num_iterations=LONG, collectives=("learn",))
     coordinator = start_coordinator(run_dir)
-    # The scheduler, mpiexec, its proxy, two ranks, and what each rank's environment has started.
-    count = 7 if mode == "stubborn" else 5
+    # The scheduler, mpiexec, their keepers, a proxy, two ranks, and what each of these has started.
+    count = 9 if mode == "stubborn" else 7
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         below = processes_of(run_dir)

@@ -1,26 +1,28 @@
 """Starts and ends the processes of a job.
 
 mpiexec (MPICH's Hydra) starts one proxy, which starts the workers; each is in a session of its own,
-so no process group reaches them all. What does: every process of a job inherits MSRL_COORDINATOR,
-the address of the coordinator's listening socket, which no other job has while this one lives.
-On other hosts workers end by themselves when their link to the coordinator does.
+so no process group reaches them all. What does: mpiexec and the scheduler each have a keeper above
+them (`keeper.py`), which ends all that is below it, whoever of them ends first. If a keeper is
+killed, what it kept ends with it, and its orphans come to the coordinator. On other hosts
+workers end by themselves when their link to the coordinator does; what their environments have
+started there is out of reach.
 
-If the coordinator is killed, parent-death signals end mpiexec and the scheduler; the proxy ends its
-workers when mpiexec is gone (measured with mpich 5.0.2, for workers that ignore SIGTERM too). What
-workers have started themselves, as environments may, is ended by a guard: a process that waits for
-the coordinator's end of a pipe to close, and then kills all that carry the mark. It also removes
-the shared memory that MPI leaves behind when a rank is killed, whose names come through the pipe.
-A job of one process has a guard too, which knows nothing of what forks without starting a program.
+Every process of a job also inherits MSRL_COORDINATOR, the address of the coordinator's listening
+socket, which no other job has while this one lives, or the number of the process that a job in one
+process runs in.
+
+Out of reach is what an environment of a job in one process has started without that variable, if
+that process is killed, and what forks there without starting a program; and of any job what
+escapes when the coordinator and a keeper are killed at once.
 """
 
 import contextlib
 import fcntl
+import math
 import os
 import re
 import secrets
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -28,50 +30,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindspore_rl import gpu
+from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.deployment import LAUNCHERS, Deployment, find_mpiexec
 from mindspore_rl.plan.plan import Plan
+from mindspore_rl.runtime.coordinator import keeper
+from mindspore_rl.runtime.coordinator.ending import MARK, Keeper, Orphans
 from mindspore_rl.storage import own_folder, temporary, writing
 
-MARK = "MSRL_COORDINATOR"
 WORKERS_LOG = "workers.log"
 SCHEDULER_LOG = "scheduler.log"
 HOST_FILE = "hosts.txt"
 LOG_BYTES, LOG_LINES = 1 << 18, 20
-TERM_GRACE_S = 1.0
-KILL_GRACE_S = 3.0
+ENDING_S = keeper.TERM_GRACE_S + keeper.KILL_GRACE_S + 1.0
+SHARED_BYTES = 1_100_000
+"""What MPI takes of /dev/shm for each rank; measured with mpich 5.0.2."""
+MORE_SHARED = (
+    "make room there, or more of it: mount -o remount,size=1G /dev/shm, or docker run --shm-size=1g"
+)
 
-# A process in between, not Popen's preexec_fn: that runs Python after a fork of a process that
-# may have threads, and can deadlock.
-_UNTIL_PARENT_DIES = """\
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-if os.getppid() != int(sys.argv[1]):
-    sys.exit(1)  # it died before the call above
-signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # by which Hydra tells ranks of another's death
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
-_GUARD = """\
-import os, signal, sys, time
-segments = sys.stdin.read().split()
-mark, deadline = sys.argv[1].encode(), time.monotonic() + 5
-found = True
-while found and time.monotonic() < deadline:
-    found = False
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                if mark in file.read().split(b"\\0"):
-                    found = True
-                    os.kill(int(pid), signal.SIGKILL)
-        except OSError:
-            pass  # ended meanwhile, or another user's
-    time.sleep(0.05)
-for name in segments:
-    try:
-        os.unlink(f"/dev/shm/{name}")
-    except OSError:
-        pass  # MPI has done so itself
-"""
 _SCHEDULER = """\
 import sys
 import mindspore
@@ -99,6 +75,25 @@ def reserve_port(host: str) -> socket.socket:
     return held
 
 
+def check_shared_memory(num_ranks: int) -> None:
+    """Looks whether MPI can start so many ranks here. Raises: MsrlError."""
+    free_bytes, needed_bytes = free_shared_bytes(), num_ranks * SHARED_BYTES
+    if free_bytes < needed_bytes:
+        raise MsrlError(
+            f"{keeper.SHARED_MEMORY} has {free_bytes / 1e6:.1f} MB free, and MPI needs about "
+            f"{needed_bytes / 1e6:.1f} MB for {num_ranks} ranks on this machine; {MORE_SHARED}"
+        )
+
+
+def free_shared_bytes() -> float:
+    """What is left of /dev/shm."""
+    try:
+        found = os.statvfs(keeper.SHARED_MEMORY)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize if found.f_blocks else math.inf  # it has no limit
+
+
 def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict[str, str]:
     """The environment of a job's processes.
 
@@ -112,6 +107,8 @@ def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict
     paths = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         "GLOG_v": "3",
+        # Without one Hydra writes /tmp/hydra_hwloc_xmlfile_*, and leaves it behind when killed.
+        "HWLOC_XMLFILE": "",
         **os.environ,
         "MSRL_RUN": str(run_dir.resolve()),
         MARK: f"{host}:{port}",
@@ -165,33 +162,6 @@ def _lock_core(core: int) -> int | None:
     return descriptor
 
 
-class Guard:
-    """Ends what carries a mark, and removes shared memory, as soon as this process has ended.
-
-    Args:
-        value: of the environment variable `MARK`.
-    """
-
-    def __init__(self, value: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD, f"{MARK}={value}"],
-            stdin=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def remove_in_the_end(self, segments: list[str]) -> None:
-        """Notes names in /dev/shm of MPI's."""
-        assert self._process.stdin is not None
-        for name in segments:
-            if re.fullmatch(r"mpich_\w+", name):
-                print(name, file=self._process.stdin, flush=True)
-
-    def end(self) -> None:
-        """Ends and removes it all now."""
-        self._process.communicate()
-
-
 class JobProcesses:
     """mpiexec with the workers, and the MindSpore scheduler if the plan has a group.
 
@@ -202,17 +172,22 @@ class JobProcesses:
     """
 
     def __init__(
-        self, plan: Plan, run_dir: Path, commands: Commands, deployment: Deployment
+        self,
+        plan: Plan,
+        run_dir: Path,
+        commands: Commands,
+        deployment: Deployment,
+        orphans: Orphans,
     ) -> None:
-        self.mpiexec: subprocess.Popen | None = None
-        self.scheduler: subprocess.Popen | None = None
+        self.mpiexec: Keeper | None = None
+        self.scheduler: Keeper | None = None
         self._plan, self._run_dir, self._commands = plan, run_dir, commands
-        self._deployment = deployment
-        self._guard: Guard | None = None
+        self._deployment, self._orphans = deployment, orphans
         self._port: socket.socket | None = None
-        self._mark = b""
+        self._mark = ""
         self.token = secrets.token_hex(16)
         self._log_starts: dict[str, int] = {}
+        self._segments = keeper.shared_segments()
 
     def __enter__(self) -> "JobProcesses":
         return self
@@ -224,9 +199,12 @@ class JobProcesses:
         """Starts everything, to report to the coordinator's port. Raises: MsrlError, OSError."""
         mpiexec = find_mpiexec()
         plan = self._plan
+        check_shared_memory(sum(plan.same_host(rank, 0) for rank in range(plan.num_ranks)))
         environment = worker_environment(self._run_dir, self._deployment.address, port, plan.device)
-        self._mark = f"{MARK}={environment[MARK]}".encode()
-        self._guard = Guard(environment[MARK])
+        # On one host MPI's own shared memory carries all messages. UCX's files in /dev/shm would
+        # take four times as much, stay if a rank is killed, and crash MPI where some of them fit.
+        environment.setdefault("UCX_TLS", "^posix" if plan.hosts else "self,sysv")
+        self._mark = f"{MARK}={environment[MARK]}"
         environment["MSRL_TOKEN"] = self.token  # in no command line, where others could read it
         if plan.group_ranks:  # first, and unpinned: the group's `init()` hung otherwise
             host = self._deployment.address
@@ -234,6 +212,7 @@ class JobProcesses:
             scheduler_port = self._port.getsockname()[1]
             environment["MSRL_SCHEDULER"] = f"{host}:{scheduler_port}"
             self.scheduler = self._start(
+                "the MindSpore scheduler",
                 [*self._commands.scheduler, plan.device],
                 SCHEDULER_LOG,
                 {
@@ -247,6 +226,7 @@ class JobProcesses:
         if cores:
             environment["MSRL_CORES"] = ";".join(",".join(map(str, own)) for own in cores)
         self.mpiexec = self._start(
+            "mpiexec",
             [mpiexec, *self._mpi_options(), "-n", str(plan.num_ranks), *self._commands.worker],
             WORKERS_LOG,
             environment,
@@ -271,24 +251,13 @@ class JobProcesses:
         program = str(Path(deployment.launcher).resolve())
         return [*options, "-launcher", "ssh", "-launcher-exec", program]
 
-    def _start(self, command: list[str], log: str, environment: dict[str, str]) -> subprocess.Popen:
-        wrapper = [sys.executable, "-I", "-S", "-c", _UNTIL_PARENT_DIES, str(os.getpid())]
+    def _start(
+        self, name: str, command: list[str], log: str, environment: dict[str, str]
+    ) -> Keeper:
         path = self._run_dir / log
         with writing(path), path.open("ab") as output:
             self._log_starts[log] = output.tell()
-            return subprocess.Popen(
-                [*wrapper, *command],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def remove_in_the_end(self, segments: list[str]) -> None:
-        """Notes names in /dev/shm that must not outlive the job."""
-        if self._guard is not None:
-            self._guard.remove_in_the_end(segments)
+            return Keeper(name, self._mark, command, environment, output)
 
     def log(self) -> str:
         """What the workers and mpiexec printed last."""
@@ -326,55 +295,29 @@ class JobProcesses:
     def wait(self, timeout_s: float) -> None:
         """Waits for mpiexec, but not for long."""
         if self.mpiexec is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.mpiexec.wait(timeout_s)
+            self.mpiexec.wait(timeout_s)
 
     def end(self) -> None:
         """Ends every process of the job, also those that workers started."""
-        started = [p for p in (self.mpiexec, self.scheduler) if p is not None]
-        for process in started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)
-        self._wait_until_gone(TERM_GRACE_S)
-        deadline = time.monotonic() + KILL_GRACE_S
-        while (left := self._alive()) and time.monotonic() < deadline:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self._wait_until_gone(0.2)
-        for process in started:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.5)
+        keepers = [kept for kept in (self.mpiexec, self.scheduler) if kept is not None]
+        deadline = time.monotonic() + ENDING_S
+        for kept in keepers:
+            kept.ask_to_end()
+        for kept in keepers:
+            kept.wait(max(0.0, deadline - time.monotonic()))
+            kept.end()
+        # Nothing, unless a keeper was killed, or stopped.
+        self._orphans.end(self._mark)
+        if keepers:
+            keeper.remove_segments(self._segments)
         if self._port is not None:
             self._port.close()
-        if self._guard is not None:  # finds nothing left
-            self._guard.end()
-
-    def _wait_until_gone(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while self._alive() and time.monotonic() < deadline:
-            time.sleep(0.02)
 
     def living_ranks(self) -> set[int]:
         """The ranks on this machine that have a process, as Hydra numbers them."""
         found = set()
-        for variables in self._marked().values():
+        for variables in keeper.marked(self._mark.encode()).values():
             for variable in variables:
                 if variable.startswith(b"PMI_RANK="):
                     found.add(int(variable.partition(b"=")[2]))
-        return found
-
-    def _alive(self) -> list[int]:
-        return list(self._marked())
-
-    def _marked(self) -> dict[int, list[bytes]]:
-        """Processes that carry this job's mark, and their environments; zombies have none."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if not self._mark or not entry.name.isdigit():
-                continue
-            with contextlib.suppress(OSError):  # ended meanwhile, or another user's
-                variables = (entry / "environ").read_bytes().split(b"\0")
-                if self._mark in variables:
-                    found[int(entry.name)] = variables
         return found

@@ -166,8 +166,6 @@ class Watch:
             if message["rank"] in [other.rank for other in self._peers]:
                 raise ValueError(f"a second rank {message['rank']}")
             peer.rank = message["rank"]
-            if self._processes is not None:
-                self._processes.remove_in_the_end(message.get("segments", []))
         if peer.rank is None or message.get("rank", peer.rank) != peer.rank:
             raise ValueError(f"{message['kind']} of rank {message.get('rank')} from {peer.rank}")
         if message["kind"] == "stamp":
@@ -225,10 +223,11 @@ class Watch:
                     action=self._last_action(found.rank, stamp),
                 )
         elif found.what == "mpiexec" and processes is not None and processes.mpiexec is not None:
-            remains = Remains(processes.mpiexec.returncode, log=processes.log())
+            mpiexec = processes.mpiexec
+            remains = Remains(mpiexec.poll() or 0, mpiexec.who, log=processes.log())
         elif processes is not None and processes.scheduler is not None:
             scheduler, words = processes.scheduler, processes.why_scheduler_ended()
-            remains = Remains(scheduler.returncode, scheduler.pid, words=words)
+            remains = Remains(scheduler.poll() or 0, scheduler.who, words=words)
         return self.monitor.explain(found, stamp, remains)
 
     def _last_action(self, rank: int, stamp: Stamp) -> str:

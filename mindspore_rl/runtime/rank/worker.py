@@ -17,7 +17,7 @@ from mindspore_rl.communication.communicator import Communicator
 from mindspore_rl.communication.group import DebugGroup, Group, HostGroup, MindSporeGroup
 from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
-from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator, shared_segments
+from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator
 from mindspore_rl.environments.by_name import spec as environment_spec
 from mindspore_rl.errors import EnvironmentFailure, MsrlError, StorageError, shortened
 from mindspore_rl.loading import run_module
@@ -140,9 +140,8 @@ def main() -> None:
     comm = MpiCommunicator()
     link = Link.connect(*settings.coordinator, settings.token)
     host = plan.hosts[comm.rank] if plan.hosts else platform.node()
-    segments = shared_segments()
-    link.send("hello", rank=comm.rank, pid=os.getpid(), host=host, segments=segments)
-    _end_with_coordinator(link, segments)
+    link.send("hello", rank=comm.rank, pid=os.getpid(), host=host)
+    _end_with_coordinator(link)
     try:
         try:
             if plan.device == "GPU" and (place := plan.gpu_of(comm.rank)):
@@ -158,7 +157,7 @@ def main() -> None:
         run_worker(plan, settings.run_dir, comm.rank, link, comm, group, threads)
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
-        _exit(segments)
+        _exit()
 
 
 def _join_group(
@@ -209,21 +208,19 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def _exit(segments: list[str]) -> NoReturn:
+def _exit() -> NoReturn:
     """Ends this process at once: a peer may be gone, and MPI's own shutdown would wait for it."""
-    for name in segments:
-        Path("/dev/shm", name).unlink(missing_ok=True)
     os._exit(1)
 
 
-def _end_with_coordinator(link: Link, segments: list[str]) -> None:
+def _end_with_coordinator(link: Link) -> None:
     """Ends this process when the coordinator's end of the link closes, whatever it is doing."""
     poller = select.poll()
     poller.register(link.connection, select.POLLRDHUP)
 
     def watch() -> None:
         poller.poll()
-        _exit(segments)
+        _exit()
 
     threading.Thread(target=watch, daemon=True).start()
 

@@ -1,0 +1,224 @@
+"""Stands over a command of a job (mpiexec, or MindSpore's scheduler) and ends what is left of it.
+
+`python keeper.py PARENT MARK COMMAND...`, a process for each command. When the command ends, when
+the coordinator (PARENT) ends or when SIGTERM comes, it ends all that the command has started,
+however deep: it is a subreaper, to which processes come whose parents are gone, also those that
+environments have started with two forks, a session and an environment of their own. Then it removes
+the shared memory that MPI left. If the keeper itself is killed, so is the command (and the proxy of
+mpiexec ends its ranks); the coordinator sees that, and does the rest.
+
+Without a command it waits for the end of a job in one process. It is not above what that has
+started, and ends what carries MARK, NAME=VALUE, in its environment.
+
+Standard output goes to the coordinator: the exit status of the command as soon as it has ended, a
+signal as a negative number. Standard error is the command's output.
+
+This file is also run by itself, without the packages of the project.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TERM_GRACE_S = 1.0
+KILL_GRACE_S = 3.0
+NAME = "msrl-keeper"
+SHARED_MEMORY = Path("/dev/shm")
+ORPHANED = signal.SIGUSR2
+HEARD = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, ORPHANED}
+SET_PDEATHSIG, SET_NAME, SET_CHILD_SUBREAPER, GET_CHILD_SUBREAPER = 1, 15, 36, 37  # of prctl
+
+
+@dataclass(frozen=True)
+class Process:
+    """What the system says of a process.
+
+    Attributes:
+        ended: whether it only waits for its parent to take note.
+    """
+
+    parent: int
+    session: int
+    ended: bool
+
+
+def processes() -> dict[int, Process]:
+    """All processes of this machine, by their number."""
+    found = {}
+    for pid in _numbers():
+        with contextlib.suppress(OSError):  # ended meanwhile
+            text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+            state, parent, _, session = text.rpartition(") ")[2].split()[:4]
+            found[pid] = Process(int(parent), int(session), state in "ZX")
+    return found
+
+
+def descendants(roots: set[int], table: dict[int, Process]) -> set[int]:
+    """The living processes below some."""
+    children = defaultdict(list)
+    for pid, process in table.items():
+        children[process.parent].append(pid)
+    found, unseen = set(), list(roots)
+    while unseen:
+        below = [pid for pid in children[unseen.pop()] if pid not in found]
+        found |= set(below)
+        unseen += below
+    return {pid for pid in found if not table[pid].ended}
+
+
+def marked(mark: bytes) -> dict[int, list[bytes]]:
+    """Other processes with a variable, NAME=VALUE, and their environments; zombies have none."""
+    found = {}
+    for pid in _numbers():
+        with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if mark in variables and pid != os.getpid():
+                found[pid] = variables
+    return found
+
+
+def _numbers() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def end_all(find: Callable[[], set[int]]) -> None:
+    """Kills what is found until nothing is, but not for ever: a process may hang in the system."""
+    deadline = time.monotonic() + KILL_GRACE_S
+    while (left := find()) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(OSError):  # ended meanwhile, or by now another user's
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def shared_segments() -> set[Path]:
+    """This user's segments of MPI's; its name for one tells nothing of whose job it is.
+
+    Ranks remove them as soon as all have them, and MPI would in the end: one that stays is of a
+    rank that was killed while it started.
+    """
+    found = set()
+    for path in SHARED_MEMORY.glob("mpich_shm_*"):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            if path.lstat().st_uid == os.getuid():
+                found.add(path)
+    return found
+
+
+def remove_segments(before: set[Path]) -> None:
+    """Removes what jobs have left since `before`.
+
+    What a living process holds is another job's. (Processes in another container are not seen. If
+    it has the same /dev/shm and the same user, a job that starts there in this very moment may lose
+    its segment, and fails to start.)
+    """
+    left = shared_segments() - before
+    for _ in range(2 if left else 0):  # who makes one may not hold it for a moment
+        left -= {path for path in left if _is_held(path)}
+        time.sleep(0.05)
+    for path in left:
+        path.unlink(missing_ok=True)
+
+
+def _is_held(path: Path) -> bool:
+    for pid in _numbers():
+        with contextlib.suppress(OSError):
+            if str(path) in Path(f"/proc/{pid}/maps").read_text(errors="replace"):
+                return True
+            for file in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{pid}/fd/{file}") == str(path):
+                        return True
+    return False
+
+
+def prctl(option: int, value: object) -> int:
+    """Sets or asks what the system does with this process; the options are those of Linux."""
+    return ctypes.CDLL(None).prctl(option, value)
+
+
+def main(parent: int, mark: str, command: list[str]) -> None:
+    """Keeps a command, or what a job in one process leaves."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+    prctl(SET_NAME, NAME.encode())
+    prctl(SET_CHILD_SUBREAPER, 1)
+    prctl(SET_PDEATHSIG, ORPHANED)
+    before = shared_segments()
+    if os.getppid() != parent:
+        return  # it died before the call above
+    child = _start(command) if command else 0
+    _wait(parent, child)
+
+    def left() -> set[int]:
+        _bury(child)
+        own = {os.getpid()}
+        return descendants(own, processes()) if command else set(marked(mark.encode()))
+
+    end_all(left)
+    _bury(child)
+    if command:
+        remove_segments(before)
+
+
+def _start(command: list[str]) -> int:
+    """Starts the command, which ends with this process."""
+    own = os.getpid()
+    if child := os.fork():
+        return child
+    try:
+        prctl(SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == own:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+            # By which Hydra tells ranks of another's death.
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            os.dup2(2, 1)
+            os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _wait(parent: int, child: int) -> None:
+    """Returns once the command or the parent has ended, or a while after a signal to end."""
+    deadline_s = float("inf")
+    while True:
+        left_s = max(0.0, min(deadline_s - time.monotonic(), 1 << 20))
+        heard = signal.sigtimedwait(HEARD, left_s)
+        number = heard.si_signo if heard else 0
+        if number == signal.SIGCHLD:
+            if _bury(child):
+                return
+        elif number == ORPHANED:
+            if os.getppid() != parent:  # else only the thread that started this
+                return
+        elif number and child:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM)
+            deadline_s = min(deadline_s, time.monotonic() + TERM_GRACE_S)
+        elif time.monotonic() >= deadline_s or number:
+            return
+
+
+def _bury(child: int) -> bool:
+    """Takes note of all that has ended. Returns: whether the command was among it."""
+    found = False
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == child:
+                found = True
+                with contextlib.suppress(OSError):  # the coordinator may be gone
+                    status = os.waitstatus_to_exitcode(ended[1])
+                    os.write(1, f"{status}\n".encode())
+    return found
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
