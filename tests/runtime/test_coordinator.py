@@ -33,7 +33,8 @@ LONG = 10_000  # iterations
 
 
 def make_plan(run_dir: Path, actors: int = 1, **fields) -> Plan:
-    config = {"mode": fields.pop("mode", ""), "victim": fields.pop("victim", 1)}
+    config = {"mode": "", "victim": 1, "daemon": False}
+    config |= {name: fields.pop(name) for name in config.keys() & fields.keys()}
     collectives = fields.pop("collectives", ())
     shares = tuple((i, i + 1) for i in range(actors))
     learner = FragmentPlan(

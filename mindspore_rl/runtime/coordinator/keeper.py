@@ -75,6 +75,9 @@ def descendants(roots: set[int], table: dict[int, Process]) -> set[int]:
 
 def marked(mark: bytes) -> dict[int, list[bytes]]:
     """Other processes with a variable, NAME=VALUE, and their environments; zombies have none."""
+    name, _, value = mark.partition(b"=")
+    if not name or not value:  # any process may have that, and what is marked is killed
+        raise ValueError(f"no mark of a job: {mark!r}")
     found = {}
     for pid in _numbers():
         with contextlib.suppress(OSError):  # ended meanwhile, or another user's

@@ -284,6 +284,13 @@ class JobProcesses:
         crash = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python")), None)
         return lines[-LOG_LINES:] if crash is None else lines[crash : crash + LOG_LINES]
 
+    def why_bus_error(self) -> str:
+        """What a bus error of a rank, if there was one, has to do with this machine."""
+        if "Bus error" not in self.log():
+            return ""
+        free = f"{keeper.SHARED_MEMORY} has {free_shared_bytes() / 1e6:.1f} MB free now"
+        return f"\n  a bus error can be shared memory that is not to be had: {free}; {MORE_SHARED}"
+
     def why_scheduler_ended(self) -> str:
         """What the log of a scheduler that has ended says, in few words."""
         text = self._tail(SCHEDULER_LOG)
@@ -306,9 +313,8 @@ class JobProcesses:
         for kept in keepers:
             kept.wait(max(0.0, deadline - time.monotonic()))
             kept.end()
-        # Nothing, unless a keeper was killed, or stopped.
-        self._orphans.end(self._mark)
-        if keepers:
+        if keepers:  # finds nothing, unless one of them was killed, or stopped
+            self._orphans.end(self._mark)
             keeper.remove_segments(self._segments)
         if self._port is not None:
             self._port.close()
