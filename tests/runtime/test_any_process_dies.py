@@ -86,6 +86,24 @@ def still_there(segments: set[Path]) -> set[Path]:
 
 @multiprocess
 @kill
+def test_stopped_keepers_wake_up_when_the_coordinator_dies(run_dir):  # noqa: F811
+    make_plan(run_dir, collectives=("learn",), num_iterations=LONG)
+    coordinator = start_coordinator(run_dir)
+    deadline = time.monotonic() + 60.0
+    while not iterations(run_dir) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    below = processes_of(run_dir)
+    keepers = [process for process in below if process.name() == keeper.NAME]
+    assert len(keepers) == 2
+    for process in keepers:
+        process.suspend()
+    coordinator.kill()
+    coordinator.communicate()
+    assert not psutil.wait_procs(below, timeout=10.0)[1]
+
+
+@multiprocess
+@kill
 def test_segment_of_a_rank_that_dies_while_it_starts(run_dir):  # noqa: F811
     path = keeper.SHARED_MEMORY / f"mpich_shm_{os.getpid()}_0"
     code = f"import os; open({str(path)!r}, 'a'); os.kill(os.getpid(), 9)"
