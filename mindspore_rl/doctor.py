@@ -15,7 +15,7 @@ from mindspore_rl import gpu, install, toolchain
 from mindspore_rl.errors import MsrlError
 
 SHARED_MEMORY = Path("/dev/shm")
-SHARED_BYTES = 64 << 20  # what a few ranks of MPI take
+SHARED_BYTES = 32 << 20  # what 30 ranks of MPI take
 OPTIONAL = {"mujoco": "mujoco", "mpe2": "marl", "pettingzoo": "marl", "matplotlib": "plot"}
 
 

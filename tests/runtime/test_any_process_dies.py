@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from mindspore_rl.errors import JobFailure
-from mindspore_rl.runtime.coordinator import keeper, launch
+from mindspore_rl.runtime.coordinator import ending, keeper, launch
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.runtime.test_coordinator import (
     FAKE,
@@ -82,6 +82,24 @@ def still_there(segments: set[Path]) -> set[Path]:
     while segments & keeper.shared_segments() and time.monotonic() < deadline:
         time.sleep(0.1)
     return segments & keeper.shared_segments()
+
+
+@multiprocess
+@kill
+def test_stopped_keepers_wake_up_when_the_coordinator_dies(run_dir):  # noqa: F811
+    make_plan(run_dir, collectives=("learn",), num_iterations=LONG)
+    coordinator = start_coordinator(run_dir)
+    deadline = time.monotonic() + 60.0
+    while not iterations(run_dir) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    below = processes_of(run_dir)
+    keepers = [process for process in below if process.name() == keeper.NAME]
+    assert len(keepers) == 2
+    for process in keepers:
+        process.suspend()
+    coordinator.kill()
+    coordinator.communicate()
+    assert not psutil.wait_procs(below, timeout=10.0)[1]
 
 
 @multiprocess
@@ -229,3 +247,42 @@ def test_daemons_of_environments_end_with_the_job(run_dir, monkeypatch, place, e
 def test_nothing_is_killed_for_a_mark_that_any_process_may_have(mark):
     with pytest.raises(ValueError, match="no mark of a job"):
         keeper.marked(mark)
+
+
+def test_killed_keeper_of_a_job_in_one_process_is_replaced(run_dir, monkeypatch, capsys):  # noqa: F811
+    monkeypatch.setattr(ending, "LOOK_S", 0.1)
+    pids = []
+
+    def keeper_now() -> int:
+        below = psutil.Process().children()
+        return next((process.pid for process in below if process.name() == keeper.NAME), 0)
+
+    def strike() -> None:
+        pids.append(keeper_now())
+        os.kill(pids[0], signal.SIGKILL)
+        when(lambda: keeper_now() not in (0, pids[0]), stop)
+
+    def stop() -> None:
+        pids.append(keeper_now())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    plan = fake_here(monkeypatch, run_dir, num_iterations=LONG)
+    when(lambda: bool(iterations(run_dir)) and keeper_now(), strike)
+    assert run(plan, run_dir).stopped == "interrupted"
+    assert len(set(pids) - {0}) == 2
+    assert f"the keeper of this job (pid {pids[0]}) was killed" in capsys.readouterr().err
+
+
+def test_orphans_that_have_ended_are_buried_and_children_are_not():
+    gone = "import os\nif not os.fork():\n  os.setsid()\n  if not os.fork(): print(os.getpid())"
+    with ending.Orphans() as orphans:
+        own = [
+            subprocess.Popen(["sh", "-c", "exit 3"], start_new_session=new) for new in (True, False)
+        ]
+        orphan = int(subprocess.check_output([sys.executable, "-c", gone]))
+        deadline = time.monotonic() + 10.0
+        while psutil.pid_exists(orphan) and time.monotonic() < deadline:
+            orphans.bury()
+            time.sleep(0.01)
+        assert not psutil.pid_exists(orphan)
+        assert [process.wait() for process in own] == [3, 3]

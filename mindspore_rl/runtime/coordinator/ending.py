@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -68,6 +69,7 @@ class Keeper:
     def ask_to_end(self) -> None:
         """Has the command ended, and after a while killed."""
         self._process.terminate()
+        self._process.send_signal(signal.SIGCONT)  # somebody may have stopped it
 
     def wait(self, timeout_s: float) -> None:
         """Waits until nothing is left of the command, but not for long."""

@@ -31,7 +31,7 @@ TERM_GRACE_S = 1.0
 KILL_GRACE_S = 3.0
 NAME = "msrl-keeper"
 SHARED_MEMORY = Path("/dev/shm")
-ORPHANED = signal.SIGUSR2
+ORPHANED = signal.SIGCONT  # it comes through even if somebody has stopped this process
 HEARD = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, ORPHANED}
 SET_PDEATHSIG, SET_NAME, SET_CHILD_SUBREAPER, GET_CHILD_SUBREAPER = 1, 15, 36, 37  # of prctl
 
