@@ -358,16 +358,16 @@ class JobProcesses:
     def living_ranks(self) -> set[int]:
         """The ranks on this machine that have a process, as Hydra numbers them."""
         found = set()
-        for variables in self._marked().values():
+        for variables in self.marked().values():
             for variable in variables:
                 if variable.startswith(b"PMI_RANK="):
                     found.add(int(variable.partition(b"=")[2]))
         return found
 
     def _alive(self) -> list[int]:
-        return list(self._marked())
+        return list(self.marked())
 
-    def _marked(self) -> dict[int, list[bytes]]:
+    def marked(self) -> dict[int, list[bytes]]:
         """Processes that carry this job's mark, and their environments; zombies have none."""
         found = {}
         for entry in Path("/proc").iterdir():
