@@ -98,13 +98,14 @@ def event(plan: Plan, rank: int, link: Link, stamp) -> None:
             message="the pole broke",
             traceback="Traceback: step()",
             mistake=mode == "mistake",
+            symptom=False,
         )
         raise RuntimeError("the pole broke")
     if mode == "abort" and rank == victim:
         os.abort()
-    if mode in ("hang", "stubborn"):
-        if rank != victim:
-            stamp(EVENT_ITERATION, Stages(plan).edge("obs"))
+    if mode in ("hang", "stubborn", "wait"):
+        if rank != victim or mode == "wait":
+            stamp(EVENT_ITERATION, Stages(plan).edge("action" if rank else "obs"))
         if mode == "stubborn":
             subprocess.Popen(["sleep", "100"])  # as an environment may have
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -122,7 +123,8 @@ def main() -> None:
     plan, rank = load_plan(settings.run_dir), MPI.COMM_WORLD.rank
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     link = Link.connect(*settings.coordinator, settings.token)
-    link.send("hello", rank=rank, pid=os.getpid(), host="here")
+    pids = {"pid": os.getpid(), "proxy": os.getppid()}
+    link.send("hello", rank=rank, host="here", **pids)
     (settings.run_dir / f"pid-{rank}").write_text(str(os.getpid()))
     poller = select.poll()
     poller.register(link.connection, select.POLLRDHUP)

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import resource
 import signal
 import socket
@@ -20,6 +21,8 @@ import pytest
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.deployment import Deployment, Host
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, save_plan
+from mindspore_rl.plan.stages import Stage, Stages
+from mindspore_rl.plan.value import Value
 from mindspore_rl.runtime.coordinator import keeper, launch
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
@@ -38,10 +41,17 @@ def make_plan(run_dir: Path, actors: int = 1, **fields) -> Plan:
     collectives = fields.pop("collectives", ())
     shares = tuple((i, i + 1) for i in range(actors))
     learner = FragmentPlan(
-        "learner", "learner.py", 0, ((0, 2),), (), ("learn",), collectives, False
+        "learner", "learner.py", 0, ((0, max(actors, 1)),), (), ("learn",), collectives, False
     )
     actor = FragmentPlan("actor", "actor.py", 1, shares, (), (), (), False)
-    edge = MessagePlan("obs", "", "actor", "learner", (), "", (), "Gather", 1)
+    value = Value((actors,), "float32", 0)
+    edges = tuple(
+        MessagePlan(name, "", source, target, (value,), "", (False,), pattern, 1)
+        for name, source, target, pattern in (
+            ("obs", "actor", "learner", "Gather"),
+            ("action", "learner", "actor", "Scatter"),
+        )
+    )
     job = {
         "algorithm": {},
         "policy": "",
@@ -56,7 +66,7 @@ def make_plan(run_dir: Path, actors: int = 1, **fields) -> Plan:
         "carried": {},
         "timeout_s": 20.0,
         "fragments": (learner, actor) if actors else (learner,),
-        "messages": (edge,) if actors else (),
+        "messages": edges if actors else (),
     }
     plan = Plan(**{**job, **fields})
     save_plan(plan, run_dir)
@@ -248,6 +258,23 @@ def test_killed_rank(run_dir, victim):
 
 @multiprocess
 @kill
+def test_killed_proxy(run_dir):
+    pids = []
+
+    def kill_proxy() -> None:
+        rank = psutil.Process(int((run_dir / "pid-1").read_text()))
+        pids.append(rank.ppid())
+        os.kill(rank.ppid(), signal.SIGKILL)
+
+    when(trains(run_dir), kill_proxy)
+    with pytest.raises(JobFailure) as caught:
+        run(make_plan(run_dir, actors=2, num_iterations=LONG), run_dir)
+    text = f"Hydra's proxy (pid {pids[0]}) on here was killed, and the ranks that it had started"
+    assert str(caught.value).startswith(text)
+
+
+@multiprocess
+@kill
 def test_crash_shows_what_the_rank_left_in_the_log(run_dir):
     with pytest.raises(JobFailure) as caught:
         run(make_plan(run_dir, mode="abort", num_iterations=LONG), run_dir)
@@ -268,9 +295,47 @@ def test_hang(run_dir, mode):
     assert time.monotonic() - started[0] < 1.0 + 5.0
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("rank 2 (actor[1]), iteration 3, the environment: no progress for 1")
-    assert lines[1] == "  waited for: edge obs"
-    assert "rank 0 (learner[0]) in edge obs, iteration 3" in lines[2]
-    assert lines[3] == "  missing: rank 2 (actor[1]) in the environment, iteration 3"
+    waiting = {
+        "  rank 0 (learner[0]) (iteration 3, edge obs) waits for "
+        "rank 2 (actor[1]) (iteration 3, the environment), "
+        "rank 1 (actor[0]) (iteration 3, edge action)",
+        "  rank 1 (actor[0]) (iteration 3, edge action) waits for "
+        "rank 0 (learner[0]) (iteration 3, edge obs)",
+    }
+    assert set(lines[1:3]) == waiting
+
+
+@multiprocess
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("mode", ["hang", "wait"])  # in its environment, in its wait
+def test_stopped_rank(run_dir, victim, mode):
+    plan = make_plan(run_dir, mode=mode, victim=victim, timeout_s=3.0)
+    stamps = run_dir / STAMPS_FILE
+
+    def stands() -> bool:
+        """Whether both ranks are where they stay."""
+        rows = stamps.read_bytes() if stamps.exists() else b""
+        found = [ROW.unpack_from(rows, rank * ROW.size)[:2] for rank in range(len(rows) // 24)]
+        stages = Stages(plan)
+        at = [(3, stages.edge("obs")), (3, stages.edge("action"))]
+        if mode == "hang":
+            at[victim] = (3, Stage.ENVIRONMENT)
+        return found == at
+
+    pids = []
+
+    def stop() -> None:
+        pids.append(int((run_dir / f"pid-{victim}").read_text()))
+        os.kill(pids[0], signal.SIGSTOP)
+
+    when(stands, stop)
+    with pytest.raises(JobFailure) as caught:
+        run(plan, run_dir)
+    place = "the environment" if mode == "hang" else ("edge obs", "edge action")[victim]
+    pattern = rf"{plan.rank_name(victim)}, iteration 3, {place}: \S+ (pid {pids[0]}) is stopped"
+    pattern = pattern.translate({ord(c): f"\\{c}" for c in "()[]"})
+    assert re.match(pattern, str(caught.value)), str(caught.value)
+    assert f"kill -CONT {pids[0]}" in str(caught.value)
 
 
 @multiprocess

@@ -322,8 +322,12 @@ class JobProcesses:
     def living_ranks(self) -> set[int]:
         """The ranks on this machine that have a process, as Hydra numbers them."""
         found = set()
-        for variables in keeper.marked(self._mark.encode()).values():
+        for variables in self.marked().values():
             for variable in variables:
                 if variable.startswith(b"PMI_RANK="):
                     found.add(int(variable.partition(b"=")[2]))
         return found
+
+    def marked(self) -> dict[int, list[bytes]]:
+        """Processes that carry this job's mark, and their environments."""
+        return keeper.marked(self._mark.encode())

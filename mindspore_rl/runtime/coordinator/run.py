@@ -9,12 +9,11 @@ import contextlib
 import os
 import socket
 import threading
-import traceback
 from pathlib import Path
 from typing import NoReturn
 
 from mindspore_rl.communication.link import Link
-from mindspore_rl.errors import JobFailure, MsrlError, shortened
+from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import iterations_done, write
@@ -182,16 +181,8 @@ def _run_here(watch: Watch, run_dir: Path, own: OwnProcess) -> None:
     except KeyboardInterrupt:
         interrupted = True
     except (Exception, SystemExit) as error:
-        with contextlib.suppress(OSError):  # ignored if the worker has reported it already
-            theirs.send(
-                "error",
-                rank=leader,
-                iteration=-1,
-                stage="starting",
-                message=shortened(str(error)),
-                traceback=shortened(traceback.format_exc()),
-                mistake=isinstance(error, MsrlError),
-            )
+        for _, link in pairs:  # over which a rank has told of it
+            link.close()
         watcher.join()
         if failures:
             raise failures[0] from error

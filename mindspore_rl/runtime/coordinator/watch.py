@@ -37,6 +37,7 @@ from mindspore_rl.runtime.coordinator.monitor import (
     Monitor,
     Outcome,
 )
+from mindspore_rl.runtime.coordinator.stopped import find_stopped
 from mindspore_rl.runtime.stamps import Stamp, Stamps
 
 TICK_S = 0.2
@@ -208,8 +209,11 @@ class Watch:
         processes, stamp, remains = self._processes, None, Remains()
         if found.rank >= 0:
             stamp = self._stamps.read(found.rank)
-        if found.what == "stall" and found.stall is not None:
-            remains = Remains(action=self._last_action(found.rank, found.stall.stamp))
+        if found.stall is not None:
+            stamps = found.stall.stamps.items()
+            actions = {rank: self._last_action(rank, stamp) for rank, stamp in stamps}
+            stopped = find_stopped(processes.marked()) if processes is not None else ()
+            remains = Remains(actions=actions, stopped=stopped)
         elif found.what == "death":
             # mpiexec tells when all ranks are gone, and merges their statuses: a signal stays
             # legible if the others end by themselves, as they do when their links close.
@@ -220,7 +224,9 @@ class Watch:
                 remains = Remains(
                     log=processes.log(),
                     output=processes.output_of(found.rank),
-                    action=self._last_action(found.rank, stamp) + processes.why_bus_error(),
+                    actions={
+                        found.rank: self._last_action(found.rank, stamp) + processes.why_bus_error()
+                    },
                 )
         elif found.what == "mpiexec" and processes is not None and processes.mpiexec is not None:
             mpiexec, log = processes.mpiexec, processes.log() + processes.why_bus_error()

@@ -54,8 +54,8 @@ class RankState:
         for name, value in arrays.items():
             if name.startswith("parameters/") and not np.isfinite(value).all():
                 raise NumericsError(
-                    f"iteration {rank.iteration}: {name} is not finite; the "
-                    "checkpoint before this one is kept"
+                    f"iteration {rank.iteration}: {name} is not finite; lower the learning rate "
+                    "(the last good checkpoint is kept)"
                 )
         plan = rank.plan
         path = checkpoint.save(
