@@ -1,0 +1,288 @@
+"""Kills and stops of any process of a job, at random moments, under every policy."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drills.jobs import POLL_S, Broken, Job, Place
+
+from mindspore_rl.runtime.checkpoint import FOLDER, list_checkpoints, load, load_newest
+
+DEADLINE_S, STOPPED_S = 10.0, 14.0
+"""Of a rank in training, and how long a stop lasts."""
+START_S, LIFE_S = 120.0, 600.0
+SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
+ITERATIONS = {"native": 300, "mindspore": 60}
+ENVS, STEPS = 8, 16
+SMALL = (
+    *("num_steps=16", "--workers", "2", "--stop-return", "nan", "--quiet"),
+    *("--checkpoint-every", "0.3", "--max-restarts", "1000"),
+    *("--timeout", str(DEADLINE_S), "--start-timeout", str(START_S)),
+)
+PPO = ("ppo", "update_epochs=1", "num_minibatches=2", "--policy")
+ARRIVAL = ("a2c", "--policy", "Central", "--schedule", "order=arrival")
+
+
+@dataclass(frozen=True)
+class Work:
+    """A job that is struck.
+
+    Attributes:
+        exact: whether what it ends with is promised bit by bit.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    cells: str = "native"
+    exact: bool = True
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words of `msrl train`."""
+        steps = ITERATIONS[self.cells] * ENVS * STEPS
+        return (*self.words, *SMALL, "--cells", self.cells, "--total-steps", str(steps))
+
+
+WORKS = (
+    Work("SingleLearnerCoarse", (*PPO, "SingleLearnerCoarse")),
+    Work("SingleLearnerFine", (*PPO, "SingleLearnerFine")),
+    Work("MultipleLearners", (*PPO, "MultipleLearners")),
+    Work("GPUOnly", (*PPO, "GPUOnly")),
+    Work("Environments", (*PPO, "Environments")),
+    Work("Central", (*PPO, "Central")),
+    Work("Central by arrival", ARRIVAL, exact=False),
+    Work("MultipleLearners, MindSpore's cells", (*PPO, "MultipleLearners"), "mindspore"),
+)
+
+
+@dataclass
+class Strike:
+    """A signal that one process got.
+
+    Attributes:
+        came: what the job did about it.
+    """
+
+    work: str
+    kind: str
+    number: signal.Signals
+    came: str = ""
+
+
+@dataclass
+class Undisturbed:
+    """What a job ends with, and how long it takes."""
+
+    took_s: float
+    arrays: dict
+    lines: dict[int, tuple]
+
+
+@dataclass
+class Struck:
+    """A job with its strikes, and what was wrong in the end."""
+
+    work: Work
+    strikes: list[Strike]
+    wrong: str = ""
+    folder: str = ""
+
+
+@dataclass
+class Kills:
+    """Strikes at jobs, the rarest kind of process first.
+
+    Args:
+        wanted: so many strikes, and more if there is a deadline.
+        deadline_s: no strike after it, on the monotonic clock.
+    """
+
+    place: Place
+    rng: random.Random
+    wanted: int
+    deadline_s: float | None = None
+    works: tuple[Work, ...] = WORKS
+    done: list[Struck] = field(default_factory=list)
+    counts: Counter = field(default_factory=Counter)
+    undisturbed: dict[Work, Undisturbed] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Whether no more strike is to come."""
+        if self.deadline_s is not None:
+            return time.monotonic() > self.deadline_s
+        return sum(len(job.strikes) for job in self.done) >= self.wanted
+
+    def run(self, tell=lambda text, strikes: None) -> list[Struck]:
+        """Strikes at one job after another."""
+        while not self.over:
+            for work in self.works:
+                if self.over:
+                    break
+                tell(work.name, len(self))
+                self.done.append(self._one(work))
+        return self.done
+
+    def __len__(self) -> int:
+        return sum(len(job.strikes) for job in self.done)
+
+    def _one(self, work: Work) -> Struck:
+        struck = Struck(work, [])
+        try:
+            if work not in self.undisturbed:
+                self.undisturbed[work] = self._undisturbed(work)
+            self._strike(work, struck)
+        except Broken as error:
+            struck.wrong = str(error)
+            struck.folder = str(self.place.jobs[-1].folder)
+            self.place.jobs[-1].kill()
+        return struck
+
+    def _undisturbed(self, work: Work) -> Undisturbed:
+        for _ in range(2):  # the second one finds everything in the caches
+            began = time.monotonic()
+            job = self.place.job(work.command, "undisturbed")
+            job.check(job.wait(LIFE_S), 0)
+            took_s = time.monotonic() - began
+        path = list_checkpoints(job.run / FOLDER)[-1]
+        return Undisturbed(took_s, load(path)[0], metrics([job.run]))
+
+    def _strike(self, work: Work, struck: Struck) -> None:
+        """Starts a job, strikes until it ends, and resumes it as often as its coordinator dies."""
+        known, runs = self.undisturbed[work], []
+        last: Path | None = None
+        while True:
+            words = [*work.command, *(("--resume", str(last)) if last else ())]
+            job = self.place.job(words, "struck")
+            runs.append(job.run)
+            code = self._life(job, work, struck, known.took_s)
+            if code == 0:
+                job.check(code, 0)
+                break
+            by = struck.strikes[-1] if struck.strikes else None
+            if not by or by.kind != "coordinator":
+                job.check(code, 0)
+            # A SIGTERM before it listens for one, and after.
+            job.check(code, *((-9,) if by.number == signal.SIGKILL else (-15, 130)))
+            with contextlib.suppress(Exception):
+                load_newest(job.run / FOLDER)
+                last = job.run
+            by.came = "resumed" if last else "started anew"
+        self._compare(work, runs)
+
+    def _life(self, job: Job, work: Work, struck: Struck, took_s: float) -> int:
+        """Strikes at a job at random moments until it ends. Returns: its exit code."""
+        ends = time.monotonic() + LIFE_S
+        while job.process.poll() is None:
+            # Early moments are likelier than late ones: there is more to go wrong.
+            at = time.monotonic() + took_s * self.rng.random() ** 2
+            while time.monotonic() < at and job.process.poll() is None:
+                job.processes()
+                time.sleep(min(POLL_S, max(at - time.monotonic(), 0.0)))
+            if self.over or len(self) + len(struck.strikes) >= self._most:
+                break
+            if job.process.poll() is None:
+                self._hit(job, work, struck)
+        return job.wait(max(ends - time.monotonic(), 60.0))
+
+    @property
+    def _most(self) -> float:
+        return self.wanted if self.deadline_s is None else float("inf")
+
+    def _hit(self, job: Job, work: Work, struck: Struck) -> None:
+        """Strikes one process, of the kind and with the signal that came least until now."""
+        found = [(pid, kind) for pid, kind in job.processes().items() if kind != "other"]
+        choices = [(pid, kind, number) for pid, kind in found for number in SIGNALS]
+        if not choices:
+            return
+        pid, kind, number = min(
+            choices, key=lambda choice: (self.counts[choice[1:]], self.rng.random())
+        )
+        before = job.err.count("restarting from")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            strike = Strike(work.name, kind, number, "went on")
+            self.counts[kind, number] += 1
+            struck.strikes.append(strike)
+            if number == signal.SIGSTOP:
+                with contextlib.suppress(Broken):  # it may not wait for so long
+                    job.until(lambda: job.process.poll() is not None, STOPPED_S, "end")
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(Broken):
+                job.until(
+                    lambda: (
+                        job.process.poll() is not None or job.err.count("restarting from") > before
+                    ),
+                    2.0,
+                    "say",
+                )
+            if job.err.count("restarting from") > before:
+                strike.came = "restarted"
+
+    def _compare(self, work: Work, runs: list[Path]) -> None:
+        """Looks whether a job ended with what it would have ended with anyway. Raises: Broken."""
+        known = self.undisturbed[work]
+        iterations = ITERATIONS[work.cells]
+        arrays, meta = load(list_checkpoints(runs[-1] / FOLDER)[-1])
+        counted = (meta["iteration"], meta["env_steps"])
+        if counted != (iterations, iterations * ENVS * STEPS):
+            raise Broken(f"iteration and env_steps are {counted}")
+        lines = metrics(runs)
+        if sorted(lines) != list(range(1, iterations + 1)):
+            raise Broken(f"lines of {len(lines)} iterations, {iterations} were done")
+        if not work.exact:
+            turns = int(arrays["counters/iterations"].sum())
+            if turns != iterations * ENVS:
+                raise Broken(f"{turns} turns of environments, expected {iterations * ENVS}")
+            return
+        if arrays.keys() != known.arrays.keys():
+            raise Broken(f"other arrays: {sorted(arrays.keys() ^ known.arrays.keys())}")
+        other = [n for n in arrays if arrays[n].tobytes() != known.arrays[n].tobytes()]
+        if other:
+            raise Broken(f"{', '.join(other)} are not those of the undisturbed run")
+        if other := [number for number in lines if lines[number] != known.lines[number]]:
+            raise Broken(f"metrics of iteration {other[0]} are not those of the undisturbed run")
+
+
+def metrics(runs: list[Path]) -> dict[int, tuple]:
+    """What runs that continue each other logged of each iteration, but for times and averages."""
+    lines = {}
+    for run in runs:
+        with contextlib.suppress(FileNotFoundError), (run / "metrics.jsonl").open() as file:
+            for text in file:
+                if not text.endswith("\n"):
+                    break  # it was killed while it wrote
+                line = json.loads(text)
+                lines[line["iteration"]] = (line["env_steps"], line["values"])
+    return lines
+
+
+def rows(done: list[Struck]) -> list[tuple[str, str, str, str, bool]]:
+    """What came of all strikes, by policy, kind of process and signal."""
+    groups: dict[tuple[str, str, str], list[tuple[Strike, Struck]]] = {}
+    for job in done:
+        for strike in job.strikes:
+            key = (strike.work, strike.kind, strike.number.name)
+            groups.setdefault(key, []).append((strike, job))
+    found = []
+    for (work, kind, number), strikes in sorted(groups.items()):
+        counted = Counter(strike.came for strike, _ in strikes)
+        came = ", ".join(f"{count} {what}" for what, count in sorted(counted.items()))
+        wrong = sorted({f"{job.wrong} ({job.folder})" for _, job in strikes if job.wrong})
+        equal = "bit-equal" if strikes[0][1].work.exact else "nothing lost"
+        tried = f"{number} to {kind}, {len(strikes)} times"
+        found.append((work, tried, came, "; ".join(wrong) or equal, not wrong))
+    # Whatever failed without a strike.
+    found += [
+        (job.work.name, "none", "", f"{job.wrong} ({job.folder})", False)
+        for job in done
+        if job.wrong and not job.strikes
+    ]
+    return found
