@@ -8,7 +8,7 @@
 
 Kills and stops go to any process of a job (coordinator, keeper, mpiexec, proxy, rank, MindSpore's
 scheduler), at random moments, under every policy; whatever of it was the coordinator is resumed by
-hand. As root jobs get a /dev/shm of their own; without it, run nothing else beside the drill.
+hand. For root, jobs have a /dev/shm and a /tmp of their own; otherwise run no other job meanwhile.
 
 The folder of a case that failed is kept, and named in the table. Exit code 1: a promise was broken.
 """
@@ -53,14 +53,14 @@ broken. Made by
 def main() -> int:
     """Runs the drill. Returns: 1 if a promise was broken, 130 if it was interrupted."""
     args = _arguments()
-    private = private_mounts()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    folder = Path(tempfile.mkdtemp(prefix="drill-", dir=args.folder))
+    folder = Path(tempfile.mkdtemp(prefix="drill-", dir=args.folder)).resolve()
+    private = private_mounts(folder)
     place = Place(folder)
     began = time.monotonic()
     cases: list[Case] = []
     if not private:
-        why = "mounts are not allowed: /dev/shm is everybody's, and leftovers may be another's"
+        why = "no mounts are allowed here, so leftovers in /dev/shm and /tmp may be another job's"
         print(f"drill: {why}", file=sys.stderr)
     strikes = 0
     try:
@@ -75,7 +75,8 @@ def main() -> int:
         text = table(cases, args, (time.monotonic() - began) / 60, strikes)
         print(text, end="")
         if args.output:
-            args.output.write_text(text)
+            args.output.write(text)
+            args.output.close()
         if not broken:
             shutil.rmtree(folder, ignore_errors=True)
     return 1 if broken else 0
@@ -103,7 +104,9 @@ def _parts(
                 cases += small.run_part(part, which, others, tell)
         if "kills" in args.only:
             stop = None if ends is None else ends - args.reserve
-            found = kills.Kills(others, random.Random(args.seed), args.kills, stop)
+            works = [w for w in kills.WORKS if not args.policies or w.name in args.policies]
+            rng = random.Random(args.seed)
+            found = kills.Kills(others, rng, args.kills, stop, works, args.deadline)
             struck = found.run(lambda name, count: tell(f"kills: {name}, {count} until now"))
             cases += [Case(f"kills: {work}", *rest) for work, *rest in kills.rows(struck)]
             strikes = len(found)
@@ -173,10 +176,20 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--minutes", type=float, help="of it all; kills take what is left")
     parser.add_argument("--kills", type=int, default=60, help="at least so many (default: 60)")
+    parser.add_argument(
+        "--policies", nargs="+", choices=[work.name for work in kills.WORKS], help="of kills"
+    )
     parser.add_argument("--soak", action="store_true", help="train beside the other parts")
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="--timeout of struck jobs; stops last a little longer (default: 20)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the moments and the processes")
     parser.add_argument("--folder", type=Path, help="for everything (default: of temporary files)")
-    parser.add_argument("--output", type=Path, help="file of the table")
+    parser.add_argument("--output", type=argparse.FileType("w"), help="file of the table")
     parser.add_argument(
         "--reserve",
         type=float,

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import itertools
 import os
 import re
 import signal
@@ -14,10 +15,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = (sys.executable, "-m", "mindspore_rl.cli", "train")
-SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY, TEMPORARY = Path("/dev/shm"), Path("/tmp")
+MPI_FILES = "hydra_*"
 LEFT_S = 15.0
 """After its coordinator's end a job has so long to be gone."""
-POLL_S = 0.05
+POLL_S, LOOK_EACH = 0.05, 8
 _NEW_MOUNTS = 0x20000  # of unshare(2)
 
 
@@ -39,18 +41,31 @@ class Broken(Exception):
     """Something else came than was promised."""
 
 
-def private_mounts() -> bool:
-    """Gives this process, and all that it starts, mounts and a /dev/shm of its own.
+def private_mounts(folder: Path) -> bool:
+    """Gives this process, and all that it starts, a /dev/shm and a /tmp of its own.
+
+    Args:
+        folder: of the drill; it, the project and its Python stay where they are.
 
     Returns: whether that is allowed here.
     """
     if ctypes.CDLL(None).unshare(_NEW_MOUNTS):
         return False
-    for command in (
-        ("mount", "--make-rprivate", "/"),
-        ("mount", "-t", "tmpfs", "tmpfs", str(SHARED_MEMORY)),
-    ):
-        if subprocess.run(command, capture_output=True, check=False).returncode:
+    own = folder / "tmp"
+    own.mkdir(mode=0o1777)
+    commands = [
+        ("--make-rprivate", "/"),
+        ("-t", "tmpfs", "tmpfs", str(SHARED_MEMORY)),
+    ]
+    for path in (folder, ROOT, Path(sys.prefix)):
+        if TEMPORARY in path.parents:
+            there = own / path.relative_to(TEMPORARY)
+            commands.append(("--bind", str(path), str(there)))
+    commands.append(("--rbind", str(own), str(TEMPORARY)))
+    for command in commands:
+        if command[0] == "--bind":
+            Path(command[-1]).mkdir(parents=True, exist_ok=True)
+        if subprocess.run(["mount", *command], capture_output=True, check=False).returncode:
             return False
     return True
 
@@ -148,7 +163,7 @@ class Job:
         self.run = folder / (run or "runs")
         self._seen: dict[int, str] = {}
         self._shared = segments()
-        self._left = set(Path("/tmp").glob("hydra_*"))
+        self._left = set(TEMPORARY.glob(MPI_FILES))
         self.temporary.mkdir(parents=True)
         self.words = [*TRAIN, *words, *(("--run-dir", str(self.run)) if run else ())]
 
@@ -215,11 +230,14 @@ class Job:
     def until(self, condition: Callable[[], object], within_s: float, what: str) -> None:
         """Waits until something is so. Raises: Broken."""
         deadline = time.monotonic() + within_s
-        while not condition():
+        for turn in itertools.count():
+            if condition():
+                return
             if time.monotonic() > deadline:
                 raise Broken(f"did not {what} within {within_s:.0f} s")
-            self.processes()
-            time.sleep(POLL_S)
+            if not turn % LOOK_EACH:
+                self.processes()  # so that none is forgotten that leaves its parents
+            time.sleep(max(0.0, min(POLL_S, deadline - time.monotonic())))
 
     def train(self, within_s: float, lines: int = 1) -> None:
         """Waits until iterations have been logged. Raises: Broken."""
@@ -243,7 +261,7 @@ class Job:
         found = [f"{kind} {pid}" for pid, kind in self.processes().items()]
         if names := segments() - self._shared:
             found += [f"/dev/shm/{name}" for name in sorted(names - _mapped())]
-        found += [str(path) for path in set(Path("/tmp").glob("hydra_*")) - self._left]
+        found += [str(path) for path in set(TEMPORARY.glob(MPI_FILES)) - self._left]
         own = f"msrl-{os.getuid()}"  # locks of cores, which stay
         found += [str(path) for path in self.temporary.iterdir() if path.name != own]
         return found + [str(path) for path in self.folder.rglob("*.tmp")]

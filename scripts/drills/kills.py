@@ -7,23 +7,25 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drills.jobs import POLL_S, Broken, Job, Place
+from drills.jobs import Broken, Job, Place
 
 from mindspore_rl.runtime.checkpoint import FOLDER, list_checkpoints, load, load_newest
 
-DEADLINE_S, STOPPED_S = 10.0, 14.0
-"""Of a rank in training, and how long a stop lasts."""
-START_S, LIFE_S = 120.0, 600.0
+LIFE_S, LONGER_S = 900.0, 5.0
+"""A job has so long to end; a stop lasts so much longer than the deadline."""
+KINDS = ("coordinator", "keeper", "mpiexec", "proxy", "rank")
+MORE = 2
+"""Strikes that a kind of process may have had more than the one that had fewest."""
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
 ITERATIONS = {"native": 300, "mindspore": 60}
 ENVS, STEPS = 8, 16
 SMALL = (
     *("num_steps=16", "--workers", "2", "--stop-return", "nan", "--quiet"),
-    *("--checkpoint-every", "0.3", "--max-restarts", "1000"),
-    *("--timeout", str(DEADLINE_S), "--start-timeout", str(START_S)),
+    *("--checkpoint-every", "0.3"),
 )
 PPO = ("ppo", "update_epochs=1", "num_minibatches=2", "--policy")
 ARRIVAL = ("a2c", "--policy", "Central", "--schedule", "order=arrival")
@@ -107,7 +109,8 @@ class Kills:
     rng: random.Random
     wanted: int
     deadline_s: float | None = None
-    works: tuple[Work, ...] = WORKS
+    works: Sequence[Work] = WORKS
+    deadline_of_ranks_s: float = 20.0
     done: list[Struck] = field(default_factory=list)
     counts: Counter = field(default_factory=Counter)
     undisturbed: dict[Work, Undisturbed] = field(default_factory=dict)
@@ -117,7 +120,7 @@ class Kills:
         """Whether no more strike is to come."""
         if self.deadline_s is not None:
             return time.monotonic() > self.deadline_s
-        return sum(len(job.strikes) for job in self.done) >= self.wanted
+        return len(self) >= self.wanted
 
     def run(self, tell=lambda text, strikes: None) -> list[Struck]:
         """Strikes at one job after another."""
@@ -126,14 +129,15 @@ class Kills:
                 if self.over:
                     break
                 tell(work.name, len(self))
-                self.done.append(self._one(work))
+                self._one(work)
         return self.done
 
     def __len__(self) -> int:
         return sum(len(job.strikes) for job in self.done)
 
-    def _one(self, work: Work) -> Struck:
+    def _one(self, work: Work) -> None:
         struck = Struck(work, [])
+        self.done.append(struck)
         try:
             if work not in self.undisturbed:
                 self.undisturbed[work] = self._undisturbed(work)
@@ -142,12 +146,11 @@ class Kills:
             struck.wrong = str(error)
             struck.folder = str(self.place.jobs[-1].folder)
             self.place.jobs[-1].kill()
-        return struck
 
     def _undisturbed(self, work: Work) -> Undisturbed:
         for _ in range(2):  # the second one finds everything in the caches
             began = time.monotonic()
-            job = self.place.job(work.command, "undisturbed")
+            job = self.place.job([*work.command, "--timeout", "600"], "undisturbed")
             job.check(job.wait(LIFE_S), 0)
             took_s = time.monotonic() - began
         path = list_checkpoints(job.run / FOLDER)[-1]
@@ -158,7 +161,9 @@ class Kills:
         known, runs = self.undisturbed[work], []
         last: Path | None = None
         while True:
-            words = [*work.command, *(("--resume", str(last)) if last else ())]
+            words = [*work.command, "--max-restarts", "1000"]
+            words += ["--timeout", str(self.deadline_of_ranks_s)]
+            words += ["--resume", str(last)] if last else []
             job = self.place.job(words, "struck")
             runs.append(job.run)
             code = self._life(job, work, struck, known.took_s)
@@ -182,49 +187,52 @@ class Kills:
         while job.process.poll() is None:
             # Early moments are likelier than late ones: there is more to go wrong.
             at = time.monotonic() + took_s * self.rng.random() ** 2
-            while time.monotonic() < at and job.process.poll() is None:
-                job.processes()
-                time.sleep(min(POLL_S, max(at - time.monotonic(), 0.0)))
-            if self.over or len(self) + len(struck.strikes) >= self._most:
+            with contextlib.suppress(Broken):
+                job.until(lambda: job.process.poll() is not None, at - time.monotonic(), "end")
+            if self.over:
                 break
-            if job.process.poll() is None:
-                self._hit(job, work, struck)
+            if job.process.poll() is None and self._hit(job, work, struck):
+                break
         return job.wait(max(ends - time.monotonic(), 60.0))
 
-    @property
-    def _most(self) -> float:
-        return self.wanted if self.deadline_s is None else float("inf")
+    def _hit(self, job: Job, work: Work, struck: Struck) -> bool:
+        """Strikes one process, of the kind and with the signal that came least until now.
 
-    def _hit(self, job: Job, work: Work, struck: Struck) -> None:
-        """Strikes one process, of the kind and with the signal that came least until now."""
-        found = [(pid, kind) for pid, kind in job.processes().items() if kind != "other"]
-        choices = [(pid, kind, number) for pid, kind in found for number in SIGNALS]
-        if not choices:
-            return
-        pid, kind, number = min(
-            choices, key=lambda choice: (self.counts[choice[1:]], self.rng.random())
-        )
+        Returns: whether that was to be the end of the coordinator.
+        """
+        choices = [
+            (pid, kind, number)
+            for pid, kind in job.processes().items()
+            for number in SIGNALS
+            if kind != "other"
+        ]
         before = job.err.count("restarting from")
-        with contextlib.suppress(ProcessLookupError):
+
+        def restarted() -> bool:
+            return job.process.poll() is not None or job.err.count("restarting from") > before
+
+        try:
+            pid, kind, number = min(
+                choices, key=lambda choice: (self.counts[choice[1:]], self.rng.random())
+            )
+            least = min(self.counts[other, each] for other in KINDS for each in SIGNALS)
+            if self.counts[kind, number] > least + MORE:
+                return False  # in the first seconds there is nothing but a coordinator
             os.kill(pid, number)
-            strike = Strike(work.name, kind, number, "went on")
-            self.counts[kind, number] += 1
-            struck.strikes.append(strike)
-            if number == signal.SIGSTOP:
-                with contextlib.suppress(Broken):  # it may not wait for so long
-                    job.until(lambda: job.process.poll() is not None, STOPPED_S, "end")
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
-            with contextlib.suppress(Broken):
-                job.until(
-                    lambda: (
-                        job.process.poll() is not None or job.err.count("restarting from") > before
-                    ),
-                    2.0,
-                    "say",
-                )
-            if job.err.count("restarting from") > before:
-                strike.came = "restarted"
+        except (ValueError, ProcessLookupError):
+            return False  # it has just ended
+        strike = Strike(work.name, kind, number, "went on")
+        self.counts[kind, number] += 1
+        struck.strikes.append(strike)
+        stopped = number == signal.SIGSTOP
+        with contextlib.suppress(Broken):  # some can do without it
+            job.until(restarted, self.deadline_of_ranks_s + LONGER_S if stopped else 2.0, "say")
+        if stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        if job.err.count("restarting from") > before:
+            strike.came = "restarted"
+        return kind == "coordinator" and not stopped
 
     def _compare(self, work: Work, runs: list[Path]) -> None:
         """Looks whether a job ended with what it would have ended with anyway. Raises: Broken."""
