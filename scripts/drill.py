@@ -62,30 +62,38 @@ def main() -> int:
     if not private:
         why = "no mounts are allowed here, so leftovers in /dev/shm and /tmp may be another job's"
         print(f"drill: {why}", file=sys.stderr)
-    strikes = 0
+    struck: list[kills.Struck] = []
+    done = False
     try:
         with _telling() as tell:
-            strikes = _parts(args, place, cases, tell, began)
+            _parts(args, place, cases, struck, tell, began)
+        done = True
     except KeyboardInterrupt:
         print("drill: interrupted", file=sys.stderr)
         return 130
     finally:
         place.kill()
+        cases += kills.rows(struck)
         broken = [case for case in cases if case.good is False]
-        text = table(cases, args, (time.monotonic() - began) / 60, strikes)
+        text = table(cases, args, (time.monotonic() - began) / 60, struck)
         print(text, end="")
         if args.output:
             args.output.write(text)
             args.output.close()
-        if not broken:
+        if done and not broken:
             shutil.rmtree(folder, ignore_errors=True)
     return 1 if broken else 0
 
 
 def _parts(
-    args: argparse.Namespace, place: Place, cases: list[Case], tell: Callable, began: float
-) -> int:
-    """Runs the parts that were asked for; their lines go into `cases`. Returns: strikes."""
+    args: argparse.Namespace,
+    place: Place,
+    cases: list[Case],
+    struck: list[kills.Struck],
+    tell: Callable,
+    began: float,
+) -> None:
+    """Runs the parts that were asked for; what came goes into `cases` and `struck`."""
     ends = began + 60 * args.minutes if args.minutes else None
     soak, problems = None, []
     if "soak" in args.only:
@@ -96,22 +104,19 @@ def _parts(
         )
         watcher.start()
     others = place if soak is None else Place(place.folder / "beside")
-    strikes = 0
     try:
         others.folder.mkdir(exist_ok=True)
         for part, which in small.PARTS.items():
             if part in args.only:
-                cases += small.run_part(part, which, others, tell)
+                cases.extend(small.run_part(part, which, others, tell))
         if "kills" in args.only:
             stop = None if ends is None else ends - args.reserve
             works = [w for w in kills.WORKS if not args.policies or w.name in args.policies]
             rng = random.Random(args.seed)
-            found = kills.Kills(others, rng, args.kills, stop, works, args.deadline)
-            struck = found.run(lambda name, count: tell(f"kills: {name}, {count} until now"))
-            cases += [Case(f"kills: {work}", *rest) for work, *rest in kills.rows(struck)]
-            strikes = len(found)
-            if strikes < args.kills:
-                cases.append(Case("kills", f"{args.kills} of them", f"only {strikes}", False))
+            found = kills.Kills(others, rng, args.kills, stop, works, args.deadline, struck)
+            found.run(lambda name, count: tell(f"kills: {name}, {count} until now"))
+            if len(found) < args.kills:
+                cases.append(Case("kills", f"{args.kills} of them", f"only {len(found)}", False))
     finally:
         others.kill()
     if soak is not None:
@@ -123,7 +128,6 @@ def _parts(
             cases += soak.finish()
         except Broken as error:
             cases.append(Case("soak", "two workers", f"{error} ({soak.job.folder})", False))
-    return strikes
 
 
 def _watch(soak: Soak, until_s: float, problems: list[Broken]) -> None:
@@ -133,13 +137,15 @@ def _watch(soak: Soak, until_s: float, problems: list[Broken]) -> None:
         problems.append(error)
 
 
-def table(cases: list[Case], args: argparse.Namespace, minutes: float, strikes: int) -> str:
+def table(
+    cases: list[Case], args: argparse.Namespace, minutes: float, struck: list[kills.Struck]
+) -> str:
     """The table as Markdown, to be put into docs/guarantees.md as it is."""
     versions = ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "mpich", "numpy"))
     header = HEADER.format(
         machine=f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, {versions}",
         minutes=minutes,
-        strikes=strikes,
+        strikes=sum(len(job.strikes) for job in struck),
         broken=sum(case.good is False for case in cases),
         command=f"python scripts/drill.py {' '.join(args.words)}".strip(),
     )

@@ -51,11 +51,12 @@ def test_strikes_are_grouped_and_a_wrong_end_counts_against_all_of_a_job():
         job("lost 3 steps", ("proxy", "restarted")),
         job("did not start"),
     ]
-    name = kills.WORKS[0].name
+    part = f"kills: {kills.WORKS[0].name}"
+    wrong = "lost 3 steps (/folder)"
     assert kills.rows(done) == [
-        (name, "SIGKILL to proxy, 2 times", "2 restarted", "lost 3 steps (/folder)", False),
-        (name, "SIGKILL to rank, 2 times", "1 restarted, 1 went on", "bit-equal", True),
-        (name, "none", "", "did not start (/folder)", False),
+        Case(part, "SIGKILL to proxy, 2 times", f"2 restarted; {wrong}", False),
+        Case(part, "SIGKILL to rank, 2 times", "1 restarted, 1 went on; bit-equal", True),
+        Case(part, "nothing", "did not start (/folder)", False),
     ]
 
 
@@ -65,7 +66,7 @@ def test_the_table_is_markdown_and_counts_what_was_broken():
         Case("disk", "full\ndisk", "a traceback", False),
         Case("disk", "full inodes", "not tried", None),
     ]
-    text = drill.table(cases, Namespace(words=["--minutes", "1"]), 1.0, 7)
+    text = drill.table(cases, Namespace(words=["--minutes", "1"]), 1.0, [job("", ("rank", ""))] * 7)
     assert "7 kills and stops, 1 promises broken" in " ".join(text.split())
     assert "python scripts/drill.py --minutes 1\n" in text
     assert text.splitlines()[-3:] == [

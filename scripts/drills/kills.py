@@ -7,11 +7,11 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drills.jobs import Broken, Job, Place
+from drills.jobs import Broken, Case, Job, Place
 
 from mindspore_rl.runtime.checkpoint import FOLDER, list_checkpoints, load, load_newest
 
@@ -122,7 +122,7 @@ class Kills:
             return time.monotonic() > self.deadline_s
         return len(self) >= self.wanted
 
-    def run(self, tell=lambda text, strikes: None) -> list[Struck]:
+    def run(self, tell: Callable[[str, int], None]) -> None:
         """Strikes at one job after another."""
         while not self.over:
             for work in self.works:
@@ -130,7 +130,6 @@ class Kills:
                     break
                 tell(work.name, len(self))
                 self._one(work)
-        return self.done
 
     def __len__(self) -> int:
         return sum(len(job.strikes) for job in self.done)
@@ -272,7 +271,7 @@ def metrics(runs: list[Path]) -> dict[int, tuple]:
     return lines
 
 
-def rows(done: list[Struck]) -> list[tuple[str, str, str, str, bool]]:
+def rows(done: list[Struck]) -> list[Case]:
     """What came of all strikes, by policy, kind of process and signal."""
     groups: dict[tuple[str, str, str], list[tuple[Strike, Struck]]] = {}
     for job in done:
@@ -286,10 +285,11 @@ def rows(done: list[Struck]) -> list[tuple[str, str, str, str, bool]]:
         wrong = sorted({f"{job.wrong} ({job.folder})" for _, job in strikes if job.wrong})
         equal = "bit-equal" if strikes[0][1].work.exact else "nothing lost"
         tried = f"{number} to {kind}, {len(strikes)} times"
-        found.append((work, tried, came, "; ".join(wrong) or equal, not wrong))
+        came = "; ".join([came, *(wrong or [equal])])
+        found.append(Case(f"kills: {work}", tried, came, not wrong))
     # Whatever failed without a strike.
     found += [
-        (job.work.name, "none", "", f"{job.wrong} ({job.folder})", False)
+        Case(f"kills: {job.work.name}", "nothing", f"{job.wrong} ({job.folder})", False)
         for job in done
         if job.wrong and not job.strikes
     ]

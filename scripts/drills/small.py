@@ -115,20 +115,18 @@ class Skipped(Exception):
 
 def run_part(
     part: str, cases: dict[str, Callable[[Place], str]], place: Place, tell: Callable
-) -> list[Case]:
+) -> Iterator[Case]:
     """Tries the cases of a part."""
-    found = []
     for name, case in cases.items():
         tell(f"{part}: {name}")
         try:
-            found.append(Case(part, name, case(place), True))
+            yield Case(part, name, case(place), True)
         except Skipped as reason:
-            found.append(Case(part, name, f"not tried: {reason}", None))
+            yield Case(part, name, f"not tried: {reason}", None)
         except Broken as error:
             job = place.jobs[-1]
             place.kill()
-            found.append(Case(part, name, f"{error} ({job.folder})", False))
-    return found
+            yield Case(part, name, f"{error} ({job.folder})", False)
 
 
 def ended_well(job: Job, iterations: int = 100) -> str:
@@ -233,7 +231,7 @@ def same_folder(place: Place) -> str:
 
 def removed(place: Place) -> str:
     """A run directory that is removed in mid-run."""
-    job = place.job(ENDLESS, "removed")
+    job = place.job((*SMALL, "--total-steps", str(1500 * EACH)), "removed")
     job.train(LONG_S)
     while job.run.exists():
         shutil.rmtree(job.run, ignore_errors=True)
