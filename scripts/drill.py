@@ -28,7 +28,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from drills.jobs import ROOT, Broken, Case, Place, private_mounts
+from drills.jobs import ROOT, Broken, Case, Place, private_mounts, public_again
 
 sys.path.insert(0, str(ROOT))
 
@@ -80,6 +80,8 @@ def main() -> int:
         if args.output:
             args.output.write(text)
             args.output.close()
+        if private:
+            public_again()
         if done and not broken:
             shutil.rmtree(folder, ignore_errors=True)
     return 1 if broken else 0

@@ -52,22 +52,26 @@ def private_mounts(folder: Path) -> bool:
     if ctypes.CDLL(None).unshare(_NEW_MOUNTS):
         return False
     own = folder / "tmp"
-    own.mkdir(mode=0o1777)
+    own.mkdir()
+    kept = [p for p in (folder, ROOT, Path(sys.prefix)) if TEMPORARY in p.parents]
     commands = [
         ("--make-rprivate", "/"),
         ("-t", "tmpfs", "tmpfs", str(SHARED_MEMORY)),
+        ("-t", "tmpfs", "-o", "mode=1777", "tmpfs", str(own)),
+        *(("--bind", str(path), str(own / path.relative_to(TEMPORARY))) for path in kept),
+        ("--move", str(own), str(TEMPORARY)),
     ]
-    for path in (folder, ROOT, Path(sys.prefix)):
-        if TEMPORARY in path.parents:
-            there = own / path.relative_to(TEMPORARY)
-            commands.append(("--bind", str(path), str(there)))
-    commands.append(("--rbind", str(own), str(TEMPORARY)))
     for command in commands:
         if command[0] == "--bind":
             Path(command[-1]).mkdir(parents=True, exist_ok=True)
         if subprocess.run(["mount", *command], capture_output=True, check=False).returncode:
             return False
     return True
+
+
+def public_again() -> None:
+    """Takes the private /tmp away, so that the drill's folder can be removed."""
+    subprocess.run(["umount", "-l", str(TEMPORARY)], check=True)
 
 
 def kind_of(words: Sequence[str], variables: Mapping[str, str]) -> str:
