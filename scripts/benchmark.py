@@ -190,7 +190,7 @@ def _memory_mib(pid: int) -> float:
     workers = [
         p
         for p in job.children(recursive=True)
-        if p.name().startswith("python") and "runtime.worker" in " ".join(p.cmdline())
+        if p.name().startswith("python") and "runtime.rank.worker" in " ".join(p.cmdline())
     ]
     return max(p.memory_info().rss for p in workers or [job]) / 2**20
 

@@ -1,8 +1,10 @@
 """Messages between processes over MPI."""
 
 import os
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -27,6 +29,7 @@ class MpiCommunicator:
     def __init__(self) -> None:
         from mpi4py import MPI  # noqa: PLC0415  (starts MPI: only in ranks of an MPI job)
 
+        _remove_names()
         self._comm = MPI.COMM_WORLD
         self._byte = MPI.BYTE
         self.rank, self.size = self._comm.rank, self._comm.size
@@ -85,3 +88,14 @@ class MpiCommunicator:
             else:
                 waiting()
                 time.sleep(min(max(waited_s / 10, SHORTEST_SLEEP_S), LONGEST_SLEEP_S))
+
+
+def _remove_names() -> None:
+    """Removes the names of what MPI shares between the processes of this machine.
+
+    All have it once MPI has started (seen with mpich 5.0.2 where one is delayed). A name would stay
+    if a rank were killed.
+    """
+    maps = Path("/proc/self/maps").read_text()
+    for name in set(re.findall(r"/dev/shm/(mpich_\w+)$", maps, flags=re.MULTILINE)):
+        Path("/dev/shm", name).unlink(missing_ok=True)

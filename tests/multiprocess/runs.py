@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from mindspore_rl.runtime.coordinator import keeper
+
 TRAIN = (sys.executable, "-m", "mindspore_rl.cli", "train", "--stop-return", "nan")
 
 
@@ -26,11 +28,11 @@ def start(folder: Path, *arguments: str, algorithm: str = "ppo") -> subprocess.P
 
 
 def descendants(process: subprocess.Popen, word: str) -> list[psutil.Process]:
-    """Processes below one whose command line holds a word."""
+    """Processes below one whose command line holds a word, but for their keepers."""
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
         try:
-            if word in " ".join(child.cmdline()):
+            if word in " ".join(child.cmdline()) and keeper.__file__ not in child.cmdline():
                 found.append(child)
         except psutil.NoSuchProcess:
             continue

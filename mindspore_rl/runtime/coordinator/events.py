@@ -129,6 +129,7 @@ class Remains:
 
     Attributes:
         status: exit status of what ended.
+        who: what ended, if it was no rank.
         log: all that mpiexec and the ranks printed.
         output: what the rank printed.
         action: what its environments were doing.
@@ -136,7 +137,7 @@ class Remains:
     """
 
     status: int = 0
-    pid: int = 0
+    who: str = "mpiexec"
     log: str = ""
     output: list[str] = field(default_factory=list)
     action: str = ""

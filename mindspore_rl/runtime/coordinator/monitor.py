@@ -305,15 +305,15 @@ class Monitor:
             silent = self._silent_hosts()
             tail = [f"The end of {WORKERS_LOG}:", *remains.log.splitlines()[-LOG_LINES:]]
             return self._job_failure(
-                f"mpiexec ended ({_ending(remains.status)}) before the job{silent}",
+                f"{remains.who} ended ({_ending(remains.status)}) before the job{silent}",
                 "\n".join(tail),
                 kind=Unreached if silent else JobFailure,
             )
         if found.what == "scheduler":
             waiting_for = set(self.plan.group_ranks) - set(self._finished)
             return self._job_failure(
-                f"the MindSpore scheduler (pid {remains.pid}) ended ({_ending(remains.status)}) "
-                f"before {self.plan.rank_name(min(waiting_for))}: {remains.words}"
+                f"{remains.who} ended ({_ending(remains.status)}) before "
+                f"{self.plan.rank_name(min(waiting_for))}: {remains.words}"
             )
         if found.stall is not None:
             stall = found.stall

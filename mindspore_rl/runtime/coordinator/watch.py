@@ -220,13 +220,14 @@ class Watch:
                 remains = Remains(
                     log=processes.log(),
                     output=processes.output_of(found.rank),
-                    action=self._last_action(found.rank, stamp),
+                    action=self._last_action(found.rank, stamp) + processes.why_bus_error(),
                 )
         elif found.what == "mpiexec" and processes is not None and processes.mpiexec is not None:
-            remains = Remains(processes.mpiexec.returncode, log=processes.log())
+            mpiexec, log = processes.mpiexec, processes.log() + processes.why_bus_error()
+            remains = Remains(mpiexec.poll() or 0, mpiexec.who, log=log)
         elif processes is not None and processes.scheduler is not None:
             scheduler, words = processes.scheduler, processes.why_scheduler_ended()
-            remains = Remains(scheduler.returncode, scheduler.pid, words=words)
+            remains = Remains(scheduler.poll() or 0, scheduler.who, words=words)
         return self.monitor.explain(found, stamp, remains)
 
     def _last_action(self, rank: int, stamp: Stamp) -> str:
