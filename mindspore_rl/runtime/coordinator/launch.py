@@ -234,6 +234,8 @@ class JobProcesses:
                     "MS_WORKER_NUM": str(len(plan.group_ranks)),
                 },
             )
+        if not plan.hosts:  # UCX listens on every network otherwise, to carry nothing
+            environment.setdefault("UCX_TLS", "self,sm")
         if cores:
             environment["MSRL_CORES"] = ";".join(",".join(map(str, own)) for own in cores)
         self.mpiexec = self._start(
