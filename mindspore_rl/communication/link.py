@@ -144,10 +144,10 @@ class Link:
 def _message(line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
-    except RecursionError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
-        raise ValueError(f"no message: {line[:80]!r}")
+        raise ValueError(f"what is no message: {line[:80]!r}")
     return found
 
 

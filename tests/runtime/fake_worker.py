@@ -101,6 +101,9 @@ def event(plan: Plan, rank: int, link: Link, stamp) -> None:
             symptom=False,
         )
         raise RuntimeError("the pole broke")
+    if mode == "nonsense" and rank == victim:
+        link.connection.sendall(plan.config["sent"].encode("latin1") + b"\n")
+        time.sleep(100)
     if mode == "abort" and rank == victim:
         os.abort()
     if mode in ("hang", "stubborn", "wait"):

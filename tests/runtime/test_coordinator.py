@@ -36,7 +36,7 @@ LONG = 10_000  # iterations
 
 
 def make_plan(run_dir: Path, actors: int = 1, **fields) -> Plan:
-    config = {"mode": "", "victim": 1, "daemon": False}
+    config = {"mode": "", "victim": 1, "daemon": False, "sent": ""}
     config |= {name: fields.pop(name) for name in config.keys() & fields.keys()}
     collectives = fields.pop("collectives", ())
     shares = tuple((i, i + 1) for i in range(actors))
@@ -212,6 +212,21 @@ def test_error_of_a_rank(run_dir, mode):
     assert text.startswith("rank 2 (actor[1]), iteration 3, the environment: the pole broke")
     assert ("Traceback" in text) == (mode == "error")
     assert caught.value.exit_code == (1 if mode == "error" else 2)
+
+
+@multiprocess
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ("\xff", r"what is no message: b'\\xff'"),
+        ('{"kind": "finished", "rank": 0}', "a message of the kind 'finished' whose 'iteration'"),
+    ],
+)
+def test_nonsense_of_a_rank(run_dir, sent, told):
+    plan = make_plan(run_dir, mode="nonsense", victim=1, sent=sent, num_iterations=LONG)
+    with pytest.raises(JobFailure, match=rf"^rank 1 .*, iteration 3, .*: it sent {told}") as caught:
+        run(plan, run_dir)
+    assert caught.value.exit_code == 1
 
 
 def two_hosts(launcher: str) -> Deployment:

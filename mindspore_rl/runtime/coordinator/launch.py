@@ -201,7 +201,8 @@ class JobProcesses:
         plan = self._plan
         check_shared_memory(sum(plan.same_host(rank, 0) for rank in range(plan.num_ranks)))
         environment = worker_environment(self._run_dir, self._deployment.address, port, plan.device)
-        # On one host MPI's own shared memory carries all messages. UCX's files in /dev/shm would
+        # On one host MPI's own shared memory carries all messages. UCX would listen on every
+        # network to carry nothing. Its files in /dev/shm would
         # take four times as much, stay if a rank is killed, and crash MPI where some of them fit.
         environment.setdefault("UCX_TLS", "^posix" if plan.hosts else "self,sysv")
         self._mark = f"{MARK}={environment[MARK]}"

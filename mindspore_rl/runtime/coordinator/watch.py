@@ -12,7 +12,7 @@ from mindspore_rl.communication.link import Link
 from mindspore_rl.environments.last_actions import last_action
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import Plan
-from mindspore_rl.plan.stages import Stage
+from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.runtime.coordinator.events import (
     Closed,
     Event,
@@ -31,6 +31,7 @@ from mindspore_rl.runtime.coordinator.events import (
 )
 from mindspore_rl.runtime.coordinator.interruption import Interruption
 from mindspore_rl.runtime.coordinator.launch import JobProcesses
+from mindspore_rl.runtime.coordinator.messages import check
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.runtime.coordinator.monitor import (
     JobOptions,
@@ -79,6 +80,7 @@ class Watch:
         self._listener: socket.socket | None = None
         self._peers: list[Peer] = []
         self._finished = False
+        self._stages = Stages(plan).words
         self._selector = selectors.DefaultSelector()
         self._selector.register(interruption.socket, selectors.EVENT_READ)
 
@@ -152,7 +154,7 @@ class Watch:
         return Tick(stamps, processes.mpiexec.poll(), scheduler, living)
 
     def _read(self, peer: Peer, now: float) -> None:
-        while (message := peer.link.poll()) is not None:
+        while (message := self._next(peer, now)) is not None:
             self._hear(peer, message, now)
         if not peer.link.closed:
             return
@@ -162,13 +164,26 @@ class Watch:
             self._selector.unregister(peer.link.connection)
             self._on(Closed(peer.rank, peer.link.lost), now)
 
+    def _next(self, peer: Peer, now: float) -> dict[str, Any] | None:
+        """What came next. Raises: JobFailure: no rank says so."""
+        try:
+            if (message := peer.link.poll()) is not None:
+                taken = [other.rank for other in self._peers if other.rank is not None]
+                check(message, peer.rank, taken, self.plan)
+        except ValueError as error:
+            if peer.rank is None:
+                raise JobFailure(f"a process that has the job's token sent {error}") from error
+            stamp = self._stamps.read(peer.rank)
+            failure = {"iteration": stamp.iteration, "stage": self._stages[stamp.stage]}
+            failure |= {"message": f"it sent {error}", "traceback": "", "mistake": False}
+            self._on(Heard(peer.rank, {"kind": "error", **failure}), now)
+            return None
+        return message
+
     def _hear(self, peer: Peer, message: dict[str, Any], now: float) -> None:
         if message["kind"] == "hello":
-            if message["rank"] in [other.rank for other in self._peers]:
-                raise ValueError(f"a second rank {message['rank']}")
             peer.rank = message["rank"]
-        if peer.rank is None or message.get("rank", peer.rank) != peer.rank:
-            raise ValueError(f"{message['kind']} of rank {message.get('rank')} from {peer.rank}")
+        assert peer.rank is not None
         if message["kind"] == "stamp":
             stamp = (message[key] for key in ("iteration", "stage", "age_s"))
             self._stamps.write(peer.rank, *stamp)
