@@ -106,19 +106,20 @@ def _absolute(environment: str) -> str:
 def train(args: argparse.Namespace) -> int:
     """`msrl train`."""
     from mindspore_rl.pipeline import prepare  # noqa: PLC0415
+    from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
 
     compiled = args.backend == "mpi"
     if args.device == "gpu" and not compiled:
         raise MsrlError("--backend inproc computes on the CPU; remove --device gpu")
     device, why = gpu.choose(args.device if compiled else "cpu")
-    resume, done = _newest_checkpoint(args.resume)
+    resume, done = _newest_checkpoint(args.resume) if args.resume else (None, {})
     request = _request(
         args,
         device=device,
         compiled=compiled,
         timeout_s=args.timeout,
-        resume=resume,
+        resume=str(resume or ""),
         resume_run=args.resume,
     )
     settings = request.config
@@ -127,7 +128,8 @@ def train(args: argparse.Namespace) -> int:
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
     with new_directory(args.run_dir, name) as run_dir:
         plan, _ = prepare(request, run_dir, dumper(args.dump_graph))
-        _check_lengths(plan, done, args.resume)
+        if resume is not None:
+            checkpoint.check_job(resume, done, plan)
         write_job(run_dir, request)
     with steady(run_dir / WORKERS_LOG):
         if not args.quiet:
@@ -136,7 +138,7 @@ def train(args: argparse.Namespace) -> int:
             if plan.workers < request.workers:
                 text = f"{request.workers} workers would share GPUs: they are fused into"
                 print(f"  {text} {plan.workers}", file=sys.stderr)
-        return _train(args, request, plan, run_dir, done["env_steps"])
+        return _train(args, request, plan, run_dir, done.get("env_steps", 0))
 
 
 def _train(args: argparse.Namespace, request: Any, plan: Any, run_dir: Path, steps: int) -> int:
@@ -170,35 +172,20 @@ def _train(args: argparse.Namespace, request: Any, plan: Any, run_dir: Path, ste
     return 130 if outcome.stopped == "interrupted" else 0
 
 
-def _newest_checkpoint(run: Path | None) -> tuple[str, dict[str, Any]]:
+def _newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any]]:
     """The checkpoint to continue a run from, and what it says of itself.
 
     Raises:
-        CheckpointError: the run has none that can be read.
+        CheckpointError: the run has none that can be used.
     """
     from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
 
-    if run is None:
-        return "", {"env_steps": 0}
-    path, damaged = checkpoint.load_newest(run / checkpoint.FOLDER)
+    path, done, damaged = checkpoint.load_newest(run / checkpoint.FOLDER)
     for text in damaged:
         print(f"msrl: {text}", file=sys.stderr)
     if damaged:
         print(f"msrl: using {path}", file=sys.stderr)
-    return str(path.resolve()), checkpoint.load(path)[1]
-
-
-def _check_lengths(plan: Any, done: dict[str, Any], run: Path | None) -> None:
-    """Checks that a run's checkpoint counts iterations as its continuation does."""
-    for what, now in (
-        ("num_envs", plan.num_envs),
-        ("steps_per_iteration", plan.steps_per_iteration),
-    ):
-        if done.get(what, now) != now:
-            raise CheckpointError(
-                f"{what}={now}, but {run} was run with {what}={done[what]}, and its checkpoints "
-                "count so: leave num_envs and the length of an iteration as they were"
-            )
+    return path.resolve(), done
 
 
 def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
@@ -242,7 +229,7 @@ def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
     except CheckpointError as error:
         print(f"msrl: {error}", file=sys.stderr)
         return plan, options
-    plan = dataclasses.replace(plan, resume=path)
+    plan = dataclasses.replace(plan, resume=str(path))
     save_plan(plan, run_dir)
     return plan, dataclasses.replace(options, start_steps=done["env_steps"])
 
