@@ -1,6 +1,8 @@
 """The command line: `msrl train | eval | graph | envs | doctor`."""
 
 import argparse
+import codecs
+import locale
 import os
 import sys
 from pathlib import Path
@@ -23,7 +25,9 @@ EPILOG = """examples:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command. Returns: the exit code (0 done, 1 failed, 2 a mistake of the user's)."""
-    argv = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        _use_utf8()
+        argv = sys.argv[1:]
     prepare_mindspore()
     try:
         parser = _parser(argv)
@@ -43,6 +47,19 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `msrl envs list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _use_utf8() -> None:
+    """Starts this program once more, in Python's UTF-8 mode, if the locale is of another encoding.
+
+    Names of files, what is written to them and what is printed are then the same in every locale,
+    here and in every process that is started from here.
+    """
+    if codecs.lookup(locale.getpreferredencoding(False)).name != "utf-8":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _parser(argv: list[str]) -> argparse.ArgumentParser:
@@ -87,6 +104,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         "--sample", action="store_true", help="sample actions instead of taking the most likely"
     )
     evaluate.add_argument("--env", help="play in this environment (default: as trained)")
+    _trust_argument(evaluate)
     evaluate.set_defaults(run=commands.evaluate_run)
 
     envs = subparsers.add_parser("envs", help="list environments, or check one")
@@ -112,6 +130,7 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "--resume", type=Path, metavar="RUN", help="continue from a run's newest checkpoint"
     )
+    _trust_argument(train)
     train.add_argument(
         "--backend",
         choices=("mpi", "inproc"),
@@ -153,12 +172,20 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="after a failure that is no mistake of yours (a lost worker), continue from the "
-        "last checkpoint at most N times (default: 0)",
+        "last checkpoint at most N times, ever later if no new one was written (default: 0)",
     )
     train.add_argument(
         "--dump-graph", type=Path, metavar="DIR", help="write the program after each pass"
     )
     train.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _trust_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run what is in RUN even if other users own it or can write it",
+    )
 
 
 def _command(subparsers: Any, name: str, run: Any, text: str, argv: list[str]) -> Any:

@@ -2,6 +2,8 @@
 
 import argparse
 import dataclasses
+import os
+import select
 import sys
 import time
 from pathlib import Path
@@ -14,10 +16,12 @@ from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
 from mindspore_rl.names import name_from
 from mindspore_rl.output import steady
 from mindspore_rl.plan.text import plan_text
-from mindspore_rl.run_directory import earlier_job, new_directory, write_job
+from mindspore_rl.run_directory import check_trusted, earlier_job, new_directory, write_job
 
 RETRY_S = 2.0
 """Between two attempts to reach a host that was lost."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
+"""Before a restart where the one before it came to no new checkpoint; twice as long each time."""
 JOB_KEYS = ("algorithm", "policy", "schedule")
 """Keys of a YAML file that are the job's; all others are the algorithm's."""
 
@@ -109,6 +113,9 @@ def train(args: argparse.Namespace) -> int:
     from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
 
+    if args.resume and not args.trust:
+        check_trusted(args.resume)
+    os.umask(os.umask(0) | 0o022)  # nobody else can write what is run
     compiled = args.backend == "mpi"
     if args.device == "gpu" and not compiled:
         raise MsrlError("--backend inproc computes on the CPU; remove --device gpu")
@@ -191,30 +198,45 @@ def _newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any]]:
 def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
     """Runs a job, from its newest checkpoint again after each of so many failures.
 
-    A restart waits for hosts that were lost, as long as a start may take.
+    A restart waits for hosts that were lost, as long as a start may take, and longer and longer
+    while there is no progress: what made a job fail may need time to go away.
     """
     from mindspore_rl.runtime.coordinator.monitor import Unreached  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.run import run_job  # noqa: PLC0415
 
-    wait_until_s = 0.0
+    retry_until_s = wait_s = 0.0
     while True:
         try:
             return run_job(plan, run_dir, options)
         except JobFailure as failure:
-            if isinstance(failure, Unreached) and time.monotonic() < wait_until_s:
+            if isinstance(failure, Unreached) and time.monotonic() < retry_until_s:
                 print(f"msrl: {str(failure).splitlines()[0]}; trying again", file=sys.stderr)
-                time.sleep(RETRY_S)
+                _wait(RETRY_S)
                 continue
             if failure.mistake or failure.interrupted or restarts <= 0:
                 raise
             restarts -= 1
-            wait_until_s = time.monotonic() + options.start_timeout_s
+            before = plan.resume
             plan, options = _restarted(plan, options, run_dir)
+            progress = plan.resume != before
+            wait_s = 0.0 if progress else min(max(2 * wait_s, FIRST_WAIT_S), LONGEST_WAIT_S)
             print(
-                f"msrl: {failure}\nmsrl: restarting from {plan.resume or 'the beginning'}, "
-                f"{restarts} restarts left",
+                f"msrl: {failure}\nmsrl: restarting from {plan.resume or 'the beginning'}"
+                f"{f' in {wait_s:g} s' if wait_s else ''}, {restarts} restarts left",
                 file=sys.stderr,
             )
+            _wait(wait_s)
+            retry_until_s = time.monotonic() + options.start_timeout_s
+
+
+def _wait(seconds: float) -> None:
+    """Lets time pass. Raises: KeyboardInterrupt."""
+    from mindspore_rl.runtime.coordinator.interruption import Interruption  # noqa: PLC0415
+
+    with Interruption() as interruption:
+        select.select([interruption.socket], [], [], seconds)
+        if interruption.poll():
+            raise KeyboardInterrupt
 
 
 def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
@@ -297,6 +319,8 @@ def evaluate_run(args: argparse.Namespace) -> int:
     """`msrl eval`."""
     from mindspore_rl.runtime.evaluate import evaluate  # noqa: PLC0415
 
+    if not args.trust:
+        check_trusted(args.run_directory)
     returns = evaluate(args.run_directory, args.episodes, args.seed, args.sample, args.env)
     mean = sum(returns) / len(returns)
     spread = (sum((r - mean) ** 2 for r in returns) / len(returns)) ** 0.5

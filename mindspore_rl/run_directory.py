@@ -1,9 +1,15 @@
-"""The directory of a run: made for it alone, with what was asked for in `job.json`."""
+"""The directory of a run: made for it alone, with what was asked for in `job.json`.
+
+What is in it is run again by `msrl eval` and `--resume`: it is code of whoever can write it.
+"""
 
 import contextlib
 import itertools
 import json
+import os
+import pwd
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +17,7 @@ from typing import Any
 from mindspore_rl import __version__, config, loading
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.names import check_name
+from mindspore_rl.plan.plan import PLAN_FILE
 from mindspore_rl.storage import writing
 
 JOB_FILE = "job.json"
@@ -75,6 +82,52 @@ def write_job(run_dir: Path, request: Any) -> None:
     }
     with writing(run_dir / JOB_FILE):
         (run_dir / JOB_FILE).write_text(json.dumps(job, indent=1))
+
+
+def check_trusted(run: Path) -> None:
+    """Looks whether all that would be run of a run directory is this user's.
+
+    Raises:
+        MsrlError: somebody else could have written it.
+    """
+    for name in (".", JOB_FILE, PLAN_FILE, loading.FOLDER):
+        _check_own(run / name)
+    for path in (run / loading.FOLDER).rglob("*"):  # what Python has compiled too
+        _check_own(path)
+
+
+def _check_own(path: Path) -> None:
+    """Looks at a file or folder, and at a link to it, if it is there."""
+    for follow in (False, True):
+        try:
+            found = path.stat(follow_symlinks=follow)
+        except OSError:
+            continue  # what is missing or cannot be read is not run
+        if why := others(found, os.getuid()):
+            raise MsrlError(
+                f"{path} {why}, and what is in a run directory is run: use it with --trust if "
+                "you trust all who could have written it"
+            )
+
+
+def others(found: os.stat_result, uid: int) -> str:
+    """Who else than a user can write a file; empty if nobody.
+
+    Root is nobody else: he can change what this user runs in any case. A group is: it may be that
+    of all users.
+    """
+    if found.st_uid not in (uid, 0):
+        return f"is owned by {_user(found.st_uid)}"
+    if found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):  # a link's mode means nothing
+        return f"can be written by others (mode {stat.S_IMODE(found.st_mode):03o})"
+    return ""
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"the user {uid}"
 
 
 def earlier_job(run: Path | None) -> dict[str, Any]:

@@ -4,8 +4,11 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 import yaml
@@ -63,10 +66,45 @@ def test_what_is_restarted(monkeypatch, tmp_path, restarts, interrupted, runs):
         raise failure
 
     monkeypatch.setattr(coordinator, "run_job", fails)
+    monkeypatch.setattr(commands, "_wait", lambda seconds: None)
     plan = argparse.Namespace(resume="")
     with pytest.raises(JobFailure):
         commands._run_with_restarts(plan, tmp_path, JobOptions(False, 1), restarts)
     assert len(done) == runs
+
+
+def test_restarts_without_progress_come_ever_later(monkeypatch, tmp_path, capsys):
+    """A new checkpoint is progress; the first failure finds that of the start."""
+    newest = [*["0"] * 4, "1", *["1"] * 8]
+    waited = []
+
+    def fails(plan, run_dir, options):
+        raise JobFailure("a rank died")
+
+    def restarted(plan, options, run_dir):
+        return argparse.Namespace(resume=newest.pop(0)), options
+
+    monkeypatch.setattr(coordinator, "run_job", fails)
+    monkeypatch.setattr(commands, "_restarted", restarted)
+    monkeypatch.setattr(commands, "_wait", waited.append)
+    with pytest.raises(JobFailure):
+        commands._run_with_restarts(
+            argparse.Namespace(resume=""), tmp_path, JobOptions(False, 1), len(newest)
+        )
+    assert waited == [0, 1, 2, 4, 0, 1, 2, 4, 8, 16, 32, 60, 60]
+    told = [line for line in capsys.readouterr().err.splitlines() if "restarting" in line]
+    assert told[0] == "msrl: restarting from 0, 12 restarts left"
+    assert told[3] == "msrl: restarting from 0 in 4 s, 9 restarts left"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interruption_ends_the_wait_for_a_restart(number):
+    before = signal.getsignal(number)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        commands._wait(100.0)
+    assert signal.getsignal(number) == before
 
 
 @pytest.mark.parametrize(("start_timeout_s", "runs"), [(100.0, 5), (0.0, 2)])
@@ -128,3 +166,16 @@ def test_the_command_line_starts_without_mindspore():
     """Whose import takes more than a second."""
     code = "import sys, mindspore_rl.cli; sys.exit('mindspore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_names_are_read_and_printed_in_any_locale(tmp_path):
+    run = tmp_path / "später 日本"
+    run.mkdir()
+    (run / "plan.json").write_text("{}")
+    done = subprocess.run(
+        [sys.executable, "-m", "mindspore_rl.cli", "eval", str(run)],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    )
+    assert (done.returncode, str(run) in done.stderr.decode()) == (2, True), done.stderr
