@@ -114,6 +114,7 @@ def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict
         MARK: f"{host}:{port}",
         "MS_DEV_HOST_BLOCKING_RUN": "1",
         "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
+        "PYTHONIOENCODING": "utf-8:backslashreplace",  # whatever an environment prints
         "PYTHONPATH": os.pathsep.join(paths),
         **(gpu.environment() if device == "GPU" else {}),
     }
