@@ -53,7 +53,8 @@ broken. Made by
 def main() -> int:
     """Runs the drill. Returns: 1 if a promise was broken, 130 if it was interrupted."""
     args = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `&` has SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="drill-", dir=args.folder)).resolve()
     private = private_mounts(folder)
     place = Place(folder)
@@ -70,6 +71,7 @@ def main() -> int:
         done = True
     except KeyboardInterrupt:
         print("drill: interrupted", file=sys.stderr)
+        done = True
         return 130
     finally:
         place.kill()

@@ -18,8 +18,6 @@ from mindspore_rl.runtime.checkpoint import FOLDER, list_checkpoints, load, load
 LIFE_S, LONGER_S = 900.0, 5.0
 """A job has so long to end; a stop lasts so much longer than the deadline."""
 KINDS = ("coordinator", "keeper", "mpiexec", "proxy", "rank")
-MORE = 2
-"""Strikes that a kind of process may have had more than the one that had fewest."""
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
 ITERATIONS = {"native": 300, "mindspore": 60}
 ENVS, STEPS = 8, 16
@@ -215,8 +213,8 @@ class Kills:
                 choices, key=lambda choice: (self.counts[choice[1:]], self.rng.random())
             )
             least = min(self.counts[other, each] for other in KINDS for each in SIGNALS)
-            if self.counts[kind, number] > least + MORE:
-                return False  # in the first seconds there is nothing but a coordinator
+            if self.counts[kind, number] > least:
+                return False  # it is not its turn: at first there is nothing but a coordinator
             os.kill(pid, number)
         except (ValueError, ProcessLookupError):
             return False  # it has just ended
