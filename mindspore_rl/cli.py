@@ -1,6 +1,8 @@
 """The command line: `msrl train | eval | graph | envs | doctor`."""
 
 import argparse
+import codecs
+import locale
 import os
 import sys
 from pathlib import Path
@@ -23,14 +25,11 @@ EPILOG = """examples:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command. Returns: the exit code (0 done, 1 failed, 2 a mistake of the user's)."""
-    argv = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        _use_utf8()
+        argv = sys.argv[1:]
     prepare_mindspore()
     try:
-        if (encoding := sys.getfilesystemencoding()) != "utf-8":
-            raise MsrlError(
-                f"this Python takes names of files for {encoding}, and so could not write all of "
-                "them; set PYTHONUTF8=1, or a UTF-8 locale"
-            )
         parser = _parser(argv)
         args, rest = parser.parse_known_args(argv)  # KEY=VALUE may stand between flags
         strange = [word for word in rest if word.startswith("-") or "=" not in word]
@@ -48,6 +47,19 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `msrl envs list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _use_utf8() -> None:
+    """Starts this program once more, in Python's UTF-8 mode, if the locale is of another encoding.
+
+    Names of files, what is written to them and what is printed are then the same in every locale,
+    here and in every process that is started from here.
+    """
+    if codecs.lookup(locale.getpreferredencoding(False)).name != "utf-8":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _parser(argv: list[str]) -> argparse.ArgumentParser:
@@ -91,8 +103,8 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--sample", action="store_true", help="sample actions instead of taking the most likely"
     )
-    _trust_argument(evaluate)
     evaluate.add_argument("--env", help="play in this environment (default: as trained)")
+    _trust_argument(evaluate)
     evaluate.set_defaults(run=commands.evaluate_run)
 
     envs = subparsers.add_parser("envs", help="list environments, or check one")
@@ -160,7 +172,7 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="after a failure that is no mistake of yours (a lost worker), continue from the "
-        "last checkpoint at most N times (default: 0)",
+        "last checkpoint at most N times, ever later if no new one was written (default: 0)",
     )
     train.add_argument(
         "--dump-graph", type=Path, metavar="DIR", help="write the program after each pass"
@@ -172,7 +184,7 @@ def _trust_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="run what RUN has kept of its programs even if another user can have written it",
+        help="run what is in RUN even if other users own it or can write it",
     )
 
 

@@ -2,6 +2,8 @@
 
 import argparse
 import dataclasses
+import os
+import select
 import sys
 import time
 from pathlib import Path
@@ -14,12 +16,12 @@ from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
 from mindspore_rl.names import name_from
 from mindspore_rl.output import steady
 from mindspore_rl.plan.text import plan_text
-from mindspore_rl.run_directory import check_trust, earlier_job, new_directory, write_job
+from mindspore_rl.run_directory import check_trusted, earlier_job, new_directory, write_job
 
 RETRY_S = 2.0
 """Between two attempts to reach a host that was lost."""
-BACK_OFF_S, LONGEST_WAIT_S = 1.0, 60.0
-"""Before the second restart from one checkpoint, and before the later ones at most."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
+"""Before a restart where the one before it came to no new checkpoint; twice as long each time."""
 JOB_KEYS = ("algorithm", "policy", "schedule")
 """Keys of a YAML file that are the job's; all others are the algorithm's."""
 
@@ -108,21 +110,23 @@ def _absolute(environment: str) -> str:
 def train(args: argparse.Namespace) -> int:
     """`msrl train`."""
     from mindspore_rl.pipeline import prepare  # noqa: PLC0415
+    from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
 
+    if args.resume and not args.trust:
+        check_trusted(args.resume)
+    os.umask(os.umask(0) | 0o022)  # nobody else can write what is run
     compiled = args.backend == "mpi"
     if args.device == "gpu" and not compiled:
         raise MsrlError("--backend inproc computes on the CPU; remove --device gpu")
     device, why = gpu.choose(args.device if compiled else "cpu")
-    if args.resume is not None and not args.trust:
-        check_trust(args.resume)
-    resume, done = _newest_checkpoint(args.resume)
+    resume, done = _newest_checkpoint(args.resume) if args.resume else (None, {})
     request = _request(
         args,
         device=device,
         compiled=compiled,
         timeout_s=args.timeout,
-        resume=resume,
+        resume=str(resume or ""),
         resume_run=args.resume,
     )
     settings = request.config
@@ -131,7 +135,8 @@ def train(args: argparse.Namespace) -> int:
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
     with new_directory(args.run_dir, name) as run_dir:
         plan, _ = prepare(request, run_dir, dumper(args.dump_graph))
-        _check_same(plan, done, args.resume)
+        if resume is not None:
+            checkpoint.check_job(resume, done, plan)
         write_job(run_dir, request)
     with steady(run_dir / WORKERS_LOG):
         if not args.quiet:
@@ -140,7 +145,7 @@ def train(args: argparse.Namespace) -> int:
             if plan.workers < request.workers:
                 text = f"{request.workers} workers would share GPUs: they are fused into"
                 print(f"  {text} {plan.workers}", file=sys.stderr)
-        return _train(args, request, plan, run_dir, done["env_steps"])
+        return _train(args, request, plan, run_dir, done.get("env_steps", 0))
 
 
 def _train(args: argparse.Namespace, request: Any, plan: Any, run_dir: Path, steps: int) -> int:
@@ -174,76 +179,64 @@ def _train(args: argparse.Namespace, request: Any, plan: Any, run_dir: Path, ste
     return 130 if outcome.stopped == "interrupted" else 0
 
 
-def _newest_checkpoint(run: Path | None) -> tuple[str, dict[str, Any]]:
+def _newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any]]:
     """The checkpoint to continue a run from, and what it says of itself.
 
     Raises:
-        CheckpointError: the run has none that can be read.
+        CheckpointError: the run has none that can be used.
     """
     from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
 
-    if run is None:
-        return "", {"env_steps": 0}
-    path, damaged = checkpoint.load_newest(run / checkpoint.FOLDER)
+    path, done, damaged = checkpoint.load_newest(run / checkpoint.FOLDER)
     for text in damaged:
         print(f"msrl: {text}", file=sys.stderr)
     if damaged:
         print(f"msrl: using {path}", file=sys.stderr)
-    return str(path.resolve()), checkpoint.load(path)[1]
-
-
-def _check_same(plan: Any, done: dict[str, Any], run: Path | None) -> None:
-    """Checks that a checkpoint is of the same work as its continuation, and counts like it."""
-    for what, now in (("algorithm", plan.algorithm["name"]), ("environment", plan.environment)):
-        if done.get(what, now) != now:
-            raise CheckpointError(
-                f"the checkpoints of {run} are of the {what} {done[what]}, this job's is {now}: "
-                f"leave the {what} as it was, or start without --resume"
-            )
-    for what, now in (
-        ("num_envs", plan.num_envs),
-        ("steps_per_iteration", plan.steps_per_iteration),
-    ):
-        if done.get(what, now) != now:
-            raise CheckpointError(
-                f"{what}={now}, but {run} was run with {what}={done[what]}, and its checkpoints "
-                "count so: leave num_envs and the length of an iteration as they were"
-            )
+    return path.resolve(), done
 
 
 def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
     """Runs a job, from its newest checkpoint again after each of so many failures.
 
-    A restart waits for hosts that were lost, as long as a start may take. The second one from the
-    same checkpoint waits a second, the next two, then four: what ails a job may need time to pass.
+    A restart waits for hosts that were lost, as long as a start may take, and longer and longer
+    while there is no progress: what made a job fail may need time to go away.
     """
     from mindspore_rl.runtime.coordinator.monitor import Unreached  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.run import run_job  # noqa: PLC0415
 
-    wait_until_s = 0.0
-    in_vain = 0
+    retry_until_s = wait_s = 0.0
     while True:
         try:
             return run_job(plan, run_dir, options)
         except JobFailure as failure:
-            if isinstance(failure, Unreached) and time.monotonic() < wait_until_s:
+            if isinstance(failure, Unreached) and time.monotonic() < retry_until_s:
                 print(f"msrl: {str(failure).splitlines()[0]}; trying again", file=sys.stderr)
-                time.sleep(RETRY_S)
+                _wait(RETRY_S)
                 continue
             if failure.mistake or failure.interrupted or restarts <= 0:
                 raise
             restarts -= 1
-            wait_until_s = time.monotonic() + options.start_timeout_s
             before = plan.resume
             plan, options = _restarted(plan, options, run_dir)
-            in_vain = in_vain + 1 if plan.resume == before else 0
-            wait_s = min(BACK_OFF_S * 2 ** (in_vain - 1), LONGEST_WAIT_S) if in_vain else 0.0
+            progress = plan.resume != before
+            wait_s = 0.0 if progress else min(max(2 * wait_s, FIRST_WAIT_S), LONGEST_WAIT_S)
             print(
                 f"msrl: {failure}\nmsrl: restarting from {plan.resume or 'the beginning'}"
                 f"{f' in {wait_s:g} s' if wait_s else ''}, {restarts} restarts left",
                 file=sys.stderr,
             )
-            time.sleep(wait_s)
+            _wait(wait_s)
+            retry_until_s = time.monotonic() + options.start_timeout_s
+
+
+def _wait(seconds: float) -> None:
+    """Lets time pass. Raises: KeyboardInterrupt."""
+    from mindspore_rl.runtime.coordinator.interruption import Interruption  # noqa: PLC0415
+
+    with Interruption() as interruption:
+        select.select([interruption.socket], [], [], seconds)
+        if interruption.poll():
+            raise KeyboardInterrupt
 
 
 def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
@@ -258,7 +251,7 @@ def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
     except CheckpointError as error:
         print(f"msrl: {error}", file=sys.stderr)
         return plan, options
-    plan = dataclasses.replace(plan, resume=path)
+    plan = dataclasses.replace(plan, resume=str(path))
     save_plan(plan, run_dir)
     return plan, dataclasses.replace(options, start_steps=done["env_steps"])
 
@@ -327,7 +320,7 @@ def evaluate_run(args: argparse.Namespace) -> int:
     from mindspore_rl.runtime.evaluate import evaluate  # noqa: PLC0415
 
     if not args.trust:
-        check_trust(args.run_directory)
+        check_trusted(args.run_directory)
     returns = evaluate(args.run_directory, args.episodes, args.seed, args.sample, args.env)
     mean = sum(returns) / len(returns)
     spread = (sum((r - mean) ** 2 for r in returns) / len(returns)) ** 0.5

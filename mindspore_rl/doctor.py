@@ -13,10 +13,9 @@ from pathlib import Path
 
 from mindspore_rl import gpu, install, toolchain
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.runtime.coordinator.keeper import left_over
 
 SHARED_MEMORY = Path("/dev/shm")
-SHARED_BYTES = 64 << 20  # what a few ranks of MPI take
+SHARED_BYTES = 32 << 20  # what 30 ranks of MPI take
 OPTIONAL = {"mujoco": "mujoco", "mpe2": "marl", "pettingzoo": "marl", "matplotlib": "plot"}
 
 
@@ -101,10 +100,18 @@ def _machine() -> Iterator[Finding]:
 
 
 def _leftovers() -> Iterator[Finding]:
-    """What MPI left of runs that were killed."""
-    files = left_over()
-    mend = f"rm {' '.join(sorted(files))}" if files else ""
-    yield Finding("earlier runs", f"left {len(files)} files of MPI's", mend)
+    """This user's shared memory of MPI that no process has open."""
+    segments = {
+        str(path) for path in SHARED_MEMORY.glob("mpich_shm_*") if path.stat().st_uid == os.getuid()
+    }
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            used = maps.read_text(errors="replace")
+        except OSError:
+            continue  # ended meanwhile, or another user's
+        segments = {path for path in segments if path not in used}
+    mend = f"rm {' '.join(sorted(segments))}" if segments else ""
+    yield Finding("earlier runs", f"left {len(segments)} shared-memory segments", mend)
 
 
 def _gpu() -> Iterator[Finding]:

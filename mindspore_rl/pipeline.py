@@ -221,6 +221,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         run_dir,
         record=request.record,
         parameter_entries=_parameter_entries(trainer),
+        parameters=_parameters(trainer),
         algorithm=algorithm,
         config=to_dict(config),
         workers=request.workers,
@@ -255,6 +256,13 @@ def _cells(request: JobRequest) -> str:
         return request.cells
     possible = request.device == "CPU" and request.compiled and toolchain.compiler() is not None
     return "native" if possible else "mindspore"
+
+
+def _parameters(trainer: Any) -> dict[str, tuple[int, ...]]:
+    """The shapes of all parameters, by name."""
+    from mindspore_rl.runtime.parameters import named_parameters  # noqa: PLC0415
+
+    return {name: tuple(found.shape) for name, found in named_parameters(trainer, "state")}
 
 
 def _parameter_entries(trainer: Any) -> dict[str, int]:

@@ -1,9 +1,13 @@
-"""The directory of a run: made for it alone, with what was asked for in `job.json`."""
+"""The directory of a run: made for it alone, with what was asked for in `job.json`.
+
+What is in it is run again by `msrl eval` and `--resume`: it is code of whoever can write it.
+"""
 
 import contextlib
 import itertools
 import json
 import os
+import pwd
 import shutil
 import stat
 from collections.abc import Iterator
@@ -17,7 +21,6 @@ from mindspore_rl.plan.plan import PLAN_FILE
 from mindspore_rl.storage import writing
 
 JOB_FILE = "job.json"
-FRAGMENTS = "fragments"
 PROBE_BYTES = 1 << 20
 """Less room than this is a full disk before anything is started."""
 
@@ -65,34 +68,6 @@ def new_directory(chosen: Path | None, name: str) -> Iterator[Path]:
         raise
 
 
-def check_trust(run_dir: Path) -> None:
-    """Looks whether what a run has kept, which is run again, is this user's.
-
-    A folder that a group may write is its members' affair: many systems make all of them so.
-
-    Raises:
-        MsrlError: somebody else owns it (root excepted, who needs no such way), or may write it.
-    """
-    kept = (loading.FOLDER, FRAGMENTS)
-    for path in [run_dir, run_dir / JOB_FILE, run_dir / PLAN_FILE] + [
-        path for folder in kept for path in [run_dir / folder, *(run_dir / folder).rglob("*")]
-    ]:
-        try:
-            found = path.stat()
-        except OSError:
-            continue  # said by who needs it
-        whose = None
-        if found.st_uid not in (os.getuid(), 0):
-            whose = f"belongs to user {found.st_uid}"
-        elif found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-            whose = "can be written by everybody"
-        if whose:
-            raise MsrlError(
-                f"{path} {whose}, and a run directory holds programs that would now be run as "
-                f"user {os.getuid()}: if you trust who wrote it, say --trust"
-            )
-
-
 def write_job(run_dir: Path, request: Any) -> None:
     """Keeps what was asked for, from which `--resume` starts."""
     job = {
@@ -107,6 +82,52 @@ def write_job(run_dir: Path, request: Any) -> None:
     }
     with writing(run_dir / JOB_FILE):
         (run_dir / JOB_FILE).write_text(json.dumps(job, indent=1))
+
+
+def check_trusted(run: Path) -> None:
+    """Looks whether all that would be run of a run directory is this user's.
+
+    Raises:
+        MsrlError: somebody else could have written it.
+    """
+    for name in (".", JOB_FILE, PLAN_FILE, loading.FOLDER):
+        _check_own(run / name)
+    for path in (run / loading.FOLDER).rglob("*"):  # what Python has compiled too
+        _check_own(path)
+
+
+def _check_own(path: Path) -> None:
+    """Looks at a file or folder, and at a link to it, if it is there."""
+    for follow in (False, True):
+        try:
+            found = path.stat(follow_symlinks=follow)
+        except OSError:
+            continue  # what is missing or cannot be read is not run
+        if why := others(found, os.getuid()):
+            raise MsrlError(
+                f"{path} {why}, and what is in a run directory is run: use it with --trust if "
+                "you trust all who could have written it"
+            )
+
+
+def others(found: os.stat_result, uid: int) -> str:
+    """Who else than a user can write a file; empty if nobody.
+
+    Root is nobody else: he can change what this user runs in any case. A group is: it may be that
+    of all users.
+    """
+    if found.st_uid not in (uid, 0):
+        return f"is owned by {_user(found.st_uid)}"
+    if found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):  # a link's mode means nothing
+        return f"can be written by others (mode {stat.S_IMODE(found.st_mode):03o})"
+    return ""
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"the user {uid}"
 
 
 def earlier_job(run: Path | None) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def main() -> int:
         run_dir = args.runs / str(seed)
         if not run_dir.exists():
             train(run_dir, seed, args)
-        _, about = checkpoint.load(checkpoint.load_newest(run_dir / "checkpoints")[0])
+        _, about, _ = checkpoint.load_newest(run_dir / "checkpoints")
         returns = np.array(evaluate(run_dir, args.episodes, SEED, False, ENVIRONMENT))
         rows.append(("ours", seed, f"{about['env_steps']:,}", returns))
 

@@ -5,16 +5,17 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
-from pathlib import Path
+import threading
 
 import pytest
 import yaml
 
 from mindspore_rl import commands, config, programs, registry, run_directory
 from mindspore_rl.cli import main
-from mindspore_rl.errors import CheckpointError, JobFailure, MsrlError
+from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.runtime.coordinator import run as coordinator
 from mindspore_rl.runtime.coordinator.monitor import JobOptions, Unreached
 
@@ -57,7 +58,6 @@ def test_a_directory_is_taken_only_once_and_given_back(tmp_path):
 )
 def test_what_is_restarted(monkeypatch, tmp_path, restarts, interrupted, runs):
     done = []
-    monkeypatch.setattr(commands, "BACK_OFF_S", 0.0)
 
     def fails(plan, run_dir, options):
         done.append(plan)
@@ -66,10 +66,45 @@ def test_what_is_restarted(monkeypatch, tmp_path, restarts, interrupted, runs):
         raise failure
 
     monkeypatch.setattr(coordinator, "run_job", fails)
+    monkeypatch.setattr(commands, "_wait", lambda seconds: None)
     plan = argparse.Namespace(resume="")
     with pytest.raises(JobFailure):
         commands._run_with_restarts(plan, tmp_path, JobOptions(False, 1), restarts)
     assert len(done) == runs
+
+
+def test_restarts_without_progress_come_ever_later(monkeypatch, tmp_path, capsys):
+    """A new checkpoint is progress; the first failure finds that of the start."""
+    newest = [*["0"] * 4, "1", *["1"] * 8]
+    waited = []
+
+    def fails(plan, run_dir, options):
+        raise JobFailure("a rank died")
+
+    def restarted(plan, options, run_dir):
+        return argparse.Namespace(resume=newest.pop(0)), options
+
+    monkeypatch.setattr(coordinator, "run_job", fails)
+    monkeypatch.setattr(commands, "_restarted", restarted)
+    monkeypatch.setattr(commands, "_wait", waited.append)
+    with pytest.raises(JobFailure):
+        commands._run_with_restarts(
+            argparse.Namespace(resume=""), tmp_path, JobOptions(False, 1), len(newest)
+        )
+    assert waited == [0, 1, 2, 4, 0, 1, 2, 4, 8, 16, 32, 60, 60]
+    told = [line for line in capsys.readouterr().err.splitlines() if "restarting" in line]
+    assert told[0] == "msrl: restarting from 0, 12 restarts left"
+    assert told[3] == "msrl: restarting from 0 in 4 s, 9 restarts left"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interruption_ends_the_wait_for_a_restart(number):
+    before = signal.getsignal(number)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        commands._wait(100.0)
+    assert signal.getsignal(number) == before
 
 
 @pytest.mark.parametrize(("start_timeout_s", "runs"), [(100.0, 5), (0.0, 2)])
@@ -127,88 +162,20 @@ def test_help_ends_with_the_keys_of_the_algorithm(capsys):
     assert "learning_rate" in text
 
 
-def test_names_of_files_are_utf8():
-    plain = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
-    for mode, code in (("0", 2), ("1", 0)):
-        done = subprocess.run(
-            [sys.executable, "-m", "mindspore_rl.cli", "envs", "list"],
-            env={**plain, "PYTHONUTF8": mode},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code, done.stderr
-        assert ("for ascii" in done.stderr and "set PYTHONUTF8=1" in done.stderr) == bool(code)
-
-
 def test_the_command_line_starts_without_mindspore():
     """Whose import takes more than a second."""
     code = "import sys, mindspore_rl.cli; sys.exit('mindspore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"algorithm": "a2c"}, "are of the algorithm a2c, this job's is ppo"),
-        ({"environment": "Acrobot-v1"}, "are of the environment Acrobot-v1, this job's is Cart"),
-        ({"num_envs": 8}, "num_envs=4, but runs/one was run with num_envs=8"),
-        ({"steps_per_iteration": 32}, "but runs/one was run with steps_per_iteration=32"),
-    ],
-)
-def test_a_checkpoint_of_other_work_is_refused(change, message):
-    about = {"environment": "CartPole-v1", "num_envs": 4, "steps_per_iteration": 64}
-    plan = argparse.Namespace(algorithm={"name": "ppo"}, **about)
-    same = {"algorithm": "ppo", **about}
-    commands._check_same(plan, same, Path("runs/one"))
-    commands._check_same(plan, {}, None)
-    with pytest.raises(CheckpointError, match=message):
-        commands._check_same(plan, {**same, **change}, Path("runs/one"))
-
-
-def test_restarts_from_the_same_checkpoint_take_their_time(monkeypatch, tmp_path, capsys):
-    """The third and the sixth attempt leave a checkpoint."""
-    done, waits = [], []
-
-    def fails(plan, run_dir, options):
-        done.append(plan)
-        raise JobFailure("a rank died")
-
-    def restarted(plan, options, run_dir):
-        return argparse.Namespace(resume=f"checkpoint {len(done) // 3}"), options
-
-    monkeypatch.setattr(coordinator, "run_job", fails)
-    monkeypatch.setattr(commands, "_restarted", restarted)
-    monkeypatch.setattr(commands.time, "sleep", waits.append)
-    monkeypatch.setattr(commands, "LONGEST_WAIT_S", 4.0)
-    plan = argparse.Namespace(resume="checkpoint 0")
-    with pytest.raises(JobFailure):
-        commands._run_with_restarts(plan, tmp_path, JobOptions(False, 1), 8)
-    assert waits == [1, 2, 0, 1, 2, 0, 1, 2]
-    assert "restarting from checkpoint 0 in 2 s, 6 restarts left" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("file", [".", "job.json", "program/parts.py", "fragments/actor.py"])
-def test_what_others_can_have_written_is_run_only_if_they_are_trusted(tmp_path, capsys, file):
-    """Seen with `eval` and `--resume`, which end at the checkpoint that is not there."""
-    for name in ("job.json", "plan.json", "program/parts.py", "fragments/actor.py"):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("{}")
-    tmp_path.chmod(0o755)
-    kept = tmp_path / file
-    run_directory.check_trust(tmp_path)
-    kept.chmod(0o777)
-    calls = (["eval", str(tmp_path)], ["train", "--resume", str(tmp_path)])
-    for call in calls:
-        assert main(call) == 2
-        assert f"{kept} can be written by everybody" in capsys.readouterr().err
-    kept.chmod(0o755)
-    if os.getuid() == 0:
-        os.chown(kept, 12345, -1)
-        for call in calls:
-            assert main(call) == 2
-            assert f"{kept} belongs to user 12345" in capsys.readouterr().err
-    for call in calls:
-        assert main([*call, "--trust"]) == 2
-        assert "--trust" not in capsys.readouterr().err
+def test_names_are_read_and_printed_in_any_locale(tmp_path):
+    run = tmp_path / "später 日本"
+    run.mkdir()
+    (run / "plan.json").write_text("{}")
+    done = subprocess.run(
+        [sys.executable, "-m", "mindspore_rl.cli", "eval", str(run)],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    )
+    assert (done.returncode, str(run) in done.stderr.decode()) == (2, True), done.stderr

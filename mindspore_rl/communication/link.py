@@ -8,13 +8,14 @@ The first line is the job's token, which only its ranks have; without it a conne
 nothing that it sends is looked at.
 
 Worker to coordinator, each with `rank`:
-    hello       pid, host
+    hello       pid, proxy (the process that has started it), host
     iteration   iteration, env_steps, episodes [[return, length], ...], metrics {name: number},
                 age_s (how long ago)
     stamp       iteration, stage, age_s (only from workers whose stamps the coordinator cannot see)
     checkpoint  iteration, path
     note        iteration, note (what the user should know, and no failure)
-    error       iteration, stage, message, traceback, mistake (True: the user's, message suffices)
+    error       iteration, stage, message, traceback, mistake (True: the user's, message suffices),
+                symptom (whether it may come of another rank's error)
     finished    iteration, iterations_here (done in this process), traffic {name: [calls, bytes]}
 Coordinator to the leader (rank 0; by arrival the server):
     stop        finish this iteration, write a checkpoint, end
@@ -143,10 +144,10 @@ class Link:
 def _message(line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
-    except RecursionError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
-        raise ValueError(f"no message: {line[:80]!r}")
+        raise ValueError(f"what is no message: {line[:80]!r}")
     return found
 
 

@@ -1,8 +1,14 @@
 """Messages between processes over MPI."""
 
+import contextlib
+import ctypes
 import os
+import re
+import socket
+import struct
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +21,8 @@ Who has a core for himself polls longer: a virtual core that sleeps comes back l
 ranks which keep step each makes the other one sleep, and they go at half their pace for seconds.
 """
 SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 0.00002, 0.001
+_SO_ATTACH_FILTER = 26
+_RETURN = 0x06  # of BPF: keeps so many bytes of a packet
 
 
 class MpiCommunicator:
@@ -25,8 +33,15 @@ class MpiCommunicator:
     """
 
     def __init__(self) -> None:
+        inherited = _inherited_ports()
         from mpi4py import MPI  # noqa: PLC0415  (starts MPI: only in ranks of an MPI job)
 
+        _remove_names()
+        # MPI has started when all ranks, and so the proxies of all hosts, are connected: nobody
+        # else has business at mpiexec's port, which is open to every network and ends the job at
+        # the first word that it does not understand.
+        for port in inherited:
+            _deafen(port)
         self._comm = MPI.COMM_WORLD
         self._byte = MPI.BYTE
         self.rank, self.size = self._comm.rank, self._comm.size
@@ -85,3 +100,34 @@ class MpiCommunicator:
             else:
                 waiting()
                 time.sleep(min(max(waited_s / 10, SHORTEST_SLEEP_S), LONGEST_SLEEP_S))
+
+
+def _remove_names() -> None:
+    """Removes the names of what MPI shares between the processes of this machine.
+
+    All have it once MPI has started (seen with mpich 5.0.2 where one is delayed). A name would stay
+    if a rank were killed.
+    """
+    maps = Path("/proc/self/maps").read_text()
+    for name in set(re.findall(r"/dev/shm/(mpich_\w+)$", maps, flags=re.MULTILINE)):
+        Path("/dev/shm", name).unlink(missing_ok=True)
+
+
+def _inherited_ports() -> list[socket.socket]:
+    """The listening sockets of this process, which Hydra has left open in what it starts."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # no socket
+            candidate = socket.fromfd(int(name), socket.AF_INET, socket.SOCK_STREAM)
+            if candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                found.append(candidate)
+    return found
+
+
+def _deafen(port: socket.socket) -> None:
+    """Has the operating system drop what comes at a listening socket, whoever else holds it."""
+    nothing = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
+    program = struct.pack("HP", 1, ctypes.addressof(nothing))
+    with contextlib.suppress(OSError):  # a system without filters
+        port.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    port.close()

@@ -10,6 +10,7 @@ from mindspore_rl.environments import by_name
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.guarded import FIELDS
 from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.environments.trainable import all_trainable, untrainable
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
 
 NUM_ENVS = 4
@@ -244,7 +245,7 @@ def _wrong_array(method: str, field: str, array: Any, shape: tuple, dtype: Any) 
     got = (getattr(array, "dtype", type(array).__name__), np.shape(array))
     if got != (np.dtype(dtype), shape):
         return [f"{method}: {field} is {got[0]} {got[1]}, expected {np.dtype(dtype)} {shape}"]
-    return [] if np.isfinite(array).all() else [f"{method}: {field} is not finite: {array}"]
+    return [] if all_trainable(array) else [f"{method}: {untrainable(field, array)}"]
 
 
 def _wrong_ends(spec: EnvironmentSpec, first_obs: np.ndarray, steps: Steps) -> list[str]:

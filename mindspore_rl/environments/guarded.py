@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec, VectorEnvironment
-from mindspore_rl.environments.loop_vector import LoopVector
-from mindspore_rl.errors import EnvironmentFailure
+from mindspore_rl.environments.loop_vector import LoopVector, all_finite, diverged
+from mindspore_rl.environments.trainable import all_trainable, first_untrainable, untrainable
+from mindspore_rl.errors import EnvironmentFailure, NumericsError
 
 FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
 
 
 class GuardedVector:
-    """A `VectorEnvironment` whose every result is looked at: shapes, types, finite numbers.
+    """A `VectorEnvironment` whose every result is looked at: shapes, types, numbers.
 
     Args:
         environment: what is guarded; a `LoopVector` looks at its own results.
@@ -54,9 +55,11 @@ class GuardedVector:
     def step(
         self, action: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """See `VectorEnvironment`. Raises: EnvironmentFailure."""
+        """See `VectorEnvironment`. Raises: EnvironmentFailure, NumericsError (of the action)."""
         self._action = action
         self._note(action)
+        if not self._careful and action.dtype.kind == "f" and not all_finite(action):
+            raise diverged(self.spec.name, self._indices, action)
         outcome = self._call("step", action)
         if not self._careful:
             if not isinstance(outcome, tuple) or len(outcome) != len(FIELDS):
@@ -86,7 +89,7 @@ class GuardedVector:
     def _call(self, method: str, *arguments: Any) -> Any:
         try:
             return getattr(self._environment, method)(*arguments)
-        except EnvironmentFailure:
+        except (EnvironmentFailure, NumericsError):
             raise  # it knows better
         except Exception as error:
             raise self._failure(f"{method} raised {type(error).__name__}: {error}") from error
@@ -100,9 +103,9 @@ class GuardedVector:
                 f"{method}: {field} is {got} {np.shape(array)}, expected {dtype} {shape}",
                 row=_odd_row(array, shape),
             )
-        if not np.isfinite(array).all():
-            row = _not_finite(array)
-            raise self._failure(f"{method}: {field} is not finite: {array[row]}", row)
+        if not all_trainable(array):
+            row = first_untrainable(array)[0]
+            raise self._failure(f"{method}: {untrainable(field, array[row])}", row)
 
     def _failure(self, what: str, row: int | None = None) -> EnvironmentFailure:
         """Of the environment of a row, or of all of them if it is not known."""
@@ -133,11 +136,6 @@ def describe(env_indices: range, action: np.ndarray | None, row: int | None) -> 
         return where
     shown = np.array2string(np.asarray(what), precision=4, threshold=64, separator=", ")
     return f"{where}; the last action was {shown}".replace("\n", "")
-
-
-def _not_finite(array: np.ndarray) -> int:
-    """The first row that holds a number that is not finite."""
-    return int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(1))[0])
 
 
 def _odd_row(rows: Any, shape: tuple[int, ...]) -> int | None:

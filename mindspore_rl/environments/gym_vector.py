@@ -20,8 +20,9 @@ with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
 
 from mindspore_rl import install
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
-from mindspore_rl.environments.loop_vector import LoopVector, all_finite, as_space, is_finite
+from mindspore_rl.environments.loop_vector import LoopVector, as_space
 from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.environments.trainable import all_trainable, are_trainable, untrainable
 from mindspore_rl.errors import EnvironmentFailure
 
 _MASK64 = (1 << 64) - 1
@@ -84,7 +85,7 @@ class GymVector(LoopVector):
         """
         first = self._begin()
         obs = self._batch(first)
-        if not all_finite(obs):
+        if not all_trainable(obs):
             self._report(first, [0.0] * len(first))
         self._obs = obs.copy()
         return obs
@@ -121,7 +122,7 @@ class GymVector(LoopVector):
             reward = np.array(rewards, np.float32)
         except (TypeError, ValueError):
             self._report(obs_rows, rewards)
-        if reward.ndim != 1 or not (all_finite(final_obs) and all_finite(reward)):
+        if reward.ndim != 1 or not (all_trainable(final_obs) and all_trainable(reward)):
             self._report(obs_rows, rewards)
         self._counters += 1
         terminated = np.array(ends, np.bool_)
@@ -194,8 +195,8 @@ class GymVector(LoopVector):
         for i in rows:
             self._elapsed[i] = 0
             obs = np.asarray(self._reset_one(i), np.float32)
-            if obs.shape != self.spec.obs_shape or not np.isfinite(obs).all():
-                raise self._failure(i, f"reset gave the observation {obs!r}")
+            if obs.shape != self.spec.obs_shape or not all_trainable(obs):
+                self._report([obs], [0.0], i)
             next_obs[i] = obs
 
     def _batch(self, rows: list[Any]) -> np.ndarray:
@@ -210,17 +211,19 @@ class GymVector(LoopVector):
             self._report(rows, [0.0] * len(rows))
         return obs
 
-    def _report(self, obs_rows: list[Any], rewards: list[Any]) -> NoReturn:
-        """Raises for the first environment whose observation or reward is wrong."""
+    def _report(self, obs_rows: list[Any], rewards: list[Any], first: int = 0) -> NoReturn:
+        """Raises for the first environment, counted from `first`, that gave what is wrong."""
         expected = self.spec.obs_shape
-        for i, (obs, reward) in enumerate(zip(obs_rows, rewards, strict=True)):
+        for i, (obs, reward) in enumerate(zip(obs_rows, rewards, strict=True), first):
             if np.shape(obs) != expected:
                 text = f"got an observation of shape {np.shape(obs)}, expected {expected}: {obs!r}"
                 raise self._failure(i, text)
-            if not is_finite(obs):
-                raise self._failure(i, f"the observation is not finite float32: {obs!r}")
-            if np.shape(reward) != () or not is_finite(reward):
-                raise self._failure(i, f"the reward is not one finite float32: {reward!r}")
+            if not are_trainable(obs):
+                raise self._failure(i, untrainable("the observation", obs))
+            if np.shape(reward) != ():
+                raise self._failure(i, f"the reward is {reward!r}, expected one number")
+            if not are_trainable(reward):
+                raise self._failure(i, untrainable("the reward", reward))
         raise AssertionError("reported a failure, but every row is right")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import Box, Discrete
-from mindspore_rl.errors import EnvironmentFailure
+from mindspore_rl.errors import EnvironmentFailure, NumericsError
 
 
 class LoopVector:
@@ -84,9 +84,7 @@ class LoopVector:
         if not self._box:
             return (action + self._first_action).tolist() if self._first_action else action.tolist()
         if not all_finite(action):
-            row = int(np.flatnonzero(~np.isfinite(action).reshape(len(action), -1).all(axis=1))[0])
-            self._actions = action
-            raise self._failure(row, "the action is not finite: the policy has diverged")
+            raise diverged(self.spec.name, self._indices, action)
         return np.clip(action.reshape(*self._lead, *self._low.shape), self._low, self._high)
 
     def _failure(self, i: int, what: str) -> EnvironmentFailure:
@@ -113,10 +111,10 @@ def all_finite(array: np.ndarray) -> bool:
     return np.count_nonzero(np.isfinite(array)) == array.size
 
 
-def is_finite(value: Any) -> bool:
-    """Whether a value is made of numbers that are finite as float32."""
-    try:
-        with np.errstate(over="ignore"):
-            return bool(np.isfinite(np.asarray(value, np.float32)).all())
-    except (TypeError, ValueError):
-        return False
+def diverged(name: str, env_indices: range, action: np.ndarray) -> NumericsError:
+    """What is said of actions `[B, ...]` of which one is not finite."""
+    row = int(np.argwhere(~np.isfinite(action))[0][0])
+    return NumericsError(
+        f"{name}: the action for environment {env_indices[row]} is {action[row]}: the policy has "
+        "diverged; lower the learning rate"
+    )

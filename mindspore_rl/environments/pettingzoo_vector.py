@@ -12,8 +12,9 @@ import numpy as np
 
 from mindspore_rl import install
 from mindspore_rl.environments.environment import EnvironmentSpec, Team, unknown
-from mindspore_rl.environments.loop_vector import LoopVector, as_space, is_finite
+from mindspore_rl.environments.loop_vector import LoopVector, as_space
 from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.environments.trainable import are_trainable, untrainable
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
 
 PREFIX = "pettingzoo:"
@@ -124,9 +125,10 @@ class PettingZooVector(LoopVector):
                 f"{', '.join(sorted(over) or missing)} ended before the other agents, "
                 "expected the episode to end for all together",
             )
+        for agent in self._agents:
+            if not are_trainable(rewards[agent]):
+                raise self._failure(i, untrainable(f"the reward of {agent}", rewards[agent]))
         reward = [rewards[agent] for agent in self._agents]
-        if not is_finite(reward):
-            raise self._failure(i, f"the rewards are not finite: {rewards!r}")
         return self._row(i, obs), reward, any(ends.values()), any(cuts.values())
 
     def _row(self, i: int, obs: dict[str, Any]) -> np.ndarray:
@@ -136,10 +138,13 @@ class PettingZooVector(LoopVector):
             if agent not in obs:
                 raise self._failure(i, f"no observation of {agent}, got {sorted(obs)}")
             found = self._envs[i].observation_space(agent).shape
-            if np.shape(obs[agent]) != found or not is_finite(obs[agent]):
+            if np.shape(obs[agent]) != found:
                 raise self._failure(
-                    i, f"{agent} observes {obs[agent]!r}, expected {found} finite numbers"
+                    i, f"{agent} observes {obs[agent]!r}, expected an array of shape {found}"
                 )
+            if not are_trainable(obs[agent]):
+                text = untrainable(f"the observation of {agent}", obs[agent])
+                raise self._failure(i, text)
             flat = np.ravel(obs[agent])
             row[a, : flat.size] = flat
         return row

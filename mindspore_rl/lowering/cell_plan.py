@@ -191,7 +191,7 @@ def _rows(
         if op.kind == "env_step":
             _check_alone(region, op, loops)
             steps += 1
-            told = {op.args[0]: "action", op.targets[2]: "final_obs"}
+            told = {op.args[0]: "action", **observations(op)}
             reward, *ends = op.targets[3:]
             if len(values[reward].shape) > 1:  # of several agents, whose mean counts
                 reward = f"{reward}_team"
@@ -212,6 +212,12 @@ def _rows(
             written = tuple(_together(row, loop) for row in written)
         rows[op.name] = written
     return rows
+
+
+def observations(op: Op) -> dict[str, str]:
+    """What an environment in the graph observes: variables, and what they are."""
+    names = {"env_reset": ("obs",), "env_step": ("next_obs", "final_obs")}
+    return dict(zip(op.targets[1:], names.get(op.kind, ()), strict=False))
 
 
 def _together(row: Row, loop: Loop) -> Row:

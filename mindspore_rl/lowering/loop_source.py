@@ -5,6 +5,7 @@ from typing import Any
 
 from mindspore_rl.graph.flow import exposed
 from mindspore_rl.graph.ir import Branch, Loop, Lowered, Op, Region, paths, walk
+from mindspore_rl.lowering.cell_plan import observations
 from mindspore_rl.lowering.lines import INDENT, assignment, class_name, indented
 from mindspore_rl.lowering.project import Projection
 from mindspore_rl.lowering.regions import read_outside, regions_of
@@ -47,9 +48,12 @@ class LoopWriter:
         lines = []
         for region in regions:
             host = tuple(i for i, name in enumerate(region.outputs) if name in on_host)
+            made = {name: op for op, _ in walk(region.items) for name in op.targets}
+            seen = [name in made and name in observations(made[name]) for name in region.outputs]
+            obs = tuple(i for i, found in enumerate(seen) if found)
             lines.append(
                 f'{region.name}_cell = w.cell({class_name(region.name)}, "{region.name}", '
-                f"to_host={host})"
+                f"to_host={host}{f', obs={obs}' if obs else ''})"
             )
         return lines
 

@@ -130,6 +130,7 @@ class Plan:
         arrivals: which fragment serves which by arrival, if any.
         chunks: parts of the environments of which each is stepped by itself.
         cells: `native` if they become native code where that can be, else `mindspore`.
+        parameters: shapes of all of them, by name.
     """
 
     algorithm: dict[str, str]
@@ -157,6 +158,7 @@ class Plan:
     hosts: tuple[str, ...] = ()
     chunks: int = 1
     arrivals: Arrivals | None = None
+    parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def leader(self) -> int:
@@ -269,6 +271,7 @@ def _plan(data: dict[str, Any]) -> Plan:
     )
     data["reductions"] = tuple(ReductionPlan(**found) for found in data["reductions"])
     data["carried"] = {name: _value(value) for name, value in data["carried"].items()}
+    data["parameters"] = {name: tuple(shape) for name, shape in data["parameters"].items()}
     data["record"] = tuple(data["record"])
     data["hosts"] = tuple(data["hosts"])
     data["arrivals"] = Arrivals(**data["arrivals"]) if data["arrivals"] else None

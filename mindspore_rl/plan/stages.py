@@ -2,6 +2,7 @@
 
 from enum import IntEnum
 
+from mindspore_rl.plan.edges import plan_edges
 from mindspore_rl.plan.plan import Plan
 
 
@@ -31,23 +32,19 @@ class Stages:
 
     Attributes:
         words: for users.
-        waits: stages that end only when other ranks do something.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.words = [_WORDS[stage] for stage in Stage]
-        self.waits: set[int] = {Stage.BOUNDARY}
+        self._plan = plan
         self._cells: dict[tuple[str, str], int] = {}
         self._edges: dict[str, int] = {}
         for fragment in plan.fragments:
             for cell in fragment.cells:
                 self._cells[fragment.name, cell] = len(self.words)
-                if cell in fragment.collectives:
-                    self.waits.add(len(self.words))
                 self.words.append(f"cell {cell} of {fragment.name}")
         for message in plan.messages:
             self._edges[message.name] = len(self.words)
-            self.waits.add(len(self.words))
             self.words.append(f"edge {message.name}")
 
     def cell(self, fragment: str, name: str) -> int:
@@ -57,3 +54,23 @@ class Stages:
     def edge(self, message: str) -> int:
         """The stage of waiting for a message."""
         return self._edges[message]
+
+    def awaited(self, rank: int, stage: int, iteration: int) -> set[int]:
+        """The ranks without which one at a stage may not go on; none where it works by itself."""
+        plan = self._plan
+        fragment, replica = plan.fragment_of(rank)
+        found: set[int] = set()
+        if stage == Stage.BOUNDARY:
+            found = {plan.leader}
+            if iteration <= 0:  # and from one, the parameters to start from
+                found |= {f.first_rank for f in plan.fragments if "update" in f.components}
+        elif stage == Stage.CHECKPOINT and rank == 0:  # which writes it
+            found = set(range(plan.num_ranks))
+        for cell in fragment.collectives:
+            if stage == self._cells[fragment.name, cell]:
+                found = set(fragment.ranks)
+        for name, edge in plan_edges(plan).items():
+            if stage == self._edges[name] and edge.target is fragment:
+                first = edge.source.first_rank
+                found = {first + source for source, target in edge.pairs() if target == replica}
+        return found - {rank}

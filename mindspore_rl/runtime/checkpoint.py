@@ -4,12 +4,14 @@ import json
 import os
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from mindspore_rl.errors import CheckpointError, StorageError
+from mindspore_rl.plan.plan import STATE, Plan
 from mindspore_rl.storage import writing
 
 FOLDER = "checkpoints"
@@ -18,27 +20,29 @@ META = "meta.json"
 FORMAT = 2
 NUMBERS = ("iteration", "num_envs", "env_steps", "steps_per_iteration")
 """What every checkpoint must say of itself."""
-MOST = 1 << 60
-"""No number of them is larger."""
+MOST_NAMED = 3
+"""Arrays that a message names."""
+MOST_STEPS = 1 << 53
+"""Environment steps of 285 years at 10^6 a second; numbers above it are not exact everywhere."""
 
 
 def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Path:
-    """Writes `checkpoint-<iteration>.npz` atomically and keeps the newest `KEEP`.
+    """Writes `checkpoint-<iteration>.npz` atomically, reads it back and keeps the newest `KEEP`.
 
     Args:
         folder: created if missing.
         iteration: iterations done.
-        arrays: by name.
-        meta: anything JSON can hold, `NUMBERS` among it.
+        arrays: by name; every one has a checksum.
+        meta: anything JSON can hold, the rest of `NUMBERS` among it.
 
     Raises:
-        StorageError: the disk is full, the folder cannot be written, or what was written cannot be
-            read again; what was there stays.
+        StorageError: the disk is full, faulty or the folder cannot be written; what was there
+            stays.
     """
     path = folder / f"checkpoint-{iteration:08d}.npz"
     temporary = path.with_suffix(".tmp")
-    sums = {name: _checksum(array) for name, array in arrays.items()}
-    about = {**meta, "iteration": iteration, "format": FORMAT, "arrays": sums}
+    listed = {name: _entry(np.asanyarray(array)) for name, array in arrays.items()}
+    about = {**meta, "iteration": iteration, "format": FORMAT, "arrays": listed}
     text = json.dumps(about).encode()
     with writing(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,10 +53,7 @@ def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict
                 _write(file, {META: np.frombuffer(text, np.uint8), **arrays})
                 file.flush()
                 os.fsync(file.fileno())
-            try:
-                load(temporary)
-            except CheckpointError as error:
-                raise StorageError(f"what was just written is not what is read: {error}") from error
+            _read_back(temporary)
             temporary.replace(path)
             _sync(folder)
         finally:
@@ -65,6 +66,15 @@ def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict
     return path
 
 
+def _entry(array: np.ndarray) -> list[Any]:
+    """What `meta.json` says of an array: dtype, shape and checksum.
+
+    The archive has a checksum of each member too, but not of which name belongs to which.
+    """
+    data: Any = np.ascontiguousarray(array)
+    return [array.dtype.str, list(array.shape), zlib.crc32(data)]
+
+
 def _write(file: BinaryIO, arrays: dict[str, np.ndarray]) -> None:
     """What `np.savez` writes, but never a pickle, and with no file left open if it fails."""
     with zipfile.ZipFile(file, "w") as archive:
@@ -73,13 +83,11 @@ def _write(file: BinaryIO, arrays: dict[str, np.ndarray]) -> None:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
-def _checksum(array: np.ndarray) -> int:
-    """Of an array with its type and shape.
-
-    The archive has one of each member's bytes, but none of which member is which.
-    """
-    array = np.ascontiguousarray(array)
-    return zlib.crc32(array.data, zlib.crc32(f"{array.dtype.str}{array.shape}".encode()))
+def _read_back(path: Path) -> None:
+    try:
+        _look(path)
+    except CheckpointError as error:
+        raise StorageError(f"a new checkpoint is not kept: {error}") from error
 
 
 def _sync(folder: Path) -> None:
@@ -93,39 +101,125 @@ def _sync(folder: Path) -> None:
 def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Reads a checkpoint; nothing in it is ever executed.
 
+    Returns: the arrays, and what it says of itself: under `arrays` their dtypes, shapes and
+        checksums by name.
+
     Raises:
-        CheckpointError: it is damaged (checksums) or of another format.
+        CheckpointError: it is damaged (checksums), of another format, or holds what no training
+            can have written.
     """
+    (_, meta), *arrays = _members(path)
+    return dict(arrays), meta
+
+
+def _look(path: Path) -> dict[str, Any]:
+    """Reads a checkpoint, one array at a time. Returns: what it says of itself."""
+    members = _members(path)
+    _, meta = next(members)
+    for _ in members:
+        pass
+    return meta
+
+
+def _members(path: Path) -> Iterator[tuple[str, Any]]:
+    """What a checkpoint says of itself, then its arrays; each is looked at before it is given."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        meta = json.loads(bytes(arrays.pop(META)))
-        if meta["format"] == FORMAT:
-            _check(arrays, meta)
+            meta = json.loads(bytes(file[META]))
+            if meta["format"] != FORMAT:
+                raise _Refused(f"has format {meta['format']}, expected {FORMAT}")
+            _check_numbers(meta)
+            if {META, *meta["arrays"]} != set(file.files):
+                raise ValueError("its list of arrays is not whole")
+            yield META, meta
+            for name, entry in meta["arrays"].items():
+                array = file[name]
+                if _entry(array) != entry:
+                    raise ValueError(f"{name} is not the array that was saved under this name")
+                if name.startswith("parameters/") and not np.isfinite(array).all():
+                    raise _Refused(f"cannot be used: {name} is not finite")
+                yield name, array
+    except _Refused as refused:
+        raise CheckpointError(f"checkpoint {path} {refused}; use one before it") from refused
     except Exception as error:  # what damage does to an archive has no end
         raise CheckpointError(
             f"checkpoint {path} is damaged ({type(error).__name__}: {error}); use one before it"
         ) from error
-    if meta["format"] != FORMAT:
-        raise CheckpointError(f"checkpoint {path} has format {meta['format']}, expected {FORMAT}")
-    return arrays, meta
 
 
-def _check(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    """Looks whether a checkpoint says of itself what can be. Raises: ValueError, KeyError."""
+class _Refused(Exception):  # noqa: N818
+    """A checkpoint that is whole, and yet not good."""
+
+
+def _check_numbers(meta: dict[str, Any]) -> None:
     numbers = [meta[key] for key in NUMBERS]
-    if not all(type(number) is int and 0 <= number < MOST for number in numbers):
-        raise ValueError(f"{', '.join(NUMBERS)} are {numbers}, expected whole numbers below 2**60")
-    iteration, _, env_steps, each = numbers
-    if each and env_steps // each != iteration:
-        raise ValueError(f"{env_steps} environment steps are not {iteration} iterations of {each}")
-    sums = {name: _checksum(array) for name, array in arrays.items()}
-    if (listed := meta.pop("arrays")) != sums:
-        changed = [name for name in {*sums, *listed} if sums.get(name) != listed.get(name)]
-        raise ValueError(f"the arrays {', '.join(sorted(changed))} are not those that were saved")
-    for name, array in arrays.items():
-        if name.startswith("parameters/") and not np.isfinite(array).all():
-            raise ValueError(f"{name} is not finite")
+    if not all(type(number) is int for number in numbers):
+        raise ValueError(f"{', '.join(NUMBERS)} are {numbers}, expected whole numbers")
+    iteration, num_envs, env_steps, per_iteration = numbers
+    said = ", ".join(f"{key}={number}" for key, number in zip(NUMBERS, numbers, strict=True))
+    if not (0 <= env_steps <= MOST_STEPS and 1 <= num_envs <= per_iteration):
+        raise _Refused(f"cannot be used: it says {said}, which no training comes to")
+    if env_steps // per_iteration != iteration:
+        raise _Refused(f"cannot be used: it says {said}, which do not fit together")
+
+
+def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
+    """Looks whether a job can go on from a checkpoint, as far as can be known without its ranks.
+
+    Args:
+        path: of the checkpoint.
+        meta: what it says of itself.
+        plan: the job's.
+
+    Raises:
+        CheckpointError: it is another job's; the message says all that differs.
+    """
+    shapes = {f"parameters/{name}": shape for name, shape in plan.parameters.items()}
+    shapes |= {f"variables/{name}": value.shape for name, value in plan.carried.items()}
+    shapes.pop(f"variables/{STATE}", None)  # whose form only the environment knows
+    kinds = ("parameters/", "variables/")
+    saved = {name: tuple(entry[1]) for name, entry in meta["arrays"].items()}
+    saved = {name: shape for name, shape in saved.items() if name.startswith(kinds)}
+    differ = [
+        f"{what} is {then} in it and {now} here"
+        for what, then, now in (
+            ("algorithm", meta["algorithm"], plan.algorithm["name"]),
+            (
+                "environment",
+                _without_folder(meta["environment"]),
+                _without_folder(plan.environment),
+            ),
+            ("num_envs", meta["num_envs"], plan.num_envs),
+            ("steps_per_iteration", meta["steps_per_iteration"], plan.steps_per_iteration),
+        )
+        if then != now
+    ]
+    others = [
+        f"{name} has {_shape(saved.get(name))} in it and {_shape(shapes.get(name))} here"
+        for name in dict.fromkeys([*shapes, *saved])
+        if saved.get(name) != shapes.get(name)
+    ]
+    if others:
+        config = {key: (meta["config"].get(key), now) for key, now in plan.config.items()}
+        changed = [
+            f"{k} was {then!r} and is {now!r}" for k, (then, now) in config.items() if then != now
+        ]
+        differ += others[:MOST_NAMED]
+        if more := others[MOST_NAMED:]:
+            differ.append(f"{len(more)} more arrays")
+        if changed:
+            differ.append(f"(of the configuration, {', '.join(changed)})")
+    if differ:
+        raise CheckpointError("\n  ".join([f"checkpoint {path} is of another job:", *differ]))
+
+
+def _without_folder(environment: str) -> str:
+    """The name of an environment; the file of one of the user's may have been moved."""
+    return environment.rpartition("/")[2] if ".py:" in environment else environment
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "no array" if shape is None else f"shape {shape}"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -133,18 +227,18 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("checkpoint-*.npz"))
 
 
-def load_newest(folder: Path) -> tuple[Path, list[str]]:
-    """The newest checkpoint that can be read, and what was wrong with newer ones.
+def load_newest(folder: Path) -> tuple[Path, dict[str, Any], list[str]]:
+    """The newest checkpoint that can be used.
+
+    Returns: its path, what it says of itself, and what was wrong with newer ones.
 
     Raises:
         CheckpointError: there is none.
     """
-    damaged = []
+    damaged: list[str] = []
     for path in reversed(list_checkpoints(folder)):
         try:
-            load(path)
+            return path, _look(path), damaged
         except CheckpointError as error:
             damaged.append(str(error))
-        else:
-            return path, damaged
     raise CheckpointError("\n".join([f"no usable checkpoint in {folder}", *damaged]))

@@ -125,10 +125,11 @@ def _trained(
         plan = load_plan(run_dir)
     except OSError as error:
         raise MsrlError(f"{run_dir} is not a run directory ({error.strerror})") from error
-    path, damaged = checkpoint.load_newest(run_dir / checkpoint.FOLDER)
+    path, _, damaged = checkpoint.load_newest(run_dir / checkpoint.FOLDER)
     for text in damaged:
         print(f"msrl: {text}", file=sys.stderr)
     arrays, done = checkpoint.load(path)
+    checkpoint.check_job(path, done, plan)
     if new := [name for name, value in plan.carried.items() if not value.split]:
         print(
             f"msrl: the loop carries {', '.join(new)} from iteration to iteration, which begins "

@@ -8,7 +8,7 @@ from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.guarded import GuardedVector
 from mindspore_rl.environments.last_actions import LastActions, last_action
 from mindspore_rl.environments.spaces import Discrete
-from mindspore_rl.errors import EnvironmentFailure
+from mindspore_rl.errors import EnvironmentFailure, NumericsError
 
 SPEC = EnvironmentSpec("mine", (3,), Discrete(2), 100, None, in_graph=False)
 INDICES = range(4, 8)
@@ -60,6 +60,10 @@ def fails(change, text, where):
     return caught.value
 
 
+RANGE = (
+    "expected finite numbers up to 1.8e+19, whose squares are finite float32: scale or clip it in "
+    "the environment"
+)
 BATCH = "environments 4..7 are one batch; the last action was [10, 11, 12, 13]"
 
 
@@ -67,14 +71,24 @@ BATCH = "environments 4..7 are one batch; the last action was [10, 11, 12, 13]"
     ("change", "text", "where"),
     [
         (
-            put(0, 1, np.nan),
-            "step: next_obs is not finite: [nan nan nan]",
+            put(0, (1, 2), np.nan),
+            f"step: next_obs[2] is nan, {RANGE}",
             "it was environment 5; the last action was 11",
         ),
         (
             put(2, 3, np.inf),
-            "step: reward is not finite: inf",
+            f"step: reward is inf, {RANGE}",
             "it was environment 7; the last action was 13",
+        ),
+        (
+            put(1, (2, 0), -3e38),
+            f"step: final_obs[0] is -3e+38, {RANGE}",
+            "it was environment 6; the last action was 12",
+        ),
+        (
+            put(2, slice(2, 4), 1e30),
+            f"step: reward is 1e+30, {RANGE}",
+            "it was environment 6; the last action was 12",
         ),
         (
             swap(1, np.zeros((4, 3))),
@@ -111,6 +125,22 @@ def test_the_cause_is_kept_for_the_traceback():
         lambda outcome: 1 / 0, "step raised ZeroDivisionError: division by zero", BATCH
     ).__cause__
     assert isinstance(cause, ZeroDivisionError)
+
+
+def test_what_is_large_but_can_be_trained_on_is_let_through():
+    env = GuardedVector(Mine(put(2, 0, 1.8e19)), INDICES, lambda action: None)
+    env.reset()
+    for _ in range(3):
+        outcome = env.step(ACTIONS)
+    assert np.isfinite(np.square(outcome[2])).all()
+
+
+def test_an_action_that_is_no_number_is_not_the_environments_fault():
+    env = GuardedVector(Mine(None), INDICES, lambda action: None)
+    env.reset()
+    action = np.array([[0.0], [1.0], [np.nan], [2.0]], np.float32)
+    with pytest.raises(NumericsError, match=r"for environment 6 is \[nan\]: the policy has diver"):
+        env.step(action)
 
 
 def test_a_single_environment_is_named_and_a_first_action_not_made_up():

@@ -5,7 +5,7 @@ from gym.envs.mujoco import mujoco_env
 
 from mindspore_rl.environments import by_name
 from mindspore_rl.environments.check import random_actions
-from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
+from mindspore_rl.errors import EnvironmentFailure, NumericsError, UnknownEnvironmentError
 
 FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
 
@@ -178,10 +178,12 @@ class Faulty(gym.Env):
             obs = {
                 "nan obs": np.array([0, np.nan]),
                 "shape": np.zeros(1),
-                "huge obs": np.array([1e300, 0]),
+                "huge obs": np.array([0, 1e300]),
+                "large obs": np.array([3e38, 0], np.float32),
                 "none": None,
             }.get(self.fault, obs)
-            reward = {"inf reward": np.inf, "array reward": np.zeros(1)}.get(self.fault, reward)
+            bad = {"inf reward": np.inf, "large reward": -2e19, "array reward": np.zeros(1)}
+            reward = bad.get(self.fault, reward)
         return obs, reward, False, False, {}
 
 
@@ -201,11 +203,13 @@ def make_faulty():
     ("fault", "text"),
     [
         ("raises", "raised ZeroDivisionError: by zero"),
-        ("nan obs", "nan"),
-        ("huge obs", "1.e\\+300"),
+        ("nan obs", r"the observation\[1\] is nan"),
+        ("huge obs", r"the observation\[1\] is 1e\+300"),
+        ("large obs", r"the observation\[0\] is 3e\+38"),
         ("shape", r"shape \(1,\), expected \(2,\)"),
         ("none", r"shape \(\), expected \(2,\)"),
-        ("inf reward", "reward .* inf"),
+        ("inf reward", "the reward is inf"),
+        ("large reward", r"the reward is -2e\+19, expected finite numbers up to 1.8e\+19"),
         ("array reward", "reward"),
     ],
 )
@@ -231,7 +235,8 @@ def test_a_faulty_environment_is_named(make_faulty, fault, text):
     ],
 )
 def test_a_wrong_action_is_refused(name, action, text):
-    with pytest.raises(EnvironmentFailure, match=text):
+    fault = NumericsError if "diverged" in text else EnvironmentFailure
+    with pytest.raises(fault, match=text):
         by_name.make_vector(name, range(2), 0).step(action)
 
 

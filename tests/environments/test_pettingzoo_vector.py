@@ -8,7 +8,7 @@ from mindspore_rl.environments import by_name
 from mindspore_rl.environments.check import check
 from mindspore_rl.environments.environment import Team
 from mindspore_rl.environments.spaces import Box, Discrete
-from mindspore_rl.errors import EnvironmentFailure
+from mindspore_rl.errors import EnvironmentFailure, NumericsError
 
 GAMES = """
 import numpy as np
@@ -51,7 +51,9 @@ class Game:
         if self.fault == "raises" and self.count - self.start == 2:
             raise ArithmeticError("no more")
         if self.fault == "nan":
-            obs["red_1"][0] = np.nan
+            obs["red_1"][1] = np.nan
+        if self.fault == "huge":
+            reward["blue_0"] = -1e30
         return obs, reward, ends, dict.fromkeys(self.agents, cut), {}
 
     def close(self):
@@ -66,6 +68,7 @@ VARIANTS = {
     "games_alone": "Game.fault = 'alone'",
     "games_raises": "Game.fault = 'raises'",
     "games_nan": "Game.fault = 'nan'",
+    "games_huge": "Game.fault = 'huge'",
     "games_mixed": "Game.action_space = lambda self, agent: spaces.Discrete(len(agent))",
 }
 
@@ -104,7 +107,7 @@ def test_box_actions_are_clipped(games):
     env = by_name.make_vector("pettingzoo:games_box", range(1), 0)
     _, _, reward, *_ = env.step(np.array([[[9, 0.5], [0, 0], [-9, -9]]], np.float32))
     np.testing.assert_array_equal(reward, [[1.5, 0, -2]])
-    with pytest.raises(EnvironmentFailure, match="action is not finite"):
+    with pytest.raises(NumericsError, match="the policy has diverged"):
         env.step(np.full((1, 3, 2), np.nan, np.float32))
 
 
@@ -113,7 +116,8 @@ def test_box_actions_are_clipped(games):
     [
         ("games_alone", "environment 4, .* blue_0 ended before the other agents.* last action"),
         ("games_raises", "environment 4, after 1 steps: step raised ArithmeticError: no more"),
-        ("games_nan", "environment 4, .* red_1 observes .*nan"),
+        ("games_nan", r"environment 4, .* the observation of red_1\[1\] is nan"),
+        ("games_huge", r"environment 4, .* the reward of blue_0 is -1e\+30, expected .*1.8e\+19"),
         ("games_mixed", "the same Discrete or Box for all agents"),
     ],
 )

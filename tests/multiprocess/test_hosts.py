@@ -155,11 +155,8 @@ def test_workers_on_a_host_that_was_cut_off_end_by_themselves(network, tmp_path)
 
     def workers() -> list[int]:
         found = {pid: Path(f"/proc/{pid}/cmdline") for pid in net.processes(net.names[1])}
-        return [
-            p
-            for p, file in found.items()
-            if b"mindspore_rl.runtime.rank.worker\0" in file.read_bytes()
-        ]
+        rank = b"mindspore_rl.runtime.rank.worker\0"
+        return [p for p, file in found.items() if rank in file.read_bytes()]
 
     assert len(workers()) == 1
     net.cut(1)

@@ -84,9 +84,10 @@ def test_resume_from_damaged_checkpoints_and_with_other_sizes(tmp_path, cells):
 
     again = ("--resume", "run", "--run-dir", "again")
     for change, reason in (
-        ("num_envs=8", "num_envs=8, but run was run with num_envs=4"),
-        ("num_steps=8", "steps_per_iteration=32, but run was run with steps_per_iteration=64"),
-        ("hidden=32", "has shape (64, 4) in the checkpoint and (32, 4) in this job"),
+        ("num_envs=8", "num_envs is 4 in it and 8 here"),
+        ("num_steps=8", "steps_per_iteration is 64 in it and 32 here"),
+        ("hidden=32", "has shape (64, 4) in it and shape (32, 4) here"),
+        ("--env=Acrobot-v1", "environment is CartPole-v1 in it and Acrobot-v1 here"),
     ):
         code, _, err = ended(start(tmp_path, *again, "--run-dir", change, change), 60.0)
         assert (code, reason in err) == (2, True), err

@@ -8,6 +8,7 @@ import mindspore as ms
 import numpy as np
 
 from mindspore_rl import programs
+from mindspore_rl.config import to_dict
 from mindspore_rl.environments.by_name import spec
 from mindspore_rl.pipeline import JobRequest, prepare
 from mindspore_rl.runtime import checkpoint
@@ -43,24 +44,29 @@ def run_reference(
     ms.set_context(mode=ms.PYNATIVE_MODE)
     trainer = programs.trainer_class(algorithm)(config, spec(config.env))
     records: dict[tuple[int, str], list] = {}
-    checkpoints: list[Path] = []
+    states: list[dict[str, np.ndarray]] = []
 
     def keep(iteration: int, site: str, values: list[np.ndarray]) -> None:
         records.setdefault((iteration, site), []).append(values)
 
     def snapshot(iteration: int, variables: dict[str, Any]) -> None:
         chosen = {name: eval(source, {}, dict(variables)) for name, source in carried.items()}
-        checkpoints.append(
-            checkpoint.save(
-                folder / f"before-{iteration}",
-                iteration,
-                reference.state(chosen),
-                {"num_envs": config.num_envs, "env_steps": 0, "steps_per_iteration": 0},
-            )
-        )
+        states.append({name: np.array(v) for name, v in reference.state(chosen).items()})
 
     reference = Reference(trainer, iterations, keep, snapshot)
     reference.run()
+    steps = reference._env_steps // iterations
+    about = {
+        "algorithm": algorithm.stem,
+        "environment": config.env,
+        "config": to_dict(config),
+        "num_envs": config.num_envs,
+        "steps_per_iteration": steps,
+    }
+    checkpoints = [
+        checkpoint.save(folder / f"before-{i}", i, state, {**about, "env_steps": i * steps})
+        for i, state in enumerate(states)
+    ]
     return ReferenceRun(records, checkpoints)
 
 

@@ -28,8 +28,31 @@ EVENT_ITERATION = 3  # when what the config asks for happens
 LEADER = 0
 
 
+HIDE = """\
+import os, sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+with open(sys.argv[1], "w") as file:
+    print(os.getpid(), file=file)
+time.sleep(100)
+"""
+
+
+def start_daemon(path: Path) -> None:
+    """Starts what no session, process group, parent or environment variable leads to."""
+    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", HIDE, str(path)], env={}, check=True, **quiet)
+    while not path.exists() or not path.read_text().endswith("\n"):
+        time.sleep(0.01)
+
+
 def work(plan: Plan, run_dir: Path, rank: int, link: Link, threads: int = 1) -> None:
     stamps = Stamps(run_dir, plan.num_ranks)
+    if plan.config["daemon"]:
+        start_daemon(run_dir / f"daemon-{rank}")
     stop = run_dir / "stop"  # how the leader tells the others
     stopping = False
 
@@ -66,8 +89,6 @@ def work(plan: Plan, run_dir: Path, rank: int, link: Link, threads: int = 1) -> 
 
 def event(plan: Plan, rank: int, link: Link, stamp) -> None:
     mode, victim = plan.config["mode"], plan.config["victim"]
-    if mode == "daemon" and rank == victim:
-        subprocess.run([sys.executable, plan.config["program"]], check=True)
     if mode in ("mistake", "error") and rank == victim:
         link.send(
             "error",
@@ -77,13 +98,17 @@ def event(plan: Plan, rank: int, link: Link, stamp) -> None:
             message="the pole broke",
             traceback="Traceback: step()",
             mistake=mode == "mistake",
+            symptom=False,
         )
         raise RuntimeError("the pole broke")
+    if mode == "nonsense" and rank == victim:
+        link.connection.sendall(plan.config["sent"].encode("latin1") + b"\n")
+        time.sleep(100)
     if mode == "abort" and rank == victim:
         os.abort()
-    if mode in ("hang", "stubborn"):
-        if rank != victim:
-            stamp(EVENT_ITERATION, Stages(plan).edge("obs"))
+    if mode in ("hang", "stubborn", "wait"):
+        if rank != victim or mode == "wait":
+            stamp(EVENT_ITERATION, Stages(plan).edge("action" if rank else "obs"))
         if mode == "stubborn":
             subprocess.Popen(["sleep", "100"])  # as an environment may have
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -101,7 +126,8 @@ def main() -> None:
     plan, rank = load_plan(settings.run_dir), MPI.COMM_WORLD.rank
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     link = Link.connect(*settings.coordinator, settings.token)
-    link.send("hello", rank=rank, pid=os.getpid(), host="here")
+    pids = {"pid": os.getpid(), "proxy": os.getppid()}
+    link.send("hello", rank=rank, host="here", **pids)
     (settings.run_dir / f"pid-{rank}").write_text(str(os.getpid()))
     poller = select.poll()
     poller.register(link.connection, select.POLLRDHUP)

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import resource
 import signal
 import socket
@@ -20,8 +21,9 @@ import pytest
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.deployment import Deployment, Host
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, save_plan
+from mindspore_rl.plan.stages import Stage, Stages
+from mindspore_rl.plan.value import Value
 from mindspore_rl.runtime.coordinator import keeper, launch
-from mindspore_rl.runtime.coordinator.keeper import MARK
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
 
@@ -34,15 +36,22 @@ LONG = 10_000  # iterations
 
 
 def make_plan(run_dir: Path, actors: int = 1, **fields) -> Plan:
-    config = {"mode": fields.pop("mode", ""), "victim": fields.pop("victim", 1)}
-    config["program"] = str(run_dir / "daemon.py")
+    config = {"mode": "", "victim": 1, "daemon": False, "sent": ""}
+    config |= {name: fields.pop(name) for name in config.keys() & fields.keys()}
     collectives = fields.pop("collectives", ())
     shares = tuple((i, i + 1) for i in range(actors))
     learner = FragmentPlan(
-        "learner", "learner.py", 0, ((0, 2),), (), ("learn",), collectives, False
+        "learner", "learner.py", 0, ((0, max(actors, 1)),), (), ("learn",), collectives, False
     )
     actor = FragmentPlan("actor", "actor.py", 1, shares, (), (), (), False)
-    edge = MessagePlan("obs", "", "actor", "learner", (), "", (), "Gather", 1)
+    value = Value((actors,), "float32", 0)
+    edges = tuple(
+        MessagePlan(name, "", source, target, (value,), "", (False,), pattern, 1)
+        for name, source, target, pattern in (
+            ("obs", "actor", "learner", "Gather"),
+            ("action", "learner", "actor", "Scatter"),
+        )
+    )
     job = {
         "algorithm": {},
         "policy": "",
@@ -57,7 +66,7 @@ def make_plan(run_dir: Path, actors: int = 1, **fields) -> Plan:
         "carried": {},
         "timeout_s": 20.0,
         "fragments": (learner, actor) if actors else (learner,),
-        "messages": (edge,) if actors else (),
+        "messages": edges if actors else (),
     }
     plan = Plan(**{**job, **fields})
     save_plan(plan, run_dir)
@@ -159,8 +168,7 @@ def test_strangers_change_nothing(run_dir):
     began, idle = threading.Event(), []
 
     def strangers() -> None:
-        variables = [process.environ() for process in processes_of(run_dir)]
-        address = next(v[MARK] for v in variables if MARK in v).split(":")
+        address = processes_of(run_dir)[0].environ()["MSRL_COORDINATOR"].split(":")
         for text in forged(3):
             with contextlib.suppress(OSError), socket.create_connection(address) as link:
                 link.sendall(text)
@@ -204,6 +212,21 @@ def test_error_of_a_rank(run_dir, mode):
     assert text.startswith("rank 2 (actor[1]), iteration 3, the environment: the pole broke")
     assert ("Traceback" in text) == (mode == "error")
     assert caught.value.exit_code == (1 if mode == "error" else 2)
+
+
+@multiprocess
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ("\xff", r"what is no message: b'\\xff'"),
+        ('{"kind": "finished", "rank": 0}', "a message of the kind 'finished' whose 'iteration'"),
+    ],
+)
+def test_nonsense_of_a_rank(run_dir, sent, told):
+    plan = make_plan(run_dir, mode="nonsense", victim=1, sent=sent, num_iterations=LONG)
+    with pytest.raises(JobFailure, match=rf"^rank 1 .*, iteration 3, .*: it sent {told}") as caught:
+        run(plan, run_dir)
+    assert caught.value.exit_code == 1
 
 
 def two_hosts(launcher: str) -> Deployment:
@@ -250,6 +273,23 @@ def test_killed_rank(run_dir, victim):
 
 @multiprocess
 @kill
+def test_killed_proxy(run_dir):
+    pids = []
+
+    def kill_proxy() -> None:
+        rank = psutil.Process(int((run_dir / "pid-1").read_text()))
+        pids.append(rank.ppid())
+        os.kill(rank.ppid(), signal.SIGKILL)
+
+    when(trains(run_dir), kill_proxy)
+    with pytest.raises(JobFailure) as caught:
+        run(make_plan(run_dir, actors=2, num_iterations=LONG), run_dir)
+    text = f"Hydra's proxy (pid {pids[0]}) on here was killed, and the ranks that it had started"
+    assert str(caught.value).startswith(text)
+
+
+@multiprocess
+@kill
 def test_crash_shows_what_the_rank_left_in_the_log(run_dir):
     with pytest.raises(JobFailure) as caught:
         run(make_plan(run_dir, mode="abort", num_iterations=LONG), run_dir)
@@ -270,9 +310,47 @@ def test_hang(run_dir, mode):
     assert time.monotonic() - started[0] < 1.0 + 5.0
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("rank 2 (actor[1]), iteration 3, the environment: no progress for 1")
-    assert lines[1] == "  waited for: edge obs"
-    assert "rank 0 (learner[0]) in edge obs, iteration 3" in lines[2]
-    assert lines[3] == "  missing: rank 2 (actor[1]) in the environment, iteration 3"
+    waiting = {
+        "  rank 0 (learner[0]) (iteration 3, edge obs) waits for "
+        "rank 2 (actor[1]) (iteration 3, the environment), "
+        "rank 1 (actor[0]) (iteration 3, edge action)",
+        "  rank 1 (actor[0]) (iteration 3, edge action) waits for "
+        "rank 0 (learner[0]) (iteration 3, edge obs)",
+    }
+    assert set(lines[1:3]) == waiting
+
+
+@multiprocess
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("mode", ["hang", "wait"])  # in its environment, in its wait
+def test_stopped_rank(run_dir, victim, mode):
+    plan = make_plan(run_dir, mode=mode, victim=victim, timeout_s=3.0)
+    stamps = run_dir / STAMPS_FILE
+
+    def stands() -> bool:
+        """Whether both ranks are where they stay."""
+        rows = stamps.read_bytes() if stamps.exists() else b""
+        found = [ROW.unpack_from(rows, rank * ROW.size)[:2] for rank in range(len(rows) // 24)]
+        stages = Stages(plan)
+        at = [(3, stages.edge("obs")), (3, stages.edge("action"))]
+        if mode == "hang":
+            at[victim] = (3, Stage.ENVIRONMENT)
+        return found == at
+
+    pids = []
+
+    def stop() -> None:
+        pids.append(int((run_dir / f"pid-{victim}").read_text()))
+        os.kill(pids[0], signal.SIGSTOP)
+
+    when(stands, stop)
+    with pytest.raises(JobFailure) as caught:
+        run(plan, run_dir)
+    place = "the environment" if mode == "hang" else ("edge obs", "edge action")[victim]
+    pattern = rf"{plan.rank_name(victim)}, iteration 3, {place}: \S+ (pid {pids[0]}) is stopped"
+    pattern = pattern.translate({ord(c): f"\\{c}" for c in "()[]"})
+    assert re.match(pattern, str(caught.value)), str(caught.value)
+    assert f"kill -CONT {pids[0]}" in str(caught.value)
 
 
 @multiprocess
@@ -323,7 +401,8 @@ def test_killed_scheduler(run_dir):
     def kill_scheduler() -> None:
         for process in processes_of(run_dir):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if process.environ().get("MS_ROLE") == "MS_SCHED":
+                of_scheduler = process.environ().get("MS_ROLE") == "MS_SCHED"
+                if of_scheduler and process.name() != keeper.NAME:
                     process.kill()
                     return
 
@@ -350,100 +429,13 @@ def test_killed_mpiexec(run_dir):
         run(make_plan(run_dir, num_iterations=LONG), run_dir)
 
 
-def keepers(pid: int) -> list[psutil.Process]:
-    children = psutil.Process(pid).children()
-    return [child for child in children if keeper.__file__ in child.cmdline()]
-
-
-@multiprocess
-@kill
-def test_killed_keeper(run_dir):
-    def kill_keeper() -> None:
-        for process in keepers(os.getpid()):
-            process.kill()
-
-    when(trains(run_dir), kill_keeper)
-    with pytest.raises(JobFailure, match=r"mpiexec ended \(killed by signal 9\)"):
-        run(make_plan(run_dir, num_iterations=LONG), run_dir)
-
-
-@multiprocess
-@kill
-def test_keeper_that_is_killed_as_soon_as_it_is_there(run_dir, monkeypatch):
-    """Before it reads or starts anything, and then with a rank on its way."""
-    start = launch.start_keeper
-
-    def started(*args, **options):
-        process = start(*args, **options)
-        time.sleep(delay_s)
-        process.kill()
-        return process
-
-    monkeypatch.setattr(launch, "start_keeper", started)
-    for delay_s in (0.0, 0.3, 0.6):  # noqa: B007  (read above)
-        with pytest.raises(JobFailure, match=r"mpiexec ended \(killed by signal 9\)"):
-            run(make_plan(run_dir, num_iterations=LONG), run_dir)
-        assert not processes_of(run_dir)
-
-
-SLEEP = "import time; time.sleep(1000)"
-DAEMON = """
-import os, sys, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.execve(sys.executable, [sys.executable, "-c", SLEEP, PLACE], {})
-    os._exit(0)
-os.wait()
-"""
-
-
-def daemons(run_dir: Path) -> list[psutil.Process]:
-    """Those that have cut all ties to their environment."""
-    found = [process.info for process in psutil.process_iter(["pid", "cmdline"])]
-    own = ["-c", SLEEP, str(run_dir)]
-    return [psutil.Process(one["pid"]) for one in found if (one["cmdline"] or [])[1:] == own]
-
-
-@kill
-@pytest.mark.parametrize("end", ["kill", "stop", "finish", "keeper"])
-@pytest.mark.parametrize("actors", [0, 1])
-def test_daemons_of_an_environment_end_with_the_job(run_dir, actors, end):
-    """But for those of a job in one process that is killed: nobody is left who knows of them."""
-    config = {
-        "num_iterations": 200 if end == "finish" else LONG,
-        "mode": "daemon",
-        "victim": actors,
-    }
-    make_plan(run_dir, actors=actors, **config)
-    (run_dir / "daemon.py").write_text(f"SLEEP, PLACE = {SLEEP!r}, {str(run_dir)!r}\n{DAEMON}")
-    coordinator = start_coordinator(run_dir)
-    deadline = time.monotonic() + 60
-    while not daemons(run_dir):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    left = daemons(run_dir)
-    if end == "keeper":
-        for process in keepers(coordinator.pid):
-            process.kill()
-        coordinator.send_signal(signal.SIGINT)
-    elif end != "finish":
-        coordinator.send_signal(signal.SIGKILL if end == "kill" else signal.SIGINT)
-    coordinator.wait(60)
-    _, alive = psutil.wait_procs(left, timeout=5)
-    assert bool(alive) == ((actors, end) == (0, "kill"))
-    for process in alive:
-        process.kill()
-
-
 @multiprocess
 @kill
 @pytest.mark.parametrize("mode", ["", "stubborn"])
 def test_killed_coordinator_leaves_nothing(run_dir, mode):
     make_plan(run_dir, mode=mode, num_iterations=LONG, collectives=("learn",))
     coordinator = start_coordinator(run_dir)
-    # The scheduler, mpiexec, the keepers of both, the proxy, two ranks, and what each rank's
-    # environment has started.
+    # The scheduler, mpiexec, their keepers, a proxy, two ranks, and what each of these has started.
     count = 9 if mode == "stubborn" else 7
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -558,7 +550,8 @@ def test_cores_are_reserved_once(monkeypatch, tmp_path):
 def test_environment_of_workers(monkeypatch, tmp_path):
     monkeypatch.setenv("GLOG_v", "1")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    found = launch.worker_environment(tmp_path, "CPU")
+    found = launch.worker_environment(tmp_path, "127.0.0.1", 5, "CPU")
+    assert found["MSRL_COORDINATOR"] == "127.0.0.1:5"
     assert (found["GLOG_v"], found["MS_DEV_HOST_BLOCKING_RUN"]) == ("1", "1")
     assert found["PYTHONPATH"] == f"{FAKE.parents[2]}:/elsewhere"
     assert "MSRL_SCHEDULER" not in found

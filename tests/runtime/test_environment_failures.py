@@ -1,6 +1,7 @@
-"""Environments in the graph that give what is not a number."""
+"""Environments that give what cannot be trained on: who is told to be at fault."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from mindspore_rl.errors import EnvironmentFailure, NumericsError
 from mindspore_rl.rl import random
 from mindspore_rl.runtime.rank import worker
 from tests.lowering.inproc import PROGRAMS, request
+from tests.multiprocess.runs import ended, start
 from tests.runtime.test_worker import run
 
 SOURCE = '''
@@ -17,7 +19,7 @@ from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import Discrete
 
 class Broken(nn.Cell):
-    """Where the first number drawn is above LIMIT, WHAT is spoilt in the sixth step."""
+    """Where the first number drawn is above LIMIT, BAD is added to WHAT in the sixth step."""
 
     spec = EnvironmentSpec("broken", (1,), Discrete(2), 100, None, True)
     noise_size, state_size = 1, 2
@@ -32,7 +34,7 @@ class Broken(nn.Cell):
     def step(self, state, action, noise):
         start, steps = state[:, 0:1], state[:, 1:2] + 1.0
         spoilt = ops.logical_and(start > LIMIT, steps == 6.0)
-        spoil = ops.where(spoilt, float("nan") * ops.ones_like(start), ops.zeros_like(start))
+        spoil = ops.where(spoilt, BAD * ops.ones_like(start), ops.zeros_like(start))
         reward, obs = ops.ones_like(start), steps
         WHAT = WHAT + spoil
         ended = (start < 0.0)[:, 0]
@@ -40,24 +42,91 @@ class Broken(nn.Cell):
 '''
 
 
-@pytest.mark.parametrize("policy", ["GPUOnly", "SingleLearnerCoarse"])
-@pytest.mark.parametrize("what", ["reward", "obs"])
-def test_environment_in_the_graph_is_named(tmp_path, policy, what):
+@pytest.mark.parametrize("policy", ["GPUOnly", "SingleLearnerCoarse", "SingleLearnerFine"])
+@pytest.mark.parametrize(
+    ("what", "bad"), [("reward", "nan"), ("obs", "nan"), ("reward", "1e+30"), ("obs", "3e+38")]
+)
+def test_environment_in_the_graph_is_named(tmp_path, policy, what, bad):
     job = request(PROGRAMS / "two_phase.py", policy, 1, num_steps=8)
     indices = np.arange(job.config.num_envs)
     purpose = random.stream("env_reset_noise#1")
     drawn = random.uniform(job.config.seed, purpose, [0], indices, 1).reshape(-1)
     victim, limit = int(drawn.argmax()), float(np.sort(drawn)[-2:].mean())
     file = tmp_path / "broken.py"
-    file.write_text(SOURCE.replace("LIMIT", str(limit)).replace("WHAT", what))
+    source = SOURCE.replace("LIMIT", str(limit)).replace("WHAT", what)
+    file.write_text(source.replace("BAD", f'float("{bad}")'))
     config = dataclasses.replace(job.config, env=f"{file}:Broken")
     with pytest.raises((EnvironmentFailure, NumericsError)) as caught:
         run(dataclasses.replace(job, config=config), tmp_path / "run")
     text = str(caught.value)
     assert "iteration 0, " in text
-    assert {"reward": "step 5: reward is nan", "obs": "step 5: final_obs is [nan]"}[what] in text
-    assert f"it was environment {victim}; the last action was " in text
+    found = f"{'reward' if what == 'reward' else 'obs[0]'} is {bad}, expected finite numbers up"
+    assert re.search(rf"step 5: (next_|final_)?{re.escape(found)}", text)
+    assert f"it was environment {victim}" in text
+    assert ("the last action was " in text) == (policy != "SingleLearnerFine")
     assert caught.type is EnvironmentFailure
+
+
+PYTHON = """
+import numpy as np
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Discrete
+
+class Broken:
+    def __init__(self, env_indices, seed):
+        self.spec = EnvironmentSpec("broken", (1,), Discrete(2), 100, None, False)
+        self.indices, self.steps = np.array(env_indices), 0
+
+    def reset(self):
+        return np.zeros((len(self.indices), 1), np.float32)
+
+    def step(self, action):
+        obs, ends = self.reset(), np.zeros(len(self.indices), bool)
+        reward = np.ones(len(self.indices), np.float32)
+        if self.steps == 16 + 13:
+            reward[self.indices == 7] = 1e30
+        self.steps += 1
+        return obs, obs.copy(), reward, ends, ends.copy()
+
+    def get_state(self):
+        return None
+
+    def close(self):
+        pass
+"""
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    "policy", ["SingleLearnerCoarse", pytest.param("Central", marks=pytest.mark.slow)]
+)
+def test_the_worker_is_named_whose_environment_it_was(tmp_path, policy):
+    (tmp_path / "broken.py").write_text(PYTHON)
+    place = ("--policy", policy, "--workers", "2", "--env", "broken.py:Broken", "--quiet")
+    small = ("num_envs=8", "num_steps=16", "update_epochs=1")
+    code, _, err = ended(start(tmp_path, *place, *small), 240.0)
+    assert code == 1
+    name = r"rank \d \(\w+\[1\]\), iteration 1, the environment: step 13: broken, after 29 steps: "
+    assert re.match("msrl: " + name + r"step: reward is 1e\+30, expected finite numbers up to", err)
+    assert "scale or clip it in the environment; it was environment 7; the last action was" in err
+
+
+@pytest.mark.multiprocess
+def test_the_worker_is_named_whose_rewards_spoilt_the_loss_of_all(tmp_path):
+    """All ranks leave the cell together, the collectives done, and all losses are not numbers."""
+    purpose = random.stream("env_reset_noise#1")
+    drawn = [random.uniform(seed, purpose, [0], np.arange(8), 1).reshape(-1) for seed in range(9)]
+    seed = next(seed for seed, noise in enumerate(drawn) if noise.argmax() >= 4)
+    victim, limit = int(drawn[seed].argmax()), float(np.sort(drawn[seed])[-2:].mean())
+    source = SOURCE.replace("LIMIT", str(limit)).replace("WHAT", "reward").replace("BAD", "1e30")
+    (tmp_path / "broken.py").write_text(source)
+    place = ("--policy", "GPUOnly", "--workers", "2", "--env", "broken.py:Broken", "--quiet")
+    small = ("num_envs=8", "num_steps=16", "update_epochs=1", f"seed={seed}")
+    code, _, err = ended(start(tmp_path, *place, *small), 240.0)
+    assert code == 1
+    assert re.match(r"msrl: rank 1 \(\w+\[1\]\), iteration 0, cell iteration of \w+: ", err)
+    assert "step 5: reward is 1e+30, expected" in err
+    assert f"it was environment {victim}; the last action was" in err
 
 
 @pytest.mark.parametrize("policy", ["GPUOnly", "SingleLearnerFine"])
@@ -72,6 +141,7 @@ def test_every_step_counts_wherever_the_environment_is(tmp_path, monkeypatch, po
 
     monkeypatch.setattr(worker, "FragmentRuntime", Spy)
     source = SOURCE.replace("WHAT = WHAT + spoil", "").replace("LIMIT", "2.0")
+    source = source.replace("BAD", "0.0")
     file = tmp_path / "short.py"
     file.write_text(
         source.replace("(start < 0.0)", "(steps == 5.0)").replace(

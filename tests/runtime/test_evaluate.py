@@ -1,5 +1,7 @@
 """`msrl eval`: the loop is played as it was trained, whatever passes between its turns."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -167,11 +169,26 @@ def test_numbers_are_looked_at(tmp_path, capsys, flags, message):
 
 
 def test_a_run_of_other_networks_is_refused(tmp_path):
-    job = request(PROGRAMS / "recurrent.py", "SingleLearnerCoarse", 1)
-    plan = run(job, tmp_path)
-    arrays, about = checkpoint.load(checkpoint.load_newest(tmp_path / checkpoint.FOLDER)[0])
-    del arrays["parameters/actor.net.cell.layers.0.weight"]
-    about["env_steps"] += plan.steps_per_iteration
-    checkpoint.save(tmp_path / checkpoint.FOLDER, plan.num_iterations + 1, arrays, about)
+    run(request(PROGRAMS / "recurrent.py", "SingleLearnerCoarse", 1), tmp_path)
+    folder = tmp_path / checkpoint.FOLDER
+    path, about, _ = checkpoint.load_newest(folder)
+    arrays, _ = checkpoint.load(path)
+    name = "parameters/actor.net.cell.layers.0.weight"
+    arrays["parameters/actor.net.old"] = arrays.pop(name)
+    checkpoint.save(folder, about["iteration"], arrays, {**about, "algorithm": "a2c"})
+    with pytest.raises(CheckpointError) as raised:
+        evaluate.evaluate(tmp_path, 1, 1, sample=True)
+    shape = arrays["parameters/actor.net.old"].shape
+    assert str(raised.value).splitlines()[1:] == [
+        "  algorithm is a2c in it and recurrent here",
+        f"  {name} has no array in it and shape {shape} here",
+        f"  parameters/actor.net.old has shape {shape} in it and no array here",
+    ]
+
+
+def test_a_run_whose_program_was_edited_is_refused(tmp_path, monkeypatch):
+    run(request(PROGRAMS / "recurrent.py", "SingleLearnerCoarse", 1), tmp_path)
+    module = programs.trainer_class(PROGRAMS / "recurrent.py").__module__
+    monkeypatch.setattr(sys.modules[module], "WIDTH", 8)
     with pytest.raises(CheckpointError, match=r"has no actor.net.*is not as it was"):
         evaluate.evaluate(tmp_path, 1, 1, sample=True)

@@ -48,7 +48,7 @@ def test_what_is_no_message_is_refused(line):
     link = Link(ours)
     sender = threading.Thread(target=theirs.sendall, args=(line + b"\n",))
     sender.start()
-    with pytest.raises(ValueError, match="no message|codec"):
+    with pytest.raises(ValueError, match="no message"):
         while True:
             link.poll(0.1)
     sender.join()

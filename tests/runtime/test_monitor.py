@@ -5,7 +5,10 @@ import math
 import pytest
 
 from mindspore_rl.errors import JobFailure
-from mindspore_rl.plan.plan import FragmentPlan, Plan
+from mindspore_rl.plan.plan import Arrivals, FragmentPlan, MessagePlan, Plan
+from mindspore_rl.plan.stages import Stage, Stages
+from mindspore_rl.plan.value import Value
+from mindspore_rl.runtime.coordinator.causes import CAUSE_S, LAST_WORDS_S
 from mindspore_rl.runtime.coordinator.events import (
     Closed,
     Examine,
@@ -23,7 +26,6 @@ from mindspore_rl.runtime.coordinator.events import (
 )
 from mindspore_rl.runtime.coordinator.monitor import (
     GONE_S,
-    LAST_WORDS_S,
     LAUNCH_S,
     MIN_EPISODES,
     JobOptions,
@@ -31,6 +33,7 @@ from mindspore_rl.runtime.coordinator.monitor import (
     Stalled,
     Unreached,
 )
+from mindspore_rl.runtime.coordinator.stopped import Stopped
 from mindspore_rl.runtime.stamps import Stamp
 
 CHECKPOINT_S, TIMEOUT_S, START_TIMEOUT_S = 20.0, 5.0, 60.0
@@ -44,7 +47,7 @@ class Job:
             FragmentPlan("learner", "learner.py", 0, ((0, 8),), (), ("learn",), ("learn",), True),
             FragmentPlan("actor", "actor.py", 1, ((0, 4), (4, 8)), (), (), (), False),
         )
-        self.plan = Plan(fragments=fragments, timeout_s=TIMEOUT_S, **PLAN | fields)
+        self.plan = Plan(**PLAN | {"fragments": fragments, "timeout_s": TIMEOUT_S} | fields)
         options = JobOptions(
             False,
             100,
@@ -54,7 +57,7 @@ class Job:
         )
         self.now = 100.0
         self.monitor = Monitor(self.plan, options, self.now, here)
-        self.stamps = {rank: Stamp(-1, 0, self.now) for rank in range(3)}
+        self.stamps = {rank: Stamp(-1, 0, self.now) for rank in range(self.plan.num_ranks)}
         self.orders = []
 
     def on(self, *events):
@@ -71,11 +74,12 @@ class Job:
         return self.on(Tick(dict(self.stamps), **processes))
 
     def hello(self, *ranks):
-        return self.on(*(Heard(rank, {"kind": "hello", "rank": rank}) for rank in ranks))
+        said = {"kind": "hello", "host": "here", "pid": 50, "proxy": 40}
+        return self.on(*(Heard(rank, {**said, "rank": rank}) for rank in ranks))
 
     def iteration(self, number, *ranks):
         found = []
-        for rank in ranks or range(3):
+        for rank in ranks or self.stamps:
             message = {"kind": "iteration", "rank": rank, "iteration": number, "metrics": {}}
             message |= {"env_steps": number * 8, "episodes": [(1.0, 5)] if rank else []}
             found += self.on(Heard(rank, message))
@@ -83,11 +87,16 @@ class Job:
 
     def running(self):
         """All ranks have done an iteration."""
-        self.hello(0, 1, 2)
+        self.hello(*self.stamps)
         self.iteration(1)
         return self
 
 
+OBSERVED = Value((8,), "float32", 0, 1)
+MESSAGES = (
+    MessagePlan("obs", "", "actor", "learner", (OBSERVED,), "", (False,), "Gather", 1),
+    MessagePlan("action", "", "learner", "actor", (OBSERVED,), "", (False,), "Scatter", 1),
+)
 PLAN = {
     "algorithm": {},
     "policy": "small",
@@ -100,22 +109,23 @@ PLAN = {
     "num_iterations": 9,
     "seed": 1,
     "carried": {},
-    "messages": (),
+    "messages": MESSAGES,
     "cells": "native",
 }
 DONE = {"kind": "finished", "iteration": 9, "iterations_here": 9, "traffic": {}}
 
 
-def error(rank, text, mistake=False):
+def error(rank, text, mistake=False, symptom=False, iteration=3):
     return Heard(
         rank,
         {
             "kind": "error",
-            "iteration": 3,
+            "iteration": iteration,
             "stage": "cell learn",
             "message": text,
             "traceback": "Traceback: somewhere",
             "mistake": mistake,
+            "symptom": symptom,
         },
     )
 
@@ -190,21 +200,66 @@ def test_interrupted_twice_in_one_instant_or_before_the_leader_is_there():
 def test_the_first_error_is_the_failure_with_the_last_checkpoint():
     job = Job().running()
     job.on(Heard(2, {"kind": "checkpoint", "path": "run/checkpoints/000003"}))
-    found, _ = job.on(error(1, "it broke"), error(2, "this too"))
+    assert job.on(error(1, "it broke"), error(2, "this too"), error(1, "more")) == []
+    (found,) = job.tick(LAST_WORDS_S + 0.01)
     text = str(found.failure)
     assert text.startswith("rank 1 (actor[0]), iteration 3, cell learn: it broke")
     assert "somewhere" in text
     assert text.endswith("Last good checkpoint: run/checkpoints/000003")
-    (mistake,) = job.on(error(1, "yours", mistake=True))
+    job = Job().running()
+    job.on(error(1, "yours", mistake=True))
+    (mistake,) = job.tick(LAST_WORDS_S + 0.01)
     assert "somewhere" not in str(mistake.failure)
     assert mistake.failure.exit_code == 2
+
+
+def cause(*events, after_s, **fields):
+    """What a job fails of so long after events; not before all ranks are heard or time is up."""
+    job = Job(**fields).running()
+    job.on(*events)
+    assert job.tick(0.0) == []
+    (found,) = job.tick(after_s)
+    return str(found.failure)
+
+
+def test_a_loss_that_is_no_number_waits_for_the_environment_that_made_it():
+    symptom, environment = error(0, "loss is nan", symptom=True), error(2, "reward is inf")
+    assert "reward is inf" in cause(environment, symptom, after_s=LAST_WORDS_S + 0.01)
+    assert "reward is inf" in cause(symptom, environment, after_s=LAST_WORDS_S + 0.01)
+    job = Job().running()
+    job.on(symptom)
+    assert job.tick(CAUSE_S - 0.1) == []
+    job.on(environment)
+    (found,) = job.tick(0.1)
+    assert "reward is inf" in str(found.failure)
+    assert "loss is nan" in cause(symptom, after_s=CAUSE_S + 0.01)
+
+
+def test_who_has_failed_in_an_earlier_iteration_has_failed_first():
+    later, earlier = error(1, "later", iteration=5), error(2, "earlier", iteration=4)
+    assert "earlier" in cause(later, earlier, after_s=LAST_WORDS_S + 0.01)
+    assert "later" in cause(
+        later, error(0, "nan", symptom=True, iteration=5), after_s=LAST_WORDS_S + 0.01
+    )
+    before = error(0, "nan", symptom=True, iteration=4)
+    assert "nan" in cause(later, before, after_s=CAUSE_S + 0.01)
+    own = Arrivals("actor", "learner", 1, False)  # iterations of different workers say nothing
+    assert "later" in cause(later, earlier, after_s=LAST_WORDS_S + 0.01, arrivals=own)
+
+
+def test_nobody_waits_for_ranks_that_have_nothing_more_to_say():
+    job = Job().running()
+    job.on(error(0, "loss is nan", symptom=True), Closed(0), Closed(1), error(2, "nan too"))
+    (found,) = job.tick(0.0)
+    assert "nan too" in str(found.failure)
 
 
 def test_a_death_waits_for_words_that_explain_it():
     job = Job().running()
     job.on(Closed(1), Closed(2))
     assert job.tick(0.0) == []
-    (found,) = job.on(error(1, "out of memory"))
+    job.on(error(1, "out of memory"))
+    (found,) = job.tick(LAST_WORDS_S + 0.01)
     assert isinstance(found, Fail)
 
     job = Job().running()
@@ -219,6 +274,20 @@ def test_a_death_waits_for_words_that_explain_it():
     assert "last words" in text
     aborted = Remains(output=["Fatal Python error: Aborted"])
     assert "signal 6" in str(job.monitor.explain(found, Stamp(4, 0, job.now), aborted))
+
+
+GONE = "[mpiexec@here] control_cb (mpiexec/pmiserv_cb.c:280): assert (!closed) failed"
+
+
+def test_a_killed_proxy_is_told_from_the_ranks_that_died_with_it():
+    job = Job().running()
+    job.on(Closed(2), Closed(1))
+    job.tick(0.0)
+    (found,) = job.tick(LAST_WORDS_S + 0.01)
+    text = str(job.monitor.explain(found, Stamp(4, 0, job.now), Remains(log=GONE)))
+    assert text.startswith("Hydra's proxy (pid 40) on here was killed, and the ranks that it had")
+    printed = Remains(log=f"[1] what a rank prints: {GONE}")
+    assert "rank 2 (actor[1])" in str(job.monitor.explain(found, Stamp(4, 0, job.now), printed))
 
 
 def test_a_lost_host():
@@ -269,8 +338,8 @@ def test_the_scheduler_ends_before_its_group():
     assert Job().running().tick(scheduler=1) == []  # native cells have no group
     job = Job(cells="mindspore").running()
     (found,) = job.tick(scheduler=-11)
-    text = str(job.monitor.explain(found, None, Remains(-11, pid=7, words="why")))
-    assert "scheduler (pid 7) ended (killed by signal 11)" in text
+    text = str(job.monitor.explain(found, None, Remains(-11, "the scheduler", words="why")))
+    assert "the scheduler ended (killed by signal 11)" in text
 
 
 def test_a_stall_has_the_deadline_of_the_start_and_then_of_the_plan():
@@ -284,11 +353,131 @@ def test_a_stall_has_the_deadline_of_the_start_and_then_of_the_plan():
     job.stamps[0] = Stamp(1, 0, job.now)
     (found,) = job.tick(TIMEOUT_S / 4, awake=False)
     assert found.what == "stall"
-    assert found.rank == found.stall.rank != 0
-    failure = job.monitor.explain(found, None, Remains(action="\n  it slept"))
+    remains = Remains(actions={0: "\n  it ran", 1: "\n  it slept", 2: "\n  it slept"})
+    failure = job.monitor.explain(found, None, remains)
     assert isinstance(failure, Stalled)
     assert "no progress for" in str(failure)
     assert str(failure).endswith("it slept")
+
+
+def stall(job, *stamps, ages=(6.0, 6.0, 6.0), stopped=()):
+    """What is said when ranks stand where they are, so many seconds after they came there."""
+    job.running()
+    for _ in range(20):  # a longer tick looks like a suspended machine
+        job.tick(0.5)
+    for rank, (iteration, stage) in enumerate(stamps):
+        job.stamps[rank] = Stamp(iteration, stage, job.now - ages[rank])
+    (found,) = job.tick(0.1, awake=False)
+    return str(job.monitor.explain(found, None, Remains(stopped=stopped))).splitlines()
+
+
+ENVIRONMENT = Stage.ENVIRONMENT
+
+
+def place(name):
+    plan = Job().plan
+    if name == "learn":
+        return Stages(plan).cell("learner", "learn")
+    return Stages(plan).edge(name)
+
+
+LEARNER = "rank 0 (learner[0]), iteration 3"
+FIRST, SECOND = "rank 1 (actor[0]), iteration 3", "rank 2 (actor[1]), iteration 3"
+
+
+def test_who_hangs_in_its_own_work_is_blamed_before_those_that_wait_for_it():
+    at = (3, place("obs")), (3, ENVIRONMENT), (3, place("action"))
+    head, *waiting = stall(Job(), *at, ages=(6.0, 4.0, 6.0))
+    assert head.startswith(f"{FIRST}, the environment: no progress for 4.1 s, since ")
+    assert waiting == [
+        "  rank 0 (learner[0]) (iteration 3, edge obs) waits for "
+        "rank 1 (actor[0]) (iteration 3, the environment), "
+        "rank 2 (actor[1]) (iteration 3, edge action)",
+        "  rank 2 (actor[1]) (iteration 3, edge action) waits for "
+        "rank 0 (learner[0]) (iteration 3, edge obs)",
+    ]
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_stopped_rank_is_at_fault_wherever_it_stands(victim):
+    at = (3, place("obs")), (3, place("action")), (3, ENVIRONMENT)
+    process = Stopped(77, "python", victim)
+    head, *_ = stall(Job(), *at, stopped=(process,))
+    where = (f"{LEARNER}, edge obs", f"{FIRST}, edge action", f"{SECOND}, the environment")
+    assert head.startswith(
+        f"{where[victim]}: python (pid 77) is stopped (signal SIGSTOP?), and nobody let it go on "
+        "(kill -CONT 77): no progress for 6.1 s"
+    )
+
+
+def test_all_that_wait_for_each_other_are_told_and_nobody_blamed():
+    at = (3, place("obs")), (3, place("action")), (3, place("action"))
+    head, *waiting = stall(Job(), *at)
+    assert head.startswith("every rank waits for another: no progress for 6.1 s, since ")
+    assert [line.partition(" waits for ")[0] for line in waiting] == [
+        "  rank 0 (learner[0]) (iteration 3, edge obs)",
+        "  rank 1 (actor[0]) (iteration 3, edge action)",
+        "  rank 2 (actor[1]) (iteration 3, edge action)",
+    ]
+
+
+def test_who_waits_for_one_that_goes_on_is_named_with_it():
+    at = (3, place("obs")), (3, ENVIRONMENT), (3, place("action"))
+    head, first, _ = stall(Job(), *at, ages=(6.0, 0.1, 6.0))
+    assert head.startswith(f"{LEARNER}, edge obs: no progress")
+    assert "(edge obs) waits for rank 1 (actor[0]) (iteration 3, the environment), rank 2" in (
+        first.replace("iteration 3, edge", "edge")
+    )
+
+
+def test_replicas_in_a_collective_wait_for_each_other():
+    fragments = (FragmentPlan("loop", "", 0, ((0, 4), (4, 8)), (), ("learn",), ("learn",), True),)
+    job = Job(fragments=fragments, messages=())
+    cell = Stages(job.plan).cell("loop", "learn")
+    head, first, _ = stall(job, (3, cell), (3, cell))
+    assert head.startswith("every rank waits for another")
+    assert first.endswith(
+        "(iteration 3, cell learn of loop) waits for rank 1 (loop[1]) (iteration 3, cell learn of "
+        "loop)"
+    )
+
+
+def test_who_writes_a_checkpoint_waits_for_those_that_have_not_sent_their_part():
+    late = (3, Stage.CHECKPOINT), (3, Stage.BOUNDARY), (2, ENVIRONMENT)
+    head, first, _ = stall(Job(), *late)
+    assert head.startswith("rank 2 (actor[1]), iteration 2, the environment: no progress")
+    assert first.startswith("  rank 0 (learner[0]) (iteration 3, a checkpoint) waits for rank 2")
+    head, first, _ = stall(Job(), late[0], late[1], late[1])
+    assert head.startswith(f"{LEARNER}, a checkpoint: no progress")
+    assert first.startswith("  rank 1 (actor[0]) (iteration 3, the iteration boundary) waits for")
+
+
+def test_a_rank_of_another_host_that_sends_no_stamps_is_at_fault():
+    job = Job(hosts=("near", "near", "far"))
+    job.running()
+    job.on(*(Heard(rank, {"kind": "stamp"}) for rank in range(3)))
+    for _ in range(20):
+        job.tick(0.5)
+        job.on(Heard(0, {"kind": "stamp"}), Heard(1, {"kind": "stamp"}))
+    at = (3, place("obs")), (3, place("action")), (3, place("action"))
+    for rank, (iteration, stage) in enumerate(at):
+        job.stamps[rank] = Stamp(iteration, stage, job.now - 6.0)
+    (found,) = job.tick(0.1, awake=False)
+    text = str(job.monitor.explain(found, None, Remains()))
+    assert text.startswith("rank 2 (actor[1] on far), iteration 3, edge action: its process has ")
+    assert "not been heard of for 10.1 s" in text
+
+
+@pytest.mark.parametrize("name", ["hydra_pmi_proxy", "mpiexec", "MindSpore's scheduler"])
+def test_what_is_stopped_while_ranks_start_is_named(name):
+    job = Job()
+    job.hello(0)
+    for _ in range(round(START_TIMEOUT_S)):
+        assert job.tick(1.0, awake=False) == []
+    (found,) = job.tick(0.1, awake=False)
+    remains = Remains(stopped=(Stopped(8, name, None),))
+    text = str(job.monitor.explain(found, None, remains))
+    assert text.startswith(f"{name} (pid 8) is stopped (signal SIGSTOP?), and nobody let it go on")
 
 
 def test_a_suspended_machine_is_no_stall():

@@ -1,11 +1,23 @@
 """What can happen to a job's ranks, as the monitor is told, and what it can order."""
 
+import re
+import signal
 from dataclasses import dataclass, field
 from typing import Any
 
 from mindspore_rl.errors import JobFailure
+from mindspore_rl.runtime.coordinator.stopped import Stopped
 from mindspore_rl.runtime.coordinator.watchdog import Stall
 from mindspore_rl.runtime.stamps import Stamp
+
+FATAL = {
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Floating-point exception": signal.SIGFPE,
+    "Illegal instruction": signal.SIGILL,
+    "Segmentation fault": signal.SIGSEGV,
+}
+"""Signals by the words of Python's fault handler; mpiexec's status is all ranks' together."""
 
 # ---- events ------------------------------------------------------------------------------------
 
@@ -101,7 +113,7 @@ class Examine:
     """The job failed: `explain` says how, from what was left behind.
 
     Attributes:
-        what: a rank's `death` or `stall`, or the end of `mpiexec` or of the `scheduler`.
+        what: a rank's `death`, a `stall`, or the end of `mpiexec` or of the `scheduler`.
     """
 
     what: str
@@ -129,15 +141,33 @@ class Remains:
 
     Attributes:
         status: exit status of what ended.
+        who: what ended, if it was no rank.
         log: all that mpiexec and the ranks printed.
         output: what the rank printed.
-        action: what its environments were doing.
+        actions: what the environments of ranks were doing.
         words: of the scheduler.
+        stopped: processes of the job that do not run.
     """
 
     status: int = 0
-    pid: int = 0
+    who: str = "mpiexec"
     log: str = ""
     output: list[str] = field(default_factory=list)
-    action: str = ""
+    actions: dict[int, str] = field(default_factory=dict)
     words: str = ""
+    stopped: tuple[Stopped, ...] = ()
+
+    @property
+    def signal(self) -> int | None:
+        """That a rank died of, as far as it or mpiexec has told."""
+        for line in self.output:
+            name = line.partition("Fatal Python error: ")[2].strip()
+            if name in FATAL:
+                return int(FATAL[name])
+        killed = re.search(r"EXIT STRING: .*\(signal (\d+)\)", self.log)
+        return int(killed[1]) if killed else None
+
+    @property
+    def lost_proxy(self) -> bool:
+        """Whether mpiexec ended because a proxy was gone, and had not told of its ranks' ends."""
+        return bool(re.search(r"^\[mpiexec@.*\] control_cb .*closed", self.log, re.M))

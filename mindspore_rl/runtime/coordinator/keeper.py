@@ -1,196 +1,227 @@
-"""Keeps a program of a job, and ends all that comes of it.
+"""Stands over a command of a job (mpiexec, or MindSpore's scheduler) and ends what is left of it.
 
-Run by itself: `python keeper.py COORDINATOR MARK [COMMAND ...]`, the process that started it, the
-variable that marks the job's processes, and what to start. Its standard input is a pipe of the
-coordinator's. When the program ends, the keeper ends what that has left behind: a daemon that an
-environment started is the keeper's child as soon as its own parent is gone, whatever it has done
-to its session and its environment. When the coordinator dies, or closes the pipe, the keeper ends
-the program too, and whatever else carries the mark. If the keeper itself is killed, the program is
-killed by a parent-death signal, the coordinator sees both go, and ends what carries the mark.
+`python keeper.py PARENT MARK COMMAND...`, a process for each command. When the command ends, when
+the coordinator (PARENT) ends or when SIGTERM comes, it ends all that the command has started,
+however deep: it is a subreaper, to which processes come whose parents are gone, also those that
+environments have started with two forks, a session and an environment of their own. Then it removes
+the shared memory that MPI left. If the keeper itself is killed, so is the command (and the proxy of
+mpiexec ends its ranks); the coordinator sees that, and does the rest.
 
-A keeper without a command waits for a coordinator that runs a job in its own process.
+Without a command it waits for the end of a job in one process. It is not above what that has
+started, and ends what carries MARK, NAME=VALUE, in its environment.
 
-It starts in milliseconds, for it imports nothing of the project, nor what lies in site-packages.
+Standard output goes to the coordinator: the exit status of the command as soon as it has ended, a
+signal as a negative number. Standard error is the command's output.
+
+This file is also run by itself, without the packages of the project.
 """
-
-from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
-import select
 import signal
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-MARK = "MSRL_COORDINATOR"
-END_S = 5.0
-POLL_S = 0.02
-SWEPT = (("/dev/shm", "mpich_shm_"), ("/tmp", "hydra_hwloc_xmlfile_"))
-PROXY = "hydra_pmi_proxy"
-_PDEATHSIG, _DUMPABLE, _CHILD_SUBREAPER = 1, 4, 36  # of prctl
-
-
-def adopt(whether: bool = True) -> None:
-    """Makes this process the parent of those below it whose own parent ends, or no longer."""
-    ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, int(whether))
+TERM_GRACE_S = 1.0
+KILL_GRACE_S = 3.0
+NAME = "msrl-keeper"
+SHARED_MEMORY = Path("/dev/shm")
+ORPHANED = signal.SIGCONT  # it comes through even if somebody has stopped this process
+HEARD = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, ORPHANED}
+SET_PDEATHSIG, SET_NAME, SET_CHILD_SUBREAPER, GET_CHILD_SUBREAPER = 1, 15, 36, 37  # of prctl
 
 
-def marked(mark: str) -> dict[int, list[str]]:
-    """Processes that carry a mark, and their environments; zombies have none."""
-    found = {pid: _read(f"/proc/{pid}/environ").split("\0") for pid in _pids()}
-    return {pid: variables for pid, variables in found.items() if f"{MARK}={mark}" in variables}
+@dataclass(frozen=True)
+class Process:
+    """What the system says of a process.
 
-
-def children() -> set[int]:
-    """Of this process, zombies among them."""
-    return {pid for pid in _pids() if _stat(pid)[1:2] == [str(os.getpid())]}
-
-
-def end(find: Callable[[], Iterable[int]], deadline_s: float = END_S) -> None:
-    """Kills what a function finds, until it finds nothing more."""
-    deadline = time.monotonic() + deadline_s
-    while (found := find()) and time.monotonic() < deadline:
-        for pid in found:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(POLL_S)
-
-
-def left_over() -> list[str]:
-    """What MPI has left where it was killed while it started: segments, and Hydra's topologies.
-
-    Neither says whose it is. One that is older than every proxy that lives, and that nobody has
-    mapped, is nobody's.
+    Attributes:
+        ended: whether it only waits for its parent to take note.
     """
-    files = [
-        f"{folder}/{name}"
-        for folder, prefix in SWEPT
-        for name in os.listdir(folder)
-        if name.startswith(prefix)
-    ]
-    if not files:
-        return []
-    maps = "".join(_read(f"/proc/{pid}/maps") for pid in _pids())
-    oldest = min((_start_s(pid) for pid in _pids() if _is_proxy(pid)), default=float("inf"))
-    found = []
-    for path in files:
-        with contextlib.suppress(OSError):
-            status = os.lstat(path)
-            own = status.st_uid == os.getuid()
-            if own and status.st_mtime < oldest and f"{path}\n" not in maps:
-                found.append(path)
+
+    parent: int
+    session: int
+    ended: bool
+
+
+def processes() -> dict[int, Process]:
+    """All processes of this machine, by their number."""
+    found = {}
+    for pid in _numbers():
+        with contextlib.suppress(OSError):  # ended meanwhile
+            text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+            state, parent, _, session = text.rpartition(") ")[2].split()[:4]
+            found[pid] = Process(int(parent), int(session), state in "ZX")
     return found
 
 
-def sweep() -> None:
-    """Removes it."""
-    for path in left_over():
+def descendants(roots: set[int], table: dict[int, Process]) -> set[int]:
+    """The living processes below some."""
+    children = defaultdict(list)
+    for pid, process in table.items():
+        children[process.parent].append(pid)
+    found, unseen = set(), list(roots)
+    while unseen:
+        below = [pid for pid in children[unseen.pop()] if pid not in found]
+        found |= set(below)
+        unseen += below
+    return {pid for pid in found if not table[pid].ended}
+
+
+def marked(mark: bytes) -> dict[int, list[bytes]]:
+    """Other processes with a variable, NAME=VALUE, and their environments; zombies have none."""
+    name, _, value = mark.partition(b"=")
+    if not name or not value:  # any process may have that, and what is marked is killed
+        raise ValueError(f"no mark of a job: {mark!r}")
+    found = {}
+    for pid in _numbers():
+        with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if mark in variables and pid != os.getpid():
+                found[pid] = variables
+    return found
+
+
+def _numbers() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def end_all(find: Callable[[], set[int]]) -> None:
+    """Kills what is found until nothing is, but not for ever: a process may hang in the system."""
+    deadline = time.monotonic() + KILL_GRACE_S
+    while (left := find()) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(OSError):  # ended meanwhile, or by now another user's
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def shared_segments() -> set[Path]:
+    """This user's segments of MPI's; its name for one tells nothing of whose job it is.
+
+    Ranks remove them as soon as all have them, and MPI would in the end: one that stays is of a
+    rank that was killed while it started.
+    """
+    found = set()
+    for path in SHARED_MEMORY.glob("mpich_shm_*"):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            if path.lstat().st_uid == os.getuid():
+                found.add(path)
+    return found
+
+
+def remove_segments(before: set[Path]) -> None:
+    """Removes what jobs have left since `before`.
+
+    What a living process holds is another job's. (Processes in another container are not seen. If
+    it has the same /dev/shm and the same user, a job that starts there in this very moment may lose
+    its segment, and fails to start.)
+    """
+    left = shared_segments() - before
+    for _ in range(2 if left else 0):  # who makes one may not hold it for a moment
+        left -= {path for path in left if _is_held(path)}
+        time.sleep(0.05)
+    for path in left:
+        path.unlink(missing_ok=True)
+
+
+def _is_held(path: Path) -> bool:
+    for pid in _numbers():
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            if str(path) in Path(f"/proc/{pid}/maps").read_text(errors="replace"):
+                return True
+            for file in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{pid}/fd/{file}") == str(path):
+                        return True
+    return False
 
 
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+def prctl(option: int, value: object) -> int:
+    """Sets or asks what the system does with this process; the options are those of Linux."""
+    return ctypes.CDLL(None).prctl(option, value)
 
 
-def _read(path: str) -> str:
-    """A file of /proc; nothing if its process has ended."""
-    try:
-        with open(path, errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
+def main(parent: int, mark: str, command: list[str]) -> None:
+    """Keeps a command, or what a job in one process leaves."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+    prctl(SET_NAME, NAME.encode())
+    prctl(SET_CHILD_SUBREAPER, 1)
+    prctl(SET_PDEATHSIG, ORPHANED)
+    before = shared_segments()
+    if os.getppid() != parent:
+        return  # it died before the call above
+    child = _start(command) if command else 0
+    _wait(parent, child)
+
+    def left() -> set[int]:
+        _bury(child)
+        own = {os.getpid()}
+        return descendants(own, processes()) if command else set(marked(mark.encode()))
+
+    end_all(left)
+    _bury(child)
+    if command:
+        remove_segments(before)
 
 
-def _stat(pid: int) -> list[str]:
-    """What stands in a process's stat behind its name: state, parent, ...; nothing if it ended."""
-    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-
-
-def _is_proxy(pid: int) -> bool:
-    return PROXY in _read(f"/proc/{pid}/cmdline").partition("\0")[0]
-
-
-def _start_s(pid: int) -> float:
-    """When a process started, on the clock of files; to a tick, so a little before it did."""
-    fields = _stat(pid)
-    up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-    ticks = int(fields[19]) if fields else 0
-    return time.time() - up_s + ticks / os.sysconf("SC_CLK_TCK") - 1.0
-
-
-def _start(command: list[str], mark: str) -> int:
-    """Starts the program, which is killed when this process is."""
-    own, libc = os.getpid(), ctypes.CDLL(None)
-    child = os.fork()
-    if child:
+def _start(command: list[str]) -> int:
+    """Starts the command, which ends with this process."""
+    own = os.getpid()
+    if child := os.fork():
         return child
-    libc.prctl(_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != own:
-        os._exit(1)  # it died before the call above
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # by which Hydra tells ranks of another's death
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
-        os.execvpe(command[0], command, {**os.environ, MARK: mark})
+        prctl(SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == own:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+            # By which Hydra tells ranks of another's death.
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            os.dup2(2, 1)
+            os.execvp(command[0], command)
     except OSError as error:
-        print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
-    os._exit(127)
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(127)
 
 
-def _reap(child: int) -> int | None:
-    """Takes leave of children that have ended. Returns: the program's status, if it has."""
-    status = None
+def _wait(parent: int, child: int) -> None:
+    """Returns once the command or the parent has ended, or a while after a signal to end."""
+    deadline_s = float("inf")
+    while True:
+        left_s = max(0.0, min(deadline_s - time.monotonic(), 1 << 20))
+        heard = signal.sigtimedwait(HEARD, left_s)
+        number = heard.si_signo if heard else 0
+        if number == signal.SIGCHLD:
+            if _bury(child):
+                return
+        elif number == ORPHANED:
+            if os.getppid() != parent:  # else only the thread that started this
+                return
+        elif number and child:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM)
+            deadline_s = min(deadline_s, time.monotonic() + TERM_GRACE_S)
+        elif time.monotonic() >= deadline_s or number:
+            return
+
+
+def _bury(child: int) -> bool:
+    """Takes note of all that has ended. Returns: whether the command was among it."""
+    found = False
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == child:
-                status = os.waitstatus_to_exitcode(ended[1])
-    return status
-
-
-def main() -> None:
-    """Keeps the program that the command line names."""
-    coordinator, mark, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    adopt()
-    ctypes.CDLL(None).prctl(_DUMPABLE, 0)  # it may end by its program's signal
-    woken, wakes = os.pipe()
-    os.set_blocking(wakes, False)
-    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    child, status = 0, None
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM) if child else None)
-    if command and os.getppid() == coordinator:
-        child = _start(command, mark)
-    while status is None:
-        ready, _, _ = select.select([0, woken], [], [])
-        if woken in ready:
-            os.read(woken, 4096)
-            status = _reap(child)
-        elif not os.read(0, 4096):
-            end(lambda: [pid for pid in marked(mark) if pid != os.getpid()])
-            break
-
-    def left() -> set[int]:
-        nonlocal status
-        found = _reap(child)
-        status = found if status is None else status
-        return children()
-
-    end(left)
-    sweep()
-    if status is not None and status < 0:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    os._exit(status or 0)
+                found = True
+                with contextlib.suppress(OSError):  # the coordinator may be gone
+                    status = os.waitstatus_to_exitcode(ended[1])
+                    os.write(1, f"{status}\n".encode())
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])

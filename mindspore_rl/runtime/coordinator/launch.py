@@ -1,39 +1,52 @@
 """Starts and ends the processes of a job.
 
 mpiexec (MPICH's Hydra) starts one proxy, which starts the workers; each is in a session of its own,
-so no process group reaches them all. Two things do. All of them are below a keeper (`keeper`), a
-process that ends them when it is told to, or when this one is killed. And every process of a job
-inherits MSRL_COORDINATOR, the address of the coordinator's listening socket, which no other job has
-while this one lives. On other hosts workers end by themselves when their link to the coordinator
-does; what they have started there is out of reach.
+so no process group reaches them all. What does: mpiexec and the scheduler each have a keeper above
+them (`keeper.py`), which ends all that is below it, whoever of them ends first. If a keeper is
+killed, what it kept ends with it, and its orphans come to the coordinator. On other hosts
+workers end by themselves when their link to the coordinator does; what their environments have
+started there is out of reach.
+
+Every process of a job also inherits MSRL_COORDINATOR, the address of the coordinator's listening
+socket, which no other job has while this one lives, or the number of the process that a job in one
+process runs in.
+
+Out of reach is what an environment of a job in one process has started without that variable, if
+that process is killed, and what forks there without starting a program; and of any job what
+escapes when the coordinator and a keeper are killed at once.
 """
 
 import contextlib
 import fcntl
+import math
 import os
 import re
 import secrets
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mindspore_rl import gpu
+from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.deployment import LAUNCHERS, Deployment, find_mpiexec
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.runtime.coordinator import keeper
+from mindspore_rl.runtime.coordinator.ending import MARK, Keeper, Orphans
 from mindspore_rl.storage import own_folder, temporary, writing
 
 WORKERS_LOG = "workers.log"
 SCHEDULER_LOG = "scheduler.log"
 HOST_FILE = "hosts.txt"
 LOG_BYTES, LOG_LINES = 1 << 18, 20
-TERM_GRACE_S = 1.0
-KILL_GRACE_S = 3.0
+ENDING_S = keeper.TERM_GRACE_S + keeper.KILL_GRACE_S + 1.0
+SHARED_BYTES = 1_100_000
+"""What MPI takes of /dev/shm for each rank; measured with mpich 5.0.2."""
+MORE_SHARED = (
+    "make room there, or more of it: mount -o remount,size=1G /dev/shm, or docker run --shm-size=1g"
+)
 
 _SCHEDULER = """\
 import sys
@@ -62,21 +75,46 @@ def reserve_port(host: str) -> socket.socket:
     return held
 
 
-def worker_environment(run_dir: Path, device: str) -> dict[str, str]:
-    """The environment of a job's processes, but for its mark.
+def check_shared_memory(num_ranks: int) -> None:
+    """Looks whether MPI can start so many ranks here. Raises: MsrlError."""
+    free_bytes, needed_bytes = free_shared_bytes(), num_ranks * SHARED_BYTES
+    if free_bytes < needed_bytes:
+        raise MsrlError(
+            f"{keeper.SHARED_MEMORY} has {free_bytes / 1e6:.1f} MB free, and MPI needs about "
+            f"{needed_bytes / 1e6:.1f} MB for {num_ranks} ranks on this machine; {MORE_SHARED}"
+        )
+
+
+def free_shared_bytes() -> float:
+    """What is left of /dev/shm."""
+    try:
+        found = os.statvfs(keeper.SHARED_MEMORY)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize if found.f_blocks else math.inf  # it has no limit
+
+
+def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict[str, str]:
+    """The environment of a job's processes.
 
     Args:
         run_dir: the job's folder.
+        host: where the coordinator listens.
+        port: the coordinator's.
         device: of the job.
     """
     package_parent = str(Path(__file__).resolve().parents[3])
     paths = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         "GLOG_v": "3",
+        # Without one Hydra writes /tmp/hydra_hwloc_xmlfile_*, and leaves it behind when killed.
+        "HWLOC_XMLFILE": "",
         **os.environ,
         "MSRL_RUN": str(run_dir.resolve()),
+        MARK: f"{host}:{port}",
         "MS_DEV_HOST_BLOCKING_RUN": "1",
         "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
+        "PYTHONIOENCODING": "utf-8:backslashreplace",  # whatever an environment prints
         "PYTHONPATH": os.pathsep.join(paths),
         **(gpu.environment() if device == "GPU" else {}),
     }
@@ -125,63 +163,6 @@ def _lock_core(core: int) -> int | None:
     return descriptor
 
 
-def start_keeper(mark: str, command: Sequence[str] = (), **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a program under a keeper, or a keeper alone; both end when its input is closed.
-
-    Args:
-        mark: value of the environment variable `MARK`, which the program gets.
-        command: the program.
-        options: for `subprocess.Popen`.
-    """
-    start = [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), mark]
-    return subprocess.Popen(
-        [*start, *command], stdin=subprocess.PIPE, start_new_session=True, **options
-    )
-
-
-class Adoption:
-    """Makes daemons children of this process when their parents end, and ends them in the end."""
-
-    def __init__(self) -> None:
-        self._before = keeper.children()
-        keeper.adopt()
-
-    def end(self) -> None:
-        """Ends those that have come: in a session of their own, and not there before."""
-        keeper.end(self._daemons)
-        keeper.adopt(False)
-
-    def _daemons(self) -> set[int]:
-        own, found = os.getsid(0), set()
-        for pid in keeper.children() - self._before:
-            with contextlib.suppress(OSError):
-                if os.getsid(pid) != own and os.waitpid(pid, os.WNOHANG) == (0, 0):
-                    found.add(pid)
-        return found
-
-
-class Guard:
-    """Ends what a job in this process has started, even if this process is killed.
-
-    Args:
-        mark: value of the environment variable `MARK`.
-    """
-
-    def __init__(self, mark: str) -> None:
-        self._mark, self._adoption = mark, Adoption()
-        self._keeper = start_keeper(mark)
-
-    def renew(self) -> None:
-        """Starts another keeper if somebody has killed it."""
-        if self._keeper.poll() is not None:
-            self._keeper = start_keeper(self._mark)
-
-    def end(self) -> None:
-        """Ends it all now."""
-        self._keeper.communicate()
-        self._adoption.end()
-
-
 class JobProcesses:
     """mpiexec with the workers, and the MindSpore scheduler if the plan has a group.
 
@@ -192,17 +173,22 @@ class JobProcesses:
     """
 
     def __init__(
-        self, plan: Plan, run_dir: Path, commands: Commands, deployment: Deployment
+        self,
+        plan: Plan,
+        run_dir: Path,
+        commands: Commands,
+        deployment: Deployment,
+        orphans: Orphans,
     ) -> None:
-        self.mpiexec: subprocess.Popen | None = None
-        self.scheduler: subprocess.Popen | None = None
+        self.mpiexec: Keeper | None = None
+        self.scheduler: Keeper | None = None
         self._plan, self._run_dir, self._commands = plan, run_dir, commands
-        self._deployment = deployment
+        self._deployment, self._orphans = deployment, orphans
         self._port: socket.socket | None = None
         self._mark = ""
-        self._adoption: Adoption | None = None
         self.token = secrets.token_hex(16)
         self._log_starts: dict[str, int] = {}
+        self._segments = keeper.shared_segments()
 
     def __enter__(self) -> "JobProcesses":
         return self
@@ -214,9 +200,13 @@ class JobProcesses:
         """Starts everything, to report to the coordinator's port. Raises: MsrlError, OSError."""
         mpiexec = find_mpiexec()
         plan = self._plan
-        environment = worker_environment(self._run_dir, plan.device)
-        self._mark = f"{self._deployment.address}:{port}"
-        self._adoption = Adoption()
+        check_shared_memory(sum(plan.same_host(rank, 0) for rank in range(plan.num_ranks)))
+        environment = worker_environment(self._run_dir, self._deployment.address, port, plan.device)
+        # On one host MPI's own shared memory carries all messages. UCX would listen on every
+        # network to carry nothing. Its files in /dev/shm would
+        # take four times as much, stay if a rank is killed, and crash MPI where some of them fit.
+        environment.setdefault("UCX_TLS", "^posix" if plan.hosts else "self,sysv")
+        self._mark = f"{MARK}={environment[MARK]}"
         environment["MSRL_TOKEN"] = self.token  # in no command line, where others could read it
         if plan.group_ranks:  # first, and unpinned: the group's `init()` hung otherwise
             host = self._deployment.address
@@ -224,6 +214,7 @@ class JobProcesses:
             scheduler_port = self._port.getsockname()[1]
             environment["MSRL_SCHEDULER"] = f"{host}:{scheduler_port}"
             self.scheduler = self._start(
+                "the MindSpore scheduler",
                 [*self._commands.scheduler, plan.device],
                 SCHEDULER_LOG,
                 {
@@ -237,6 +228,7 @@ class JobProcesses:
         if cores:
             environment["MSRL_CORES"] = ";".join(",".join(map(str, own)) for own in cores)
         self.mpiexec = self._start(
+            "mpiexec",
             [mpiexec, *self._mpi_options(), "-n", str(plan.num_ranks), *self._commands.worker],
             WORKERS_LOG,
             environment,
@@ -261,13 +253,13 @@ class JobProcesses:
         program = str(Path(deployment.launcher).resolve())
         return [*options, "-launcher", "ssh", "-launcher-exec", program]
 
-    def _start(self, command: list[str], log: str, environment: dict[str, str]) -> subprocess.Popen:
+    def _start(
+        self, name: str, command: list[str], log: str, environment: dict[str, str]
+    ) -> Keeper:
         path = self._run_dir / log
         with writing(path), path.open("ab") as output:
             self._log_starts[log] = output.tell()
-            return start_keeper(
-                self._mark, command, env=environment, stdout=output, stderr=subprocess.STDOUT
-            )
+            return Keeper(name, self._mark, command, environment, output)
 
     def log(self) -> str:
         """What the workers and mpiexec printed last."""
@@ -294,6 +286,13 @@ class JobProcesses:
         crash = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python")), None)
         return lines[-LOG_LINES:] if crash is None else lines[crash : crash + LOG_LINES]
 
+    def why_bus_error(self) -> str:
+        """What a bus error of a rank, if there was one, has to do with this machine."""
+        if "Bus error" not in self.log():
+            return ""
+        free = f"{keeper.SHARED_MEMORY} has {free_shared_bytes() / 1e6:.1f} MB free now"
+        return f"\n  a bus error can be shared memory that is not to be had: {free}; {MORE_SHARED}"
+
     def why_scheduler_ended(self) -> str:
         """What the log of a scheduler that has ended says, in few words."""
         text = self._tail(SCHEDULER_LOG)
@@ -305,43 +304,32 @@ class JobProcesses:
     def wait(self, timeout_s: float) -> None:
         """Waits for mpiexec, but not for long."""
         if self.mpiexec is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.mpiexec.wait(timeout_s)
+            self.mpiexec.wait(timeout_s)
 
     def end(self) -> None:
         """Ends every process of the job, also those that workers started."""
-        keepers = [process for process in (self.mpiexec, self.scheduler) if process is not None]
-        for process in keepers:
-            process.terminate()  # the program, which may end the others in peace
-        _wait(keepers, TERM_GRACE_S)
-        for process in keepers:
-            assert process.stdin is not None
-            process.stdin.close()
-        _wait(keepers, KILL_GRACE_S)
-        # Nothing is left, unless a keeper has been killed or hangs.
-        keeper.end(lambda: keeper.marked(self._mark) if keepers else {}, KILL_GRACE_S)
-        for process in keepers:
-            process.kill()
-            process.wait()
-        if self._adoption is not None:
-            self._adoption.end()
-        keeper.sweep()
+        keepers = [kept for kept in (self.mpiexec, self.scheduler) if kept is not None]
+        deadline = time.monotonic() + ENDING_S
+        for kept in keepers:
+            kept.ask_to_end()
+        for kept in keepers:
+            kept.wait(max(0.0, deadline - time.monotonic()))
+            kept.end()
+        if keepers:  # finds nothing, unless one of them was killed, or stopped
+            self._orphans.end(self._mark)
+            keeper.remove_segments(self._segments)
         if self._port is not None:
             self._port.close()
 
     def living_ranks(self) -> set[int]:
         """The ranks on this machine that have a process, as Hydra numbers them."""
         found = set()
-        for variables in keeper.marked(self._mark).values():
+        for variables in self.marked().values():
             for variable in variables:
-                if variable.startswith("PMI_RANK="):
-                    found.add(int(variable.partition("=")[2]))
+                if variable.startswith(b"PMI_RANK="):
+                    found.add(int(variable.partition(b"=")[2]))
         return found
 
-
-def _wait(processes: list[subprocess.Popen], timeout_s: float) -> None:
-    """Waits for all of them, but not for long."""
-    deadline = time.monotonic() + timeout_s
-    for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(deadline - time.monotonic(), 0.0))
+    def marked(self) -> dict[int, list[bytes]]:
+        """Processes that carry this job's mark, and their environments."""
+        return keeper.marked(self._mark.encode())

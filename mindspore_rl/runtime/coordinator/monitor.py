@@ -4,8 +4,6 @@ Nothing here reads a clock, a socket, a file or a process: `watch.py` does, and 
 ordered.
 """
 
-import re
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +13,7 @@ from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import Counts
+from mindspore_rl.runtime.coordinator.causes import LAST_WORDS_S, Causes
 from mindspore_rl.runtime.coordinator.events import (
     Closed,
     Event,
@@ -41,17 +40,7 @@ SUSPENDED_S = 2.0
 """A tick longer than this: this process was stopped, and a stamp's age says nothing."""
 LAUNCH_S, GONE_S = 10.0, 1.0
 """How long a rank may be without a process until all have had one, and after that."""
-LAST_WORDS_S = 0.3
-"""How long a death waits for an error message that explains it."""
 MIN_EPISODES = 100
-FATAL = {
-    "Aborted": signal.SIGABRT,
-    "Bus error": signal.SIGBUS,
-    "Floating-point exception": signal.SIGFPE,
-    "Illegal instruction": signal.SIGILL,
-    "Segmentation fault": signal.SIGSEGV,
-}
-"""Signals by the words of Python's fault handler; mpiexec's status is all ranks' together."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +109,10 @@ class Monitor:
         self._joined: Joined = (
             InStep(plan.num_ranks) if plan.arrivals is None else AsTheyCome(plan.leader)
         )
+        self._proxies: dict[int, tuple[str, int]] = {}
         self._known: set[int] = set(range(plan.num_ranks)) if here else set()
+        self._causes = Causes(plan)
+        self._heard: dict[int, float] = {}
         self._gone: dict[int, str] = {}
         self._died: list[int] = []
         self._finished: dict[int, int] = {}
@@ -143,7 +135,7 @@ class Monitor:
         """What follows from an event. A failure, an end or `GiveUp` is the last order of a job."""
         match event:
             case Heard(rank, message):
-                return self._hear(rank, message)
+                return self._hear(rank, message, now)
             case Closed(rank, lost):
                 self._gone[rank] = lost
                 if rank not in self._finished:
@@ -171,16 +163,24 @@ class Monitor:
         if now - self._ticked_s > SUSPENDED_S:
             self._awake_s = now
         self._ticked_s = now
+        if self._causes:
+            found = self._causes.found(now, self._gone)
+            return [Fail(self._told(*found))] if found else []
         if len(self._finished) == self.plan.num_ranks or (self._died and self._here):
             return [*self._line(self._joined.rest()), Finish()]
-        if not self._here and (found := self._look_for_deaths(tick, now)):
-            return found
+        if not self._here and (deaths := self._look_for_deaths(tick, now)):
+            return deaths
         started = len(self._reported) == self.plan.num_ranks
         stall = self._watchdog.stall(
-            tick.stamps, now, started=started, finished=self._finished, awake_s=self._awake_s
+            tick.stamps,
+            now,
+            started=started,
+            finished=self._finished,
+            awake_s=self._awake_s,
+            heard=self._heard,
         )
         if stall is not None:
-            return [Examine("stall", stall.rank, stall)]
+            return [Examine("stall", stall=stall)]
         if now - self._checkpoint_s >= self.options.checkpoint_every_s:
             self._checkpoint_s = now
             if started:
@@ -189,10 +189,13 @@ class Monitor:
 
     # ---- messages --------------------------------------------------------------------------
 
-    def _hear(self, rank: int, message: dict[str, Any]) -> list[Order]:
+    def _hear(self, rank: int, message: dict[str, Any], now: float) -> list[Order]:
         match message["kind"]:
             case "hello":
                 self._known.add(rank)
+                self._proxies[rank] = message["host"], message["proxy"]
+            case "stamp":
+                self._heard[rank] = now
             case "iteration":
                 self._reported.add(rank)
                 return self._line(self._joined.add(message))
@@ -208,19 +211,7 @@ class Monitor:
                 self._finished[rank] = message["iteration"]
                 self.traffic[rank] = (message["iterations_here"], message["traffic"])
             case "error":
-                trace = "" if message["mistake"] else message["traceback"]
-                return [
-                    Fail(
-                        self._failure(
-                            rank,
-                            message["iteration"],
-                            message["stage"],
-                            message["message"],
-                            trace,
-                            message["mistake"],
-                        )
-                    )
-                ]
+                self._causes.add(rank, message, now)
         return []
 
     def _line(self, reports: list[Report]) -> list[Order]:
@@ -301,38 +292,50 @@ class Monitor:
             stamp: of the rank, if it is one.
             remains: what was found.
         """
+        if remains.lost_proxy:
+            host, pid = self._proxies.get(found.rank, ("a host", "unknown"))
+            text = "was killed, and the ranks that it had started died with it"
+            return self._job_failure(f"Hydra's proxy (pid {pid}) on {host} {text}")
         if found.what == "mpiexec":
             silent = self._silent_hosts()
             tail = [f"The end of {WORKERS_LOG}:", *remains.log.splitlines()[-LOG_LINES:]]
             return self._job_failure(
-                f"mpiexec ended ({_ending(remains.status)}) before the job{silent}",
+                f"{remains.who} ended ({_ending(remains.status)}) before the job{silent}",
                 "\n".join(tail),
                 kind=Unreached if silent else JobFailure,
             )
         if found.what == "scheduler":
             waiting_for = set(self.plan.group_ranks) - set(self._finished)
             return self._job_failure(
-                f"the MindSpore scheduler (pid {remains.pid}) ended ({_ending(remains.status)}) "
-                f"before {self.plan.rank_name(min(waiting_for))}: {remains.words}"
+                f"{remains.who} ended ({_ending(remains.status)}) before "
+                f"{self.plan.rank_name(min(waiting_for))}: {remains.words}"
             )
         if found.stall is not None:
-            stall = found.stall
-            text = stall.text + remains.action
-            return self._failure(stall.rank, *self._where(stall.stamp), text, kind=Stalled)
+            rank, text = self._watchdog.blame(found.stall, remains.stopped)
+            if rank is None:
+                return self._job_failure(text, kind=Stalled)
+            text += remains.actions.get(rank, "")
+            where = self._where(found.stall.stamps[rank])
+            return self._failure(rank, *where, text, kind=Stalled)
         assert stamp is not None
         where = self._where(stamp)
         if found.lost:
             host = f"host {self.plan.hosts[found.rank]}" if self.plan.hosts else "its host"
             text = f"{host} has not been heard of for {SILENCE_S} s ({found.lost}); is it up, "
             return self._failure(found.rank, *where, text + "and its network connected?")
-        killed = re.search(r"EXIT STRING: .*\(signal (\d+)\)", remains.log)
-        number = _fatal_signal(remains.output) or (killed and killed[1])
-        how = (f"died (killed by signal {number})" if number else "died") + remains.action
+        how = f"died (killed by signal {remains.signal})" if remains.signal else "died"
+        how += remains.actions.get(found.rank, "")
         printed = ["It printed:", *remains.output] if remains.output else []
         return self._failure(found.rank, *where, how, "\n".join(printed))
 
     def _where(self, stamp: Stamp) -> tuple[int, str]:
         return stamp.iteration, self._watchdog.stages.words[stamp.stage]
+
+    def _told(self, rank: int, error: dict[str, Any]) -> JobFailure:
+        """The failure that a rank has told of."""
+        where = error["iteration"], error["stage"]
+        trace = "" if error["mistake"] else error["traceback"]
+        return self._failure(rank, *where, error["message"], trace, error["mistake"])
 
     def _failure(
         self,
@@ -366,15 +369,6 @@ class Monitor:
         heard = {self.plan.hosts[rank] for rank in self._known if self.plan.hosts}
         silent = [host for host in dict.fromkeys(self.plan.hosts) if host not in heard]
         return f"; no rank on {', '.join(silent)} has started" if silent else ""
-
-
-def _fatal_signal(output: list[str]) -> int | None:
-    """The signal that Python's fault handler told of, in a rank's last words."""
-    for line in output:
-        name = line.partition("Fatal Python error: ")[2].strip()
-        if name in FATAL:
-            return int(FATAL[name])
-    return None
 
 
 def _ending(status: int) -> str:

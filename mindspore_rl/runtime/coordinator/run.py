@@ -9,18 +9,17 @@ import contextlib
 import os
 import socket
 import threading
-import traceback
 from pathlib import Path
 from typing import NoReturn
 
 from mindspore_rl.communication.link import Link
-from mindspore_rl.errors import JobFailure, MsrlError, shortened
+from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import iterations_done, write
+from mindspore_rl.runtime.coordinator.ending import Orphans, OwnProcess
 from mindspore_rl.runtime.coordinator.interruption import Interruption
-from mindspore_rl.runtime.coordinator.keeper import MARK
-from mindspore_rl.runtime.coordinator.launch import Commands, Guard, JobProcesses, pin_cores
+from mindspore_rl.runtime.coordinator.launch import Commands, JobProcesses, pin_cores
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.runtime.coordinator.monitor import JobOptions, Outcome, Stalled
 from mindspore_rl.runtime.coordinator.watch import Peer, Watch
@@ -59,7 +58,8 @@ def run_job(
         stack.callback(watch.close)
         try:
             if here:
-                _run_here(watch, run_dir)
+                with OwnProcess() as own:
+                    _run_here(watch, run_dir, own)
             else:
                 _run_ranks(watch, run_dir, commands or Commands())
         except JobFailure as failure:
@@ -78,7 +78,8 @@ def _run_ranks(watch: Watch, run_dir: Path, commands: Commands) -> None:
     with (
         pin_cores(0 if plan.hosts or plan.device == "GPU" else plan.num_ranks) as cores,
         _listener(plan, deployment) as listener,
-        JobProcesses(plan, run_dir, commands, deployment) as processes,
+        Orphans() as orphans,
+        JobProcesses(plan, run_dir, commands, deployment, orphans) as processes,
     ):  # ended first
         watch.listen(listener, processes)
         processes.start(listener.getsockname()[1], cores)
@@ -103,28 +104,33 @@ def _listener(plan: Plan, deployment: Deployment) -> socket.socket:
 
 
 def _watch(
-    watch: Watch, guard: Guard, link: Link, ended: threading.Event, failures: list[Exception]
+    watch: Watch,
+    own: OwnProcess,
+    link: Link,
+    ended: threading.Event,
+    failures: list[Exception],
 ) -> None:
     """Runs the monitor of ranks in this process.
 
     Args:
         watch: over the job.
-        guard: of what they start.
+        own: what it has started.
         link: to the leader.
         ended: set when the ranks are done.
         failures: gets the first one, to be raised in the main thread.
     """
     try:
         while not watch.step():
-            guard.renew()
+            if said := own.look():
+                watch.metrics.note(said)
     except Stalled as failure:
         # Nothing can end a thread that hangs in a cell or in an environment but the end of
         # the process. (A hang that holds the interpreter's lock is out of reach even so.)
-        _end(watch.metrics, str(failure), failure.exit_code)
+        _end(watch.metrics, own, str(failure), failure.exit_code)
     except KeyboardInterrupt:
         _thread.interrupt_main()
         if not ended.wait(2.0):
-            _end(watch.metrics, "Interrupted.", INTERRUPTED_EXIT)
+            _end(watch.metrics, own, "Interrupted.", INTERRUPTED_EXIT)
     except Exception as error:  # noqa: BLE001  (raised below, in the main thread)
         failures.append(error)
         with contextlib.suppress(OSError):
@@ -132,25 +138,25 @@ def _watch(
         link.close()
 
 
-def _end(metrics: Metrics, text: str, exit_code: int) -> NoReturn:
+def _end(metrics: Metrics, own: OwnProcess, text: str, exit_code: int) -> NoReturn:
     """Ends this process, whatever its main thread does and even if no more can be written."""
     try:
-        metrics.note(text)
-        metrics.close()
+        try:
+            metrics.note(text)
+            metrics.close()
+        finally:
+            own.end()
     finally:
         os._exit(exit_code)
 
 
-def _run_here(watch: Watch, run_dir: Path) -> None:
+def _run_here(watch: Watch, run_dir: Path, own: OwnProcess) -> None:
     """Runs the ranks in this process, and the monitor in a thread of its own.
 
     A single rank runs in this thread; several uncompiled ones get a thread each.
     """
     from mindspore_rl.runtime.rank.worker import run_inproc, run_worker  # noqa: PLC0415
 
-    mark = f"process {os.getpid()}"
-    guard = Guard(mark)
-    os.environ[MARK] = mark  # what environments start inherits it
     pairs = [tuple(map(Link, socket.socketpair())) for _ in range(watch.plan.num_ranks)]
     leader = watch.plan.leader
     ours, theirs = pairs[leader]
@@ -159,9 +165,8 @@ def _run_here(watch: Watch, run_dir: Path) -> None:
     ended = threading.Event()
     failures: list[Exception] = []
 
-    watcher = threading.Thread(
-        target=_watch, args=(watch, guard, ours, ended, failures), name="monitor"
-    )
+    arguments = (watch, own, ours, ended, failures)
+    watcher = threading.Thread(target=_watch, args=arguments, name="monitor")
     watcher.start()
     interrupted = False
     try:
@@ -176,16 +181,8 @@ def _run_here(watch: Watch, run_dir: Path) -> None:
     except KeyboardInterrupt:
         interrupted = True
     except (Exception, SystemExit) as error:
-        with contextlib.suppress(OSError):  # ignored if the worker has reported it already
-            theirs.send(
-                "error",
-                rank=leader,
-                iteration=-1,
-                stage="starting",
-                message=shortened(str(error)),
-                traceback=shortened(traceback.format_exc()),
-                mistake=isinstance(error, MsrlError),
-            )
+        for _, link in pairs:  # over which a rank has told of it
+            link.close()
         watcher.join()
         if failures:
             raise failures[0] from error
@@ -195,7 +192,5 @@ def _run_here(watch: Watch, run_dir: Path) -> None:
         for _, link in pairs:
             link.close()
         watcher.join()
-        guard.end()
-        del os.environ[MARK]
     if failures and not interrupted:
         raise failures[0]

@@ -12,7 +12,7 @@ from mindspore_rl.communication.link import Link
 from mindspore_rl.environments.last_actions import last_action
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import Plan
-from mindspore_rl.plan.stages import Stage
+from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.runtime.coordinator.events import (
     Closed,
     Event,
@@ -31,12 +31,14 @@ from mindspore_rl.runtime.coordinator.events import (
 )
 from mindspore_rl.runtime.coordinator.interruption import Interruption
 from mindspore_rl.runtime.coordinator.launch import JobProcesses
+from mindspore_rl.runtime.coordinator.messages import check
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.runtime.coordinator.monitor import (
     JobOptions,
     Monitor,
     Outcome,
 )
+from mindspore_rl.runtime.coordinator.stopped import find_stopped
 from mindspore_rl.runtime.stamps import Stamp, Stamps
 
 TICK_S = 0.2
@@ -78,6 +80,7 @@ class Watch:
         self._listener: socket.socket | None = None
         self._peers: list[Peer] = []
         self._finished = False
+        self._stages = Stages(plan).words
         self._selector = selectors.DefaultSelector()
         self._selector.register(interruption.socket, selectors.EVENT_READ)
 
@@ -151,7 +154,7 @@ class Watch:
         return Tick(stamps, processes.mpiexec.poll(), scheduler, living)
 
     def _read(self, peer: Peer, now: float) -> None:
-        while (message := peer.link.poll()) is not None:
+        while (message := self._next(peer, now)) is not None:
             self._hear(peer, message, now)
         if not peer.link.closed:
             return
@@ -161,13 +164,26 @@ class Watch:
             self._selector.unregister(peer.link.connection)
             self._on(Closed(peer.rank, peer.link.lost), now)
 
+    def _next(self, peer: Peer, now: float) -> dict[str, Any] | None:
+        """What came next. Raises: JobFailure: no rank says so."""
+        try:
+            if (message := peer.link.poll()) is not None:
+                taken = [other.rank for other in self._peers if other.rank is not None]
+                check(message, peer.rank, taken, self.plan)
+        except ValueError as error:
+            if peer.rank is None:
+                raise JobFailure(f"a process that has the job's token sent {error}") from error
+            stamp = self._stamps.read(peer.rank)
+            failure = {"iteration": stamp.iteration, "stage": self._stages[stamp.stage]}
+            failure |= {"message": f"it sent {error}", "traceback": "", "mistake": False}
+            self._on(Heard(peer.rank, {"kind": "error", **failure}), now)
+            return None
+        return message
+
     def _hear(self, peer: Peer, message: dict[str, Any], now: float) -> None:
         if message["kind"] == "hello":
-            if message["rank"] in [other.rank for other in self._peers]:
-                raise ValueError(f"a second rank {message['rank']}")
             peer.rank = message["rank"]
-        if peer.rank is None or message.get("rank", peer.rank) != peer.rank:
-            raise ValueError(f"{message['kind']} of rank {message.get('rank')} from {peer.rank}")
+        assert peer.rank is not None
         if message["kind"] == "stamp":
             stamp = (message[key] for key in ("iteration", "stage", "age_s"))
             self._stamps.write(peer.rank, *stamp)
@@ -208,8 +224,11 @@ class Watch:
         processes, stamp, remains = self._processes, None, Remains()
         if found.rank >= 0:
             stamp = self._stamps.read(found.rank)
-        if found.what == "stall" and found.stall is not None:
-            remains = Remains(action=self._last_action(found.rank, found.stall.stamp))
+        if found.stall is not None:
+            stamps = found.stall.stamps.items()
+            actions = {rank: self._last_action(rank, stamp) for rank, stamp in stamps}
+            stopped = find_stopped(processes.marked()) if processes is not None else ()
+            remains = Remains(actions=actions, stopped=stopped)
         elif found.what == "death":
             # mpiexec tells when all ranks are gone, and merges their statuses: a signal stays
             # legible if the others end by themselves, as they do when their links close.
@@ -220,13 +239,16 @@ class Watch:
                 remains = Remains(
                     log=processes.log(),
                     output=processes.output_of(found.rank),
-                    action=self._last_action(found.rank, stamp),
+                    actions={
+                        found.rank: self._last_action(found.rank, stamp) + processes.why_bus_error()
+                    },
                 )
         elif found.what == "mpiexec" and processes is not None and processes.mpiexec is not None:
-            remains = Remains(processes.mpiexec.returncode, log=processes.log())
+            mpiexec, log = processes.mpiexec, processes.log() + processes.why_bus_error()
+            remains = Remains(mpiexec.poll() or 0, mpiexec.who, log=log)
         elif processes is not None and processes.scheduler is not None:
             scheduler, words = processes.scheduler, processes.why_scheduler_ended()
-            remains = Remains(scheduler.returncode, scheduler.pid, words=words)
+            remains = Remains(scheduler.poll() or 0, scheduler.who, words=words)
         return self.monitor.explain(found, stamp, remains)
 
     def _last_action(self, rank: int, stamp: Stamp) -> str:

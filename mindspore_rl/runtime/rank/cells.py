@@ -33,18 +33,21 @@ class Cells:
         self._group, self._threads = group, threads
         self.reductions: list[Any] = []
 
-    def function(self, built: Any, name: str, to_host: tuple[int, ...]) -> Callable:
+    def function(
+        self, built: Any, name: str, to_host: tuple[int, ...], obs: tuple[int, ...]
+    ) -> Callable:
         """A region's cell as a function of arrays, numbers and tensors.
 
         Args:
             built: the cell.
             name: of the region.
             to_host: positions of the outputs that Python code reads, to be given as arrays.
+            obs: those of the outputs that are observations.
         """
         from mindspore_rl.runtime.rank.cell import reductions_of  # noqa: PLC0415
 
         rank, graph, group = self._rank, self._graph, self._group
-        buffers = graph.buffers()
+        kept = graph.kept()
         self.reductions += reductions_of(built)
         stage = rank.stages.cell(rank.fragment.name, name)
         cell = self._lowered(built, name, stage)
@@ -57,7 +60,8 @@ class Cells:
                 if isinstance(group, HostGroup) and group.error is not None:
                     raise group.error from None  # what happened inside a collective
                 raise
-            graph.collect(buffers)
+            outputs = result if isinstance(result, tuple) else (result,)
+            graph.collect(kept, tuple([outputs[i] for i in obs]))
             if not isinstance(result, tuple):
                 result = arrays.to_host(result) if to_host else result
             elif to_host:

@@ -103,7 +103,7 @@ class FragmentRuntime(ShareRuntime):
                 self.state.load(Path(path))
             rank.stamp(Stage.PYTHON)
             yield rank.iteration
-            self._graph.look(closely=False)
+            self._graph.look()
             self.state.restored = {}
             rank.iteration += 1
             self._end_iteration()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.errors import NumericsError
+from mindspore_rl.errors import EnvironmentFailure, NumericsError
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.runtime.rank.arrays import to_host
 from mindspore_rl.runtime.rank.cells import Cells
@@ -47,17 +47,24 @@ class ShareRuntime:
         self.learner = self.trainer.learner if self.trainer else None
         self._stacks: dict[str, np.ndarray] = {}
         self._functions: dict[str, Any] = {}
+        self._stepping, self._steps = -1, 0
 
     @property
     def env_steps(self) -> int:
         """Environment steps of the whole job, as far as this rank knows."""
         return self.rank.env_steps
 
-    def cell(self, cell_class: type, name: str, to_host: tuple[int, ...]) -> Any:
+    def cell(
+        self,
+        cell_class: type,
+        name: str,
+        to_host: tuple[int, ...],
+        obs: tuple[int, ...] = (),
+    ) -> Any:
         """A region's cell as a function, the same each time, see `Cells.function`."""
         if name not in self._functions:
             built = cell_class(self)
-            self._functions[name] = self._parts.cells.function(built, name, to_host)
+            self._functions[name] = self._parts.cells.function(built, name, to_host, obs)
         return self._functions[name]
 
     @cached_property
@@ -74,7 +81,14 @@ class ShareRuntime:
     def env_step(self, action: Any) -> tuple[np.ndarray, ...]:
         """Steps these environments and keeps account of their episodes."""
         self.rank.stamp(Stage.ENVIRONMENT)
-        outcome = self.share.vector.step(to_host(action))
+        if self._stepping != self.rank.iteration:
+            self._stepping, self._steps = self.rank.iteration, 0
+        try:
+            outcome = self.share.vector.step(to_host(action))
+        except (EnvironmentFailure, NumericsError) as error:
+            error.args = (f"step {self._steps}: {error}",)  # the rank names the iteration
+            raise
+        self._steps += 1
         self.share.episodes.count(outcome[2], outcome[3] | outcome[4])
         self.rank.stamp(Stage.PYTHON)
         return outcome
@@ -115,7 +129,7 @@ class ShareRuntime:
         for key, value in metrics.items():
             number = float(to_host(value))
             if not np.isfinite(number):
-                self._parts.graph.look(closely=True)
+                self._parts.graph.look()
                 raise NumericsError(
                     f"iteration {self.rank.iteration}: {key} is {number}; lower the learning rate "
                     "or look at the rewards (the last good checkpoint is kept)"

@@ -54,8 +54,8 @@ class RankState:
         for name, value in arrays.items():
             if name.startswith("parameters/") and not np.isfinite(value).all():
                 raise NumericsError(
-                    f"iteration {rank.iteration}: {name} is not finite; the "
-                    "checkpoint before this one is kept"
+                    f"iteration {rank.iteration}: {name} is not finite; lower the learning rate "
+                    "(the last good checkpoint is kept)"
                 )
         plan = rank.plan
         path = checkpoint.save(
@@ -118,14 +118,8 @@ class RankState:
         """
         rank = self._rank
         arrays, meta = checkpoint.load(path)
-        if meta["num_envs"] != rank.plan.num_envs:
-            raise CheckpointError(
-                f"checkpoint {path} has num_envs={meta['num_envs']}, this job "
-                f"{rank.plan.num_envs}: they must be equal"
-            )
-        rank.iteration = meta["iteration"]
-        steps = rank.iteration * rank.plan.steps_per_iteration
-        rank.env_steps = meta.get("env_steps", steps)
+        checkpoint.check_job(path, meta, rank.plan)
+        rank.iteration, rank.env_steps = meta["iteration"], meta["env_steps"]
         self.iterations[:] = arrays.get("counters/iterations", meta["iteration"])
         if rank.served:
             rank.iteration = int(self.iterations[rank.env_indices].max())
@@ -145,9 +139,8 @@ class RankState:
                 rank.note("environments without state were reset")
         except KeyError as error:
             raise CheckpointError(
-                f"checkpoint {path} has no {error}: it was written by another program, or with "
-                f"another form of the environment; this job runs "
-                f"{rank.plan.algorithm['name']} on {rank.plan.environment}"
+                f"checkpoint {path} has no {error}, which {rank.plan.environment} needs: it was "
+                "written with another version of that environment"
             ) from error
 
     def _parameters(self) -> list[tuple[str, Any]]:
@@ -161,13 +154,7 @@ class RankState:
         from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
 
         for name, parameter in self._parameters():
-            value = arrays[f"parameters/{name}"]
-            if value.shape != parameter.shape:
-                raise CheckpointError(
-                    f"{name} has shape {value.shape} in the checkpoint and {parameter.shape} "
-                    "in this job: leave the sizes of the networks as they were"
-                )
-            set_parameter(parameter, value)
+            set_parameter(parameter, arrays[f"parameters/{name}"])
 
     def _take_carried(self, arrays: dict[str, np.ndarray], stateless: bool) -> None:
         """Takes the loop's variables, of stateless environments only what is not theirs.

@@ -19,7 +19,13 @@ from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
 from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator
 from mindspore_rl.environments.by_name import spec as environment_spec
-from mindspore_rl.errors import EnvironmentFailure, MsrlError, StorageError, shortened
+from mindspore_rl.errors import (
+    EnvironmentFailure,
+    MsrlError,
+    NumericsError,
+    StorageError,
+    shortened,
+)
 from mindspore_rl.loading import run_module
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.programs import load_trainer
@@ -39,11 +45,12 @@ def run_worker(
     threads: int = 1,
 ) -> None:
     """Runs a rank to its end; reports a failure to the coordinator and raises it."""
-    stamps = Stamps(None if plan.hosts else run_dir, plan.num_ranks)
-    rank = Rank(plan, run_dir, number, comm, link, stamps)
-    runtime = None
+    rank = runtime = None
     stack = contextlib.ExitStack()
     try:
+        stamps = Stamps(None if plan.hosts else run_dir, plan.num_ranks)
+        stack.callback(stamps.close)
+        rank = Rank(plan, run_dir, number, comm, link, stamps)
         if plan.hosts:
             stack.enter_context(sent(stamps, number, link))
         if rank.fragment.needs_tensors:
@@ -68,11 +75,12 @@ def run_worker(
         raise
     finally:
         stack.close()
-        stamps.close()
 
 
 def _report(link: Link, number: int, error: BaseException, rank: Rank | None = None) -> None:
     """Tells the coordinator what ends a rank, None before it starts; called in its handler."""
+    if isinstance(error, InterruptedError):
+        return  # another rank has failed, or the coordinator is gone
     failure = isinstance(error, (EnvironmentFailure, StorageError))
     with contextlib.suppress(OSError):
         link.send(
@@ -83,6 +91,7 @@ def _report(link: Link, number: int, error: BaseException, rank: Rank | None = N
             message=shortened(str(error) if isinstance(error, MsrlError) else _described(error)),
             traceback="" if isinstance(error, StorageError) else shortened(traceback.format_exc()),
             mistake=isinstance(error, MsrlError) and not failure,
+            symptom=isinstance(error, NumericsError),
         )
 
 
@@ -140,7 +149,8 @@ def main() -> None:
     comm = MpiCommunicator()
     link = Link.connect(*settings.coordinator, settings.token)
     host = plan.hosts[comm.rank] if plan.hosts else platform.node()
-    link.send("hello", rank=comm.rank, pid=os.getpid(), host=host)
+    pids = {"pid": os.getpid(), "proxy": os.getppid()}
+    link.send("hello", rank=comm.rank, host=host, **pids)
     _end_with_coordinator(link)
     try:
         try:

@@ -1,0 +1,234 @@
+"""Who is no part of a job has no effect on it by its ports, which on one host are on loopback."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from runs import ended
+
+from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+from mindspore_rl.runtime.coordinator.messages import FIELDS
+
+ROOT = Path(__file__).parents[2]
+spec = importlib.util.spec_from_file_location("drill_ports", ROOT / "scripts/drill_ports.py")
+drill_ports = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(drill_ports)
+
+pytestmark = [pytest.mark.multiprocess]
+TWO_RANKS = ("--policy", "SingleLearnerCoarse", "--workers", "1")
+END_S = 120.0
+SS = shutil.which("ss", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+OUTSIDE = {("mpiexec", "LISTEN", "0.0.0.0")}
+"""Sockets of a job on one host that are not on loopback: Hydra knows no way to bind its own."""
+
+
+@pytest.fixture
+def trains():
+    """Starts a job and waits until it trains; none outlives its test."""
+    started = []
+
+    def start(folder: Path, options: tuple[str, ...]) -> subprocess.Popen:
+        folder.mkdir(exist_ok=True)
+        run = drill_ports.start(folder, options, {})
+        started.append(run)
+        drill_ports.wait_until(lambda: drill_ports.lines(folder), run, 0.05)
+        return run
+
+    yield start
+    for run in started:
+        run.kill()
+        run.communicate()
+
+
+def of_job(run: subprocess.Popen, run_dir: Path) -> dict[int, dict[str, str]]:
+    """The processes of a job and their environments."""
+    found = {run.pid: {}}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if (variables := process.environ()).get("MSRL_RUN") == str(run_dir):
+                found[process.pid] = variables
+    return found
+
+
+# ---- the coordinator's link ----------------------------------------------------------------------
+
+
+def near(token: str, rng: random.Random) -> bytes:
+    """A first line that is not the token."""
+    place = rng.randrange(len(token))
+    changed = "0" if token[place] != "0" else "1"
+    guesses = [
+        "",
+        token[:place],  # and no end of the line
+        token[:place] + "\n",
+        token[:place] + changed + token[place + 1 :] + "\n",
+        token + changed + "\n",
+        f" {token}\n",
+        f"{rng.getrandbits(128):032x}\n",
+        json.dumps({"kind": "hello", "rank": 0, "token": token}) + "\n",
+    ]
+    return rng.choice(guesses).encode()
+
+
+def forged(kind: str, rng: random.Random) -> bytes:
+    """A message as a rank might send it."""
+    fields = {"iteration": rng.choice([0, 5, 12, 10**6]), "rank": rng.choice([0, 1, -1, 10**6])}
+    fields |= {"iterations_here": 12, "traffic": {}, "pid": 1, "host": "here", "stage": "Python"}
+    fields |= {"message": "pay here", "traceback": "", "mistake": True, "note": "n", "path": "/"}
+    fields |= {"env_steps": 10**6, "episodes": [[1e6, 1]] * 100, "metrics": {"loss": 7.0}}
+    return json.dumps({"kind": kind, **fields, "age_s": 0.0}).encode() + b"\n"
+
+
+def malformed(rng: random.Random) -> bytes:
+    """What is no message."""
+    choices = [
+        lambda: rng.randbytes(rng.randrange(2000)),
+        lambda: b"[" * 200_000 + b"\n",
+        lambda: b'{"a":' * 50_000,
+        lambda: b"A" * rng.choice([100, 1 << 16, 1 << 20]),
+        lambda: forged("hello", rng)[: rng.randrange(40)],
+        lambda: b"\n" * 1000,
+        lambda: b"\xff\xfe\0\n",
+        lambda: b'{"kind": "finished", "rank": 1e400, "iteration": NaN}\n',
+    ]
+    return rng.choice(choices)()
+
+
+def answer_to(address: tuple[str, int], text: bytes) -> bytes:
+    """What comes back until the other end closes."""
+    with socket.create_connection(address, 60.0) as stranger:
+        with contextlib.suppress(OSError):  # it is closed as soon as it is wrong
+            stranger.sendall(text)
+            stranger.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            return stranger.recv(1)
+    return b""
+
+
+def forgeries(token: str, number: int) -> Iterator[bytes]:
+    """What so many strangers say; some nothing."""
+    rng = random.Random(number)
+    kinds = [*FIELDS, "stop"]
+    for i in range(number):
+        said = malformed(rng) if i % 2 else forged("hello", rng) + forged(rng.choice(kinds), rng)
+        yield b"" if i % 50 == 0 else near(token, rng) + said
+
+
+def result_of(folder: Path, run: subprocess.Popen) -> tuple[list[dict], dict[str, bytes]]:
+    """What a job has trained: its lines, but for times, and the arrays of its last checkpoint."""
+    (folder / drill_ports.GATE).touch()
+    code, _, err = ended(run, END_S)
+    assert code == 0, err
+    assert "msrl:" not in err
+    kept = ("iteration", "env_steps", "mean_return", "mean_length", "values")
+    lines = [{key: line.get(key) for key in kept} for line in drill_ports.lines(folder)]
+    assert [line["iteration"] for line in lines] == list(range(1, drill_ports.ITERATIONS + 1))
+    arrays, meta = load(list_checkpoints(folder / "run" / "checkpoints")[-1])
+    assert meta["iteration"] == drill_ports.ITERATIONS
+    return lines, {name: array.tobytes() for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("number", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_forged_messages_change_nothing(tmp_path, trains, number):
+    """A job ends as without them: in code, lines and checkpoint; and nobody is answered."""
+    run = trains(tmp_path / "besieged", TWO_RANKS)
+    (rank, _) = (v for v in of_job(run, tmp_path / "besieged/run").values() if "PMI_RANK" in v)
+    host, port = rank["MSRL_COORDINATOR"].split(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(socket.create_connection((host, int(port)), 60.0))
+        for text in forgeries(rank["MSRL_TOKEN"], number):
+            assert answer_to((host, int(port)), text) == b""
+        assert run.poll() is None
+        besieged = result_of(tmp_path / "besieged", run)
+    assert besieged == result_of(tmp_path / "alone", trains(tmp_path / "alone", TWO_RANKS))
+
+
+# ---- what one host shows to others ---------------------------------------------------------------
+
+
+def sockets(pids: set[int]) -> list[tuple[str, str, str]]:
+    """Program, state and local address of every socket of some processes, as `ss` tells them."""
+    found = []
+    asked = subprocess.run([SS, "-Htuanp"], check=True, capture_output=True, text=True)
+    for line in asked.stdout.splitlines():
+        owners = dict(re.findall(r'\("([^"]+)",pid=(\d+)', line))
+        if pids & {int(pid) for pid in re.findall(r"pid=(\d+)", line)}:
+            _, state, _, _, local, *_ = line.split()
+            program = "mpiexec" if "mpiexec" in owners else "+".join(sorted(owners))
+            found.append((program, state, local))
+    return found
+
+
+def on_loopback(local: str) -> bool:
+    return local.startswith(("127.", "[::1]:", "[::ffff:127."))
+
+
+def slow(*options: str):
+    return pytest.param(options, marks=pytest.mark.slow)
+
+
+@pytest.mark.skipif(SS is None, reason="no `ss` (iproute2) here")
+@pytest.mark.parametrize(
+    "options",
+    [
+        TWO_RANKS,
+        slow("--policy", "SingleLearnerFine", "--workers", "2"),
+        slow("--policy", "Environments", "--workers", "2"),
+        slow("--policy", "Central", "--workers", "2"),
+        slow("--policy", "MultipleLearners", "--workers", "2"),
+        slow("--policy", "Central", "--workers", "2", "--schedule", "order=arrival"),
+        slow(*drill_ports.MINDSPORE),
+    ],
+    ids=lambda options: "-".join(options[1::2]),
+)
+def test_no_socket_of_one_host_leaves_loopback(tmp_path, trains, options):
+    run = trains(tmp_path, options)
+    found = sockets(set(of_job(run, tmp_path / "run")))
+    outside = [entry for entry in found if not on_loopback(entry[2])]
+    assert {(program, state, local.rpartition(":")[0]) for program, state, local in outside} == (
+        OUTSIDE
+    )
+    assert len(outside) == len(OUTSIDE)
+    assert [entry for entry in found if entry[1] == "ESTAB"]  # the ranks' links: `ss` sees them
+    # The exception takes no connection any more, be it from this machine.
+    port = int(outside[0][2].rpartition(":")[2])
+    with pytest.raises(TimeoutError):
+        socket.create_connection(("127.0.0.1", port), 1.0)
+    result_of(tmp_path, run)
+
+
+# ---- the other ports -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", drill_ports.PORTS)
+def test_a_job_tells_the_truth_whatever_comes_at_its_ports(tmp_path, name):
+    result = drill_ports.drill(drill_ports.PORTS[name], "random bytes", tmp_path)
+    assert result.right, result.words
+    if name in ("link", "hydra"):
+        assert result.words == {"link": "nothing", "hydra": "not heard"}[name]
+
+
+def test_an_end_that_lies_is_seen():
+    all_of_them, failed = drill_ports.ITERATIONS, "msrl: rank 1 died\n"
+    resumed = f"{failed}msrl: restarting from x"
+    for code, done, err, words, right in [
+        (0, all_of_them, "", "nothing", True),
+        (0, all_of_them - 1, "", f"**exit code 0 after {all_of_them - 1} iterations**", False),
+        (0, all_of_them, resumed, "fails and resumes: rank 1 died", True),
+        (1, 3, failed, "ends with exit code 1: rank 1 died", True),
+        (-9, 3, "", "**exit code -9**, []", False),
+    ]:
+        assert drill_ports.judged(code, done, err, True) == drill_ports.Result(words, right)

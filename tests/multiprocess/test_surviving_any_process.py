@@ -1,0 +1,100 @@
+"""Every process of a real run killed, at its start, in the middle and near its end: it resumes."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from runs import descendants, ended, start
+
+from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+from mindspore_rl.runtime.coordinator import keeper
+from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
+
+MOMENTS = {"start": 0.0, "middle": 0.3, "end": 0.8}  # of the iterations
+ITERATIONS = {"native": 2000, "mindspore": 200}
+MPI = ("the keeper of mpiexec", "mpiexec", "hydra_pmi_proxy", "rank 0", "rank 1")
+SCHEDULER = ("the keeper of the scheduler", "the scheduler")
+QUICK = ("the keeper of mpiexec", "start")
+OPTIONS = (
+    *("--policy", "GPUOnly", "--workers", "2", "--env", "graph:CartPole-v1", "--quiet"),
+    *("num_steps=16", "update_epochs=1", "--checkpoint-every", "0.3", "--max-restarts", "3"),
+)
+
+
+def cases():
+    for roles, cells in ((("the coordinator", *MPI), "native"), (SCHEDULER, "mindspore")):
+        for role in roles:
+            for moment in MOMENTS:
+                marks = () if (role, moment) == QUICK else (pytest.mark.slow,)
+                yield pytest.param(cells, role, moment, marks=marks, id=f"{role}-{moment}")
+
+
+def role_of(process: psutil.Process) -> str:
+    name, variables = process.name(), process.environ()
+    of_scheduler = variables.get("MS_ROLE") == "MS_SCHED"
+    if name == keeper.NAME:
+        return "the keeper of the scheduler" if of_scheduler else "the keeper of mpiexec"
+    if of_scheduler:
+        return "the scheduler"
+    return f"rank {variables['PMI_RANK']}" if "PMI_RANK" in variables else name
+
+
+def find(run: subprocess.Popen, role: str) -> psutil.Process | None:
+    if role == "the coordinator":
+        return psutil.Process(run.pid) if descendants(run, "mindspore_rl") else None
+    for process in psutil.Process(run.pid).children(recursive=True):
+        try:
+            if role_of(process) == role:
+                return process
+        except psutil.Error:
+            continue
+    return None
+
+
+def iteration(folder: Path) -> int:
+    """Where rank 0 is."""
+    path = folder / "run" / STAMPS_FILE
+    rows = path.read_bytes() if path.exists() else b""
+    return max(0, ROW.unpack_from(rows)[0]) if rows else 0
+
+
+def left_over(folder: Path, before: set[Path]) -> list[str]:
+    """What a run has left of processes and files, once it had the time to end."""
+    mark = f"MSRL_RUN={folder / 'run'}".encode()
+    deadline = time.monotonic() + 10.0
+    while time.monotonic() < deadline:
+        found = [f"process {pid}" for pid in keeper.marked(mark)]
+        found += [str(path) for path in keeper.shared_segments() - before]
+        if not found:
+            break
+        time.sleep(0.2)
+    return found + [str(path) for path in folder.rglob("*.tmp")]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.kill
+@pytest.mark.parametrize(("cells", "role", "moment"), list(cases()))
+def test_killed_process(tmp_path, cells, role, moment):
+    total = ITERATIONS[cells]
+    before = keeper.shared_segments()
+    steps = ("--total-steps", str(16 * 8 * total))
+    run = start(tmp_path, *OPTIONS, "--cells", cells, *steps)
+    deadline = time.monotonic() + 200.0
+    while (victim := find(run, role)) is None or iteration(tmp_path) < MOMENTS[moment] * total:
+        assert run.poll() is None, run.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    victim.kill()
+    if role == "the coordinator":
+        run.communicate()
+        assert run.returncode == -signal.SIGKILL
+    else:
+        code, _, err = ended(run, 200.0)
+        assert code == 0, err
+        assert err.count("restarting from") == 1
+        final = load(list_checkpoints(tmp_path / "run" / "checkpoints")[-1])[1]
+        assert final["iteration"] == total
+    assert left_over(tmp_path, before) == []

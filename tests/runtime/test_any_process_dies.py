@@ -1,0 +1,314 @@
+"""Whichever process of a job is killed: it is told, and nothing is left, not even what hides."""
+
+import mmap
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mindspore_rl.errors import JobFailure
+from mindspore_rl.runtime.coordinator import ending, keeper, launch
+from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from tests.runtime.test_coordinator import (
+    FAKE,
+    LONG,
+    fake_here,
+    iterations,
+    kill,
+    make_plan,
+    multiprocess,
+    processes_of,
+    run,
+    run_dir,  # noqa: F401  (a fixture)
+    start_coordinator,
+    trains,
+    when,
+)
+
+
+def find(folder: Path, role: str) -> psutil.Process | None:
+    """A process of a job by what it is: a keeper by what it stands over."""
+    for process in processes_of(folder):
+        try:
+            words, name = " ".join(process.cmdline()), process.name()
+            of_scheduler = process.environ().get("MS_ROLE") == "MS_SCHED"
+        except psutil.Error:
+            continue
+        if name == keeper.NAME:
+            found = "the keeper of the scheduler" if of_scheduler else "the keeper of mpiexec"
+        elif of_scheduler:
+            found = "the scheduler"
+        else:
+            found = name if name in ("mpiexec", "hydra_pmi_proxy") else words[-1]
+        if found == role:
+            return process
+    return None
+
+
+def kill_when_there(folder: Path, role: str, condition) -> None:
+    def strike() -> None:
+        find(folder, role).kill()
+
+    when(lambda: condition() and find(folder, role) is not None, strike)
+
+
+@multiprocess
+@kill
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("of", ["mpiexec", "the scheduler"])
+def test_killed_keeper_ends_the_job_plainly(run_dir, of, early):  # noqa: F811
+    plan = make_plan(run_dir, collectives=("learn",), num_iterations=LONG)
+    before = keeper.shared_segments()
+    condition = (lambda: True) if early else trains(run_dir)
+    kill_when_there(run_dir, f"the keeper of {of}", condition)
+    with pytest.raises(JobFailure) as caught:
+        run(plan, run_dir)
+    name = of.replace("the s", "the MindSpore s")
+    assert f"the keeper of {name} (pid " in str(caught.value)
+    assert "ended (killed by signal 9) before" in str(caught.value)
+    assert still_there(keeper.shared_segments() - before) == set()
+
+
+def still_there(segments: set[Path]) -> set[Path]:
+    """Those that stay; a job of others that starts just now removes its own."""
+    deadline = time.monotonic() + 10.0
+    while segments & keeper.shared_segments() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return segments & keeper.shared_segments()
+
+
+@multiprocess
+@kill
+def test_stopped_keepers_wake_up_when_the_coordinator_dies(run_dir):  # noqa: F811
+    make_plan(run_dir, collectives=("learn",), num_iterations=LONG)
+    coordinator = start_coordinator(run_dir)
+    deadline = time.monotonic() + 60.0
+    while not iterations(run_dir) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    below = processes_of(run_dir)
+    keepers = [process for process in below if process.name() == keeper.NAME]
+    assert len(keepers) == 2
+    for process in keepers:
+        process.suspend()
+    coordinator.kill()
+    coordinator.communicate()
+    assert not psutil.wait_procs(below, timeout=10.0)[1]
+
+
+@multiprocess
+@kill
+def test_segment_of_a_rank_that_dies_while_it_starts(run_dir):  # noqa: F811
+    path = keeper.SHARED_MEMORY / f"mpich_shm_{os.getpid()}_0"
+    code = f"import os; open({str(path)!r}, 'a'); os.kill(os.getpid(), 9)"
+    commands = launch.Commands(worker=(sys.executable, "-c", code))
+    with pytest.raises(JobFailure):
+        run_job(make_plan(run_dir), run_dir, JobOptions(False, 100), commands)
+    assert not path.exists()
+
+
+def test_segments_of_other_jobs_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(keeper, "SHARED_MEMORY", tmp_path)
+    earlier, open_one, mapped, orphan = (tmp_path / f"mpich_shm_{name}_0" for name in "abcd")
+    earlier.touch()
+    before = keeper.shared_segments()
+    for path in (mapped, orphan):
+        path.write_bytes(bytes(10))
+    with open_one.open("w"), mapped.open("r+b") as file, mmap.mmap(file.fileno(), 10):
+        file.close()
+        keeper.remove_segments(before)
+    assert sorted(tmp_path.iterdir()) == [earlier, open_one, mapped]
+
+
+@multiprocess
+def test_mpi_leaves_no_name_to_be_forgotten(run_dir):  # noqa: F811
+    """Once MPI has started nothing of it has a name in /dev/shm, and UCX has nothing there."""
+    code = (
+        "import os, pathlib\n"
+        "from mindspore_rl.communication.mpi import MpiCommunicator\n"
+        "comm = MpiCommunicator()\n"
+        "maps = pathlib.Path('/proc/self/maps').read_text()\n"
+        "pathlib.Path(os.environ['MSRL_RUN'], f'maps-{comm.rank}').write_text(maps)\n"
+    )
+    commands = launch.Commands(worker=(sys.executable, "-c", code))
+    with pytest.raises(JobFailure, match=r"mpiexec ended \(exit status 0\)"):
+        run_job(make_plan(run_dir), run_dir, JobOptions(False, 100), commands)
+    for rank in range(2):
+        held = re.findall(r"/dev/shm/(.*)", (run_dir / f"maps-{rank}").read_text())
+        assert held
+        assert all(re.fullmatch(r"mpich_shm_\w+ \(deleted\)", name) for name in held)
+
+
+@multiprocess
+def test_hydra_writes_no_file_that_a_killed_proxy_would_leave(run_dir):  # noqa: F811
+    """Ranks ask their proxy for it (of /tmp, which others use too, nothing can be said)."""
+    code = (
+        "import os, pathlib, signal\n"
+        "signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # by which Hydra tells of the other's end\n"
+        "def ask(text):\n"
+        "    os.write(int(os.environ['PMI_FD']), f'cmd={text}\\n'.encode())\n"
+        "    return os.read(int(os.environ['PMI_FD']), 1 << 10).decode()\n"
+        "ask('init pmi_version=1 pmi_subversion=1')\n"
+        "name = ask('get_my_kvsname').split('kvsname=')[1].strip()\n"
+        "keys = ('process_mapping', 'hwloc_xmlfile')\n"
+        "said = [ask(f'get kvsname={name} key=PMI_{key}') for key in keys]\n"
+        "pathlib.Path(os.environ['MSRL_RUN'], 'said').write_text(''.join(said))\n"
+        "ask('finalize')\n"
+    )
+    commands = launch.Commands(worker=(sys.executable, "-c", code))
+    with pytest.raises(JobFailure, match="mpiexec ended"):
+        run_job(make_plan(run_dir), run_dir, JobOptions(False, 100), commands)
+    mapping, topology = (run_dir / "said").read_text().splitlines()
+    assert "value=(vector," in mapping
+    assert topology == "cmd=get_result rc=1"
+
+
+@pytest.mark.parametrize(
+    ("size", "enough"),
+    [
+        pytest.param("1m", False, marks=multiprocess),
+        pytest.param("2300k", True, marks=multiprocess),
+        pytest.param("16m", True, marks=multiprocess),  # UCX, left alone, dies of this one
+    ],
+)
+def test_small_shared_memory(run_dir, size, enough):  # noqa: F811
+    make_plan(run_dir)
+    mount = f"mount -t tmpfs -o size={size} tmpfs /dev/shm"
+    unshare = ["unshare", *([] if os.getuid() == 0 else ["-r"]), "-m", "sh", "-c"]
+    tried = subprocess.run([*unshare, mount], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no namespace for mounts here: {tried.stderr.strip()}")
+    job = f'{mount} && exec "$@"'
+    done = subprocess.run(
+        [*unshare, job, "sh", sys.executable, str(FAKE), str(run_dir), "60"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(FAKE.parents[2])},
+        check=False,
+    )
+    if enough:
+        assert "stopped='steps'" in done.stdout, done.stderr
+    else:
+        said = done.stderr.splitlines()[-1]
+        assert "/dev/shm has 1.0 MB free, and MPI needs about 2.2 MB for 2 ranks" in said
+        assert "--shm-size" in said
+        assert not (run_dir / "pid-0").exists()
+
+
+@multiprocess
+def test_bus_error_is_told_with_what_is_left(run_dir):  # noqa: F811
+    code = (
+        "import mmap, os, sys\n"
+        f"with open({str(run_dir / 'short')!r} + os.environ['PMI_RANK'], 'w+b') as file:\n"
+        "    file.truncate(4096)\n"
+        "    memory = mmap.mmap(file.fileno(), 4096)\n"
+        "    file.truncate(0)\n"
+        "    print(memory[0])\n"
+    )
+    commands = launch.Commands(worker=(sys.executable, "-c", code))
+    with pytest.raises(JobFailure, match=r"bus error can be shared memory(.|\n)*/dev/shm has "):
+        run_job(make_plan(run_dir), run_dir, JobOptions(False, 100), commands)
+
+
+ENDINGS = ("normal", "error", "interrupted", "killed")
+
+
+@pytest.mark.parametrize(
+    ("place", "ending"),
+    [
+        *(pytest.param("ranks", ending, marks=multiprocess) for ending in ENDINGS),
+        *(("here", ending) for ending in ENDINGS[:3]),
+    ],
+)
+def test_daemons_of_environments_end_with_the_job(run_dir, monkeypatch, place, ending):  # noqa: F811
+    """Daemons that no session, process group, parent or environment variable leads to."""
+    fields = {"daemon": True, "mode": "error" if ending == "error" else "", "victim": 0}
+    fields["num_iterations"] = LONG if ending in ("interrupted", "killed") else 12
+    make = make_plan if place == "ranks" else partial(fake_here, monkeypatch)
+    fields.pop("victim") if place == "here" else None
+    plan = make(run_dir, **fields)
+    if ending == "killed":
+        coordinator = start_coordinator(run_dir)
+        deadline = time.monotonic() + 60
+        while not iterations(run_dir) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        coordinator.kill()
+        coordinator.communicate()
+    elif ending == "error":
+        with pytest.raises(JobFailure, match="the pole broke"):
+            run(plan, run_dir)
+    else:
+        if ending == "interrupted":
+            when(trains(run_dir), lambda: os.kill(os.getpid(), signal.SIGINT))
+        assert run(plan, run_dir).stopped == ("steps" if ending == "normal" else "interrupted")
+    pids = [int(path.read_text()) for path in run_dir.glob("daemon-*")]
+    assert len(pids) == plan.num_ranks
+    deadline = time.monotonic() + (10.0 if ending == "killed" else 0.0)
+    while time.monotonic() < deadline and (
+        any(map(psutil.pid_exists, pids)) or processes_of(run_dir)
+    ):
+        time.sleep(0.05)
+    assert not any(map(psutil.pid_exists, pids))
+
+
+@pytest.mark.parametrize("mark", [b"", b"=", b"NAME=", b"NAME"])
+def test_nothing_is_killed_for_a_mark_that_any_process_may_have(mark):
+    with pytest.raises(ValueError, match="no mark of a job"):
+        keeper.marked(mark)
+
+
+def test_killed_keeper_of_a_job_in_one_process_is_replaced(run_dir, monkeypatch, capsys):  # noqa: F811
+    monkeypatch.setattr(ending, "LOOK_S", 0.1)
+    pids = []
+
+    def keeper_now() -> int:
+        below = psutil.Process().children()
+        return next((process.pid for process in below if process.name() == keeper.NAME), 0)
+
+    def strike() -> None:
+        pids.append(keeper_now())
+        os.kill(pids[0], signal.SIGKILL)
+        when(lambda: keeper_now() not in (0, pids[0]), stop)
+
+    def stop() -> None:
+        pids.append(keeper_now())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    plan = fake_here(monkeypatch, run_dir, num_iterations=LONG)
+    when(lambda: bool(iterations(run_dir)) and keeper_now(), strike)
+    assert run(plan, run_dir).stopped == "interrupted"
+    assert len(set(pids) - {0}) == 2
+    assert f"the keeper of this job (pid {pids[0]}) was killed" in capsys.readouterr().err
+
+
+def test_orphans_that_have_ended_are_buried_and_children_are_not():
+    gone = "import os\nif not os.fork():\n  os.setsid()\n  if not os.fork(): print(os.getpid())"
+    with ending.Orphans() as orphans:
+        own = [
+            subprocess.Popen(["sh", "-c", "exit 3"], start_new_session=new) for new in (True, False)
+        ]
+        orphan = int(subprocess.check_output([sys.executable, "-c", gone]))
+        deadline = time.monotonic() + 10.0
+        while psutil.pid_exists(orphan) and time.monotonic() < deadline:
+            orphans.bury()
+            time.sleep(0.01)
+        assert not psutil.pid_exists(orphan)
+        assert [process.wait() for process in own] == [3, 3]
+
+
+def test_keeper_alone_tells_the_status_and_removes_what_its_command_left():
+    path = keeper.SHARED_MEMORY / f"mpich_shm_{os.getpid()}_1"
+    command = ["sh", "-c", f"touch {path}; exit 3"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), "NAME=VALUE", *command],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert done.stdout == b"3\n"
+    assert not path.exists()
