@@ -90,7 +90,7 @@ class Struck:
 
     work: Work
     strikes: list[Strike]
-    wrong: str = ""
+    wrong: str = "the drill ended before it did"
     folder: str = ""
 
 
@@ -139,6 +139,7 @@ class Kills:
             if work not in self.undisturbed:
                 self.undisturbed[work] = self._undisturbed(work)
             self._strike(work, struck)
+            struck.wrong = ""
         except Broken as error:
             struck.wrong = str(error)
             struck.folder = str(self.place.jobs[-1].folder)
