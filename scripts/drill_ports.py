@@ -32,7 +32,7 @@ from mindspore_rl.environments.spaces import Discrete
 
 ROOT = Path(__file__).resolve().parents[1]
 ITERATIONS, NUM_STEPS, NUM_ENVS = 12, 8, 2
-DEADLINE_S = 150.0
+DEADLINE_S = 300.0
 ANSWER_S = 1.0
 """A port that takes no connection for so long takes none."""
 KEPT, SHORT = 60, 100
@@ -251,7 +251,7 @@ class Result:
 
 def drill(port: Port, strangers: str, folder: Path) -> Result:
     """Starts a job, sends strangers to a port, and waits for its end."""
-    limits = ("--max-restarts", "3", "--timeout", "15", "--start-timeout", "30")
+    limits = ("--max-restarts", "3", "--timeout", "15", "--start-timeout", "90")
     run = start(folder, (*port.options, *limits), dict(port.variables))
     watched = psutil.Process(run.pid)
     if port.starting:

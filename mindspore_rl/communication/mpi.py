@@ -38,8 +38,8 @@ class MpiCommunicator:
 
         _remove_names()
         # MPI has started when all ranks, and so the proxies of all hosts, are connected: nobody
-        # else has business at mpiexec's port, which is open to every network and ends the job at
-        # the first word that it does not understand.
+        # else has business at mpiexec's port, which is open to every network and asks for no
+        # secret.
         for port in inherited:
             _deafen(port)
         self._comm = MPI.COMM_WORLD
