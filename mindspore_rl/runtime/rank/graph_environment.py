@@ -83,19 +83,18 @@ class GraphEnvironments:
         """
         for found in kept:
             steps = to_host(found.episodes).reshape(-1, 2, len(self._rank.env_indices)).copy()
-            wrong = {
+            suspects = {
                 name: found.steps(name)
                 for name, buffer in found.others.items()
                 if name != ACTION and not self._fine(buffer)
             }
-            if not all_trainable(steps):
-                wrong["reward"] = steps[:, 0]
+            suspects["reward"] = steps[:, 0]
+            wrong = {name: x for name, x in suspects.items() if not all_trainable(x)}
             if wrong:
                 self._blame(wrong, found)
             self._steps.append(steps)
         for value in obs:
-            if not self._fine(value):
-                array = to_host(value)
+            if not self._fine(value) and not all_trainable(array := to_host(value)):
                 row = first_untrainable(array)[0]
                 last = f"step {self._num_steps() - 1}" if self._steps else "reset"
                 self._fail(f"{last}: {untrainable('obs', array[row])}", row)
@@ -126,7 +125,7 @@ class GraphEnvironments:
                 self._fail(f"at its end: {name} is {found}", row)
 
     def _fine(self, value: Any) -> bool:
-        """Whether all its numbers can be trained on; asked where they are."""
+        """Whether all its numbers can be trained on; a GPU is asked, to save a copy."""
         if self._rank.plan.device == "GPU" and hasattr(value, "asnumpy"):
             return bool((value.abs() <= float(LARGEST)).all().asnumpy())
         return all_trainable(to_host(value))
