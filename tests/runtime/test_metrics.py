@@ -8,6 +8,7 @@ import time
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
+from mindspore_rl.errors import StorageError
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 
 
@@ -101,6 +102,7 @@ def test_a_full_disk_is_told_and_not_waited_for(tmp_path):
 import resource, sys
 from pathlib import Path
 from mindspore_rl.errors import StorageError
+from mindspore_rl.errors import StorageError
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 metrics = Metrics(Path(sys.argv[1]), 1000, progress=False, clock=iter(range(10**6)).__next__)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
@@ -140,6 +142,18 @@ def test_speed_forgets_a_slow_start(tmp_path, clock):
         metrics.log(i, 50 * (i + 1), {}, [])
     metrics.close()
     assert lines(tmp_path)[-1]["steps_per_second"] == 50.0
+
+
+@pytest.mark.parametrize("instead", [False, True])
+def test_a_file_that_is_removed_is_missed_within_a_second(tmp_path, clock, instead):
+    metrics = Metrics(tmp_path, 1000, progress=False, clock=clock)
+    (tmp_path / "metrics.jsonl").unlink()
+    if instead:
+        (tmp_path / "metrics.jsonl").touch()
+    metrics.log(1, 1, {}, [])
+    clock.now += 1.0
+    with pytest.raises(StorageError, match=r"metrics.jsonl cannot be written \((No such|it is no)"):
+        metrics.log(2, 2, {}, [])
 
 
 def test_files_are_written_each_second_and_at_the_end(tmp_path, clock):

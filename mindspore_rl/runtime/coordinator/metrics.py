@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import sys
 import time
 from collections import deque
@@ -153,6 +154,9 @@ class Metrics:
         """Flushes the JSON lines and gives TensorBoard the last iteration's scalars."""
         with writing(self._path):
             self._json.flush()
+            # A file that was removed takes all that is written, and nobody will ever read it.
+            if not os.path.samestat(os.stat(self._path), os.fstat(self._json.fileno())):
+                raise OSError("it is no longer the file that was begun")
         if self._last is None:
             return
         scalars = {
