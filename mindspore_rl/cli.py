@@ -10,7 +10,7 @@ from typing import Any
 
 from mindspore_rl import __version__, commands, config, programs, registry
 from mindspore_rl.doctor import doctor
-from mindspore_rl.errors import JobFailure, MsrlError
+from mindspore_rl.errors import JobFailure, MsrlError, shortened
 from mindspore_rl.graph.distribution_policy import Schedule
 from mindspore_rl.pipeline import STAGES
 from mindspore_rl.runtime.rank.settings import prepare_mindspore
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
             args.assignments = [*args.assignments, *rest]
         return args.run(args)
     except (MsrlError, JobFailure) as error:
-        print(f"msrl: {error}", file=sys.stderr)
+        print(f"msrl: {shortened(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("msrl: interrupted", file=sys.stderr)
@@ -163,8 +163,8 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
         "--start-timeout",
         type=float,
         metavar="SECONDS",
-        help="the same for start and compilation (default: 300; 1800 on GPUs, where the driver "
-        "may have to compile MindSpore's kernels once)",
+        help="the same for start and compilation (default: 300, and more where ranks "
+        "share cores; 1800 on GPUs, where the driver may have to compile MindSpore's kernels once)",
     )
     train.add_argument(
         "--max-restarts",

@@ -111,6 +111,7 @@ def train(args: argparse.Namespace) -> int:
     """`msrl train`."""
     from mindspore_rl.pipeline import prepare  # noqa: PLC0415
     from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
+    from mindspore_rl.runtime.coordinator import room  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
 
     if args.resume and not args.trust:
@@ -137,6 +138,8 @@ def train(args: argparse.Namespace) -> int:
         plan, _ = prepare(request, run_dir, dumper(args.dump_graph))
         if resume is not None:
             checkpoint.check_job(resume, done, plan)
+        if warning := room.check_memory(plan, room.available_memory()):
+            print(f"msrl: {warning}", file=sys.stderr)
         write_job(run_dir, request)
     with steady(run_dir / WORKERS_LOG):
         if not args.quiet:
@@ -150,6 +153,7 @@ def train(args: argparse.Namespace) -> int:
 
 def _train(args: argparse.Namespace, request: Any, plan: Any, run_dir: Path, steps: int) -> int:
     """Runs what was planned. Returns: the exit code."""
+    from mindspore_rl.runtime.coordinator import room  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.run import JobOptions  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.whole import check_whole  # noqa: PLC0415
 
@@ -158,7 +162,7 @@ def _train(args: argparse.Namespace, request: Any, plan: Any, run_dir: Path, ste
         threshold = by_name.spec(plan.environment).reward_threshold
     start_timeout_s = args.start_timeout
     if start_timeout_s is None:
-        start_timeout_s = 1800.0 if plan.device == "GPU" else 300.0
+        start_timeout_s = room.start_timeout_s(plan, room.available_cores())
     options = JobOptions(
         progress=not args.quiet,
         total_steps=request.config.total_steps,

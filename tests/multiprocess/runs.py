@@ -13,7 +13,12 @@ from mindspore_rl.runtime.coordinator import keeper
 TRAIN = (sys.executable, "-m", "mindspore_rl.cli", "train", "--stop-return", "nan")
 
 
-def start(folder: Path, *arguments: str, algorithm: str = "ppo") -> subprocess.Popen:
+def start(
+    folder: Path,
+    *arguments: str,
+    algorithm: str = "ppo",
+    environment: dict[str, str] | None = None,
+) -> subprocess.Popen:
     """A training run in the background, in `folder/run` unless told otherwise."""
     steps = () if "--total-steps" in arguments else ("--total-steps", "100000000")
     place = () if "--run-dir" in arguments else ("--run-dir", str(folder / "run"))
@@ -23,7 +28,7 @@ def start(folder: Path, *arguments: str, algorithm: str = "ppo") -> subprocess.P
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **(environment or {})},
     )
 
 

@@ -6,7 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from runs import TRAIN
+from runs import TRAIN, ended, start
+
+from mindspore_rl.runtime.coordinator import room
 
 ROOT = Path(__file__).parents[2]
 TINY = ("num_steps=16", "num_envs=4", "update_epochs=1", "--stop-return", "nan")
@@ -26,8 +28,8 @@ class Tells:
 
     def step(self, action):
         obs = np.zeros((self.size, 4), np.float32)
-        no = np.zeros(self.size, bool)
-        return obs, obs.copy(), np.ones(self.size, np.float32), no, no
+        over = np.ones(self.size, bool)
+        return obs, obs.copy(), np.ones(self.size, np.float32), over, ~over
 
     def get_state(self):
         return None
@@ -39,6 +41,7 @@ class Tells:
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("policy", ["SingleLearnerCoarse", "GPUOnly"])  # two ranks, and one
 def test_a_path_of_any_letters_in_a_locale_that_knows_none(tmp_path, policy):
     folder = tmp_path / "später 日本"
@@ -60,7 +63,7 @@ def test_a_path_of_any_letters_in_a_locale_that_knows_none(tmp_path, policy):
 
     def msrl(*command: str) -> str:
         done = subprocess.run(
-            command, cwd=folder, env=variables, capture_output=True, timeout=200, check=False
+            command, cwd=folder, env=variables, capture_output=True, timeout=400, check=False
         )
         error = done.stderr.decode()
         assert done.returncode == 0, error
@@ -75,3 +78,67 @@ def test_a_path_of_any_letters_in_a_locale_that_knows_none(tmp_path, policy):
     # The same run where the locale knows them.
     variables |= {"LC_ALL": "C.UTF-8"}
     msrl(*TRAIN, "--resume", "again", "--run-dir", "third", "--total-steps", "1920")
+
+
+ENDLESS = """
+
+class Endless(Tells):
+    def __init__(self, env_indices, seed):
+        super().__init__(env_indices, seed)
+        self.fail("built")
+
+    def reset(self):
+        self.fail("reset")
+        return super().reset()
+
+    def step(self, action):
+        self.fail("step")
+        return super().step(action)
+
+    def fail(self, what):
+        import os
+        if os.environ["WHERE"] == what and os.path.exists(os.environ["ONCE"]):
+            raise ValueError("it began" + 50_000_000 * "x" + "and ended")
+"""
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("where", "once", "policy", "workers"),
+    [
+        ("built", ".", "SingleLearnerCoarse", 1),  # by the planner
+        pytest.param("built", "plan.json", "SingleLearnerCoarse", 1, marks=pytest.mark.slow),
+        pytest.param("reset", "plan.json", "SingleLearnerCoarse", 1, marks=pytest.mark.slow),
+        pytest.param("step", "plan.json", "SingleLearnerCoarse", 1, marks=pytest.mark.slow),
+        ("step", "plan.json", "MultipleLearners", 1),  # one process
+    ],
+)
+def test_an_endless_error_is_told_in_short(tmp_path, where, once, policy, workers):
+    (tmp_path / "odd.py").write_text(PRINTS + ENDLESS, encoding="utf-8")
+    run = start(
+        tmp_path,
+        *("--policy", policy, "--workers", str(workers), "--env", f"{tmp_path}/odd.py:Endless"),
+        *TINY,
+        environment={"WHERE": where, "ONCE": str(tmp_path / "run" / once)},
+    )
+    code, _, err = ended(run, 100.0)
+    assert code in (1, 2), err
+    assert len(err) < 100_000
+    assert "it beganxxx" in err
+    log = tmp_path / "run" / "workers.log"
+    assert not log.exists() or log.stat().st_size < 100_000
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("policy", ["MultipleLearners", "SingleLearnerCoarse"])
+def test_many_more_workers_than_cores_start_slowly(tmp_path, policy):
+    if room.available_memory() < 33 * room.STARTING_BYTES:
+        pytest.skip("33 ranks need more memory")
+    run = start(
+        tmp_path, "--policy", policy, "--workers", "32", "--num-envs", "64", "num_steps=16",
+        "--total-steps", "4096",
+    )  # fmt: skip
+    code, _, err = ended(run, 1700.0)
+    assert code == 0, err

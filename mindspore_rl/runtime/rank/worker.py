@@ -6,6 +6,7 @@ import os
 import platform
 import select
 import signal
+import sys
 import threading
 import traceback
 from functools import partial
@@ -166,7 +167,7 @@ def main() -> None:
         threads = len(settings.cores[comm.rank]) if settings.cores else 1
         run_worker(plan, settings.run_dir, comm.rank, link, comm, group, threads)
     except BaseException:  # noqa: BLE001
-        traceback.print_exc()
+        print(shortened(traceback.format_exc()), file=sys.stderr, flush=True)
         _exit()
 
 

@@ -1,0 +1,60 @@
+"""What the ranks of a job need of this machine: memory, and time to start."""
+
+import os
+from pathlib import Path
+
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.plan.plan import Plan
+
+RANK_BYTES, STARTING_BYTES = 190 << 20, 450 << 20
+"""Of a rank's own, beside the libraries that all share: the least that one took which trained (196
+to 292 MiB, PPO on CartPole with native cells, mindspore 2.10.0), and what it takes to compile."""
+START_TIMEOUT_S, GPU_START_TIMEOUT_S = 300.0, 1800.0
+"""Where each rank has a core; on GPUs the driver may have to compile MindSpore's kernels once."""
+
+
+def start_timeout_s(plan: Plan, cores: int) -> float:
+    """The deadline of a start: ranks that share a core import and compile in turns."""
+    if plan.device == "GPU":
+        return GPU_START_TIMEOUT_S
+    return START_TIMEOUT_S * max(1.0, _here(plan) / cores)
+
+
+def check_memory(plan: Plan, available_bytes: int) -> str:
+    """Refuses a job for whose ranks this machine has too little memory.
+
+    Args:
+        plan: the job.
+        available_bytes: see `available_memory`.
+
+    Returns: a warning, if they may have too little while they start.
+
+    Raises:
+        MsrlError: it has.
+    """
+    ranks = _here(plan)
+    fewer = "fewer --workers with more environments each, or more hosts (docs/cluster.md)"
+    said = f"{ranks} ranks take {{}} MiB of memory, and {available_bytes >> 20} MiB are free"
+    if plan.in_one_process or ranks * STARTING_BYTES <= available_bytes:
+        return ""
+    if ranks * RANK_BYTES <= available_bytes:
+        return f"{said.format(ranks * STARTING_BYTES >> 20)}: if one is killed, use {fewer}"
+    raise MsrlError(f"{said.format(f'at least {ranks * RANK_BYTES >> 20}')}: use {fewer}")
+
+
+def available_memory() -> int:
+    """Bytes that programs can still have on this machine, swap included."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    found = {name: int(rest.split()[0]) for name, _, rest in (x.partition(":") for x in lines)}
+    return (found["MemAvailable"] + found["SwapFree"]) << 10
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _here(plan: Plan) -> int:
+    """Ranks of this machine that import MindSpore."""
+    ranks = (r for f in plan.fragments if f.needs_tensors for r in f.ranks)
+    return sum(plan.same_host(rank, 0) for rank in ranks)
