@@ -10,7 +10,8 @@ from enum import IntEnum
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.table import Table, _functions
+from mindspore_rl.replay.library import functions
+from mindspore_rl.replay.table import Table
 from mindspore_rl.rl.random import stream, uniform
 
 STREAM, WINDOW_STREAM = stream("replay"), stream("window")
@@ -75,7 +76,7 @@ def draw(
     lanes, offsets = np.empty(count, np.int32), np.empty(count, np.uint64)
     totals = np.ascontiguousarray(totals, np.uint64)
     places = (x.ctypes.data for x in (totals, lanes, offsets))
-    used = _functions().table_draw(
+    used = functions().table_draw(
         key.seed, STREAM, key.step, first, mode, count, len(totals), *places
     )
     if used < 0:

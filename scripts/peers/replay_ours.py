@@ -9,7 +9,9 @@ import numpy as np
 import replay_loop as loop
 
 from mindspore_rl.replay.selection import Key, sample
-from mindspore_rl.replay.table import Column, Table, TableSpec
+from mindspore_rl.replay.spec import Column, TableSpec
+from mindspore_rl.replay.table import Table
+from mindspore_rl.replay.writer import writing
 
 args = loop.arguments()
 LANES = 4
@@ -22,7 +24,7 @@ PRIORITIES = loop.priorities(loop.RECORDS)
 def filled(spec: TableSpec = SPEC, path: Path | None = None) -> Table:
     """Return a table with all trajectories."""
     table = Table.create(spec, path)
-    with table.writing(range(LANES)) as writer:
+    with writing(table, range(LANES)) as writer:
         given = PRIORITIES if spec.weighted else None
         writer.insert(np.arange(loop.RECORDS) % LANES, DATA, priorities=given)
     return table
@@ -30,7 +32,7 @@ def filled(spec: TableSpec = SPEC, path: Path | None = None) -> Table:
 
 if args.what == "insert":
     table = Table.create(SPEC)
-    with table.writing(range(LANES)) as writer:
+    with writing(table, range(LANES)) as writer:
         start = time.perf_counter()
         for i in range(loop.RECORDS):
             writer.insert(np.array([i % LANES]), {name: x[i : i + 1] for name, x in DATA.items()})

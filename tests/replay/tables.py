@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from mindspore_rl.replay.table import Column, Table
+from mindspore_rl.replay.spec import Column
+from mindspore_rl.replay.table import Table
+from mindspore_rl.replay.writer import writing
 
 COLUMNS = (Column("obs", (3,), "float32"), Column("reward", (), "float32"))
 
@@ -19,6 +21,6 @@ def records(numbers, length=4):
 def filled(numbers, spec, lanes=None):
     table = Table.create(spec)
     lanes = np.arange(len(numbers)) % spec.lanes if lanes is None else lanes
-    with table.writing(range(spec.lanes)) as writer:
+    with writing(table, range(spec.lanes)) as writer:
         ids = writer.insert(lanes, records(numbers, spec.length))
     return table, ids

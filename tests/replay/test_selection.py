@@ -6,7 +6,9 @@ from scipy import stats
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.selection import Key, Mode, draw, importance_weights, sample, windows
-from mindspore_rl.replay.table import Table, TableSpec
+from mindspore_rl.replay.spec import TableSpec
+from mindspore_rl.replay.table import Table
+from mindspore_rl.replay.writer import writing
 from mindspore_rl.rl.random import key_schedule, stream, threefry_2x32
 from tests.replay.tables import COLUMNS, filled, records
 
@@ -69,7 +71,7 @@ def test_the_union_of_shares_is_the_whole_batch(weighted):
     whole, _ = filled(range(40), TableSpec(COLUMNS, capacity=10, lanes=4, weighted=weighted))
     shares = [Table.create(whole.spec) for _ in range(4)]
     for lane, share in enumerate(shares):
-        with share.writing([lane]) as writer:
+        with writing(share, [lane]) as writer:
             writer.insert(np.full(10, lane), records(np.arange(lane, 40, 4), 1))
     totals = sum(share.totals() for share in shares)
     lanes, offsets, _ = draw(Key(9, 1), totals, 32)

@@ -10,7 +10,9 @@ import pytest
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.selection import Key, sample
-from mindspore_rl.replay.table import Column, Table, TableSpec
+from mindspore_rl.replay.spec import Column, TableSpec
+from mindspore_rl.replay.table import Table
+from mindspore_rl.replay.writer import writing
 from tests.replay.tables import COLUMNS, filled, records
 
 
@@ -38,7 +40,7 @@ def test_a_full_lane_loses_its_oldest_record():
 def test_windows_are_padded_behind_the_end():
     spec = TableSpec(COLUMNS, capacity=4, length=4)
     table = Table.create(spec)
-    with table.writing([0]) as writer:
+    with writing(table, [0]) as writer:
         ids = writer.insert(np.zeros(2), records([1, 2]), lengths=np.array([4, 3]))
     out = table.buffers(2, window=3)
     table.gather(ids, out, first=np.array([1, 1], np.int32))
@@ -47,7 +49,7 @@ def test_windows_are_padded_behind_the_end():
 
 def test_a_record_can_be_drawn_from_its_commit_on():
     table = Table.create(TableSpec(COLUMNS, capacity=2, length=4))
-    with table.writing([0]) as writer:
+    with writing(table, [0]) as writer:
         record = writer.begin(0)
         for step in range(3):
             data = records([5])
@@ -78,7 +80,7 @@ def test_times_sampled_have_a_limit():
 
 def test_a_file_is_opened_with_what_is_in_it(tmp_path):
     path, spec = tmp_path / "table", TableSpec(COLUMNS, capacity=40, lanes=2, weighted=True)
-    with Table.create(spec, path) as table, table.writing([0, 1]) as writer:
+    with Table.create(spec, path) as table, writing(table, [0, 1]) as writer:
         ids = writer.insert(np.arange(60) % 2, records(range(60), 1), priorities=np.arange(60))
         with Table.open(path) as other:
             assert other.spec == spec
@@ -86,7 +88,7 @@ def test_a_file_is_opened_with_what_is_in_it(tmp_path):
             other.update(ids, np.ones(60))
             assert table.totals().tolist() == [30 << 20, 30 << 20]
             with pytest.raises(ReplayError, match="lane 1 of the replay table has a writer"):
-                other.writing([1]).__enter__()
+                writing(other, [1]).__enter__()
             out = other.buffers(60)
             assert other.gather(ids, out).all()
             np.testing.assert_array_equal(out["reward"], np.arange(60))
@@ -105,9 +107,9 @@ def test_what_is_saved_is_loaded(tmp_path):
     first, second = found
     np.testing.assert_array_equal(first, second)
     assert loaded.gather(first, out).all()
-    with loaded.writing([0, 1]) as writer:  # and goes on like the one that was saved
+    with writing(loaded, [0, 1]) as writer:  # and goes on like the one that was saved
         loaded_ids = writer.insert([0, 1], records([20, 21]))
-    with table.writing([0, 1]) as writer:
+    with writing(table, [0, 1]) as writer:
         np.testing.assert_array_equal(loaded_ids, writer.insert([0, 1], records([20, 21])))
     intact = path.read_bytes()
     for position in np.random.default_rng(1).integers(0, len(intact), 50):
@@ -158,7 +160,7 @@ def test_what_does_not_fit_is_told_and_leaves_nothing(tmp_path):
 )
 def test_wrong_columns_are_told(change, message):
     table = Table.create(TableSpec(COLUMNS, capacity=3, length=4))
-    with table.writing([0]) as writer:
+    with writing(table, [0]) as writer:
         with pytest.raises(ReplayError, match=message):
             writer.insert(np.zeros(2), {**records([1, 2]), **change})
         with pytest.raises(ReplayError, match="lanes are"):
@@ -194,7 +196,7 @@ def test_sums_stay_what_they_are_the_sums_of():
 
 def _write(path, lane, start):
     """Writes records whose values are all equal, until it is killed."""
-    with Table.open(path) as table, table.writing([lane]) as writer:
+    with Table.open(path) as table, writing(table, [lane]) as writer:
         start.set()
         number = lane
         while True:
@@ -237,7 +239,7 @@ def test_a_killed_writer_leaves_a_table_that_works(tmp_path):
             process.join()
     assert read and not torn
     # The next writer finds sums that are right, whatever moment the last one died in.
-    with table.writing([0, 1]) as writer:
+    with writing(table, [0, 1]) as writer:
         for lane in range(2):
             writer.insert(np.full(24, lane), records(np.zeros(24), 500), priorities=np.ones(24))
     assert table.totals().tolist() == [24 << 20, 24 << 20]

@@ -1,0 +1,157 @@
+// The parts of a replay table, see spec.py, and the sums of its weights.
+//
+// Weights and their sums change under the lane's lock; it is a robust mutex, and who finds that its
+// holder has died rebuilds the sums. Readers take no lock: between two additions of an update a draw
+// may fall beside every record, and is drawn again.
+#pragma once
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace {
+constexpr int64_t FANOUT = 16;  // two cache lines of children
+constexpr int64_t GROUP = 32;   // draws whose memory is fetched together
+constexpr double LARGEST = 1099511627776.0;  // 2^40: 2^23 records of it fit a total
+
+struct Header {
+  char magic[8];
+  int64_t spec_bytes, lanes, capacity, length, record_bytes, max_times_sampled, weighted;
+  int64_t lane_offset, entry_offset, weight_offset, weights, tree_offset, nodes, data_offset;
+};
+struct alignas(64) Lane {
+  pthread_mutex_t lock;  // 40 bytes
+  uint32_t session;      // counts its writers
+  uint32_t unused;
+  uint64_t begun, committed, total, pad[7];
+};
+static_assert(sizeof(Lane) == 128, "as in table.py");
+struct Entry {
+  uint32_t generation, length;
+  uint64_t order;
+  uint32_t sampled, session;
+  uint64_t unused;
+};
+static_assert(sizeof(Entry) == 32, "as in table.py");
+
+template <class T> T load(const T &place) {
+  return __atomic_load_n(&place, __ATOMIC_ACQUIRE);
+}
+template <class T> void store(T &place, T value) {
+  __atomic_store_n(&place, value, __ATOMIC_RELEASE);
+}
+
+struct Table {
+  char *base;
+  const Header &header;
+  explicit Table(char *base) : base(base), header(*(const Header *)base) {}
+
+  Lane &lane(int64_t i) const { return ((Lane *)(base + header.lane_offset))[i]; }
+  Entry &entry(int64_t record) const { return ((Entry *)(base + header.entry_offset))[record]; }
+  uint64_t *weights(int64_t lane) const {
+    return (uint64_t *)(base + header.weight_offset) + lane * header.weights;
+  }
+  uint64_t *tree(int64_t lane) const {
+    return (uint64_t *)(base + header.tree_offset) + lane * header.nodes;
+  }
+  char *record(int64_t i) const { return base + header.data_offset + i * header.record_bytes; }
+  int64_t records() const { return header.lanes * header.capacity; }
+  int64_t id(int64_t record, uint32_t generation) const {
+    return int64_t(generation / 2) * records() + record;
+  }
+};
+
+// The sizes of a lane's levels of sums, each a multiple of FANOUT, from above the weights up.
+struct Levels {
+  int64_t count = 0, size[16];
+  explicit Levels(int64_t weights) {
+    while (weights > FANOUT) {
+      weights = (weights / FANOUT + FANOUT - 1) / FANOUT * FANOUT;
+      size[count++] = weights;
+    }
+  }
+};
+
+void set_weight(const Table &table, int64_t lane, int64_t slot, uint64_t value) {
+  uint64_t *place = table.weights(lane) + slot;
+  uint64_t change = value - *place;  // modulo 2^64, as are the sums
+  if (!change) return;
+  store(*place, value);
+  uint64_t *sums = table.tree(lane);
+  Levels levels(table.header.weights);
+  for (int64_t level = 0; level < levels.count; level++) {
+    slot /= FANOUT;
+    store(sums[slot], sums[slot] + change);
+    sums += levels.size[level];
+  }
+  store(table.lane(lane).total, table.lane(lane).total + change);
+}
+
+void rebuild(const Table &table, int64_t lane) {
+  const uint64_t *below = table.weights(lane);
+  uint64_t *sums = table.tree(lane), total = 0;
+  Levels levels(table.header.weights);
+  int64_t size = table.header.weights;
+  for (int64_t level = 0; level < levels.count; level++) {
+    for (int64_t i = 0; i < levels.size[level]; i++) {
+      uint64_t sum = 0;
+      for (int64_t j = i * FANOUT; j < std::min((i + 1) * FANOUT, size); j++) sum += below[j];
+      store(sums[i], sum);
+    }
+    below = sums;
+    size = levels.size[level];
+    sums += size;
+  }
+  for (int64_t i = 0; i < size; i++) total += below[i];
+  store(table.lane(lane).total, total);
+}
+
+class Locked {
+ public:
+  Locked(const Table &table, int64_t lane) : mutex_(&table.lane(lane).lock) {
+    if (pthread_mutex_lock(mutex_) == EOWNERDEAD) {
+      rebuild(table, lane);
+      pthread_mutex_consistent(mutex_);
+    }
+  }
+  ~Locked() { pthread_mutex_unlock(mutex_); }
+
+ private:
+  pthread_mutex_t *mutex_;
+};
+
+// A record to be written, the oldest of the lane, or -1 if the writer has all of them open.
+int64_t begin(const Table &table, int64_t at) {
+  Lane &lane = table.lane(at);
+  for (int64_t tried = 0; tried < table.header.capacity; tried++) {
+    int64_t slot = lane.begun % table.header.capacity;
+    int64_t record = at * table.header.capacity + slot;
+    Entry &entry = table.entry(record);
+    bool open = entry.generation % 2;
+    store(lane.begun, lane.begun + 1);
+    if (open && entry.session == lane.session) continue;
+    set_weight(table, at, slot, 0);
+    if (!open) __atomic_store_n(&entry.generation, entry.generation + 1, __ATOMIC_RELAXED);
+    std::atomic_thread_fence(std::memory_order_release);
+    entry.length = entry.sampled = 0;
+    entry.session = lane.session;
+    return record;
+  }
+  return -1;
+}
+
+int64_t commit(const Table &table, int64_t record, uint64_t weight) {
+  int64_t at = record / table.header.capacity;
+  Entry &entry = table.entry(record);
+  entry.order = table.lane(at).committed;
+  store(entry.generation, entry.generation + 1);
+  store(table.lane(at).committed, table.lane(at).committed + 1);
+  set_weight(table, at, record % table.header.capacity, weight);
+  return table.id(record, entry.generation);
+}
+}  // namespace

@@ -1,0 +1,43 @@
+"""The native operators of replay tables, see `table.cpp`."""
+
+import ctypes
+import functools
+from pathlib import Path
+
+import numpy as np
+
+from mindspore_rl import toolchain
+
+SOURCE = Path(__file__).parent / "table.cpp"
+INDEX = SOURCE.with_name("index.h")
+FLAGS = ("-std=c++20", "-pthread")
+
+
+def pointers(arrays: list[np.ndarray]) -> ctypes.Array:
+    """Where arrays begin, as C has it."""
+    return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+
+
+@functools.cache
+def functions() -> ctypes.CDLL:
+    """Of `table.cpp`. Raises: MsrlError."""
+    found = ctypes.CDLL(str(toolchain.library(SOURCE, {}, (INDEX,), FLAGS)))
+    p, i, d, u = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_uint32
+    for name, result, arguments in (
+        ("init", None, [p]),
+        ("take", None, [p, i]),
+        ("begin", i, [p, i]),
+        ("commit", i, [p, i, d, d]),
+        ("append", None, [p, i, i, i, p, p, p]),
+        ("insert", i, [p, i, p, p, p, d, i, p, p, p, p]),
+        ("totals", None, [p, p]),
+        ("draw", i, [u, u, u, u, i, i, i, p, p, p]),
+        ("resolve", i, [p, i, p, p, p, p, p]),
+        ("gather", i, [p, i, p, p, i, i, p, p, p, p]),
+        ("update", i, [p, i, p, p, d]),
+        ("checksum", ctypes.c_uint64, [p, i, ctypes.c_uint64]),
+        ("best", i, [p, i, i, i, p, p, p]),
+    ):
+        function = getattr(found, f"table_{name}")
+        function.restype, function.argtypes = result, arguments
+    return found

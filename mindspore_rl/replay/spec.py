@@ -1,0 +1,210 @@
+"""What a replay table holds, and where in its file everything stands."""
+
+import functools
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mindspore_rl.errors import ReplayError
+
+MAGIC = b"MSRLTBL1"
+ALIGNMENT = 64  # a cache line
+PAGE, PIECE_BYTES = 4096, 1 << 22
+FANOUT = 16
+HEADER = np.dtype(
+    [("magic", "S8")]
+    + [
+        (name, np.int64)
+        for name in (
+            "spec_bytes",
+            "lanes",
+            "capacity",
+            "length",
+            "record_bytes",
+            "max_times_sampled",
+            "weighted",
+            "lane_offset",
+            "entry_offset",
+            "weight_offset",
+            "weights",
+            "tree_offset",
+            "nodes",
+            "data_offset",
+            "total_bytes",
+        )  # fmt: skip
+    ]
+)
+LANE = np.dtype(
+    {
+        "names": ["lock", "session", "begun", "committed", "total"],
+        "formats": ["V40", "u4", "u8", "u8", "u8"],
+        "offsets": [0, 40, 48, 56, 64],
+        "itemsize": 128,
+    }
+)
+ENTRY = np.dtype(
+    [
+        ("generation", "u4"),
+        ("length", "u4"),
+        ("order", "u8"),
+        ("sampled", "u4"),
+        ("session", "u4"),
+        ("unused", "u8"),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One kind of value of a step.
+
+    Args:
+        name: of the column.
+        shape: of the value of one step.
+        dtype: NumPy's name of its type.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def step_bytes(self) -> int:
+        """Of the value of one step."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """What a table holds.
+
+    Args:
+        columns: of every step.
+        capacity: records of one lane.
+        lanes: each with a writer and an order of its own.
+        length: steps of a record at most; 1 for transitions.
+        weighted: whether records are drawn by priority.
+        max_times_sampled: after so many draws a record is not drawn any more; 0 for no limit.
+
+    Raises:
+        ReplayError: a number is out of its range, or two columns have one name.
+    """
+
+    columns: tuple[Column, ...]
+    capacity: int
+    lanes: int = 1
+    length: int = 1
+    weighted: bool = False
+    max_times_sampled: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("capacity", 1), ("lanes", 1), ("length", 1), ("max_times_sampled", 0)):
+            if getattr(self, name) < least:
+                raise ReplayError(
+                    f"{name} of a replay table is {getattr(self, name)}, expected at least {least}"
+                )
+        names = [column.name for column in self.columns]
+        if not names or len(set(names)) < len(names):
+            raise ReplayError(f"columns of a replay table are {names}, expected different names")
+
+    @functools.cached_property
+    def starts(self) -> np.ndarray:
+        """Where each column begins in a record, and where the record ends: `[columns + 1]`."""
+        sizes = [-(-c.step_bytes * self.length // ALIGNMENT) * ALIGNMENT for c in self.columns]
+        if self.length == 1:  # small ones without gaps
+            sizes = [column.step_bytes for column in self.columns]
+            sizes[-1] += -sum(sizes) % 8
+        return np.cumsum([0, *sizes], dtype=np.int64)
+
+    def header(self) -> np.ndarray:
+        """The sizes and places of everything, as `table.cpp` reads them."""
+        header = np.zeros((), HEADER)
+        text = self.text()
+        weights = -(-self.capacity // FANOUT) * FANOUT
+        nodes, level = 0, weights
+        while level > FANOUT:
+            level = -(-(level // FANOUT) // FANOUT) * FANOUT
+            nodes += level
+        header["magic"], header["spec_bytes"] = MAGIC, len(text)
+        header["length"], header["record_bytes"] = self.length, self.starts[-1]
+        for name in ("lanes", "capacity", "max_times_sampled", "weighted"):
+            header[name] = getattr(self, name)
+        header["weights"], header["nodes"] = weights, nodes
+        at = HEADER.itemsize + len(text)
+        for name, size in (
+            ("lane_offset", self.lanes * LANE.itemsize),
+            ("entry_offset", self.lanes * self.capacity * ENTRY.itemsize),
+            ("weight_offset", self.lanes * weights * 8),
+            ("tree_offset", self.lanes * nodes * 8),
+            ("data_offset", self.lanes * self.capacity * int(self.starts[-1])),
+            ("total_bytes", 0),
+        ):
+            at = -(-at // PAGE) * PAGE
+            header[name] = at
+            at += size
+        return header
+
+    def text(self) -> bytes:
+        """As JSON."""
+        columns = [[c.name, list(c.shape), c.dtype] for c in self.columns]
+        return json.dumps({**vars(self), "columns": columns, "starts": None}).encode()
+
+    @staticmethod
+    def parse(text: bytes) -> "TableSpec":
+        """Of JSON. Raises: ValueError, KeyError, TypeError."""
+        values = json.loads(text)
+        del values["starts"]
+        columns = [Column(name, tuple(shape), dtype) for name, shape, dtype in values["columns"]]
+        return TableSpec(**{**values, "columns": tuple(columns)})
+
+
+def described(descriptor: int, more_bytes: int = 0) -> TableSpec:
+    """What a file says that it holds.
+
+    Raises:
+        ValueError, KeyError, TypeError, IndexError, ReplayError: it is none of ours, or not whole.
+    """
+    header = np.frombuffer(os.pread(descriptor, HEADER.itemsize, 0), HEADER)[0]
+    if header["magic"] != MAGIC:
+        raise ValueError("it begins differently")
+    spec = TableSpec.parse(os.pread(descriptor, int(header["spec_bytes"]), HEADER.itemsize))
+    size = os.fstat(descriptor).st_size - more_bytes
+    if spec.header() != header or size != header["total_bytes"]:
+        raise ValueError("its header and its size do not agree")
+    return spec
+
+
+def check_columns(
+    spec: TableSpec, columns: Mapping[str, np.ndarray], leading: tuple[int, ...]
+) -> list[np.ndarray]:
+    """Columns in the table's order, `[*leading, *shape]` each, contiguous. Raises: ReplayError."""
+    names = [column.name for column in spec.columns]
+    if set(columns) != set(names):
+        raise ReplayError(f"columns are {sorted(columns)}, expected {sorted(names)}")
+    arrays = []
+    for column in spec.columns:
+        array = np.asarray(columns[column.name])
+        shape = (*leading, *column.shape)
+        if array.shape != shape or array.dtype != column.dtype:
+            raise ReplayError(
+                f"column {column.name} is {array.dtype} {array.shape}, expected {column.dtype} "
+                f"{shape}"
+            )
+        arrays.append(np.ascontiguousarray(array))
+    return arrays
+
+
+def check_priorities(spec: TableSpec, values: np.ndarray, any_table: bool = False) -> np.ndarray:
+    """Priorities as the table has them: float64, finite, not negative. Raises: ReplayError."""
+    values = np.ascontiguousarray(values, np.float64)
+    if not (values >= 0).all() or not np.isfinite(values).all():
+        raise ReplayError(f"priorities are {values}, expected finite numbers from 0 on")
+    if not spec.weighted and not any_table:
+        raise ReplayError(
+            "a table that is not weighted gets priorities; make it with weighted=True"
+        )
+    return values

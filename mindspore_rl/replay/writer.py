@@ -1,0 +1,141 @@
+"""Writes records into the lanes of a replay table."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay.library import functions, pointers
+from mindspore_rl.replay.spec import check_columns, check_priorities
+from mindspore_rl.replay.table import Table, lock
+
+
+@contextlib.contextmanager
+def writing(table: Table, lanes: Sequence[int]) -> Iterator["Writer"]:
+    """A writer of some lanes, which no other process can write meanwhile.
+
+    What a writer before it has left open, because it died, is written again.
+
+    Raises:
+        ReplayError: a lane has a writer.
+    """
+    # Of its own description, since a lock is one's whom a process has already let in.
+    descriptor = os.open(f"/proc/self/fd/{table.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for lane in lanes:
+            try:
+                lock(descriptor, fcntl.F_WRLCK, lane)
+            except OSError as error:
+                raise ReplayError(
+                    f"lane {lane} of the replay table has a writer; expected one at a time"
+                ) from error
+            functions().table_take(table.base, lane)
+        yield Writer(table, frozenset(lanes))
+    finally:
+        os.close(descriptor)
+
+
+class Writer:
+    """Writes the lanes of a table that it has, see `writing`."""
+
+    def __init__(self, table: Table, lanes: frozenset[int]) -> None:
+        self.table, self.lanes = table, lanes
+        self._open: dict[int, int] = {}
+
+    def insert(
+        self,
+        lanes: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+        lengths: np.ndarray | None = None,
+        priorities: np.ndarray | None = None,
+        exponent: float = 1.0,
+    ) -> np.ndarray:
+        """Inserts whole records.
+
+        Args:
+            lanes: `[N]`, one's own.
+            columns: by name, `[N, length, ...]`, or `[N, ...]` of transitions.
+            lengths: `[N]`, steps of each; all of them without it.
+            priorities: `[N]`, see `Table.update`; 1 without it.
+            exponent: of the priorities.
+
+        Returns: ids `[N] int64`.
+
+        Raises:
+            ReplayError: an array has a wrong name, shape or type.
+        """
+        table, spec = self.table, self.table.spec
+        lanes = np.ascontiguousarray(lanes, np.int32)
+        count = len(lanes)
+        self._check_lanes(lanes)
+        steps = (spec.length,) if spec.length > 1 else ()
+        arrays = check_columns(spec, columns, (count, *steps))
+        if lengths is None:
+            lengths = np.full(count, spec.length)
+        lengths = np.ascontiguousarray(lengths, np.int32)
+        if lengths.shape != (count,) or not ((lengths > 0) & (lengths <= spec.length)).all():
+            raise ReplayError(f"lengths are {lengths}, expected {count} of 1 to {spec.length}")
+        values = None if priorities is None else check_priorities(spec, priorities)
+        ids = np.empty(count, np.int64)
+        done = functions().table_insert(
+            table.base, count, lanes.ctypes.data, lengths.ctypes.data,
+            None if values is None else values.ctypes.data, exponent, table.columns,
+            spec.starts.ctypes.data, table.step_bytes.ctypes.data, pointers(arrays),
+            ids.ctypes.data,
+        )  # fmt: skip
+        if done < count:
+            raise self._full(int(lanes[done]))
+        return ids
+
+    def begin(self, lane: int) -> int:
+        """Opens a record; nobody can draw it before `commit`. Returns: its number.
+
+        Raises:
+            ReplayError: all records of the lane are open.
+        """
+        self._check_lanes(np.array([lane]))
+        record = int(functions().table_begin(self.table.base, lane))
+        if record < 0:
+            raise self._full(lane)
+        self._open[record] = 0
+        return record
+
+    def append(self, record: int, columns: Mapping[str, np.ndarray]) -> None:
+        """Appends steps, `[T, ...]` each, to a record that is open."""
+        table, spec = self.table, self.table.spec
+        steps = len(next(iter(columns.values())))
+        arrays = check_columns(spec, columns, (steps,))
+        done = self._steps(record)
+        if done + steps > spec.length:
+            raise ReplayError(f"a record of {done} steps gets {steps}; it holds {spec.length}")
+        self._open[record] = done + steps
+        functions().table_append(
+            table.base, record, steps, table.columns, spec.starts.ctypes.data,
+            table.step_bytes.ctypes.data, pointers(arrays),
+        )  # fmt: skip
+
+    def commit(self, record: int, priority: float = 1.0, exponent: float = 1.0) -> int:
+        """Closes a record: from now on it can be drawn. Returns: its id."""
+        if not self._steps(record):
+            raise ReplayError("a record without a step is committed")
+        value = float(check_priorities(self.table.spec, np.array([priority]), any_table=True)[0])
+        found = int(functions().table_commit(self.table.base, record, value, exponent))
+        del self._open[record]
+        return found
+
+    def _steps(self, record: int) -> int:
+        if record not in self._open:
+            raise ReplayError(f"record {record} is not open")
+        return self._open[record]
+
+    def _check_lanes(self, lanes: np.ndarray) -> None:
+        if not self.lanes.issuperset(lanes.tolist()):
+            raise ReplayError(f"lanes are {lanes}, expected some of {sorted(self.lanes)}")
+
+    def _full(self, lane: int) -> ReplayError:
+        return ReplayError(
+            f"all {self.table.spec.capacity} records of lane {lane} are open; raise the capacity"
+        )
