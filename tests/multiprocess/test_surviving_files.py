@@ -89,7 +89,7 @@ def test_resume_from_damaged_checkpoints_and_with_other_sizes(tmp_path, cells):
         ("hidden=32", "has shape (64, 4) in it and shape (32, 4) here"),
         ("--env=Acrobot-v1", "environment is CartPole-v1 in it and Acrobot-v1 here"),
     ):
-        code, _, err = ended(start(tmp_path, *again, "--run-dir", change, change), 60.0)
+        code, _, err = ended(start(tmp_path, *again, "--run-dir", change.lstrip("-"), change), 60.0)
         assert (code, reason in err) == (2, True), err
     code, _, err = ended(start(tmp_path, *again, "--total-steps", "704"), 60.0)
     assert code == 0, err
