@@ -6,9 +6,10 @@ from mindspore_rl.runtime.coordinator.messages import FIELDS, check
 from tests.runtime.test_coordinator import make_plan
 
 ITERATION = {"iteration": 1, "env_steps": 8, "episodes": [[1.5, 5]], "metrics": {"loss": 0.5}}
-FAILURE = {"iteration": 1, "stage": "s", "message": "m", "traceback": "t", "mistake": False}
+FAILURE: dict = {"iteration": 1, "stage": "s", "message": "m", "traceback": "t"}
+FAILURE |= {"mistake": False, "symptom": False}
 RIGHT = {
-    "hello": {"pid": 1, "host": "here"},
+    "hello": {"pid": 1, "proxy": 2, "host": "here"},
     "iteration": {**ITERATION, "age_s": 0.1},
     "stamp": {"iteration": -1, "stage": 1, "age_s": 0.1},
     "checkpoint": {"iteration": 1, "path": "p"},

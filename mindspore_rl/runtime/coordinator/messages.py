@@ -57,7 +57,7 @@ def _traffic(value: Any) -> bool:
 
 
 FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
-    "hello": {"pid": _whole, "host": _text},
+    "hello": {"pid": _whole, "proxy": _whole, "host": _text},
     "iteration": {
         "iteration": _whole,
         "env_steps": _whole,
@@ -74,6 +74,7 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "message": _text,
         "traceback": _text,
         "mistake": _flag,
+        "symptom": _flag,
     },
     "finished": {"iteration": _whole, "iterations_here": _whole, "traffic": _traffic},
 }

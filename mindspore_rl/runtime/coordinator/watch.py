@@ -175,7 +175,8 @@ class Watch:
                 raise JobFailure(f"a process that has the job's token sent {error}") from error
             stamp = self._stamps.read(peer.rank)
             failure = {"iteration": stamp.iteration, "stage": self._stages[stamp.stage]}
-            failure |= {"message": f"it sent {error}", "traceback": "", "mistake": False}
+            failure |= {"message": f"it sent {error}", "traceback": ""}
+            failure |= {"mistake": False, "symptom": False}
             self._on(Heard(peer.rank, {"kind": "error", **failure}), now)
             return None
         return message
