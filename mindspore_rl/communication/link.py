@@ -61,7 +61,7 @@ class Link:
         self._waiting: list[tuple[float, dict[str, Any]]] = []
         self._sent_s = 0.0
         self._rest = b""
-        self._messages: deque[dict[str, Any]] = deque()
+        self._lines: deque[bytes] = deque()
         self._selector = selectors.DefaultSelector()
         self._selector.register(connection, selectors.EVENT_READ)
         if connection.family in (socket.AF_INET, socket.AF_INET6):
@@ -108,7 +108,7 @@ class Link:
         Raises:
             ValueError: what came from one that is known is no message.
         """
-        if not self._messages and not self.closed and self._selector.select(timeout_s):
+        if not self._lines and not self.closed and self._selector.select(timeout_s):
             try:
                 data = self.connection.recv(1 << 16)
             except OSError as error:
@@ -120,10 +120,10 @@ class Link:
             *lines, self._rest = (self._rest + data).split(b"\n")
             if not self.known:
                 lines = self._introduced(lines)
-            if len(self._rest) > LINE_BYTES:
+            self._lines.extend(lines)
+            if not self._lines and len(self._rest) > LINE_BYTES:
                 raise ValueError(f"a message of more than {LINE_BYTES} bytes")
-            self._messages.extend(map(_message, lines))
-        return self._messages.popleft() if self._messages else None
+        return _message(self._lines.popleft()) if self._lines else None
 
     def _introduced(self, lines: list[bytes]) -> list[bytes]:
         """What follows the token; nothing of a stranger."""

@@ -85,3 +85,15 @@ def test_what_can_wait_does_not_wait_for_long(ends, monkeypatch):
         sender.send_soon("iteration", iteration=iteration)
         time.sleep(0.02)
         assert [m["iteration"] for m in received(receiver)] == [iteration]
+
+
+def test_what_came_before_nonsense_is_heard():
+    near, far = socket.socketpair()
+    with near, far:
+        link = Link(near)
+        far.sendall(b'{"kind": "hello"}\nnonsense\n{"kind": "note"}\n')
+        assert link.poll(1.0) == {"kind": "hello"}
+        with pytest.raises(ValueError, match="no message: b'nonsense'"):
+            link.poll()
+        assert link.poll() == {"kind": "note"}
+        link.close()
