@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl import config, gpu, programs, registry
+from mindspore_rl import config, gpu, machine, programs, registry
 from mindspore_rl.environments import by_name
 from mindspore_rl.errors import CheckpointError, ConfigError, JobFailure, MsrlError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
@@ -138,7 +138,7 @@ def train(args: argparse.Namespace) -> int:
         plan, _ = prepare(request, run_dir, dumper(args.dump_graph))
         if resume is not None:
             checkpoint.check_job(resume, done, plan)
-        if warning := room.check_memory(plan, room.available_memory()):
+        if warning := room.check_memory(plan, machine.available_memory()):
             print(f"msrl: {warning}", file=sys.stderr)
         write_job(run_dir, request)
     with steady(run_dir / WORKERS_LOG):
@@ -162,7 +162,7 @@ def _train(args: argparse.Namespace, request: Any, plan: Any, run_dir: Path, ste
         threshold = by_name.spec(plan.environment).reward_threshold
     start_timeout_s = args.start_timeout
     if start_timeout_s is None:
-        start_timeout_s = room.start_timeout_s(plan, room.available_cores())
+        start_timeout_s = room.start_timeout_s(plan, machine.available_cores())
     options = JobOptions(
         progress=not args.quiet,
         total_steps=request.config.total_steps,
@@ -279,7 +279,6 @@ def graph(args: argparse.Namespace) -> int:
     """`msrl graph`."""
     import tempfile  # noqa: PLC0415
 
-    from mindspore_rl.graph import render, text  # noqa: PLC0415
     from mindspore_rl.pipeline import prepare, stage_text  # noqa: PLC0415
 
     def see(name: str, result: Any) -> None:
@@ -291,22 +290,27 @@ def graph(args: argparse.Namespace) -> int:
         if args.format == "native":
             request = dataclasses.replace(request, cells="native", num_iterations=1)
         plan, cut = prepare(request, Path(folder), see)
-        if args.stage:
-            return 0
-        if args.format == "native":
-            _print_native(plan, Path(folder))
-        elif args.format == "dot":
-            print(render.render_dot(cut), end="")
-        elif args.format == "source":
-            for fragment in plan.fragments:
-                print(f"# ---- {fragment.file}")
-                print((Path(folder) / "fragments" / fragment.file).read_text())
-        else:
-            print(text.render(cut.program))
-            print(render.render_edges(cut.program))
-            print(render.render_partition(cut))
-            print(plan_text(plan))
+        if not args.stage:
+            _print_graph(plan, cut, Path(folder), args.format)
     return 0
+
+
+def _print_graph(plan: Any, cut: Any, folder: Path, form: str) -> None:
+    from mindspore_rl.graph import render, text  # noqa: PLC0415
+
+    if form == "native":
+        _print_native(plan, folder)
+    elif form == "dot":
+        print(render.render_dot(cut), end="")
+    elif form == "source":
+        for fragment in plan.fragments:
+            print(f"# ---- {fragment.file}")
+            print((folder / "fragments" / fragment.file).read_text())
+    else:
+        print(text.render(cut.program))
+        print(render.render_edges(cut.program))
+        print(render.render_partition(cut))
+        print(plan_text(plan))
 
 
 def _print_native(plan: Any, folder: Path) -> None:

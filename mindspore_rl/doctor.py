@@ -4,17 +4,14 @@ import argparse
 import importlib.metadata
 import importlib.util
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from mindspore_rl import gpu, install, toolchain
+from mindspore_rl import gpu, install, machine, toolchain
 from mindspore_rl.errors import MsrlError
 
-SHARED_MEMORY = Path("/dev/shm")
 SHARED_BYTES = 32 << 20  # what 30 ranks of MPI take
 OPTIONAL = {"mujoco": "mujoco", "mpe2": "marl", "pettingzoo": "marl", "matplotlib": "plot"}
 
@@ -85,12 +82,12 @@ def _compiler() -> Iterator[Finding]:
 
 
 def _machine() -> Iterator[Finding]:
-    memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    yield Finding("cores", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} for this process")
-    yield Finding("memory", f"{memory / 2**30:.1f} GiB free; a worker takes about 0.7 GiB")
-    free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.exists() else 0
+    cores, memory = machine.available_cores(), machine.available_memory() / 2**30
+    yield Finding("cores", f"{cores} of {os.cpu_count()} for this process")
+    yield Finding("memory", f"{memory:.1f} GiB free; a worker takes about 0.7 GiB")
+    free = machine.free_shared_bytes()
     mend = "" if free >= SHARED_BYTES else "docker run --shm-size=1g, or remove files there"
-    yield Finding(str(SHARED_MEMORY), f"{free / 2**20:,.0f} MiB free", mend, needed=True)
+    yield Finding(str(machine.SHARED_MEMORY), f"{free / 2**20:,.0f} MiB free", mend, needed=True)
     name = socket.gethostname()
     try:
         yield Finding("host name", f"{name}: {socket.gethostbyname(name)}")
@@ -101,15 +98,9 @@ def _machine() -> Iterator[Finding]:
 
 def _leftovers() -> Iterator[Finding]:
     """This user's shared memory of MPI that no process has open."""
-    segments = {
-        str(path) for path in SHARED_MEMORY.glob("mpich_shm_*") if path.stat().st_uid == os.getuid()
-    }
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        try:
-            used = maps.read_text(errors="replace")
-        except OSError:
-            continue  # ended meanwhile, or another user's
-        segments = {path for path in segments if path not in used}
+    from mindspore_rl.runtime.coordinator import keeper  # noqa: PLC0415
+
+    segments = [str(path) for path in keeper.shared_segments() if not keeper.is_held(path)]
     mend = f"rm {' '.join(sorted(segments))}" if segments else ""
     yield Finding("earlier runs", f"left {len(segments)} shared-memory segments", mend)
 

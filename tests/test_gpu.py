@@ -11,6 +11,7 @@ import pytest
 from mindspore_rl import doctor, gpu
 from mindspore_rl.cli import main
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.runtime.coordinator import keeper
 
 DRIVER = r"""
 #include <string.h>
@@ -151,7 +152,7 @@ def test_doctor_finds_what_trains(capsys):
 
 def test_doctor_says_how_to_mend(capsys, monkeypatch, tmp_path):
     (tmp_path / "mpich_shm_0123_0").write_text("")
-    monkeypatch.setattr(doctor, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(keeper, "SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(doctor, "SHARED_BYTES", 1 << 60)
     monkeypatch.setitem(doctor.OPTIONAL, "nowhere", "mujoco")
     assert main(["doctor"]) == 1

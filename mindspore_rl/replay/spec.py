@@ -13,7 +13,7 @@ from mindspore_rl.errors import ReplayError
 
 MAGIC = b"MSRLTBL1"
 ALIGNMENT = 64  # a cache line
-PAGE, PIECE_BYTES = 4096, 1 << 22
+PAGE = 4096
 FANOUT = 16
 HEADER = np.dtype(
     [("magic", "S8")]

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
+from mindspore_rl.machine import available_memory
 from mindspore_rl.replay.library import functions, pointers
 from mindspore_rl.replay.spec import (
     ENTRY,
@@ -296,12 +297,5 @@ def lock(descriptor: int, kind: int, byte: int) -> None:
 def _check_memory(size: int, path: Path | None) -> None:
     if path is not None and not str(path).startswith("/dev/shm/"):
         return
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    for file, used in (("memory.max", "memory.current"),):
-        group = Path("/sys/fs/cgroup")
-        with contextlib.suppress(OSError, ValueError):
-            left = int((group / file).read_text()) - int((group / used).read_text())
-            free = min(free, left // 1024)
-    if size > free * 1024:
-        raise ReplayError(f"{free / 1024:,.0f} MB of memory are free")
+    if size > (free := available_memory()):
+        raise ReplayError(f"{free / 1e6:,.0f} MB of memory are free")

@@ -124,22 +124,29 @@ def remove_segments(before: set[Path]) -> None:
     """
     left = shared_segments() - before
     for _ in range(2 if left else 0):  # who makes one may not hold it for a moment
-        left -= {path for path in left if _is_held(path)}
+        left -= {path for path in left if is_held(path)}
         time.sleep(0.05)
     for path in left:
         path.unlink(missing_ok=True)
 
 
-def _is_held(path: Path) -> bool:
-    for pid in _numbers():
-        with contextlib.suppress(OSError):
-            if str(path) in Path(f"/proc/{pid}/maps").read_text(errors="replace"):
-                return True
-            for file in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    if os.readlink(f"/proc/{pid}/fd/{file}") == str(path):
-                        return True
-    return False
+def is_held(path: Path) -> bool:
+    """Whether a process that can be looked at has a file mapped or open."""
+    return any(str(path) in _maps(pid) or str(path) in _files(pid) for pid in _numbers())
+
+
+def _maps(pid: int) -> str:
+    with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+        return Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    return ""
+
+
+def _files(pid: int) -> Iterator[str]:
+    """What a process has open."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                yield os.readlink(entry.path)
 
 
 def prctl(option: int, value: object) -> int:
@@ -196,18 +203,17 @@ def _wait(parent: int, child: int) -> None:
         left_s = max(0.0, min(deadline_s - time.monotonic(), 1 << 20))
         heard = signal.sigtimedwait(HEARD, left_s)
         number = heard.si_signo if heard else 0
-        if number == signal.SIGCHLD:
-            if _bury(child):
-                return
-        elif number == ORPHANED:
-            if os.getppid() != parent:  # else only the thread that started this
-                return
-        elif number and child:
+        ends = number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if number == signal.SIGCHLD and _bury(child):
+            return
+        if os.getppid() != parent:  # at ORPHANED: else only the thread that started this ended
+            return
+        if time.monotonic() >= deadline_s or ends and not child:
+            return
+        if ends:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGTERM)
             deadline_s = min(deadline_s, time.monotonic() + TERM_GRACE_S)
-        elif time.monotonic() >= deadline_s or number:
-            return
 
 
 def _bury(child: int) -> bool:

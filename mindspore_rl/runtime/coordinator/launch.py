@@ -18,7 +18,6 @@ escapes when the coordinator and a keeper are killed at once.
 
 import contextlib
 import fcntl
-import math
 import os
 import re
 import secrets
@@ -31,6 +30,7 @@ from pathlib import Path
 
 from mindspore_rl import gpu
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.machine import SHARED_MEMORY, free_shared_bytes
 from mindspore_rl.plan.deployment import LAUNCHERS, Deployment, find_mpiexec
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.runtime.coordinator import keeper
@@ -80,18 +80,9 @@ def check_shared_memory(num_ranks: int) -> None:
     free_bytes, needed_bytes = free_shared_bytes(), num_ranks * SHARED_BYTES
     if free_bytes < needed_bytes:
         raise MsrlError(
-            f"{keeper.SHARED_MEMORY} has {free_bytes / 1e6:.1f} MB free, and MPI needs about "
+            f"{SHARED_MEMORY} has {free_bytes / 1e6:.1f} MB free, and MPI needs about "
             f"{needed_bytes / 1e6:.1f} MB for {num_ranks} ranks on this machine; {MORE_SHARED}"
         )
-
-
-def free_shared_bytes() -> float:
-    """What is left of /dev/shm."""
-    try:
-        found = os.statvfs(keeper.SHARED_MEMORY)
-    except OSError:
-        return 0
-    return found.f_bavail * found.f_frsize if found.f_blocks else math.inf  # it has no limit
 
 
 def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict[str, str]:
@@ -202,9 +193,9 @@ class JobProcesses:
         plan = self._plan
         check_shared_memory(sum(plan.same_host(rank, 0) for rank in range(plan.num_ranks)))
         environment = worker_environment(self._run_dir, self._deployment.address, port, plan.device)
-        # On one host MPI's own shared memory carries all messages. UCX would listen on every
-        # network to carry nothing. Its files in /dev/shm would
-        # take four times as much, stay if a rank is killed, and crash MPI where some of them fit.
+        # On one host MPI's own shared memory carries all messages, and UCX would listen on every
+        # network to carry nothing. UCX's files in /dev/shm would take four times as much, stay if a
+        # rank is killed, and crash MPI where some of them fit.
         environment.setdefault("UCX_TLS", "^posix" if plan.hosts else "self,sysv")
         self._mark = f"{MARK}={environment[MARK]}"
         environment["MSRL_TOKEN"] = self.token  # in no command line, where others could read it
@@ -290,7 +281,7 @@ class JobProcesses:
         """What a bus error of a rank, if there was one, has to do with this machine."""
         if "Bus error" not in self.log():
             return ""
-        free = f"{keeper.SHARED_MEMORY} has {free_shared_bytes() / 1e6:.1f} MB free now"
+        free = f"{SHARED_MEMORY} has {free_shared_bytes() / 1e6:.1f} MB free now"
         return f"\n  a bus error can be shared memory that is not to be had: {free}; {MORE_SHARED}"
 
     def why_scheduler_ended(self) -> str:

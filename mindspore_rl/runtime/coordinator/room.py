@@ -1,8 +1,5 @@
 """What the ranks of a job need of this machine: memory, and time to start."""
 
-import os
-from pathlib import Path
-
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import Plan
 
@@ -25,7 +22,7 @@ def check_memory(plan: Plan, available_bytes: int) -> str:
 
     Args:
         plan: the job.
-        available_bytes: see `available_memory`.
+        available_bytes: that programs can still have.
 
     Returns: a warning, if they may have too little while they start.
 
@@ -40,18 +37,6 @@ def check_memory(plan: Plan, available_bytes: int) -> str:
     if ranks * RANK_BYTES <= available_bytes:
         return f"{said.format(ranks * STARTING_BYTES >> 20)}: if one is killed, use {fewer}"
     raise MsrlError(f"{said.format(f'at least {ranks * RANK_BYTES >> 20}')}: use {fewer}")
-
-
-def available_memory() -> int:
-    """Bytes that programs can still have on this machine, swap included."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    found = {name: int(rest.split()[0]) for name, _, rest in (x.partition(":") for x in lines)}
-    return (found["MemAvailable"] + found["SwapFree"]) << 10
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _here(plan: Plan) -> int:
