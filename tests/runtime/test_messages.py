@@ -3,7 +3,6 @@
 import pytest
 
 from mindspore_rl.runtime.coordinator.messages import FIELDS, check
-from tests.runtime.test_coordinator import make_plan
 
 ITERATION = {"iteration": 1, "env_steps": 8, "episodes": [[1.5, 5]], "metrics": {"loss": 0.5}}
 FAILURE: dict = {"iteration": 1, "stage": "s", "message": "m", "traceback": "t"}
@@ -19,10 +18,7 @@ RIGHT = {
 }
 WRONG = (None, True, "1", 2**63, -(10**400), [1], {"a": "b"}, {"a": [1]}, [[1.0]], [[1.0, "5"]])
 
-
-@pytest.fixture
-def plan(tmp_path):
-    return make_plan(tmp_path, actors=2)
+JOB = 3, 10  # ranks and stages
 
 
 def message(kind: str, **changed) -> dict:
@@ -35,22 +31,22 @@ def heard_as(kind: str) -> int | None:
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-def test_what_ranks_say_is_taken(plan, kind):
-    check(message(kind), heard_as(kind), [0], plan)
+def test_what_ranks_say_is_taken(kind):
+    check(message(kind), heard_as(kind), [0], *JOB)
 
 
 @pytest.mark.parametrize(("kind", "field"), [(kind, f) for kind in FIELDS for f in FIELDS[kind]])
-def test_every_field_is_looked_at(plan, kind, field):
+def test_every_field_is_looked_at(kind, field):
     right, optional = RIGHT[kind][field], (kind, field) == ("iteration", "age_s")
     for value in WRONG:
         fits = type(value) is type(right) and isinstance(value, str | bool)
         if not fits and not (optional and value is None):
             with pytest.raises(ValueError, match=f"{kind!r} whose {field!r} is "):
-                check(message(kind, **{field: value}), heard_as(kind), [0], plan)
+                check(message(kind, **{field: value}), heard_as(kind), [0], *JOB)
     if not optional:
         lacking = {name: value for name, value in message(kind).items() if name != field}
         with pytest.raises(ValueError, match=f"{kind!r} whose {field!r} is missing"):
-            check(lacking, heard_as(kind), [0], plan)
+            check(lacking, heard_as(kind), [0], *JOB)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +66,11 @@ def test_every_field_is_looked_at(plan, kind, field):
         ("stamp", {"age_s": float("nan")}, 1, "'age_s' is nan"),
     ],
 )
-def test_what_no_rank_says_is_refused(plan, kind, changed, rank, told):
+def test_what_no_rank_says_is_refused(kind, changed, rank, told):
     with pytest.raises(ValueError, match=told):
-        check(message(kind, **changed), rank, [0], plan)
+        check(message(kind, **changed), rank, [0], *JOB)
 
 
-def test_kinds_that_no_rank_has_are_refused(plan):
+def test_kinds_that_no_rank_has_are_refused():
     with pytest.raises(ValueError, match="the kind 'stop'; expected hello, iteration, stamp"):
-        check({"kind": "stop", "rank": 1}, 1, [], plan)
+        check({"kind": "stop", "rank": 1}, 1, [], *JOB)

@@ -8,9 +8,6 @@ import math
 from collections.abc import Callable, Collection
 from typing import Any
 
-from mindspore_rl.plan.plan import Plan
-from mindspore_rl.plan.stages import Stages
-
 LARGEST = 2**63 - 1
 """Of the whole numbers that stamps and counts are kept as."""
 
@@ -80,14 +77,21 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
 }
 
 
-def check(message: dict[str, Any], rank: int | None, taken: Collection[int], plan: Plan) -> None:
+def check(
+    message: dict[str, Any],
+    rank: int | None,
+    taken: Collection[int],
+    num_ranks: int,
+    num_stages: int,
+) -> None:
     """Looks at a message.
 
     Args:
         message: of some kind.
         rank: whose connection it came by; None: it has not said hello.
         taken: ranks that have connections.
-        plan: of the job.
+        num_ranks: of the job.
+        num_stages: that a rank can be at.
 
     Raises:
         ValueError: no rank says so; why.
@@ -100,8 +104,8 @@ def check(message: dict[str, Any], rank: int | None, taken: Collection[int], pla
             got = repr(message[field])[:80] if field in message else "missing"
             raise ValueError(f"a message of the kind {kind!r} whose {field!r} is {got}")
     if kind == "hello":
-        if not _whole(named) or named not in range(plan.num_ranks):
-            known = f"the job has ranks 0 to {plan.num_ranks - 1}"
+        if not _whole(named) or named not in range(num_ranks):
+            known = f"the job has ranks 0 to {num_ranks - 1}"
             raise ValueError(f"the hello of rank {str(named)[:80]}; {known}")
         if named in taken or rank is not None:
             raise ValueError(f"a second hello of rank {named}")
@@ -109,5 +113,5 @@ def check(message: dict[str, Any], rank: int | None, taken: Collection[int], pla
         raise ValueError(f"a message of the kind {kind!r} before its hello")
     elif not _whole(named) or named != rank:
         raise ValueError(f"a message of the kind {kind!r} of rank {str(named)[:80]}")
-    if kind == "stamp" and message["stage"] not in range(len(Stages(plan).words)):
+    if kind == "stamp" and message["stage"] not in range(num_stages):
         raise ValueError(f"a stamp of the stage {message['stage']}")

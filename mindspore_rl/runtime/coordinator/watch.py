@@ -169,7 +169,7 @@ class Watch:
         try:
             if (message := peer.link.poll()) is not None:
                 taken = [other.rank for other in self._peers if other.rank is not None]
-                check(message, peer.rank, taken, self.plan)
+                check(message, peer.rank, taken, self.plan.num_ranks, len(self._stages))
         except ValueError as error:
             if peer.rank is None:
                 raise JobFailure(f"a process that has the job's token sent {error}") from error
