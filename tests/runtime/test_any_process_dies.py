@@ -52,6 +52,13 @@ def find(folder: Path, role: str) -> psutil.Process | None:
     return None
 
 
+def run_code(folder: Path, code: str, failure: str) -> None:
+    """Runs a job whose ranks do something else, and fails of it."""
+    commands = launch.Commands(worker=(sys.executable, "-c", code))
+    with pytest.raises(JobFailure, match=failure):
+        run_job(make_plan(folder), folder, JobOptions(False, 100), commands)
+
+
 def kill_when_there(folder: Path, role: str, condition) -> None:
     def strike() -> None:
         find(folder, role).kill()
@@ -107,9 +114,7 @@ def test_stopped_keepers_wake_up_when_the_coordinator_dies(run_dir):  # noqa: F8
 def test_segment_of_a_rank_that_dies_while_it_starts(run_dir):  # noqa: F811
     path = keeper.SHARED_MEMORY / f"mpich_shm_{os.getpid()}_0"
     code = f"import os; open({str(path)!r}, 'a'); os.kill(os.getpid(), 9)"
-    commands = launch.Commands(worker=(sys.executable, "-c", code))
-    with pytest.raises(JobFailure):
-        run_job(make_plan(run_dir), run_dir, JobOptions(False, 100), commands)
+    run_code(run_dir, code, "")
     assert not path.exists()
 
 
@@ -136,9 +141,7 @@ def test_mpi_leaves_no_name_to_be_forgotten(run_dir):  # noqa: F811
         "maps = pathlib.Path('/proc/self/maps').read_text()\n"
         "pathlib.Path(os.environ['MSRL_RUN'], f'maps-{comm.rank}').write_text(maps)\n"
     )
-    commands = launch.Commands(worker=(sys.executable, "-c", code))
-    with pytest.raises(JobFailure, match=r"mpiexec ended \(exit status 0\)"):
-        run_job(make_plan(run_dir), run_dir, JobOptions(False, 100), commands)
+    run_code(run_dir, code, r"mpiexec ended \(exit status 0\)")
     for rank in range(2):
         held = re.findall(r"/dev/shm/(.*)", (run_dir / f"maps-{rank}").read_text())
         assert held
@@ -161,9 +164,7 @@ def test_hydra_writes_no_file_that_a_killed_proxy_would_leave(run_dir):  # noqa:
         "pathlib.Path(os.environ['MSRL_RUN'], 'said').write_text(''.join(said))\n"
         "ask('finalize')\n"
     )
-    commands = launch.Commands(worker=(sys.executable, "-c", code))
-    with pytest.raises(JobFailure, match="mpiexec ended"):
-        run_job(make_plan(run_dir), run_dir, JobOptions(False, 100), commands)
+    run_code(run_dir, code, "mpiexec ended")
     mapping, topology = (run_dir / "said").read_text().splitlines()
     assert "value=(vector," in mapping
     assert topology == "cmd=get_result rc=1"
@@ -211,9 +212,7 @@ def test_bus_error_is_told_with_what_is_left(run_dir):  # noqa: F811
         "    file.truncate(0)\n"
         "    print(memory[0])\n"
     )
-    commands = launch.Commands(worker=(sys.executable, "-c", code))
-    with pytest.raises(JobFailure, match=r"bus error can be shared memory(.|\n)*/dev/shm has "):
-        run_job(make_plan(run_dir), run_dir, JobOptions(False, 100), commands)
+    run_code(run_dir, code, r"bus error can be shared memory(.|\n)*/dev/shm has ")
 
 
 ENDINGS = ("normal", "error", "interrupted", "killed")
