@@ -116,6 +116,7 @@ def train(args: argparse.Namespace) -> int:
 
     if args.resume and not args.trust:
         check_trusted(args.resume)
+    room.check_address_space(machine.address_space())
     os.umask(os.umask(0) | 0o022)  # nobody else can write what is run
     compiled = args.backend == "mpi"
     if args.device == "gpu" and not compiled:

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import resource
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -18,6 +19,12 @@ def available_memory() -> int:
         used = int((_GROUP / "memory.current").read_text())
         free = min(free, int((_GROUP / "memory.max").read_text()) - used)
     return free
+
+
+def address_space() -> float:
+    """Bytes of addresses that a process may use (`ulimit -v`)."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
 def free_shared_bytes() -> float:

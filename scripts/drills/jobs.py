@@ -281,13 +281,23 @@ class Job:
             time.sleep(POLL_S)
             self.process.poll()
 
-    def check(self, code: int, *expected: int, said: str = "") -> None:
-        """Compares how it ended with what was promised. Raises: Broken."""
+    def check(self, code: int, *expected: int, said: str = "", traces: bool = False) -> None:
+        """Compares how it ended with what was promised.
+
+        Args:
+            code: that it ended with.
+            expected: that are right.
+            said: what it must have told.
+            traces: whether it may show a traceback: of the user's own code.
+
+        Raises:
+            Broken: it ended otherwise.
+        """
         if code not in expected:
             raise Broken(f"exit code {code}, expected {expected}: {self.err[-500:].strip()}")
         if said not in self.err + self.out:
             raise Broken(f"said nothing of {said!r}: {self.err[-500:].strip()}")
-        if "Traceback" in self.err:
+        if "Traceback" in self.err and not traces:
             raise Broken(f"a traceback: {self.err[-500:].strip()}")
         if left := self.left():
             raise Broken(f"left behind: {', '.join(left)}")

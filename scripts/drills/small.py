@@ -256,8 +256,8 @@ def odd(place: Place, does: str) -> str:
     job = place.job(words, "odd", shell=f'{limit}exec "$@"')
     if not expected:
         return f"{ended_well(job)}, nothing left"
-    job.check(job.wait(LONG_S), expected, said=said)
-    job.check(expected, expected, said="actor[1]")
+    job.check(job.wait(LONG_S), expected, said=said, traces=True)
+    job.check(expected, expected, said="actor[1]", traces=True)
     return f"exit code {expected}: {job.err.splitlines()[0][:150]}"
 
 

@@ -50,6 +50,15 @@ def test_more_ranks_than_there_is_memory_for_are_refused():
     assert room.check_memory(Job(1, in_one_process=True), 0) == ""
 
 
+def test_a_limit_of_addresses_that_mindspore_would_abort_under_is_refused():
+    room.check_address_space(machine.address_space())
+    room.check_address_space(room.ADDRESS_BYTES)
+    with pytest.raises(
+        MsrlError, match="may use 1,000 MiB of addresses here .* ulimit -v unlimited"
+    ):
+        room.check_address_space(1000 << 20)
+
+
 def test_there_is_some_room_here():
     assert machine.available_cores() >= 1
     assert room.RANK_BYTES < machine.available_memory() < 1 << 50

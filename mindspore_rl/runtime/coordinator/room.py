@@ -6,6 +6,9 @@ from mindspore_rl.plan.plan import Plan
 RANK_BYTES, STARTING_BYTES = 190 << 20, 450 << 20
 """Of a rank's own, beside the libraries that all share: the least that one took which trained (196
 to 292 MiB, PPO on CartPole with native cells, mindspore 2.10.0), and what it takes to compile."""
+ADDRESS_BYTES = 3_000_000 << 10
+"""What a process needs that imports MindSpore: PPO on CartPole trained with it, and with a fifth less
+it was aborted in any place (mindspore 2.10.0)."""
 START_TIMEOUT_S, GPU_START_TIMEOUT_S = 300.0, 1800.0
 """Where each rank has a core; on GPUs the driver may have to compile MindSpore's kernels once."""
 
@@ -15,6 +18,15 @@ def start_timeout_s(plan: Plan, cores: int) -> float:
     if plan.device == "GPU":
         return GPU_START_TIMEOUT_S
     return START_TIMEOUT_S * max(1.0, _here(plan) / cores)
+
+
+def check_address_space(limit_bytes: float) -> None:
+    """Refuses a limit under which MindSpore would abort. Raises: MsrlError."""
+    if limit_bytes < ADDRESS_BYTES:
+        raise MsrlError(
+            f"a process may use {limit_bytes / 2**20:,.0f} MiB of addresses here, and MindSpore "
+            f"needs {ADDRESS_BYTES >> 20:,}: raise the limit (ulimit -v unlimited)"
+        )
 
 
 def check_memory(plan: Plan, available_bytes: int) -> str:
