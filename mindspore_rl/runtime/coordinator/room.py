@@ -7,8 +7,8 @@ RANK_BYTES, STARTING_BYTES = 190 << 20, 450 << 20
 """Of a rank's own, beside the libraries that all share: the least that one took which trained (196
 to 292 MiB, PPO on CartPole with native cells, mindspore 2.10.0), and what it takes to compile."""
 ADDRESS_BYTES = 3_000_000 << 10
-"""What a process needs that imports MindSpore: PPO on CartPole trained with it, and with a fifth less
-it was aborted in any place (mindspore 2.10.0)."""
+"""What a process needs that imports MindSpore: PPO on CartPole trained with that, and a fifth less
+was aborted in any place (mindspore 2.10.0)."""
 START_TIMEOUT_S, GPU_START_TIMEOUT_S = 300.0, 1800.0
 """Where each rank has a core; on GPUs the driver may have to compile MindSpore's kernels once."""
 
