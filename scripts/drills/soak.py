@@ -10,7 +10,7 @@ from pathlib import Path
 from drills.jobs import SHARED_MEMORY, Broken, Case, Job, Place, read
 from drills.small import ENDLESS, newest
 
-MEASURES = ("RSS KiB", "PSS KiB", "descriptors", "threads")
+MEASURES = ("RSS KiB", "anonymous KiB", "descriptors", "threads")
 GROWTH_KIB, GROWTH = 4096.0, 0.02
 """Memory counts as flat if what it is in the end is at most so much, or such a share, above what
 it was in the second quarter."""
@@ -33,11 +33,11 @@ def sample(pid: int) -> tuple[float, ...] | None:
         fields.setdefault(name, value.split()[:1])
     try:
         descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-        names = ("Rss", "Pss", "Threads")
-        rss, pss, threads = (float(fields[name][0]) for name in names)
+        names = ("Rss", "Anonymous", "Threads")
+        rss, anonymous, threads = (float(fields[name][0]) for name in names)
     except (OSError, KeyError, IndexError):
         return None
-    return rss, pss, float(descriptors), threads
+    return rss, anonymous, float(descriptors), threads
 
 
 def flat(samples: list[Sample], measure: int) -> bool:
