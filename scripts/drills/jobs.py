@@ -281,23 +281,14 @@ class Job:
             time.sleep(POLL_S)
             self.process.poll()
 
-    def check(self, code: int, *expected: int, said: str = "", traces: bool = False) -> None:
-        """Compares how it ended with what was promised.
-
-        Args:
-            code: that it ended with.
-            expected: that are right.
-            said: what it must have told.
-            traces: whether it may show a traceback: of the user's own code.
-
-        Raises:
-            Broken: it ended otherwise.
-        """
+    def check(self, code: int, *expected: int, said: str = "") -> None:
+        """Compares how it ended with what was promised. Raises: Broken."""
         if code not in expected:
             raise Broken(f"exit code {code}, expected {expected}: {self.err[-500:].strip()}")
         if said not in self.err + self.out:
             raise Broken(f"said nothing of {said!r}: {self.err[-500:].strip()}")
-        if "Traceback" in self.err and not traces:
-            raise Broken(f"a traceback: {self.err[-500:].strip()}")
+        for told in re.split(r"^(?=msrl: )", self.err, flags=re.MULTILINE):
+            if "Traceback" in told and not told.startswith("msrl: rank "):
+                raise Broken(f"a traceback that is no rank's: {told[-500:].strip()}")
         if left := self.left():
             raise Broken(f"left behind: {', '.join(left)}")
