@@ -104,7 +104,7 @@ class DQNLearner(Learner):
         self.optimizer = nn.Adam(self.online, config.learning_rate)
 
     def loss(self, obs, action, reward, terminated, final_obs):
-        """Per sample: the temporal difference (equation 2 of the paper), then the action's value."""
+        """Per sample: the temporal difference (equation 2 of the paper), then the value."""
         config = self.config
         rows = ops.one_hot(action, self.network(obs).shape[-1])
         value = (self.network(obs) * rows).sum(-1)

@@ -60,6 +60,12 @@ class Msrl(Protocol):
             a count `[count, ...]`.
         """
 
+    def uniform(self, count: int, size: int) -> Any:
+        """Random numbers `[count, size]` in [0, 1), others in each turn, for a batch of `count`.
+
+        B must divide the count: as many rows are of each environment, as in a sample.
+        """
+
     def joint(self, value: Any) -> Any:
         """What all agents have, side by side: `[B, A, ...]` becomes `[B, n]` (a joint state).
 

@@ -101,6 +101,12 @@ def drawn_rows(noise: Tensor, inserted: Tensor, capacity: int, columns: Tensor) 
     return (ops.minimum(rows, filled - 1) * columns.shape[0] + columns).reshape(-1)
 
 
+def uniform(noise: Tensor, size: int) -> Tensor:
+    """`[B, k * size]` numbers of each environment as `[k * B, size]`, environments innermost."""
+    rows = noise.reshape((noise.shape[0], -1, size))
+    return rows.transpose((1, 0, 2)).reshape((-1, size))
+
+
 def to_array(value: Any) -> np.ndarray:
     """A NumPy copy of a tensor, an array or a number."""
     return np.array(value.asnumpy() if isinstance(value, Tensor) else value)

@@ -136,6 +136,7 @@ OPERATIONS = {
     "min": _REDUCTION,
     "joint": Kind(call=True, arguments=1, cell="trims", arrays=True),
     "boundary": Kind(call=True, agents=None),
+    "uniform": Kind(call=True, arguments=2, cell="computes"),
     "env_steps": Kind(call=True, cell="fits"),
     "report": Kind(call=True),
     "agent_learn": Kind(call=True),  # its operations stand in its place

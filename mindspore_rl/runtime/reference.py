@@ -183,6 +183,10 @@ class Reference:
         self._sampled = True
         return tuple(ops.stack(column) for column in zip(*self._rows, strict=True))
 
+    def uniform(self, count: int, size: int) -> Tensor:
+        """See `api.Msrl`."""
+        return operators.uniform(self._noise("uniform", count // self.num_envs * size), size)
+
     def _kept_columns(self) -> list[Tensor]:
         return [ops.stack(column) for column in zip(*self._kept, strict=True)]
 

@@ -70,6 +70,8 @@ class Calls:
             return self._insert(node)
         if name == "replay_sample" and node.args:
             return self._draw(node)
+        if name == "uniform":
+            return self._uniform(node)
         return self._component_call(name, node)
 
     def _component_call(self, name: str, node: ast.Call) -> Struct:
@@ -142,21 +144,40 @@ class Calls:
                 "msrl.replay_sample with a number of records that are not kept",
                 "keep them: msrl.replay_insert(obs, action, keep=100_000)",
             )
-        each = self._per_env("a sample", node.args[0])
-        if each * self.num_envs != self.draft.frame.known(node.args[0]):
-            near = max(each, 1) * self.num_envs
-            self.draft.frame.fail(
-                node,
-                f"a sample of {self.draft.frame.known(node.args[0])} records with {self.num_envs} "
-                "environments",
-                f"as many are drawn of each: choose a multiple, such as {near}",
-            )
-        loops, purpose = self._inner_loops(), self.draft.name_op("replay_sample_noise")
-        drawn = {"purpose": purpose, "owner": "replay", "rows": num_turns(loops), "size": each}
-        noise = self._drawn("noise", "noise_sample", loops, node, drawn)
+        each = self._shared("a sample", node.args[0])
+        noise = self._numbers("replay_sample", each, node)
         reads = (noise, *OPERATIONS["replay_draw"].reads)
         attrs = (("per_env", each), ("capacity", self.keep))
         return self.draft.emit("replay_draw", targets, (noise,), reads=reads, attrs=attrs)
+
+    def _uniform(self, node: ast.Call) -> Struct:
+        """Random numbers for the rows of a batch that has as many of each environment."""
+        if len(node.args) != 2:
+            self.draft.frame.fail(node, f"msrl.uniform with {len(node.args)} arguments, expected 2")
+        size = self.draft.frame.known(node.args[1])
+        if type(size) is not int or size < 1:
+            self.draft.frame.fail(node, f"msrl.uniform of {size} numbers a row", "at least 1")
+        each = self._shared("a batch", node.args[0])
+        noise = self._numbers("uniform", each * size, node)
+        target = self.draft.new_temporary("value")
+        return self.draft.emit("uniform", (target,), (noise, str(size)), reads=(noise,))[0]
+
+    def _numbers(self, call: str, size: int, node: ast.Call) -> str:
+        """So many random numbers of this turn for each environment."""
+        loops, purpose = self._inner_loops(), self.draft.name_op(f"{call}_noise")
+        attrs = {"purpose": purpose, "owner": "replay", "rows": num_turns(loops), "size": size}
+        return self._drawn("noise", f"noise_{call.rpartition('_')[2]}", loops, node, attrs)
+
+    def _shared(self, what: str, node: ast.expr) -> int:
+        """What each environment has of a number of records that all have in equal parts."""
+        each, number = self._per_env(what, node), self.draft.frame.known(node)
+        if each * self.num_envs != number:
+            self.draft.frame.fail(
+                node,
+                f"{what} of {number} records with {self.num_envs} environments",
+                f"each has as many: choose a multiple, such as {each * self.num_envs}",
+            )
+        return each
 
     def _sampled(self, node: ast.Call) -> tuple[str, ...]:
         if self.replay_width is None:
