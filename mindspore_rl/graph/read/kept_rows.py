@@ -19,8 +19,8 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
     """Gives each insertion and each draw the number of records inserted before it.
 
     Raises:
-        ProgramError: one stands outside the iterations, nothing is kept, or one iteration inserts
-            more than is kept.
+        ProgramError: one stands outside the iterations, the first draw would find nothing, or one
+            iteration inserts more than is kept.
     """
     sites = [site for site in walk(items) if site[0].kind in ("replay_keep", "replay_draw")]
     keeps = [site for site in sites if site[0].kind == "replay_keep"]
@@ -36,7 +36,13 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
                 f"{op.where}\n  an iteration inserts {total} records of each environment, and keep "
                 f"leaves room for {capacity} of each: raise it"
             )
-        index = _before(sites[:number], keeps, loops[1:])
+        earlier = [other.name for other, _ in sites[:number] if other.kind == "replay_keep"]
+        if op.kind == "replay_draw" and not earlier:
+            raise ProgramError(
+                f"{op.where}\n  it draws where nothing was inserted yet: put it after the first "
+                "msrl.replay_insert() of the loop"
+            )
+        index = _before(earlier, keeps, loops[1:])
         attrs = dict(op.attrs) | {
             "capacity": capacity,
             "iteration": loops[0].index,
@@ -51,7 +57,7 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
     return tuple(_replaced(items, placed))
 
 
-def _before(earlier: list[Site], keeps: list[Site], loops: tuple[Loop, ...]) -> str:
+def _before(earlier: list[str], keeps: list[Site], loops: tuple[Loop, ...]) -> str:
     """How many records of each environment this iteration has inserted before this turn."""
     number, terms = 0, []
     for keep, around in keeps:
@@ -60,7 +66,7 @@ def _before(earlier: list[Site], keeps: list[Site], loops: tuple[Loop, ...]) -> 
         if shared:
             turn = turn_index(shared)
             terms.append(turn if each == 1 else f"({turn}) * {each}")
-        if any(keep is op for op, _ in earlier):
+        if keep.name in earlier:
             number += each
     return " + ".join([str(number)] * (number > 0 or not terms) + terms)
 
