@@ -113,7 +113,7 @@ class DQNLearner(Learner):
             best = self.network(final_obs).argmax(-1)
             following = (following * ops.one_hot(best, following.shape[-1])).sum(-1)
         else:
-            following = following.max(-1)
+            following = ops.amax(following, -1)
         target = reward + config.gamma * (1.0 - terminated.astype("float32")) * following
         return huber_loss(value, ops.stop_gradient(target)), value
 
