@@ -86,7 +86,7 @@ class DQNActor(Actor):
         anything = (noise[:, 1] * self.num_actions).astype(int32)
         return ops.where(noise[:, 0] < epsilon, anything, best)
 
-    def act_greedily(self, obs):
+    def act_greedily(self, obs, epsilon):
         """Returns: the best action `[B]`, for evaluation."""
         return self.network(obs).argmax(-1).astype(int32)
 

@@ -98,7 +98,7 @@ class SACActor(Actor):
         action = ops.where(exploring, 2.0 * noise[:, : self.size] - 1.0, sampled)
         return self.middle + self.half * action, action
 
-    def act_greedily(self, obs):
+    def act_greedily(self, obs, exploring):
         """Returns: the action for evaluation."""
         return self.middle + self.half * self.policy.mean(obs)
 
