@@ -39,13 +39,31 @@ class Msrl(Protocol):
     def agent_learn(self, *args: Any) -> Any:
         """Calls `Learner.learn(msrl, *args)`, which static analysis inlines."""
 
-    def replay_insert(self, *values: Any) -> None:
-        """Appends one step of every environment (values `[B, ...]`) to the trajectory buffer."""
+    def replay_insert(self, *values: Any, keep: int = 0) -> None:
+        """Appends one step of every environment (values `[B, ...]`) to the trajectory buffer.
 
-    def replay_sample(self) -> tuple:
-        """The steps inserted since the last sample, in order.
+        Args:
+            values: of the step.
+            keep: records of all environments together that stay, the newest `keep // B` of each;
+                0: until the next sample.
+        """
 
-        Returns: one `[n, B, ...]` for each inserted value; n = T after a loop over `steps()`.
+    def replay_sample(self, count: int = 0) -> tuple:
+        """The steps inserted since the last sample, in order; of records that are kept some.
+
+        Args:
+            count: records of those that are kept, drawn uniformly with replacement, as many of
+                each environment: a stratified draw, so that the batch does not depend on the
+                placement. B must divide it.
+
+        Returns: one `[n, B, ...]` for each inserted value; n = T after a loop over `steps()`. With
+            a count `[count, ...]`.
+        """
+
+    def uniform(self, count: int, size: int) -> Any:
+        """Random numbers `[count, size]` in [0, 1), others in each turn, for a batch of `count`.
+
+        B must divide the count: as many rows are of each environment, as in a sample.
         """
 
     def joint(self, value: Any) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from mindspore import ParameterTuple, Tensor, nn, ops, value_and_grad
+from mindspore import ParameterTuple, Tensor, float32, int32, nn, ops, value_and_grad
 from mindspore.communication import get_group_size
 
 
@@ -83,6 +83,28 @@ def take_rows(value: Tensor, rows: Tensor) -> Tensor:
     """`value` `[T, B, ...]` at positions of the flattened batch, `[n, ...]`."""
     flat = value.reshape((value.shape[0] * value.shape[1], *value.shape[2:]))
     return ops.gather(flat, rows, 0)
+
+
+def drawn_rows(noise: Tensor, inserted: Tensor, capacity: int, columns: Tensor) -> Tensor:
+    """Positions in a flattened `[capacity * B]` replay of the records that random numbers choose.
+
+    Args:
+        noise: `[B, k]` float32, uniform in [0, 1).
+        inserted: 0-d int32, records of each environment that ever were.
+        capacity: how many of them are kept.
+        columns: `[B]` int32, 0 to B - 1.
+
+    Returns: `[k * B]` int32, environments innermost.
+    """
+    filled = ops.minimum(inserted, capacity)
+    rows = (noise.T * filled.astype(float32)).astype(int32)
+    return (ops.minimum(rows, filled - 1) * columns.shape[0] + columns).reshape(-1)
+
+
+def uniform(noise: Tensor, size: int) -> Tensor:
+    """`[B, k * size]` numbers of each environment as `[k * B, size]`, environments innermost."""
+    rows = noise.reshape((noise.shape[0], -1, size))
+    return rows.transpose((1, 0, 2)).reshape((-1, size))
 
 
 def to_array(value: Any) -> np.ndarray:

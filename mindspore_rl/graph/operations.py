@@ -32,7 +32,8 @@ class Kind:
         cell: what it is to a compiled cell. `computes`: reason enough for one. `fits`: compiles
             with others. `trims`: likewise, but is left outside at the ends. `rows`: where the
             loop that makes them compiles as a whole. `replay`: likewise, and all of the replay in
-            one cell. `environment`: reason enough, if that is in the graph. Else never.
+            one cell. `kept`: all of it in the cell of the environment, if that is in the graph.
+            `environment`: reason enough, if that is in the graph. Else never.
         traced: whether it runs the user's code, whose compiled graph is read.
         tried: whether its rows are tried, too.
         whole: whether it takes all environments together.
@@ -106,6 +107,9 @@ OPERATIONS = {
         cell="replay",
         whole=True,
     ),
+    # What the two become where records are kept.
+    "replay_keep": Kind("replay", reads=(REPLAY,), writes=(REPLAY,), cell="kept"),
+    "replay_draw": Kind("replay", reads=(REPLAY,), cell="kept"),
     # Its third result is the loss by itself, for the passes: what its first two are means of.
     "gradient": Kind(
         "gradient",
@@ -132,6 +136,7 @@ OPERATIONS = {
     "min": _REDUCTION,
     "joint": Kind(call=True, arguments=1, cell="trims", arrays=True),
     "boundary": Kind(call=True, agents=None),
+    "uniform": Kind(call=True, arguments=2, cell="computes"),
     "env_steps": Kind(call=True, cell="fits"),
     "report": Kind(call=True),
     "agent_learn": Kind(call=True),  # its operations stand in its place
@@ -152,6 +157,7 @@ OPERATIONS = {
     "stack": Kind(cell="rows"),
     "unstack": Kind(cell="rows"),
     "replay_extend": Kind(cell="replay"),  # many rows at once
+    "replay_keep_rows": Kind(),
     "all_reduce": Kind(cell="computes"),
     "flatten": Kind(cell="computes"),  # arrays in one
 }

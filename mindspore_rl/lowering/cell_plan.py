@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Region, num_turns, paths, turn_index, walk
+from mindspore_rl.graph.read.kept_rows import position
 from mindspore_rl.graph.read.substitute import OWNERS
 from mindspore_rl.lowering.project import Projection
 from mindspore_rl.lowering.regions import read_outside
@@ -17,7 +18,8 @@ UNROLL = 4
 
 A turn costs MindSpore 35 us; each operator of a copy takes about 80 kB and its compile time.
 """
-PARTS = {kind: kind for kind in ("noise", "permutations", "gradient")} | {"all_reduce": "reduce"}
+PARTS = {kind: kind for kind in ("noise", "permutations", "gradient")}
+PARTS |= {"all_reduce": "reduce", "replay_draw": "draws"}
 """Operations that a part of the cell does, and what that is called."""
 
 
@@ -32,6 +34,7 @@ class Row:
         ends: of an environment's step, whose reward is written: terminated and truncated.
         loop: the unrolled loop that writes the rows of a chunk together; empty: each by itself.
         told: what the runtime knows the variable as; empty: it need not find it.
+        kept: whether a checkpoint has it.
     """
 
     buffer: str
@@ -41,6 +44,7 @@ class Row:
     ends: tuple[str, ...] = ()
     loop: str = ""
     told: str = ""
+    kept: bool = False
 
     @property
     def leading(self) -> tuple[int, ...]:
@@ -205,6 +209,11 @@ def _rows(
             index, count = str(op.attr("index")), capacity(region.items)
             written = tuple(
                 Row(f"replay_{column}", index, name, count, told=told.get(name, ""))
+                for column, name in enumerate(op.args)
+            )
+        elif op.kind == "replay_keep":
+            written = tuple(
+                Row(f"kept_{column}", position(op), name, op.attr("capacity"), kept=True)
                 for column, name in enumerate(op.args)
             )
         loop = directly.get(op.name)

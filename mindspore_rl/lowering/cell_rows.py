@@ -23,6 +23,8 @@ def buffer_setup(plan: CellPlan, row: Row) -> list[str]:
     shape = grouped(row.leading, extents(value))
     dtype = "int8" if value.dtype == "bool" else value.dtype
     lines = [f'{buffer} = parts.buffer({shape}, "{dtype}", "{row.buffer}")']
+    if row.kept:
+        lines.append(f'w.kept.add({buffer}, "{value.dtype}")')
     return [*lines, f'w.keep("{row.told}", {buffer})'] if row.told else lines
 
 

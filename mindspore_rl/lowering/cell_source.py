@@ -5,6 +5,7 @@ from typing import Any
 
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, paths, walk
 from mindspore_rl.graph.operations import OPERATIONS
+from mindspore_rl.graph.read.kept_rows import inserted
 from mindspore_rl.graph.read.substitute import owned
 from mindspore_rl.lowering.cell_plan import CellPlan
 from mindspore_rl.lowering.cell_rows import (
@@ -104,12 +105,14 @@ class CellWriter:
         return getattr(self, f"_{item.kind}_part")(item)
 
     def _noise_part(self, op: Op) -> str:
-        size = "w.environment" if op.attr("owner") == "env" else "w.actor"
         agents = ", w.agents" if op.attr("owner") == "agents" else ""
         return (
             f"parts.NoiseTable(w.seed, {op.attr('purpose')!r}, {op.attr('rows')}, w.env_indices, "
-            f"{size}.noise_size{agents})"
+            f"{noise_size(op)}{agents})"
         )
+
+    def _replay_draw_part(self, op: Op) -> str:
+        return f"parts.Draws({op.attr('capacity')}, w.env_indices)"
 
     def _permutations_part(self, op: Op) -> str:
         return (
@@ -195,6 +198,16 @@ class CellWriter:
             for column, target in enumerate(op.targets)
         ]
 
+    _replay_keep = _stack
+
+    def _replay_draw(self, op: Op) -> list[str]:
+        rows, part = f"{op.targets[0]}_rows", self.plan.parts[op.name]
+        lines = [f"{rows} = self.{part}.rows({op.args[0]}, {inserted(op)})"]
+        for column, target in enumerate(op.targets):
+            cast = ".astype(ms.bool_)" if self.plan.values[target].dtype == "bool" else ""
+            lines.append(f"{target} = operators.take_rows(self.kept_{column}, {rows}){cast}")
+        return lines
+
     def _minibatch(self, op: Op) -> list[str]:
         row, number, *values = op.args
         rows = f"{row}_{number}"
@@ -240,6 +253,13 @@ class CellWriter:
             lines.append(f"{name} = reduced[{f'{start}:{end}' if value.parts else start}]")
             start = end
         return lines
+
+
+def noise_size(op: Op) -> str:
+    """How many random numbers a call takes in a turn, of each environment, as an expression."""
+    if op.attr("owner") == "replay":
+        return str(op.attr("size"))
+    return "w.environment.noise_size" if op.attr("owner") == "env" else "w.actor.noise_size"
 
 
 def _repacked(name: str, parts: tuple[Value, ...]) -> str:

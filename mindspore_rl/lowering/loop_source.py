@@ -5,7 +5,9 @@ from typing import Any
 
 from mindspore_rl.graph.flow import exposed
 from mindspore_rl.graph.ir import Branch, Loop, Lowered, Op, Region, paths, walk
+from mindspore_rl.graph.read.kept_rows import inserted, position
 from mindspore_rl.lowering.cell_plan import observations
+from mindspore_rl.lowering.cell_source import noise_size
 from mindspore_rl.lowering.lines import INDENT, assignment, class_name, indented
 from mindspore_rl.lowering.project import Projection
 from mindspore_rl.lowering.regions import read_outside, regions_of
@@ -88,12 +90,12 @@ class LoopWriter:
 
     def _items(self, items: tuple[Lowered, ...], chunked: bool = False) -> list[str]:
         lines: list[str] = []
-        for position, item in enumerate(items):
+        for at, item in enumerate(items):
             if isinstance(item, Region):
                 call = f"{item.name}_cell({', '.join(item.inputs)})"
                 lines.append(assignment(item.outputs, call))
             elif isinstance(item, Op):
-                if chunked and _waits(item) and not (position and _waits(items[position - 1])):
+                if chunked and _waits(item) and not (at and _waits(items[at - 1])):
                     lines.append("yield")
                 lines += self._op(item)
             elif isinstance(item, Loop):
@@ -155,9 +157,10 @@ class LoopWriter:
 
     def _noise(self, op: Op) -> list[str]:
         iteration = op.args[0] if op.args else "0"
+        agents = ", by_agent=True" if op.attr("owner") == "agents" else ""
         return [
             f'{op.targets[0]} = w.noise("{op.attr("purpose")}", {iteration}, '
-            f'{op.attr("rows")}, "{op.attr("owner")}")'
+            f"{op.attr('rows')}, {noise_size(op)}{agents})"
         ]
 
     def _permutations(self, op: Op) -> list[str]:
@@ -195,6 +198,16 @@ class LoopWriter:
 
     def _replay_sample(self, op: Op) -> list[str]:
         return [assignment(op.targets, f"w.replay.read({op.attr('rows')})")]
+
+    def _replay_keep(self, op: Op) -> list[str]:
+        return [f"w.kept.write({op.attr('capacity')}, {position(op)}, {', '.join(op.args)})"]
+
+    def _replay_keep_rows(self, op: Op) -> list[str]:
+        return [f"w.kept.extend({op.attr('capacity')}, {position(op)}, {', '.join(op.args)})"]
+
+    def _replay_draw(self, op: Op) -> list[str]:
+        call = f"w.kept.draw({op.args[0]}, {inserted(op)}, {op.attr('capacity')})"
+        return [assignment(op.targets, call)]
 
     def _stack(self, op: Op) -> list[str]:
         index, value = op.args

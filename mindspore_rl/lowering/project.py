@@ -328,7 +328,7 @@ def _extend(loop: Loop) -> Item:
     if not ops or len(ops) < len(loop.body):
         return loop
     *unstacks, insert = ops
-    if insert.kind != "replay_insert" or not all(
+    if insert.kind not in ("replay_insert", "replay_keep") or not all(
         op.kind == "unstack" and op.args[1] == loop.index for op in unstacks
     ):
         return loop
@@ -339,13 +339,14 @@ def _extend(loop: Loop) -> Item:
     start = str(insert.attr("index")).removesuffix(loop.index).removesuffix(" + ") or "0"
     if not start.isdecimal():
         return loop
+    kept = insert.kind == "replay_keep"
     return Op(
         f"{insert.name}:all",
-        "replay_extend",
+        "replay_keep_rows" if kept else "replay_extend",
         (),
         stacks,
-        (*stacks, *insert.writes),
+        (*stacks, *((insert.attr("iteration"),) if kept else ()), *insert.writes),
         insert.where,
         writes=insert.writes,
-        attrs=(("start", start),),
+        attrs=tuple((dict(insert.attrs) | {"index": start}).items()),
     )

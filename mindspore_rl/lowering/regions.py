@@ -29,6 +29,8 @@ class _Finder:
     def __init__(self, projection: Projection, in_graph: bool, replay_in_cell: bool) -> None:
         self.projection = projection
         self.in_graph, self.replay_in_cell = in_graph, replay_in_cell
+        steps = "environment" in projection.fragment.components
+        self.kept_in_cell = replay_in_cell and in_graph and steps
         self.uses = definitions(projection.body)
         self.names: set[str] = set()
 
@@ -68,6 +70,8 @@ class _Finder:
                 return whole_loop
             case "replay":
                 return whole_loop and self.replay_in_cell
+            case "kept":
+                return whole_loop and self.kept_in_cell
             case "environment":
                 return self.in_graph
             case cell:

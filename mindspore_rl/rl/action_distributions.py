@@ -150,3 +150,29 @@ def normal_entropy(log_std: Tensor) -> Tensor:
         entropy: 0-d float32, nats.
     """
     return ops.sum(log_std + (_HALF_LOG_2PI + 0.5))
+
+
+def squashed_normal_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple:
+    """Sample a diagonal Gaussian squashed by tanh (Haarnoja et al. 2018, arXiv 1812.05905, app. C).
+
+    ``log pi(a) = log N(u) - sum_k log(1 - tanh(u_k)^2)``, and ``log(1 - tanh(u)^2) = 2 (log 2 - u -
+    softplus(-2 u))``, which no u makes infinite.
+
+    Args:
+        mean: [..., k] float32; the gradient flows through it.
+        log_std: [..., k] float32; the gradient flows through it.
+        noise: [..., 2k] float32, uniform in [0, 1).
+
+    Returns:
+        action: [..., k] float32 in (-1, 1).
+        log_prob: [...] float32, nats, of the action as it is.
+    """
+    normal = standard_normal(noise)
+    wide = mean + ops.exp(log_std) * normal
+    spread = 0.5 * ops.square(normal) + (log_std + _HALF_LOG_2PI)
+    slope = 2.0 * (math.log(2.0) - wide - _softplus(-2.0 * wide))
+    return ops.tanh(wide), -ops.sum(spread + slope, -1)
+
+
+def _softplus(x: Tensor) -> Tensor:
+    return ops.relu(x) + ops.log(1.0 + ops.exp(-ops.abs(x)))

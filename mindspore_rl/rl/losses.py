@@ -115,3 +115,18 @@ def clip_by_global_norm(grads: tuple, max_norm: float) -> tuple:
     for grad in grads:
         clipped = clipped + (grad * scale,)
     return clipped, norm
+
+
+def huber_loss(value: Tensor, target: Tensor) -> Tensor:
+    """Return half the squared error, and linear beyond an error of 1 (Huber 1964).
+
+    Args:
+        value: [N] float32; the gradient flows through it.
+        target: [N] float32.
+
+    Returns:
+        loss: [N] float32.
+    """
+    error = ops.abs(value - target)
+    quadratic = ops.minimum(error, 1.0)
+    return 0.5 * ops.square(quadratic) + (error - quadratic)

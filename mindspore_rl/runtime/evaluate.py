@@ -3,15 +3,17 @@
 import contextlib
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, ops
 
 from mindspore_rl import device, programs
 from mindspore_rl.environments.by_name import spec
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError, ProgramError
+from mindspore_rl.operators import leaves
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.parameters import named_parameters, set_parameter
@@ -106,6 +108,24 @@ class _Played(Reference):
     def env_steps(self) -> Tensor:
         """Those of the checkpoint."""
         return Tensor(np.float32(self._done["env_steps"]))
+
+    def replay_insert(self, *values: Tensor, keep: int = 0) -> None:
+        """Keeps the last record only: nothing is learnt of it."""
+        super().replay_insert(*values, keep=min(keep, self.num_envs))
+
+    def replay_sample(self, count: int = 0) -> tuple[Tensor, ...]:
+        """See `api.Msrl`; there may be more episodes to play than records to draw."""
+        return super().replay_sample(max(count, self.num_envs) if count else 0)
+
+    def uniform(self, count: int, size: int) -> Tensor:
+        """See `api.Msrl`."""
+        return super().uniform(max(count, self.num_envs), size)
+
+    def gradient(self, loss: Callable, network: Any, *args: Any) -> tuple:
+        """Zeros of the shapes that training has."""
+        terms = loss(*args)
+        means = tuple(Tensor(np.float32(0)) for _ in leaves(terms))
+        return tuple(ops.zeros_like(p) for p in network.trainable_params()), means
 
     def update(self, method: Any, *args: Any) -> None:
         """Changes nothing."""

@@ -16,6 +16,7 @@ from mindspore import Tensor, ops
 from mindspore_rl import operators
 from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.operators import (
+    drawn_rows,
     gradient_function,
     leaves,
     minibatch_rows,
@@ -61,6 +62,8 @@ class Reference:
         self._env_steps = self._steps_before = 0
         self._rows: list[tuple] = []
         self._sampled = False
+        self._kept: list[tuple] = []
+        self._capacity = self._inserted = 0
         self._sites: dict[str, dict[tuple, int]] = {}
         self._turns: dict[str, int] = {}
         self._counts: dict[str, int] = {}
@@ -85,6 +88,9 @@ class Reference:
             arrays[f"environment/{name}"] = value
         for name in ("return", "length"):
             arrays[f"episodes/{name}"] = np.zeros(self.num_envs)
+        for number, column in enumerate(self._kept_columns()):
+            empty = [(0, self._capacity - len(column))] + [(0, 0)] * (column.ndim - 1)
+            arrays[f"replay/{number}"] = np.pad(to_array(column), empty)
         for name, parameter in named_parameters(self.trainer, "state"):
             arrays[f"parameters/{name}"] = to_array(parameter)
         return arrays
@@ -154,16 +160,35 @@ class Reference:
         """See `api.Msrl`."""
         return self.trainer.learner.learn(self, *args)
 
-    def replay_insert(self, *values: Tensor) -> None:
+    def replay_insert(self, *values: Tensor, keep: int = 0) -> None:
         """See `api.Msrl`."""
+        if keep:
+            capacity = keep // self.num_envs
+            self._kept += [values] * (len(self._kept) < capacity)
+            self._kept[self._inserted % capacity] = values
+            self._capacity, self._inserted = capacity, self._inserted + 1
+            return
         if self._sampled:
             self._rows, self._sampled = [], False
         self._rows.append(values)
 
-    def replay_sample(self) -> tuple[Tensor, ...]:
+    def replay_sample(self, count: int = 0) -> tuple[Tensor, ...]:
         """See `api.Msrl`."""
+        if count:
+            noise = self._noise("replay_sample", count // self.num_envs)
+            columns = Tensor(np.arange(self.num_envs, dtype=np.int32))
+            inserted = Tensor(np.int32(self._inserted))
+            rows = drawn_rows(noise, inserted, self._capacity, columns)
+            return tuple(take_rows(column, rows) for column in self._kept_columns())
         self._sampled = True
         return tuple(ops.stack(column) for column in zip(*self._rows, strict=True))
+
+    def uniform(self, count: int, size: int) -> Tensor:
+        """See `api.Msrl`."""
+        return operators.uniform(self._noise("uniform", count // self.num_envs * size), size)
+
+    def _kept_columns(self) -> list[Tensor]:
+        return [ops.stack(column) for column in zip(*self._kept, strict=True)]
 
     # ---- learning --------------------------------------------------------------------------
 

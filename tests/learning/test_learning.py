@@ -102,16 +102,31 @@ def test_termination_is_not_bootstrapped(tmp_path, cells):
         ("ppo", "GPUOnly"),
         ("a2c", "GPUOnly"),
         ("--config=a3c", "Central"),
+        ("dqn", "SingleLearnerCoarse"),
+        ("dqn", "MultipleLearners"),
+        ("dqn", "GPUOnly"),
+        ("dqn", "Environments"),
     ],
 )
 def test_cartpole_reaches_475(tmp_path, cells, algorithm, policy):
-    """Two of three seeds: now and then one of PPO's forgets what it knew."""
+    """Two of three seeds: now and then one forgets what it knew."""
     place = ("--cells", cells, "--policy", policy, "--workers", "2", "--env", "CartPole-v1")
     means = []
     for seed in ("1", "2", "3"):
         line = train(tmp_path / seed, algorithm, *place, "--seed", seed, "--total-steps", "500000")
         means.append(float(re.search(r"mean return ([\d.]+)", line)[1]))
     assert np.median(means) >= 475.0, means
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_sac_swings_up_a_pendulum(tmp_path):
+    """Within 20,000 steps, two of three seeds."""
+    means = []
+    for seed in ("1", "2", "3"):
+        train(tmp_path / seed, "sac", "--seed", seed, "--stop-return", "nan")
+        means.append(np.mean(evaluate(tmp_path / seed, 100, seed=7, sample=False)))
+    assert np.median(means) >= -200.0, means
 
 
 @pytest.mark.slow

@@ -45,6 +45,10 @@ CASES += [
     ("sampled_in_a_loop", SCATTERED, "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "graph:CartPole-v1"),
+    ("kept", "SingleLearnerCoarse", "CartPole-v1"),
+    ("kept", "GPUOnly", "graph:CartPole-v1"),
+    ("kept", "SingleLearnerCoarse", "graph:CartPole-v1"),
+    ("kept", SCATTERED, "CartPole-v1"),
 ]
 
 

@@ -28,11 +28,13 @@ ALGORITHMS = {
     "ppo": ({"num_steps": 32, "update_epochs": 2}, (*CARTPOLE, *PENDULUM)),
     "a2c": ({}, CARTPOLE),
     "mappo": (SMALL, PARTICLES),
+    "dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
+    "sac": ({"learning_starts": 16, "replay_size": 40}, PENDULUM),
     str(PROGRAMS / "two_phase.py"): ({}, CARTPOLE),
     str(PROGRAMS / "early_ends.py"): ({}, CARTPOLE),
 }
 """Their configurations and environments."""
-SHIPPED = ("ppo", "a2c", "mappo")
+SHIPPED = ("ppo", "a2c", "mappo", "dqn", "sac")
 UNSET = {"target_kl": 3e-6}
 """Values of options that are None by default; this one ends some passes early, and some not."""
 POLICIES = (
@@ -58,6 +60,9 @@ QUICK = {
     ("ppo", "Environments", "CartPole-v1", 2),
     ("mappo", "Environments", "graph:simple_tag_v3", 2),
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
+    ("dqn", "SingleLearnerCoarse", "CartPole-v1", 3),
+    ("dqn", "GPUOnly", "graph:CartPole-v1", 2),
+    ("sac", "MultipleLearners", "Pendulum-v1", 2),
     (str(PROGRAMS / "two_phase.py"), str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
     (str(PROGRAMS / "two_phase.py"), "SingleLearnerCoarse", "graph:CartPole-v1", 2),
     (str(PROGRAMS / "two_phase.py"), "GPUOnly", "graph:CartPole-v1", 2),

@@ -104,7 +104,7 @@ def _not_rows(partition: Partition, op: Op) -> Iterator[str]:
     for name in (*op.reads, *op.targets):
         if name in partition.program.values:
             leaves = partition.program.values[name].leaves
-            kept = op.kind == "replay_insert" and name in op.args
+            kept = op.kind in ("replay_insert", "replay_keep") and name in op.args
             stored = kept and any(leaf.axis != 0 for leaf in leaves)
             if stored or any(leaf.axis is not None and leaf.per_env != 1 for leaf in leaves):
                 yield name

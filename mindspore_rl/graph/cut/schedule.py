@@ -34,6 +34,13 @@ def apply_schedule(partition: Partition) -> Partition:
                 f"arrival would have those of one {sender.name} at a time and not its batch; only "
                 "sums over a batch, such as gradients, can be served so (as Central does)",
             )
+    kept = (op for op, _ in walk(partition.program.body) if op.kind == "replay_keep")
+    if (op := next(kept, None)) is not None:
+        raise _refused(
+            partition,
+            "workers that are at different iterations would resume with replays that are filled "
+            f"differently\n  {op.where}",
+        )
     bound = policy.schedule.staleness
     arrivals = Arrivals(
         sender.name,

@@ -63,10 +63,12 @@ class AgentAxes:
             self._give(op, (2,))
         elif op.kind == "index":
             self._give(op, (_moved(self.values[op.args[0]], -1),))
-        elif op.kind == "replay_insert":
+        elif op.kind in ("replay_insert", "replay_keep"):
             self._inserted = op.args
         elif op.kind == "replay_sample":
             self._give(op, tuple(_moved(self.values[name], 1) for name in self._inserted))
+        elif op.kind == "replay_draw":
+            self._give(op, tuple(_moved(self.values[name], 0) for name in self._inserted))
         elif agents is None and any(self._has_agents(name) for name in inputs):
             self._try(op, inputs)
         else:

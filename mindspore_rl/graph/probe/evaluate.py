@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -167,8 +168,8 @@ class Probe:
         return (Tensor(kind(number) if not isinstance(number, bool) else np.bool_(number)),)
 
     def _noise(self, op: Op, *_: Any) -> tuple:
-        owner = self.environment if op.attr("owner") == "env" else self.trainer.actor
-        if not owner.noise_size:
+        size = noise_size(op, self.environment, self.trainer.actor)
+        if not size:
             return (None,)
         by_agent = op.attr("owner") == "agents"
         agents = random.all_agents(*self.trainer.spec.agent_shape) if by_agent else None
@@ -177,7 +178,7 @@ class Probe:
             random.stream(op.attr("purpose")),
             np.arange(op.attr("rows")),
             np.arange(self.num_envs),
-            owner.noise_size,
+            size,
             agents,
         )
         return (Tensor(noise),)
@@ -248,16 +249,24 @@ class Probe:
         self.record = values
         return ()
 
+    _replay_keep = _replay_insert
+
     def _replay_sample(self, op: Op) -> tuple:
         """A full buffer: the record seen, repeated, with 10 % noise where it is real-valued."""
-        columns = []
+        return tuple(map(Tensor, self._records(op.attr("rows"))))
+
+    def _replay_draw(self, op: Op, _: Tensor) -> tuple:
+        columns = self._records(op.attr("per_env"))
+        return tuple(Tensor(column.reshape(-1, *column.shape[2:])) for column in columns)
+
+    def _records(self, rows: int) -> Iterator[np.ndarray]:
+        """Columns `[rows, B, ...]`."""
         for value in self.record:
             array = to_array(value)
-            column = np.repeat(array[None], op.attr("rows"), axis=0)
+            column = np.repeat(array[None], rows, axis=0)
             if array.dtype == np.float32:
                 column = column * self.generator.normal(1.0, 0.1, column.shape)
-            columns.append(Tensor(column.astype(array.dtype)))
-        return tuple(columns)
+            yield column.astype(array.dtype)
 
     def _gradient(self, op: Op, *args: Any) -> tuple:
         loss, network = (eval(path, self.names) for path in op.attr("objects"))  # noqa: S307
@@ -277,6 +286,14 @@ class Probe:
 
     def _env_steps(self, op: Op, *_: Any) -> tuple:
         return (Tensor(np.float32(0)),)
+
+
+def noise_size(op: Op, environment: Any, actor: Any) -> int:
+    """How many random numbers a call takes in a turn, of each environment."""
+    owner = op.attr("owner")
+    if owner == "replay":
+        return op.attr("size")
+    return (environment if owner == "env" else actor).noise_size
 
 
 def _check_keep(op: Op, keep: Any, values: list) -> None:

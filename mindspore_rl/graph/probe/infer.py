@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import Any
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import Item, Loop, Op, Program, paths
+from mindspore_rl.graph.ir import Item, Loop, Op, Program, paths, walk
 from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.graph.probe.agents import AgentAxes
 from mindspore_rl.graph.probe.evaluate import Probe
@@ -58,7 +58,7 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
             or the program depends on the number of environments.
     """
     num_envs = trainer.config.num_envs
-    name = _name_in_cache(trainer, program.algorithm, compiled) if cached else ""
+    name = _name_in_cache(trainer, program, compiled) if cached else ""
     found = _from_cache(name)
     if found is None:
         found = _examine(program, trainer, compiled)
@@ -76,10 +76,12 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
     )
 
 
-def _name_in_cache(trainer: Any, algorithm: str, compiled: bool) -> str:
+def _name_in_cache(trainer: Any, program: Program, compiled: bool) -> str:
     """Of what probes show of a program; empty where programs cannot be told apart."""
+    algorithm = program.algorithm
     small, cls = smaller_trainer(trainer, PROBE_ENVS[0], algorithm), type(trainer)
-    parts = (small, cls, inspect.getfile(cls), algorithm, compiled)
+    each = [op.attrs for op, _ in walk(program.body) if op.kind in ("replay_keep", "replay_draw")]
+    parts = (small, cls, inspect.getfile(cls), algorithm, compiled, each)
     with contextlib.suppress(Unknown, OSError):
         return f"programs/{fingerprint(parts)}.pickle"
     return ""
@@ -122,7 +124,7 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
 
 def _probed(trainer: Any, algorithm: str, num_envs: int) -> Probe:
     smaller = smaller_trainer(trainer, num_envs, algorithm)
-    probe = Probe(smaller, build(smaller, algorithm), num_envs)
+    probe = Probe(smaller, build(smaller, algorithm, trainer.config.num_envs), num_envs)
     probe.run()
     return probe
 

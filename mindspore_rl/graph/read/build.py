@@ -30,6 +30,7 @@ from mindspore_rl.graph.read.frame import (
     open_frame,
     variables,
 )
+from mindspore_rl.graph.read.kept_rows import place_kept
 
 STATEMENTS = {
     ast.While: "a `while` without a bound",
@@ -53,13 +54,18 @@ STATEMENTS = {
 }
 
 
-def build(trainer: Any, algorithm: str) -> Program:
+def build(trainer: Any, algorithm: str, num_envs: int = 0) -> Program:
     """Reads `trainer.train` into a program.
+
+    Args:
+        trainer: whose.
+        algorithm: its name.
+        num_envs: environments of the job, if the trainer has fewer.
 
     Raises:
         ProgramError: Python that the analysis does not support, with its line.
     """
-    builder = _Builder(trainer)
+    builder = _Builder(trainer, num_envs or trainer.config.num_envs)
     builder.inline(trainer.train, (Static(MSRL),), {}, top=True)
     draft = builder.draft
     body = draft.scope.items
@@ -71,7 +77,7 @@ def build(trainer: Any, algorithm: str) -> Program:
         )
     program = Program(
         algorithm,
-        place_rows(tuple(body)),
+        place_kept(place_rows(tuple(body))),
         imports=tuple((alias, *source) for alias, source in sorted(draft.imports.items())),
         locals=tuple(sorted(draft.locals.items())),
     )
@@ -94,9 +100,9 @@ class _Returned(Exception):  # noqa: N818
 class _Builder(ExpressionReader):
     """Reads statements."""
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Any, num_envs: int) -> None:
         super().__init__(trainer)
-        self.calls, self.assignments = Calls(self), Assignments(self.draft)
+        self.calls, self.assignments = Calls(self, num_envs), Assignments(self.draft)
 
     def call(self, name: str, node: ast.Call) -> Struct:
         """Reads a call of `msrl.name`."""

@@ -13,20 +13,27 @@ from mindspore_rl.names import RULE, is_name
 class Calls:
     """Reads calls of msrl.
 
+    Args:
+        reader: of everything else.
+        num_envs: environments of the job.
+
     Attributes:
         top_of_iteration: what is computed once an iteration, before everything else; None outside
             `iterations`.
         before_iterations: what is set once, before `iterations`.
         left_out: whether a loop over minibatches was read that a condition may leave out.
         replay_width: values of a record; None before the first insertion.
+        keep: records of an environment that are kept; 0: those of one sample; None: nothing was
+            inserted yet.
     """
 
-    def __init__(self, reader: ExpressionReader) -> None:
-        self.reader, self.draft = reader, reader.draft
+    def __init__(self, reader: ExpressionReader, num_envs: int) -> None:
+        self.reader, self.draft, self.num_envs = reader, reader.draft, num_envs
         self.top_of_iteration: list[Op] | None = None
         self.before_iterations: list[Op] = []
         self.left_out = False
         self.replay_width: int | None = None
+        self.keep: int | None = None
 
     def read(self, name: str, node: ast.Call) -> Struct:
         """What a call of `msrl.name` stands for."""
@@ -35,7 +42,7 @@ class Calls:
         calls = [name for name, kind in OPERATIONS.items() if kind.call]
         if name not in calls:
             self.draft.frame.fail(node, f"msrl.{name}", f"msrl has {', '.join(sorted(calls))}")
-        if node.keywords and not OPERATIONS[name].reduces:
+        if node.keywords and not OPERATIONS[name].reduces and name != "replay_insert":
             self.draft.frame.fail(
                 node.keywords[0].value,
                 f"a keyword argument of msrl.{name}",
@@ -59,6 +66,12 @@ class Calls:
             return self._report(node)
         if OPERATIONS[name].reduces:
             return self._reduction(name, node)
+        if name == "replay_insert":
+            return self._insert(node)
+        if name == "replay_sample" and node.args:
+            return self._draw(node)
+        if name == "uniform":
+            return self._uniform(node)
         return self._component_call(name, node)
 
     def _component_call(self, name: str, node: ast.Call) -> Struct:
@@ -85,25 +98,100 @@ class Calls:
         if name == "env_step":
             targets = tuple(self.draft.new_temporary(output) for output in ENV_STEP_OUTPUTS)
         elif name == "replay_sample":
-            if self.replay_width is None:
-                self.draft.frame.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
-            targets = tuple(self.draft.new_temporary("sample") for _ in range(self.replay_width))
-        elif name == "replay_insert":
-            self._check_width(texts, node)
+            targets = self._sampled(node)
+            if self.keep:
+                self.draft.frame.fail(
+                    node,
+                    "msrl.replay_sample() of records that are kept",
+                    "say how many: msrl.replay_sample(256)",
+                )
         else:
             targets = (self.draft.new_temporary("value"),)
         reads = [*reads, *kind.reads]
         found = self.draft.emit(name, targets, tuple(texts), reads=reads, writes=kind.writes)
-        if name in ("env_step", "replay_sample"):
-            return found
-        return found[0] if found else Static(None)
+        return found if name in ("env_step", "replay_sample") else found[0]
 
-    def _check_width(self, texts: list[str], node: ast.Call) -> None:
+    def _insert(self, node: ast.Call) -> Struct:
+        """An insertion into the trajectory buffer, or of records that are kept."""
+        texts, reads = self.reader.texts(list(self.reader.elements(node.args)), node)
         if self.replay_width not in (None, len(texts)) or not texts:
             self.draft.frame.fail(
                 node, f"inserting {len(texts)} values, elsewhere {self.replay_width},"
             )
-        self.replay_width = len(texts)
+        self.replay_width, keep = len(texts), 0
+        for item in node.keywords:
+            if item.arg != "keep":
+                self.draft.frame.fail(item.value, f"the argument {item.arg!r} of replay_insert")
+            keep = self._per_env("keep", item.value)
+        if self.keep not in (None, keep):
+            self.draft.frame.fail(
+                node, "another `keep` than elsewhere", "a program has one replay: give the same"
+            )
+        self.keep = keep
+        kind = "replay_keep" if keep else "replay_insert"
+        attrs = (("capacity", keep),) if keep else ()
+        row = OPERATIONS[kind]
+        reads = [*reads, *row.reads]
+        self.draft.emit(kind, (), tuple(texts), reads=reads, writes=row.writes, attrs=attrs)
+        return Static(None)
+
+    def _draw(self, node: ast.Call) -> Struct:
+        """As many records of each environment, by random numbers of their own."""
+        targets = self._sampled(node)
+        if not self.keep or len(node.args) > 1:
+            self.draft.frame.fail(
+                node,
+                "msrl.replay_sample with a number of records that are not kept",
+                "keep them: msrl.replay_insert(obs, action, keep=100_000)",
+            )
+        each = self._shared("a sample", node.args[0])
+        noise = self._numbers("replay_sample", each, node)
+        reads = (noise, *OPERATIONS["replay_draw"].reads)
+        attrs = (("per_env", each), ("capacity", self.keep))
+        return self.draft.emit("replay_draw", targets, (noise,), reads=reads, attrs=attrs)
+
+    def _uniform(self, node: ast.Call) -> Struct:
+        """Random numbers for the rows of a batch that has as many of each environment."""
+        if len(node.args) != 2:
+            self.draft.frame.fail(node, f"msrl.uniform with {len(node.args)} arguments, expected 2")
+        size = self.draft.frame.known(node.args[1])
+        if type(size) is not int or size < 1:
+            self.draft.frame.fail(node, f"msrl.uniform of {size} numbers a row", "at least 1")
+        each = self._shared("a batch", node.args[0])
+        noise = self._numbers("uniform", each * size, node)
+        target = self.draft.new_temporary("value")
+        return self.draft.emit("uniform", (target,), (noise, str(size)), reads=(noise,))[0]
+
+    def _numbers(self, call: str, size: int, node: ast.Call) -> str:
+        """So many random numbers of this turn for each environment."""
+        loops, purpose = self._inner_loops(), self.draft.name_op(f"{call}_noise")
+        attrs = {"purpose": purpose, "owner": "replay", "rows": num_turns(loops), "size": size}
+        return self._drawn("noise", f"noise_{call.rpartition('_')[2]}", loops, node, attrs)
+
+    def _shared(self, what: str, node: ast.expr) -> int:
+        """What each environment has of a number of records that all have in equal parts."""
+        each, number = self._per_env(what, node), self.draft.frame.known(node)
+        if each * self.num_envs != number:
+            self.draft.frame.fail(
+                node,
+                f"{what} of {number} records with {self.num_envs} environments",
+                f"each has as many: choose a multiple, such as {each * self.num_envs}",
+            )
+        return each
+
+    def _sampled(self, node: ast.Call) -> tuple[str, ...]:
+        if self.replay_width is None:
+            self.draft.frame.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
+        return tuple(self.draft.new_temporary("sample") for _ in range(self.replay_width or 0))
+
+    def _per_env(self, what: str, node: ast.expr) -> int:
+        """What a number of records is for each environment of the job."""
+        number = self.draft.frame.known(node)
+        if type(number) is not int or number < self.num_envs:
+            self.draft.frame.fail(
+                node, f"{what} of {number} records", f"expected at least {self.num_envs}, one each"
+            )
+        return number // self.num_envs
 
     def _drawn(self, kind: str, name: str, loops: list[Loop], node: ast.AST, attrs: dict) -> str:
         """Random numbers for this turn, drawn with all others at the top of the iteration."""

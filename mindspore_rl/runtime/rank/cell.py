@@ -4,7 +4,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, int32, nn, ops
 
 from mindspore_rl.communication.group import Group
-from mindspore_rl.operators import flatten
+from mindspore_rl.operators import drawn_rows, flatten
 from mindspore_rl.rl.random import Agents, stream
 from mindspore_rl.rl.random_graph import permutations, schedule, uniform
 
@@ -58,6 +58,19 @@ class PermutationTable(nn.Cell):
         rounds = iteration * self.rounds + self.turns
         order = permutations(self.schedule, rounds, self.env_indices, self.num_steps)
         return order * self.num_envs + self.columns
+
+
+class Draws(nn.Cell):
+    """Records that random numbers choose, as many of each environment."""
+
+    def __init__(self, capacity: int, env_indices: range) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.columns = Tensor(np.arange(len(env_indices), dtype=np.int32))
+
+    def rows(self, noise: Tensor, inserted: Tensor) -> Tensor:
+        """See `operators.drawn_rows`."""
+        return drawn_rows(noise, inserted, self.capacity, self.columns)
 
 
 def _given(value: Tensor, name: str) -> Parameter:

@@ -10,6 +10,7 @@ from mindspore_rl.environments.guarded import GuardedVector
 from mindspore_rl.environments.last_actions import LastActions
 from mindspore_rl.environments.loop_vector import LoopVector
 from mindspore_rl.plan.edges import chunk_of, plan_edges
+from mindspore_rl.replay.kept import KeptReplay
 from mindspore_rl.replay.trajectory import TrajectoryBuffer
 from mindspore_rl.runtime.rank.episodes import EpisodeCounter
 from mindspore_rl.runtime.rank.exchange import Exchange
@@ -30,6 +31,7 @@ class Share:
     vector: Any
     episodes: EpisodeCounter
     replay: TrajectoryBuffer
+    kept: KeptReplay
     exchange: Exchange
 
     def chunks(self) -> list["Share"]:
@@ -46,6 +48,7 @@ class Share:
             self.vector.parts[number] if self.vector is not None else None,
             self.episodes.part(rows),
             self.replay.part(rows, len(self.env_indices)),
+            self.kept.part(rows, len(self.env_indices)),
             Exchange(rank, plan_edges(rank.plan, number), self.exchange.trainer),
         )
 
@@ -69,6 +72,7 @@ def whole_share(rank: Rank, trainer: Any, threads: int) -> Share:
         _vector(rank, threads) if steps else None,
         EpisodeCounter(len(rank.env_indices)),
         TrajectoryBuffer(),
+        KeptReplay(),
         Exchange(rank, plan_edges(rank.plan), trainer),
     )
 

@@ -40,7 +40,7 @@ class ShareRuntime:
     def __init__(self, share: Share, parts: Parts) -> None:
         self.rank, self.share, self._parts = share.rank, share, parts
         self.env_indices, self.agents = share.env_indices, share.rank.agents
-        self.seed, self.replay = share.rank.plan.seed, share.replay
+        self.seed, self.replay, self.kept = share.rank.plan.seed, share.replay, share.kept
         self.environment, self.group = parts.environment, parts.group
         self.trainer = parts.trainer
         self.actor = self.trainer.actor if self.trainer else None
@@ -93,11 +93,11 @@ class ShareRuntime:
         self.rank.stamp(Stage.PYTHON)
         return outcome
 
-    def noise(self, purpose: str, iteration: int, rows: int, owner: str) -> np.ndarray:
-        """Uniform numbers `[rows, B, size]` (`agents`: `[rows, B, A, size]`) of one call."""
-        source: Any = self.environment if owner == "env" else self.actor
-        by_agent = owner == "agents"
-        return self._tables.uniform(purpose, iteration, rows, source.noise_size, by_agent)
+    def noise(
+        self, purpose: str, iteration: int, rows: int, size: int, by_agent: bool = False
+    ) -> np.ndarray:
+        """Uniform numbers `[rows, B, size]` (`by_agent`: `[rows, B, A, size]`) of one call."""
+        return self._tables.uniform(purpose, iteration, rows, size, by_agent)
 
     def permutations(self, purpose: str, iteration: Any, rounds: int) -> np.ndarray:
         """Positions in the flattened local batch, permuted in time, `[rounds, T, B]` int32."""

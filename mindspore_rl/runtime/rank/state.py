@@ -5,6 +5,7 @@ policy and another number of workers.
 """
 
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,10 @@ class RankState:
         if rank.served:
             iterations = np.full(len(rank.env_indices), rank.iteration)
             state["counters/iterations"] = (iterations, 0)
+        kept = self._share.kept
+        for number, (column, dtype) in enumerate(zip_longest(kept.columns, kept.dtypes)):
+            array = to_host(column)
+            state[f"replay/{number}"] = (array.astype(dtype or array.dtype), 1)
         if rank.stepping:
             state["episodes/return"] = (self._share.episodes.returns, 0)
             state["episodes/length"] = (self._share.episodes.lengths, 0)
@@ -131,6 +136,7 @@ class RankState:
         }
         try:
             self._take_parameters(arrays)
+            self._take_replay(arrays)
             stateless = not any(name.startswith("environment/") for name in arrays)
             self._take_carried(arrays, stateless)
             if not stateless:
@@ -155,6 +161,20 @@ class RankState:
 
         for name, parameter in self._parameters():
             set_parameter(parameter, arrays[f"parameters/{name}"])
+
+    def _take_replay(self, arrays: dict[str, np.ndarray]) -> None:
+        from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
+
+        rank, kept = self._rank, self._share.kept
+        if "replay" not in rank.fragment.components:
+            return
+        share = slice(rank.env_indices.start, rank.env_indices.stop)
+        count = sum(name.startswith("replay/") for name in arrays)
+        found = [arrays[f"replay/{number}"][:, share] for number in range(count)]
+        if not kept.dtypes:
+            kept.restore(found)
+        for buffer, column in zip(kept.columns if kept.dtypes else (), found, strict=False):
+            set_parameter(buffer, column)
 
     def _take_carried(self, arrays: dict[str, np.ndarray], stateless: bool) -> None:
         """Takes the loop's variables, of stateless environments only what is not theirs.

@@ -1,0 +1,176 @@
+"""Deep Q-learning from a replay (Mnih et al. 2015, "Human-level control through deep RL").
+
+With double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461) and a duelling network (Wang et
+al. 2016, arXiv 1511.06581) as options.
+"""
+
+from dataclasses import dataclass, field
+
+from mindspore import Parameter, Tensor, int32, nn, ops
+
+from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.errors import ConfigError
+from mindspore_rl.networks import MLP
+from mindspore_rl.rl.losses import clip_by_global_norm, huber_loss
+
+
+def _option(default, text):
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyper-parameters of DQN; the defaults solve CartPole-v1."""
+
+    env: str = _option("CartPole-v1", "environment")
+    seed: int = _option(1, "seed of every random number")
+    num_envs: int = _option(8, "environments, on all workers together")
+    num_steps: int = _option(8, "environment steps of each environment in an iteration")
+    total_steps: int = _option(200_000, "environment steps of the run, all environments together")
+    replay_size: int = _option(50_000, "transitions that are kept, of all environments together")
+    learning_starts: int = _option(2_000, "environment steps before the first update")
+    updates: int = _option(8, "updates in an iteration")
+    batch_size: int = _option(128, "transitions of an update; a multiple of num_envs")
+    learning_rate: float = _option(5e-4, "Adam's step size")
+    gamma: float = _option(0.99, "discount per step")
+    target_every: int = _option(100, "updates between two copies to the target network")
+    epsilon_start: float = _option(1.0, "share of random actions at the start")
+    epsilon_end: float = _option(0.05, "share of random actions in the end")
+    exploration: float = _option(0.25, "part of the run in which that share falls")
+    double_q: bool = _option(True, "the online network chooses the next action")
+    duelling: bool = _option(False, "value and advantages from heads of their own")
+    max_grad_norm: float = _option(10.0, "bound of the global gradient norm")
+    hidden: tuple[int, ...] = _option((120, 84), "widths of the hidden layers (ReLU)")
+
+    def __post_init__(self):
+        for name in ("num_envs", "num_steps", "total_steps", "updates", "target_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+
+
+class QNetwork(nn.Cell):
+    """Values of all actions."""
+
+    def __init__(self, config, spec):
+        super().__init__()
+        self.duelling, self.obs_size = config.duelling, 1
+        for extent in spec.obs_shape:
+            self.obs_size *= extent
+        outputs = spec.action_space.n + config.duelling
+        self.body = MLP(
+            self.obs_size, config.hidden, outputs, 1.0, config.seed, 1, activation="relu"
+        )
+
+    def construct(self, obs):
+        """Returns: `[n, actions]` of obs `[n, ...]`."""
+        found = self.body(obs.reshape((-1, self.obs_size)))
+        if not self.duelling:
+            return found
+        advantage = found[:, 1:]
+        return found[:, :1] + advantage - advantage.mean(1, keep_dims=True)
+
+
+class DQNActor(Actor):
+    """Takes the best action, or now and then any."""
+
+    noise_size = 2
+
+    def __init__(self, network, spec):
+        super().__init__()
+        self.network, self.num_actions = network, spec.action_space.n
+
+    def act(self, obs, epsilon, noise):
+        """Returns: action `[B]`."""
+        best = self.network(obs).argmax(-1).astype(int32)
+        anything = (noise[:, 1] * self.num_actions).astype(int32)
+        return ops.where(noise[:, 0] < epsilon, anything, best)
+
+    def act_greedily(self, obs, epsilon):
+        """Returns: the best action `[B]`, for evaluation."""
+        return self.network(obs).argmax(-1).astype(int32)
+
+
+class DQNLearner(Learner):
+    """Updates on batches from the replay."""
+
+    def __init__(self, network, target, config):
+        super().__init__()
+        self.network, self.target, self.config = network, target, config
+        self.online, self.copied = network.trainable_params(), target.trainable_params()
+        for parameter in self.copied:
+            parameter.requires_grad = False
+        self.updates = Parameter(Tensor(0, int32), name="updates", requires_grad=False)
+        self.optimizer = nn.Adam(self.online, config.learning_rate)
+
+    def loss(self, obs, action, reward, terminated, final_obs):
+        """Per sample: the temporal difference (equation 2 of the paper), then the value."""
+        config = self.config
+        rows = ops.one_hot(action, self.network(obs).shape[-1])
+        value = (self.network(obs) * rows).sum(-1)
+        following = self.target(final_obs)
+        if config.double_q:
+            best = self.network(final_obs).argmax(-1)
+            following = (following * ops.one_hot(best, following.shape[-1])).sum(-1)
+        else:
+            following = ops.amax(following, -1)
+        target = reward + config.gamma * (1.0 - terminated.astype("float32")) * following
+        return huber_loss(value, ops.stop_gradient(target)), value
+
+    def apply(self, grads):
+        """One step of Adam; now and then the target network becomes the online one."""
+        self.optimizer(grads)
+        ops.assign_add(self.updates, 1)
+        due = self.updates % self.config.target_every == 0
+        for i in range(len(self.copied)):
+            ops.assign(self.copied[i], ops.where(due, self.online[i], self.copied[i]))
+
+    def learn(self, msrl):
+        """The updates of an iteration. Returns: metrics, those of the last one."""
+        config = self.config
+        loss, value, grad_norm = 0.0, 0.0, 0.0
+        for _ in msrl.epochs(config.updates):
+            batch = msrl.boundary("batch", msrl.replay_sample(config.batch_size))
+            if msrl.env_steps() >= config.learning_starts:
+                grads, means = msrl.boundary(
+                    "gradient", msrl.gradient(self.loss, self.network, *batch)
+                )
+                grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
+                msrl.update(self.apply, grads)
+                loss, value = means
+        return {"loss": loss, "q_value": value, "grad_norm": grad_norm}
+
+
+class DQNTrainer(Trainer):
+    """DQN on any environment with discrete actions and a flat observation."""
+
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        if not isinstance(spec.action_space, Discrete):
+            raise ConfigError(f"DQN takes discrete actions; those of {spec.name} are continuous")
+        network, target = QNetwork(config, spec), QNetwork(config, spec)
+        self.actor = DQNActor(network, spec)
+        self.learner = DQNLearner(network, target, config)
+
+    def train(self, msrl):
+        """Rolls out `num_steps`, keeps them, then learns from what is kept."""
+        config = self.config
+        obs = msrl.boundary("observation", msrl.env_reset())
+        for _ in msrl.iterations():
+            done = msrl.env_steps() / (config.exploration * config.total_steps)
+            fall = config.epsilon_start - config.epsilon_end
+            epsilon = config.epsilon_start - fall * ops.clamp(done, 0.0, 1.0)
+            for _ in msrl.steps():
+                action = msrl.agent_act(obs, epsilon)
+                outcome = msrl.env_step(msrl.boundary("action", action))
+                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
+                    "observation", outcome
+                )
+                msrl.replay_insert(
+                    *msrl.boundary("transition", (obs, action, reward, terminated, final_obs)),
+                    keep=config.replay_size,
+                )
+                obs = next_obs
+            msrl.report({**msrl.agent_learn(), "epsilon": epsilon})

@@ -1,0 +1,209 @@
+"""Soft actor-critic (Haarnoja et al. 2018, "Soft actor-critic algorithms and applications").
+
+arXiv 1812.05905: twin critics, a Gaussian policy squashed by tanh, and a temperature that keeps the
+policy's entropy near a target.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.environments.spaces import Box
+from mindspore_rl.errors import ConfigError
+from mindspore_rl.networks import MLP
+from mindspore_rl.rl.action_distributions import squashed_normal_sample
+
+
+def _option(default, text):
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyper-parameters of SAC, for Pendulum-v1 and MuJoCo."""
+
+    env: str = _option("Pendulum-v1", "environment")
+    seed: int = _option(1, "seed of every random number")
+    num_envs: int = _option(4, "environments, on all workers together")
+    num_steps: int = _option(4, "environment steps of each environment in an iteration")
+    total_steps: int = _option(20_000, "environment steps of the run, all environments together")
+    replay_size: int = _option(1_000_000, "transitions that are kept, of all environments together")
+    learning_starts: int = _option(500, "environment steps with random actions and no update")
+    updates: int = _option(16, "updates in an iteration")
+    batch_size: int = _option(256, "transitions of an update; a multiple of num_envs")
+    learning_rate: float = _option(1e-3, "Adam's step size")
+    gamma: float = _option(0.99, "discount per step")
+    tau: float = _option(0.005, "how far the target critics follow in an update")
+    hidden: tuple[int, ...] = _option((256, 256), "widths of the hidden layers (ReLU)")
+
+    def __post_init__(self):
+        for name in ("num_envs", "num_steps", "total_steps", "updates"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+
+
+class Policy(nn.Cell):
+    """A squashed Gaussian over actions in (-1, 1)."""
+
+    def __init__(self, config, spec):
+        super().__init__()
+        self.obs_size, self.size = int(np.prod(spec.obs_shape)), spec.action_space.shape[0]
+        self.body = MLP(
+            self.obs_size, config.hidden, 2 * self.size, 0.01, config.seed, 1, activation="relu"
+        )
+
+    def sample(self, obs, noise):
+        """Returns: action `[n, k]` and its log-probability `[n]` of obs `[n, ...]`."""
+        found = self.body(obs.reshape((-1, self.obs_size)))
+        log_std = ops.clamp(found[:, self.size :], -20.0, 2.0)
+        return squashed_normal_sample(found[:, : self.size], log_std, noise)
+
+    def mean(self, obs):
+        """Returns: the middle of the distribution, squashed, `[n, k]`."""
+        return ops.tanh(self.body(obs.reshape((-1, self.obs_size)))[:, : self.size])
+
+
+class Critics(nn.Cell):
+    """Two values of an action."""
+
+    def __init__(self, config, spec):
+        super().__init__()
+        self.obs_size = int(np.prod(spec.obs_shape))
+        size = self.obs_size + spec.action_space.shape[0]
+        self.first = MLP(size, config.hidden, 1, 1.0, config.seed, 2, activation="relu")
+        self.second = MLP(size, config.hidden, 1, 1.0, config.seed, 3, activation="relu")
+
+    def construct(self, obs, action):
+        """Returns: both values `[n]` of obs `[n, ...]` and actions `[n, k]` in (-1, 1)."""
+        features = ops.concat((obs.reshape((-1, self.obs_size)), action), 1)
+        return self.first(features).reshape(-1), self.second(features).reshape(-1)
+
+
+class SACActor(Actor):
+    """Samples from the current policy; at first any action."""
+
+    def __init__(self, policy, spec):
+        super().__init__()
+        self.policy, space = policy, spec.action_space
+        self.size = space.shape[0]
+        self.noise_size = 2 * self.size
+        low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
+        self.middle, self.half = Tensor((high + low) / 2), Tensor((high - low) / 2)
+
+    def act(self, obs, exploring, noise):
+        """Returns: action `[B, k]` as the environment takes it, and as it is kept, in (-1, 1)."""
+        sampled, _ = self.policy.sample(obs, noise)
+        action = ops.where(exploring, 2.0 * noise[:, : self.size] - 1.0, sampled)
+        return self.middle + self.half * action, action
+
+    def act_greedily(self, obs, exploring):
+        """Returns: the action for evaluation."""
+        return self.middle + self.half * self.policy.mean(obs)
+
+
+class SACLearner(Learner):
+    """Updates on batches from the replay."""
+
+    def __init__(self, policy, critics, target, config, spec):
+        super().__init__()
+        self.policy, self.critics, self.target, self.config = policy, critics, target, config
+        self.target_entropy = -float(spec.action_space.shape[0])
+        self.log_alpha = Parameter(Tensor(np.zeros((), np.float32)), name="log_alpha")
+        self.online, self.followers = critics.trainable_params(), target.trainable_params()
+        for parameter in self.followers:
+            parameter.requires_grad = False
+        self.policy_optimizer = nn.Adam(policy.trainable_params(), config.learning_rate)
+        self.critic_optimizer = nn.Adam(self.online, config.learning_rate)
+        self.alpha_optimizer = nn.Adam(ParameterTuple([self.log_alpha]), config.learning_rate)
+
+    def critic_loss(self, obs, action, reward, terminated, final_obs, noise):
+        """Per sample: both critics' errors (equation 5 of the paper), then the first value."""
+        config = self.config
+        following, log_prob = self.policy.sample(final_obs, noise)
+        first, second = self.target(final_obs, following)
+        soft = ops.minimum(first, second) - ops.exp(self.log_alpha) * log_prob
+        goal = reward + config.gamma * (1.0 - terminated.astype("float32")) * soft
+        goal = ops.stop_gradient(goal)
+        first, second = self.critics(obs, action)
+        return 0.5 * ops.square(first - goal) + 0.5 * ops.square(second - goal), first
+
+    def policy_loss(self, obs, noise):
+        """Per sample: the policy's loss (equation 7), then the log-probability of its action."""
+        action, log_prob = self.policy.sample(obs, noise)
+        first, second = self.critics(obs, action)
+        return ops.exp(self.log_alpha) * log_prob - ops.minimum(first, second), log_prob
+
+    def apply_critics(self, grads):
+        """One step of Adam, which the target critics follow."""
+        self.critic_optimizer(grads)
+        for i in range(len(self.followers)):
+            step = self.config.tau * (self.online[i] - self.followers[i])
+            ops.assign_add(self.followers[i], step)
+
+    def apply_policy(self, grads, log_prob):
+        """One step of Adam for the policy, and one for the temperature (equation 18)."""
+        self.policy_optimizer(grads)
+        self.alpha_optimizer((-(log_prob + self.target_entropy),))
+
+    def learn(self, msrl):
+        """The updates of an iteration. Returns: metrics, those of the last one."""
+        config = self.config
+        critic_loss, value, policy_loss, log_prob = 0.0, 0.0, 0.0, 0.0
+        for _ in msrl.epochs(config.updates):
+            batch = msrl.boundary("batch", msrl.replay_sample(config.batch_size))
+            noise = msrl.uniform(config.batch_size, self.policy.size * 2)
+            other_noise = msrl.uniform(config.batch_size, self.policy.size * 2)
+            if msrl.env_steps() >= config.learning_starts:
+                grads, means = msrl.boundary(
+                    "gradient", msrl.gradient(self.critic_loss, self.critics, *batch, noise)
+                )
+                critic_loss, value = means
+                msrl.update(self.apply_critics, grads)
+                policy_grads, policy_means = msrl.boundary(
+                    "gradient",
+                    msrl.gradient(self.policy_loss, self.policy, batch[0], other_noise),
+                )
+                policy_loss, log_prob = policy_means
+                msrl.update(self.apply_policy, policy_grads, log_prob)
+        return {
+            "critic_loss": critic_loss,
+            "q_value": value,
+            "policy_loss": policy_loss,
+            "entropy": -log_prob,
+        }
+
+
+class SACTrainer(Trainer):
+    """SAC on any environment with bounded continuous actions and a flat observation."""
+
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        space = spec.action_space
+        if not isinstance(space, Box) or not np.isfinite([*space.low, *space.high]).all():
+            raise ConfigError(f"SAC takes bounded continuous actions; {spec.name} has {space}")
+        policy, critics, target = Policy(config, spec), Critics(config, spec), Critics(config, spec)
+        self.actor = SACActor(policy, spec)
+        self.learner = SACLearner(policy, critics, target, config, spec)
+
+    def train(self, msrl):
+        """Rolls out `num_steps`, keeps them, then learns from what is kept."""
+        config = self.config
+        obs = msrl.boundary("observation", msrl.env_reset())
+        for _ in msrl.iterations():
+            exploring = msrl.env_steps() < config.learning_starts
+            for _ in msrl.steps():
+                action, kept_action = msrl.agent_act(obs, exploring)
+                outcome = msrl.env_step(msrl.boundary("action", action))
+                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
+                    "observation", outcome
+                )
+                msrl.replay_insert(
+                    *msrl.boundary("transition", (obs, kept_action, reward, terminated, final_obs)),
+                    keep=config.replay_size,
+                )
+                obs = next_obs
+            msrl.report(msrl.agent_learn())

@@ -1,0 +1,89 @@
+"""Where records that are kept go, and how many there are when some of them are drawn.
+
+Both follow from how often the program has come by, which the indices of its loops tell: nothing has
+to be counted, sent or agreed on, and every replica knows it of its own environments.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mindspore_rl.errors import ProgramError
+from mindspore_rl.graph.ir import Item, Loop, Op, common, num_turns, turn_index, walk
+from mindspore_rl.graph.operations import REPLAY
+
+Site = tuple[Op, tuple[Loop, ...]]
+"""An operation and the loops around it."""
+
+
+def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """Gives each insertion and each draw the number of records inserted before it.
+
+    Raises:
+        ProgramError: one stands outside the iterations, the first draw would find nothing, or one
+            iteration inserts more than is kept.
+    """
+    sites = [site for site in walk(items) if site[0].kind in ("replay_keep", "replay_draw")]
+    keeps = [site for site in sites if site[0].kind == "replay_keep"]
+    for op, loops in sites:
+        if not loops or loops[0].kind != "iterations":
+            raise ProgramError(f"{op.where}\n  it stands outside msrl.iterations()")
+    total = sum(num_turns(loops[1:]) for _, loops in keeps)
+    placed = {}
+    for number, (op, loops) in enumerate(sites):
+        capacity = keeps[0][0].attr("capacity")
+        if capacity < total:
+            raise ProgramError(
+                f"{op.where}\n  an iteration inserts {total} records of each environment, and keep "
+                f"leaves room for {capacity} of each: raise it"
+            )
+        earlier = [other.name for other, _ in sites[:number] if other.kind == "replay_keep"]
+        if op.kind == "replay_draw" and not earlier:
+            raise ProgramError(
+                f"{op.where}\n  it draws where nothing was inserted yet: put it after the first "
+                "msrl.replay_insert() of the loop"
+            )
+        index = _before(earlier, keeps, loops[1:])
+        attrs = dict(op.attrs) | {
+            "capacity": capacity,
+            "iteration": loops[0].index,
+            "per_iteration": total,
+            "index": index,
+            "rows": num_turns(loops[1:]),
+        }
+        indices = tuple(loop.index for loop in loops)
+        others = tuple(name for name in op.reads if name != REPLAY)
+        reads = (*dict.fromkeys((*others, *indices)), REPLAY)
+        placed[op.name] = replace(op, reads=reads, attrs=tuple(attrs.items()))
+    return tuple(_replaced(items, placed))
+
+
+def _before(earlier: list[str], keeps: list[Site], loops: tuple[Loop, ...]) -> str:
+    """How many records of each environment this iteration has inserted before this turn."""
+    number, terms = 0, []
+    for keep, around in keeps:
+        shared = common(loops, around[1:])
+        each = num_turns(around[1 + len(shared) :])
+        if shared:
+            turn = turn_index(shared)
+            terms.append(turn if each == 1 else f"({turn}) * {each}")
+        if keep.name in earlier:
+            number += each
+    return " + ".join([str(number)] * (number > 0 or not terms) + terms)
+
+
+def _replaced(items: tuple[Item, ...], placed: dict[str, Op]) -> Iterator[Item]:
+    for item in items:
+        if isinstance(item, Loop):
+            yield replace(item, body=tuple(_replaced(item.body, placed)))
+        else:
+            yield placed.get(item.name, item) if isinstance(item, Op) else item
+
+
+def inserted(op: Op) -> str:
+    """How many records of each environment were inserted before this turn, since the beginning."""
+    return f"{op.attr('iteration')} * {op.attr('per_iteration')} + {op.attr('index')}"
+
+
+def position(op: Op) -> str:
+    """The row of a ring into which this turn's records go."""
+    return f"({inserted(op)}) % {op.attr('capacity')}"

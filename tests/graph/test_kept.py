@@ -1,0 +1,76 @@
+"""What a program may ask of records that are kept, and how it is told what it may not."""
+
+import dataclasses
+
+import pytest
+
+from mindspore_rl import registry
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.graph.distribution_policy import Schedule
+from tests.graph.programs import analyse_with
+
+INSERT = 'msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))'
+SAMPLE = "msrl.replay_sample()"
+
+
+def kept(folder, insert, sample, **more):
+    """The template's program with another insertion and another sample."""
+    insert = INSERT[:-1] + insert + ")"
+    return analyse_with(folder, remove=((INSERT, insert), (SAMPLE, sample)), **more)
+
+
+def test_a_batch_has_as_many_records_of_each_environment(tmp_path):
+    cut = kept(tmp_path, ", keep=1000", "msrl.replay_sample(24)")
+    draw = next(op for op in cut.program.body[-1].body if getattr(op, "kind", "") == "replay_draw")
+    value = cut.program.values[draw.targets[0]]
+    assert (value.shape, value.axis, value.per_env) == ((24, 4), 0, 3)
+    assert draw.attr("capacity") == 125
+
+
+@pytest.mark.parametrize(
+    ("insert", "sample", "told"),
+    [
+        (", keep=1000", "msrl.replay_sample(20)", r"20 records with 8 (.|\n)* such as 16"),
+        (
+            ", keep=1000",
+            "msrl.replay_sample(7)",
+            r"a sample of 7 records(.|\n)*at least 8, one each",
+        ),
+        (", keep=7", "msrl.replay_sample(16)", "keep of 7 records"),
+        (", keep=obs", "msrl.replay_sample(16)", "only known at run time"),
+        (", keep=1000", "msrl.replay_sample()", "say how many"),
+        (", keep=31", "msrl.replay_sample(16)", "inserts 4 records .* room for 3"),
+        (", stay=1000", "msrl.replay_sample(16)", "argument 'stay'"),
+        ("", "msrl.replay_sample(16)", "not kept(.|\n)*keep=100_000"),
+        (", keep=1000", "msrl.replay_sample(16, 2)", "msrl.replay_sample"),
+        (
+            ", keep=1000); msrl.replay_insert(obs, action, reward, keep=800",
+            "msrl.replay_sample(16)",
+            "another `keep`",
+        ),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_line(tmp_path, insert, sample, told):
+    with pytest.raises(MsrlError, match=rf"program_\w+.py:\d+(.|\n)*{told}"):
+        kept(tmp_path, insert, sample)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("msrl.uniform(16)", "with 1 arguments, expected 2"),
+        ("msrl.uniform(20, 2)", "such as 16"),
+        ("msrl.uniform(16, 0)", "at least 1"),
+    ],
+)
+def test_numbers_for_a_batch_are_looked_at(tmp_path, call, told):
+    with pytest.raises(MsrlError, match=rf"program_\w+.py:\d+(.|\n)*{told}"):
+        analyse_with(tmp_path, learn=f"target = reward + {call}.sum()")
+
+
+def test_by_arrival_nothing_is_kept(tmp_path):
+
+    central = registry.load_policy(registry.find_policy("Central"))
+    central = dataclasses.replace(central, schedule=Schedule("arrival"))
+    with pytest.raises(MsrlError, match="replays that are filled differently"):
+        kept(tmp_path, ", keep=1000", "msrl.replay_sample(16)", policy=central)

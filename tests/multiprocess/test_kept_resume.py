@@ -1,0 +1,41 @@
+"""A replay is part of a run's checkpoints."""
+
+import numpy as np
+import pytest
+from runs import ended, start
+
+from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+
+EACH = 8 * 8
+OPTIONS = ("learning_starts=128", "replay_size=1024", "exploration=0.000001", "--quiet")
+
+
+def final(folder, iterations, policy, workers, *more):
+    """The last checkpoint of a run of DQN."""
+    folder.mkdir()
+    place = ("--policy", policy, "--workers", str(workers), "--cells", "native")
+    steps = ("--total-steps", str(iterations * EACH))
+    run = start(folder, *place, *OPTIONS, *steps, *more, algorithm="dqn")
+    code, _, err = ended(run, 120.0)
+    assert code == 0, err
+    return load(list_checkpoints(folder / "run" / "checkpoints")[-1])[0]
+
+
+@pytest.mark.multiprocess
+def test_goes_on_as_if_nothing_had_been(tmp_path):
+    """Bit by bit with the same workers; with others, under another policy, nothing is lost."""
+    whole = final(tmp_path / "whole", 40, "MultipleLearners", 2)
+    final(tmp_path / "half", 20, "MultipleLearners", 2)
+    resume = ("--resume", str(tmp_path / "half" / "run"))
+    same = final(tmp_path / "same", 40, "MultipleLearners", 2, *resume)
+    assert same.keys() == whole.keys()
+    for name in whole:
+        assert same[name].tobytes() == whole[name].tobytes(), name
+    assert whole["replay/0"].shape == (128, 8, 4)
+    other = final(tmp_path / "other", 21, "SingleLearnerCoarse", 1, *resume)
+    before = load(list_checkpoints(tmp_path / "half" / "run" / "checkpoints")[-1])[0]
+    rows = np.arange(128) // 8 == 20 % 16  # into which the one iteration has written
+    for column in range(5):
+        found, kept = other[f"replay/{column}"], before[f"replay/{column}"]
+        assert np.array_equal(found[~rows], kept[~rows])
+    assert not np.array_equal(other["replay/0"][rows], before["replay/0"][rows])

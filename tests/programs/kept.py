@@ -1,0 +1,51 @@
+"""Records of two kinds of steps that are kept, drawn in their loop and behind it."""
+
+from mindspore import ops
+
+from mindspore_rl.api import Trainer
+from tests.programs.small_agents import Act, BaseLearner, Config, Net
+
+
+class Learn(BaseLearner):
+    def shaken_loss(self, obs, action, reward, shake):
+        return self.loss(obs, action, reward + 0.1 * shake.sum(-1))
+
+    def learn(self, msrl, batch, rows):
+        shake = msrl.uniform(rows, 2)
+        grads, means = msrl.boundary(
+            "gradient", msrl.gradient(self.shaken_loss, self.net, *batch, shake)
+        )
+        msrl.update(self.apply, grads)
+        return means[0]
+
+
+class KeptTrainer(Trainer):
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        net = Net(config, spec)
+        self.actor, self.learner = Act(net), Learn(net, config)
+
+    def train(self, msrl):
+        obs = msrl.boundary("observation", msrl.env_reset())
+        for _ in msrl.iterations():
+            loss = 0.0
+            for _ in range(3):
+                for _ in range(2):
+                    action = msrl.agent_act(obs)
+                    next_obs, final_obs, reward, _, _ = msrl.boundary(
+                        "observation", msrl.env_step(msrl.boundary("action", action))
+                    )
+                    weighed = reward + 0.01 * final_obs.sum(-1)
+                    msrl.replay_insert(
+                        *msrl.boundary("transition", (obs, action, weighed)), keep=80
+                    )
+                    obs = next_obs
+                batch = msrl.boundary("batch", msrl.replay_sample(16))
+                loss += msrl.agent_learn(batch, 16)
+            msrl.replay_insert(
+                *msrl.boundary("transition", (obs, action, ops.zeros_like(weighed))), keep=80
+            )
+            batch = msrl.boundary("batch", msrl.replay_sample(40))
+            msrl.report({"loss": loss, "last": msrl.agent_learn(batch, 40)})

@@ -1,0 +1,74 @@
+"""The replay of a Python loop."""
+
+import numpy as np
+import pytest
+
+from mindspore_rl.errors import CheckpointError
+from mindspore_rl.replay.kept import KeptReplay
+
+ENVS = 3
+
+
+def row(number):
+    """Of every environment, its number and whether it is even."""
+    values = number * 10 + np.arange(ENVS, dtype=np.float32)
+    return values, values % 2 == 0
+
+
+def filled(rows, capacity=8):
+    kept = KeptReplay()
+    for number in range(rows):
+        kept.write(capacity, number % capacity, *row(number))
+    return kept
+
+
+def drawn(kept, inserted, k, capacity=8, seed=0):
+    noise = np.random.default_rng(seed).random((ENVS, k), np.float32)
+    return kept.draw(noise, inserted, capacity)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 8, 21])
+def test_the_newest_records_are_drawn_alike_of_every_environment(rows):
+    values, even = drawn(filled(rows), rows, 3000)
+    by_env = values.reshape(3000, ENVS)
+    newest = range(max(rows - 8, 0), rows)
+    for env in range(ENVS):
+        found, counts = np.unique(by_env[:, env], return_counts=True)
+        assert found.tolist() == [number * 10 + env for number in newest]
+        expected = 3000 / len(newest)
+        # Chi-square with at most 7 degrees of freedom: beyond 30 once in 10,000 times.
+        assert ((counts - expected) ** 2 / expected).sum() < 30
+    assert np.array_equal(even, values % 2 == 0)
+
+
+def test_a_number_just_below_one_is_the_last_record_there_is():
+    noise = np.full((ENVS, 1), np.nextafter(np.float32(1), np.float32(0)))
+    for rows in (1, 3, 7):
+        values, _ = filled(rows).draw(noise, rows, 8)
+        assert values.tolist() == row(rows - 1)[0].tolist()
+
+
+def test_many_rows_at_once_go_round_the_end():
+    kept, other = filled(6), filled(11)
+    stacks = [np.stack(column) for column in zip(*(row(n) for n in range(6, 11)), strict=True)]
+    kept.extend(8, 6, *stacks)
+    for column, expected in zip(kept.columns, other.columns, strict=True):
+        assert np.array_equal(column, expected)
+
+
+def test_parts_write_their_own_environments():
+    kept, other = KeptReplay(), filled(2)
+    for places in (slice(0, None, 2), slice(1, None, 2)):
+        part = kept.part(places, ENVS)
+        for number in range(2):
+            part.write(8, number, *(column[places] for column in row(number)))
+    for column, expected in zip(kept.columns, other.columns, strict=True):
+        assert np.array_equal(column, expected)
+
+
+def test_what_was_restored_is_drawn_and_another_capacity_refused():
+    kept = KeptReplay()
+    kept.restore(filled(8).columns)
+    assert np.array_equal(drawn(kept, 8, 5), drawn(filled(8), 8, 5))
+    with pytest.raises(CheckpointError, match="holds 8 records of each .* and 9 here"):
+        kept.write(9, 0, *row(8))
