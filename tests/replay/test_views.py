@@ -1,5 +1,7 @@
 """Views of records: steps of transitions as one, and windows with masks."""
 
+import threading
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -95,6 +97,37 @@ def test_the_steps_of_another_writer_are_not_those_of_an_episode():
             ids = writer.insert(np.zeros(10), part)
             check_n_step(table, ids, part, np.arange(10), NStep(4, 0.9))
             writer.begin(0)  # and dies
+
+
+def test_steps_that_are_overwritten_meanwhile_are_told():
+    """Rewards count the steps, so that a sum tells which they are of."""
+    count = 20_000
+    data = transitions(count, ends=0.0)
+    data["reward"] = np.arange(count, dtype=np.float32)
+    table = Table.create(TableSpec(STEPS, capacity=100))
+    out, read, lost = table.buffers(64), 0, 0
+
+    def write():
+        with writing(table, [0]) as writer:
+            for at in range(0, count, 20):
+                writer.insert(np.zeros(20), {name: x[at : at + 20] for name, x in data.items()})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    step = 0
+    while writer.is_alive():
+        if table.totals().any():
+            step += 1
+            ids = sample(table, Key(1, step), 64).ids
+            whole, steps = n_step(table, ids, NStep(8, 1.0), out)
+            first = out["obs"][:, 0]
+            right = out["reward"] == steps * first + steps * (steps - 1) / 2
+            right &= out["next_obs"][:, 0] == first + steps - 0.5
+            assert right[whole].all()
+            read, lost = read + whole.sum(), lost + (~whole).sum()
+    writer.join()
+    assert read
+    assert lost
 
 
 def test_what_an_n_step_view_needs_is_told():
