@@ -4,12 +4,14 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay.limit import Wait
 from mindspore_rl.replay.selection import (
     Key,
     Mode,
@@ -70,6 +72,23 @@ def test_without_replacement_each_is_drawn_once():
     assert sorted(sample(table, Key(1, 0), 40, Mode.DISTINCT).ids) == sorted(ids)
     with pytest.raises(ReplayError, match="41 records are to be drawn"):
         sample(table, Key(1, 0), 41, Mode.DISTINCT)
+
+
+def test_without_replacement_holds_while_records_are_overwritten():
+    table, _ = filled(range(64), TableSpec(COLUMNS, capacity=64))
+    stop = threading.Event()
+
+    def write():
+        with writing(table, [0]) as writer:
+            while not stop.is_set():
+                writer.insert(np.zeros(64), records(range(64), 1))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    drawn = [sample(table, Key(1, step), 48, Mode.DISTINCT, Wait(60)).ids for step in range(1500)]
+    stop.set()
+    writer.join()
+    assert {len(set(ids.tolist())) for ids in drawn} == {48}
 
 
 def test_strata_are_the_lanes():

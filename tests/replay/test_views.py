@@ -1,5 +1,6 @@
 """Views of records: steps of transitions as one, and windows with masks."""
 
+import itertools
 import threading
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from scipy import stats
 
 from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay.limit import Wait
 from mindspore_rl.replay.selection import Key, Mode, sample, windows
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
@@ -88,43 +90,48 @@ def test_environments_of_a_lane_keep_their_steps_apart():
         check_n_step(table, ids[env::3], data, np.arange(40), NStep(5, 0.9, stride=3))
 
 
-def test_the_steps_of_another_writer_are_not_those_of_an_episode():
+@pytest.mark.parametrize("dies_within", [False, True])
+def test_the_steps_of_another_writer_are_not_those_of_an_episode(dies_within):
     data = transitions(20, ends=0.0)
     parts = [{name: x[:10] for name, x in data.items()}, {name: x[10:] for name, x in data.items()}]
-    table = Table.create(TableSpec(STEPS, capacity=30))
+    table, ids = Table.create(TableSpec(STEPS, capacity=30)), []
     for part in parts:
         with writing(table, [0]) as writer:
-            ids = writer.insert(np.zeros(10), part)
-            check_n_step(table, ids, part, np.arange(10), NStep(4, 0.9))
-            writer.begin(0)  # and dies
+            ids.append(writer.insert(np.zeros(10), part))
+            if dies_within:
+                writer.begin(0)
+    for part, those in zip(parts, ids, strict=True):
+        check_n_step(table, those, part, np.arange(10), NStep(4, 0.9))
 
 
 def test_steps_that_are_overwritten_meanwhile_are_told():
-    """Rewards count the steps, so that a sum tells which they are of."""
-    count = 20_000
-    data = transitions(count, ends=0.0)
-    data["reward"] = np.arange(count, dtype=np.float32)
-    table = Table.create(TableSpec(STEPS, capacity=100))
-    out, read, lost = table.buffers(64), 0, 0
+    """All values of a record are the number of its step, so that a sum tells which they are of."""
+    obs = Column("obs", (20_000,), "float32")
+    columns = (obs, Column("reward", (), "float32"), Column("next_obs", (20_000,), "float32"))
+    table, stop = Table.create(TableSpec(columns, capacity=6)), threading.Event()
+    view = NStep(3, 1.0, ends=(), last=("next_obs",))
 
     def write():
         with writing(table, [0]) as writer:
-            for at in range(0, count, 20):
-                writer.insert(np.zeros(20), {name: x[at : at + 20] for name, x in data.items()})
+            data = {c.name: np.empty((1, *c.shape), np.float32) for c in columns}
+            for number in itertools.count():
+                for column in data.values():
+                    column[:] = number
+                writer.insert(np.zeros(1), data)
+                if stop.is_set():
+                    return
 
     writer = threading.Thread(target=write)
     writer.start()
-    step = 0
-    while writer.is_alive():
-        if table.totals().any():
-            step += 1
-            ids = sample(table, Key(1, step), 64).ids
-            whole, steps = n_step(table, ids, NStep(8, 1.0), out)
-            first = out["obs"][:, 0]
-            right = out["reward"] == steps * first + steps * (steps - 1) / 2
-            right &= out["next_obs"][:, 0] == first + steps - 0.5
-            assert right[whole].all()
-            read, lost = read + whole.sum(), lost + (~whole).sum()
+    out, read, lost = table.buffers(2), 0, 0
+    for step in range(1500):
+        whole, steps = n_step(table, sample(table, Key(1, step), 2, wait=Wait(60)).ids, view, out)
+        first, last = out["obs"], out["next_obs"]
+        right = (first == first[:, :1]).all(1) & (last == first[:, :1] + steps[:, None] - 1).all(1)
+        right &= out["reward"] == steps * first[:, 0] + steps * (steps - 1) / 2
+        assert right[whole].all()
+        read, lost = read + whole.sum(), lost + (~whole).sum()
+    stop.set()
     writer.join()
     assert read
     assert lost
