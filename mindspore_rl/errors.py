@@ -44,6 +44,10 @@ class ReplayError(MsrlError):
     """A replay table that cannot be made, read, or used as asked for."""
 
 
+class HeldBackError(ReplayError):
+    """A draw or an insert that others' inserts or draws have to come before."""
+
+
 class NumericsError(MsrlError):
     """A metric that is not finite."""
 

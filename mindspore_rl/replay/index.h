@@ -1,8 +1,8 @@
-// The parts of a replay table, see spec.py, and the sums of its weights.
+// The parts of a replay table, see spec.py, and the sums and maxima of its weights.
 //
-// Weights and their sums change under the lane's lock; it is a robust mutex, and who finds that its
-// holder has died rebuilds the sums. Readers take no lock: between two additions of an update a draw
-// may fall beside every record, and is drawn again.
+// Weights, sums and maxima change under the lane's lock; it is a robust mutex, and who finds that
+// its holder has died rebuilds them. Random draws take no lock: between two additions of an update
+// one may fall beside every record, and is drawn again.
 #pragma once
 #include <pthread.h>
 
@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 namespace {
@@ -22,22 +23,31 @@ constexpr double LARGEST = 1099511627776.0;  // 2^40: 2^23 records of it fit a t
 struct Header {
   char magic[8];
   int64_t spec_bytes, lanes, capacity, length, record_bytes, max_times_sampled, weighted;
-  int64_t lane_offset, entry_offset, weight_offset, weights, tree_offset, nodes, data_offset;
+  int64_t min_records;
+  double samples_per_insert, slack;
+  int64_t limit_offset, lane_offset, entry_offset, weight_offset, weights, tree_offset, nodes;
+  int64_t data_offset;
 };
+struct Limit {
+  pthread_mutex_t lock;
+  uint32_t changes, sleeping;  // see limit.h
+  int64_t inserts, samples;
+};
+static_assert(sizeof(Limit) == 64, "as in spec.py");
 struct alignas(64) Lane {
   pthread_mutex_t lock;  // 40 bytes
   uint32_t session;      // counts its writers
   uint32_t unused;
   uint64_t begun, committed, total, pad[7];
 };
-static_assert(sizeof(Lane) == 128, "as in table.py");
+static_assert(sizeof(Lane) == 128, "as in spec.py");
 struct Entry {
   uint32_t generation, length;
   uint64_t order;
   uint32_t sampled, session;
   uint64_t unused;
 };
-static_assert(sizeof(Entry) == 32, "as in table.py");
+static_assert(sizeof(Entry) == 32, "as in spec.py");
 
 template <class T> T load(const T &place) {
   return __atomic_load_n(&place, __ATOMIC_ACQUIRE);
@@ -51,14 +61,16 @@ struct Table {
   const Header &header;
   explicit Table(char *base) : base(base), header(*(const Header *)base) {}
 
+  Limit &limit() const { return *(Limit *)(base + header.limit_offset); }
   Lane &lane(int64_t i) const { return ((Lane *)(base + header.lane_offset))[i]; }
   Entry &entry(int64_t record) const { return ((Entry *)(base + header.entry_offset))[record]; }
   uint64_t *weights(int64_t lane) const {
     return (uint64_t *)(base + header.weight_offset) + lane * header.weights;
   }
-  uint64_t *tree(int64_t lane) const {
-    return (uint64_t *)(base + header.tree_offset) + lane * header.nodes;
+  uint64_t *sums(int64_t lane) const {
+    return (uint64_t *)(base + header.tree_offset) + lane * header.nodes * (1 + header.weighted);
   }
+  uint64_t *maxima(int64_t lane) const { return sums(lane) + header.nodes; }  // if weighted
   char *record(int64_t i) const { return base + header.data_offset + i * header.record_bytes; }
   int64_t records() const { return header.lanes * header.capacity; }
   int64_t id(int64_t record, uint32_t generation) const {
@@ -66,49 +78,64 @@ struct Table {
   }
 };
 
-// The sizes of a lane's levels of sums, each a multiple of FANOUT, from above the weights up.
+// Where a lane's levels of sums begin, from above the weights up, and their sizes, each a multiple
+// of FANOUT.
 struct Levels {
-  int64_t count = 0, size[16];
+  int64_t count = 0, start[16], size[16];
   explicit Levels(int64_t weights) {
-    while (weights > FANOUT) {
+    for (int64_t at = 0; weights > FANOUT; at += weights) {
       weights = (weights / FANOUT + FANOUT - 1) / FANOUT * FANOUT;
+      start[count] = at;
       size[count++] = weights;
     }
   }
 };
 
+uint64_t largest(const uint64_t *group) { return *std::max_element(group, group + FANOUT); }
+
 void set_weight(const Table &table, int64_t lane, int64_t slot, uint64_t value) {
-  uint64_t *place = table.weights(lane) + slot;
-  uint64_t change = value - *place;  // modulo 2^64, as are the sums
+  uint64_t *below = table.weights(lane), *sums = table.sums(lane), *maxima = table.maxima(lane);
+  uint64_t before = below[slot], change = value - before;  // modulo 2^64, as are the sums
   if (!change) return;
-  store(*place, value);
-  uint64_t *sums = table.tree(lane);
+  store(below[slot], value);
   Levels levels(table.header.weights);
+  bool higher = table.header.weighted;
   for (int64_t level = 0; level < levels.count; level++) {
     slot /= FANOUT;
     store(sums[slot], sums[slot] + change);
+    if (higher) {
+      uint64_t old = maxima[slot];
+      if (value <= old) value = before == old ? largest(below + slot * FANOUT) : old;
+      store(maxima[slot], value);
+      before = old;
+      higher = value != old;
+      below = maxima;
+      maxima += levels.size[level];
+    }
     sums += levels.size[level];
   }
   store(table.lane(lane).total, table.lane(lane).total + change);
 }
 
 void rebuild(const Table &table, int64_t lane) {
-  const uint64_t *below = table.weights(lane);
-  uint64_t *sums = table.tree(lane), total = 0;
+  const uint64_t *below = table.weights(lane), *below_maxima = below;
+  uint64_t *sums = table.sums(lane), *maxima = table.maxima(lane);
   Levels levels(table.header.weights);
   int64_t size = table.header.weights;
   for (int64_t level = 0; level < levels.count; level++) {
     for (int64_t i = 0; i < levels.size[level]; i++) {
-      uint64_t sum = 0;
-      for (int64_t j = i * FANOUT; j < std::min((i + 1) * FANOUT, size); j++) sum += below[j];
-      store(sums[i], sum);
+      bool any = i * FANOUT < size;  // sizes are rounded up
+      const uint64_t *group = below + i * FANOUT;
+      store(sums[i], any ? std::accumulate(group, group + FANOUT, uint64_t(0)) : 0);
+      if (table.header.weighted) store(maxima[i], any ? largest(below_maxima + i * FANOUT) : 0);
     }
     below = sums;
+    below_maxima = maxima;
     size = levels.size[level];
     sums += size;
+    maxima += size;
   }
-  for (int64_t i = 0; i < size; i++) total += below[i];
-  store(table.lane(lane).total, total);
+  store(table.lane(lane).total, std::accumulate(below, below + size, uint64_t(0)));
 }
 
 class Locked {
@@ -119,6 +146,7 @@ class Locked {
       pthread_mutex_consistent(mutex_);
     }
   }
+  Locked(const Locked &) = delete;
   ~Locked() { pthread_mutex_unlock(mutex_); }
 
  private:

@@ -9,7 +9,7 @@ import numpy as np
 from mindspore_rl import toolchain
 
 SOURCE = Path(__file__).parent / "table.cpp"
-INDEX = SOURCE.with_name("index.h")
+INCLUDES = tuple(SOURCE.with_name(f"{name}.h") for name in ("index", "limit", "order", "views"))
 FLAGS = ("-std=c++20", "-pthread")
 
 
@@ -21,7 +21,7 @@ def pointers(arrays: list[np.ndarray]) -> ctypes.Array:
 @functools.cache
 def functions() -> ctypes.CDLL:
     """Of `table.cpp`. Raises: MsrlError."""
-    found = ctypes.CDLL(str(toolchain.library(SOURCE, {}, (INDEX,), FLAGS)))
+    found = ctypes.CDLL(str(toolchain.library(SOURCE, {}, INCLUDES, FLAGS)))
     p, i, d, u = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_uint32
     for name, result, arguments in (
         ("init", None, [p]),
@@ -29,14 +29,19 @@ def functions() -> ctypes.CDLL:
         ("begin", i, [p, i]),
         ("commit", i, [p, i, d, d]),
         ("append", None, [p, i, i, i, p, p, p]),
-        ("insert", i, [p, i, p, p, p, d, i, p, p, p, p]),
+        ("insert", i, [p, i, i, p, p, p, d, i, p, p, p, p]),
         ("totals", None, [p, p]),
         ("draw", i, [u, u, u, u, i, i, i, p, p, p]),
         ("resolve", i, [p, i, p, p, p, p, p]),
-        ("gather", i, [p, i, p, p, i, i, p, p, p, p]),
+        ("gather", None, [p, i, p, p, i, i, p, p, p, p]),
+        ("n_step", None, [p, i, p, i, d, i, i, i, p, p, i, p, p, p, p, p]),
         ("update", i, [p, i, p, p, d]),
         ("checksum", ctypes.c_uint64, [p, i, ctypes.c_uint64]),
-        ("best", i, [p, i, i, i, p, p, p]),
+        ("pick", i, [p, i, i, p, p, p]),
+        ("mend", None, [p]),
+        ("admit", i, [p, i]),
+        ("watch", u, [p]),
+        ("sleep", None, [p, u, d]),
     ):
         function = getattr(found, f"table_{name}")
         function.restype, function.argtypes = result, arguments

@@ -5,17 +5,19 @@ its own: no index is shipped, and the union of all ranks' rows is the same howev
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 import numpy as np
 
-from mindspore_rl.errors import ReplayError
+from mindspore_rl.errors import HeldBackError, ReplayError
 from mindspore_rl.replay.library import functions
+from mindspore_rl.replay.limit import NO_WAIT, Wait, admit, check_batch, samples_held, until
+from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.rl.random import stream, uniform
 
 STREAM, WINDOW_STREAM = stream("replay"), stream("window")
-TRIES = 100
+TRIES = 10_000
 
 
 class Mode(IntEnum):
@@ -24,6 +26,19 @@ class Mode(IntEnum):
     REPLACE = 0
     DISTINCT = 1
     STRATIFIED = 2
+
+
+class Order(Enum):
+    """Which records are first; a draw takes them, without chance, of all lanes at one moment.
+
+    The first or last inserted: each lane in the order in which its records make way, lanes merged
+    by how many records were inserted before. The largest weights: exact; of equal ones those of the
+    first lane, and of the first places in it.
+    """
+
+    FIFO = 0
+    LIFO = 1
+    LARGEST = 2
 
 
 @dataclass(frozen=True)
@@ -45,9 +60,8 @@ class Drawn:
 
     Attributes:
         ids: `[N] int64`.
-        probabilities: `[N] float64`, with which each was drawn.
+        probabilities: `[N] float64`, with which each was drawn; 1 in an order.
         lengths: `[N] int32`, steps of each.
-        records: from which could be drawn, about (exact where all have one weight).
     """
 
     ids: np.ndarray
@@ -71,7 +85,7 @@ def draw(
         numbers were used.
 
     Raises:
-        ReplayError: there is not enough to draw from.
+        HeldBackError: there is not enough to draw from.
     """
     lanes, offsets = np.empty(count, np.int32), np.empty(count, np.uint64)
     totals = np.ascontiguousarray(totals, np.uint64)
@@ -80,32 +94,99 @@ def draw(
         key.seed, STREAM, key.step, first, mode, count, len(totals), *places
     )
     if used < 0:
-        raise ReplayError(
-            f"{count} records are to be drawn ({mode.name.lower()}) from lanes whose weights are "
-            f"{totals.tolist()} in all; insert more first"
+        there = f"{int(totals.sum())} can be"
+        if mode == Mode.STRATIFIED:
+            there = f"lanes {np.flatnonzero(totals == 0).tolist()} have none"
+        elif mode == Mode.REPLACE:
+            there = "none can be"
+        raise HeldBackError(
+            f"{count} records are to be drawn ({mode.name.lower()}) and {there}; insert more first"
         )
     return lanes, offsets, used
 
 
-def sample(table: Table, key: Key, count: int, mode: Mode = Mode.REPLACE) -> Drawn:
+def sample(
+    table: Table, key: Key, count: int, mode: Mode | Order = Mode.REPLACE, wait: Wait = NO_WAIT
+) -> Drawn:
     """Draws from a table that this process has all lanes of.
 
+    Args:
+        table: to draw from.
+        key: of the batch; an order has no use for it.
+        count: N.
+        mode: by chance, or the first in an order.
+        wait: how long, if there is not enough to draw from, or the table's limit holds it back.
+
     Raises:
-        ReplayError: there is not enough to draw from.
+        ReplayError: the table never allows such a batch, or did not in time.
     """
-    totals = table.totals()
-    lanes, offsets, used = draw(key, totals, count, mode)
+    _check(table.spec, count, mode)
+    check_batch(table, count)
+    if isinstance(mode, Order):
+        return until(table, lambda: _picked(table, mode, count), wait)
+
+    used = 0
+
+    def attempt() -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        totals = table.totals()
+        drawn = draw(key, totals, count, mode, used)
+        if not used:
+            admit(table, count)
+        return totals, *drawn
+
+    totals, lanes, offsets, used = until(table, attempt, wait)
     ids, weights, lengths = table.resolve(lanes, offsets)
     for _ in range(TRIES):
         again = np.flatnonzero(ids < 0)
         if not len(again):
-            break
-        # Somebody else has changed the table: drawn anew, from what it is now.
-        totals = table.totals()
-        more = draw(key, totals, len(again), Mode.REPLACE, used)
-        used += more[2]
-        ids[again], weights[again], lengths[again] = table.resolve(*more[:2])
-    return Drawn(ids, weights / float(totals.sum()), lengths)
+            return Drawn(ids, _probabilities(weights, lanes, totals, mode), lengths)
+        # Somebody else has changed the table, or died over it.
+        functions().table_mend(table.base)
+        totals, lanes, offsets, more = until(table, attempt, wait)
+        used += more
+        ids[again], weights[again], lengths[again] = table.resolve(lanes[again], offsets[again])
+        if mode is Mode.DISTINCT:
+            twice = np.ones(count, np.bool_)
+            twice[np.unique(ids, return_index=True)[1]] = False
+            ids[twice] = -1
+    raise ReplayError(
+        f"{len(again)} of {count} records are overwritten faster than they are drawn; raise the "
+        "capacity"
+    )
+
+
+def _check(spec: TableSpec, count: int, mode: Mode | Order) -> None:
+    needed = {Mode.DISTINCT: False, Order.LARGEST: True}.get(mode, spec.weighted)
+    if spec.weighted != needed:
+        raise ReplayError(
+            f"records are drawn by {mode.name.lower()} from a table with weighted={spec.weighted}; "
+            f"draw another way, or make it with weighted={needed}"
+        )
+    most = spec.lanes * spec.capacity
+    if count < 1 or (count > most and mode not in (Mode.REPLACE, Mode.STRATIFIED)):
+        raise ReplayError(f"{count} records are to be drawn, expected 1 to {most}")
+
+
+def _picked(table: Table, order: Order, count: int) -> Drawn:
+    found = table.pick(order.value, count)
+    if isinstance(found, tuple):
+        ids, _, lengths = found
+        return Drawn(ids, np.ones(count), lengths)
+    if found < 0:
+        raise samples_held(table, count)
+    raise HeldBackError(
+        f"{count} records are to be drawn ({order.name.lower()}) and {found} can be; insert more "
+        "first"
+    )
+
+
+def _probabilities(
+    weights: np.ndarray, lanes: np.ndarray, totals: np.ndarray, mode: Mode
+) -> np.ndarray:
+    if mode != Mode.STRATIFIED:
+        return weights / float(totals.sum())
+    rows = np.bincount(lanes, minlength=len(totals))
+    return weights / totals[lanes] * rows[lanes] / len(lanes)
 
 
 def importance_weights(probabilities: np.ndarray, records: int, exponent: float) -> np.ndarray:

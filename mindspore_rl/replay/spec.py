@@ -6,19 +6,20 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
 
-MAGIC = b"MSRLTBL1"
+MAGIC = b"MSRLTBL2"
 ALIGNMENT = 64  # a cache line
 PAGE = 4096
 FANOUT = 16
 HEADER = np.dtype(
     [("magic", "S8")]
     + [
-        (name, np.int64)
+        (name, np.float64 if name in ("samples_per_insert", "slack") else np.int64)
         for name in (
             "spec_bytes",
             "lanes",
@@ -27,6 +28,10 @@ HEADER = np.dtype(
             "record_bytes",
             "max_times_sampled",
             "weighted",
+            "min_records",
+            "samples_per_insert",
+            "slack",
+            "limit_offset",
             "lane_offset",
             "entry_offset",
             "weight_offset",
@@ -37,6 +42,9 @@ HEADER = np.dtype(
             "total_bytes",
         )  # fmt: skip
     ]
+)
+LIMIT = np.dtype(
+    [("lock", "V40"), ("changes", "u4"), ("sleeping", "u4"), ("inserts", "i8"), ("samples", "i8")]
 )
 LANE = np.dtype(
     {
@@ -56,6 +64,7 @@ ENTRY = np.dtype(
         ("unused", "u8"),
     ]
 )
+_NONE = np.empty((0, 0))
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,11 @@ class TableSpec:
         length: steps of a record at most; 1 for transitions.
         weighted: whether records are drawn by priority.
         max_times_sampled: after so many draws a record is not drawn any more; 0 for no limit.
+        min_records: that are inserted before anything is drawn.
+        samples_per_insert: records that are drawn for each that is inserted after those; 0 for no
+            limit. Who is ahead waits, a writer or a reader.
+        slack: samples by which either may be ahead; with batches of N at least half of N +
+            samples_per_insert.
 
     Raises:
         ReplayError: a number is out of its range, or two columns have one name.
@@ -100,16 +114,39 @@ class TableSpec:
     length: int = 1
     weighted: bool = False
     max_times_sampled: int = 0
+    min_records: int = 1
+    samples_per_insert: float = 0.0
+    slack: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, least in (("capacity", 1), ("lanes", 1), ("length", 1), ("max_times_sampled", 0)):
-            if getattr(self, name) < least:
+        ratio = self.samples_per_insert
+        for name, least in (
+            ("capacity", 1),
+            ("lanes", 1),
+            ("length", 1),
+            ("max_times_sampled", 0),
+            ("min_records", 1),
+            ("samples_per_insert", 0),
+            ("slack", (1 + ratio) / 2 if ratio else 0),
+        ):
+            value = getattr(self, name)
+            if not least <= value < math.inf:
                 raise ReplayError(
-                    f"{name} of a replay table is {getattr(self, name)}, expected at least {least}"
+                    f"{name} of a replay table is {value}, expected at least {least:g}"
                 )
+        if self.min_records > self.lanes * self.capacity:
+            raise ReplayError(
+                f"min_records of a replay table is {self.min_records}, expected at most the "
+                f"{self.lanes * self.capacity} that it holds"
+            )
         names = [column.name for column in self.columns]
         if not names or len(set(names)) < len(names):
             raise ReplayError(f"columns of a replay table are {names}, expected different names")
+
+    @property
+    def limited(self) -> bool:
+        """Whether draws and inserts are counted."""
+        return self.samples_per_insert > 0 or self.min_records > 1
 
     @functools.cached_property
     def starts(self) -> np.ndarray:
@@ -129,17 +166,18 @@ class TableSpec:
         while level > FANOUT:
             level = -(-(level // FANOUT) // FANOUT) * FANOUT
             nodes += level
-        header["magic"], header["spec_bytes"] = MAGIC, len(text)
-        header["length"], header["record_bytes"] = self.length, self.starts[-1]
-        for name in ("lanes", "capacity", "max_times_sampled", "weighted"):
+        for name in set(HEADER.names or ()) & set(vars(self)):
             header[name] = getattr(self, name)
+        header["magic"], header["spec_bytes"] = MAGIC, len(text)
+        header["record_bytes"] = self.starts[-1]
         header["weights"], header["nodes"] = weights, nodes
         at = HEADER.itemsize + len(text)
         for name, size in (
+            ("limit_offset", LIMIT.itemsize),
             ("lane_offset", self.lanes * LANE.itemsize),
             ("entry_offset", self.lanes * self.capacity * ENTRY.itemsize),
             ("weight_offset", self.lanes * weights * 8),
-            ("tree_offset", self.lanes * nodes * 8),
+            ("tree_offset", self.lanes * nodes * (1 + self.weighted) * 8),
             ("data_offset", self.lanes * self.capacity * int(self.starts[-1])),
             ("total_bytes", 0),
         ):
@@ -170,12 +208,25 @@ def described(descriptor: int, more_bytes: int = 0) -> TableSpec:
     """
     header = np.frombuffer(os.pread(descriptor, HEADER.itemsize, 0), HEADER)[0]
     if header["magic"] != MAGIC:
-        raise ValueError("it begins differently")
+        raise ValueError(f"it begins with {header['magic']!r}, expected {MAGIC!r}")
     spec = TableSpec.parse(os.pread(descriptor, int(header["spec_bytes"]), HEADER.itemsize))
     size = os.fstat(descriptor).st_size - more_bytes
     if spec.header() != header or size != header["total_bytes"]:
         raise ValueError("its header and its size do not agree")
     return spec
+
+
+def check_same(path: Path, found: TableSpec, expected: TableSpec) -> None:
+    """Raises: ReplayError: a file holds something else than what is expected; with what."""
+    pairs = [(name, getattr(found, name), value) for name, value in vars(expected).items()
+             if name != "starts"]  # fmt: skip
+    if differences := [
+        f"{name} {value}, expected {other}" for name, value, other in pairs if value != other
+    ]:
+        raise ReplayError(
+            f"replay table {path} has another specification: {'; '.join(differences)}; give "
+            "another file, or the specification that this one has"
+        )
 
 
 def check_columns(
@@ -195,6 +246,20 @@ def check_columns(
                 f"{shape}"
             )
         arrays.append(np.ascontiguousarray(array))
+    return arrays
+
+
+def check_buffers(spec: TableSpec, out: Mapping[str, np.ndarray], rows: int) -> list[np.ndarray]:
+    """Arrays to copy records to, in the table's order, and what they hold. Raises: ReplayError."""
+    arrays = [out.get(column.name, _NONE) for column in spec.columns]
+    steps = arrays[0].shape[1:2] if spec.length > 1 else ()
+    for column, array in zip(spec.columns, arrays, strict=True):
+        right = array.shape[1:] == (*steps, *column.shape) and array.dtype == column.dtype
+        if not right or len(array) < rows or not array.flags.c_contiguous:
+            raise ReplayError(
+                f"column {column.name} is to be copied to {array.dtype} {array.shape}, expected "
+                f"{column.dtype} {(rows, *steps, *column.shape)}, contiguous; see Table.buffers"
+            )
     return arrays
 
 

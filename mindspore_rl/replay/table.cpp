@@ -3,8 +3,12 @@
 // A record has one writer, who makes its generation odd before the first byte and even after the
 // last: a reader that finds another generation after its copy than before has read nothing.
 #include "index.h"
+#include "limit.h"
+#include "order.h"
+#include "views.h"
 
 #include <cmath>
+#include <deque>
 
 namespace {
 uint64_t weight_of(double priority, double exponent) {
@@ -32,17 +36,20 @@ uint64_t random_bits(uint32_t seed, uint32_t stream, uint32_t step, uint32_t ind
   return uint64_t(x) << 32 | y;
 }
 
+int64_t committed(const Table &table, int64_t record, double priority, double exponent) {
+  Locked locked(table, record / table.header.capacity);
+  return commit(table, record, table.header.weighted ? weight_of(priority, exponent) : 1);
+}
+
 // Where in the lane each of a group of draws falls; -1 beside every record.
 void find(const Table &table, int64_t count, const int32_t *lanes, uint64_t *offsets,
           int64_t *slots) {
   Levels levels(table.header.weights);
   const uint64_t *sums[GROUP];
-  int64_t start = 0;
-  for (int64_t level = 0; level + 1 < levels.count; level++) start += levels.size[level];
   for (int64_t i = 0; i < count; i++) slots[i] = 0;
   for (int64_t level = levels.count; level >= 0; level--) {
     for (int64_t i = 0; i < count; i++)
-      sums[i] = level ? table.tree(lanes[i]) + start : table.weights(lanes[i]);
+      sums[i] = level ? table.sums(lanes[i]) + levels.start[level - 1] : table.weights(lanes[i]);
     for (int64_t i = 0; i < count; i++) {
       if (slots[i] < 0) continue;
       const uint64_t *children = sums[i] + slots[i];
@@ -59,7 +66,6 @@ void find(const Table &table, int64_t count, const int32_t *lanes, uint64_t *off
         __builtin_prefetch(next + slots[i] + FANOUT / 2);
       }
     }
-    if (level > 1) start -= levels.size[level - 2];
   }
 }
 }  // namespace
@@ -88,6 +94,7 @@ void table_init(char *base) {
   pthread_mutexattr_init(&attributes);
   pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
   pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(&table.limit().lock, &attributes);
   for (int64_t lane = 0; lane < table.header.lanes; lane++) {
     pthread_mutex_init(&table.lane(lane).lock, &attributes);
     rebuild(table, lane);
@@ -108,10 +115,13 @@ int64_t table_begin(char *base, int64_t at) {
   return begin(table, at);
 }
 
+// -1 if the table allows no insert now.
 int64_t table_commit(char *base, int64_t record, double priority, double exponent) {
   Table table(base);
-  Locked locked(table, record / table.header.capacity);
-  return commit(table, record, table.header.weighted ? weight_of(priority, exponent) : 1);
+  if (!admit(table, 1, 0)) return -1;
+  int64_t id = committed(table, record, priority, exponent);
+  wake(table);
+  return id;
 }
 
 void table_append(char *base, int64_t record, int64_t steps, int64_t columns,
@@ -124,22 +134,28 @@ void table_append(char *base, int64_t record, int64_t steps, int64_t columns,
   store(entry.length, entry.length + uint32_t(steps));
 }
 
-// Whole records; how many there was room for.
-int64_t table_insert(char *base, int64_t count, const int32_t *lanes, const int32_t *lengths,
-                     const double *priorities, double exponent, int64_t columns,
+// Whole records, from one of them on. How many are inserted then: fewer if the table allows no
+// more now; -1 - that number if a lane has no room.
+int64_t table_insert(char *base, int64_t done, int64_t count, const int32_t *lanes,
+                     const int32_t *lengths,                     const double *priorities, double exponent, int64_t columns,
                      const int64_t *starts, const int64_t *step_bytes, const char *const *from,
                      int64_t *ids) {
   Table table(base);
-  for (int64_t i = 0; i < count; i++) {
+  int64_t i = done;
+  for (; i < count && admit(table, 1, 0); i++) {
     int64_t record = table_begin(base, lanes[i]);
-    if (record < 0) return i;
+    if (record < 0) {
+      withdraw_insert(table);
+      return -1 - i;
+    }
     for (int64_t c = 0; c < columns; c++)
       memcpy(table.record(record) + starts[c],
              from[c] + i * table.header.length * step_bytes[c], lengths[i] * step_bytes[c]);
     table.entry(record).length = lengths[i];
-    ids[i] = table_commit(base, record, priorities ? priorities[i] : 1.0, exponent);
+    ids[i] = committed(table, record, priorities ? priorities[i] : 1.0, exponent);
   }
-  return count;
+  wake(table);
+  return i;
 }
 
 void table_totals(char *base, uint64_t *totals) {
@@ -224,47 +240,14 @@ int64_t table_resolve(char *base, int64_t count, const int32_t *lanes, const uin
       uint32_t times = __atomic_add_fetch(&entry.sampled, 1, __ATOMIC_RELAXED);
       if (table.header.max_times_sampled && times >= table.header.max_times_sampled) {
         Locked locked(table, lanes[at]);
-        if (times > table.header.max_times_sampled) continue;  // another reader was faster
         if (entry.generation == generation) set_weight(table, lanes[at], slots[i], 0);
+        if (times > table.header.max_times_sampled) continue;  // another reader was faster
       }
       ids[at] = table.id(record, generation);
       found++;
     }
   }
   return found;
-}
-
-// Copies steps of records to rows of column after column; what lies behind a record's end is 0.
-// How many rows were whole; `whole` is 0 where the record has been overwritten.
-int64_t table_gather(char *base, int64_t count, const int64_t *ids, const int32_t *first,
-                     int64_t window, int64_t columns, const int64_t *starts,
-                     const int64_t *step_bytes, char *const *to, uint8_t *whole) {
-  Table table(base);
-  int64_t records = table.records(), done = 0;
-  for (int64_t i = 0; i < count; i++) {
-    if (i + 8 < count && table.header.record_bytes <= 1024) {
-      __builtin_prefetch(table.record(ids[i + 8] % records));
-      __builtin_prefetch(&table.entry(ids[i + 8] % records));
-    }
-    int64_t record = ids[i] % records;
-    Entry &entry = table.entry(record);
-    uint32_t generation = uint32_t(ids[i] / records) * 2;
-    whole[i] = 0;
-    if (ids[i] < 0 || load(entry.generation) != generation) continue;
-    int64_t start = first ? first[i] : 0;
-    int64_t length = std::min(window, std::max(int64_t(entry.length) - start, int64_t(0)));
-    for (int64_t c = 0; c < columns; c++) {
-      char *row = to[c] + i * window * step_bytes[c];
-      memcpy(row, table.record(record) + starts[c] + start * step_bytes[c],
-             length * step_bytes[c]);
-      if (length < window)
-        memset(row + length * step_bytes[c], 0, (window - length) * step_bytes[c]);
-    }
-    std::atomic_thread_fence(std::memory_order_acquire);
-    whole[i] = __atomic_load_n(&entry.generation, __ATOMIC_RELAXED) == generation;
-    done += whole[i];
-  }
-  return done;
 }
 
 // Gives records new weights, but for those that have been overwritten or may not be drawn any
@@ -285,29 +268,43 @@ int64_t table_update(char *base, int64_t count, const int64_t *ids, const double
   }
   return done;
 }
-
-// The records of a lane that can be drawn and were committed first, or have the largest weights
-// (`largest`; of equal ones those committed first): ids, orders and weights. How many.
-int64_t table_best(char *base, int64_t at, int64_t count, int64_t largest, int64_t *ids,
-                   uint64_t *orders, uint64_t *weights) {
+// The first records in an order, see order.h, of all lanes at one moment: ids, weights, lengths.
+// `count`, or how many there are if they are fewer, or -1 if the table allows no such samples now.
+int64_t table_pick(char *base, int64_t order, int64_t count, int64_t *ids, uint64_t *weights,
+                   int32_t *lengths) {
   Table table(base);
-  Locked locked(table, at);
-  std::vector<int64_t> slots;
-  for (int64_t slot = 0; slot < table.header.capacity; slot++)
-    if (table.weights(at)[slot]) slots.push_back(slot);
-  auto order = [&](int64_t slot) { return table.entry(at * table.header.capacity + slot).order; };
-  auto before = [&](int64_t a, int64_t b) {
-    uint64_t x = table.weights(at)[a], y = table.weights(at)[b];
-    return largest && x != y ? x > y : order(a) < order(b);
-  };
-  count = std::min(count, int64_t(slots.size()));
-  std::partial_sort(slots.begin(), slots.begin() + count, slots.end(), before);
-  for (int64_t i = 0; i < count; i++) {
-    int64_t record = at * table.header.capacity + slots[i];
-    ids[i] = table.id(record, table.entry(record).generation);
-    orders[i] = order(slots[i]);
-    weights[i] = table.weights(at)[slots[i]];
+  std::deque<Locked> locks;
+  for (int64_t lane = 0; lane < table.header.lanes; lane++) locks.emplace_back(table, lane);
+  Walk walk(table, order);
+  int64_t found = 0, most = table.header.max_times_sampled, capacity = table.header.capacity;
+  while (found < count) {
+    int64_t record = walk.next();
+    if (record < 0) break;
+    Entry &entry = table.entry(record);
+    // Those who draw at random take no lock: the last time may just have gone to one of them.
+    if (__atomic_add_fetch(&entry.sampled, 1, __ATOMIC_RELAXED) > most && most) continue;
+    ids[found] = table.id(record, entry.generation);
+    weights[found] = table.weights(record / capacity)[record % capacity];
+    lengths[found++] = int32_t(entry.length);
   }
-  return count;
+  bool taken = found == count && admit(table, 0, count);
+  for (int64_t i = 0; i < found; i++) {
+    int64_t record = ids[i] % table.records();
+    uint32_t &sampled = table.entry(record).sampled;
+    if (!taken) {
+      __atomic_sub_fetch(&sampled, 1, __ATOMIC_RELAXED);
+    } else if (most && load(sampled) >= most) {
+      set_weight(table, record / capacity, record % capacity, 0);
+    }
+  }
+  locks.clear();
+  if (taken && limited(table)) wake(table);
+  return taken || found < count ? found : -1;
+}
+
+// Sums that somebody left half changed who died are made anew.
+void table_mend(char *base) {
+  Table table(base);
+  for (int64_t lane = 0; lane < table.header.lanes; lane++) Locked locked(table, lane);
 }
 }

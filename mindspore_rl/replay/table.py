@@ -6,7 +6,7 @@ are spread over lanes, each with one writer at a time and with its own order: on
 its oldest record makes way. What is drawn depends on the lanes' totals and on a key, not on who
 draws (`selection`). The file is its own description: whoever opens it needs nothing else.
 
-    header | specification (JSON) | lanes | entries | weights | sums of weights | records
+    header | specification (JSON) | limit | lanes | entries | weights | sums, maxima | records
 
 Weights are integers, so that sums are exact whatever the order of additions; 0 is "not to be
 drawn". Needs a C++ compiler.
@@ -15,6 +15,7 @@ drawn". Needs a C++ compiler.
 import contextlib
 import errno
 import fcntl
+import io
 import math
 import mmap
 import os
@@ -25,13 +26,16 @@ from pathlib import Path
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.machine import available_memory
+from mindspore_rl.machine import available_memory, free_shared_bytes
 from mindspore_rl.replay.library import functions, pointers
 from mindspore_rl.replay.spec import (
     ENTRY,
     LANE,
+    LIMIT,
     TableSpec,
+    check_buffers,
     check_priorities,
+    check_same,
     described,
 )
 from mindspore_rl.storage import writing
@@ -49,8 +53,9 @@ class Table:
 
     Attributes:
         descriptor: of the file.
-        base: where it begins in memory.
         entries: `[lanes, capacity] ENTRY`, the index, to look at.
+        lanes: `[lanes] LANE`, to look at.
+        limit: `[] LIMIT`, what was inserted and drawn in a table that counts it, to look at.
     """
 
     def __init__(self, descriptor: int, spec: TableSpec, prefault: bool) -> None:
@@ -58,10 +63,10 @@ class Table:
         self._header = spec.header()
         flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if prefault else 0)
         self._map = mmap.mmap(descriptor, int(self._header["total_bytes"]), flags)
-        self._bytes = np.frombuffer(self._map, np.uint8)
-        self.base = self._bytes.ctypes.data
+        self._base = np.frombuffer(self._map, np.uint8).ctypes.data
         self.entries = self._view(ENTRY, "entry_offset", (spec.lanes, spec.capacity))
         self.lanes = self._view(LANE, "lane_offset", (spec.lanes,))
+        self.limit = self._view(LIMIT, "limit_offset", ())
         self.columns = len(spec.columns)
         self.step_bytes = np.array([c.step_bytes for c in spec.columns], np.int64)
 
@@ -90,7 +95,9 @@ class Table:
         except OSError as error:
             raise ReplayError(f"replay table {where} cannot be made: {error.strerror}") from error
         try:
-            _check_memory(size, path)
+            _check_room(size, path)
+            # Whoever opens it now waits until it is made.
+            lock(descriptor, fcntl.F_WRLCK, spec.lanes)
             # Without this a full /dev/shm is found by a signal, in the middle of a write.
             os.posix_fallocate(descriptor, 0, size)
             os.pwrite(descriptor, header.tobytes() + spec.text(), 0)
@@ -110,19 +117,29 @@ class Table:
         return table
 
     @staticmethod
-    def open(path: Path, prefault: bool = False) -> "Table":
+    def open(path: Path, prefault: bool = False, spec: TableSpec | None = None) -> "Table":
         """The table of a file.
 
+        Args:
+            path: of the file.
+            prefault: see `create`.
+            spec: what it is expected to hold.
+
         Raises:
-            ReplayError: it is no table, or damaged.
+            ReplayError: it is no table, or damaged, or holds something else.
         """
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise ReplayError(f"replay table {path} cannot be opened: {error.strerror}") from error
         try:
-            table = Table(descriptor, described(descriptor), prefault)
-        except (OSError, ValueError, KeyError, TypeError, IndexError, ReplayError) as error:
+            found = described(descriptor)
+            check_same(path, found, spec or found)
+            table = Table(descriptor, found, prefault)
+        except ReplayError:
+            os.close(descriptor)
+            raise
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             os.close(descriptor)
             raise ReplayError(f"{path} is not a replay table, or damaged: {error}") from error
         with contextlib.suppress(OSError):
@@ -138,12 +155,26 @@ class Table:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def base(self) -> int:
+        """Where it begins in memory. Raises: ReplayError: it is closed."""
+        if not self._base:
+            raise ReplayError("a replay table is used that was closed; open it anew")
+        return self._base
+
     def close(self) -> None:
-        """Unmaps it; arrays of it must not be used any more."""
+        """Unmaps it, at the latest when the last array of it that somebody has kept is gone."""
+        if not self._base:
+            return
+        self._base = 0
         os.close(self.descriptor)
+        del self.entries, self.lanes, self.limit
+        with contextlib.suppress(BufferError):  # an array is kept
+            self._map.close()
+        del self._map
 
     def _share(self) -> None:
-        lock(self.descriptor, fcntl.F_RDLCK, self.spec.lanes)
+        lock(self.descriptor, fcntl.F_RDLCK, self.spec.lanes, wait=True)
 
     def _view(self, dtype: np.dtype, offset: str, shape: tuple[int, ...]) -> np.ndarray:
         return np.frombuffer(self._map, dtype, math.prod(shape), int(self._header[offset])).reshape(
@@ -185,21 +216,28 @@ class Table:
         try:
             with path.open("rb") as file:
                 table = Table.create(described(file.fileno(), 8), to)
-                checksum = 0
-                for piece in table._pieces():
-                    file.readinto(piece)
-                    checksum = table._add(checksum, piece)
-                if file.read() != checksum.to_bytes(8, "little"):
+                try:
+                    table._read(file)
+                except (OSError, ValueError):
+                    table.close()
                     if to is not None:
                         to.unlink()
-                    raise ValueError("its checksum is not that of its contents")
+                    raise
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise ReplayError(f"{path} is not a saved replay table, or damaged: {error}") from error
         functions().table_init(table.base)
         return table
 
+    def _read(self, file: io.BufferedReader) -> None:
+        checksum = 0
+        for piece in self._pieces():
+            file.readinto(piece)
+            checksum = self._add(checksum, piece)
+        if file.read() != checksum.to_bytes(8, "little"):
+            raise ValueError("its checksum is not that of its contents")
+
     def _pieces(self) -> Iterator[memoryview]:
-        whole = memoryview(self._map)
+        whole = memoryview(self._map if self.base else b"")
         return (whole[at : at + PIECE_BYTES] for at in range(0, len(whole), PIECE_BYTES))
 
     def _add(self, checksum: int, piece: memoryview) -> int:
@@ -223,6 +261,8 @@ class Table:
             again), weights `[N] uint64`, lengths `[N] int32`.
         """
         count = len(lanes)
+        lanes = np.ascontiguousarray(lanes, np.int32)
+        offsets = np.ascontiguousarray(offsets, np.uint64)
         ids, weights = np.empty(count, np.int64), np.empty(count, np.uint64)
         lengths = np.empty(count, np.int32)
         places = (x.ctypes.data for x in (lanes, offsets, ids, weights, lengths))
@@ -246,10 +286,18 @@ class Table:
             first: `[N] int32`, the step at which each window begins; 0 without it.
 
         Returns: `[N] bool`, whether each was there; one may have been overwritten since its draw.
+
+        Raises:
+            ReplayError: an array has a wrong shape or type.
         """
+        ids = np.ascontiguousarray(ids, np.int64)
         whole = np.empty(len(ids), np.bool_)
-        arrays = [out[column.name] for column in self.spec.columns]
+        arrays = check_buffers(self.spec, out, len(ids))
         window = arrays[0].shape[1] if self.spec.length > 1 else 1
+        if first is not None:
+            first = np.ascontiguousarray(first, np.int32)
+            if first.shape != ids.shape or (first < 0).any():
+                raise ReplayError(f"windows begin at {first}, expected {len(ids)} from 0 on")
         functions().table_gather(
             self.base, len(ids), ids.ctypes.data, None if first is None else first.ctypes.data,
             window, self.columns, self.spec.starts.ctypes.data, self.step_bytes.ctypes.data,
@@ -277,25 +325,31 @@ class Table:
         data = (ids.ctypes.data, values.ctypes.data)
         return int(functions().table_update(self.base, len(ids), *data, exponent))
 
-    def best(self, lane: int, count: int, largest: bool) -> tuple[np.ndarray, ...]:
-        """The records of a lane that were inserted first, or have the largest weights.
+    def pick(self, order: int, count: int) -> tuple[np.ndarray, ...] | int:
+        """Takes the first records in an order, of all lanes at one moment; see `selection.Order`.
 
-        Returns: ids `[n] int64`, insertion orders `[n] uint64`, weights `[n] uint64`; n <= count.
+        Returns: ids `[N] int64`, weights `[N] uint64`, lengths `[N] int32`; or, with nothing taken,
+            how many records there are if they are fewer, or -1 if the limit holds them back.
         """
-        ids = np.empty(count, np.int64)
-        orders, weights = np.empty(count, np.uint64), np.empty(count, np.uint64)
-        data = (ids.ctypes.data, orders.ctypes.data, weights.ctypes.data)
-        found = functions().table_best(self.base, lane, count, largest, *data)
-        return ids[:found], orders[:found], weights[:found]
+        ids, weights = np.empty(count, np.int64), np.empty(count, np.uint64)
+        lengths = np.empty(count, np.int32)
+        places = (x.ctypes.data for x in (ids, weights, lengths))
+        found = int(functions().table_pick(self.base, order, count, *places))
+        return (ids, weights, lengths) if found == count else found
 
 
-def lock(descriptor: int, kind: int, byte: int) -> None:
+def lock(descriptor: int, kind: int, byte: int, wait: bool = False) -> None:
     """Locks a byte of a file for as long as it is open, and not after a kill. Raises: OSError."""
-    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
+    command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
+    fcntl.fcntl(descriptor, command, _LOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
 
 
-def _check_memory(size: int, path: Path | None) -> None:
-    if path is not None and not str(path).startswith("/dev/shm/"):
-        return
-    if size > (free := available_memory()):
-        raise ReplayError(f"{free / 1e6:,.0f} MB of memory are free")
+def _check_room(size: int, path: Path | None) -> None:
+    rooms = {"memory": float(available_memory())}
+    if path is not None and path.resolve().is_relative_to("/dev/shm"):
+        rooms["/dev/shm"] = free_shared_bytes()
+    elif path is not None:
+        rooms = {}  # a disk says so itself
+    for name, free in rooms.items():
+        if size > free:
+            raise ReplayError(f"{free / 1e6:,.0f} MB of {name} are free")

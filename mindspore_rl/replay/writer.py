@@ -9,15 +9,21 @@ import numpy as np
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.library import functions, pointers
+from mindspore_rl.replay.limit import NO_WAIT, Wait, inserts_held, until
 from mindspore_rl.replay.spec import check_columns, check_priorities
 from mindspore_rl.replay.table import Table, lock
 
 
 @contextlib.contextmanager
-def writing(table: Table, lanes: Sequence[int]) -> Iterator["Writer"]:
+def writing(table: Table, lanes: Sequence[int], wait: Wait = NO_WAIT) -> Iterator["Writer"]:
     """A writer of some lanes, which no other process can write meanwhile.
 
     What a writer before it has left open, because it died, is written again.
+
+    Args:
+        table: to write.
+        lanes: of it.
+        wait: how long an insert waits that the table's limit holds back.
 
     Raises:
         ReplayError: a lane has a writer.
@@ -33,7 +39,7 @@ def writing(table: Table, lanes: Sequence[int]) -> Iterator["Writer"]:
                     f"lane {lane} of the replay table has a writer; expected one at a time"
                 ) from error
             functions().table_take(table.base, lane)
-        yield Writer(table, frozenset(lanes))
+        yield Writer(table, frozenset(lanes), wait)
     finally:
         os.close(descriptor)
 
@@ -41,8 +47,8 @@ def writing(table: Table, lanes: Sequence[int]) -> Iterator["Writer"]:
 class Writer:
     """Writes the lanes of a table that it has, see `writing`."""
 
-    def __init__(self, table: Table, lanes: frozenset[int]) -> None:
-        self.table, self.lanes = table, lanes
+    def __init__(self, table: Table, lanes: frozenset[int], wait: Wait) -> None:
+        self.table, self.lanes, self.wait = table, lanes, wait
         self._open: dict[int, int] = {}
 
     def insert(
@@ -65,7 +71,8 @@ class Writer:
         Returns: ids `[N] int64`.
 
         Raises:
-            ReplayError: an array has a wrong name, shape or type.
+            ReplayError: an array has a wrong name, shape or type; or the table's limit holds the
+                rest of the records back for too long.
         """
         table, spec = self.table, self.table.spec
         lanes = np.ascontiguousarray(lanes, np.int32)
@@ -80,14 +87,22 @@ class Writer:
             raise ReplayError(f"lengths are {lengths}, expected {count} of 1 to {spec.length}")
         values = None if priorities is None else check_priorities(spec, priorities)
         ids = np.empty(count, np.int64)
-        done = functions().table_insert(
-            table.base, count, lanes.ctypes.data, lengths.ctypes.data,
-            None if values is None else values.ctypes.data, exponent, table.columns,
-            spec.starts.ctypes.data, table.step_bytes.ctypes.data, pointers(arrays),
-            ids.ctypes.data,
-        )  # fmt: skip
-        if done < count:
-            raise self._full(int(lanes[done]))
+        done = 0
+
+        def more() -> None:
+            nonlocal done
+            done = functions().table_insert(
+                table.base, done, count, lanes.ctypes.data, lengths.ctypes.data,
+                None if values is None else values.ctypes.data, exponent, table.columns,
+                spec.starts.ctypes.data, table.step_bytes.ctypes.data, pointers(arrays),
+                ids.ctypes.data,
+            )  # fmt: skip
+            if done < 0:
+                raise self._full(int(lanes[-1 - done]))
+            if done < count:
+                raise inserts_held(table, count - done)
+
+        until(table, more, self.wait)
         return ids
 
     def begin(self, lane: int) -> int:
@@ -122,7 +137,14 @@ class Writer:
         if not self._steps(record):
             raise ReplayError("a record without a step is committed")
         value = float(check_priorities(self.table.spec, np.array([priority]), any_table=True)[0])
-        found = int(functions().table_commit(self.table.base, record, value, exponent))
+
+        def close() -> int:
+            found = int(functions().table_commit(self.table.base, record, value, exponent))
+            if found < 0:
+                raise inserts_held(self.table, 1)
+            return found
+
+        found = until(self.table, close, self.wait)
         del self._open[record]
         return found
 

@@ -1,11 +1,26 @@
 """Selection: by weight, by chance, and the same whoever draws."""
 
+import ctypes
+import multiprocessing
+import os
+import signal
+import threading
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.selection import Key, Mode, draw, importance_weights, sample, windows
+from mindspore_rl.replay.limit import Wait
+from mindspore_rl.replay.selection import (
+    Key,
+    Mode,
+    Order,
+    draw,
+    importance_weights,
+    sample,
+    windows,
+)
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
@@ -59,6 +74,23 @@ def test_without_replacement_each_is_drawn_once():
         sample(table, Key(1, 0), 41, Mode.DISTINCT)
 
 
+def test_without_replacement_holds_while_records_are_overwritten():
+    table, _ = filled(range(64), TableSpec(COLUMNS, capacity=64))
+    stop = threading.Event()
+
+    def write():
+        with writing(table, [0]) as writer:
+            while not stop.is_set():
+                writer.insert(np.zeros(64), records(range(64), 1))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    drawn = [sample(table, Key(1, step), 48, Mode.DISTINCT, Wait(60)).ids for step in range(1500)]
+    stop.set()
+    writer.join()
+    assert {len(set(ids.tolist())) for ids in drawn} == {48}
+
+
 def test_strata_are_the_lanes():
     table, ids = filled(range(40), TableSpec(COLUMNS, capacity=10, lanes=4))
     drawn = sample(table, Key(1, 0), 8, Mode.STRATIFIED)
@@ -102,3 +134,41 @@ def test_nothing_to_draw_from_is_told():
     for mode in Mode:
         with pytest.raises(ReplayError, match="insert more first"):
             sample(table, Key(1, 0), 2, mode)
+
+
+def test_probabilities_in_strata_are_those_of_the_strata():
+    """Two of three draws from lane 1, which holds a quarter of the weights."""
+    table, ids = filled(range(4), TableSpec(COLUMNS, capacity=3, lanes=2), np.array([0, 0, 0, 1]))
+    drawn = sample(table, Key(1, 0), 4, Mode.STRATIFIED)
+    np.testing.assert_array_equal(drawn.ids[2:], ids[[3, 3]])
+    np.testing.assert_allclose(drawn.probabilities, [1 / 6, 1 / 6, 1 / 2, 1 / 2])
+
+
+def _die_over(table):
+    """Ends as an update does that is killed: with the lock, and with sums of what is no more."""
+    header = table.spec.header()
+    ctypes.CDLL(None).pthread_mutex_lock(ctypes.c_void_p(table.base + int(header["lane_offset"])))
+    weights = (ctypes.c_uint64 * 5000).from_address(table.base + int(header["weight_offset"]))
+    weights[1:] = [0] * 4999
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_sums_of_one_who_died_over_them_are_mended_by_who_draws():
+    table, ids = filled(range(5000), TableSpec(COLUMNS, capacity=5000, weighted=True))
+    assert table.totals().tolist() == [5000 << 20]
+    job = multiprocessing.get_context("fork").Process(target=_die_over, args=(table,))
+    job.start()
+    job.join()
+    assert job.exitcode == -signal.SIGKILL
+    np.testing.assert_array_equal(sample(table, Key(1, 0), 8).ids, np.full(8, ids[0]))
+    assert table.totals().tolist() == [1 << 20]
+    np.testing.assert_array_equal(sample(table, Key(1, 0), 1, Order.LARGEST).ids, ids[:1])
+
+
+def test_a_last_draw_that_died_takes_the_record_along():
+    table, ids = filled(range(2), TableSpec(COLUMNS, capacity=2, max_times_sampled=1))
+    table.entries["sampled"][0, 0] = 1  # it was killed before the record's weight was 0
+    np.testing.assert_array_equal(sample(table, Key(1, 0), 1, Order.FIFO).ids, ids[1:])
+    with pytest.raises(ReplayError, match="none can be"):
+        sample(table, Key(1, 0), 1)
+    assert not table.totals().any()

@@ -3,12 +3,19 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mindspore_rl.errors import ReplayError
+from mindspore_rl.machine import free_shared_bytes
+from mindspore_rl.replay import table as table_module
 from mindspore_rl.replay.selection import Key, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
@@ -32,9 +39,6 @@ def test_a_full_lane_loses_its_oldest_record():
     # Lane 0 got the records 0, 2, 4 and 6, lane 1 got 1, 3 and 5.
     np.testing.assert_array_equal(whole, [False, True, True, True, True, True, True])
     assert table.totals().tolist() == [3, 3]
-    oldest, orders, _ = table.best(0, 2, largest=False)
-    np.testing.assert_array_equal(oldest, ids[[2, 4]])
-    np.testing.assert_array_equal(orders, [1, 2])
 
 
 def test_windows_are_padded_behind_the_end():
@@ -124,6 +128,24 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert sorted(one.name for one in tmp_path.iterdir()) == ["saved", "table"]
 
 
+def test_buffers_that_would_not_hold_a_batch_are_told():
+    table, ids = filled(range(4), TableSpec(COLUMNS, capacity=4, length=4))
+    good = table.buffers(4, window=3)
+    for change in (
+        {"reward": np.empty((3, 3), np.float32)},
+        {"reward": np.empty((4, 4), np.float32)},
+        {"reward": np.empty((4, 3))},
+        {"obs": np.empty((4, 3, 6), np.float32)[..., ::2]},
+    ):
+        name = next(iter(change))
+        with pytest.raises(ReplayError, match=f"column {name} is to be copied to"):
+            table.gather(ids, {**good, **change})
+    with pytest.raises(ReplayError, match="column obs is to be copied to"):
+        table.gather(ids, {"reward": good["reward"]})
+    with pytest.raises(ReplayError, match="windows begin at .* expected 4 from 0 on"):
+        table.gather(ids, good, np.array([0, 0, 0, -1]))
+
+
 def test_what_is_no_table_is_told(tmp_path):
     path = tmp_path / "table"
     with pytest.raises(ReplayError, match="cannot be opened: No such file"):
@@ -141,13 +163,93 @@ def test_what_is_no_table_is_told(tmp_path):
         Table.open(path)
 
 
-def test_what_does_not_fit_is_told_and_leaves_nothing(tmp_path):
+@pytest.mark.parametrize("folder", [None, Path("/dev/shm"), "disk"])
+def test_what_does_not_fit_is_told_and_leaves_nothing(tmp_path, folder):
     image = (Column("image", (1 << 20,), "float32"),)
-    path = tmp_path / "table"
-    for place in (None, path):
-        with pytest.raises(ReplayError, match="does not fit"):
-            Table.create(TableSpec(image, capacity=1 << 30), place)
+    path = folder and (tmp_path if folder == "disk" else folder) / "msrl-test-too-large"
+    message = "memory of .* MB does not fit .* MB of memory are free"
+    if path:
+        message = f"{path} of .* MB does not fit"
+    with pytest.raises(ReplayError, match=f"{message}.*lower its capacity"):
+        Table.create(TableSpec(image, capacity=1 << 30), path)
+    assert not path or not path.exists()
+
+
+def test_a_small_shared_memory_is_told_before_it_is_full(monkeypatch):
+    monkeypatch.setattr(table_module, "available_memory", lambda: 1 << 60)
+    path = Path("/dev/shm/msrl-test-too-large")
+    rows = int(free_shared_bytes()) // (1 << 20) + 1000
+    with pytest.raises(ReplayError, match="does not fit .* MB of /dev/shm are free"):
+        Table.create(TableSpec((Column("image", (1 << 18,), "float32"),), capacity=rows), path)
     assert not path.exists()
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path):
+    """A limit on the size of files stands for the disk: as there, it is the kernel that refuses."""
+    job = """
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+from mindspore_rl.replay.spec import Column, TableSpec
+from mindspore_rl.replay.table import Table
+Table.create(TableSpec((Column("x", (1 << 20,), "float32"),), 9), Path(sys.argv[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", job, tmp_path / "table"], capture_output=True, text=True, check=False
+    )
+    assert "of 38 MB does not fit ([Errno 27] File too large); lower its capacity" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_another_specification_is_told(tmp_path):
+    path, spec = tmp_path / "table", TableSpec(COLUMNS, capacity=9, lanes=2)
+    Table.create(spec, path).close()
+    Table.open(path, spec=TableSpec(COLUMNS, capacity=9, lanes=2)).close()
+    other = TableSpec((*COLUMNS, Column("action", (), "int32")), capacity=10, lanes=2)
+    with pytest.raises(ReplayError, match="another specification: columns .*'action'.*; capacity"):
+        Table.open(path, spec=other)
+    with pytest.raises(ReplayError, match="capacity 9, expected 10; give another file"):
+        Table.open(path, spec=TableSpec(COLUMNS, capacity=10, lanes=2))
+    content = path.read_bytes()
+    path.write_bytes(b"MSRLTBL1" + content[8:])
+    with pytest.raises(ReplayError, match="begins with b'MSRLTBL1', expected b'MSRLTBL2'"):
+        Table.open(path)
+
+
+def test_a_closed_table_is_unmapped(tmp_path):
+    path = tmp_path / "table"
+    maps = Path("/proc/self/maps")
+    table = Table.create(TableSpec(COLUMNS, capacity=9), path)
+    assert str(path) in maps.read_text()
+    table.close()
+    table.close()
+    assert str(path) not in maps.read_text()
+    for use in (table.totals, lambda: sample(table, Key(1, 0), 2), lambda: table.save(path)):
+        with pytest.raises(ReplayError, match="used that was closed"):
+            use()
+    table = Table.open(path)
+    kept = table.entries
+    table.close()
+    assert kept["generation"].sum() == 0  # still there for who has kept it
+    assert str(path) in maps.read_text()
+    del kept
+    assert str(path) not in maps.read_text()
+
+
+def test_all_who_open_a_table_at_once_get_it(tmp_path):
+    """Nobody has it open, so one of them makes the locks anew while the others wait."""
+    path = tmp_path / "table"
+    Table.create(TableSpec(COLUMNS, capacity=20, lanes=1000), path).close()
+    start = threading.Barrier(8, timeout=30)
+
+    def use(_):
+        start.wait()
+        with Table.open(path) as table:
+            start.wait()
+            return table.totals().sum()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(use, range(400))) == [0] * 400
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+// What a batch of records is copied to.
+#pragma once
+#include "index.h"
+
+namespace {
+// Copies what it is told, if a record is still the one of an id then.
+template <class Copy> bool read(const Table &table, int64_t id, Copy copy) {
+  int64_t record = id % table.records();
+  uint32_t generation = uint32_t(id / table.records()) * 2;
+  if (id < 0 || load(table.entry(record).generation) != generation) return false;
+  copy(record);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return __atomic_load_n(&table.entry(record).generation, __ATOMIC_RELAXED) == generation;
+}
+
+void fetch(const Table &table, int64_t id) {
+  if (table.header.record_bytes > 1024) return;
+  __builtin_prefetch(table.record(id % table.records()));
+  __builtin_prefetch(&table.entry(id % table.records()));
+}
+
+// Whether a transition is the one some commits after another, of the same writer.
+bool follows(const Table &table, int64_t record, int64_t before, int64_t commits) {
+  const Entry &entry = table.entry(record), &first = table.entry(before);
+  uint32_t generation = load(entry.generation);
+  bool right = entry.order == first.order + uint64_t(commits) && entry.session == first.session;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return right && generation % 2 == 0 &&
+         __atomic_load_n(&entry.generation, __ATOMIC_RELAXED) == generation;
+}
+}  // namespace
+
+extern "C" {
+// Copies steps of records to rows of column after column; what lies behind a record's end is 0.
+// `whole` is 0 where the record has been overwritten.
+void table_gather(char *base, int64_t count, const int64_t *ids, const int32_t *first,
+                  int64_t window, int64_t columns, const int64_t *starts,
+                  const int64_t *step_bytes, char *const *to, uint8_t *whole) {
+  Table table(base);
+  for (int64_t i = 0; i < count; i++) {
+    if (i + 8 < count) fetch(table, ids[i + 8]);
+    whole[i] = read(table, ids[i], [&](int64_t record) {
+      int64_t start = first ? first[i] : 0;
+      int64_t steps = int64_t(table.entry(record).length) - start;
+      int64_t length = std::min(window, std::max(steps, int64_t(0)));
+      for (int64_t c = 0; c < columns; c++) {
+        char *row = to[c] + i * window * step_bytes[c];
+        memcpy(row, table.record(record) + starts[c] + start * step_bytes[c],
+               length * step_bytes[c]);
+        if (length < window)
+          memset(row + length * step_bytes[c], 0, (window - length) * step_bytes[c]);
+      }
+    });
+  }
+}
+
+// Copies transitions, each with the discounted sum of `n` rewards from it on in place of its
+// reward, and with the columns that are `late` from the last of those steps; fewer steps at an
+// episode's end and behind the newest record. The ring overwrites the first of them first, so if
+// that is whole all are.
+void table_n_step(char *base, int64_t count, const int64_t *ids, int64_t n, double gamma,
+                  int64_t stride, int64_t reward, int64_t ends, const int64_t *end_starts,
+                  const uint8_t *late, int64_t columns, const int64_t *starts,
+                  const int64_t *step_bytes, char *const *to, int32_t *steps, uint8_t *whole) {
+  Table table(base);
+  int64_t capacity = table.header.capacity;
+  for (int64_t i = 0; i < count; i++) {
+    if (i + 8 < count) fetch(table, ids[i + 8]);
+    steps[i] = 0;
+    whole[i] = read(table, ids[i], [&](int64_t record) {
+      int64_t lane = record / capacity * capacity, last = record;
+      double sum = 0, discount = 1;
+      while (true) {
+        float value;
+        memcpy(&value, table.record(last) + starts[reward], sizeof value);
+        sum += discount * value;
+        discount *= gamma;
+        steps[i]++;
+        bool ended = steps[i] == n || steps[i] * stride >= capacity;
+        for (int64_t end = 0; end < ends; end++) ended |= *(table.record(last) + end_starts[end]);
+        int64_t next = lane + (record - lane + steps[i] * stride) % capacity;
+        if (ended || !follows(table, next, record, steps[i] * stride)) break;
+        last = next;
+      }
+      for (int64_t c = 0; c < columns; c++)
+        memcpy(to[c] + i * step_bytes[c], table.record(late[c] ? last : record) + starts[c],
+               step_bytes[c]);
+      float value = float(sum);
+      memcpy(to[reward] + i * sizeof value, &value, sizeof value);
+    });
+  }
+}
+}

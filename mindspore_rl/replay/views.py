@@ -1,0 +1,96 @@
+"""Batches that are made of records: n steps of transitions as one, and masks of windows."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay.library import functions, pointers
+from mindspore_rl.replay.spec import check_buffers
+from mindspore_rl.replay.table import Table
+
+
+@dataclass(frozen=True)
+class NStep:
+    """Transitions over n steps, of a table with one step a record.
+
+    The reward becomes `sum_k gamma^k reward_k` over the steps from the drawn one on, up to n of
+    them: the first that ends an episode is the last, and so is the newest that is in the table, or
+    that its writer has written. Sutton and Barto 2018, equation 7.1, without the bootstrap.
+
+    Args:
+        steps: n.
+        gamma: discount of a step.
+        stride: environments of a lane, whose transitions are inserted in turn; a lane's next
+            transition is the next of the environment if that is 1.
+        reward: its column, float32 without a shape.
+        ends: bool columns without a shape, any of which ends an episode.
+        last: columns that are taken from the last step, such as the observation n steps later.
+    """
+
+    steps: int
+    gamma: float
+    stride: int = 1
+    reward: str = "reward"
+    ends: tuple[str, ...] = ("terminated", "truncated")
+    last: tuple[str, ...] = ("next_obs", "terminated", "truncated")
+
+
+def n_step(
+    table: Table, ids: np.ndarray, view: NStep, out: dict[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Copies transitions over several steps.
+
+    Args:
+        table: of transitions.
+        ids: `[N] int64`, of their first steps.
+        view: which steps.
+        out: of `Table.buffers`.
+
+    Returns: `[N] bool`, whether each was there, see `Table.gather`; and `[N] int32`, how many steps
+        each has, m: the target is `reward + gamma^m V(next_obs)` if it has not terminated.
+
+    Raises:
+        ReplayError: the table has no such columns, or longer records.
+    """
+    spec = table.spec
+    if spec.length > 1 or view.steps < 1 or view.stride < 1:
+        raise ReplayError(
+            f"{view.steps} steps (stride {view.stride}) are to be viewed in records of "
+            f"{spec.length}; expected at least 1, in records of 1"
+        )
+    names = [column.name for column in spec.columns]
+    scalars = {c.name: c.dtype for c in spec.columns if not c.shape}
+    for name, dtype in ((view.reward, "float32"), *((name, "bool") for name in view.ends)):
+        if scalars.get(name) != dtype:
+            raise ReplayError(
+                f"the view of {view.steps} steps needs a column {name} of type {dtype} and shape "
+                f"(); the table has {spec.columns}"
+            )
+    if strange := set(view.last) - set(names):
+        raise ReplayError(f"the last step has no {sorted(strange)}; the table has {names}")
+    ends = np.array([spec.starts[names.index(name)] for name in view.ends], np.int64)
+    late = np.array([name in view.last for name in names])
+    ids = np.ascontiguousarray(ids, np.int64)
+    arrays = check_buffers(spec, out, len(ids))
+    steps, whole = np.empty(len(ids), np.int32), np.empty(len(ids), np.bool_)
+    functions().table_n_step(
+        table.base, len(ids), ids.ctypes.data, view.steps, view.gamma, view.stride,
+        names.index(view.reward), len(ends), ends.ctypes.data, late.ctypes.data, table.columns,
+        spec.starts.ctypes.data, table.step_bytes.ctypes.data,
+        pointers(arrays), steps.ctypes.data, whole.ctypes.data,
+    )  # fmt: skip
+    return whole, steps
+
+
+def window_mask(lengths: np.ndarray, first: np.ndarray, window: int) -> np.ndarray:
+    """Which steps of windows are steps of their records; the others are padding.
+
+    Args:
+        lengths: `[N]`, steps of each record.
+        first: `[N]`, the step at which each window begins.
+        window: T.
+
+    Returns: `[N, T] bool`.
+    """
+    return np.arange(window) < (lengths - first)[:, None]

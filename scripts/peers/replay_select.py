@@ -1,0 +1,121 @@
+"""Time to select a batch of 256 in tables of ours of 10^3 to 10^7 records of 64 bytes.
+
+Beside it what the gather of a row takes, and one random read in as much memory. Fails if the time
+in the largest table is more than the targets' multiple of that in the smallest.
+"""
+
+import argparse
+import ctypes
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from mindspore_rl import toolchain
+from mindspore_rl.replay.selection import Key, Mode, Order, sample
+from mindspore_rl.replay.spec import Column, TableSpec
+from mindspore_rl.replay.table import Table
+from mindspore_rl.replay.writer import writing
+
+BATCH, LANES, PIECE = 256, 4, 100_000
+WAYS: dict[str, tuple[Mode | Order, bool, float]] = {
+    "uniform": (Mode.REPLACE, False, 1.5),
+    "distinct": (Mode.DISTINCT, False, 0),
+    "stratified": (Mode.STRATIFIED, False, 0),
+    "prioritised": (Mode.REPLACE, True, 4.0),
+    "first in": (Order.FIFO, False, 0),
+    "last in": (Order.LIFO, False, 0),
+    "largest": (Order.LARGEST, True, 0),
+}
+"""How it is drawn, whether by weight, and the target."""
+
+
+def filled(records: int, weighted: bool) -> Table:
+    """Return a table of records of 64 bytes."""
+    columns = (Column("obs", (16,), "float32"),)
+    table = Table.create(TableSpec(columns, records // LANES, LANES, 1, weighted))
+    rng = np.random.default_rng(records)
+    with writing(table, range(LANES)) as writer:
+        for start in range(0, records, PIECE):
+            count = min(PIECE, records - start)
+            values = rng.exponential(size=count) + 1e-3 if weighted else None
+            data = {"obs": np.zeros((count, 16), np.float32)}
+            writer.insert(np.arange(count) % LANES, data, priorities=values)
+    return table
+
+
+class Size:
+    """What is measured at one size.
+
+    Attributes:
+        times: of each way, of the gather of a row and of a random read, one a turn: seconds.
+    """
+
+    def __init__(self, records: int, read: Callable[[int, int], float]) -> None:
+        self.records, self._read = records, read
+        self._tables = {weighted: filled(records, weighted) for weighted in (False, True)}
+        self._out = self._tables[False].buffers(BATCH)
+        self._step = 0
+        self.times: dict[str, list[float]] = {}
+
+    def turn(self, repeats: int) -> None:
+        """Measure everything once, each as the median of many."""
+        for name, (mode, weighted, _) in WAYS.items():
+            table, spent, gather = self._tables[weighted], [], []
+            for _ in range(repeats):
+                self._step += 1
+                start = time.perf_counter()
+                drawn = sample(table, Key(1, self._step), BATCH, mode)
+                spent.append(time.perf_counter() - start)
+                if name == "uniform":
+                    start = time.perf_counter()
+                    table.gather(drawn.ids, self._out)
+                    gather.append((time.perf_counter() - start) / BATCH)
+            self._add(name, statistics.median(spent))
+            if gather:
+                self._add("gather", statistics.median(gather))
+        self._add("read", self._read(self.records, 1000) / 1e9)
+
+    def _add(self, name: str, seconds: float) -> None:
+        self.times.setdefault(name, []).append(seconds)
+
+
+def show(values: list[float], scale: float) -> str:
+    """Return the median with its range."""
+    least, most = (f"{found * scale:.0f}" for found in (min(values), max(values)))
+    return f"{statistics.median(values) * scale:.0f} ({least}-{most})"
+
+
+def main() -> int:
+    """Run it and print a table. Returns: 1 if a target was missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3, help="turns (default: 3)")
+    parser.add_argument("--batches", type=int, default=500, help="of each turn (default: 500)")
+    parser.add_argument("--largest", type=int, default=7, help="exponent of 10 (default: 7)")
+    args = parser.parse_args()
+    source = Path(__file__).with_name("random_read.cpp")
+    read = ctypes.CDLL(str(toolchain.library(source, {}))).random_read
+    read.restype, read.argtypes = ctypes.c_double, [ctypes.c_int64, ctypes.c_int64]
+    sizes = [Size(10**power, read) for power in range(3, args.largest + 1)]
+    for _ in range(args.repeats):
+        for size in sizes:
+            size.turn(args.batches)
+    print("| select 256 of | " + " | ".join(f"10^{len(str(s.records)) - 1}" for s in sizes), end="")
+    print(" | largest / smallest (target) |\n|---|" + "---|" * (len(sizes) + 1))
+    missed = False
+    for name, (_, _, target) in WAYS.items():
+        first, last = (statistics.median(sizes[i].times[name]) for i in (0, -1))
+        missed |= bool(target) and last / first > target
+        goal = f" ({target:g})" if target else ""
+        cells = " | ".join(show(size.times[name], 1e6) for size in sizes)
+        print(f"| {name}, us | {cells} | {last / first:.1f} x{goal} |")
+    for name, words in (("gather", "gather, ns a row"), ("read", "a random read, ns")):
+        print(f"| {words} | {' | '.join(show(size.times[name], 1e9) for size in sizes)} | |")
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

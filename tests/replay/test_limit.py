@@ -1,0 +1,203 @@
+"""Waiting for records, and the limit of samples per insert that a table holds for all."""
+
+import multiprocessing
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay import limit
+from mindspore_rl.replay.limit import Wait
+from mindspore_rl.replay.selection import Key, Mode, Order, sample
+from mindspore_rl.replay.spec import TableSpec
+from mindspore_rl.replay.table import Table
+from mindspore_rl.replay.writer import writing
+from tests.replay.tables import COLUMNS, filled, records
+
+KEY = Key(1, 0)
+LONG = Wait(timeout_s=60)
+LIMITED = TableSpec(COLUMNS, 100, min_records=10, samples_per_insert=4, slack=20)
+
+
+def insert(writer, count, lane=0):
+    return writer.insert(np.full(count, lane), records(np.arange(count), 1))
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        (Mode.REPLACE, "4 records are to be drawn .replace. and none can be"),
+        (Mode.DISTINCT, "4 records are to be drawn .distinct. and 3 can be"),
+        (Mode.STRATIFIED, r"4 records are to be drawn .stratified. and lanes \[1\] have none"),
+        (Order.LIFO, "4 records are to be drawn .lifo. and 3 can be"),
+    ],
+)
+def test_what_is_lacking_is_told_at_the_deadline(mode, message):
+    numbers = range(0 if mode is Mode.REPLACE else 3)
+    table, _ = filled(numbers, TableSpec(COLUMNS, 9, lanes=2), np.zeros(len(numbers), int))
+    start = time.monotonic()
+    with pytest.raises(ReplayError, match=f"after 0.3 s: {message}"):
+        sample(table, KEY, 4, mode, Wait(0.3))
+    assert time.monotonic() - start >= 0.3
+    with pytest.raises(ReplayError, match=f"after 0 s: {message}"):
+        sample(table, KEY, 4, mode)
+
+
+def test_the_limit_is_that_of_its_formula():
+    """Steps by hand: after n > 10 inserts and k draws, |4 (n - 10) - k| is at most 20."""
+    table = Table.create(LIMITED)
+    with writing(table, [0], Wait(0.05)) as writer:
+        insert(writer, 9)
+        with pytest.raises(ReplayError, match="9 were inserted, 1 more inserts are lacking"):
+            sample(table, KEY, 1)
+        insert(writer, 1)
+        for _ in range(20):
+            sample(table, KEY, 1)
+        message = "20 samples were drawn of 10 inserts, .*; 1 more inserts are lacking"
+        with pytest.raises(ReplayError, match=message):
+            sample(table, KEY, 1)
+        with pytest.raises(ReplayError, match="3 more inserts are lacking"):
+            sample(table, KEY, 10, Order.FIFO)
+        assert table.entries["sampled"].sum() == 20  # what was held back counts nowhere
+        insert(writer, 10)
+        message = (
+            "3 inserts are held back: 20 samples were drawn of 20 inserts, .*; 4 more samples are "
+            "lacking for the first"
+        )
+        with pytest.raises(ReplayError, match=message):
+            insert(writer, 3)
+        sample(table, KEY, 8)
+        insert(writer, 2)
+        record = writer.begin(0)
+        writer.append(record, records([1], 1))
+        with pytest.raises(ReplayError, match="1 inserts are held back"):
+            writer.commit(record)
+        sample(table, KEY, 4, Order.LIFO)
+        assert writer.commit(record)
+        assert (int(table.limit["inserts"]), int(table.limit["samples"])) == (23, 32)
+
+
+def test_a_batch_that_would_wait_for_ever_is_told():
+    table = Table.create(LIMITED)
+    with pytest.raises(ReplayError, match="batch of 37 .* make the slack at least 20.5"):
+        sample(table, KEY, 37)
+    with pytest.raises(ReplayError, match="slack of a replay table is 2, expected at least 2.5"):
+        TableSpec(COLUMNS, 100, samples_per_insert=4, slack=2)
+    with pytest.raises(ReplayError, match="min_records of a replay table is 11, expected at most"):
+        TableSpec(COLUMNS, 10, min_records=11)
+
+
+def test_a_full_lane_takes_its_insert_back():
+    table = Table.create(TableSpec(COLUMNS, 2, min_records=2))
+    with writing(table, [0]) as writer:
+        insert(writer, 1)
+        writer.begin(0)
+        writer.begin(0)
+        with pytest.raises(ReplayError, match="are open"):
+            insert(writer, 1)
+    assert table.limit["inserts"] == 1
+
+
+def test_a_wait_ends_with_what_it_waits_for_and_is_no_busy_loop():
+    table, looks = Table.create(TableSpec(COLUMNS, 10)), []
+    later = threading.Timer(1.0, lambda: filling(table, 3))
+    later.start()
+    drawn = sample(table, KEY, 3, Order.FIFO, Wait(60, lambda: looks.append(1)))
+    later.join()
+    assert len(drawn.ids) == 3
+    assert 1 <= len(looks) < 100
+
+
+def filling(table, count):
+    with writing(table, [0]) as writer:
+        insert(writer, count)
+
+
+def test_a_wait_can_be_ended():
+    calls = []
+
+    def waiting():
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    table = Table.create(LIMITED)
+    with pytest.raises(KeyboardInterrupt):
+        sample(table, KEY, 3, wait=Wait(1000, waiting))
+    with pytest.raises(KeyboardInterrupt), writing(table, [0], Wait(1000, waiting)) as writer:
+        calls.clear()
+        insert(writer, 50)
+    assert table.limit["inserts"] == 15
+
+
+def _insert(path, lane, count):
+    with Table.open(path) as table, writing(table, [lane], LONG) as writer:
+        for _ in range(count):
+            insert(writer, 1, lane)
+
+
+def _draw(path, count):
+    with Table.open(path) as table:
+        for step in range(count):
+            sample(table, Key(2, step), 4, wait=LONG)
+
+
+def test_processes_obey_one_limit(tmp_path, monkeypatch):
+    """Each change wakes who waits for it: of thousands of waits none may sleep to its end."""
+    monkeypatch.setattr(limit, "SLICE_S", 30.0)
+    spec = TableSpec(COLUMNS, 100, lanes=2, min_records=1, samples_per_insert=4, slack=4)
+    context = multiprocessing.get_context("fork")
+    with Table.create(spec, tmp_path / "table") as table:
+        jobs = [context.Process(target=_insert, args=(tmp_path / "table", i, 1000)) for i in (0, 1)]
+        jobs += [context.Process(target=_draw, args=(tmp_path / "table", 999)) for _ in range(2)]
+        for job in jobs:
+            job.start()
+        ahead = 0.0
+        while any(job.is_alive() for job in jobs):
+            inserts, samples = int(table.limit["inserts"]), int(table.limit["samples"])
+            again = int(table.limit["inserts"])
+            if inserts == again and inserts:  # both of one moment, or samples a bit later
+                ahead = max(ahead, samples - 4 * (inserts - 1))
+            time.sleep(0.001)
+        assert [job.exitcode for job in jobs] == [0] * 4
+        assert ahead <= 4
+        assert int(table.limit["inserts"]) == 2000
+        assert int(table.limit["samples"]) == 7992
+
+
+def _wait_for(path):
+    with Table.open(path) as table:
+        sample(table, KEY, 1, wait=LONG)
+
+
+def test_a_killed_waiter_holds_nobody_up(tmp_path):
+    path = tmp_path / "table"
+    context = multiprocessing.get_context("fork")
+    with Table.create(LIMITED, path) as table:
+        for _ in range(5):
+            job = context.Process(target=_wait_for, args=(path,))
+            job.start()
+            while not table.limit["sleeping"]:
+                time.sleep(0.001)
+            job.kill()
+            job.join()
+        job = context.Process(target=_wait_for, args=(path,))
+        job.start()
+        with writing(table, [0]) as writer:
+            insert(writer, 10)
+        job.join(60)
+        assert job.exitcode == 0
+
+
+def test_the_limit_goes_on_in_a_saved_table(tmp_path):
+    table = Table.create(LIMITED)
+    with writing(table, [0]) as writer:
+        insert(writer, 10)
+    sample(table, KEY, 18)
+    table.save(tmp_path / "saved")
+    with Table.load(tmp_path / "saved") as loaded:
+        with pytest.raises(ReplayError, match="18 samples were drawn of 10 inserts"):
+            sample(loaded, KEY, 3)
+        sample(loaded, KEY, 2)

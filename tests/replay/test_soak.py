@@ -1,0 +1,26 @@
+"""The soak of a replay table, for some seconds."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOAK = Path(__file__).parents[2] / "scripts" / "soak_replay.py"
+
+
+@pytest.mark.slow
+@pytest.mark.kill
+def test_a_soak_tears_no_record():
+    command = [sys.executable, SOAK, "--minutes", "0.25", "--kill-every", "0.3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "torn records: 0\n" in done.stdout
+    written, read, kills = (
+        int(re.search(rf"([\d,]+) {what}", done.stdout)[1].replace(",", ""))
+        for what in ("records written", "read,", "kills")
+    )
+    assert written > 1000
+    assert read > 1000
+    assert kills > 3
