@@ -17,12 +17,12 @@ BARS, BAR_WIDTH = 10, 40
 
 def import_file(args: argparse.Namespace) -> int:
     """`msrl dataset import`."""
-    from mindspore_rl.datasets.build import Part, opened  # noqa: PLC0415
+    from mindspore_rl.datasets.build import Part, check_place  # noqa: PLC0415
     from mindspore_rl.datasets.dataset import About  # noqa: PLC0415
     from mindspore_rl.datasets.episodes import of_environment  # noqa: PLC0415
     from mindspore_rl.datasets.sources import EpisodeFile  # noqa: PLC0415
 
-    opened(args.dataset, args.append)
+    check_place(args.dataset, args.append)
     file = EpisodeFile(args.source)
     about = About(file.environment, file.action_space)
     if args.env:
@@ -42,12 +42,12 @@ def import_file(args: argparse.Namespace) -> int:
 
 def record(args: argparse.Namespace) -> int:
     """`msrl dataset record`."""
-    from mindspore_rl.datasets.build import Part, opened  # noqa: PLC0415
+    from mindspore_rl.datasets.build import Part, check_place  # noqa: PLC0415
     from mindspore_rl.datasets.dataset import About  # noqa: PLC0415
     from mindspore_rl.datasets.episodes import Recorder, of_environment  # noqa: PLC0415
     from mindspore_rl.runtime.evaluate import evaluate  # noqa: PLC0415
 
-    opened(args.dataset, args.append)
+    check_place(args.dataset, args.append)
     for run in args.runs:
         if not args.trust:
             check_trusted(run)

@@ -58,34 +58,34 @@ def write(
     Raises:
         ReplayError: it holds something else, or there is no room.
     """
-    earlier = opened(path, append)
-    if earlier is not None:
-        length = _check_like(earlier, columns, about, length)
-        known = earlier.about
-        about = About(
-            about.environment or known.environment, about.action_space or known.action_space
-        )
-    longest = max(max(part.lengths) for part in parts)
-    length = length or max(2, min(longest, LONGEST))
-    records = sum(-(-steps // length) for part in parts for steps in part.lengths)
-    records += len(earlier) if earlier else 0
-    with _building(path, TableSpec(columns, records, length=length), about) as builder:
+    check_place(path, append)
+    with contextlib.ExitStack() as stack:
+        earlier = stack.enter_context(Dataset(path)) if path.exists() else None
         if earlier is not None:
-            builder.copy(earlier)
-        for part in parts:
-            builder.add(part)
+            length = _check_like(earlier, columns, about, length)
+            about = dataclasses.replace(
+                about,
+                environment=about.environment or earlier.about.environment,
+                action_space=about.action_space or earlier.about.action_space,
+            )
+        longest = max(max(part.lengths) for part in parts)
+        length = length or max(2, min(longest, LONGEST))
+        records = sum(-(-steps // length) for part in parts for steps in part.lengths)
+        records += len(earlier) if earlier else 0
+        with _building(path, TableSpec(columns, records, length=length), about) as builder:
+            if earlier is not None:
+                builder.copy(earlier)
+            for part in parts:
+                builder.add(part)
     return length
 
 
-def opened(path: Path, append: bool) -> Dataset | None:
-    """What is there already of a data set that is to be made. Raises: ReplayError."""
-    if path.exists():
-        if not append:
-            raise ReplayError(f"{path} is there; add to it with --append, or choose another name")
-        return Dataset(path)
+def check_place(path: Path, append: bool) -> None:
+    """Looks whether a data set can be made somewhere. Raises: ReplayError."""
+    if path.exists() and not append:
+        raise ReplayError(f"{path} is there; add to it with --append, or choose another name")
     if not path.parent.is_dir():
         raise ReplayError(f"there is no folder {path.parent}; make it, or choose another name")
-    return None
 
 
 def _check_like(

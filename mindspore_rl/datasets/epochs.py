@@ -37,13 +37,12 @@ class Permutation:
         bits = max(FEWEST_BITS, (count - 1).bit_length())
         self._low_bits = bits // 2
         widths = (self._low_bits, bits - self._low_bits)
-        schedule = key_schedule(seed, STREAM)
-        self._functions = []
-        for number in range(ROUNDS):
-            given, changed = widths[number % 2], widths[1 - number % 2]
-            inputs = np.arange(1 << given, dtype=np.uint32) | np.uint32(number << 28)
-            words, _ = threefry_2x32(schedule, np.full(1, epoch, np.uint32), inputs)
-            self._functions.append((words >> np.uint32(32 - changed)).astype(np.int64))
+        # In a row the words of a round, whose number is in the four highest bits of what is hashed.
+        rounds = np.arange(ROUNDS, dtype=np.uint32)[:, None] << np.uint32(28)
+        inputs = rounds | np.arange(1 << widths[1], dtype=np.uint32)
+        words, _ = threefry_2x32(key_schedule(seed, STREAM), np.array([epoch], np.uint32), inputs)
+        changed = [32 - widths[1 - number % 2] for number in range(ROUNDS)]
+        self._functions = (words >> np.array(changed, np.uint32)[:, None]).astype(np.int64)
 
     def __call__(self, places: np.ndarray) -> np.ndarray:
         """What stands at some places, `[K] int64` below N each."""

@@ -84,7 +84,7 @@ class _Played(Reference):
     """
 
     def __init__(
-        self, trainer: Any, done: dict[str, Any], greedy: bool, watch: Watch | None
+        self, trainer: Any, done: dict[str, Any], greedy: bool, watch: Watch | None = None
     ) -> None:
         super().__init__(trainer, sys.maxsize, first_iteration=done["iteration"])
         self.returns = np.zeros(self.num_envs)
