@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mindspore_rl.datasets.dataset import About, Dataset, Source
+from mindspore_rl.datasets.dataset import About, Dataset, Source, finish
 from mindspore_rl.datasets.episodes import Episode
 from mindspore_rl.errors import ReplayError, StorageError
 from mindspore_rl.replay.spec import Column, TableSpec
@@ -167,10 +167,9 @@ def _building(path: Path, spec: TableSpec, about: About) -> Iterator[_Builder]:
             with writing(table, [0]) as writer:
                 builder = _Builder(writer, spec.length)
                 yield builder
-            end = dataclasses.replace(about, sources=tuple(builder.sources)).to_bytes()
+            assert (table.entries["generation"] == 2).all(), "its records are not all written"
             try:
-                os.pwrite(table.descriptor, end, os.fstat(table.descriptor).st_size)
-                os.fsync(table.descriptor)
+                finish(table.descriptor, dataclasses.replace(about, sources=tuple(builder.sources)))
                 temporary.replace(path)
             except OSError as error:
                 raise StorageError(f"{path} cannot be written ({error.strerror})") from error

@@ -2,9 +2,10 @@
 
     replay table | what made it (JSON) | end
 
-The end says how long the JSON is. The file is mapped when it is opened, each page read when it is
-first used; many processes that have it open share its memory, and none of them changes it. A
-trajectory that is longer than a record is cut into consecutive ones, which `step` tells apart.
+The end has a checksum of the JSON and of the table's index, not of the records: those may be more
+than can be read whenever a file is opened. The file is mapped, each page read when it is first
+used; many processes that have it open share its memory, and none of them changes it. A trajectory
+that is longer than a record is cut into consecutive ones, which `step` tells apart.
 """
 
 import dataclasses
@@ -15,7 +16,6 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,8 +27,9 @@ from mindspore_rl.replay.spec import described
 from mindspore_rl.replay.table import Table
 
 MAGIC = b"MSRLDAT1"
-_END = struct.Struct("<QI8s")  # bytes of the JSON, its CRC-32, the magic number
-_PIECE = 1024
+_END = struct.Struct("<QQI8s")  # bytes before the records, of the JSON; CRC-32, magic number
+_PIECE_BYTES = 1 << 22
+_RECORDS = 1024
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,9 @@ class About:
         """Of all sources."""
         return sum(source.steps for source in self.sources)
 
-    def to_bytes(self) -> bytes:
-        """As a file ends with it."""
-        text = json.dumps(dataclasses.asdict(self)).encode()
-        return text + _END.pack(len(text), zlib.crc32(text), MAGIC)
+    def to_text(self) -> bytes:
+        """As JSON."""
+        return json.dumps(dataclasses.asdict(self)).encode()
 
     @staticmethod
     def parse(text: bytes) -> "About":
@@ -118,16 +118,14 @@ class Dataset:
         try:
             self.about, more_bytes = _read_about(descriptor)
             self.table = Table(descriptor, described(descriptor, more_bytes), prefault=False)
-            entries = self.table.entries[0]
             names = tuple(column.name for column in self.table.spec.columns)
             if names != NAMES:
                 raise ValueError(f"its columns are {names}, expected {NAMES}")
-            if (entries["generation"] != 2).any() or not _within(entries["length"], self.length):
-                raise ValueError("its index is not whole")
         except (OSError, ValueError, KeyError, TypeError, IndexError, ReplayError) as error:
             os.close(descriptor)
             raise ReplayError(f"{path} is not a data set, or damaged: {error}") from error
         functions().table_init(self.table.base)
+        entries = self.table.entries[0]
         self.lengths = entries["length"].astype(np.int32)
         self.ids = np.arange(len(entries)) + len(entries)  # each was written once
 
@@ -147,10 +145,10 @@ class Dataset:
 
     def returns(self) -> np.ndarray:
         """Of all episodes, `[E] float32`, in their order."""
-        out = self.table.buffers(_PIECE, window=1)
+        out = self.table.buffers(_RECORDS, window=1)
         found = []
-        for at in range(0, len(self), _PIECE):
-            ids = self.ids[at : at + _PIECE]
+        for at in range(0, len(self), _RECORDS):
+            ids = self.ids[at : at + _RECORDS]
             self.table.gather(ids, out)
             begins = out["step"][: len(ids), 0] == 0
             found.append(out["return_to_go"][: len(ids), 0][begins])
@@ -164,23 +162,33 @@ class Dataset:
             yield {name: array[0, :length] for name, array in out.items()}
 
 
-def _within(lengths: np.ndarray, most: int) -> bool:
-    return bool(((lengths > 0) & (lengths <= most)).all())
+def finish(descriptor: int, about: About) -> None:
+    """Makes a data set of the file of a table that is full. Raises: OSError."""
+    size, text = os.fstat(descriptor).st_size, about.to_text()
+    index_bytes = int(described(descriptor).header()["data_offset"])
+    checksum = zlib.crc32(text, _checksum(descriptor, index_bytes))
+    os.pwrite(descriptor, text + _END.pack(index_bytes, len(text), checksum, MAGIC), size)
+    os.fsync(descriptor)
 
 
 def _read_about(descriptor: int) -> tuple[About, int]:
     """What made a data set, and how many bytes say so."""
-    size = os.fstat(descriptor).st_size
-    length, checksum, magic = _END.unpack(_tail(descriptor, size, _END.size))
-    if magic != MAGIC:
+    size = os.fstat(descriptor).st_size - _END.size
+    if size < 0:
+        raise ValueError(f"it has {size + _END.size} bytes")
+    end = os.pread(descriptor, _END.size, size)
+    index_bytes, length, checksum, magic = _END.unpack(end)
+    if magic != MAGIC or index_bytes + length > size:
         raise ValueError("it ends differently")
-    text = _tail(descriptor, size - _END.size, length)
-    if zlib.crc32(text) != checksum:
-        raise ValueError("what it says of itself is not whole")
+    text = os.pread(descriptor, length, size - length)
+    if zlib.crc32(text, _checksum(descriptor, index_bytes)) != checksum:
+        raise ValueError("its checksum is not that of its contents")
     return About.parse(text), length + _END.size
 
 
-def _tail(descriptor: int, end: int, count: int) -> Any:
-    if count > end:
-        raise ValueError(f"it has {end} bytes")
-    return os.pread(descriptor, count, end - count)
+def _checksum(descriptor: int, count: int) -> int:
+    """Of the first bytes of a file."""
+    found = 0
+    for at in range(0, count, _PIECE_BYTES):
+        found = zlib.crc32(os.pread(descriptor, min(_PIECE_BYTES, count - at), at), found)
+    return found

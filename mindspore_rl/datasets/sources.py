@@ -36,9 +36,10 @@ _ENDS = ("terminated", "truncated")
 _EPISODE = re.compile(r"episode_(\d+)")
 _BLOCK = 1 << 16
 _DAMAGE = (
-    OSError, ValueError, EOFError, KeyError, TypeError, RuntimeError, NotImplementedError,
-    zipfile.BadZipFile, zlib.error,
+    OSError, ValueError, EOFError, KeyError, TypeError, AttributeError, RuntimeError,
+    NotImplementedError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
+"""What is raised on the way through a file that is not as it should be."""
 
 
 class Rows(Protocol):
@@ -233,11 +234,11 @@ class EpisodeFile:
             low, high = (tuple(np.ravel(space[key]).tolist()) for key in ("low", "high"))
             self.action_space = Box(tuple(space["shape"]), low, high)
 
-    def _parts(self, group: str, wanted: tuple[str, ...] = tuple(_NAMES)) -> dict[str, Rows]:
-        """Columns of a group, from their first rows on."""
+    def _parts(self, group: str) -> dict[str, Rows]:
+        """The columns of a group, to be read from their beginning."""
         found = {}
-        for part in wanted:
-            names = [f"{group}{name}" for name in _NAMES[part]]
+        for part, others in _NAMES.items():
+            names = [f"{group}{name}" for name in others]
             name = next((name for name in names if name in self._archive), None)
             if name is not None:
                 found[part] = self._archive.rows(name)
@@ -283,6 +284,8 @@ class EpisodeFile:
         flags = {part: _flat(arrays[part]) != 0 for part in _ENDS if part in arrays}
         steps = len(action)
         ends = {part: flags.get(part, np.zeros(steps, bool)).copy() for part in _ENDS}
+        if self._discrete and action.dtype.kind not in "iu":
+            raise ValueError(f"its actions are {action.dtype}, those of the first episode are not")
         inside = np.flatnonzero((ends["terminated"] | ends["truncated"])[:-1])
         if len(inside):
             raise ValueError(f"it ends at step {inside[0]} of {steps}, expected at its last one")

@@ -10,7 +10,8 @@ import pytest
 
 from mindspore_rl.datasets.build import Part, write
 from mindspore_rl.datasets.dataset import About, Dataset, Source
-from mindspore_rl.datasets.episodes import Recorder
+from mindspore_rl.datasets.episodes import Episode, Recorder, of_environment
+from mindspore_rl.environments.environment import GRAPH_SPECS
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.selection import Key, sample
@@ -43,11 +44,24 @@ def test_long_episodes_are_cut_into_consecutive_records(tmp_path):
         assert dataset.about.sources == (Source("made", 3, 11, 5.0, 0.75, 12.25),)
 
 
+def test_the_return_of_several_agents_is_their_mean(tmp_path):
+    spec = GRAPH_SPECS["graph:simple_tag_v3"]
+    obs = np.ones((2, *spec.obs_shape), np.float32)
+    reward = np.array([[1, 2, 3, 6], [1, 0, 0, 0]], np.float32)
+    over = np.array([False, True])
+    one = Episode(obs, np.zeros((2, 4), np.int32), reward, over, ~over & over)
+    write(tmp_path / "set", of_environment(spec), About(spec.name), [Part("", [2], [one])])
+    with Dataset(tmp_path / "set") as dataset:
+        (found,) = dataset.records()
+        assert found["return_to_go"].tolist() == [3.25, 0.25]
+        np.testing.assert_array_equal(found["reward"], reward)
+
+
 def test_what_is_known_of_a_data_set_is_kept(tmp_path):
     box = Box((2, 1), (-1.0, -np.inf), (np.inf, 0.1))
     for space in (None, Discrete(5), box):
         about = About("some", space, (Source("a", 1, 2, 3.0, 4.0, 5.0),))
-        assert About.parse(about.to_bytes()[:-20]) == about
+        assert About.parse(about.to_text()) == about
 
 
 def test_more_is_added(tmp_path):
@@ -123,10 +137,16 @@ def test_what_is_no_data_set_is_told(tmp_path):
         whole + b"0",
         whole[: len(whole) // 2],
         (tmp_path / "table").read_bytes(),
-        whole[:-50] + b"X" + whole[-49:],  # in what it says of itself
-        whole[:9000].replace(b"\4\0\0\0", b"\xff\xff\xff\xff") + whole[9000:],  # a length
     ):
         path.write_bytes(content)
+        with pytest.raises(ReplayError, match="is not a data set, or damaged"):
+            Dataset(path)
+    about = range(whole.index(b'{"environment'), len(whole))
+    places = [*range(600), *range(4096, 4096 + 600), *about]
+    for place in np.random.default_rng(1).choice(places, 200):
+        damaged = bytearray(whole)
+        damaged[place] ^= 16
+        path.write_bytes(damaged)
         with pytest.raises(ReplayError, match="is not a data set, or damaged"):
             Dataset(path)
     assert not descriptors(path)

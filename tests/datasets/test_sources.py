@@ -144,6 +144,10 @@ def nan(name):
             r"column obs is float32 \(2, 3\), expected float32 \(2, 2\)",
         ),
         ({**flat([2]), "actions": np.ones((2, 2), int)}, "expected one number a step"),
+        (
+            {**grouped([2, 2]), "episode_1/actions": np.ones(2)},
+            "episode 1 cannot be read as episodes: its actions are float64",
+        ),
     ],
 )
 @pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
