@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from mindspore_rl.datasets.build import Part, write
-from mindspore_rl.datasets.dataset import About, Dataset, Source
+from mindspore_rl.datasets.dataset import About, Dataset, Source, finish
 from mindspore_rl.datasets.episodes import Episode, Recorder, of_environment
 from mindspore_rl.environments.environment import GRAPH_SPECS
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.selection import Key, sample
+from mindspore_rl.replay.spec import ENTRY, TableSpec
 from tests.datasets.files import ABOUT, COLUMNS, episode, made
 
 
@@ -119,6 +120,26 @@ def test_who_may_only_read_it_opens_it_and_changes_nothing(tmp_path):
         assert dataset.table.gather(drawn.ids, out).all()
         np.testing.assert_array_equal(out["obs"][:, 0, 0], drawn.ids - dataset.ids[0])
     assert path.read_bytes() == before
+
+
+def test_a_data_set_may_be_larger_than_memory(tmp_path):
+    """Four times as large, and on the disk only what is in its index."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    spec = TableSpec(COLUMNS, capacity=2, length=4 * memory // 26)
+    header = spec.header()
+    with (tmp_path / "set").open("wb") as file:
+        file.write(header.tobytes() + spec.text())
+        file.truncate(int(header["total_bytes"]))
+    entries = np.memmap(tmp_path / "set", ENTRY, "r+", int(header["entry_offset"]), (2,))
+    entries["generation"], entries["length"] = 2, 5
+    entries.flush()
+    descriptor = os.open(tmp_path / "set", os.O_RDWR)
+    finish(descriptor, ABOUT)
+    os.close(descriptor)
+    with Dataset(tmp_path / "set") as dataset:
+        out = dataset.table.buffers(2, window=3)
+        assert dataset.table.gather(dataset.ids, out, np.array([0, 2], np.int32)).all()
+        assert not out["obs"].any()
 
 
 def test_what_is_no_data_set_is_told(tmp_path):

@@ -115,6 +115,18 @@ def test_a_folder_that_minari_wrote(tmp_path, capsys):
     assert not (tmp_path / "x").exists()
 
 
+def test_what_is_cut_is_told(tmp_path, capsys):
+    save(tmp_path / "file.npz", flat([3, 4, 5]))
+    with imported(tmp_path / "file.npz", "--length", "3") as dataset:
+        assert dataset.lengths.tolist() == [3, 3, 1, 3, 2]
+    out, error = capsys.readouterr()
+    assert "2 episodes are longer than a record's 3 steps, and were cut" in error
+    assert "3 episodes, 12 steps" in out
+    with pytest.raises(SystemExit):
+        main(["dataset", "import", "file.npz", "set", "--length", "1"])
+    assert "1 steps, expected at least 2" in capsys.readouterr().err
+
+
 def without(name, arrays=None):
     arrays = arrays or flat([3, 4])
     return {key: x for key, x in arrays.items() if key != name}
