@@ -30,6 +30,7 @@ setup(
         ],
         "mujoco": ["mujoco"],
         "marl": ["mpe2", "pettingzoo"],
+        "offline": ["h5py"],  # reads HDF5, as Minari's data sets
         "plot": ["matplotlib", "tensorboard"],
         "test": [
             "pytest",
@@ -38,6 +39,7 @@ setup(
             "ruff",
             "mypy",
             "import-linter",
+            "h5py",
             "mujoco",
             "mpe2",
             "pettingzoo",

@@ -1,4 +1,4 @@
-"""The command line: `msrl train | eval | graph | envs | doctor`."""
+"""The command line: `msrl train | eval | graph | dataset | envs | doctor`."""
 
 import argparse
 import codecs
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl import __version__, commands, config, programs, registry
+from mindspore_rl import __version__, commands, config, dataset_commands, programs, registry
 from mindspore_rl.doctor import doctor
 from mindspore_rl.errors import JobFailure, MsrlError, shortened
 from mindspore_rl.graph.distribution_policy import Schedule
@@ -107,6 +107,8 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     _trust_argument(evaluate)
     evaluate.set_defaults(run=commands.evaluate_run)
 
+    _dataset_arguments(subparsers)
+
     envs = subparsers.add_parser("envs", help="list environments, or check one")
     envs.add_argument("action", choices=("list", "check"))
     envs.add_argument("name", nargs="?", help="environment to check")
@@ -178,6 +180,67 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
         "--dump-graph", type=Path, metavar="DIR", help="write the program after each pass"
     )
     train.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _dataset_arguments(subparsers: Any) -> None:
+    text = "make and show offline data sets, see docs/datasets.md"
+    parser = subparsers.add_parser("dataset", help=text, description=text)
+    kinds = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    text = "make a data set from a .npz or .hdf5 file, or from a folder of Minari's"
+    imported = kinds.add_parser("import", help=text, description=text)
+    imported.add_argument("source", type=Path, metavar="SOURCE")
+    imported.add_argument(
+        "--env", help="environment that it is of (default: what the file says, if it does)"
+    )
+    imported.set_defaults(run=dataset_commands.import_file)
+
+    text = "make a data set from episodes that the policies of runs play"
+    record = kinds.add_parser("record", help=text, description=text)
+    record.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    record.set_defaults(run=dataset_commands.record)
+
+    for made in (imported, record):
+        made.add_argument("dataset", type=Path, metavar="DATASET", help="file to be made")
+        made.add_argument("--append", action="store_true", help="add to DATASET if it is there")
+        made.add_argument(
+            "--length",
+            type=_length,
+            metavar="STEPS",
+            help="steps of a record; longer episodes are cut into consecutive records (default: "
+            "those of the longest episode, at most 1000)",
+        )
+    record.add_argument(
+        "--episodes", type=int, default=20, help="to play of each checkpoint (default: 20)"
+    )
+    record.add_argument(
+        "--checkpoint",
+        type=int,
+        action="append",
+        metavar="ITERATION",
+        help="of every run; may be given more than once (default: the newest)",
+    )
+    record.add_argument(
+        "--seed",
+        type=int,
+        default=1_000_003,
+        help="seed of the environments and of sampled actions; another one for other episodes",
+    )
+    acting = record.add_mutually_exclusive_group()
+    acting.add_argument("--sample", action="store_true", help="sample actions (the default)")
+    acting.add_argument("--greedy", action="store_true", help="take the most likely actions")
+    _trust_argument(record)
+
+    text = "say what is in a data set: columns, sources, and a histogram of returns"
+    show = kinds.add_parser("show", help=text, description=text)
+    show.add_argument("dataset", type=Path, metavar="DATASET")
+    show.set_defaults(run=dataset_commands.show)
+
+
+def _length(text: str) -> int:
+    if (steps := int(text)) < 2:
+        raise argparse.ArgumentTypeError(f"{steps} steps, expected at least 2")
+    return steps
 
 
 def _trust_argument(parser: argparse.ArgumentParser) -> None:

@@ -41,6 +41,7 @@ from mindspore_rl.replay.spec import (
 from mindspore_rl.storage import writing
 
 PIECE_BYTES = 1 << 22
+_MAP_NORESERVE = 0x4000  # else a file larger than memory cannot be mapped; mmap's from 3.13 on
 _LOCK = struct.Struct("hhqqi4x")  # of fcntl's struct flock
 
 
@@ -61,7 +62,11 @@ class Table:
     def __init__(self, descriptor: int, spec: TableSpec, prefault: bool) -> None:
         self.spec, self.descriptor = spec, descriptor
         self._header = spec.header()
-        flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if prefault else 0)
+        shared = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+        # Of a file that is open for reading, what this process changes is its own.
+        flags = (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE | _MAP_NORESERVE) | (
+            mmap.MAP_POPULATE if prefault else 0
+        )
         self._map = mmap.mmap(descriptor, int(self._header["total_bytes"]), flags)
         self._base = np.frombuffer(self._map, np.uint8).ctypes.data
         self.entries = self._view(ENTRY, "entry_offset", (spec.lanes, spec.capacity))

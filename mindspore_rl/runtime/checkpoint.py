@@ -39,7 +39,7 @@ def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict
         StorageError: the disk is full, faulty or the folder cannot be written; what was there
             stays.
     """
-    path = folder / f"checkpoint-{iteration:08d}.npz"
+    path = _path(folder, iteration)
     temporary = path.with_suffix(".tmp")
     listed = {name: _entry(np.asanyarray(array)) for name, array in arrays.items()}
     about = {**meta, "iteration": iteration, "format": FORMAT, "arrays": listed}
@@ -222,9 +222,24 @@ def _shape(shape: tuple[int, ...] | None) -> str:
     return "no array" if shape is None else f"shape {shape}"
 
 
+def _path(folder: Path, iteration: int) -> Path:
+    return folder / f"checkpoint-{iteration:08d}.npz"
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
     """Checkpoints in a folder, oldest first."""
     return sorted(folder.glob("checkpoint-*.npz"))
+
+
+def of_iteration(folder: Path, iteration: int) -> Path:
+    """The checkpoint of an iteration. Raises: CheckpointError."""
+    path, found = _path(folder, iteration), list_checkpoints(folder)
+    if path not in found:
+        there = [int(path.stem.rpartition("-")[2]) for path in found]
+        raise CheckpointError(
+            f"{folder} has no checkpoint of iteration {iteration}; there are those of {there}"
+        )
+    return path
 
 
 def load_newest(folder: Path) -> tuple[Path, dict[str, Any], list[str]]:

@@ -21,10 +21,19 @@ from mindspore_rl.runtime.rank.episodes import team_reward
 from mindspore_rl.runtime.reference import Reference
 
 MOST_STEPS = 100_000
+Watch = Callable[..., None]
+"""Is given obs, action, reward, terminated and truncated of a step, `[B, ...]` each, and which
+environments' first episodes are under way, `[B]` bool."""
 
 
 def evaluate(
-    run_dir: Path, episodes: int, seed: int, sample: bool, env: str | None = None
+    run_dir: Path,
+    episodes: int,
+    seed: int,
+    sample: bool,
+    env: str | None = None,
+    iteration: int | None = None,
+    watch: Watch | None = None,
 ) -> list[float]:
     """Plays one episode in each of `episodes` environments.
 
@@ -37,9 +46,12 @@ def evaluate(
         seed: of the environments, and of actions if they are sampled.
         sample: act as in training, rather than by `Actor.act_greedily` where there is one.
         env: the name of an environment like the one trained in; that one if None.
+        iteration: of the checkpoint; the newest if None.
+        watch: is shown every step.
 
     Raises:
-        MsrlError: there is no such run, or it was trained on other observations or actions.
+        MsrlError: there is no such run or checkpoint, or it was trained on other observations or
+            actions.
 
     Returns: the return of each episode.
     """
@@ -48,7 +60,8 @@ def evaluate(
     if seed < 0:
         raise MsrlError(f"seed is {seed}, expected at least 0")
     device.use()
-    played = _Played(*_trained(run_dir, episodes, seed, env), greedy=not sample)
+    trained = _trained(run_dir, episodes, seed, env, iteration)
+    played = _Played(*trained, greedy=not sample, watch=watch)
     with contextlib.suppress(_Over):
         played.run()
     if played.under_way.any():
@@ -68,13 +81,17 @@ class _Played(Reference):
         trainer: with the parameters of the checkpoint.
         done: what the checkpoint says of itself.
         greedy: whether to act by `act_greedily`, where the actor has it.
+        watch: is shown every step.
     """
 
-    def __init__(self, trainer: Any, done: dict[str, Any], greedy: bool) -> None:
+    def __init__(
+        self, trainer: Any, done: dict[str, Any], greedy: bool, watch: Watch | None = None
+    ) -> None:
         super().__init__(trainer, sys.maxsize, first_iteration=done["iteration"])
         self.returns = np.zeros(self.num_envs)
         self.under_way = np.ones(self.num_envs, bool)
         self._done, self._steps_played = done, 0
+        self._watch, self._obs = watch, Tensor(0.0)
         self._greedily = getattr(trainer.actor, "act_greedily", None) if greedy else None
 
     def agent_act(self, *args: Any) -> Any:
@@ -94,10 +111,19 @@ class _Played(Reference):
         action = greedy[0] if isinstance(greedy, tuple) else greedy
         return (action, *acted[1:]) if isinstance(acted, tuple) else action
 
+    def env_reset(self) -> Tensor:
+        """Keeps what the first step is taken from."""
+        self._obs = super().env_reset()
+        return self._obs
+
     def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
         """Counts rewards up to the end of an environment's first episode."""
         outcome = super().env_step(action)
-        _, _, reward, terminated, truncated = outcome
+        next_obs, _, reward, terminated, truncated = outcome
+        if self._watch is not None:
+            step = (self._obs, action, reward, terminated, truncated)
+            self._watch(*(part.asnumpy() for part in step), self.under_way.copy())
+        self._obs = next_obs
         self.returns += team_reward(reward.asnumpy()) * self.under_way
         self.under_way &= ~(terminated.asnumpy() | truncated.asnumpy())
         self._steps_played += 1
@@ -135,9 +161,9 @@ class _Played(Reference):
 
 
 def _trained(
-    run_dir: Path, episodes: int, seed: int, env: str | None
+    run_dir: Path, episodes: int, seed: int, env: str | None, iteration: int | None
 ) -> tuple[Any, dict[str, Any]]:
-    """Builds a run's trainer with the parameters of its newest checkpoint, to play so.
+    """Builds a run's trainer with the parameters of a checkpoint, to play so.
 
     Returns: the trainer, and what the checkpoint says of itself.
     """
@@ -145,9 +171,13 @@ def _trained(
         plan = load_plan(run_dir)
     except OSError as error:
         raise MsrlError(f"{run_dir} is not a run directory ({error.strerror})") from error
-    path, _, damaged = checkpoint.load_newest(run_dir / checkpoint.FOLDER)
-    for text in damaged:
-        print(f"msrl: {text}", file=sys.stderr)
+    folder = run_dir / checkpoint.FOLDER
+    if iteration is None:
+        path, _, damaged = checkpoint.load_newest(folder)
+        for text in damaged:
+            print(f"msrl: {text}", file=sys.stderr)
+    else:
+        path = checkpoint.of_iteration(folder, iteration)
     arrays, done = checkpoint.load(path)
     checkpoint.check_job(path, done, plan)
     if new := [name for name, value in plan.carried.items() if not value.split]:

@@ -1,0 +1,194 @@
+"""A data set: a file with a replay table of trajectories, and with what made it.
+
+    replay table | what made it (JSON) | end
+
+The end has a checksum of the JSON and of the table's index, not of the records: those may be more
+than can be read whenever a file is opened. The file is mapped, each page read when it is first
+used; many processes that have it open share its memory, and none of them changes it. A trajectory
+that is longer than a record is cut into consecutive ones, which `step` tells apart.
+"""
+
+import dataclasses
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mindspore_rl.datasets.episodes import NAMES
+from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay.library import functions
+from mindspore_rl.replay.spec import described
+from mindspore_rl.replay.table import Table
+
+MAGIC = b"MSRLDAT1"
+_END = struct.Struct("<QQI8s")  # bytes before the records, of the JSON; CRC-32, magic number
+_PIECE_BYTES = 1 << 22
+_RECORDS = 1024
+
+
+@dataclass(frozen=True)
+class Source:
+    """What some of the episodes were made from.
+
+    Args:
+        name: a file, or a run and its checkpoint.
+        episodes: how many.
+        steps: of all of them.
+        mean_return: undiscounted; of several agents their mean.
+        min_return: the lowest.
+        max_return: the highest.
+    """
+
+    name: str
+    episodes: int
+    steps: int
+    mean_return: float
+    min_return: float
+    max_return: float
+
+
+@dataclass(frozen=True)
+class About:
+    """What made a data set.
+
+    Args:
+        environment: its name; empty if it is not known.
+        action_space: None if it is not known.
+        sources: in the order in which they were added.
+    """
+
+    environment: str = ""
+    action_space: Discrete | Box | None = None
+    sources: tuple[Source, ...] = ()
+
+    @property
+    def episodes(self) -> int:
+        """Of all sources."""
+        return sum(source.episodes for source in self.sources)
+
+    @property
+    def steps(self) -> int:
+        """Of all sources."""
+        return sum(source.steps for source in self.sources)
+
+    def to_text(self) -> bytes:
+        """As JSON."""
+        return json.dumps(dataclasses.asdict(self)).encode()
+
+    @staticmethod
+    def parse(text: bytes) -> "About":
+        """Of JSON. Raises: ValueError, KeyError, TypeError."""
+        values = json.loads(text)
+        space = values["action_space"]
+        if space is not None:
+            box = "n" not in space
+            space = Box(*(tuple(x) for x in space.values())) if box else Discrete(space["n"])
+        sources = tuple(Source(**source) for source in values["sources"])
+        return About(values["environment"], space, sources)
+
+
+class Dataset:
+    """A data set that is open.
+
+    Attributes:
+        path: of its file.
+        about: what made it.
+        table: its records; what this process changes of them nobody else sees.
+        ids: `[N] int64`, of the records, in the order in which they were written.
+        lengths: `[N] int32`, steps of each.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Opens a file.
+
+        Raises:
+            ReplayError: it is no data set, or damaged.
+        """
+        self.path = path
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ReplayError(f"data set {path} cannot be opened: {error.strerror}") from error
+        try:
+            self.about, more_bytes = _read_about(descriptor)
+            self.table = Table(descriptor, described(descriptor, more_bytes), prefault=False)
+            names = tuple(column.name for column in self.table.spec.columns)
+            if names != NAMES:
+                raise ValueError(f"its columns are {names}, expected {NAMES}")
+        except (OSError, ValueError, KeyError, TypeError, IndexError, ReplayError) as error:
+            os.close(descriptor)
+            raise ReplayError(f"{path} is not a data set, or damaged: {error}") from error
+        functions().table_init(self.table.base)
+        entries = self.table.entries[0]
+        self.lengths = entries["length"].astype(np.int32)
+        self.ids = np.arange(len(entries)) + len(entries)  # each was written once
+
+    def __enter__(self) -> "Dataset":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.table.close()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def length(self) -> int:
+        """Steps of a record at most."""
+        return self.table.spec.length
+
+    def returns(self) -> np.ndarray:
+        """Of all episodes, `[E] float32`, in their order."""
+        out = self.table.buffers(_RECORDS, window=1)
+        found = []
+        for at in range(0, len(self), _RECORDS):
+            ids = self.ids[at : at + _RECORDS]
+            self.table.gather(ids, out)
+            begins = out["step"][: len(ids), 0] == 0
+            found.append(out["return_to_go"][: len(ids), 0][begins])
+        return np.concatenate(found)
+
+    def records(self) -> Iterator[dict[str, np.ndarray]]:
+        """The columns of each record, `[T, ...]`, to be used before the next one is asked for."""
+        out = self.table.buffers(1)
+        for record, length in zip(self.ids, self.lengths.tolist(), strict=True):
+            self.table.gather(np.array([record]), out)
+            yield {name: array[0, :length] for name, array in out.items()}
+
+
+def finish(descriptor: int, about: About) -> None:
+    """Makes a data set of the file of a table that is full. Raises: OSError."""
+    size, text = os.fstat(descriptor).st_size, about.to_text()
+    index_bytes = int(described(descriptor).header()["data_offset"])
+    checksum = zlib.crc32(text, _checksum(descriptor, index_bytes))
+    os.pwrite(descriptor, text + _END.pack(index_bytes, len(text), checksum, MAGIC), size)
+    os.fsync(descriptor)
+
+
+def _read_about(descriptor: int) -> tuple[About, int]:
+    """What made a data set, and how many bytes say so."""
+    size = os.fstat(descriptor).st_size - _END.size
+    if size < 0:
+        raise ValueError(f"it has {size + _END.size} bytes")
+    end = os.pread(descriptor, _END.size, size)
+    index_bytes, length, checksum, magic = _END.unpack(end)
+    if magic != MAGIC or index_bytes + length > size:
+        raise ValueError("it ends differently")
+    text = os.pread(descriptor, length, size - length)
+    if zlib.crc32(text, _checksum(descriptor, index_bytes)) != checksum:
+        raise ValueError("its checksum is not that of its contents")
+    return About.parse(text), length + _END.size
+
+
+def _checksum(descriptor: int, count: int) -> int:
+    """Of the first bytes of a file."""
+    found = 0
+    for at in range(0, count, _PIECE_BYTES):
+        found = zlib.crc32(os.pread(descriptor, min(_PIECE_BYTES, count - at), at), found)
+    return found

@@ -1,0 +1,125 @@
+"""An episode, and what a data set keeps of its steps."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.environments.trainable import all_trainable, untrainable
+from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay.spec import Column
+
+NAMES = ("obs", "action", "reward", "terminated", "truncated", "return_to_go", "step")
+"""Of the columns of every data set."""
+
+
+def columns_of(
+    obs_shape: tuple[int, ...], action: Column, agent_shape: tuple[int, ...] = ()
+) -> tuple[Column, ...]:
+    """The columns of a data set.
+
+    Args:
+        obs_shape: of one observation.
+        action: the column of actions.
+        agent_shape: see `EnvironmentSpec`.
+    """
+    kinds = [((), "bool"), ((), "bool"), ((), "float32"), ((), "int32")]
+    others = [Column(name, *kind) for name, kind in zip(NAMES[3:], kinds, strict=True)]
+    return (
+        Column("obs", obs_shape, "float32"),
+        action,
+        Column("reward", agent_shape, "float32"),
+        *others,
+    )
+
+
+def of_environment(spec: EnvironmentSpec) -> tuple[Column, ...]:
+    """The columns of a data set of an environment."""
+    agents, space = spec.agent_shape, spec.action_space
+    action = Column("action", agents, "int32")
+    if isinstance(space, Box):
+        action = Column("action", (*agents, len(space.low)), "float32")
+    return columns_of(spec.obs_shape, action, agents)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """All steps of an episode, in the types of the columns.
+
+    Args:
+        obs: `[T, ...] float32`, before each step.
+        action: `[T] int32` or `[T, k] float32`.
+        reward: `[T] float32`, or `[T, A]` of several agents.
+        terminated: `[T] bool`, at most the last one.
+        truncated: `[T] bool`, at most the last one.
+    """
+
+    obs: np.ndarray
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+    def check(self, where: str, space: Discrete | Box | None) -> None:
+        """Looks at its numbers.
+
+        Raises:
+            ReplayError: one cannot be trained on, or is no action of the space.
+        """
+        for name in ("obs", "reward", "action"):
+            array = getattr(self, name)
+            if not all_trainable(array):
+                raise ReplayError(f"{where}: {untrainable(name, array)}")
+        if isinstance(space, Discrete) and not ((self.action >= 0) & (self.action < space.n)).all():
+            raise ReplayError(
+                f"{where}: actions are {self.action.min()} to {self.action.max()}, expected 0 to "
+                f"{space.n - 1}"
+            )
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """`[T] float64`, of several agents the mean."""
+        reward = self.reward.astype(np.float64)
+        return reward if reward.ndim == 1 else reward.mean(axis=1)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """What is kept, `[T, ...]` each.
+
+        `return_to_go` of a step is the sum of its reward and of all that follow.
+        """
+        left = np.cumsum(self.rewards[::-1])[::-1]
+        steps = np.arange(len(left), dtype=np.int32)
+        return {**vars(self), "return_to_go": left.astype(np.float32), "step": steps}
+
+
+class Recorder:
+    """Is shown the steps of B environments, and keeps the first episode of each.
+
+    Not as many as there are in some time, of which too many would be short ones.
+
+    Args:
+        space: of the actions; they are kept as the environment takes them, within its bounds.
+    """
+
+    def __init__(self, space: Discrete | Box) -> None:
+        self._space = space
+        self._rows: dict[int, list[tuple[np.ndarray, ...]]] = {}
+
+    def watch(self, *step: np.ndarray) -> None:
+        """Takes obs, action, reward, terminated, truncated, and which episodes are under way."""
+        *parts, under_way = step
+        if isinstance(self._space, Box):
+            low, high = (np.array(x, np.float32) for x in (self._space.low, self._space.high))
+            parts[1] = np.clip(parts[1], low, high)
+        for row in np.flatnonzero(under_way).tolist():
+            self._rows.setdefault(row, []).append(tuple(part[row].copy() for part in parts))
+
+    def episodes(self) -> list[Episode]:
+        """What was kept; an episode that is not over was truncated here."""
+        found = []
+        for rows in self._rows.values():
+            episode = Episode(*(np.stack(column) for column in zip(*rows, strict=True)))
+            episode.truncated[-1] |= not episode.terminated[-1]
+            found.append(episode)
+        return found

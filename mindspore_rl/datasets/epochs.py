@@ -1,0 +1,101 @@
+"""Epochs without replacement, shared by ranks, of which nothing is stored.
+
+Batch s is made of the places s B to (s + 1) B in an endless list: the permutation of the first
+epoch, then that of the second, and so on. All batches are equally large so, and where a learner is
+in the data is one number. A rank has a fixed part of each batch, so that what all ranks have does
+not depend on how many there are.
+"""
+
+import numpy as np
+
+from mindspore_rl.errors import ReplayError
+from mindspore_rl.rl.random import WORD, key_schedule, stream, threefry_2x32
+
+STREAM = stream("epoch")
+ROUNDS = 8
+FEWEST_BITS = 8
+
+
+class Permutation:
+    """A permutation of 0..N-1 that is computed where it is asked for.
+
+    A number's two halves are changed in turn by a random function of the other one (Luby and
+    Rackoff 1988, "How to construct pseudorandom permutations from pseudorandom functions"). That
+    permutes the numbers of so many bits; one that is beyond N is taken further until it is not
+    (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"), less than once on average
+    where N is large.
+
+    Args:
+        seed: 0 <= seed < 2**32.
+        epoch: 0 <= epoch < 2**32.
+        count: N, at most 2**40.
+    """
+
+    def __init__(self, seed: int, epoch: int, count: int) -> None:
+        self._count = count
+        # Functions of very few bits are too few functions.
+        bits = max(FEWEST_BITS, (count - 1).bit_length())
+        self._low_bits = bits // 2
+        widths = (self._low_bits, bits - self._low_bits)
+        # In a row the words of a round, whose number is in the four highest bits of what is hashed.
+        rounds = np.arange(ROUNDS, dtype=np.uint32)[:, None] << np.uint32(28)
+        inputs = rounds | np.arange(1 << widths[1], dtype=np.uint32)
+        words, _ = threefry_2x32(key_schedule(seed, STREAM), np.array([epoch], np.uint32), inputs)
+        changed = [32 - widths[1 - number % 2] for number in range(ROUNDS)]
+        self._functions = (words >> np.array(changed, np.uint32)[:, None]).astype(np.int64)
+
+    def __call__(self, places: np.ndarray) -> np.ndarray:
+        """What stands at some places, `[K] int64` below N each."""
+        found = self._once(places)
+        while len(beyond := np.flatnonzero(found >= self._count)):
+            found[beyond] = self._once(found[beyond])
+        return found
+
+    def _once(self, numbers: np.ndarray) -> np.ndarray:
+        high, low = numbers >> self._low_bits, numbers & ((1 << self._low_bits) - 1)
+        for number in range(0, ROUNDS, 2):
+            high = high ^ self._functions[number][low]
+            low = low ^ self._functions[number + 1][high]
+        return high << self._low_bits | low
+
+
+class Epochs:
+    """Which records or windows are in a rank's part of each batch.
+
+    Args:
+        seed: of the job.
+        count: of all records or windows.
+        batch_size: of all ranks together.
+        ranks: how many there are.
+        rank: which of them this is.
+
+    Raises:
+        ReplayError: a number is out of its range.
+    """
+
+    def __init__(
+        self, seed: int, count: int, batch_size: int, ranks: int = 1, rank: int = 0
+    ) -> None:
+        if batch_size < 1 or not 0 <= rank < ranks or batch_size % ranks:
+            raise ReplayError(
+                f"rank {rank} of {ranks} has a part of batches of {batch_size}, expected a size "
+                "that the number of ranks divides"
+            )
+        if not 0 <= seed < WORD:
+            raise ReplayError(f"seed is {seed}, expected 0 to {WORD - 1}")
+        self.size = batch_size // ranks
+        self._seed, self._count, self._batch_size = seed, count, batch_size
+        self._first = rank * self.size
+        self._permutations: dict[int, Permutation] = {}
+
+    def part(self, step: int) -> np.ndarray:
+        """This rank's part of a batch, `[B / R] int64`."""
+        first = step * self._batch_size + self._first
+        epochs, places = np.divmod(np.arange(first, first + self.size), self._count)
+        begun, ended = int(epochs[0]), int(epochs[-1]) + 1
+        self._permutations = {
+            epoch: self._permutations.get(epoch) or Permutation(self._seed, epoch, self._count)
+            for epoch in range(begun, ended)
+        }
+        found = [self._permutations[e](places[epochs == e]) for e in range(begun, ended)]
+        return np.concatenate(found)

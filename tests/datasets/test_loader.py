@@ -1,0 +1,109 @@
+"""Batches of windows: what they hold, and that they are gathered beside the learner's work."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from mindspore_rl.datasets.epochs import Epochs
+from mindspore_rl.datasets.loader import Loader, Windows
+from mindspore_rl.errors import ReplayError
+from tests.datasets.files import episode, made
+
+LENGTHS = [6, 2, 4, 1, 9, 5]
+
+
+@pytest.fixture(name="dataset")
+def opened(tmp_path):
+    with made(tmp_path / "set", LENGTHS) as dataset:
+        yield dataset
+
+
+def windows(lengths, window):
+    """(record, first step) of each, in order."""
+    return [(r, first) for r, n in enumerate(lengths) for first in range(max(n - window + 1, 1))]
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 20])
+def test_windows_are_all_that_lie_within_records(window):
+    found = Windows(np.array(LENGTHS, np.int32), window)
+    expected = windows(LENGTHS, window)
+    assert len(found) == len(expected)
+    records, first = found.find(np.arange(len(found)))
+    assert list(zip(records.tolist(), first.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("window", [1, 4, 12, None])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_batches_are_windows_of_the_episodes(dataset, window, ranks):
+    steps = window or max(LENGTHS)
+    expected = windows(LENGTHS, steps)
+    for rank in range(ranks):
+        epochs = Epochs(5, len(expected), 8, ranks, rank)
+        with Loader(dataset, window, 8, 5, ranks, rank) as loader:
+            for number, batch in zip(range(20), loader, strict=False):
+                assert batch.mask.shape == (8 // ranks, steps)
+                for row, index in enumerate(epochs.part(number)):
+                    record, first = expected[index]
+                    there = min(LENGTHS[record] - first, steps)
+                    assert batch.mask[row].tolist() == [True] * there + [False] * (steps - there)
+                    whole = episode(record, LENGTHS[record]).columns()
+                    for name, column in batch.columns.items():
+                        part = whole[name][first : first + steps]
+                        np.testing.assert_array_equal(column[row, :there], part)
+                        assert not column[row, there:].any()
+
+
+def test_it_goes_on_from_any_batch(dataset):
+    with Loader(dataset, 3, 4, 1) as whole, Loader(dataset, 3, 4, 1, first=9) as later:
+        for _ in range(9):
+            next(whole)
+        for _ in range(9):
+            np.testing.assert_array_equal(next(whole).columns["obs"], next(later).columns["obs"])
+
+
+def test_batches_are_gathered_ahead_into_the_same_memory(dataset):
+    """The next two are ready before they are asked for, and the one that is used stays."""
+    with Loader(dataset, 3, 4, 1, buffers=3) as loader:
+        places = []
+        for _ in range(12):
+            batch = next(loader)
+            before = {name: column.copy() for name, column in batch.columns.items()}
+            until = time.monotonic() + 60
+            while loader._ready.qsize() < 2:
+                assert time.monotonic() < until
+                time.sleep(0.001)
+            for name, column in batch.columns.items():
+                np.testing.assert_array_equal(column, before[name])
+            assert loader._free.empty()
+            places.append(batch.columns["obs"].ctypes.data)
+        assert len(set(places)) == 3
+        assert places[:3] == places[3:6]
+
+
+def test_what_fails_beside_the_learner_is_raised_to_it(dataset, monkeypatch):
+    with Loader(dataset, 3, 4, 1) as loader:
+        next(loader)
+        monkeypatch.setattr(Epochs, "part", lambda self, step: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            for _ in range(9):
+                next(loader)
+        with pytest.raises(ZeroDivisionError):
+            next(loader)
+
+
+def test_its_thread_ends(dataset):
+    before = threading.active_count()
+    with Loader(dataset, 3, 4, 1) as loader:
+        next(loader)
+    assert threading.active_count() == before
+    with pytest.raises(ReplayError, match="the loader is closed"):
+        for _ in range(9):
+            next(loader)
+
+
+def test_numbers_are_looked_at(dataset):
+    for window, buffers in ((-1, 3), (3, 1)):
+        with pytest.raises(ReplayError, match="expected from 1 and 2 on"):
+            Loader(dataset, window, 4, 1, buffers=buffers)
