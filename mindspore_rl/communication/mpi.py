@@ -85,11 +85,15 @@ class MpiCommunicator:
 
         return reduce
 
-    def close(self) -> None:
+    def flush(self, waiting: Waiting) -> None:
         """See `Communicator`."""
         for request, _ in self._sending:
-            self._wait(request.Test, lambda: None)
+            self._wait(request.Test, waiting)
         self._sending = []
+
+    def close(self) -> None:
+        """See `Communicator`."""
+        self.flush(lambda: None)
 
     def _wait(self, ready: Callable[[], bool], waiting: Waiting) -> None:
         begun = time.perf_counter()
