@@ -2,7 +2,7 @@
 
     lanes      0  1  2 | 3  4 | 5  6 |          blocks, one a rank; a rank may have none
     batch      position 0 .. B-1, the same draws on every rank, whatever the blocks
-    quotas     rows that each rank gets: first those that it holds, then what others have too many of
+    quotas     rows that each rank gets: first those it holds, then what others have too many of
 
 Ranks tell each other their lanes' totals, and that is all that a draw depends on: each computes the
 whole of it, finds the records that fall in its own lanes, and sends those that others are to get.
@@ -194,8 +194,8 @@ class ShardedTable:
                 parts.append(positions)
         self._comm.flush(self._waiting)
         least = float(rows["probability"].min(initial=least))
-        found = [rows[name].copy() for name in ("id", "probability", "length", "first")]
-        return Share(np.concatenate(parts), *found, least=least)
+        ids, probabilities, lengths, first = (rows[name].copy() for name in ROW.fields or ())
+        return Share(np.concatenate(parts), ids, probabilities, lengths, first, least)
 
     def message_bytes(self, rows: int, window: int | None = None) -> int:
         """What the message of so many rows weighs."""
