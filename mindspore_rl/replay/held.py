@@ -1,4 +1,4 @@
-"""The rows of a batch that a rank holds."""
+"""The rows of a batch that a rank finds in its own lanes, or in those of a rank of its host."""
 
 import time
 from dataclasses import dataclass
@@ -42,8 +42,10 @@ class Draws:
         used: random numbers of the key.
         totals: `[lanes] float64`, by which a record's weight is its probability.
         assignment: of the rows to ranks.
-        messages: of a holder and another rank, the positions of the rows that the one sends, maybe
-            none: where records have weights, all are told how small a probability can be.
+        reads: of a holder and another rank of its host, the rows that the one reads in the memory
+            of the other, by their positions.
+        messages: of two ranks, the rows that the one sends the other; maybe none: where records
+            have weights, who finds rows tells all who get some how small a probability can be.
     """
 
     key: Key
@@ -53,25 +55,27 @@ class Draws:
     used: int
     totals: np.ndarray
     assignment: Assignment
+    reads: dict[tuple[int, int], np.ndarray]
     messages: dict[tuple[int, int], np.ndarray]
 
 
 class Held:
-    """The records of a batch that are in this rank's lanes.
+    """Records of a batch that are in one rank's lanes.
 
     One that has been overwritten is drawn again, by other numbers of the same key: within its lane,
     so that the others are drawn as they would have been, whoever holds them.
 
     Args:
-        table: of this rank's lanes, None if it has none.
+        table: of these lanes.
         spec: of the whole table.
-        own: which of its lanes are this rank's.
+        own: which of its lanes these are.
         draws: of the whole batch.
+        positions: `[N]` in the batch, ascending, of these records.
         window: steps of a row.
         waiting: called where a record is waited for.
 
     Attributes:
-        least: the smallest probability in the batch, as far as this rank knows.
+        least: the smallest probability of these records.
 
     Raises:
         ReplayError: there is nothing more to draw in these lanes.
@@ -79,29 +83,27 @@ class Held:
 
     def __init__(
         self,
-        table: Table | None,
+        table: Table,
         spec: TableSpec,
         own: slice,
         draws: Draws,
+        positions: np.ndarray,
         window: int,
         waiting: Waiting,
     ) -> None:
         self._table, self._spec, self._own, self._draws = table, spec, own, draws
         self._window, self._waiting = window, waiting
-        self._positions = np.flatnonzero((draws.lanes >= own.start) & (draws.lanes < own.stop))
-        count = len(self._positions)
+        self._positions, count = positions, len(positions)
         self._rows, self._ids = np.zeros(count, ROW), np.empty(count, np.int64)
         self._lanes = draws.lanes[self._positions] - np.int32(own.start)
         self._tries = np.zeros(count, np.int64)
-        if table and count:
+        if count:
             found = table.resolve(self._lanes, draws.offsets[self._positions])
             self._note(slice(None), *found)
             for at in np.flatnonzero(found[0] < 0):
                 self._draw_again(at)
             self._place_windows(slice(None))
         self.least = float(self._rows["probability"].min(initial=np.inf))
-        if not spec.weighted:  # known without a word from the others
-            self.least = 1 / draws.totals[draws.lanes].max()
 
     def gather(self, positions: np.ndarray, columns: dict[str, np.ndarray]) -> np.ndarray:
         """Copies records.
@@ -113,7 +115,7 @@ class Held:
         Returns: `[N] ROW`.
         """
         index = np.searchsorted(self._positions, positions)
-        if self._table and len(index):
+        if len(index):
             whole = self._copy(index, columns)
             for i in np.flatnonzero(~whole):
                 at, row = index[i : i + 1], {name: x[i : i + 1] for name, x in columns.items()}
@@ -124,7 +126,6 @@ class Held:
         return self._rows[index]
 
     def _copy(self, index: np.ndarray, columns: dict[str, np.ndarray]) -> np.ndarray:
-        assert self._table
         first = np.ascontiguousarray(self._rows["first"][index])
         return self._table.gather(self._ids[index], columns, first)
 
@@ -139,7 +140,6 @@ class Held:
         rows["length"][at] = lengths
 
     def _draw_again(self, at: int) -> None:
-        assert self._table
         draws, lane = self._draws, self._lanes[at]
         while self._tries[at] < TRIES:
             totals = self._table.totals()

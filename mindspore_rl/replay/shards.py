@@ -5,13 +5,13 @@
     quotas     rows that each rank gets: first those it holds, then what others have too many of
 
 Ranks tell each other their lanes' totals, and that is all that a draw depends on: each computes the
-whole of it, finds the records that fall in its own lanes, and sends those that others are to get.
-All ranks make the same calls, in the same order.
+whole of it, finds the records that fall in its own lanes, and sends those that others are to get;
+ranks of one host read them in each other's memory. All make the same calls, in the same order.
 """
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +37,7 @@ class Share:
         probabilities: `[N] float64`, with which each was drawn from the whole table.
         lengths: `[N] int32`, steps of each record.
         first: `[N] int32`, the step at which its window begins.
-        least: the smallest probability in the whole batch.
+        least: the smallest probability in the whole batch, if N > 0.
     """
 
     positions: np.ndarray
@@ -61,11 +61,13 @@ class ShardedTable:
     Args:
         spec: of the whole table.
         lanes: how many of them each rank holds, in order.
-        table: of this rank's lanes, with the same specification but for their number; None if it
-            has none.
+        tables: of the lanes of each rank that has some: this one, and all others of its host. They
+            have the same specification but for the number of lanes.
         comm: between the ranks.
         tag: of messages that are this table's alone.
         waiting: called now and then while this rank waits for others; raises to end that.
+        hosts: a number of each rank's host, on which ranks open each other's tables; without it
+            none do.
 
     Raises:
         ReplayError: these do not fit together.
@@ -75,43 +77,43 @@ class ShardedTable:
         self,
         spec: TableSpec,
         lanes: Sequence[int],
-        table: Table | None,
+        tables: Mapping[int, Table],
         comm: Communicator,
         tag: int,
         waiting: Waiting,
+        hosts: Sequence[int] | None = None,
     ) -> None:
         if len(lanes) != comm.size or min(lanes) < 0 or sum(lanes) != spec.lanes:
             raise ReplayError(
                 f"the {spec.lanes} lanes of a replay table are spread over {comm.size} ranks as "
                 f"{list(lanes)}; expected a number for each rank, {spec.lanes} in all"
             )
-        own = lanes[comm.rank]
-        if (table.spec if table else None) != (
-            dataclasses.replace(spec, lanes=own) if own else None
-        ):
+        self._hosts = range(comm.size) if hosts is None else hosts
+        here = [
+            r for r in range(comm.size) if lanes[r] and self._hosts[r] == self._hosts[comm.rank]
+        ]
+        expected = {rank: dataclasses.replace(spec, lanes=lanes[rank]) for rank in here}
+        if (found := {rank: table.spec for rank, table in tables.items()}) != expected:
             raise ReplayError(
-                f"rank {comm.rank} holds {own} lanes of a replay table of {spec}, and has "
-                f"{table.spec if table else 'no table'}; expected the same with lanes={own}"
+                f"rank {comm.rank} has opened tables of ranks as {found}, expected {expected}"
             )
-        self.spec, self.table = spec, table
+        self.spec, self._tables, self._lanes = spec, tables, lanes
         self._comm, self._tag, self._waiting = comm, tag, waiting
-        self._own = slice(sum(lanes[: comm.rank]), sum(lanes[: comm.rank + 1]))
-        self._lanes = lanes
+        ends = np.cumsum(lanes).tolist()
+        self._blocks = [slice(end - count, end) for end, count in zip(ends, lanes, strict=True)]
         self._holders = np.repeat(np.arange(comm.size), lanes)
         self._memory = np.empty(0, np.uint8)
 
     def totals(self) -> np.ndarray:
         """What the weights of every lane are in all, `[lanes] uint64`, as the ranks tell."""
-        totals = np.zeros(self.spec.lanes, np.uint64)
-        if self.table:
-            totals[self._own] = self.table.totals()
+        totals, own = np.zeros(self.spec.lanes, np.uint64), self._comm.rank
+        if self._lanes[own]:
+            totals[self._blocks[own]] = self._tables[own].totals()
             for rank in self._others():
-                self._send(rank, totals[self._own])
-        end = 0
-        for rank, lanes in enumerate(self._lanes):
-            end += lanes
-            if lanes and rank != self._comm.rank:
-                self._receive(rank, totals[end - lanes : end])
+                self._send(rank, totals[self._blocks[own]])
+        for rank in self._others():
+            if self._lanes[rank]:
+                self._receive(rank, totals[self._blocks[rank]])
         return totals
 
     def draw(
@@ -133,16 +135,18 @@ class ShardedTable:
             divisors = totals * (count / drawn)
         holders = self._holders[lanes]
         assignment = assign(holders, quotas)
-        messages = assignment.moved
+        hosts = self._hosts
+        reads: dict[tuple[int, int], np.ndarray] = {}
+        messages: dict[tuple[int, int], np.ndarray] = {}
+        for pair, positions in assignment.moved.items():
+            (reads if hosts[pair[0]] == hosts[pair[1]] else messages)[pair] = positions
         if self.spec.weighted:
-            pairs = [
-                (holder, rank)
-                for holder in np.unique(holders).tolist()
-                for rank, quota in enumerate(quotas)
-                if quota and rank != holder
-            ]
-            messages = {pair: assignment.moved.get(pair, _NONE) for pair in pairs}
-        return Draws(key, mode, lanes, offsets, used, divisors, assignment, messages)
+            finders = {rank for rank, kept in enumerate(assignment.kept) if len(kept)}
+            finders |= {holder for holder, _ in messages} | {reader for _, reader in reads}
+            getters = [rank for rank, quota in enumerate(quotas) if quota]
+            pairs = [(one, other) for one in sorted(finders) for other in getters if one != other]
+            messages = {pair: messages.get(pair, _NONE) for pair in pairs}
+        return Draws(key, mode, lanes, offsets, used, divisors, assignment, reads, messages)
 
     def sample(
         self,
@@ -169,33 +173,71 @@ class ShardedTable:
             ReplayError: there is not enough to draw from, here or on all ranks; the buffers are
                 others.
         """
-        rank, window = self._comm.rank, self._check(out, quotas)
+        window = self._check(out, quotas)
         draws = self.draw(key, quotas, mode, totals)
-        held = Held(self.table, self.spec, self._own, draws, window, self._waiting)
+        found = self._find(draws, window)
+        least = min((held.least for held in found.values()), default=np.inf)
+        self._send_rows(draws, found, least, window)
+        filled = _Filled(out, quotas[self._comm.rank])
+        self._read_rows(draws, found, filled)
+        least = min(least, self._receive_rows(draws, window, filled))
+        for holder, reader in draws.reads:
+            if holder == self._comm.rank:  # what is here may change from now on
+                self._receive(reader, np.empty(1, np.uint8))
+        self._comm.flush(self._waiting)
+        if not self.spec.weighted:  # known without a word
+            least = float(1 / draws.totals[draws.lanes].max())
+        return filled.share(least)
+
+    def _find(self, draws: Draws, window: int) -> dict[int, Held]:
+        """What this rank finds of a batch, by who holds it: itself first."""
+        rank = self._comm.rank
+        found = {rank: draws.assignment.kept[rank]}
+        sent = [rows for pair, rows in draws.messages.items() if pair[0] == rank]
+        found[rank] = np.sort(np.concatenate([found[rank], *sent]))
+        found |= {holder: rows for (holder, reader), rows in draws.reads.items() if reader == rank}
+        return {
+            holder: Held(
+                self._tables[holder], self.spec, self._blocks[holder], draws, rows, window,
+                self._waiting,
+            )
+            for holder, rows in found.items()
+            if len(rows)
+        }  # fmt: skip
+
+    def _send_rows(self, draws: Draws, found: dict[int, Held], least: float, window: int) -> None:
         for (source, target), positions in draws.messages.items():
-            if source == rank:
+            if source == self._comm.rank:
                 message = self._message(len(positions), window)
-                message.least[0] = held.least
-                message.rows[:] = held.gather(positions, message.columns)
+                message.least[0] = least
+                if len(positions):
+                    message.rows[:] = found[source].gather(positions, message.columns)
                 self._comm.send(target, self._tag, message.data)
-        parts = [draws.assignment.kept[rank]]
-        end, least = len(parts[0]), held.least
-        rows = np.empty(quotas[rank], ROW)
-        rows[:end] = held.gather(parts[0], {name: x[:end] for name, x in out.items()})
+
+    def _read_rows(self, draws: Draws, found: dict[int, Held], filled: "_Filled") -> None:
+        """Copies what is in this host's memory."""
+        rank = self._comm.rank
+        for holder, held in found.items():
+            own = holder == rank
+            positions = draws.assignment.kept[rank] if own else draws.reads[holder, rank]
+            rows, columns = filled.more(positions)
+            rows[:] = held.gather(positions, columns)
+            if not own:
+                self._send(holder, np.zeros(1, np.uint8))
+
+    def _receive_rows(self, draws: Draws, window: int, filled: "_Filled") -> float:
+        """Returns: the smallest probability that other ranks have found."""
+        least = np.inf
         for (source, target), positions in draws.messages.items():
-            if target == rank:
+            if target == self._comm.rank:
                 message = self._message(len(positions), window)
                 self._comm.receive(source, self._tag, message.data, self._waiting)
-                least = min(least, float(message.least[0]))
-                start, end = end, end + len(positions)
-                rows[start:end] = message.rows
+                rows, columns = filled.more(positions)
+                rows[:] = message.rows
                 for name, column in message.columns.items():
-                    out[name][start:end] = column
-                parts.append(positions)
-        self._comm.flush(self._waiting)
-        least = float(rows["probability"].min(initial=least))
-        ids, probabilities, lengths, first = (rows[name].copy() for name in ROW.fields or ())
-        return Share(np.concatenate(parts), ids, probabilities, lengths, first, least)
+                    columns[name][:] = column
+                least = min(least, float(message.least[0]))
+        return least
 
     def message_bytes(self, rows: int, window: int | None = None) -> int:
         """What the message of so many rows weighs."""
@@ -232,8 +274,9 @@ class ShardedTable:
                 self._send(rank, np.array([some.sum()]))
                 if some.any():
                     self._send(rank, parts[rank])
-        if not self.table:
+        if not self._lanes[self._comm.rank]:
             return
+        table, block = self._tables[self._comm.rank], self._blocks[self._comm.rank]
         told = [parts[self._comm.rank]]
         for rank in self._others():
             self._receive(rank, count := np.zeros(1, np.int64))
@@ -244,7 +287,7 @@ class ShardedTable:
         order = np.lexsort((bits.view(np.float64), ids))
         ids, values = ids[order], bits.view(np.float64)[order]
         last = np.append(ids[1:] != ids[:-1], True)[: len(ids)]
-        self.table.update(to_local(ids[last], self.spec, self._own), values[last], exponent)
+        table.update(to_local(ids[last], self.spec, block), values[last], exponent)
 
     def _message(self, count: int, window: int) -> "_Message":
         """In memory that the next message takes again."""
@@ -283,6 +326,33 @@ class ShardedTable:
                     f"{like.dtype} {shape} and contiguous: the specification's `buffers({quota})`"
                 )
         return window
+
+
+class _Filled:
+    """A rank's buffers, filled from their first row on.
+
+    Args:
+        out: the buffers.
+        quota: their rows.
+    """
+
+    def __init__(self, out: dict[str, np.ndarray], quota: int) -> None:
+        self._out, self._rows = out, np.empty(quota, ROW)
+        self._positions, self._end = [_NONE], 0
+
+    def more(self, positions: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Where the next rows are to stand, which have these positions in the batch."""
+        part = slice(self._end, self._end + len(positions))
+        self._positions.append(positions)
+        self._end = part.stop
+        return self._rows[part], {name: column[part] for name, column in self._out.items()}
+
+    def share(self, least: float) -> Share:
+        """What stands there, of a batch with this smallest probability elsewhere."""
+        columns = [self._rows[name].copy() for name in ("id", "probability", "length", "first")]
+        ids, probabilities, lengths, first = columns
+        least = float(probabilities.min(initial=least))
+        return Share(np.concatenate(self._positions), ids, probabilities, lengths, first, least)
 
 
 class _Message:

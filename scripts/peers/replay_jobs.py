@@ -34,21 +34,23 @@ def read(python: Path, ranks: int, hosts: int, arguments: list[str]) -> dict[str
     Raises:
         SystemExit: it failed, with what was printed.
     """
-    program = [str(python), str(SCRIPTS / "peers" / "replay_ranks.py"), *arguments]
-    mpiexec = [str(python.with_name("mpiexec")), "-rmk", "user", "-n", str(ranks)]
-    if not hosts:
-        environment = {**os.environ, "UCX_TLS": "self,sysv"}
-        return _told([*mpiexec, "-launcher", "fork", "-iface", "lo", *program], environment)
-    with Network(hosts) as network, tempfile.TemporaryDirectory() as folder:
-        for host in range(hosts):
-            shape = ["tc", "qdisc", "add", "dev", "eth0", "root", *SHAPE]
-            subprocess.run(network.command(host, shape), check=True)
-        file = Path(folder) / "hosts"
-        file.write_text("".join(f"{address}:1\n" for address in network.addresses))
-        launcher = ["-launcher", "ssh", "-launcher-exec", str(LAUNCHER)]
-        here = ["-f", str(file), "-localhost", network.addresses[0], "-iface", "eth0"]
-        command = network.command(0, [*mpiexec, *launcher, *here, *program])
-        return _told(command, network.environment())
+    with tempfile.TemporaryDirectory(prefix="msrl-replay-", dir="/dev/shm") as folder:
+        program = [str(python), str(SCRIPTS / "peers" / "replay_ranks.py"), *arguments]
+        program += ["--table", folder]
+        mpiexec = [str(python.with_name("mpiexec")), "-rmk", "user", "-n", str(ranks)]
+        if not hosts:
+            environment = {**os.environ, "UCX_TLS": "self,sysv"}
+            return _told([*mpiexec, "-launcher", "fork", "-iface", "lo", *program], environment)
+        with Network(hosts) as network:
+            for host in range(hosts):
+                shape = ["tc", "qdisc", "add", "dev", "eth0", "root", *SHAPE]
+                subprocess.run(network.command(host, shape), check=True)
+            file = Path(folder) / "hosts"
+            file.write_text("".join(f"{address}:1\n" for address in network.addresses))
+            launcher = ["-launcher", "ssh", "-launcher-exec", str(LAUNCHER)]
+            here = ["-f", str(file), "-localhost", network.addresses[0], "-iface", "eth0"]
+            command = [*mpiexec, *launcher, *here, *program, "--hosts"]
+            return _told(network.command(0, command), network.environment())
 
 
 def _told(command: list[str], environment: dict[str, str]) -> dict[str, float]:

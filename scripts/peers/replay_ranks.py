@@ -1,4 +1,4 @@
-"""One MPI rank of ours in the benchmark of replay tables: all read one table that they share."""
+"""One MPI rank of ours in the benchmark of replay tables: all read one table spread over them."""
 
 import json
 import time
@@ -25,9 +25,10 @@ def waiting() -> None:
     """Wait on: whoever has started this has a deadline."""
 
 
-def shard(spec: TableSpec, lanes: int, rank: int, weight: float) -> Table:
+def shard(spec: TableSpec, lanes: int, rank: int, weight: float, path: Path) -> Table:
     """Return a rank's lanes, full, with priorities of so much in all."""
-    table = Table.create(TableSpec(COLUMNS, spec.capacity, lanes, loop.LENGTH, spec.weighted))
+    own = TableSpec(COLUMNS, spec.capacity, lanes, loop.LENGTH, spec.weighted)
+    table = Table.create(own, path)
     count = lanes * spec.capacity
     priorities = loop.priorities(count)
     with writing(table, range(lanes)) as writer:
@@ -75,8 +76,16 @@ def main() -> None:
     spec = TableSpec(COLUMNS, loop.RECORDS // LANES, LANES, loop.LENGTH, args.weighted)
     others = (1 - args.skew) / max(comm.size - 1, 1)
     weight = loop.RECORDS * ((others if comm.rank else args.skew) if args.skew else 1 / comm.size)
-    table = shard(spec, lanes[comm.rank], comm.rank, weight)
-    sharded = ShardedTable(spec, lanes, table, comm, TABLE_TAG, waiting)
+    folder = Path(args.table)
+    hosts = range(comm.size) if args.hosts else (0,) * comm.size
+    own = shard(spec, lanes[comm.rank], comm.rank, weight, folder / str(comm.rank))
+    told(comm, 0)  # all tables are there
+    tables = {
+        rank: own if rank == comm.rank else Table.open(folder / str(rank), prefault=True)
+        for rank in range(comm.size)
+        if hosts[rank] == hosts[comm.rank]
+    }
+    sharded = ShardedTable(spec, lanes, tables, comm, TABLE_TAG, waiting, hosts)
     out = spec.buffers(args.batch)
     read = lambda step: sharded.sample(Key(1, step), quotas, out)  # noqa: E731
     timed(read, range(WARM_UP))
@@ -85,6 +94,7 @@ def main() -> None:
     steps = range(2 * WARM_UP, 2 * WARM_UP + count)
     before = sum(told(comm, sent_bytes()))
     seconds = timed(read, steps)
+    told(comm, 0)  # until all have arrived, bytes are on their way
     crossed = sum(told(comm, sent_bytes())) - before
     totals, moved, predicted = sharded.totals(), 0, 0
     for step in steps:
