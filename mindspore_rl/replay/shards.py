@@ -139,7 +139,9 @@ class ShardedTable:
         reads: dict[tuple[int, int], np.ndarray] = {}
         messages: dict[tuple[int, int], np.ndarray] = {}
         for pair, positions in assignment.moved.items():
-            (reads if hosts[pair[0]] == hosts[pair[1]] else messages)[pair] = positions
+            # Which draw of a record is one too many goes by order: its holder finds all of them.
+            near = hosts[pair[0]] == hosts[pair[1]] and not self.spec.max_times_sampled
+            (reads if near else messages)[pair] = positions
         if self.spec.weighted:
             finders = {rank for rank, kept in enumerate(assignment.kept) if len(kept)}
             finders |= {holder for holder, _ in messages} | {reader for _, reader in reads}
@@ -167,7 +169,7 @@ class ShardedTable:
 
         Returns: which rows stand in `out`. A record that was overwritten after the draw is replaced
             by another of its lane, or of its holder's if that has no more, drawn from what is there
-            now (without replacement: one that is not in the batch yet).
+            now (without replacement: one that the same rank has not found for this batch yet).
 
         Raises:
             ReplayError: there is not enough to draw from, here or on all ranks; the buffers are

@@ -39,9 +39,9 @@ def skewed(records_in_all):
     return (1 + numbers % 5) * 2.0 ** -lane_of(records_in_all).astype(float)
 
 
-def shard(spec, lanes, rank):
+def shard(spec, lanes, rank, path=None):
     """A rank's lanes, each with more records than it holds, of several lengths."""
-    table = Table.create(dataclasses.replace(spec, lanes=lanes[rank]))
+    table = Table.create(dataclasses.replace(spec, lanes=lanes[rank]), path)
     count = (EACH + 2) * spec.lanes
     first = sum(lanes[:rank])
     own = np.flatnonzero((lane_of(count) >= first) & (lane_of(count) < first + lanes[rank]))
@@ -141,20 +141,26 @@ def union(shares):
 
 def main():
     """One MPI rank: writes what it has got in all modes to a folder."""
-    comm = MpiCommunicator()
+    comm, folder, hosts = MpiCommunicator(), Path(sys.argv[1]), [int(x) for x in sys.argv[2]]
     lanes, quotas = split(LANES, comm.size), split(24, comm.size)
     found = {}
     for mode in Mode:
         for weighted in (False, True):
             if weighted and mode == Mode.DISTINCT:
                 continue
-            spec = whole_spec(weighted)
-            tables = {comm.rank: shard(spec, lanes, comm.rank)}
-            sharded = ShardedTable(spec, lanes, tables, comm, TAG, Deadline())
-            for name, value in batches(sharded, quotas, comm.rank, mode, window=2).items():
-                found[f"{mode.name}-{weighted}-{name}"] = value
+            name = f"{mode.name}-{weighted}-"
+            spec, paths = whole_spec(weighted), [folder / f"{name}{r}" for r in range(comm.size)]
+            tables = {comm.rank: shard(spec, lanes, comm.rank, paths[comm.rank])}
+            # All have a table once they have told each other of it.
+            ShardedTable(spec, lanes, tables, comm, TAG, Deadline()).totals()
+            for rank in range(comm.size):
+                if rank != comm.rank and hosts[rank] == hosts[comm.rank]:
+                    tables[rank] = Table.open(paths[rank])
+            sharded = ShardedTable(spec, lanes, tables, comm, TAG, Deadline(), hosts)
+            rows = batches(sharded, quotas, comm.rank, mode, window=2)
+            found |= {name + column: value for column, value in rows.items()}
     comm.close()
-    np.savez(Path(sys.argv[1]) / f"{comm.rank}.npz", **found)
+    np.savez(folder / f"{comm.rank}.npz", **found)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,14 @@ def test_the_rows_of_all_ranks_are_the_same_on_any_ranks(mode, weighted):
         drawn = sample(table, Key(3, 0), 24, mode)
         np.testing.assert_array_equal(expected["ids"][0], drawn.ids)
         np.testing.assert_array_equal(expected["probabilities"][0], drawn.probabilities)
+    else:  # as many rows of each lane as fall in its stratum, in proportion to their weights
+        lane = expected["ids"][0] % (LANES * EACH) // EACH
+        rows = np.bincount(np.arange(24) * LANES // 24)
+        own = ranks.skewed(77) if weighted else np.ones(77)
+        record = np.rint(expected["obs"][0, :, 0, 0] - expected["first"][0] / 8).astype(int)
+        sums = [own[np.flatnonzero(ranks.lane_of(77) == one)[2:]].sum() for one in range(LANES)]
+        share = own[record] / np.array(sums)[lane] * rows[lane] / 24
+        np.testing.assert_allclose(expected["probabilities"][0], share, rtol=1e-4)
     weights = importance_weights(expected["probabilities"][0], LANES * EACH, 0.5)
     np.testing.assert_allclose(expected["weights"][0], weights, rtol=1e-6)
     out = table.buffers(24, window=2)
@@ -72,9 +80,8 @@ def test_times_sampled_have_a_limit_wherever_records_are():
     expected = union(on_ranks((LANES,), job((24,)), spec))["ids"]
     assert len(set(expected[0])) == 24
     for lanes, quotas, hosts in PLACES:
-        if hosts is None:
-            found = union(on_ranks(lanes, job(quotas), spec))
-            np.testing.assert_array_equal(found["ids"], expected)
+        found = union(on_ranks(lanes, job(quotas), spec, hosts=hosts))
+        np.testing.assert_array_equal(found["ids"], expected)
 
 
 @pytest.mark.parametrize(("mode", "weighted"), WAYS)
@@ -162,12 +169,54 @@ def test_what_crosses_is_what_was_predicted(weighted):
     assert crossed
 
 
+def test_what_a_host_has_is_read_in_place():
+    lanes, quotas, spec = (2, 0, 4, 1), (2, 12, 3, 7), whole_spec()
+
+    def job(sharded, comm):
+        totals = sharded.totals()
+        comm.sent.clear()
+        draws = sharded.draw(Key(2, 0), quotas, Mode.REPLACE, totals)
+        sharded.sample(Key(2, 0), quotas, spec.buffers(quotas[comm.rank]), Mode.REPLACE, totals)
+        return comm.sent, draws
+
+    results = on_ranks(lanes, job, spec, hosts=(5, 5, 5, 5))
+    draws = results[0][1]
+    assert not draws.messages
+    assert draws.reads.keys() == draws.assignment.moved.keys()
+    for rank, (sent, _) in enumerate(results):  # but a byte when it has read
+        assert sent == [(holder, 1) for holder, reader in draws.reads if reader == rank]
+
+
+def test_who_holds_rows_changes_them_after_others_have_read_them():
+    lanes, quotas, spec = (0, LANES), (12, 0), whole_spec()
+
+    def job(changes):
+        def run(sharded, comm):
+            out = spec.buffers(quotas[comm.rank])
+            share = sharded.sample(Key(2, 0), quotas, out)
+            if comm.rank == 1 and changes:
+                with writing(tables[0], range(LANES)) as writer:
+                    writer.insert(np.arange(LANES * EACH) % LANES, records(range(LANES * EACH)))
+            return share.ids, out["obs"]
+
+        return run
+
+    found = []
+    for changes in (False, True):
+        tables = [shard(spec, (LANES,), 0)]
+        hosts = (0, 0)
+        make = lambda *_, tables=tables: tables[0]  # noqa: E731
+        found.append(on_ranks(lanes, job(changes), spec, make, hosts=hosts)[0])
+    for quiet, busy in zip(*found, strict=True):
+        np.testing.assert_array_equal(quiet, busy)
+
+
 def test_priorities_go_to_who_holds_the_records():
     lanes, quotas, spec = (2, 0, 4, 1), (0, 8, 8, 8), whole_spec(weighted=True)
 
     def job(sharded, comm):
         share = sharded.sample(Key(1, 0), quotas, sharded.spec.buffers(quotas[comm.rank]))
-        priorities = 1.0 + share.positions
+        priorities = 1.0 + share.positions * 5 % 24
         sharded.update(share.ids, priorities)
         return share.ids, priorities, sharded.totals()
 
@@ -203,7 +252,7 @@ class Busy(Table):
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_what_is_overwritten_after_its_draw_is_drawn_again(mode):
-    lanes, quotas, spec = (3, 4), (16, 12), whole_spec()
+    lanes, quotas, spec = (3, 4), (30, 26), whole_spec()
 
     def busy(spec, lanes, rank):
         table = shard(spec, lanes, rank)
@@ -227,7 +276,7 @@ def test_what_is_overwritten_after_its_draw_is_drawn_again(mode):
     there = np.arange(4) < found["lengths"][0][:, None]
     np.testing.assert_array_equal(found["reward"][0][there], (number[:, None] + step)[there])
     if mode == Mode.DISTINCT:
-        assert len(set(found["ids"][0].tolist())) == 28
+        assert len(set(found["ids"][0].tolist())) == 56
 
 
 def _write(path, start):
@@ -275,12 +324,13 @@ def test_no_row_is_torn_while_a_writer_writes(tmp_path):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("size", [2, 4])
-def test_processes_get_what_threads_get(size, tmp_path):
+@pytest.mark.parametrize("hosts", ["01", "0011"])
+def test_processes_get_what_threads_get(hosts, tmp_path):
+    size = len(hosts)
     root = Path(__file__).parents[2]
     environment = {**os.environ, "UCX_TLS": "self,sysv", "PYTHONPATH": str(root)}
     command = [find_mpiexec(), "-launcher", "fork", "-iface", "lo", "-n", str(size)]
-    program = [sys.executable, "-m", "tests.replay.ranks", str(tmp_path)]
+    program = [sys.executable, "-m", "tests.replay.ranks", str(tmp_path), hosts]
     subprocess.run([*command, *program], env=environment, check=True, timeout=200)
     files = [np.load(tmp_path / f"{rank}.npz") for rank in range(size)]
     for mode, weighted in WAYS:
