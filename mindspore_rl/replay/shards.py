@@ -89,6 +89,8 @@ class ShardedTable:
                 f"{list(lanes)}; expected a number for each rank, {spec.lanes} in all"
             )
         self._hosts = range(comm.size) if hosts is None else hosts
+        if len(self._hosts) != comm.size:
+            raise ReplayError(f"hosts are {list(self._hosts)}, expected one of {comm.size} ranks")
         here = [
             r for r in range(comm.size) if lanes[r] and self._hosts[r] == self._hosts[comm.rank]
         ]

@@ -80,7 +80,7 @@ def on_ranks(lanes, job, spec, make=shard, seconds=60.0, hosts=None):
     """What `job(sharded table, its communicator)` returns on each of as many ranks as `lanes`."""
     hub = InprocHub(len(lanes))
     results, errors = [None] * len(lanes), []
-    numbers = hosts or range(len(lanes))
+    numbers = hosts if hosts and len(hosts) == len(lanes) else range(len(lanes))
     tables = {rank: make(spec, lanes, rank) for rank in range(len(lanes)) if lanes[rank]}
 
     def run(rank):

@@ -390,6 +390,11 @@ def test_lanes_that_do_not_fit_are_told(lanes, own, message):
             ranks.ShardedTable(whole_spec(), lanes, {rank: table}, comm, 1, ranks.Deadline())
 
 
+def test_hosts_that_do_not_fit_are_told():
+    with pytest.raises(ReplayError, match=r"hosts are \[0\], expected one of 2 ranks"):
+        on_ranks((4, 3), lambda sharded, comm: None, whole_spec(), hosts=(0,))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
