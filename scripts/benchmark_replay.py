@@ -7,8 +7,11 @@
 
 Trajectories of 1000 steps, 104 KB; a rate counts every byte that is copied into a contiguous batch.
 "one": the process that reads has the table. "two": another one has it. "four": four processes read
-it at once, and the rate is that of all. Reverb reads with the fastest of six settings of its
-`TrajectoryDataset` (1, 2 or 4 workers, 16 or 128 samples in flight), found before each turn.
+it at once, and the rate is that of all. "ranks": the same with a table of ours that is spread over
+four ranks. "hosts": two such ranks on two hosts (network namespaces, as root) with a link of 1 Gb/s
+(`tc tbf`), beside the rate at which that could ship every row to one of them; skewed: one host has
+70 % of the weights. Reverb reads with the fastest of six settings of its `TrajectoryDataset` (1, 2
+or 4 workers, 16 or 128 samples in flight), found before each turn.
 Prints medians with their ranges, and the ratio to each of the others beside its target. "select" is
 a table of its own: the time to select 256 of 10^3 to 10^7 small records in ours, in every way.
 """
@@ -25,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
+import replay_jobs  # noqa: E402
 import replay_loop as loop  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,6 +45,7 @@ class Row:
         arguments: of each library's program; `readers` of them at once on the table of another.
         targets: the least ratio of ours to another library's; of its reciprocal for seconds.
         unit: of the result, and by how much a program's rate is multiplied to be in it.
+        ranks: of ours, in place of readers; each on a host of its own if there are `hosts`.
     """
 
     name: str
@@ -50,6 +55,8 @@ class Row:
     unit: str
     scale: float = 1.0
     readers: int = 0
+    ranks: int = 0
+    hosts: int = 0
 
 
 def rows(batches: list[int]) -> list[Row]:
@@ -66,7 +73,14 @@ def rows(batches: list[int]) -> list[Row]:
                 Row("one", work, read, {"reverb": 3.0, "cpprb": 1.0}, "GB/s", scale),
                 Row("two", work, read, two, "GB/s", scale, 1),
                 Row("four", work, read, {"reverb": 15.0}, "GB/s", scale, 4),
+                Row("ranks", work, read, {"reverb": 15.0}, "GB/s", scale, 4, 4),
             ]
+            skewed = ("--skew", "0.7") if more else ()
+            over_link = {"link": 2.0 if more else 5.0}
+            work = f"skewed, batch {batch}" if more else work
+            found.append(
+                Row("hosts", work, (*read, *skewed), over_link, "GB/s", scale, ranks=2, hosts=2)
+            )
     return [
         *found,
         Row("insert", "one trajectory at a time", ("insert",), {"reverb": 1.0}, "records/s"),
@@ -75,12 +89,22 @@ def rows(batches: list[int]) -> list[Row]:
     ]
 
 
-def run(library: str, row: Row, seconds: float) -> float:
-    """Return what a library's program measures.
+def run(library: str, row: Row, seconds: float, notes: list[str]) -> float:
+    """Return what a library's program measures; more of it may go to the notes.
 
     Raises:
         SystemExit: it failed; with what it printed.
     """
+    if library == "link":
+        return replay_jobs.link_rate()
+    if library == "ours" and row.ranks:
+        arguments = [*row.arguments, "--seconds", str(seconds)]
+        told = replay_jobs.read(
+            PYTHONS[library] / "bin" / "python", row.ranks, row.hosts, arguments
+        )
+        if row.hosts:
+            notes.append(f"{row.name}, {row.work}: {replay_jobs.note(told)}")
+        return told["rate"] * row.scale
     program = ROOT / "scripts" / "peers" / f"replay_{library}.py"
     command = [PYTHONS[library] / "bin" / "python", program]
     timing = ["--seconds", str(seconds)]
@@ -124,7 +148,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    groups = ("one", "two", "four", "insert", "update", "checkpoint", "select")
+    groups = ("one", "two", "four", "ranks", "hosts", "insert", "update", "checkpoint", "select")
     parser.add_argument("--only", nargs="+", choices=groups, help="groups of rows")
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 256, 512])
     parser.add_argument("--seconds", type=float, default=3.0, help="of each turn (default: 3)")
@@ -132,6 +156,13 @@ def main() -> int:
     args = parser.parse_args()
     chosen = [row for row in rows(args.batch) if not args.only or row.name in args.only]
     libraries = [name for name, place in PYTHONS.items() if (place / "bin" / "python").exists()]
+    notes = []
+    if any(row.hosts for row in chosen):
+        if reason := replay_jobs.why_not():
+            notes.append(f"hosts: not measured, {reason}")
+            chosen = [row for row in chosen if not row.hosts]
+        else:
+            libraries.append("link")
     print(f"{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, {args.repeats} turns", flush=True)
     if chosen:
         print("| table | work | " + " | ".join(libraries) + " | ratio (target) |")
@@ -142,9 +173,11 @@ def main() -> int:
         values: dict[str, list[float]] = {name: [] for name in those}
         for _ in range(args.repeats):
             for name in those:
-                values[name].append(run(name, row, args.seconds))
+                values[name].append(run(name, row, args.seconds, notes))
                 print(".", end="", file=sys.stderr, flush=True)
         missed |= _print(row, values, libraries)
+    if notes:
+        print("", *notes, sep="\n")
     if not args.only or "select" in args.only:
         print(flush=True)
         program = ROOT / "scripts" / "peers" / "replay_select.py"

@@ -31,5 +31,8 @@ class Communicator(Protocol):
         Returns: the position of one that is here.
         """
 
+    def flush(self, waiting: Waiting) -> None:
+        """Waits until what was sent is on its way: MPI sends much only while it is called."""
+
     def close(self) -> None:
         """Finishes outstanding sends."""

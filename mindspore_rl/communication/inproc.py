@@ -59,6 +59,9 @@ class InprocCommunicator:
         functions: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
         return functions[reduction].reduce(np.stack(parts)).astype(data.dtype)
 
+    def flush(self, waiting: Waiting) -> None:
+        """See `Communicator`."""
+
     def close(self) -> None:
         """See `Communicator`."""
 

@@ -21,6 +21,9 @@ Who has a core for himself polls longer: a virtual core that sleeps comes back l
 ranks which keep step each makes the other one sleep, and they go at half their pace for seconds.
 """
 SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 0.00002, 0.001
+ARRIVING_SLEEP_S, PIECE_BYTES = 0.0001, 1 << 16
+"""While a message of more bytes arrives, which it does in such pieces: over TCP, MPI takes one
+whenever it is called, so that with longer sleeps a link of 1 Gb/s would have half its pace."""
 _SO_ATTACH_FILTER = 26
 _RETURN = 0x06  # of BPF: keeps so many bytes of a packet
 
@@ -50,14 +53,17 @@ class MpiCommunicator:
 
     def send(self, target: int, tag: int, data: np.ndarray) -> None:
         """See `Communicator`."""
-        self._sending = [entry for entry in self._sending if not entry[0].Test()]
+        self._has_sent()
         copy = data.copy()
         self._sending.append((self._comm.Isend([copy, self._byte], target, tag), copy))
 
     def receive(self, source: int, tag: int, data: np.ndarray, waiting: Waiting) -> None:
         """See `Communicator`."""
+        large = len(data) > PIECE_BYTES
+        if large:
+            self._wait(lambda: self._comm.Iprobe(source, tag), waiting)
         request = self._comm.Irecv([data, self._byte], source, tag)
-        self._wait(request.Test, waiting)
+        self._wait(request.Test, waiting, ARRIVING_SLEEP_S if large else LONGEST_SLEEP_S)
 
     def first_of(self, expected: list[tuple[int, int]], waiting: Waiting) -> int:
         """See `Communicator`."""
@@ -85,13 +91,17 @@ class MpiCommunicator:
 
         return reduce
 
+    def flush(self, waiting: Waiting) -> None:
+        """See `Communicator`."""
+        self._wait(self._has_sent, waiting)
+
     def close(self) -> None:
         """See `Communicator`."""
-        for request, _ in self._sending:
-            self._wait(request.Test, lambda: None)
-        self._sending = []
+        self.flush(lambda: None)
 
-    def _wait(self, ready: Callable[[], bool], waiting: Waiting) -> None:
+    def _wait(
+        self, ready: Callable[[], bool], waiting: Waiting, longest_s: float = LONGEST_SLEEP_S
+    ) -> None:
         begun = time.perf_counter()
         while not ready():
             waited_s = time.perf_counter() - begun
@@ -99,7 +109,11 @@ class MpiCommunicator:
                 os.sched_yield()
             else:
                 waiting()
-                time.sleep(min(max(waited_s / 10, SHORTEST_SLEEP_S), LONGEST_SLEEP_S))
+                time.sleep(min(max(waited_s / 10, SHORTEST_SLEEP_S), longest_s))
+
+    def _has_sent(self) -> bool:
+        self._sending = [entry for entry in self._sending if not entry[0].Test()]
+        return not self._sending
 
 
 def _remove_names() -> None:

@@ -157,6 +157,11 @@ class TableSpec:
             sizes[-1] += -sum(sizes) % 8
         return np.cumsum([0, *sizes], dtype=np.int64)
 
+    def buffers(self, count: int, window: int | None = None) -> dict[str, np.ndarray]:
+        """Arrays to gather records into, `[N, T, ...]` each, or `[N, ...]` of transitions."""
+        steps = (window or self.length,) if self.length > 1 else ()
+        return {c.name: np.empty((count, *steps, *c.shape), c.dtype) for c in self.columns}
+
     def header(self) -> np.ndarray:
         """The sizes and places of everything, as `table.cpp` reads them."""
         header = np.zeros((), HEADER)

@@ -275,10 +275,8 @@ class Table:
         return ids, weights, lengths
 
     def buffers(self, count: int, window: int | None = None) -> dict[str, np.ndarray]:
-        """Arrays to gather into, `[N, T, ...]` each, or `[N, ...]` of transitions."""
-        steps = (window or self.spec.length,) if self.spec.length > 1 else ()
-        columns = self.spec.columns
-        return {c.name: np.empty((count, *steps, *c.shape), c.dtype) for c in columns}
+        """See `TableSpec.buffers`."""
+        return self.spec.buffers(count, window)
 
     def gather(
         self, ids: np.ndarray, out: dict[str, np.ndarray], first: np.ndarray | None = None

@@ -1,0 +1,111 @@
+"""One MPI rank of ours in the benchmark of replay tables: all read one table spread over them."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import replay_loop as loop
+
+from mindspore_rl.communication.mpi import MpiCommunicator
+from mindspore_rl.replay.assignment import split
+from mindspore_rl.replay.selection import Key, Mode
+from mindspore_rl.replay.shards import ShardedTable
+from mindspore_rl.replay.spec import Column, TableSpec
+from mindspore_rl.replay.table import Table
+from mindspore_rl.replay.writer import writing
+
+LANES, TABLE_TAG, TAG = 4, 1, 2
+COLUMNS = tuple(Column(name, shape[1:], dtype) for name, (shape, dtype) in loop.SHAPES.items())
+WARM_UP = 10
+
+
+def waiting() -> None:
+    """Wait on: whoever has started this has a deadline."""
+
+
+def shard(spec: TableSpec, lanes: int, rank: int, weight: float, path: Path) -> Table:
+    """Return a rank's lanes, full, with priorities of so much in all."""
+    own = TableSpec(COLUMNS, spec.capacity, lanes, loop.LENGTH, spec.weighted)
+    table = Table.create(own, path)
+    count = lanes * spec.capacity
+    priorities = loop.priorities(count)
+    with writing(table, range(lanes)) as writer:
+        writer.insert(
+            np.arange(count) % lanes,
+            loop.trajectories(count, rank),
+            priorities=priorities / priorities.sum() * weight if spec.weighted else None,
+        )
+    return table
+
+
+def sent_bytes() -> int:
+    """Return what this host has sent so far, with all headers; 0 without a network."""
+    counter = Path("/sys/class/net/eth0/statistics/tx_bytes")
+    return int(counter.read_text()) if counter.exists() else 0
+
+
+def told(comm: MpiCommunicator, value: int) -> list[int]:
+    """Return every rank's number."""
+    mine, found = np.array([value]), []
+    for rank in range(comm.size):
+        if rank != comm.rank:
+            comm.send(rank, TAG, mine.view(np.uint8))
+    for rank in range(comm.size):
+        number = mine.copy()
+        if rank != comm.rank:
+            comm.receive(rank, TAG, number.view(np.uint8), waiting)
+        found.append(int(number[0]))
+    return found
+
+
+def timed(read: Callable[[int], object], batches: range) -> float:
+    """Return the seconds that some batches take."""
+    start = time.perf_counter()
+    for step in batches:
+        read(step)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Read for a while; rank 0 tells how much was read and what crossed."""
+    args = loop.arguments()
+    comm = MpiCommunicator()
+    lanes, quotas = split(LANES, comm.size), (args.batch,) * comm.size
+    spec = TableSpec(COLUMNS, loop.RECORDS // LANES, LANES, loop.LENGTH, args.weighted)
+    others = (1 - args.skew) / max(comm.size - 1, 1)
+    weight = loop.RECORDS * ((others if comm.rank else args.skew) if args.skew else 1 / comm.size)
+    folder = Path(args.table)
+    hosts = range(comm.size) if args.hosts else (0,) * comm.size
+    own = shard(spec, lanes[comm.rank], comm.rank, weight, folder / str(comm.rank))
+    told(comm, 0)  # all tables are there
+    tables = {
+        rank: own if rank == comm.rank else Table.open(folder / str(rank), prefault=True)
+        for rank in range(comm.size)
+        if hosts[rank] == hosts[comm.rank]
+    }
+    sharded = ShardedTable(spec, lanes, tables, comm, TABLE_TAG, waiting, hosts)
+    out = spec.buffers(args.batch)
+    read = lambda step: sharded.sample(Key(1, step), quotas, out)  # noqa: E731
+    timed(read, range(WARM_UP))
+    least = timed(read, range(WARM_UP, 2 * WARM_UP)) / WARM_UP
+    count = max(told(comm, int(args.seconds / least))[0], 1)
+    steps = range(2 * WARM_UP, 2 * WARM_UP + count)
+    before = sum(told(comm, sent_bytes()))
+    seconds = timed(read, steps)
+    told(comm, 0)  # until all have arrived, bytes are on their way
+    crossed = sum(told(comm, sent_bytes())) - before
+    totals, moved, predicted = sharded.totals(), 0, 0
+    for step in steps:
+        draws = sharded.draw(Key(1, step), quotas, Mode.REPLACE, totals)
+        sizes = [len(rows) for rows in draws.messages.values()]
+        moved += sum(sizes)
+        predicted += sum(sharded.message_bytes(size) for size in sizes)
+    comm.close()
+    if comm.rank == 0:
+        found = {"rate": comm.size * count / seconds, "moved": moved / (sum(quotas) * count)}
+        print(json.dumps({**found, "predicted": predicted, "crossed": crossed}), flush=True)
+
+
+main()

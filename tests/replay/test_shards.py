@@ -1,0 +1,427 @@
+"""Tables spread over ranks: one batch, whoever holds its records and whoever gets them."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mindspore_rl.errors import ReplayError
+from mindspore_rl.plan.deployment import find_mpiexec
+from mindspore_rl.replay.assignment import assign, split
+from mindspore_rl.replay.selection import Key, Mode, importance_weights, sample
+from mindspore_rl.replay.spec import TableSpec
+from mindspore_rl.replay.table import Table
+from mindspore_rl.replay.writer import writing
+from tests.replay import ranks
+from tests.replay.ranks import EACH, LANES, batches, on_ranks, shard, union, whole_spec
+from tests.replay.tables import COLUMNS, records
+
+WAYS = [(mode, weighted) for mode in Mode for weighted in (False, True)]
+WAYS.remove((Mode.DISTINCT, True))
+PLACES = [  # lanes, quotas and hosts of every rank
+    ((4, 3), (12, 12), None),
+    ((1, 6), (20, 4), None),
+    ((1, 6), (20, 4), (0, 0)),
+    ((3, 2, 2), (8, 8, 8), None),
+    ((2, 2, 2, 1), (6, 6, 6, 6), None),
+    ((1, 1, 3, 2), (7, 9, 4, 4), (0, 1, 1, 1)),
+    ((0, 7, 0, 0), (10, 0, 9, 5), None),  # holders and learners are others
+    ((0, 7, 0, 0), (10, 0, 9, 5), (0, 1, 1, 0)),
+]
+LEAST = 1e-4
+"""Keys are fixed, so a test that passes once passes always."""
+
+
+@pytest.mark.parametrize(("mode", "weighted"), WAYS)
+def test_the_rows_of_all_ranks_are_the_same_on_any_ranks(mode, weighted):
+    spec = whole_spec(weighted)
+
+    def job(quotas):
+        return lambda sharded, comm: batches(sharded, quotas, comm.rank, mode, window=2)
+
+    expected = union(on_ranks((LANES,), job((24,)), spec))
+    for lanes, quotas, hosts in PLACES:
+        found = union(on_ranks(lanes, job(quotas), spec, hosts=hosts))
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=f"{name} of {lanes}")
+    table = shard(spec, (LANES,), 0)
+    if mode != Mode.STRATIFIED:
+        drawn = sample(table, Key(3, 0), 24, mode)
+        np.testing.assert_array_equal(expected["ids"][0], drawn.ids)
+        np.testing.assert_array_equal(expected["probabilities"][0], drawn.probabilities)
+    else:  # as many rows of each lane as fall in its stratum, in proportion to their weights
+        lane = expected["ids"][0] % (LANES * EACH) // EACH
+        rows = np.bincount(np.arange(24) * LANES // 24)
+        own = ranks.skewed(77) if weighted else np.ones(77)
+        record = np.rint(expected["obs"][0, :, 0, 0] - expected["first"][0] / 8).astype(int)
+        sums = [own[np.flatnonzero(ranks.lane_of(77) == one)[2:]].sum() for one in range(LANES)]
+        share = own[record] / np.array(sums)[lane] * rows[lane] / 24
+        np.testing.assert_allclose(expected["probabilities"][0], share, rtol=1e-4)
+    weights = importance_weights(expected["probabilities"][0], LANES * EACH, 0.5)
+    np.testing.assert_allclose(expected["weights"][0], weights, rtol=1e-6)
+    out = table.buffers(24, window=2)
+    table.gather(expected["ids"][0], out, expected["first"][0])
+    for name, column in out.items():
+        np.testing.assert_array_equal(expected[name][0], column)
+
+
+def test_times_sampled_have_a_limit_wherever_records_are():
+    spec = whole_spec(max_times_sampled=1)
+
+    def job(quotas):
+        return lambda sharded, comm: batches(sharded, quotas, comm.rank, Mode.REPLACE, steps=1)
+
+    expected = union(on_ranks((LANES,), job((24,)), spec))["ids"]
+    assert len(set(expected[0])) == 24
+    for lanes, quotas, hosts in PLACES:
+        found = union(on_ranks(lanes, job(quotas), spec, hosts=hosts))
+        np.testing.assert_array_equal(found["ids"], expected)
+
+
+@pytest.mark.parametrize(("mode", "weighted"), WAYS)
+@pytest.mark.parametrize("lanes", [(7,), (1, 6), (1, 3, 2, 1)])
+def test_records_are_drawn_as_often_as_they_should(mode, weighted, lanes):
+    quotas, spec = split(35, len(lanes)), whole_spec(weighted, length=1)
+
+    def job(sharded, comm):
+        out = sharded.spec.buffers(quotas[comm.rank])
+        totals = sharded.totals()
+        return [
+            sharded.sample(Key(5, step), quotas, out, mode, totals).ids % (LANES * EACH)
+            for step in range(300)
+        ]
+
+    counts = np.bincount(np.concatenate([x for own in on_ranks(lanes, job, spec) for x in own]))
+    assert counts.sum() == 300 * 35
+    kept = np.concatenate([np.flatnonzero(ranks.lane_of(77) == lane)[2:] for lane in range(LANES)])
+    place = ranks.lane_of(77)[kept] * EACH + (kept % (EACH + 2)) % EACH
+    share = np.ones(LANES * EACH)
+    if weighted:
+        share[place] = ranks.skewed(77)[kept]
+    if mode == Mode.STRATIFIED:
+        share = (share.reshape(LANES, EACH) / share.reshape(LANES, EACH).sum(1)[:, None]).reshape(
+            -1
+        )
+    assert stats.chisquare(counts, share / share.sum() * counts.sum()).pvalue > LEAST
+
+
+def test_rows_stay_where_they_are_as_far_as_quotas_go():
+    rng = np.random.default_rng(1)
+    for size in (1, 2, 3, 5):
+        for _ in range(40):
+            holders = rng.integers(0, size, 20)
+            quotas = rng.multinomial(20, rng.dirichlet(np.full(size, 0.5)))
+            found = assign(holders, quotas.tolist())
+            held = np.bincount(holders, minlength=size)
+            assert [len(rows) for rows in found.kept] == np.minimum(held, quotas).tolist()
+            got = [len(rows) for rows in found.kept]
+            for (holder, rank), rows in found.moved.items():
+                assert holder != rank
+                assert len(rows)
+                assert (holders[rows] == holder).all()
+                got[rank] += len(rows)
+            assert got == quotas.tolist()
+            assert len(found.moved) < size
+            everything = [*found.kept, *found.moved.values()]
+            assert sorted(np.concatenate(everything)) == list(range(20))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_crosses_is_what_was_predicted(weighted):
+    lanes, quotas, spec = (3, 1, 0, 3), (5, 9, 6, 4), whole_spec(weighted)
+
+    def job(sharded, comm):
+        out = sharded.spec.buffers(quotas[comm.rank], 3)
+        totals = sharded.totals()
+        comm.sent.clear()
+        found = []
+        for step in range(10):
+            draws = sharded.draw(Key(2, step), quotas, Mode.REPLACE, totals)
+            sharded.sample(Key(2, step), quotas, out, Mode.REPLACE, totals)
+            predicted = [
+                (target, sharded.message_bytes(len(rows), 3))
+                for (source, target), rows in draws.messages.items()
+                if source == comm.rank
+            ]
+            found.append((predicted, comm.sent.copy(), draws.assignment.moved))
+            comm.sent.clear()
+        return found
+
+    row = 8 + 8 + 4 + 4 + 3 * (3 * 4 + 4)  # id, probability, length, first step, three steps
+    crossed = 0
+    for rank, found in enumerate(on_ranks(lanes, job, spec)):
+        for predicted, sent, moved in found:
+            assert sent == predicted
+            told = dict(sent)
+            assert len(told) == len(sent), "two messages for a pair of ranks"
+            for target in range(4):
+                rows = len(moved.get((rank, target), ()))
+                if rows or target in told:
+                    assert told[target] == 8 + rows * row
+                    crossed += rows
+                    assert rows or weighted
+    assert crossed
+
+
+def test_what_a_host_has_is_read_in_place():
+    lanes, quotas, spec = (2, 0, 4, 1), (2, 12, 3, 7), whole_spec()
+
+    def job(sharded, comm):
+        totals = sharded.totals()
+        comm.sent.clear()
+        draws = sharded.draw(Key(2, 0), quotas, Mode.REPLACE, totals)
+        sharded.sample(Key(2, 0), quotas, spec.buffers(quotas[comm.rank]), Mode.REPLACE, totals)
+        return comm.sent, draws
+
+    results = on_ranks(lanes, job, spec, hosts=(5, 5, 5, 5))
+    draws = results[0][1]
+    assert not draws.messages
+    assert draws.reads.keys() == draws.assignment.moved.keys()
+    for rank, (sent, _) in enumerate(results):  # but a byte when it has read
+        assert sent == [(holder, 1) for holder, reader in draws.reads if reader == rank]
+
+
+def test_who_holds_rows_changes_them_after_others_have_read_them():
+    lanes, quotas, spec = (0, LANES), (12, 0), whole_spec()
+
+    def job(changes):
+        def run(sharded, comm):
+            out = spec.buffers(quotas[comm.rank])
+            share = sharded.sample(Key(2, 0), quotas, out)
+            if comm.rank == 1 and changes:
+                with writing(tables[0], range(LANES)) as writer:
+                    writer.insert(np.arange(LANES * EACH) % LANES, records(range(LANES * EACH)))
+            return share.ids, out["obs"]
+
+        return run
+
+    found = []
+    for changes in (False, True):
+        tables = [shard(spec, (LANES,), 0)]
+        hosts = (0, 0)
+        make = lambda *_, tables=tables: tables[0]  # noqa: E731
+        found.append(on_ranks(lanes, job(changes), spec, make, hosts=hosts)[0])
+    for quiet, busy in zip(*found, strict=True):
+        np.testing.assert_array_equal(quiet, busy)
+
+
+def test_priorities_go_to_who_holds_the_records():
+    lanes, quotas, spec = (2, 0, 4, 1), (0, 8, 8, 8), whole_spec(weighted=True)
+
+    def job(sharded, comm):
+        share = sharded.sample(Key(1, 0), quotas, sharded.spec.buffers(quotas[comm.rank]))
+        priorities = 1.0 + share.positions * 5 % 24
+        sharded.update(share.ids, priorities)
+        return share.ids, priorities, sharded.totals()
+
+    found = on_ranks(lanes, job, spec)
+    table = shard(spec, (LANES,), 0)
+    largest = {}
+    for ids, priorities, _ in found:
+        for one, priority in zip(ids.tolist(), priorities, strict=True):
+            largest[one] = max(priority, largest.get(one, 0))
+    assert len(largest) < 24, "no record was drawn twice"
+    table.update(np.array(list(largest)), np.array(list(largest.values())))
+    for _, _, totals in found:
+        np.testing.assert_array_equal(totals, table.totals())
+
+
+class Busy(Table):
+    """A table that a writer is faster than a reader of, now and then."""
+
+    @staticmethod
+    def of(table, lane):
+        table.__class__ = Busy
+        table.busy, table.gathers = lane, 0
+        return table
+
+    def gather(self, ids, out, first=None):
+        self.gathers += 1
+        if self.gathers <= 3:
+            with writing(self, [self.busy]) as writer:
+                fresh = np.arange(4) + 500 * self.gathers
+                writer.insert(np.full(4, self.busy), records(fresh, self.spec.length))
+        return super().gather(ids, out, first)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_is_overwritten_after_its_draw_is_drawn_again(mode):
+    lanes, quotas, spec = (3, 4), (30, 26), whole_spec()
+
+    def busy(spec, lanes, rank):
+        table = shard(spec, lanes, rank)
+        return Busy.of(table, 1) if rank == 0 else table
+
+    def job(sharded, comm):
+        out = sharded.spec.buffers(quotas[comm.rank])
+        share = sharded.sample(Key(4, 3), quotas, out, mode)
+        return {**{name: x[None] for name, x in (vars(share) | out).items() if name != "least"}}
+
+    quiet, found = (union(on_ranks(lanes, job, spec, make)) for make in (shard, busy))
+    same = quiet["ids"] == found["ids"]
+    own = np.isin(quiet["ids"] % (LANES * EACH) // EACH, [1])
+    assert same[~own].all()
+    assert not same[own].all()
+    assert (found["ids"] % (LANES * EACH) // EACH == 1)[own].all(), "another lane"
+    # Which record and which step stands in every value.
+    number = found["obs"][0, :, 0, 0]
+    assert (number[~same[0]] >= 500).any()
+    step = np.where(found["reward"][0] == 0, 0, np.arange(4) / 8)
+    there = np.arange(4) < found["lengths"][0][:, None]
+    np.testing.assert_array_equal(found["reward"][0][there], (number[:, None] + step)[there])
+    if mode == Mode.DISTINCT:
+        assert len(set(found["ids"][0].tolist())) == 56
+
+
+def _write(path, start):
+    with Table.open(path) as table, writing(table, [0, 1]) as writer:
+        start.set()
+        number = 0
+        while True:
+            number += 1
+            data = {"obs": np.full((2, 400, 3), number), "reward": np.full((2, 400), number)}
+            data = {name: x.astype(np.float32) for name, x in data.items()}
+            writer.insert(np.arange(2), data, priorities=np.full(2, 1.0 + number % 7))
+
+
+def test_no_row_is_torn_while_a_writer_writes(tmp_path):
+    spec = TableSpec(COLUMNS, capacity=3, lanes=4, length=400, weighted=True)
+    context = get_context("spawn")
+    tables = []
+    for rank in range(2):
+        tables.append(Table.create(dataclasses.replace(spec, lanes=2), tmp_path / str(rank)))
+        with writing(tables[-1], [0, 1]) as writer:
+            data = {name: np.ones_like(x) for name, x in records(range(6), 400).items()}
+            writer.insert(np.arange(6) % 2, data)
+    started = context.Event()
+    process = context.Process(target=_write, args=(tmp_path / "0", started))
+    process.start()
+    try:
+        assert started.wait(60)
+
+        def job(sharded, comm):
+            out, changed = sharded.spec.buffers(8), 0
+            for step in range(150):
+                share = sharded.sample(Key(1, step), (8, 8), out)
+                for row, one in enumerate(share.ids):
+                    values = np.concatenate([out["obs"][row].reshape(-1), out["reward"][row]])
+                    assert (values == values[0]).all(), (step, one)
+                    changed += values[0] > 1
+                sharded.update(share.ids, np.ones(8))
+            return changed
+
+        changed = on_ranks((2, 2), job, spec, lambda spec, lanes, rank: tables[rank])
+        assert sum(changed) > 100
+    finally:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("hosts", ["01", "0011"])
+def test_processes_get_what_threads_get(hosts, tmp_path):
+    size = len(hosts)
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "UCX_TLS": "self,sysv", "PYTHONPATH": str(root)}
+    command = [find_mpiexec(), "-launcher", "fork", "-iface", "lo", "-n", str(size)]
+    program = [sys.executable, "-m", "tests.replay.ranks", str(tmp_path), hosts]
+    subprocess.run([*command, *program], env=environment, check=True, timeout=200)
+    files = [np.load(tmp_path / f"{rank}.npz") for rank in range(size)]
+    for mode, weighted in WAYS:
+        start = f"{mode.name}-{weighted}-"
+        found = union([
+            {name[len(start) :]: file[name] for name in file.files if name.startswith(start)}
+            for file in files
+        ])  # fmt: skip
+        expected = union(
+            on_ranks(
+                (LANES,),
+                lambda sharded, comm, mode=mode: batches(sharded, (24,), 0, mode, window=2),
+                whole_spec(weighted),
+            )
+        )
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_who_waits_for_a_rank_that_does_not_come_is_ended():
+    def job(sharded, comm):
+        if comm.rank == 1:
+            sharded.sample(Key(1, 0), (4, 4), sharded.spec.buffers(4))
+
+    with pytest.raises(TimeoutError, match="the others are not coming"):
+        on_ranks((4, 3), job, whole_spec(), seconds=0.3)
+
+
+def test_too_little_to_draw_is_told_on_all_ranks():
+    def empty(spec, lanes, rank):
+        return Table.create(dataclasses.replace(spec, lanes=lanes[rank]))
+
+    def job(sharded, comm):
+        with pytest.raises(ReplayError, match="insert more first"):
+            sharded.sample(Key(1, 0), (4, 4), sharded.spec.buffers(4))
+        return True
+
+    assert on_ranks((4, 3), job, whole_spec(), empty) == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "own", "message"),
+    [
+        ((4, 4), (4, 4), r"spread over 2 ranks as \[4, 4\]; expected a number for each rank, 7"),
+        ((7,), (7,), r"spread over 2 ranks as \[7\]"),
+        ((8, -1), (8, 1), r"spread over 2 ranks as \[8, -1\]"),
+        ((4, 3), (3, 3), r"rank 0 has opened tables of ranks as {0: .*lanes=3.*expected {0: .*=4"),
+        ((7, 0), (7, 1), r"rank 1 has opened tables of ranks as {1: .*expected {}"),
+    ],
+)
+def test_lanes_that_do_not_fit_are_told(lanes, own, message):
+    hub = ranks.InprocHub(2)
+    with pytest.raises(ReplayError, match=message):
+        for rank in range(2):
+            table = Table.create(dataclasses.replace(whole_spec(), lanes=own[rank]))
+            comm = hub.communicator(rank)
+            ranks.ShardedTable(whole_spec(), lanes, {rank: table}, comm, 1, ranks.Deadline())
+
+
+def test_hosts_that_do_not_fit_are_told():
+    with pytest.raises(ReplayError, match=r"hosts are \[0\], expected one of 2 ranks"):
+        on_ranks((4, 3), lambda sharded, comm: None, whole_spec(), hosts=(0,))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"quotas": (4, 4)}, r"quotas are \[4, 4\], expected rows of each of 1 ranks"),
+        ({"quotas": (-1,)}, r"quotas are \[-1\]"),
+        ({"out": whole_spec().buffers(3)}, r"the buffer of column obs is float32 \(3, 4, 3\)"),
+        ({"out": {}}, "the buffer of column obs is"),
+        ({"mode": Mode.DISTINCT}, "without replacement; make the table with weighted=False"),
+    ],
+)
+def test_wrong_batches_are_told(change, message):
+    def job(sharded, comm):
+        with pytest.raises(ReplayError, match=message):
+            given = {"quotas": (4,), "out": sharded.spec.buffers(4), **change}
+            sharded.sample(Key(1, 0), **given)
+
+    on_ranks((LANES,), job, whole_spec(weighted=True))
+
+
+def test_wrong_priorities_are_told():
+    def job(sharded, comm):
+        for ids, priorities, message in (
+            ([1, 2], [1.0], "expected one of each id"),
+            ([-1], [1.0], "expected one of each id"),
+            ([1], [np.nan], "priorities are"),
+        ):
+            with pytest.raises(ReplayError, match=message):
+                sharded.update(np.array(ids), np.array(priorities))
+
+    on_ranks((LANES,), job, whole_spec(weighted=True))
