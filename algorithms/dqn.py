@@ -1,7 +1,7 @@
 """Deep Q-learning from a replay (Mnih et al. 2015, "Human-level control through deep RL").
 
-With double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461) and a duelling network (Wang et
-al. 2016, arXiv 1511.06581) as options.
+With double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461), a duelling network (Wang et al.
+2016, arXiv 1511.06581) and prioritised replay (Schaul et al. 2016, arXiv 1511.05952) as options.
 """
 
 from dataclasses import dataclass, field
@@ -40,6 +40,8 @@ class Config:
     exploration: float = _option(0.25, "part of the run in which that share falls")
     double_q: bool = _option(True, "the online network chooses the next action")
     duelling: bool = _option(False, "value and advantages from heads of their own")
+    priority: float = _option(0.0, "exponent alpha of prioritised replay; 0: uniform")
+    importance: float = _option(0.4, "exponent beta of its importance weights")
     max_grad_norm: float = _option(10.0, "bound of the global gradient norm")
     hidden: tuple[int, ...] = _option((120, 84), "widths of the hidden layers (ReLU)")
 
@@ -103,8 +105,8 @@ class DQNLearner(Learner):
         self.updates = Parameter(Tensor(0, int32), name="updates", requires_grad=False)
         self.optimizer = nn.Adam(self.online, config.learning_rate)
 
-    def loss(self, obs, action, reward, terminated, final_obs):
-        """Per sample: the temporal difference (equation 2 of the paper), then the value."""
+    def difference(self, obs, action, reward, terminated, final_obs):
+        """Returns: values `[n]` of actions and their targets (equation 2 of the paper)."""
         config = self.config
         rows = ops.one_hot(action, self.network(obs).shape[-1])
         value = (self.network(obs) * rows).sum(-1)
@@ -115,7 +117,17 @@ class DQNLearner(Learner):
         else:
             following = ops.amax(following, -1)
         target = reward + config.gamma * (1.0 - terminated.astype("float32")) * following
-        return huber_loss(value, ops.stop_gradient(target)), value
+        return value, ops.stop_gradient(target)
+
+    def loss(self, obs, action, reward, terminated, final_obs, weight):
+        """Per sample: the weighted error of the value, then the value."""
+        value, target = self.difference(obs, action, reward, terminated, final_obs)
+        return weight * huber_loss(value, target), value
+
+    def priorities(self, obs, action, reward, terminated, final_obs):
+        """Returns: `[n]`, proportional prioritisation (section 3.3 of Schaul et al.)."""
+        value, target = self.difference(obs, action, reward, terminated, final_obs)
+        return ops.pow(ops.abs(value - target) + 1e-6, self.config.priority)
 
     def apply(self, grads):
         """One step of Adam; now and then the target network becomes the online one."""
@@ -130,11 +142,25 @@ class DQNLearner(Learner):
         config = self.config
         loss, value, grad_norm = 0.0, 0.0, 0.0
         for _ in msrl.epochs(config.updates):
-            batch = msrl.boundary("batch", msrl.replay_sample(config.batch_size))
+            if config.priority:
+                obs, action, reward, terminated, final_obs, ids, odds = msrl.boundary(
+                    "batch", msrl.replay_sample(config.batch_size, "priority")
+                )
+                weight = ops.pow(odds, -config.importance)
+                weight = weight / msrl.boundary("gradient", msrl.max(weight))
+            else:
+                obs, action, reward, terminated, final_obs = msrl.boundary(
+                    "batch", msrl.replay_sample(config.batch_size)
+                )
+                weight = ops.ones_like(reward)
+            batch = obs, action, reward, terminated, final_obs
             if msrl.env_steps() >= config.learning_starts:
                 grads, means = msrl.boundary(
-                    "gradient", msrl.gradient(self.loss, self.network, *batch)
+                    "gradient", msrl.gradient(self.loss, self.network, *batch, weight)
                 )
+                if config.priority:
+                    priorities = self.priorities(*batch)
+                    msrl.replay_update(*msrl.boundary("priority", (ids, priorities)))
                 grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
                 msrl.update(self.apply, grads)
                 loss, value = means

@@ -48,17 +48,24 @@ class Msrl(Protocol):
                 0: until the next sample.
         """
 
-    def replay_sample(self, count: int = 0) -> tuple:
+    def replay_sample(self, count: int = 0, by: str = "uniform") -> tuple:
         """The steps inserted since the last sample, in order; of records that are kept some.
 
         Args:
             count: records of those that are kept, drawn uniformly with replacement, as many of
                 each environment: a stratified draw, so that the batch does not depend on the
                 placement. B must divide it.
+            by: `uniform`, or `priority`: each environment's in proportion to their priorities. A
+                new record has the largest priority of those that its environment has.
 
         Returns: one `[n, B, ...]` for each inserted value; n = T after a loop over `steps()`. With
-            a count `[count, ...]`.
+            a count `[count, ...]`; by priority, ids and odds `[count]` stand behind them: how much
+            likelier each was than in a uniform draw. `odds ** -beta` over its maximum are the
+            importance weights of Schaul et al. 2016.
         """
+
+    def replay_update(self, ids: Any, priorities: Any) -> None:
+        """Gives the records of a sample priorities `[count]` (|error| ** alpha, Schaul et al.)."""
 
     def uniform(self, count: int, size: int) -> Any:
         """Random numbers `[count, size]` in [0, 1), others in each turn, for a batch of `count`.

@@ -110,6 +110,9 @@ OPERATIONS = {
     # What the two become where records are kept.
     "replay_keep": Kind("replay", reads=(REPLAY,), writes=(REPLAY,), cell="kept"),
     "replay_draw": Kind("replay", reads=(REPLAY,), cell="kept"),
+    "replay_update": Kind(
+        "replay", call=True, arguments=2, reads=(REPLAY,), writes=(REPLAY,), arrays=True
+    ),
     # Its third result is the loss by itself, for the passes: what its first two are means of.
     "gradient": Kind(
         "gradient",

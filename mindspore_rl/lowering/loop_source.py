@@ -200,14 +200,22 @@ class LoopWriter:
         return [assignment(op.targets, f"w.replay.read({op.attr('rows')})")]
 
     def _replay_keep(self, op: Op) -> list[str]:
-        return [f"w.kept.write({op.attr('capacity')}, {position(op)}, {', '.join(op.args)})"]
+        return [f"w.kept.write({self._kept_rows(op)})"]
 
     def _replay_keep_rows(self, op: Op) -> list[str]:
-        return [f"w.kept.extend({op.attr('capacity')}, {position(op)}, {', '.join(op.args)})"]
+        return [f"w.kept.extend({self._kept_rows(op)})"]
+
+    def _kept_rows(self, op: Op) -> str:
+        weighted = ("weighted=True",) if op.attr("weighted") else ()
+        return ", ".join([str(op.attr("capacity")), position(op), *op.args, *weighted])
 
     def _replay_draw(self, op: Op) -> list[str]:
-        call = f"w.kept.draw({op.args[0]}, {inserted(op)}, {op.attr('capacity')})"
+        way = "draw_weighted" if op.attr("by") == "priority" else "draw"
+        call = f"w.kept.{way}({op.args[0]}, {inserted(op)}, {op.attr('capacity')})"
         return [assignment(op.targets, call)]
+
+    def _replay_update(self, op: Op) -> list[str]:
+        return [f"w.kept.update({', '.join(op.args)})"]
 
     def _stack(self, op: Op) -> list[str]:
         index, value = op.args

@@ -4,11 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.errors import CheckpointError
+from mindspore_rl.errors import CheckpointError, ReplayError
+from mindspore_rl.machine import available_memory
+from mindspore_rl.replay.weights import ONE, weighted_rows, weights_of
 
 
 class KeptReplay:
     """Columns `[capacity, B, ...]`; records of all environments stand at the same rows.
+
+    Where records are drawn by priority, the last column is that of their weights.
 
     Attributes:
         columns: arrays, or buffers of a cell that does the rest itself.
@@ -31,14 +35,19 @@ class KeptReplay:
         part.columns, part._part = self.columns, (places, num_envs)
         return part
 
-    def write(self, capacity: int, row: int, *values: np.ndarray) -> None:
+    def write(self, capacity: int, row: int, *values: np.ndarray, weighted: bool = False) -> None:
         """Keeps a record of each environment, values `[B, ...]`."""
+        if weighted:
+            values = (*values, self._newest_weights(len(values[0])))
         self._make(capacity, values)
         for column, value in zip(self.columns, values, strict=True):
             column[(row, self._part[0]) if self._part else row] = value
 
-    def extend(self, capacity: int, row: int, *stacks: np.ndarray) -> None:
+    def extend(self, capacity: int, row: int, *stacks: np.ndarray, weighted: bool = False) -> None:
         """Keeps several records of each environment from a row on, values `[rows, B, ...]`."""
+        if weighted:
+            newest = self._newest_weights(stacks[0].shape[1])
+            stacks = (*stacks, np.broadcast_to(newest, (len(stacks[0]), *newest.shape)))
         self._make(capacity, [stack[0] for stack in stacks])
         first = min(len(stacks[0]), capacity - row)
         for column, stack in zip(self.columns, stacks, strict=True):
@@ -57,9 +66,25 @@ class KeptReplay:
         """
         filled = min(inserted, capacity)
         rows = np.minimum((noise.T * np.float32(filled)).astype(np.int32), filled - 1)
-        places = np.arange(len(noise))
-        taken = (column[rows, places] for column in self.columns)
-        return tuple(found.reshape(-1, *found.shape[2:]) for found in taken)
+        return self._taken(self.columns, rows)
+
+    def draw_weighted(
+        self, noise: np.ndarray, inserted: int, capacity: int
+    ) -> tuple[np.ndarray, ...]:
+        """The same in proportion to their priorities, see `weighted_rows`.
+
+        Returns: columns `[k * B, ...]`, then the rows, for `update`, and how much likelier each was
+            than in a uniform draw.
+        """
+        *columns, weights = self.columns
+        rows, odds = weighted_rows(noise, weights[: min(inserted, capacity)])
+        return (*self._taken(columns, rows), rows.reshape(-1), odds.reshape(-1))
+
+    def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
+        """Gives records other priorities, both `[k * B]`, environments innermost."""
+        weights = self.columns[-1]
+        rows, found = (np.reshape(x, (-1, weights.shape[1])) for x in (rows, priorities))
+        weights[rows, np.arange(weights.shape[1])] = weights_of(found)
 
     def add(self, buffer: Any, dtype: str) -> None:
         """Takes note of a column that a cell writes and reads itself, perhaps in another type."""
@@ -70,7 +95,29 @@ class KeptReplay:
         """Takes the columns of these environments from a checkpoint."""
         self.columns[:] = [column.copy() for column in columns]
 
+    @staticmethod
+    def _taken(columns: list[Any], rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Rows `[k, B]` of each column, as `[k * B, ...]`."""
+        taken = (column[rows, np.arange(rows.shape[1])] for column in columns)
+        return tuple(found.reshape(-1, *found.shape[2:]) for found in taken)
+
+    def _newest_weights(self, num_envs: int) -> np.ndarray:
+        """Of a new record: the largest of its environment, so that it is drawn soon."""
+        if not self.columns:
+            return np.full(num_envs, ONE, np.int64)
+        weights = self.columns[-1][:, self._part[0]] if self._part else self.columns[-1]
+        largest = weights.max(0)
+        return np.where(largest > 0, largest, ONE)
+
     def _make(self, capacity: int, values: Any) -> None:
+        if not self.columns:
+            each = self._part[1] / len(values[0]) if self._part else 1
+            size, free = capacity * each * sum(value.nbytes for value in values), available_memory()
+            if size > free:
+                raise ReplayError(
+                    f"{capacity:,} records of each environment take {size / 1e6:,.0f} MB of "
+                    f"memory, and {free / 1e6:,.0f} MB are free: keep fewer"
+                )
         for value in () if self.columns else values:
             shape = value.shape[1:] if self._part else value.shape
             extent = (capacity, self._part[1]) if self._part else (capacity,)

@@ -139,9 +139,9 @@ class _Played(Reference):
         """Keeps the last record only: nothing is learnt of it."""
         super().replay_insert(*values, keep=min(keep, self.num_envs))
 
-    def replay_sample(self, count: int = 0) -> tuple[Tensor, ...]:
+    def replay_sample(self, count: int = 0, by: str = "uniform") -> tuple[Tensor, ...]:
         """See `api.Msrl`; there may be more episodes to play than records to draw."""
-        return super().replay_sample(max(count, self.num_envs) if count else 0)
+        return super().replay_sample(max(count, self.num_envs) if count else 0, by)
 
     def uniform(self, count: int, size: int) -> Tensor:
         """See `api.Msrl`."""

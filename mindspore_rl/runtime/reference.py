@@ -25,6 +25,7 @@ from mindspore_rl.operators import (
     to_array,
 )
 from mindspore_rl.plan.value import reduced_count
+from mindspore_rl.replay.weights import ONE, weighted_rows, weights_of
 from mindspore_rl.rl import random
 from mindspore_rl.runtime.parameters import named_parameters
 
@@ -63,6 +64,8 @@ class Reference:
         self._rows: list[tuple] = []
         self._sampled = False
         self._kept: list[tuple] = []
+        self._weights: list[np.ndarray] = []
+        self._by_priority = False
         self._capacity = self._inserted = 0
         self._sites: dict[str, dict[tuple, int]] = {}
         self._turns: dict[str, int] = {}
@@ -88,9 +91,11 @@ class Reference:
             arrays[f"environment/{name}"] = value
         for name in ("return", "length"):
             arrays[f"episodes/{name}"] = np.zeros(self.num_envs)
-        for number, column in enumerate(self._kept_columns()):
+        columns = [to_array(column) for column in self._kept_columns()]
+        columns += [np.stack(self._weights)] if self._by_priority else []
+        for number, column in enumerate(columns):
             empty = [(0, self._capacity - len(column))] + [(0, 0)] * (column.ndim - 1)
-            arrays[f"replay/{number}"] = np.pad(to_array(column), empty)
+            arrays[f"replay/{number}"] = np.pad(column, empty)
         for name, parameter in named_parameters(self.trainer, "state"):
             arrays[f"parameters/{name}"] = to_array(parameter)
         return arrays
@@ -164,24 +169,41 @@ class Reference:
         """See `api.Msrl`."""
         if keep:
             capacity = keep // self.num_envs
-            self._kept += [values] * (len(self._kept) < capacity)
-            self._kept[self._inserted % capacity] = values
+            row = self._inserted % capacity
+            first = np.full(self.num_envs, ONE, np.int64)
+            largest = np.max(self._weights, axis=0) if self._weights else first
+            self._kept[row : row + 1], self._weights[row : row + 1] = [values], [largest]
             self._capacity, self._inserted = capacity, self._inserted + 1
             return
         if self._sampled:
             self._rows, self._sampled = [], False
         self._rows.append(values)
 
-    def replay_sample(self, count: int = 0) -> tuple[Tensor, ...]:
+    def replay_sample(self, count: int = 0, by: str = "uniform") -> tuple[Tensor, ...]:
         """See `api.Msrl`."""
         if count:
             noise = self._noise("replay_sample", count // self.num_envs)
+            if by == "priority":
+                return self._weighted(noise)
             columns = Tensor(np.arange(self.num_envs, dtype=np.int32))
             inserted = Tensor(np.int32(self._inserted))
             rows = drawn_rows(noise, inserted, self._capacity, columns)
             return tuple(take_rows(column, rows) for column in self._kept_columns())
         self._sampled = True
         return tuple(ops.stack(column) for column in zip(*self._rows, strict=True))
+
+    def _weighted(self, noise: Tensor) -> tuple[Tensor, ...]:
+        self._by_priority = True
+        found, odds = weighted_rows(noise.asnumpy(), np.stack(self._weights))
+        rows = Tensor((found * self.num_envs + np.arange(self.num_envs)).reshape(-1))
+        columns = (take_rows(column, rows) for column in self._kept_columns())
+        return (*columns, Tensor(found.reshape(-1)), Tensor(odds.reshape(-1)))
+
+    def replay_update(self, ids: Tensor, priorities: Tensor) -> None:
+        """See `api.Msrl`."""
+        pairs = zip(ids.asnumpy(), weights_of(priorities.asnumpy()), strict=True)
+        for place, (row, weight) in enumerate(pairs):
+            self._weights[row][place % self.num_envs] = weight
 
     def uniform(self, count: int, size: int) -> Tensor:
         """See `api.Msrl`."""

@@ -42,7 +42,7 @@ def test_a_batch_has_as_many_records_of_each_environment(tmp_path):
         (", keep=31", "msrl.replay_sample(16)", "inserts 4 records .* room for 3"),
         (", stay=1000", "msrl.replay_sample(16)", "argument 'stay'"),
         ("", "msrl.replay_sample(16)", "not kept(.|\n)*keep=100_000"),
-        (", keep=1000", "msrl.replay_sample(16, 2)", "msrl.replay_sample"),
+        (", keep=1000", "msrl.replay_sample(16, 2)", 'a sample by 2(.|\n)*"uniform" or "priority"'),
         (
             ", keep=1000); msrl.replay_insert(obs, action, reward, keep=800",
             "msrl.replay_sample(16)",
@@ -61,11 +61,12 @@ def test_what_cannot_be_is_told_with_its_line(tmp_path, insert, sample, told):
         ("msrl.uniform(16)", "with 1 arguments, expected 2"),
         ("msrl.uniform(20, 2)", "such as 16"),
         ("msrl.uniform(16, 0)", "at least 1"),
+        ("msrl.replay_update(action, reward)", "by which nothing is drawn"),
     ],
 )
 def test_numbers_for_a_batch_are_looked_at(tmp_path, call, told):
     with pytest.raises(MsrlError, match=rf"program_\w+.py:\d+(.|\n)*{told}"):
-        analyse_with(tmp_path, learn=f"target = reward + {call}.sum()")
+        analyse_with(tmp_path, learn=f"target = reward; unused = {call}")
 
 
 def test_by_arrival_nothing_is_kept(tmp_path):

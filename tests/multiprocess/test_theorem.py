@@ -35,8 +35,8 @@ ALGORITHMS = {
 }
 """Their configurations and environments."""
 SHIPPED = ("ppo", "a2c", "mappo", "dqn", "sac")
-UNSET = {"target_kl": 3e-6}
-"""Values of options that are None by default; this one ends some passes early, and some not."""
+UNSET = {"target_kl": 3e-6, "priority": 0.6}
+"""Values of options that are off by default; this KL ends some passes early, and some not."""
 POLICIES = (
     "SingleLearnerCoarse",
     "MultipleLearners",
@@ -73,7 +73,7 @@ QUICK = {
 
 def _other(name, value):
     """A value of an option that is not its default."""
-    if value is None:
+    if not value and not isinstance(value, bool):
         return UNSET[name]
     if isinstance(value, bool):
         return not value

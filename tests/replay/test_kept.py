@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from mindspore_rl.errors import CheckpointError
+from mindspore_rl.errors import CheckpointError, ReplayError
 from mindspore_rl.replay.kept import KeptReplay
+from mindspore_rl.replay.weights import LARGEST, ONE, weights_of
 
 ENVS = 3
 
@@ -64,6 +65,51 @@ def test_parts_write_their_own_environments():
             part.write(8, number, *(column[places] for column in row(number)))
     for column, expected in zip(kept.columns, other.columns, strict=True):
         assert np.array_equal(column, expected)
+
+
+def weighted(rows, capacity=8):
+    kept = KeptReplay()
+    for number in range(rows):
+        kept.write(capacity, number % capacity, *row(number), weighted=True)
+    return kept
+
+
+def weighted_draw(kept, inserted, k):
+    noise = np.random.default_rng(1).random((ENVS, k), np.float32)
+    values, _, ids, odds = kept.draw_weighted(noise, inserted, 8)
+    return (found.reshape(k, ENVS) for found in (values, ids, odds))
+
+
+def test_records_are_drawn_in_proportion_to_their_priorities():
+    kept, priorities = weighted(11), np.arange(8)[:, None] + np.array([1.0, 2.0, 0.5])
+    kept.update(np.repeat(np.arange(8), ENVS), priorities.reshape(-1))
+    _, ids, odds = weighted_draw(kept, 11, 20_000)
+    for env in range(ENVS):
+        share = priorities[:, env] / priorities[:, env].sum()
+        counts = np.bincount(ids[:, env], minlength=8)
+        # Chi-square with 7 degrees of freedom: beyond 30 once in 10,000 times.
+        assert ((counts - 20_000 * share) ** 2 / (20_000 * share)).sum() < 30
+        assert np.allclose(odds[:, env], 8 * share[ids[:, env]], rtol=1e-5)
+
+
+def test_a_new_record_is_as_likely_as_the_likeliest_of_its_environment():
+    kept = weighted(3)
+    kept.update(np.repeat([0, 1, 2], ENVS), np.array([1.0, 2, 3, 4, 2, 3, 1, 2, 9]))
+    kept.write(8, 3, *row(3), weighted=True)
+    assert (kept.columns[-1][3] == weights_of(np.array([4.0, 2, 9]))).all()
+    kept.extend(8, 7, *(np.stack([x, x]) for x in row(4)), weighted=True)
+    assert (kept.columns[-1][[7, 0]] == kept.columns[-1][3]).all()
+
+
+def test_any_priority_is_a_weight():
+    found = weights_of(np.array([0.0, 1.0, 1e30, np.inf, np.nan, -1.0]))
+    assert found.tolist() == [1, ONE, LARGEST, LARGEST, 1, 1]
+
+
+def test_more_than_fits_memory_is_refused(monkeypatch):
+    monkeypatch.setattr("mindspore_rl.replay.kept.available_memory", lambda: 100)
+    with pytest.raises(ReplayError, match="8 records of each environment .* keep fewer"):
+        filled(1)
 
 
 def test_what_was_restored_is_drawn_and_another_capacity_refused():

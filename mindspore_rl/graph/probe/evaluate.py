@@ -256,8 +256,19 @@ class Probe:
         return tuple(map(Tensor, self._records(op.attr("rows"))))
 
     def _replay_draw(self, op: Op, _: Tensor) -> tuple:
-        columns = self._records(op.attr("per_env"))
+        columns = list(self._records(op.attr("per_env")))
+        if op.attr("by") == "priority":
+            shape = columns[0].shape[:2]
+            columns += [np.zeros(shape, np.int32), np.ones(shape, np.float32)]
         return tuple(Tensor(column.reshape(-1, *column.shape[2:])) for column in columns)
+
+    def _replay_update(self, op: Op, ids: Tensor, priorities: Tensor) -> tuple:
+        if ids.ndim != 1 or priorities.shape != ids.shape:
+            raise ProgramError(
+                f"{op.where}\n  priorities {_describe(priorities)} of records {_describe(ids)}, "
+                "expected one number for each of a sample"
+            )
+        return ()
 
     def _records(self, rows: int) -> Iterator[np.ndarray]:
         """Columns `[rows, B, ...]`."""

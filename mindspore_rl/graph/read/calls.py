@@ -105,11 +105,11 @@ class Calls:
                     "msrl.replay_sample() of records that are kept",
                     "say how many: msrl.replay_sample(256)",
                 )
-        else:
+        elif name != "replay_update":
             targets = (self.draft.new_temporary("value"),)
         reads = [*reads, *kind.reads]
         found = self.draft.emit(name, targets, tuple(texts), reads=reads, writes=kind.writes)
-        return found if name in ("env_step", "replay_sample") else found[0]
+        return found if name in ("env_step", "replay_sample") else (*found, Static(None))[0]
 
     def _insert(self, node: ast.Call) -> Struct:
         """An insertion into the trajectory buffer, or of records that are kept."""
@@ -138,16 +138,21 @@ class Calls:
     def _draw(self, node: ast.Call) -> Struct:
         """As many records of each environment, by random numbers of their own."""
         targets = self._sampled(node)
-        if not self.keep or len(node.args) > 1:
+        if not self.keep:
             self.draft.frame.fail(
                 node,
                 "msrl.replay_sample with a number of records that are not kept",
                 "keep them: msrl.replay_insert(obs, action, keep=100_000)",
             )
+        by = self.draft.frame.known(node.args[1]) if len(node.args) > 1 else "uniform"
+        if by not in ("uniform", "priority") or len(node.args) > 2:
+            self.draft.frame.fail(node, f"a sample by {by!r}", 'by "uniform" or "priority"')
+        if by == "priority":
+            targets += tuple(self.draft.new_temporary(name) for name in ("ids", "odds"))
         each = self._shared("a sample", node.args[0])
         noise = self._numbers("replay_sample", each, node)
         reads = (noise, *OPERATIONS["replay_draw"].reads)
-        attrs = (("per_env", each), ("capacity", self.keep))
+        attrs = (("per_env", each), ("capacity", self.keep), ("by", by))
         return self.draft.emit("replay_draw", targets, (noise,), reads=reads, attrs=attrs)
 
     def _uniform(self, node: ast.Call) -> Struct:

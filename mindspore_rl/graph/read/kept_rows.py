@@ -28,6 +28,8 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
         if not loops or loops[0].kind != "iterations":
             raise ProgramError(f"{op.where}\n  it stands outside msrl.iterations()")
     total = sum(num_turns(loops[1:]) for _, loops in keeps)
+    weighted = any(op.kind == "replay_draw" and op.attr("by") == "priority" for op, _ in sites)
+    _check_updates(items, weighted)
     placed = {}
     for number, (op, loops) in enumerate(sites):
         capacity = keeps[0][0].attr("capacity")
@@ -49,12 +51,22 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
             "per_iteration": total,
             "index": index,
             "rows": num_turns(loops[1:]),
+            "weighted": weighted,
         }
         indices = tuple(loop.index for loop in loops)
         others = tuple(name for name in op.reads if name != REPLAY)
         reads = (*dict.fromkeys((*others, *indices)), REPLAY)
         placed[op.name] = replace(op, reads=reads, attrs=tuple(attrs.items()))
     return tuple(_replaced(items, placed))
+
+
+def _check_updates(items: tuple[Item, ...], weighted: bool) -> None:
+    for op, _ in walk(items):
+        if op.kind == "replay_update" and not weighted:
+            raise ProgramError(
+                f"{op.where}\n  priorities by which nothing is drawn: sample by them, "
+                'msrl.replay_sample(256, "priority")'
+            )
 
 
 def _before(earlier: list[str], keeps: list[Site], loops: tuple[Loop, ...]) -> str:
