@@ -12,7 +12,9 @@ CAPACITY = 70
 
 def _op(name):
     kind = {"i": "replay_keep", "s": "replay_draw", "g": "glue"}[name[0]]
-    return Op(name, kind, (), (), ("$replay",), HERE, attrs=(("capacity", CAPACITY), ("by", "uniform")))
+    return Op(
+        name, kind, (), (), ("$replay",), HERE, attrs=(("capacity", CAPACITY), ("by", "uniform"))
+    )
 
 
 def _items(parts, depth=0):
