@@ -194,7 +194,7 @@ class LoopWriter:
 
     def _replay_extend(self, op: Op) -> list[str]:
         rows = capacity(self.projection.body)
-        return [f"w.replay.extend({rows}, {op.attr('start')}, {', '.join(op.args)})"]
+        return [f"w.replay.extend({rows}, {op.attr('index')}, {', '.join(op.args)})"]
 
     def _replay_sample(self, op: Op) -> list[str]:
         return [assignment(op.targets, f"w.replay.read({op.attr('rows')})")]
