@@ -52,7 +52,7 @@ def test_what_a_chunk_reports_is_told_in_every_iteration():
     plan = SimpleNamespace(seed=1)
     rank = SimpleNamespace(plan=plan, agents=None, number=0, iteration=0, env_steps=0, link=link)
     share = SimpleNamespace(
-        rank=rank, env_indices=range(2), replay=None, episodes=EpisodeCounter(2)
+        rank=rank, env_indices=range(2), replay=None, kept=None, episodes=EpisodeCounter(2)
     )
     whole = object.__new__(FragmentRuntime)
     whole.rank, whole.share, whole.iterations_here, whole._metrics = rank, share, 50, {}
