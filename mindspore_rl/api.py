@@ -73,6 +73,23 @@ class Msrl(Protocol):
         B must divide the count: as many rows are of each environment, as in a sample.
         """
 
+    def dataset_windows(self, path: str, count: int, length: int) -> tuple:
+        """Windows of consecutive steps of a data set, others in each turn.
+
+        Every window comes once in an epoch, in an order that follows from the seed; what is
+        behind the end of a record is 0.
+
+        Args:
+            path: of a file that `msrl dataset` made, with this environment's observations and
+                actions.
+            count: of windows; B must divide it.
+            length: of each window, in steps.
+
+        Returns: `(obs, action, reward, return_to_go, step, mask)`, each `[count, length, ...]`:
+            the undiscounted sum of a step's reward and all that follow, the step's place in its
+            episode (int32), and which steps there are (bool).
+        """
+
     def joint(self, value: Any) -> Any:
         """What all agents have, side by side: `[B, A, ...]` becomes `[B, n]` (a joint state).
 

@@ -2,8 +2,8 @@
 
 Batch s is made of the places s B to (s + 1) B in an endless list: the permutation of the first
 epoch, then that of the second, and so on. All batches are equally large so, and where a learner is
-in the data is one number. A rank has a fixed part of each batch, so that what all ranks have does
-not depend on how many there are.
+in the data is one number. A rank has the same places of each batch, so that what all ranks have
+does not depend on how many there are.
 """
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.rl.random import WORD, key_schedule, stream, threefry_2x32
 
-STREAM = stream("epoch")
 ROUNDS = 8
 FEWEST_BITS = 8
 
@@ -29,9 +28,10 @@ class Permutation:
         seed: 0 <= seed < 2**32.
         epoch: 0 <= epoch < 2**32.
         count: N, at most 2**40.
+        purpose: tells it from others of the job.
     """
 
-    def __init__(self, seed: int, epoch: int, count: int) -> None:
+    def __init__(self, seed: int, epoch: int, count: int, purpose: str = "epoch") -> None:
         self._count = count
         # Functions of very few bits are too few functions.
         bits = max(FEWEST_BITS, (count - 1).bit_length())
@@ -40,7 +40,8 @@ class Permutation:
         # In a row the words of a round, whose number is in the four highest bits of what is hashed.
         rounds = np.arange(ROUNDS, dtype=np.uint32)[:, None] << np.uint32(28)
         inputs = rounds | np.arange(1 << widths[1], dtype=np.uint32)
-        words, _ = threefry_2x32(key_schedule(seed, STREAM), np.array([epoch], np.uint32), inputs)
+        schedule = key_schedule(seed, stream(purpose))
+        words, _ = threefry_2x32(schedule, np.array([epoch], np.uint32), inputs)
         changed = [32 - widths[1 - number % 2] for number in range(ROUNDS)]
         self._functions = (words >> np.array(changed, np.uint32)[:, None]).astype(np.int64)
 
@@ -66,36 +67,39 @@ class Epochs:
         seed: of the job.
         count: of all records or windows.
         batch_size: of all ranks together.
-        ranks: how many there are.
-        rank: which of them this is.
+        places: of a batch that are this rank's, `[n] int64`; all of them if None.
+        purpose: tells these epochs from others of the job.
 
     Raises:
         ReplayError: a number is out of its range.
     """
 
     def __init__(
-        self, seed: int, count: int, batch_size: int, ranks: int = 1, rank: int = 0
+        self,
+        seed: int,
+        count: int,
+        batch_size: int,
+        places: np.ndarray | None = None,
+        purpose: str = "epoch",
     ) -> None:
-        if batch_size < 1 or not 0 <= rank < ranks or batch_size % ranks:
-            raise ReplayError(
-                f"rank {rank} of {ranks} has a part of batches of {batch_size}, expected a size "
-                "that the number of ranks divides"
-            )
+        if batch_size < 1:
+            raise ReplayError(f"a batch of {batch_size}, expected at least 1")
         if not 0 <= seed < WORD:
             raise ReplayError(f"seed is {seed}, expected 0 to {WORD - 1}")
-        self.size = batch_size // ranks
+        self.places = np.arange(batch_size) if places is None else places
         self._seed, self._count, self._batch_size = seed, count, batch_size
-        self._first = rank * self.size
+        self._purpose = purpose
         self._permutations: dict[int, Permutation] = {}
 
     def part(self, step: int) -> np.ndarray:
-        """This rank's part of a batch, `[B / R] int64`."""
-        first = step * self._batch_size + self._first
-        epochs, places = np.divmod(np.arange(first, first + self.size), self._count)
-        begun, ended = int(epochs[0]), int(epochs[-1]) + 1
-        self._permutations = {
-            epoch: self._permutations.get(epoch) or Permutation(self._seed, epoch, self._count)
-            for epoch in range(begun, ended)
-        }
-        found = [self._permutations[e](places[epochs == e]) for e in range(begun, ended)]
-        return np.concatenate(found)
+        """This rank's part of a batch, `[n] int64`."""
+        epochs, places = np.divmod(step * self._batch_size + self.places, self._count)
+        found, used = np.empty_like(places), {}
+        for epoch in np.unique(epochs).tolist():
+            permutation = self._permutations.get(epoch)
+            if permutation is None:
+                permutation = Permutation(self._seed, epoch, self._count, self._purpose)
+            here = epochs == epoch
+            used[epoch], found[here] = permutation, permutation(places[here])
+        self._permutations = used
+        return found

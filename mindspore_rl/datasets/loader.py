@@ -1,96 +1,41 @@
-"""Batches of windows of a data set, gathered while the learner works on the ones before."""
+"""Batches that are gathered while the learner works on the ones before."""
 
 import itertools
 import queue
 import threading
-from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from mindspore_rl.datasets.dataset import Dataset
-from mindspore_rl.datasets.epochs import Epochs
+from mindspore_rl.datasets.windows import OUTPUTS, Batch, Batches
 from mindspore_rl.errors import ReplayError
-
-
-class Windows:
-    """All windows of a data set, numbered: each begins at another step of a record.
-
-    A window lies within its record; a record that is shorter has one, of all its steps.
-
-    Args:
-        lengths: `[N] int32`, steps of each record.
-        window: steps of a window.
-    """
-
-    def __init__(self, lengths: np.ndarray, window: int) -> None:
-        self._ends = np.cumsum(np.maximum(lengths.astype(np.int64) - window + 1, 1))
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def find(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The record of each window `[K] int64`, and its first step there `[K] int32`."""
-        records = np.searchsorted(self._ends, numbers, side="right")
-        begins = np.where(records > 0, self._ends[records - 1], 0)
-        return records, (numbers - begins).astype(np.int32)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Windows of a data set.
-
-    Attributes:
-        columns: by name, `[B, T, ...]`; 0 behind the end of a record.
-        mask: `[B, T] bool`, which steps there are.
-    """
-
-    columns: dict[str, np.ndarray]
-    mask: np.ndarray
 
 
 class Loader:
     """An endless iterator over batches; a context that ends it.
 
     A batch may be used until the next one is asked for: then its memory takes another one, which a
-    thread gathers. For what is drawn see `Epochs`.
+    thread gathers.
 
     Args:
-        dataset: open for as long as this is.
-        window: steps of each window; whole records if None.
-        batch_size: windows, of all ranks together.
-        seed: of the job.
-        ranks: how many there are.
-        rank: which of them this is.
+        batches: what is gathered.
         first: number of the first batch, to go on from.
         buffers: batches in memory: one is used, the others are ready or being gathered.
 
     Raises:
-        ReplayError: a number is out of its range.
+        ReplayError: there are too few buffers.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        window: int | None,
-        batch_size: int,
-        seed: int,
-        ranks: int = 1,
-        rank: int = 0,
-        first: int = 0,
-        buffers: int = 3,
-    ) -> None:
-        window = window or dataset.length
-        if window < 1 or buffers < 2:
-            raise ReplayError(f"window is {window}, buffers {buffers}, expected from 1 and 2 on")
-        self._dataset, self._window, self._first = dataset, window, first
-        self._windows = Windows(dataset.lengths, window)
-        self._epochs = Epochs(seed, len(self._windows), batch_size, ranks, rank)
+    def __init__(self, batches: Batches, first: int = 0, buffers: int = 3) -> None:
+        if buffers < 2:
+            raise ReplayError(f"{buffers} buffers, expected at least 2")
+        self._batches, self._first = batches, first
         self._free: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[Batch | Exception] = queue.SimpleQueue()
         self._used: Batch | None = None
         for _ in range(buffers):
-            columns = dataset.table.buffers(self._epochs.size, window)
-            self._free.put(Batch(columns, np.zeros((self._epochs.size, window), bool)))
+            self._free.put(batches.buffer())
         self._thread = threading.Thread(target=self._run, name="msrl-loader", daemon=True)
         self._thread.start()
 
@@ -124,13 +69,63 @@ class Loader:
                 batch = self._free.get()
                 if batch is None:
                     raise ReplayError("the loader is closed")
-                self._gather(step, batch)
+                self._batches.gather(step, batch)
                 self._ready.put(batch)
         except Exception as error:  # noqa: BLE001  (the learner's thread raises it)
             self._ready.put(error)
 
-    def _gather(self, step: int, batch: Batch) -> None:
-        records, first = self._windows.find(self._epochs.part(step))
-        self._dataset.table.gather(self._dataset.ids[records], batch.columns, first)
-        steps = self._dataset.lengths[records] - first
-        np.less(np.arange(self._window), steps[:, None], out=batch.mask)
+
+class EnvironmentWindows:
+    """What some environments have of a program's windows of a data set.
+
+    Args:
+        path: of the data set.
+        length: of each window, in steps.
+        per_env: windows of each environment in a turn.
+        rows: turns of an iteration.
+        num_envs: of the job.
+        env_indices: which are here.
+        seed: of the job.
+        purpose: of the call.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        length: int,
+        per_env: int,
+        rows: int,
+        num_envs: int,
+        env_indices: range,
+        seed: int,
+        purpose: str,
+    ) -> None:
+        turns = np.arange(rows * per_env)[:, None] * num_envs
+        places = (turns + np.array(env_indices)).reshape(-1)
+        self._rows, count = rows, rows * per_env * num_envs
+        self._dataset = Dataset(Path(path))
+        self._batches = Batches(self._dataset, length, count, seed, places, purpose)
+        self._loader: Loader | None = None
+        self._next = 0
+
+    def of_iteration(self, iteration: int) -> tuple[np.ndarray, ...]:
+        """Each of `OUTPUTS` as `[rows, per_env * b, length, ...]`, environments innermost.
+
+        They may be used until others are asked for.
+        """
+        if self._loader is None or iteration != self._next:
+            self._end()
+            self._loader = Loader(self._batches, iteration)
+        self._next = iteration + 1
+        batch = next(self._loader)
+        arrays = (*(batch.columns[name] for name in OUTPUTS[:-1]), batch.mask)
+        return tuple(array.reshape(self._rows, -1, *array.shape[1:]) for array in arrays)
+
+    def close(self) -> None:
+        """Ends what is gathered ahead."""
+        self._end()
+        self._dataset.table.close()
+
+    def _end(self) -> None:
+        if self._loader is not None:
+            self._loader.close()

@@ -140,6 +140,7 @@ OPERATIONS = {
     "joint": Kind(call=True, arguments=1, cell="trims", arrays=True),
     "boundary": Kind(call=True, agents=None),
     "uniform": Kind(call=True, arguments=2, cell="computes"),
+    "dataset_windows": Kind(call=True, arguments=3, agents=(3, 3, 3, None, None, None)),
     "env_steps": Kind(call=True, cell="fits"),
     "report": Kind(call=True),
     "agent_learn": Kind(call=True),  # its operations stand in its place

@@ -166,6 +166,14 @@ class LoopWriter:
     def _permutations(self, op: Op) -> list[str]:
         return [f'{op.targets[0]} = w.permutations("{op.name}", {op.args[0]}, {op.attr("rounds")})']
 
+    def _dataset_windows(self, op: Op) -> list[str]:
+        purpose, *numbers = (op.attr(key) for key in ("purpose", "rows", "per_env", "length"))
+        call = (
+            f'w.dataset_windows("{purpose}", {op.attr("path")!r}, {op.args[0] if op.args else 0}, '
+            f"{', '.join(map(str, numbers))})"
+        )
+        return [assignment(op.targets, call)]
+
     def _index(self, op: Op) -> list[str]:
         return [f"{op.targets[0]} = {op.args[0]}[{op.args[1]}]"]
 

@@ -11,6 +11,7 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from mindspore_rl import device, programs
+from mindspore_rl.datasets.windows import blank_windows
 from mindspore_rl.environments.by_name import spec
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError, ProgramError
 from mindspore_rl.operators import leaves
@@ -146,6 +147,11 @@ class _Played(Reference):
     def uniform(self, count: int, size: int) -> Tensor:
         """See `api.Msrl`."""
         return super().uniform(max(count, self.num_envs), size)
+
+    def dataset_windows(self, path: str, count: int, length: int) -> tuple[Tensor, ...]:
+        """Nothing is learnt, so the data need not be there."""
+        shape = max(count, self.num_envs), length
+        return tuple(map(Tensor, blank_windows(self.trainer.spec, *shape)))
 
     def gradient(self, loss: Callable, network: Any, *args: Any) -> tuple:
         """Zeros of the shapes that training has."""

@@ -14,6 +14,7 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from mindspore_rl import operators
+from mindspore_rl.datasets.loader import EnvironmentWindows
 from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.operators import (
     drawn_rows,
@@ -72,6 +73,7 @@ class Reference:
         self._counts: dict[str, int] = {}
         self._begun: dict[str, int] = {}
         self._gradients: dict[tuple, Callable] = {}
+        self._windows: dict[str, EnvironmentWindows] = {}
 
     def run(self) -> None:
         """Trains."""
@@ -79,6 +81,8 @@ class Reference:
             self.trainer.train(self)
         finally:
             self.environment.close()
+            for windows in self._windows.values():
+                windows.close()
 
     def state(self, variables: dict[str, Any]) -> dict[str, np.ndarray]:
         """What a checkpoint holds at this point.
@@ -208,6 +212,17 @@ class Reference:
     def uniform(self, count: int, size: int) -> Tensor:
         """See `api.Msrl`."""
         return operators.uniform(self._noise("uniform", count // self.num_envs * size), size)
+
+    def dataset_windows(self, path: str, count: int, length: int) -> tuple[Tensor, ...]:
+        """See `api.Msrl`."""
+        purpose = self._site("dataset_windows_order", sys._getframe(1))
+        step = self._iteration * self._turns_per_iteration(purpose) + self._turn(purpose)
+        if purpose not in self._windows:
+            each, own = count // self.num_envs, range(self.num_envs)
+            self._windows[purpose] = EnvironmentWindows(
+                path, length, each, 1, self.num_envs, own, self.seed, purpose
+            )
+        return tuple(Tensor(array[0]) for array in self._windows[purpose].of_iteration(step))
 
     def _kept_columns(self) -> list[Tensor]:
         return [ops.stack(column) for column in zip(*self._kept, strict=True)]

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mindspore_rl.datasets.epochs import Epochs
-from mindspore_rl.datasets.loader import Loader, Windows
+from mindspore_rl.datasets.loader import Loader
+from mindspore_rl.datasets.windows import Batches, Windows
 from mindspore_rl.errors import ReplayError
 from tests.datasets.files import episode, made
 
@@ -40,8 +41,9 @@ def test_batches_are_windows_of_the_episodes(dataset, window, ranks):
     steps = window or max(LENGTHS)
     expected = windows(LENGTHS, steps)
     for rank in range(ranks):
-        epochs = Epochs(5, len(expected), 8, ranks, rank)
-        with Loader(dataset, window, 8, 5, ranks, rank) as loader:
+        places = np.arange(rank, 8, ranks)
+        epochs = Epochs(5, len(expected), 8, places)
+        with Loader(Batches(dataset, window, 8, 5, places)) as loader:
             for number, batch in zip(range(20), loader, strict=False):
                 assert batch.mask.shape == (8 // ranks, steps)
                 for row, index in enumerate(epochs.part(number)):
@@ -56,7 +58,7 @@ def test_batches_are_windows_of_the_episodes(dataset, window, ranks):
 
 
 def test_it_goes_on_from_any_batch(dataset):
-    with Loader(dataset, 3, 4, 1) as whole, Loader(dataset, 3, 4, 1, first=9) as later:
+    with Loader(Batches(dataset, 3, 4, 1)) as whole, Loader(Batches(dataset, 3, 4, 1), 9) as later:
         for _ in range(9):
             next(whole)
         for _ in range(9):
@@ -65,7 +67,7 @@ def test_it_goes_on_from_any_batch(dataset):
 
 def test_batches_are_gathered_ahead_into_the_same_memory(dataset):
     """The next two are ready before they are asked for, and the one that is used stays."""
-    with Loader(dataset, 3, 4, 1, buffers=3) as loader:
+    with Loader(Batches(dataset, 3, 4, 1), buffers=3) as loader:
         places = []
         for _ in range(12):
             batch = next(loader)
@@ -83,7 +85,7 @@ def test_batches_are_gathered_ahead_into_the_same_memory(dataset):
 
 
 def test_what_fails_beside_the_learner_is_raised_to_it(dataset, monkeypatch):
-    with Loader(dataset, 3, 4, 1) as loader:
+    with Loader(Batches(dataset, 3, 4, 1)) as loader:
         next(loader)
         monkeypatch.setattr(Epochs, "part", lambda self, step: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -95,7 +97,7 @@ def test_what_fails_beside_the_learner_is_raised_to_it(dataset, monkeypatch):
 
 def test_its_thread_ends(dataset):
     before = threading.active_count()
-    with Loader(dataset, 3, 4, 1) as loader:
+    with Loader(Batches(dataset, 3, 4, 1)) as loader:
         next(loader)
     assert threading.active_count() == before
     with pytest.raises(ReplayError, match="the loader is closed"):
@@ -104,6 +106,7 @@ def test_its_thread_ends(dataset):
 
 
 def test_numbers_are_looked_at(dataset):
-    for window, buffers in ((-1, 3), (3, 1)):
-        with pytest.raises(ReplayError, match="expected from 1 and 2 on"):
-            Loader(dataset, window, 4, 1, buffers=buffers)
+    with pytest.raises(ReplayError, match="a window of -1 steps"):
+        Batches(dataset, -1, 4, 1)
+    with pytest.raises(ReplayError, match="1 buffers"):
+        Loader(Batches(dataset, 3, 4, 1), buffers=1)

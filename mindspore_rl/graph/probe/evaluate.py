@@ -9,6 +9,7 @@ import numpy as np
 from mindspore import Tensor
 
 from mindspore_rl import operators
+from mindspore_rl.datasets.windows import blank_windows
 from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Program, Where
@@ -261,6 +262,15 @@ class Probe:
             shape = columns[0].shape[:2]
             columns += [np.zeros(shape, np.int32), np.ones(shape, np.float32)]
         return tuple(Tensor(column.reshape(-1, *column.shape[2:])) for column in columns)
+
+    def _dataset_windows(self, op: Op, *_: Any) -> tuple:
+        """Windows as of an environment, with any real numbers in them."""
+        shape = op.attr("rows"), op.attr("per_env") * self.num_envs, op.attr("length")
+        draw = self.generator.standard_normal
+        return tuple(
+            Tensor(draw(x.shape, np.float32) if x.dtype == np.float32 else x)
+            for x in blank_windows(self.trainer.spec, *shape)
+        )
 
     def _replay_update(self, op: Op, ids: Tensor, priorities: Tensor) -> tuple:
         if ids.ndim != 1 or priorities.shape != ids.shape:

@@ -80,7 +80,8 @@ def _name_in_cache(trainer: Any, program: Program, compiled: bool) -> str:
     """Of what probes show of a program; empty where programs cannot be told apart."""
     algorithm = program.algorithm
     small, cls = smaller_trainer(trainer, PROBE_ENVS[0], algorithm), type(trainer)
-    each = [op.attrs for op, _ in walk(program.body) if op.kind in ("replay_keep", "replay_draw")]
+    kinds = ("replay_keep", "replay_draw", "dataset_windows")
+    each = [op.attrs for op, _ in walk(program.body) if op.kind in kinds]
     parts = (small, cls, inspect.getfile(cls), algorithm, compiled, each)
     with contextlib.suppress(Unknown, OSError):
         return f"programs/{fingerprint(parts)}.pickle"

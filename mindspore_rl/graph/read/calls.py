@@ -2,7 +2,8 @@
 
 import ast
 
-from mindspore_rl.errors import ProgramError
+from mindspore_rl.datasets.windows import OUTPUTS, check_windows
+from mindspore_rl.errors import ProgramError, ReplayError
 from mindspore_rl.graph.ir import Loop, Op, num_turns
 from mindspore_rl.graph.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
 from mindspore_rl.graph.read.expressions import ExpressionReader
@@ -72,6 +73,8 @@ class Calls:
             return self._draw(node)
         if name == "uniform":
             return self._uniform(node)
+        if name == "dataset_windows":
+            return self._windows(node)
         return self._component_call(name, node)
 
     def _component_call(self, name: str, node: ast.Call) -> Struct:
@@ -92,7 +95,7 @@ class Calls:
             loops = self._inner_loops()
             table, purpose = f"noise_{name.rpartition('_')[2]}", self.draft.name_op(f"{name}_noise")
             attrs = {"purpose": purpose, "owner": owner, "rows": num_turns(loops)}
-            noise = self._drawn("noise", table, loops, node, attrs)
+            (noise,) = self._drawn("noise", (table,), loops, node, attrs)
             texts, reads = [*texts, noise], [*reads, noise]
         targets: tuple[str, ...] = ()
         if name == "env_step":
@@ -171,7 +174,24 @@ class Calls:
         """So many random numbers of this turn for each environment."""
         loops, purpose = self._inner_loops(), self.draft.name_op(f"{call}_noise")
         attrs = {"purpose": purpose, "owner": "replay", "rows": num_turns(loops), "size": size}
-        return self._drawn("noise", f"noise_{call.rpartition('_')[2]}", loops, node, attrs)
+        return self._drawn("noise", (f"noise_{call.rpartition('_')[2]}",), loops, node, attrs)[0]
+
+    def _windows(self, node: ast.Call) -> Struct:
+        """Windows of a data set, as many of each environment; an iteration's are read at once."""
+        known = self.draft.frame.known
+        if len(node.args) != 3:
+            self.draft.frame.fail(node, f"msrl.dataset_windows with {len(node.args)} arguments")
+        path, length = known(node.args[0]), known(node.args[2])
+        each = self._shared("a batch", node.args[1])
+        try:
+            file = check_windows(path, length, self.reader.trainer.spec)
+        except ReplayError as error:
+            raise ProgramError(f"{self.draft.frame.where(node)}\n  {error}") from error
+        loops, purpose = self._inner_loops(), self.draft.name_op("dataset_windows_order")
+        attrs = {"purpose": purpose, "path": file, "per_env": each, "length": length}
+        attrs["rows"] = num_turns(loops)
+        names = tuple(f"dataset_{name}" for name in OUTPUTS)
+        return tuple(map(Var, self._drawn("dataset_windows", names, loops, node, attrs)))
 
     def _shared(self, what: str, node: ast.expr) -> int:
         """What each environment has of a number of records that all have in equal parts."""
@@ -198,17 +218,20 @@ class Calls:
             )
         return number // self.num_envs
 
-    def _drawn(self, kind: str, name: str, loops: list[Loop], node: ast.AST, attrs: dict) -> str:
-        """Random numbers for this turn, drawn with all others at the top of the iteration."""
-        draft, table = self.draft, self.draft.fresh(name)
+    def _drawn(
+        self, kind: str, names: tuple[str, ...], loops: list[Loop], node: ast.AST, attrs: dict
+    ) -> tuple[str, ...]:
+        """What is drawn for this turn, with that of all others at the top of the iteration."""
+        draft, tables = self.draft, tuple(map(self.draft.fresh, names))
         index = () if self.top_of_iteration is None else (draft.loops[0].index,)
         top = draft.scope.items if self.top_of_iteration is None else self.top_of_iteration
         where, more = draft.frame.where(node), tuple(attrs.items())
-        top.append(Op(draft.name_op(kind), kind, (table,), index, index, where, attrs=more))
-        row = draft.fresh(f"{table}_row")
-        reads = (table, *(loop.index for loop in loops))
-        draft.emit("index", (row,), (table, _flat_index(loops)), reads=reads)
-        return row
+        top.append(Op(draft.name_op(kind), kind, tables, index, index, where, attrs=more))
+        rows = tuple(draft.fresh(f"{table}_row") for table in tables)
+        for table, row in zip(tables, rows, strict=True):
+            reads = (table, *(loop.index for loop in loops))
+            draft.emit("index", (row,), (table, _flat_index(loops)), reads=reads)
+        return rows
 
     def _inner_loops(self, exclude: Loop | None = None) -> list[Loop]:
         return [
@@ -247,9 +270,8 @@ class Calls:
             row = self._counted_permutation(node)
         else:
             outer = self._inner_loops(exclude=loop)
-            row = self._drawn(
-                "permutations", "permutation", outer, node, {"rounds": num_turns(outer)}
-            )
+            rounds = {"rounds": num_turns(outer)}
+            (row,) = self._drawn("permutations", ("permutation",), outer, node, rounds)
         targets = tuple(self.draft.new_temporary(f"minibatch_{part.name}") for part in parts)
         args = (row, loop.index, *(part.name for part in parts))
         return self.draft.emit("minibatch", targets, args, reads=args, attrs=(("count", count),))

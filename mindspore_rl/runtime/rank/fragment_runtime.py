@@ -250,6 +250,7 @@ class FragmentRuntime(ShareRuntime):
 
     def close(self) -> None:
         """Finishes sends and frees the environment."""
+        super().close()
         self.rank.messenger.close()
         if self.share.vector is not None:
             self.share.vector.close()

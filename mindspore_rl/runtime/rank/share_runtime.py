@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_rl.datasets.loader import EnvironmentWindows
 from mindspore_rl.errors import EnvironmentFailure, NumericsError
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.runtime.rank.arrays import to_host
@@ -47,6 +48,7 @@ class ShareRuntime:
         self.learner = self.trainer.learner if self.trainer else None
         self._stacks: dict[str, np.ndarray] = {}
         self._functions: dict[str, Any] = {}
+        self._windows: dict[str, EnvironmentWindows] = {}
         self._stepping, self._steps = -1, 0
 
     @property
@@ -105,6 +107,20 @@ class ShareRuntime:
         count = int(to_host(iteration))
         return self._tables.permutations(purpose, count, rounds, self.rank.plan.num_steps)
 
+    def dataset_windows(
+        self, purpose: str, path: str, iteration: int, rows: int, per_env: int, length: int
+    ) -> tuple[np.ndarray, ...]:
+        """Windows of a data set for an iteration, each `[rows, per_env * B, length, ...]`.
+
+        They may be used until those of the next iteration are asked for.
+        """
+        if purpose not in self._windows:
+            num_envs, own = self.rank.plan.num_envs, self.env_indices
+            self._windows[purpose] = EnvironmentWindows(
+                path, length, per_env, rows, num_envs, own, self.seed, purpose
+            )
+        return self._windows[purpose].of_iteration(int(iteration))
+
     def stack(self, name: str, rows: int, row: int, value: Any) -> np.ndarray:
         """Keeps a value of one turn of a loop; returns those of all turns."""
         value = to_host(value)
@@ -139,6 +155,11 @@ class ShareRuntime:
     def number(self, value: Any) -> bool:
         """A condition on a whole value."""
         return bool(to_host(value))
+
+    def close(self) -> None:
+        """Ends what is read ahead."""
+        for windows in self._windows.values():
+            windows.close()
 
     def episode_buffer(self, name: str, rows: tuple[int, ...]) -> Any:
         """See `GraphEnvironments`."""

@@ -1,0 +1,135 @@
+"""Windows of a data set, and batches of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.datasets.dataset import Dataset
+from mindspore_rl.datasets.episodes import of_environment
+from mindspore_rl.datasets.epochs import Epochs
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.errors import ReplayError
+
+OUTPUTS = ("obs", "action", "reward", "return_to_go", "step", "mask")
+"""What a program has of windows, in its order."""
+
+
+class Windows:
+    """All windows of a data set, numbered: each begins at another step of a record.
+
+    A window lies within its record; a record that is shorter has one, of all its steps.
+
+    Args:
+        lengths: `[N] int32`, steps of each record.
+        window: steps of a window.
+    """
+
+    def __init__(self, lengths: np.ndarray, window: int) -> None:
+        self._ends = np.cumsum(np.maximum(lengths.astype(np.int64) - window + 1, 1))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def find(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The record of each window `[K] int64`, and its first step there `[K] int32`."""
+        records = np.searchsorted(self._ends, numbers, side="right")
+        begins = np.where(records > 0, self._ends[records - 1], 0)
+        return records, (numbers - begins).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Windows of a data set.
+
+    Attributes:
+        columns: by name, `[B, T, ...]`; 0 behind the end of a record.
+        mask: `[B, T] bool`, which steps there are.
+    """
+
+    columns: dict[str, np.ndarray]
+    mask: np.ndarray
+
+
+class Batches:
+    """Batches of windows, each windows of `Epochs`, gathered where it is asked for.
+
+    Args:
+        dataset: open for as long as this is.
+        window: steps of each window; whole records if None.
+        batch_size: windows, of all ranks together.
+        seed: of the job.
+        places: of a batch that are this rank's; all of them if None.
+        purpose: tells what is drawn from other batches of the job.
+
+    Raises:
+        ReplayError: a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        window: int | None,
+        batch_size: int,
+        seed: int,
+        places: np.ndarray | None = None,
+        purpose: str = "epoch",
+    ) -> None:
+        window = window or dataset.length
+        if window < 1:
+            raise ReplayError(f"a window of {window} steps, expected at least 1")
+        self._dataset, self._window = dataset, window
+        self._windows = Windows(dataset.lengths, window)
+        self._epochs = Epochs(seed, len(self._windows), batch_size, places, purpose)
+
+    def buffer(self) -> Batch:
+        """Memory for a batch."""
+        size = len(self._epochs.places)
+        columns = self._dataset.table.buffers(size, self._window)
+        return Batch(columns, np.zeros((size, self._window), bool))
+
+    def gather(self, step: int, batch: Batch) -> None:
+        """Fills memory with batch number `step`."""
+        records, first = self._windows.find(self._epochs.part(step))
+        self._dataset.table.gather(self._dataset.ids[records], batch.columns, first)
+        steps = self._dataset.lengths[records] - first
+        np.less(np.arange(self._window), steps[:, None], out=batch.mask)
+
+
+def check_windows(path: Any, length: Any, spec: EnvironmentSpec) -> str:
+    """Looks whether a program can have windows of a data set.
+
+    Returns: where its file is, whatever folder one works in.
+
+    Raises:
+        ReplayError: it is not a data set of such an environment, or the length is out of range.
+    """
+    if not isinstance(path, (str, Path)) or not str(path):
+        raise ReplayError(
+            f"the data set is {path!r}, expected the path of a file: make one with "
+            "`msrl dataset record` or `msrl dataset import`"
+        )
+    with Dataset(Path(path)) as dataset:
+        if type(length) is not int or not 1 <= length <= dataset.length:
+            raise ReplayError(
+                f"windows of {length} steps, and the records of {path} have at most "
+                f"{dataset.length}"
+            )
+        pairs = zip(dataset.table.spec.columns, of_environment(spec), strict=True)
+        for found, expected in pairs:
+            if found != expected:
+                raise ReplayError(
+                    f"{path} has {found.name} {found.shape} {found.dtype}, and {spec.name} has "
+                    f"{expected.shape} {expected.dtype}: another data set, or another --env"
+                )
+    return str(Path(path).resolve())
+
+
+def blank_windows(spec: EnvironmentSpec, *shape: int) -> tuple[np.ndarray, ...]:
+    """What a program might have of an environment's windows, each `[*shape, ...]`: all steps 0."""
+    columns = {column.name: column for column in of_environment(spec)}
+    arrays = [
+        np.zeros((*shape, *columns[name].shape), columns[name].dtype) for name in OUTPUTS[:-1]
+    ]
+    return (*arrays, np.ones(shape, bool))
