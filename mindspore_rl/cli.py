@@ -98,6 +98,12 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
 
     evaluate = subparsers.add_parser("eval", help="play a trained policy and print its return")
     evaluate.add_argument("run_directory", type=Path, metavar="RUN")
+    evaluate.add_argument(
+        "assignments",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="keys of the algorithm's configuration that are not as in training",
+    )
     evaluate.add_argument("--episodes", type=int, default=20, help="episodes to play (default: 20)")
     evaluate.add_argument("--seed", type=int, default=1_000_003, help="seed of the environments")
     evaluate.add_argument(

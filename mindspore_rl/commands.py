@@ -330,7 +330,14 @@ def evaluate_run(args: argparse.Namespace) -> int:
 
     if not args.trust:
         check_trusted(args.run_directory)
-    returns = evaluate(args.run_directory, args.episodes, args.seed, args.sample, args.env)
+    returns = evaluate(
+        args.run_directory,
+        args.episodes,
+        args.seed,
+        args.sample,
+        args.env,
+        assignments=args.assignments,
+    )
     mean = sum(returns) / len(returns)
     spread = (sum((r - mean) ** 2 for r in returns) / len(returns)) ** 0.5
     print(f"return {mean:.1f} +- {spread:.1f} over {len(returns)} episodes")

@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,7 +51,9 @@ def modules_of(trainer: Any) -> list[ModuleType]:
     return [sys.modules[name] for name in names if name.split(".")[0] != "mindspore"]
 
 
-def load_trainer(algorithm: dict[str, str], config: dict[str, Any], spec: Any) -> Any:
-    """Builds an algorithm's trainer from a plan."""
+def load_trainer(
+    algorithm: dict[str, str], config: dict[str, Any], spec: Any, assignments: Sequence[str] = ()
+) -> Any:
+    """Builds an algorithm's trainer from a plan, perhaps with other keys of its configuration."""
     cls: Any = trainer_class(Path(algorithm["file"]), algorithm.get("package", ""))
-    return cls(configuration.resolve(cls.Config, None, {}, (), base=config), spec)
+    return cls(configuration.resolve(cls.Config, None, {}, assignments, base=config), spec)

@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ def evaluate(
     env: str | None = None,
     iteration: int | None = None,
     watch: Watch | None = None,
+    assignments: Sequence[str] = (),
 ) -> list[float]:
     """Plays one episode in each of `episodes` environments.
 
@@ -49,6 +50,7 @@ def evaluate(
         env: the name of an environment like the one trained in; that one if None.
         iteration: of the checkpoint; the newest if None.
         watch: is shown every step.
+        assignments: `key=value`, keys of the configuration that are not as they were in training.
 
     Raises:
         MsrlError: there is no such run or checkpoint, or it was trained on other observations or
@@ -61,7 +63,7 @@ def evaluate(
     if seed < 0:
         raise MsrlError(f"seed is {seed}, expected at least 0")
     device.use()
-    trained = _trained(run_dir, episodes, seed, env, iteration)
+    trained = _trained(run_dir, episodes, seed, env, iteration, assignments)
     played = _Played(*trained, greedy=not sample, watch=watch)
     with contextlib.suppress(_Over):
         played.run()
@@ -167,7 +169,12 @@ class _Played(Reference):
 
 
 def _trained(
-    run_dir: Path, episodes: int, seed: int, env: str | None, iteration: int | None
+    run_dir: Path,
+    episodes: int,
+    seed: int,
+    env: str | None,
+    iteration: int | None,
+    assignments: Sequence[str],
 ) -> tuple[Any, dict[str, Any]]:
     """Builds a run's trainer with the parameters of a checkpoint, to play so.
 
@@ -201,8 +208,11 @@ def _trained(
                 f"{plan.environment} with {getattr(trained, part)}: name another --env"
             )
     changed = {"env": env, "num_envs": episodes, "seed": seed}
+    if set(changed) & {text.partition("=")[0].strip() for text in assignments}:
+        raise ConfigError("env, num_envs and seed are --env, --episodes and --seed here")
     try:
-        trainer = programs.load_trainer(plan.algorithm, plan.config | changed, played)
+        config = plan.config | changed
+        trainer = programs.load_trainer(plan.algorithm, config, played, assignments)
     except ConfigError as error:
         raise ConfigError(
             f"{error} (each episode has an environment of its own: num_envs={episodes})"
