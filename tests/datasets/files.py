@@ -4,7 +4,9 @@ import numpy as np
 
 from mindspore_rl.datasets.build import Part, write
 from mindspore_rl.datasets.dataset import About, Dataset
-from mindspore_rl.datasets.episodes import Episode, columns_of
+from mindspore_rl.datasets.episodes import Episode, Recorder, columns_of, of_environment
+from mindspore_rl.environments import by_name
+from mindspore_rl.environments.check import random_actions
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.replay.spec import Column
 
@@ -49,3 +51,19 @@ def grouped(lengths):
             more = array[-1:] if name == "observations" else array[:0]
             arrays[f"episode_{number}/{name}"] = np.concatenate([array, more])
     return arrays
+
+
+def played(path, environment, episodes=12, steps=40):
+    """A data set of random actions in an environment."""
+    env, spec = by_name.make_vector(environment, range(episodes), 1), by_name.spec(environment)
+    recorder, under_way, obs = Recorder(spec.action_space), np.ones(episodes, bool), env.reset()
+    for action in random_actions(spec, steps, episodes):
+        next_obs, _, reward, terminated, truncated = env.step(action)
+        recorder.watch(obs, action, reward, terminated, truncated, under_way)
+        under_way = under_way & ~(terminated | truncated)
+        obs = next_obs
+    env.close()
+    found = recorder.episodes()
+    part = Part("random", [len(one.reward) for one in found], found)
+    write(path, of_environment(spec), About(environment, spec.action_space), [part])
+    return path

@@ -2,8 +2,10 @@
 reference's actions, advantages, gradients and parameters (design, section 5)."""
 
 import dataclasses
+import functools
 import itertools
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from mindspore_rl.graph.distribution_policy import Schedule
 from mindspore_rl.pipeline import REQUIRED_KEYS, JobRequest, environment_for, prepare
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from tests.datasets.files import played
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 ITERATIONS = 3
@@ -30,11 +33,21 @@ ALGORITHMS = {
     "mappo": (SMALL, PARTICLES),
     "dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
     "sac": ({"learning_starts": 16, "replay_size": 40}, PENDULUM),
+    "decision_transformer": (
+        {
+            "dataset": "of the environment",
+            "num_steps": 4,
+            "updates": 2,
+            "batch_size": 16,
+            "width": 16,
+        },
+        ("CartPole-v1", "graph:Pendulum-v1"),
+    ),
     str(PROGRAMS / "two_phase.py"): ({}, CARTPOLE),
     str(PROGRAMS / "early_ends.py"): ({}, CARTPOLE),
 }
 """Their configurations and environments."""
-SHIPPED = ("ppo", "a2c", "mappo", "dqn", "sac")
+SHIPPED = ("ppo", "a2c", "mappo", "dqn", "sac", "decision_transformer")
 UNSET = {"target_kl": 3e-6, "priority": 0.6}
 """Values of options that are off by default; this KL ends some passes early, and some not."""
 POLICIES = (
@@ -63,12 +76,17 @@ QUICK = {
     ("dqn", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("dqn", "GPUOnly", "graph:CartPole-v1", 2),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
+    ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
     (str(PROGRAMS / "two_phase.py"), str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
     (str(PROGRAMS / "two_phase.py"), "SingleLearnerCoarse", "graph:CartPole-v1", 2),
     (str(PROGRAMS / "two_phase.py"), "GPUOnly", "graph:CartPole-v1", 2),
     (str(PROGRAMS / "early_ends.py"), "Central", "CartPole-v1", 2),
 }
 """A cover of the policies, the algorithms and the numbers of workers."""
+
+
+DATA_SETS = tempfile.TemporaryDirectory()
+"""Where those are made that a program reads."""
 
 
 def _other(name, value):
@@ -143,11 +161,18 @@ def test_every_option_meets_every_other_and_every_policy(algorithm):
     assert wanted - seen == set()
 
 
+@functools.cache
+def _data_set(environment: str) -> str:
+    return str(played(Path(DATA_SETS.name) / environment.replace(":", "_"), environment))
+
+
 def request_for(
     algorithm: str, policy: str, environment: str, workers: int, options: dict | None = None
 ) -> JobRequest:
     file = registry.find_algorithm(algorithm)
     chosen_options = {**ALGORITHMS[algorithm][0], **(options or {})}
+    if "dataset" in chosen_options:
+        chosen_options["dataset"] = _data_set(environment)
     config = programs.trainer_class(file).Config(env=environment, **chosen_options)
     chosen = registry.load_policy(registry.find_policy(policy))
     assert environment_for(chosen, environment) == environment

@@ -6,7 +6,6 @@ from mindspore import Parameter, Tensor
 
 from mindspore_rl.native.check import difference
 
-
 WEIGHT = np.linspace(1.0, 2.0, 64, dtype=np.float32)
 
 
