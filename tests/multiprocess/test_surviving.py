@@ -82,7 +82,7 @@ def test_interrupted_single_process(tmp_path, cells):
 def test_nan_stops_and_keeps_the_last_good_checkpoint(tmp_path, cells):
     run = start(tmp_path, "--cells", cells, "learning_rate=1e30", "--policy", "SingleLearnerCoarse")
     code, _, err = ended(run, 60.0)
-    assert code == 2
+    assert code == 2, err
     assert "iteration 0" in err
     assert "nan" in err
     assert "Last good checkpoint" in err
