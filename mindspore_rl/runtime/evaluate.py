@@ -94,6 +94,7 @@ class _Played(Reference):
         self.returns = np.zeros(self.num_envs)
         self.under_way = np.ones(self.num_envs, bool)
         self._done, self._steps_played = done, 0
+        self._zeros: dict[tuple, tuple] = {}
         self._watch, self._obs = watch, Tensor(0.0)
         self._greedily = getattr(trainer.actor, "act_greedily", None) if greedy else None
 
@@ -157,9 +158,12 @@ class _Played(Reference):
 
     def gradient(self, loss: Callable, network: Any, *args: Any) -> tuple:
         """Zeros of the shapes that training has."""
-        terms = loss(*args)
-        means = tuple(Tensor(np.float32(0)) for _ in leaves(terms))
-        return tuple(ops.zeros_like(p) for p in network.trainable_params()), means
+        key = (loss, id(network))
+        if key not in self._zeros:
+            means = tuple(Tensor(np.float32(0)) for _ in leaves(loss(*args)))
+            grads = tuple(ops.zeros_like(p) for p in network.trainable_params())
+            self._zeros[key] = grads, means
+        return self._zeros[key]
 
     def update(self, method: Any, *args: Any) -> None:
         """Changes nothing."""
