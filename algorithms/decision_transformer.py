@@ -140,10 +140,10 @@ class DecisionTransformer(nn.Cell):
         rows, length, width = obs.shape[0], config.context, config.width
         left = left * (float(config.condition) / config.return_scale)
         when = ops.gather(self.times, ops.clamp(step, 0, config.longest - 1), 0)
-        parts = []
-        for embed, part in zip(self.embed, (left.reshape((rows, length, 1)), obs, action)):
-            flat = embed(part.reshape((rows * length, -1))).reshape((rows, length, width))
-            parts.append(flat + when)
+        given, parts = (left, obs, action), []
+        for i in range(3):
+            flat = self.embed[i](given[i].reshape((rows * length, -1)))
+            parts.append(flat.reshape((rows, length, width)) + when)
         tokens = self.norm(ops.stack(parts, 2).reshape((rows, 3 * length, width)))
         seen = ops.stack((there, there, there), 2).reshape((rows, 1, 1, 3 * length))
         hidden = self.later - 1e9 * (1.0 - seen.astype(float32))
