@@ -42,7 +42,7 @@ class Config:
     layers: int = _option(2, "of the transformer")
     heads: int = _option(2, "of its attention; they divide the width")
     longest: int = _option(1000, "steps of an episode that it tells apart")
-    learning_rate: float = _option(1e-3, "Adam's step size")
+    learning_rate: float = _option(1e-3, "Adam's step size at the start; it falls to 0")
     max_grad_norm: float = _option(1.0, "bound of the global gradient norm")
 
     def __post_init__(self):
@@ -224,13 +224,15 @@ class DTLearner(Learner):
         there = there.astype(float32)
         return (each * there).sum(1) / there.sum(1)
 
-    def apply(self, grads):
+    def apply(self, grads, learning_rate):
         """One step of Adam."""
+        ops.assign(self.optimizer.learning_rate, learning_rate)
         self.optimizer(grads)
 
     def learn(self, msrl):
         """The updates of an iteration. Returns: metrics, those of the last one."""
         config = self.config
+        learning_rate = config.learning_rate * (1.0 - msrl.env_steps() / config.total_steps)
         loss, grad_norm = 0.0, 0.0
         for _ in msrl.epochs(config.updates):
             obs, action, _, left, step, there = msrl.boundary(
@@ -241,8 +243,8 @@ class DTLearner(Learner):
             )
             loss = means[0]
             grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
-            msrl.update(self.apply, grads)
-        return {"loss": loss, "grad_norm": grad_norm}
+            msrl.update(self.apply, grads, learning_rate)
+        return {"loss": loss, "grad_norm": grad_norm, "learning_rate": learning_rate}
 
 
 class DTTrainer(Trainer):

@@ -11,38 +11,37 @@ import numpy as np
 import pytest
 
 from mindspore_rl import programs
+from mindspore_rl.datasets.dataset import Dataset
 from mindspore_rl.environments.by_name import spec
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.evaluate import evaluate
 from mindspore_rl.runtime.parameters import set_parameter
+from tests.datasets.files import played
 
 pytestmark = [pytest.mark.learning]
 ROOT = Path(__file__).parents[2]
 
 
-def train(run_dir: Path, *arguments: str) -> str:
-    """Trains to the end. Returns: the line that tells how it ended."""
+def msrl(folder: Path, *arguments: str) -> str:
+    """Runs a command. Returns: what it prints."""
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mindspore_rl.cli",
-            "train",
-            *arguments,
-            "--run-dir",
-            str(run_dir),
-            "--quiet",
-        ],
+        [sys.executable, "-m", "mindspore_rl.cli", *arguments],
         capture_output=True,
         text=True,
         check=False,
-        cwd=run_dir.parent,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[0]
+    return done.stdout
+
+
+def train(run_dir: Path, *arguments: str) -> str:
+    """Trains to the end. Returns: the line that tells how it ended."""
+    place = ("--run-dir", str(run_dir), "--quiet")
+    return msrl(run_dir.parent, "train", *arguments, *place).splitlines()[0]
 
 
 def critic(run_dir: Path, obs: np.ndarray) -> np.ndarray:
@@ -143,3 +142,49 @@ def test_mappo_spreads_out(tmp_path, cells, seed):
         tmp_path / "run", 300, seed=7, sample=False, env="pettingzoo:mpe2.simple_spread_v3"
     )
     assert np.mean(returns) >= -14.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("environment", "algorithm", "skills", "config", "asked", "half"),
+    [
+        (
+            "CartPole-v1",
+            "ppo",
+            {1000: 100, 4000: 100, 20000: 100, 60000: 100},
+            "decision_transformer",
+            500.0,
+            250.0,
+        ),
+    ],
+)
+def test_a_decision_transformer_gets_what_it_is_asked_for(
+    tmp_path, environment, algorithm, skills, config, asked, half
+):
+    """As much as the best of its data, most of which is poor; more than behaviour cloning."""
+    data = tmp_path / "data"
+    for steps, episodes in skills.items():
+        stop = ("--stop-return", "nan", "--total-steps", str(steps))
+        train(tmp_path / f"{steps}", algorithm, "--env", environment, *stop)
+        record = (f"{steps}", "data", "--episodes", str(episodes), *["--append"] * data.exists())
+        msrl(tmp_path, "dataset", "record", *record)
+    with Dataset(data) as dataset:
+        returns = np.sort(dataset.returns())
+    with Dataset(played(tmp_path / "random", environment, 100, 500)) as dataset:
+        random = dataset.returns().mean()
+    best = returns[-(len(returns) // 10) :].mean()
+    assert returns.mean() - random <= 0.5 * (best - random)
+
+    place = ("--policy", "MultipleLearners", "--workers", "2", "dataset=data")
+    train(tmp_path / "transformer", config, *place)
+    train(tmp_path / "cloning", config, *place, "condition=false")
+
+    def mean(run: str, target: float) -> float:
+        given = (f"target_return={target}",)
+        return np.mean(evaluate(tmp_path / run, 100, 7, False, assignments=given))
+
+    found, cloned = mean("transformer", asked), mean("cloning", asked)
+    assert found - random >= 0.95 * (best - random)
+    assert found > cloned
+    assert mean("transformer", half) == pytest.approx(half, rel=0.2)
