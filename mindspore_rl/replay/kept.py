@@ -58,14 +58,15 @@ class KeptReplay:
         """Records that random numbers choose, as many of each environment, see `drawn_rows`.
 
         Args:
-            noise: `[B, k]` uniform in [0, 1).
+            noise: `[B, k]` uniform in [0, 1), or `[turns, B, k]` of several draws.
             inserted: how many records of each environment ever were.
             capacity: how many are kept.
 
-        Returns: columns `[k * B, ...]`, environments innermost.
+        Returns: columns `[k * B, ...]`, environments innermost; of several draws `[turns, ...]`.
         """
         filled = min(inserted, capacity)
-        rows = np.minimum((noise.T * np.float32(filled)).astype(np.int32), filled - 1)
+        places = noise.swapaxes(-1, -2) * np.float32(filled)
+        rows = np.minimum(places.astype(np.int32), filled - 1)
         return self._taken(self.columns, rows)
 
     def draw_weighted(
@@ -97,9 +98,10 @@ class KeptReplay:
 
     @staticmethod
     def _taken(columns: list[Any], rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Rows `[k, B]` of each column, as `[k * B, ...]`."""
-        taken = (column[rows, np.arange(rows.shape[1])] for column in columns)
-        return tuple(found.reshape(-1, *found.shape[2:]) for found in taken)
+        """Rows `[..., k, B]` of each column, as `[..., k * B, ...]`."""
+        taken = (column[rows, np.arange(rows.shape[-1])] for column in columns)
+        leading, axes = (*rows.shape[:-2], -1), rows.ndim
+        return tuple(found.reshape(*leading, *found.shape[axes:]) for found in taken)
 
     def _newest_weights(self, num_envs: int) -> np.ndarray:
         """Of a new record: the largest of its environment, so that it is drawn soon."""
