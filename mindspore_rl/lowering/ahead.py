@@ -7,7 +7,7 @@ iteration instead of one for each update.
 
 from dataclasses import replace
 
-from mindspore_rl.graph.ir import Branch, Item, Loop, Op, num_turns, turn_index, walk
+from mindspore_rl.graph.ir import Item, Loop, Op, num_turns, turn_index, walk
 from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.plan.value import Value
 
@@ -54,29 +54,26 @@ def _without_draws(
     loop: Loop, around: tuple[Loop, ...], draws: list[Op], values: dict[str, Value]
 ) -> Loop:
     loops, body = (*around, loop), list[Item]()
-    tables = {op.targets[0]: op.args[0] for op in loop.body if _takes_row(op)}
-    drawn = [op for op in loop.body if isinstance(op, Op) and _is_uniform(op)]
-    rows = {op.args[0] for op in drawn}
+    ops = [item for item in loop.body if isinstance(item, Op)]
+    drawn = {op.name: op for op in ops if _is_uniform(op)}
+    rows = {op.targets[0]: op for op in ops if op.kind == "index"}
+    used = {rows[op.args[0]].name for op in drawn.values()}
     for item in loop.body:
         if isinstance(item, Loop):
             body.append(_without_draws(item, loops, draws, values))
-        elif isinstance(item, Branch) or item not in drawn:
-            if not (_takes_row(item) and item.targets[0] in rows):
-                body.append(item)
-        else:
-            stacks = tuple(f"{name}_of_all" for name in item.targets)
-            for name, stack in zip(item.targets, stacks, strict=True):
+        elif item.name in drawn:
+            draw = drawn[item.name]
+            stacks = tuple(f"{name}_of_all" for name in draw.targets)
+            for name, stack in zip(draw.targets, stacks, strict=True):
                 values[stack] = values[name].behind(num_turns(loops))
-                body.append(_row(item, name, stack, loops))
-            table, row = tables[item.args[0]], item.args[0]
-            inner = {row, *(one.index for one in loops)}
-            reads = (table, *(name for name in item.reads if name not in inner))
-            draws.append(replace(item, targets=stacks, args=(table,), reads=reads))
+                body.append(_row(draw, name, stack, loops))
+            table = rows[draw.args[0]].args[0]
+            inner = {draw.args[0], *(one.index for one in loops)}
+            reads = (table, *(name for name in draw.reads if name not in inner))
+            draws.append(replace(draw, targets=stacks, args=(table,), reads=reads))
+        elif item.name not in used:
+            body.append(item)
     return replace(loop, body=tuple(body))
-
-
-def _takes_row(item: Item) -> bool:
-    return isinstance(item, Op) and item.kind == "index"
 
 
 def _row(draw: Op, target: str, stack: str, loops: tuple[Loop, ...]) -> Op:

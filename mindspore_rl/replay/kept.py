@@ -54,23 +54,30 @@ class KeptReplay:
             column[row : row + first] = stack[:first]
             column[: len(stack) - first] = stack[first:]
 
-    def draw(self, noise: np.ndarray, inserted: int, capacity: int) -> tuple[np.ndarray, ...]:
+    def draw(
+        self, noise: np.ndarray, inserted: int, capacity: int, steps: int = 0
+    ) -> tuple[np.ndarray, ...]:
         """Records that random numbers choose, as many of each environment, see `drawn_rows`.
 
         Args:
             noise: `[B, k]` uniform in [0, 1), or `[turns, B, k]` of several draws.
             inserted: how many records of each environment ever were.
             capacity: how many are kept.
+            steps: of windows of records one after the other; 0: single records.
 
-        Returns: columns `[k * B, ...]`, environments innermost; of several draws `[turns, ...]`.
+        Returns: columns `[k * B, ...]`, environments innermost, of windows `[k * B, steps, ...]`;
+            of several draws `[turns, ...]`.
         """
         filled = min(inserted, capacity)
-        places = noise.swapaxes(-1, -2) * np.float32(filled)
-        rows = np.minimum(places.astype(np.int32), filled - 1)
-        return self._taken(self.columns, rows)
+        starts = filled - max(steps, 1) + 1
+        places = noise.swapaxes(-1, -2) * np.float32(starts)
+        rows = np.minimum(places.astype(np.int32), starts - 1)
+        if steps:
+            rows = (inserted - filled + rows) % capacity
+        return self._taken(self.columns, rows, capacity, steps)
 
     def draw_weighted(
-        self, noise: np.ndarray, inserted: int, capacity: int
+        self, noise: np.ndarray, inserted: int, capacity: int, steps: int = 0
     ) -> tuple[np.ndarray, ...]:
         """The same in proportion to their priorities, see `weighted_rows`.
 
@@ -78,8 +85,10 @@ class KeptReplay:
             than in a uniform draw.
         """
         *columns, weights = self.columns
-        rows, odds = weighted_rows(noise, weights[: min(inserted, capacity)])
-        return (*self._taken(columns, rows), rows.reshape(-1), odds.reshape(-1))
+        newest = [(inserted - 1 - i) % capacity for i in range(steps - 1)]
+        rows, odds = weighted_rows(noise, weights[: min(inserted, capacity)], newest)
+        taken = self._taken(columns, rows, capacity, steps)
+        return (*taken, rows.reshape(-1), odds.reshape(-1))
 
     def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
         """Gives records other priorities, both `[k * B]`, environments innermost."""
@@ -97,10 +106,14 @@ class KeptReplay:
         self.columns[:] = [column.copy() for column in columns]
 
     @staticmethod
-    def _taken(columns: list[Any], rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Rows `[..., k, B]` of each column, as `[..., k * B, ...]`."""
-        taken = (column[rows, np.arange(rows.shape[-1])] for column in columns)
-        leading, axes = (*rows.shape[:-2], -1), rows.ndim
+    def _taken(
+        columns: list[Any], rows: np.ndarray, capacity: int, steps: int
+    ) -> tuple[np.ndarray, ...]:
+        """Rows `[..., k, B]` of each column, as `[..., k * B, ...]`, or windows from there on."""
+        leading, places, axes = (*rows.shape[:-2], -1), np.arange(rows.shape[-1]), rows.ndim
+        if steps:
+            rows, places = (rows[..., None] + np.arange(steps)) % capacity, places[:, None]
+        taken = (column[rows, places] for column in columns)
         return tuple(found.reshape(*leading, *found.shape[axes:]) for found in taken)
 
     def _newest_weights(self, num_envs: int) -> np.ndarray:

@@ -42,6 +42,36 @@ def test_the_newest_records_are_drawn_alike_of_every_environment(rows):
     assert np.array_equal(even, values % 2 == 0)
 
 
+@pytest.mark.parametrize("rows", [3, 8, 9, 21])
+@pytest.mark.parametrize("by", ["uniform", "priority"])
+def test_windows_are_whole_and_drawn_alike(rows, by):
+    """Of 3 records one after the other, also over the ring's end; none runs over the newest."""
+    noise = np.random.default_rng(3).random((ENVS, 2000), np.float32)
+    if by == "uniform":
+        values, even = filled(rows).draw(noise, rows, 8, 3)
+    else:
+        values, even, ids, odds = weighted(rows).draw_weighted(noise, rows, 8, 3)
+        assert np.array_equal(ids, values[:, 0] // 10 % 8)
+        assert np.allclose(odds, 1.0)
+    assert values.shape == (2000 * ENVS, 3)
+    assert np.array_equal(even, values % 2 == 0)
+    assert np.array_equal(np.diff(values), np.full((len(values), 2), 10.0))
+    starts = list(range(max(rows - 8, 0), rows - 2))
+    for env in range(ENVS):
+        found, counts = np.unique(values[env::ENVS, 0], return_counts=True)
+        assert found.tolist() == [number * 10 + env for number in starts]
+        assert ((counts - 2000 / len(starts)) ** 2 / (2000 / len(starts))).sum() < 28
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_several_draws_at_once_are_those_one_by_one(steps):
+    noise = np.random.default_rng(4).random((5, ENVS, 7), np.float32)
+    kept = filled(21)
+    for turn, column in enumerate(zip(*kept.draw(noise, 21, 8, steps), strict=True)):
+        for found, expected in zip(column, kept.draw(noise[turn], 21, 8, steps), strict=True):
+            assert np.array_equal(found, expected)
+
+
 def test_a_number_just_below_one_is_the_last_record_there_is():
     noise = np.full((ENVS, 1), np.nextafter(np.float32(1), np.float32(0)))
     for rows in (1, 3, 7):
