@@ -110,11 +110,14 @@ class KeptReplay:
         columns: list[Any], rows: np.ndarray, capacity: int, steps: int
     ) -> tuple[np.ndarray, ...]:
         """Rows `[..., k, B]` of each column, as `[..., k * B, ...]`, or windows from there on."""
-        leading, places, axes = (*rows.shape[:-2], -1), np.arange(rows.shape[-1]), rows.ndim
+        count, behind = rows.shape[-1], (steps,) if steps else ()
         if steps:
-            rows, places = (rows[..., None] + np.arange(steps)) % capacity, places[:, None]
-        taken = (column[rows, places] for column in columns)
-        return tuple(found.reshape(*leading, *found.shape[axes:]) for found in taken)
+            rows = (rows[..., None, :] + np.arange(steps)[:, None]) % capacity
+        places = rows * count + np.arange(count)
+        if steps:
+            places = places.swapaxes(-1, -2)
+        places = places.reshape(*rows.shape[: -2 - len(behind)], -1, *behind)
+        return tuple(column.reshape(-1, *column.shape[2:]).take(places, 0) for column in columns)
 
     def _newest_weights(self, num_envs: int) -> np.ndarray:
         """Of a new record: the largest of its environment, so that it is drawn soon."""
