@@ -52,6 +52,11 @@ class Config:
         for name in ("num_envs", "num_steps", "total_steps", "updates", "n_step", "target_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+        if self.n_step > self.num_steps:
+            raise ValueError(
+                f"n_step is {self.n_step}: an iteration of num_steps = {self.num_steps} has no such "
+                "window to draw; raise num_steps"
+            )
 
 
 class QNetwork(nn.Cell):

@@ -92,6 +92,24 @@ class Image(nn.Cell):
         return self.dense(ops.relu(self.convolution(x)).reshape(x.shape[0], 64))
 
 
+class Follow(nn.Cell):
+    """A network with layers as wide as the batch, after a step towards another."""
+
+    def __init__(self):
+        super().__init__()
+        self.own, self.other = (
+            nn.SequentialCell(nn.Dense(4, ROWS), nn.ReLU(), nn.Dense(ROWS, ROWS)) for _ in range(2)
+        )
+        self.learn = Learn(self.own, plain)
+        self.leader, self.follower = self.own.trainable_params(), self.other.trainable_params()
+
+    def construct(self, x, target):
+        loss = self.learn(x, target)
+        for i in range(len(self.leader)):
+            ops.assign_add(self.follower[i], 0.1 * (self.leader[i] - self.follower[i]))
+        return loss, ops.square(self.other(x)).sum(-1)
+
+
 INDEX = np.random.default_rng(2).integers(0, 3, ROWS).astype(np.int32)
 CASES = {
     "plain": (lambda: Learn(Layers(), plain), [_floats(ROWS, 4), _floats(ROWS, 3)]),
@@ -103,6 +121,7 @@ CASES = {
         [_floats(3, 4), INDEX, _floats(ROWS, 3)],
     ),
     "rows": (Rows, [_floats(ROWS, 4)]),
+    "follow": (Follow, [_floats(ROWS, 4), _floats(ROWS, ROWS)]),
     "image": (lambda: Learn(Image(), plain), [_floats(24, 2, 4, 4), _floats(24, 3)]),
 }
 
@@ -137,8 +156,9 @@ def test_tiles_give_what_mindspore_gives(case, all_tiled):
         np.testing.assert_allclose(native[name], value, rtol=0, atol=2e-5 * largest, err_msg=name)
 
 
-def test_rows_that_meet_are_two_batches(all_tiled):
-    both(CASES["normalised"][0](), CASES["normalised"][1])
+@pytest.mark.parametrize("case", ["normalised", "follow"])
+def test_rows_that_meet_are_two_batches(case, all_tiled):
+    both(CASES[case][0](), CASES[case][1])
     assert "static void tile_1" in all_tiled[0]
 
 
