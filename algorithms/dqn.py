@@ -54,7 +54,7 @@ class Config:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
         if self.n_step > self.num_steps:
             raise ValueError(
-                f"n_step is {self.n_step}: an iteration of num_steps = {self.num_steps} has no such "
+                f"n_step is {self.n_step}: an iteration of {self.num_steps} steps has no such "
                 "window to draw; raise num_steps"
             )
 

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore import value_and_grad as derivative_of
-from units import both
+from units import both, node, number
 
 from mindspore_rl.native import tiles
+from mindspore_rl.native.blocks import Block
 from mindspore_rl.native.cell import NativeCell
+from mindspore_rl.native.program import Type, Value
 
 ROWS = 96
 
@@ -92,24 +94,6 @@ class Image(nn.Cell):
         return self.dense(ops.relu(self.convolution(x)).reshape(x.shape[0], 64))
 
 
-class Follow(nn.Cell):
-    """A network with layers as wide as the batch, after a step towards another."""
-
-    def __init__(self):
-        super().__init__()
-        self.own, self.other = (
-            nn.SequentialCell(nn.Dense(4, ROWS), nn.ReLU(), nn.Dense(ROWS, ROWS)) for _ in range(2)
-        )
-        self.learn = Learn(self.own, plain)
-        self.leader, self.follower = self.own.trainable_params(), self.other.trainable_params()
-
-    def construct(self, x, target):
-        loss = self.learn(x, target)
-        for i in range(len(self.leader)):
-            ops.assign_add(self.follower[i], 0.1 * (self.leader[i] - self.follower[i]))
-        return loss, ops.square(self.other(x)).sum(-1)
-
-
 INDEX = np.random.default_rng(2).integers(0, 3, ROWS).astype(np.int32)
 CASES = {
     "plain": (lambda: Learn(Layers(), plain), [_floats(ROWS, 4), _floats(ROWS, 3)]),
@@ -121,7 +105,6 @@ CASES = {
         [_floats(3, 4), INDEX, _floats(ROWS, 3)],
     ),
     "rows": (Rows, [_floats(ROWS, 4)]),
-    "follow": (Follow, [_floats(ROWS, 4), _floats(ROWS, ROWS)]),
     "image": (lambda: Learn(Image(), plain), [_floats(24, 2, 4, 4), _floats(24, 3)]),
 }
 
@@ -156,9 +139,21 @@ def test_tiles_give_what_mindspore_gives(case, all_tiled):
         np.testing.assert_allclose(native[name], value, rtol=0, atol=2e-5 * largest, err_msg=name)
 
 
-@pytest.mark.parametrize("case", ["normalised", "follow"])
-def test_rows_that_meet_are_two_batches(case, all_tiled):
-    both(CASES[case][0](), CASES[case][1])
+def test_weights_with_as_many_rows_as_the_batch_are_none_of_it(all_tiled):
+    """They are copied and used at once, as where a target network follows."""
+    square = Type((ROWS, ROWS), "float32")
+    x, weight = (Value("argument", name, type=square) for name in ("x", "weight"))
+    copy = node("TensorMove", weight, type=square)
+    doubled = node("Add", copy, copy, type=square)
+    product = node("MatMul", x, copy, number(False), number(False), type=square)
+    block = Block("b0", nodes=[copy, doubled, product], results=[doubled, product])
+    tiles.tile(block, [block])
+    (made,) = (found for found in block.nodes if found.op == "Tiles")
+    assert [inner.op for inner in made.attrs["body"].nodes] == ["MatMul"]
+
+
+def test_rows_that_meet_are_two_batches(all_tiled):
+    both(CASES["normalised"][0](), CASES["normalised"][1])
     assert "static void tile_1" in all_tiled[0]
 
 
