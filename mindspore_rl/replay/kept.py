@@ -6,7 +6,7 @@ import numpy as np
 
 from mindspore_rl.errors import CheckpointError, ReplayError
 from mindspore_rl.machine import available_memory
-from mindspore_rl.replay.weights import ONE, weighted_rows, weights_of
+from mindspore_rl.replay.weights import ONE, Weights, weights_of
 
 
 class KeptReplay:
@@ -22,6 +22,7 @@ class KeptReplay:
     def __init__(self) -> None:
         self.columns: list[Any] = []
         self.dtypes: list[str] = []
+        self._weights = Weights()
         self._part: tuple[slice, int] | None = None
 
     def part(self, places: slice, num_envs: int) -> "KeptReplay":
@@ -33,6 +34,7 @@ class KeptReplay:
         """
         part = KeptReplay()
         part.columns, part._part = self.columns, (places, num_envs)
+        part._weights = self._weights
         return part
 
     def write(self, capacity: int, row: int, *values: np.ndarray, weighted: bool = False) -> None:
@@ -40,6 +42,8 @@ class KeptReplay:
         if weighted:
             values = (*values, self._newest_weights(len(values[0])))
         self._make(capacity, values)
+        if weighted:
+            self._weighed().put(np.array([row]), self._places, values[-1][None])
         for column, value in zip(self.columns, values, strict=True):
             column[(row, self._part[0]) if self._part else row] = value
 
@@ -50,6 +54,9 @@ class KeptReplay:
             stacks = (*stacks, np.broadcast_to(newest, (len(stacks[0]), *newest.shape)))
         self._make(capacity, [stack[0] for stack in stacks])
         first = min(len(stacks[0]), capacity - row)
+        if weighted:
+            rows = (row + np.arange(len(stacks[0]))) % capacity
+            self._weighed().put(rows, self._places, stacks[-1])
         for column, stack in zip(self.columns, stacks, strict=True):
             column[row : row + first] = stack[:first]
             column[: len(stack) - first] = stack[first:]
@@ -84,17 +91,16 @@ class KeptReplay:
         Returns: columns `[k * B, ...]`, then the rows, for `update`, and how much likelier each was
             than in a uniform draw.
         """
-        *columns, weights = self.columns
         newest = [(inserted - 1 - i) % capacity for i in range(steps - 1)]
-        rows, odds = weighted_rows(noise, weights[: min(inserted, capacity)], newest)
-        taken = self._taken(columns, rows, capacity, steps)
+        rows, odds = self._weighed().draw(noise, min(inserted, capacity), newest)
+        taken = self._taken(self.columns[:-1], rows, capacity, steps)
         return (*taken, rows.reshape(-1), odds.reshape(-1))
 
     def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
         """Gives records other priorities, both `[k * B]`, environments innermost."""
-        weights = self.columns[-1]
-        rows, found = (np.reshape(x, (-1, weights.shape[1])) for x in (rows, priorities))
-        weights[rows, np.arange(weights.shape[1])] = weights_of(found)
+        num_envs = self.columns[-1].shape[1]
+        rows, found = (np.reshape(x, (-1, num_envs)) for x in (rows, priorities))
+        self._weighed().update(rows, weights_of(found))
 
     def add(self, buffer: Any, dtype: str) -> None:
         """Takes note of a column that a cell writes and reads itself, perhaps in another type."""
@@ -123,9 +129,18 @@ class KeptReplay:
         """Of a new record: the largest of its environment, so that it is drawn soon."""
         if not self.columns:
             return np.full(num_envs, ONE, np.int64)
-        weights = self.columns[-1][:, self._part[0]] if self._part else self.columns[-1]
-        largest = weights.max(0)
-        return np.where(largest > 0, largest, ONE)
+        return self._weighed().largest(self._places)
+
+    @property
+    def _places(self) -> slice:
+        """Of the environments that are written here."""
+        return self._part[0] if self._part else slice(None)
+
+    def _weighed(self) -> Weights:
+        """The weights, with what is known of them since they were made or restored."""
+        if self._weights.rows is not self.columns[-1]:
+            self._weights.take(self.columns[-1])
+        return self._weights
 
     def _make(self, capacity: int, values: Any) -> None:
         if not self.columns:

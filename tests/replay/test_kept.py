@@ -5,7 +5,7 @@ import pytest
 
 from mindspore_rl.errors import CheckpointError, ReplayError
 from mindspore_rl.replay.kept import KeptReplay
-from mindspore_rl.replay.weights import LARGEST, ONE, weights_of
+from mindspore_rl.replay.weights import LARGEST, ONE, weighted_rows, weights_of
 
 ENVS = 3
 
@@ -129,6 +129,34 @@ def test_a_new_record_is_as_likely_as_the_likeliest_of_its_environment():
     assert (kept.columns[-1][3] == weights_of(np.array([4.0, 2, 9]))).all()
     kept.extend(8, 7, *(np.stack([x, x]) for x in row(4)), weighted=True)
     assert (kept.columns[-1][[7, 0]] == kept.columns[-1][3]).all()
+
+
+@pytest.mark.parametrize("capacity", [5, 256, 700])
+def test_draws_from_sums_of_blocks_are_those_from_all_weights(capacity):
+    generator = np.random.default_rng(6)
+    kept, inserted = KeptReplay(), 0
+    whole = np.zeros((capacity, ENVS), np.int64)
+    for rows in (min(n, capacity) for n in (1, 3, 200, 4, 500, 90)):
+        at = (inserted + np.arange(rows)) % capacity
+        largest = whole.max(0)
+        whole[at] = np.where(largest > 0, largest, ONE)
+        stacks = (np.stack(column) for column in zip(*map(row, range(rows)), strict=True))
+        kept.extend(capacity, inserted % capacity, *stacks, weighted=True)
+        inserted += rows
+        noise = generator.random((ENVS, 9), np.float32)
+        newest = [(inserted - 1) % capacity] if inserted > 1 else []
+        *_, ids, odds = kept.draw_weighted(noise, inserted, capacity, 1 + len(newest))
+        expected = weighted_rows(noise, whole[: min(inserted, capacity)], newest)
+        np.testing.assert_array_equal(ids, expected[0].reshape(-1))
+        np.testing.assert_array_equal(odds, expected[1].reshape(-1))
+        priorities = generator.random(len(ids)) * 3.0
+        kept.update(ids, priorities)
+        for place, (number, weight) in enumerate(zip(ids, weights_of(priorities), strict=True)):
+            whole[number, place % ENVS] = weight
+        np.testing.assert_array_equal(kept.columns[-1], whole)
+    kept.restore(kept.columns)
+    *_, ids, _ = kept.draw_weighted(noise, inserted, capacity)
+    np.testing.assert_array_equal(ids, weighted_rows(noise, whole)[0].reshape(-1))
 
 
 def test_any_priority_is_a_weight():
