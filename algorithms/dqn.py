@@ -1,7 +1,8 @@
 """Deep Q-learning from a replay (Mnih et al. 2015, "Human-level control through deep RL").
 
 With double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461), a duelling network (Wang et al.
-2016, arXiv 1511.06581) and prioritised replay (Schaul et al. 2016, arXiv 1511.05952) as options.
+2016, arXiv 1511.06581), prioritised replay (Schaul et al. 2016, arXiv 1511.05952) and returns of
+several steps (Hessel et al. 2018, arXiv 1710.02298) as options.
 """
 
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.networks import MLP
 from mindspore_rl.rl.losses import clip_by_global_norm, huber_loss
+from mindspore_rl.rl.returns import n_step
 
 
 def _option(default, text):
@@ -32,23 +34,29 @@ class Config:
     learning_starts: int = _option(2_000, "environment steps before the first update")
     updates: int = _option(8, "updates in an iteration")
     batch_size: int = _option(128, "transitions of an update; a multiple of num_envs")
-    learning_rate: float = _option(5e-4, "Adam's step size")
+    learning_rate: float = _option(1e-3, "Adam's step size")
     gamma: float = _option(0.99, "discount per step")
+    n_step: int = _option(5, "steps whose rewards count before the target network's value")
     target_every: int = _option(100, "updates between two copies to the target network")
     epsilon_start: float = _option(1.0, "share of random actions at the start")
-    epsilon_end: float = _option(0.05, "share of random actions in the end")
-    exploration: float = _option(0.25, "part of the run in which that share falls")
+    epsilon_end: float = _option(0.02, "share of random actions in the end")
+    exploration: float = _option(0.05, "part of the run in which that share falls")
     double_q: bool = _option(True, "the online network chooses the next action")
     duelling: bool = _option(False, "value and advantages from heads of their own")
     priority: float = _option(0.0, "exponent alpha of prioritised replay; 0: uniform")
     importance: float = _option(0.4, "exponent beta of its importance weights")
     max_grad_norm: float = _option(10.0, "bound of the global gradient norm")
-    hidden: tuple[int, ...] = _option((120, 84), "widths of the hidden layers (ReLU)")
+    hidden: tuple[int, ...] = _option((64, 64), "widths of the hidden layers (ReLU)")
 
     def __post_init__(self):
-        for name in ("num_envs", "num_steps", "total_steps", "updates", "target_every"):
+        for name in ("num_envs", "num_steps", "total_steps", "updates", "n_step", "target_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+        if self.n_step > self.num_steps:
+            raise ValueError(
+                f"n_step is {self.n_step}: an iteration of {self.num_steps} steps has no such "
+                "window to draw; raise num_steps"
+            )
 
 
 class QNetwork(nn.Cell):
@@ -105,28 +113,34 @@ class DQNLearner(Learner):
         self.updates = Parameter(Tensor(0, int32), name="updates", requires_grad=False)
         self.optimizer = nn.Adam(self.online, config.learning_rate)
 
-    def difference(self, obs, action, reward, terminated, final_obs):
-        """Returns: values `[n]` of actions and their targets (equation 2 of the paper)."""
+    def difference(self, obs, action, reward, terminated, truncated, final_obs):
+        """Returns: values `[n]` of actions and their targets (equation 2 of the paper).
+
+        Of windows `[n, n_step, ...]`, whose first step's action it is.
+        """
         config = self.config
-        rows = ops.one_hot(action, self.network(obs).shape[-1])
-        value = (self.network(obs) * rows).sum(-1)
+        values = self.network(obs[:, 0])
+        value = (values * ops.one_hot(action[:, 0], values.shape[-1])).sum(-1)
+        total, last, factor = n_step(reward, ops.logical_or(terminated, truncated), config.gamma)
+        final_obs = final_obs.reshape((*last.shape, -1))
+        final_obs = (last.expand_dims(-1) * final_obs).sum(1)  # of each window's last step
         following = self.target(final_obs)
         if config.double_q:
             best = self.network(final_obs).argmax(-1)
             following = (following * ops.one_hot(best, following.shape[-1])).sum(-1)
         else:
             following = ops.amax(following, -1)
-        target = reward + config.gamma * (1.0 - terminated.astype("float32")) * following
-        return value, ops.stop_gradient(target)
+        going_on = 1.0 - (last * terminated.astype("float32")).sum(1)
+        return value, ops.stop_gradient(total + factor * going_on * following)
 
-    def loss(self, obs, action, reward, terminated, final_obs, weight):
+    def loss(self, obs, action, reward, terminated, truncated, final_obs, weight):
         """Per sample: the weighted error of the value, then the value."""
-        value, target = self.difference(obs, action, reward, terminated, final_obs)
+        value, target = self.difference(obs, action, reward, terminated, truncated, final_obs)
         return weight * huber_loss(value, target), value
 
-    def priorities(self, obs, action, reward, terminated, final_obs):
+    def priorities(self, obs, action, reward, terminated, truncated, final_obs):
         """Returns: `[n]`, proportional prioritisation (section 3.3 of Schaul et al.)."""
-        value, target = self.difference(obs, action, reward, terminated, final_obs)
+        value, target = self.difference(obs, action, reward, terminated, truncated, final_obs)
         return ops.pow(ops.abs(value - target) + 1e-6, self.config.priority)
 
     def apply(self, grads):
@@ -143,17 +157,18 @@ class DQNLearner(Learner):
         loss, value, grad_norm = 0.0, 0.0, 0.0
         for _ in msrl.epochs(config.updates):
             if config.priority:
-                obs, action, reward, terminated, final_obs, ids, odds = msrl.boundary(
-                    "batch", msrl.replay_sample(config.batch_size, "priority")
+                obs, action, reward, terminated, truncated, final_obs, ids, odds = msrl.boundary(
+                    "batch",
+                    msrl.replay_sample(config.batch_size, "priority", steps=config.n_step),
                 )
                 weight = ops.pow(odds, -config.importance)
                 weight = weight / msrl.boundary("gradient", msrl.max(weight))
             else:
-                obs, action, reward, terminated, final_obs = msrl.boundary(
-                    "batch", msrl.replay_sample(config.batch_size)
+                obs, action, reward, terminated, truncated, final_obs = msrl.boundary(
+                    "batch", msrl.replay_sample(config.batch_size, steps=config.n_step)
                 )
-                weight = ops.ones_like(reward)
-            batch = obs, action, reward, terminated, final_obs
+                weight = ops.ones_like(reward[:, 0])
+            batch = obs, action, reward, terminated, truncated, final_obs
             if msrl.env_steps() >= config.learning_starts:
                 grads, means = msrl.boundary(
                     "gradient", msrl.gradient(self.loss, self.network, *batch, weight)
@@ -195,7 +210,9 @@ class DQNTrainer(Trainer):
                     "observation", outcome
                 )
                 msrl.replay_insert(
-                    *msrl.boundary("transition", (obs, action, reward, terminated, final_obs)),
+                    *msrl.boundary(
+                        "transition", (obs, action, reward, terminated, truncated, final_obs)
+                    ),
                     keep=config.replay_size,
                 )
                 obs = next_obs

@@ -48,7 +48,7 @@ class Msrl(Protocol):
                 0: until the next sample.
         """
 
-    def replay_sample(self, count: int = 0, by: str = "uniform") -> tuple:
+    def replay_sample(self, count: int = 0, by: str = "uniform", steps: int = 0) -> tuple:
         """The steps inserted since the last sample, in order; of records that are kept some.
 
         Args:
@@ -57,9 +57,12 @@ class Msrl(Protocol):
                 placement. B must divide it.
             by: `uniform`, or `priority`: each environment's in proportion to their priorities. A
                 new record has the largest priority of those that its environment has.
+            steps: draws windows instead, of so many records of one environment one after the
+                other, none of which runs over the newest. The first one's priority counts.
 
         Returns: one `[n, B, ...]` for each inserted value; n = T after a loop over `steps()`. With
-            a count `[count, ...]`; by priority, ids and odds `[count]` stand behind them: how much
+            a count `[count, ...]`, of windows `[count, steps, ...]`;
+            by priority, ids and odds `[count]` stand behind them: how much
             likelier each was than in a uniform draw. `odds ** -beta` over its maximum are the
             importance weights of Schaul et al. 2016.
         """

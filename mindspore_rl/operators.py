@@ -80,12 +80,14 @@ def minibatch_rows(permutation: Tensor, number: Tensor, count: int) -> Tensor:
 
 
 def take_rows(value: Tensor, rows: Tensor) -> Tensor:
-    """`value` `[T, B, ...]` at positions of the flattened batch, `[n, ...]`."""
+    """`value` `[T, B, ...]` at positions `[n]` of the flattened batch, or `[n, steps]`."""
     flat = value.reshape((value.shape[0] * value.shape[1], *value.shape[2:]))
     return ops.gather(flat, rows, 0)
 
 
-def drawn_rows(noise: Tensor, inserted: Tensor, capacity: int, columns: Tensor) -> Tensor:
+def drawn_rows(
+    noise: Tensor, inserted: Tensor, capacity: int, columns: Tensor, steps: int = 0
+) -> Tensor:
     """Positions in a flattened `[capacity * B]` replay of the records that random numbers choose.
 
     Args:
@@ -93,12 +95,19 @@ def drawn_rows(noise: Tensor, inserted: Tensor, capacity: int, columns: Tensor) 
         inserted: 0-d int32, records of each environment that ever were.
         capacity: how many of them are kept.
         columns: `[B]` int32, 0 to B - 1.
+        steps: of windows of records one after the other; 0: single records.
 
-    Returns: `[k * B]` int32, environments innermost.
+    Returns: `[k * B]` int32, environments innermost; of windows `[k * B, steps]`.
     """
     filled = ops.minimum(inserted, capacity)
-    rows = (noise.T * filled.astype(float32)).astype(int32)
-    return (ops.minimum(rows, filled - 1) * columns.shape[0] + columns).reshape(-1)
+    starts = filled - steps + 1 if steps else filled
+    rows = (noise.T * starts.astype(float32)).astype(int32)
+    rows = ops.minimum(rows, starts - 1)
+    if not steps:
+        return (rows * columns.shape[0] + columns).reshape(-1)
+    behind = (inserted - filled + rows).expand_dims(-1) + Tensor(np.arange(steps, dtype=np.int32))
+    found = behind % capacity * columns.shape[0] + columns.expand_dims(-1)
+    return found.reshape((-1, steps))
 
 
 def uniform(noise: Tensor, size: int) -> Tensor:

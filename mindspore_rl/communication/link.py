@@ -33,7 +33,7 @@ from typing import Any
 
 SILENCE_S = 10
 """After so long without a sign of life the other host is taken to be gone."""
-TOGETHER_S = 0.02
+TOGETHER_S = 0.05
 """What need not go at once goes with others of so long: who reads in the same process takes turns
 with who computes."""
 LINE_BYTES = 1 << 24

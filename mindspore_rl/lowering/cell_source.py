@@ -112,7 +112,7 @@ class CellWriter:
         )
 
     def _replay_draw_part(self, op: Op) -> str:
-        return f"parts.Draws({op.attr('capacity')}, w.env_indices)"
+        return f"parts.Draws({op.attr('capacity')}, {op.attr('steps')}, w.env_indices)"
 
     def _permutations_part(self, op: Op) -> str:
         return (

@@ -219,7 +219,13 @@ class LoopWriter:
 
     def _replay_draw(self, op: Op) -> list[str]:
         way = "draw_weighted" if op.attr("by") == "priority" else "draw"
-        call = f"w.kept.{way}({op.args[0]}, {inserted(op)}, {op.attr('capacity')})"
+        given = (
+            op.args[0],
+            inserted(op),
+            op.attr("capacity"),
+            *[op.attr("steps")][: op.attr("steps")],
+        )
+        call = f"w.kept.{way}({', '.join(map(str, given))})"
         return [assignment(op.targets, call)]
 
     def _replay_update(self, op: Op) -> list[str]:

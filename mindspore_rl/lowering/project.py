@@ -11,6 +11,7 @@ from mindspore_rl.graph.cut.partition import Message, Partition
 from mindspore_rl.graph.cut.replicate import Fragment
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, num_turns, turn_index, walk
 from mindspore_rl.graph.operations import ENVIRONMENT, PARAMETERS
+from mindspore_rl.lowering.ahead import draw_ahead
 from mindspore_rl.lowering.tidy import tidy
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.value import Value
@@ -49,6 +50,8 @@ def project(
     """
     projector = _Projector(partition, partition.fragment(name), in_graph, record)
     body = _glue_before_sends(tidy(tuple(projector.items(partition.program.body, ()))))
+    if not (in_graph and "environment" in partition.fragment(name).components):
+        body = draw_ahead(body, projector.values)  # else cells hold what is kept
     arrivals = partition.arrivals
     return Projection(
         partition.fragment(name),

@@ -56,6 +56,29 @@ def _batches(nodes: list[Value]) -> list[int]:
     return sorted(size for size in sizes if size >= 2 * MOST_ROWS // 4)
 
 
+def _rows_of(nodes: list[Value], batch: int) -> set[Value]:
+    """Values that are rows of a batch: what a product takes by rows, and what comes of it or to it.
+
+    A layer as wide as the batch has weights with as many rows, which only their use tells apart.
+    """
+    group: dict[Value, set[Value]] = {}
+    found: set[Value] = set()
+    for node in nodes:
+        args, rule = tensors(node), rule_of(node)
+        treated = rule(node, args, batch) if rule else None
+        if treated is None:
+            continue
+        kinds, sliced = treated
+        pairs = zip(map(_base, args), sliced, strict=True)
+        rows = [base for base, by_rows in pairs if by_rows and base.op != "constant"]
+        rows += [v for v, kind in zip(outputs(node), kinds, strict=True) if kind == BY_ROWS]
+        joined = set(rows).union(*(group.get(value, ()) for value in rows))
+        group |= dict.fromkeys(joined, joined)
+        if node.op in PRODUCTS + CONVOLUTIONS:
+            found.update(rows[:1])
+    return set().union(*(group[value] for value in found))
+
+
 class _Segment:
     """The nodes of a block that treat the rows of a batch apart, in so far as they can run at once.
 
@@ -65,7 +88,7 @@ class _Segment:
     """
 
     def __init__(self, nodes: list[Value], needs: dict[Value, set[Value]], batch: int) -> None:
-        self.batch = batch
+        self.batch, self._rows = batch, _rows_of(nodes, batch)
         self.kinds: dict[Value, str] = {}
         self.sliced: dict[Value, list[bool]] = {}  # of a node's tensors, whether by tiles
         self.before: list[Value] = []
@@ -100,7 +123,7 @@ class _Segment:
             return None
         kinds, sliced = found
         for value, kind in zip(outputs(node), kinds, strict=True):
-            if kind == BY_ROWS and not has_rows(value, self.batch):
+            if kind == BY_ROWS and not (value in self._rows and has_rows(value, self.batch)):
                 return None
         for arg, base, by_rows in zip(args, bases, sliced, strict=True):
             if by_rows and not has_rows(arg, self.batch):

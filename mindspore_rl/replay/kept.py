@@ -6,7 +6,7 @@ import numpy as np
 
 from mindspore_rl.errors import CheckpointError, ReplayError
 from mindspore_rl.machine import available_memory
-from mindspore_rl.replay.weights import ONE, weighted_rows, weights_of
+from mindspore_rl.replay.weights import ONE, Weights, weights_of
 
 
 class KeptReplay:
@@ -22,6 +22,7 @@ class KeptReplay:
     def __init__(self) -> None:
         self.columns: list[Any] = []
         self.dtypes: list[str] = []
+        self._weights = Weights()
         self._part: tuple[slice, int] | None = None
 
     def part(self, places: slice, num_envs: int) -> "KeptReplay":
@@ -33,6 +34,7 @@ class KeptReplay:
         """
         part = KeptReplay()
         part.columns, part._part = self.columns, (places, num_envs)
+        part._weights = self._weights
         return part
 
     def write(self, capacity: int, row: int, *values: np.ndarray, weighted: bool = False) -> None:
@@ -40,6 +42,8 @@ class KeptReplay:
         if weighted:
             values = (*values, self._newest_weights(len(values[0])))
         self._make(capacity, values)
+        if weighted:
+            self._weighed().put(np.array([row]), self._places, values[-1][None])
         for column, value in zip(self.columns, values, strict=True):
             column[(row, self._part[0]) if self._part else row] = value
 
@@ -50,41 +54,53 @@ class KeptReplay:
             stacks = (*stacks, np.broadcast_to(newest, (len(stacks[0]), *newest.shape)))
         self._make(capacity, [stack[0] for stack in stacks])
         first = min(len(stacks[0]), capacity - row)
+        if weighted:
+            rows = (row + np.arange(len(stacks[0]))) % capacity
+            self._weighed().put(rows, self._places, stacks[-1])
         for column, stack in zip(self.columns, stacks, strict=True):
             column[row : row + first] = stack[:first]
             column[: len(stack) - first] = stack[first:]
 
-    def draw(self, noise: np.ndarray, inserted: int, capacity: int) -> tuple[np.ndarray, ...]:
+    def draw(
+        self, noise: np.ndarray, inserted: int, capacity: int, steps: int = 0
+    ) -> tuple[np.ndarray, ...]:
         """Records that random numbers choose, as many of each environment, see `drawn_rows`.
 
         Args:
-            noise: `[B, k]` uniform in [0, 1).
+            noise: `[B, k]` uniform in [0, 1), or `[turns, B, k]` of several draws.
             inserted: how many records of each environment ever were.
             capacity: how many are kept.
+            steps: of windows of records one after the other; 0: single records.
 
-        Returns: columns `[k * B, ...]`, environments innermost.
+        Returns: columns `[k * B, ...]`, environments innermost, of windows `[k * B, steps, ...]`;
+            of several draws `[turns, ...]`.
         """
         filled = min(inserted, capacity)
-        rows = np.minimum((noise.T * np.float32(filled)).astype(np.int32), filled - 1)
-        return self._taken(self.columns, rows)
+        starts = filled - max(steps, 1) + 1
+        places = noise.swapaxes(-1, -2) * np.float32(starts)
+        rows = np.minimum(places.astype(np.int32), starts - 1)
+        if steps:
+            rows = (inserted - filled + rows) % capacity
+        return self._taken(self.columns, rows, capacity, steps)
 
     def draw_weighted(
-        self, noise: np.ndarray, inserted: int, capacity: int
+        self, noise: np.ndarray, inserted: int, capacity: int, steps: int = 0
     ) -> tuple[np.ndarray, ...]:
         """The same in proportion to their priorities, see `weighted_rows`.
 
         Returns: columns `[k * B, ...]`, then the rows, for `update`, and how much likelier each was
             than in a uniform draw.
         """
-        *columns, weights = self.columns
-        rows, odds = weighted_rows(noise, weights[: min(inserted, capacity)])
-        return (*self._taken(columns, rows), rows.reshape(-1), odds.reshape(-1))
+        newest = [(inserted - 1 - i) % capacity for i in range(steps - 1)]
+        rows, odds = self._weighed().draw(noise, min(inserted, capacity), newest)
+        taken = self._taken(self.columns[:-1], rows, capacity, steps)
+        return (*taken, rows.reshape(-1), odds.reshape(-1))
 
     def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
         """Gives records other priorities, both `[k * B]`, environments innermost."""
-        weights = self.columns[-1]
-        rows, found = (np.reshape(x, (-1, weights.shape[1])) for x in (rows, priorities))
-        weights[rows, np.arange(weights.shape[1])] = weights_of(found)
+        num_envs = self.columns[-1].shape[1]
+        rows, found = (np.reshape(x, (-1, num_envs)) for x in (rows, priorities))
+        self._weighed().update(rows, weights_of(found))
 
     def add(self, buffer: Any, dtype: str) -> None:
         """Takes note of a column that a cell writes and reads itself, perhaps in another type."""
@@ -96,18 +112,35 @@ class KeptReplay:
         self.columns[:] = [column.copy() for column in columns]
 
     @staticmethod
-    def _taken(columns: list[Any], rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Rows `[k, B]` of each column, as `[k * B, ...]`."""
-        taken = (column[rows, np.arange(rows.shape[1])] for column in columns)
-        return tuple(found.reshape(-1, *found.shape[2:]) for found in taken)
+    def _taken(
+        columns: list[Any], rows: np.ndarray, capacity: int, steps: int
+    ) -> tuple[np.ndarray, ...]:
+        """Rows `[..., k, B]` of each column, as `[..., k * B, ...]`, or windows from there on."""
+        count, behind = rows.shape[-1], (steps,) if steps else ()
+        if steps:
+            rows = (rows[..., None, :] + np.arange(steps)[:, None]) % capacity
+        places = rows * count + np.arange(count)
+        if steps:
+            places = places.swapaxes(-1, -2)
+        places = places.reshape(*rows.shape[: -2 - len(behind)], -1, *behind)
+        return tuple(column.reshape(-1, *column.shape[2:]).take(places, 0) for column in columns)
 
     def _newest_weights(self, num_envs: int) -> np.ndarray:
         """Of a new record: the largest of its environment, so that it is drawn soon."""
         if not self.columns:
             return np.full(num_envs, ONE, np.int64)
-        weights = self.columns[-1][:, self._part[0]] if self._part else self.columns[-1]
-        largest = weights.max(0)
-        return np.where(largest > 0, largest, ONE)
+        return self._weighed().largest(self._places)
+
+    @property
+    def _places(self) -> slice:
+        """Of the environments that are written here."""
+        return self._part[0] if self._part else slice(None)
+
+    def _weighed(self) -> Weights:
+        """The weights, with what is known of them since they were made or restored."""
+        if self._weights.rows is not self.columns[-1]:
+            self._weights.take(self.columns[-1])
+        return self._weights
 
     def _make(self, capacity: int, values: Any) -> None:
         if not self.columns:

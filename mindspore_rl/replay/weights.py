@@ -3,9 +3,13 @@
 Weights are whole numbers, so that their sums are exact in any order.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 ONE, LARGEST = 1 << 20, 1 << 40
+BLOCK = 64
+"""Rows of a block, of which a draw reads one."""
 
 
 def weights_of(priorities: np.ndarray) -> np.ndarray:
@@ -14,19 +18,94 @@ def weights_of(priorities: np.ndarray) -> np.ndarray:
     return np.clip(scaled, 1, LARGEST).astype(np.int64)
 
 
-def weighted_rows(noise: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def weighted_rows(
+    noise: np.ndarray, weights: np.ndarray, without: Sequence[int] = ()
+) -> tuple[np.ndarray, np.ndarray]:
     """Rows that random numbers choose in proportion to weights, for each environment by itself.
 
     Args:
         noise: `[B, k]` uniform in [0, 1).
         weights: `[rows, B]` int64.
+        without: rows that are not drawn.
 
     Returns: rows `[k, B]` int32, and how much likelier each was than in a uniform draw, `[k, B]`
         float32.
     """
+    weights = weights.copy() if len(without) else weights
+    weights[list(without)] = 0
     sums = np.cumsum(weights, axis=0)
     places = np.minimum((noise.T.astype(np.float64) * sums[-1]).astype(np.int64), sums[-1] - 1)
     found = (np.searchsorted(sums[:, b], places[:, b], "right") for b in range(len(noise)))
     rows = np.stack(list(found), axis=1).astype(np.int32)
-    odds = np.take_along_axis(weights, rows, axis=0) * (len(weights) / sums[-1])
+    odds = np.take_along_axis(weights, rows, axis=0) * ((len(weights) - len(without)) / sums[-1])
     return rows, odds.astype(np.float32)
+
+
+class Weights:
+    """Weights of rows side by side, with sums of blocks: what a draw costs hardly grows with them.
+
+    Attributes:
+        rows: `[rows, B]` int64; None before there are any.
+    """
+
+    def __init__(self) -> None:
+        self.rows: np.ndarray | None = None
+        self._sums = self._largest = np.zeros((0, 0), np.int64)
+        self._changed: list[np.ndarray] = []  # blocks whose largest is not known
+
+    def take(self, rows: np.ndarray) -> None:
+        """Has these from now on."""
+        self.rows, blocks = rows, -(-len(rows) // BLOCK)
+        self._sums = np.add.reduceat(rows, np.arange(blocks) * BLOCK)
+        self._largest, self._changed = np.maximum.reduceat(rows, np.arange(blocks) * BLOCK), []
+
+    def largest(self, places: slice) -> np.ndarray:
+        """Of some environments, `[b]`; `ONE` of one that has no records."""
+        assert self.rows is not None
+        if self._changed:
+            blocks = np.unique(np.concatenate(self._changed))
+            inside = np.minimum(blocks[:, None] * BLOCK + np.arange(BLOCK), len(self.rows) - 1)
+            self._largest[blocks], self._changed = self.rows[inside].max(1), []
+        found = self._largest[:, places].max(0)
+        return np.where(found > 0, found, ONE)
+
+    def put(self, rows: np.ndarray, places: slice, values: np.ndarray) -> None:
+        """Changes whole rows `[n]` of some environments, to `[n, b]`."""
+        assert self.rows is not None
+        own, blocks = self.rows[:, places], rows // BLOCK
+        np.add.at(self._sums[:, places], blocks, values - own[rows])
+        own[rows] = values
+        self._changed.append(blocks)
+
+    def update(self, rows: np.ndarray, values: np.ndarray) -> None:
+        """Changes rows `[k, B]`, of each environment its own; of one that comes twice the last."""
+        assert self.rows is not None
+        count = rows.shape[1]
+        entries = (rows * count + np.arange(count)).reshape(-1)[::-1]
+        entries, last = np.unique(entries, return_index=True)
+        weights, own = values.reshape(-1)[::-1][last], self.rows.reshape(-1)
+        blocks = entries // count // BLOCK
+        np.add.at(self._sums, (blocks, entries % count), weights - own[entries])
+        own[entries] = weights
+        self._changed.append(blocks)
+
+    def draw(
+        self, noise: np.ndarray, filled: int, without: Sequence[int] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What `weighted_rows` gives, of the first rows."""
+        assert self.rows is not None
+        hidden, everywhere = np.array(without, int), slice(None)
+        weights = self.rows[hidden]
+        self.put(hidden, everywhere, np.zeros_like(weights))
+        sums = np.cumsum(self._sums[: -(-filled // BLOCK)], axis=0)
+        places = np.minimum((noise.T.astype(np.float64) * sums[-1]).astype(np.int64), sums[-1] - 1)
+        found = (np.searchsorted(sums[:, b], places[:, b], "right") for b in range(len(noise)))
+        blocks, own = np.stack(list(found), axis=1), np.arange(len(noise))
+        places -= sums[blocks, own] - self._sums[blocks, own]
+        inside = np.minimum(blocks[..., None] * BLOCK + np.arange(BLOCK), filled - 1)
+        inside = inside * len(noise) + own[:, None]
+        within = np.cumsum(self.rows.reshape(-1).take(inside), axis=-1)
+        rows = blocks * BLOCK + (within <= places[..., None]).sum(-1)
+        odds = self.rows[rows, own] * ((filled - len(hidden)) / sums[-1])
+        self.put(hidden, everywhere, weights)
+        return rows.astype(np.int32), odds.astype(np.float32)

@@ -147,6 +147,34 @@ def lambda_returns(
     return reverse_linear_scan(reward + gamma * bootstrap - trace * final_value, trace)
 
 
+def n_step(reward: Tensor, ended: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Discount the rewards of windows until they end (Sutton and Barto 2018, eq. 7.1).
+
+    The target of the first state's value is ``total + factor V(final_obs at last)``, without the
+    second term where the last step terminated.
+
+    Args:
+        reward: [N, n] float32, of n steps one after the other, reward units.
+        ended: [N, n] bool, terminated or truncated at that step.
+        gamma: discount of a step, in [0, 1].
+
+    Returns:
+        (total, last, factor): ``sum gamma^j r_j`` up to the first step that ended, or to the
+            window's last, [N] float32; 1 at that step and 0 elsewhere, [N, n] float32; gamma to
+            the number of steps, [N] float32.
+    """
+    steps, going, total, factor = reward.shape[1], ops.ones_like(reward[:, 0]), 0.0, 0.0
+    lasts = []
+    for step in range(steps):
+        total = total + gamma**step * going * reward[:, step]
+        ends = ended[:, step].astype(reward.dtype) if step < steps - 1 else ops.ones_like(going)
+        last = going * ends
+        factor = factor + gamma ** (step + 1) * last
+        going = going - last
+        lasts.append(last)
+    return total, ops.stack(lasts, 1), factor
+
+
 def discounted_sum_forward(reward: Tensor, ended: Tensor, gamma: float) -> Tensor:
     """Return the running discounted sum that scales rewards (Engstrom et al. 2020, section 3).
 

@@ -143,9 +143,13 @@ class _Played(Reference):
         """Keeps the last record only: nothing is learnt of it."""
         super().replay_insert(*values, keep=min(keep, self.num_envs))
 
-    def replay_sample(self, count: int = 0, by: str = "uniform") -> tuple[Tensor, ...]:
+    def replay_sample(
+        self, count: int = 0, by: str = "uniform", steps: int = 0
+    ) -> tuple[Tensor, ...]:
         """See `api.Msrl`; there may be more episodes to play than records to draw."""
-        return super().replay_sample(max(count, self.num_envs) if count else 0, by)
+        found = super().replay_sample(max(count, self.num_envs) if count else 0, by)
+        # Of windows the one record that is kept, repeated.
+        return tuple(ops.stack([column] * steps, 1) for column in found) if steps else found
 
     def uniform(self, count: int, size: int) -> Tensor:
         """See `api.Msrl`."""

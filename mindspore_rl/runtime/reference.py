@@ -183,23 +183,29 @@ class Reference:
             self._rows, self._sampled = [], False
         self._rows.append(values)
 
-    def replay_sample(self, count: int = 0, by: str = "uniform") -> tuple[Tensor, ...]:
+    def replay_sample(
+        self, count: int = 0, by: str = "uniform", steps: int = 0
+    ) -> tuple[Tensor, ...]:
         """See `api.Msrl`."""
         if count:
             noise = self._noise("replay_sample", count // self.num_envs)
             if by == "priority":
-                return self._weighted(noise)
+                return self._weighted(noise, steps)
             columns = Tensor(np.arange(self.num_envs, dtype=np.int32))
             inserted = Tensor(np.int32(self._inserted))
-            rows = drawn_rows(noise, inserted, self._capacity, columns)
+            rows = drawn_rows(noise, inserted, self._capacity, columns, steps)
             return tuple(take_rows(column, rows) for column in self._kept_columns())
         self._sampled = True
         return tuple(ops.stack(column) for column in zip(*self._rows, strict=True))
 
-    def _weighted(self, noise: Tensor) -> tuple[Tensor, ...]:
+    def _weighted(self, noise: Tensor, steps: int) -> tuple[Tensor, ...]:
         self._by_priority = True
-        found, odds = weighted_rows(noise.asnumpy(), np.stack(self._weights))
-        rows = Tensor((found * self.num_envs + np.arange(self.num_envs)).reshape(-1))
+        weights, length = np.stack(self._weights), max(steps, 1)
+        newest = [(self._inserted - 1 - i) % self._capacity for i in range(length - 1)]
+        found, odds = weighted_rows(noise.asnumpy(), weights, newest)
+        behind = [(found + i) % self._capacity for i in range(length)]
+        places = np.stack(behind, -1) * self.num_envs + np.arange(self.num_envs)[:, None]
+        rows = Tensor(places.reshape((-1, steps) if steps else -1).astype(np.int32))
         columns = (take_rows(column, rows) for column in self._kept_columns())
         return (*columns, Tensor(found.reshape(-1)), Tensor(odds.reshape(-1)))
 

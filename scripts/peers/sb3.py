@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PPO or A2C of Stable-Baselines3, or PPO of SBX, with the hyper-parameters of algorithms/*.py.
+"""PPO, A2C or SAC of Stable-Baselines3, or PPO of SBX, as configured by algorithms/*.py.
 
     .peers/torch/bin/python scripts/peers/sb3.py '{"library": "sb3", "algorithm": "ppo", ...}'
 
@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any
 
-from stable_baselines3 import A2C, PPO
+from stable_baselines3 import A2C, PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
@@ -35,17 +35,8 @@ class Marks(BaseCallback):
         return not self.reached
 
 
-def main() -> None:
-    """Trains."""
-    config: dict[str, Any] = json.loads(sys.argv[1])
-    env = make_vec_env(config["env"], config["num_envs"], seed=config["seed"])
-    if config.get("normalise_obs") or config.get("normalise_reward"):
-        env = VecNormalize(
-            env,
-            norm_obs=config["normalise_obs"],
-            norm_reward=config["normalise_reward"],
-            gamma=config["gamma"],
-        )
+def on_policy(config: dict[str, Any], env: Any) -> Any:
+    """PPO or A2C."""
     rate = config["learning_rate"]
     anneal = config.get("anneal_learning_rate", True)  # A2C always does
     hidden, steps = list(config["hidden"]), config["num_steps"]
@@ -66,22 +57,54 @@ def main() -> None:
     }
     if config["algorithm"] == "a2c":
         arguments |= {"use_rms_prop": False, "gae_lambda": config["return_lambda"]}
-        model: Any = A2C("MlpPolicy", env, **arguments)
-    else:
-        arguments |= {
-            "batch_size": config["num_envs"] * steps // config["num_minibatches"],
-            "n_epochs": config["update_epochs"],
-            "gae_lambda": config["gae_lambda"],
-            "clip_range": config["clip_coef"],
-            "normalize_advantage": config["normalise_advantage"],
-        }
-        library = PPO
-        if config["library"] == "sbx":
-            import sbx  # noqa: PLC0415 (it brings JAX)
+        return A2C("MlpPolicy", env, **arguments)
+    arguments |= {
+        "batch_size": config["num_envs"] * steps // config["num_minibatches"],
+        "n_epochs": config["update_epochs"],
+        "gae_lambda": config["gae_lambda"],
+        "clip_range": config["clip_coef"],
+        "normalize_advantage": config["normalise_advantage"],
+    }
+    library: Any = PPO
+    if config["library"] == "sbx":
+        import sbx  # noqa: PLC0415 (it brings JAX)
 
-            library = sbx.PPO
-            arguments["policy_kwargs"]["ortho_init"] = True
-        model = library("MlpPolicy", env, **arguments)
+        library = sbx.PPO
+        arguments["policy_kwargs"]["ortho_init"] = True
+    return library("MlpPolicy", env, **arguments)
+
+
+def off_policy(config: dict[str, Any], env: Any) -> Any:
+    """SAC."""
+    return SAC(
+        "MlpPolicy",
+        env,
+        learning_rate=config["learning_rate"],
+        buffer_size=config["replay_size"],
+        learning_starts=config["learning_starts"],
+        batch_size=config["batch_size"],
+        tau=config["tau"],
+        gamma=config["gamma"],
+        train_freq=config["num_steps"],
+        gradient_steps=config["updates"],
+        policy_kwargs={"net_arch": list(config["hidden"])},
+        seed=config["seed"],
+        device="cpu",
+    )
+
+
+def main() -> None:
+    """Trains."""
+    config: dict[str, Any] = json.loads(sys.argv[1])
+    env = make_vec_env(config["env"], config["num_envs"], seed=config["seed"])
+    if config.get("normalise_obs") or config.get("normalise_reward"):
+        env = VecNormalize(
+            env,
+            norm_obs=config["normalise_obs"],
+            norm_reward=config["normalise_reward"],
+            gamma=config["gamma"],
+        )
+    model = off_policy(config, env) if config["algorithm"] == "sac" else on_policy(config, env)
     marks = Marks(config.get("stop_return"))
     model.learn(config["total_steps"], callback=marks)
     if marks.reached:

@@ -249,6 +249,29 @@ def _solved() -> Row:
     return Row("solved", work, (our, *peers), (target,), 8 * 128, unit="s")
 
 
+def _dqn_solved() -> Row:
+    seeds = (1, 2, 3)
+    tasks = [
+        Task("dqn", "CartPole-v1", 8, 8, {"seed": seed, "total_steps": 200_000}) for seed in seeds
+    ]
+    ours = [task.ours("MultipleLearners", "--stop-return", "475") for task in tasks]
+    script = str(ROOT / "scripts" / "peers" / "cleanrl_dqn.py")
+    theirs = tuple((_python("cleanrl"), script, "475", "--seed", str(seed)) for seed in seeds)
+    peers = _either(Program("CleanRL", theirs, "cleanrl", says="solved"))
+    work = "whole process: DQN CartPole to a mean return of 475, each at its defaults, seeds 1 to 3"
+    target = Target(1 / 3, against=tuple(peer.name for peer in peers))
+    our = replace(_in_turn(ours), says="threshold: ")
+    return Row("dqn-solved", work, (our, *peers), (target,), 8 * 8, unit="s")
+
+
+def _sac() -> Row:
+    same = {"updates": 1, "learning_rate": 3e-4, "learning_starts": 100}  # SB3's own settings
+    task = Task("sac", "HalfCheetah-v4", 1, 1, same)
+    work = "SAC HalfCheetah-v4, one environment, an update of 256 a step"
+    ours = task.ours("MultipleLearners")
+    return _row("sac", work, task, ours, _either(task.sb3()), Target(2.0))
+
+
 def _start(policy: str, env: str, cold: bool) -> Row:
     task = Task("ppo", env, 8, 128, {"total_steps": 8 * 128})
     cache = "cold" if cold else "warm"
@@ -293,6 +316,8 @@ def rows() -> list[Row]:
         _a2c(),
         _cheetah_learns(),
         _solved(),
+        _dqn_solved(),
+        _sac(),
         *(
             _start(policy, env, cold)
             for policy, env in (("MultipleLearners", "CartPole-v1"), ("GPUOnly", cartpole))

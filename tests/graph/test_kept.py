@@ -27,6 +27,14 @@ def test_a_batch_has_as_many_records_of_each_environment(tmp_path):
     assert draw.attr("capacity") == 125
 
 
+def test_windows_have_their_steps_behind_the_batch(tmp_path):
+    first = "obs, action, target = obs[:, 0], action[:, 0], reward[:, 0]"
+    cut = kept(tmp_path, ", keep=1000", "msrl.replay_sample(24, steps=3)", learn=first)
+    draw = next(op for op in cut.program.body[-1].body if getattr(op, "kind", "") == "replay_draw")
+    value = cut.program.values[draw.targets[0]]
+    assert (value.shape, value.axis, value.per_env) == ((24, 3, 4), 0, 3)
+
+
 @pytest.mark.parametrize(
     ("insert", "sample", "told"),
     [
@@ -43,6 +51,9 @@ def test_a_batch_has_as_many_records_of_each_environment(tmp_path):
         (", stay=1000", "msrl.replay_sample(16)", "argument 'stay'"),
         ("", "msrl.replay_sample(16)", "not kept(.|\n)*keep=100_000"),
         (", keep=1000", "msrl.replay_sample(16, 2)", 'a sample by 2(.|\n)*"uniform" or "priority"'),
+        (", keep=1000", "msrl.replay_sample(16, steps=-1)", "sample of such windows"),
+        (", keep=1000", "msrl.replay_sample(16, stride=2)", "sample of such windows"),
+        (", keep=1000", "msrl.replay_sample(16, steps=5)", "windows of 5 records where 4 of each"),
         (
             ", keep=1000); msrl.replay_insert(obs, action, reward, keep=800",
             "msrl.replay_sample(16)",

@@ -11,10 +11,11 @@ CAPACITY = 70
 
 
 def _op(name):
-    kind = {"i": "replay_keep", "s": "replay_draw", "g": "glue"}[name[0]]
-    return Op(
-        name, kind, (), (), ("$replay",), HERE, attrs=(("capacity", CAPACITY), ("by", "uniform"))
-    )
+    """An operation; `w3` draws windows of 3 records."""
+    kind = {"i": "replay_keep", "s": "replay_draw", "w": "replay_draw", "g": "glue"}[name[0]]
+    steps = int(name[1:]) if name[0] == "w" else 0
+    attrs = (("capacity", CAPACITY), ("by", "uniform"), ("steps", steps))
+    return Op(name, kind, (), (), ("$replay",), HERE, attrs=attrs)
 
 
 def _items(parts, depth=0):
@@ -80,6 +81,8 @@ def test_what_is_kept_is_where_a_draw_looks_for_it(parts):
     [
         (("s1", (4, "i1")), "draws where nothing was inserted yet"),
         (((4, "s1", "i1"),), "draws where nothing was inserted yet"),
+        (((4, "i1"), "w5"), "windows of 5 records where 4 of each environment were inserted"),
+        (((4, "i1", "w3"), "i2"), "windows of 3 records where 1 of each environment were"),
         (((71, "i1"), "s1"), "an iteration inserts 71 records .* room for 70 of each"),
     ],
     ids=str,
@@ -87,6 +90,10 @@ def test_what_is_kept_is_where_a_draw_looks_for_it(parts):
 def test_draws_that_cannot_be_are_refused(parts, message):
     with pytest.raises(ProgramError, match=rf"program.py:7(.|\n)*{message}"):
         place_kept(_items([(0, *parts)]))
+
+
+def test_as_many_records_as_a_window_has_are_enough():
+    place_kept(_items([(0, (4, "i1"), "w4")]))
 
 
 def test_outside_of_iterations_nothing_is_kept():

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore import value_and_grad as derivative_of
-from units import both
+from units import both, node, number
 
 from mindspore_rl.native import tiles
+from mindspore_rl.native.blocks import Block
 from mindspore_rl.native.cell import NativeCell
+from mindspore_rl.native.program import Type, Value
 
 ROWS = 96
 
@@ -135,6 +137,19 @@ def test_tiles_give_what_mindspore_gives(case, all_tiled):
     for name, value in state.items():
         largest = max(float(np.abs(value).max()), 1e-3)
         np.testing.assert_allclose(native[name], value, rtol=0, atol=2e-5 * largest, err_msg=name)
+
+
+def test_weights_with_as_many_rows_as_the_batch_are_none_of_it(all_tiled):
+    """They are copied and used at once, as where a target network follows."""
+    square = Type((ROWS, ROWS), "float32")
+    x, weight = (Value("argument", name, type=square) for name in ("x", "weight"))
+    copy = node("TensorMove", weight, type=square)
+    doubled = node("Add", copy, copy, type=square)
+    product = node("MatMul", x, copy, number(False), number(False), type=square)
+    block = Block("b0", nodes=[copy, doubled, product], results=[doubled, product])
+    tiles.tile(block, [block])
+    (made,) = (found for found in block.nodes if found.op == "Tiles")
+    assert [inner.op for inner in made.attrs["body"].nodes] == ["MatMul"]
 
 
 def test_rows_that_meet_are_two_batches(all_tiled):

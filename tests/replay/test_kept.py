@@ -5,7 +5,7 @@ import pytest
 
 from mindspore_rl.errors import CheckpointError, ReplayError
 from mindspore_rl.replay.kept import KeptReplay
-from mindspore_rl.replay.weights import LARGEST, ONE, weights_of
+from mindspore_rl.replay.weights import LARGEST, ONE, weighted_rows, weights_of
 
 ENVS = 3
 
@@ -40,6 +40,36 @@ def test_the_newest_records_are_drawn_alike_of_every_environment(rows):
         # Chi-square with at most 7 degrees of freedom: beyond 30 once in 10,000 times.
         assert ((counts - expected) ** 2 / expected).sum() < 30
     assert np.array_equal(even, values % 2 == 0)
+
+
+@pytest.mark.parametrize("rows", [3, 8, 9, 21])
+@pytest.mark.parametrize("by", ["uniform", "priority"])
+def test_windows_are_whole_and_drawn_alike(rows, by):
+    """Of 3 records one after the other, also over the ring's end; none runs over the newest."""
+    noise = np.random.default_rng(3).random((ENVS, 2000), np.float32)
+    if by == "uniform":
+        values, even = filled(rows).draw(noise, rows, 8, 3)
+    else:
+        values, even, ids, odds = weighted(rows).draw_weighted(noise, rows, 8, 3)
+        assert np.array_equal(ids, values[:, 0] // 10 % 8)
+        assert np.allclose(odds, 1.0)
+    assert values.shape == (2000 * ENVS, 3)
+    assert np.array_equal(even, values % 2 == 0)
+    assert np.array_equal(np.diff(values), np.full((len(values), 2), 10.0))
+    starts = list(range(max(rows - 8, 0), rows - 2))
+    for env in range(ENVS):
+        found, counts = np.unique(values[env::ENVS, 0], return_counts=True)
+        assert found.tolist() == [number * 10 + env for number in starts]
+        assert ((counts - 2000 / len(starts)) ** 2 / (2000 / len(starts))).sum() < 28
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_several_draws_at_once_are_those_one_by_one(steps):
+    noise = np.random.default_rng(4).random((5, ENVS, 7), np.float32)
+    kept = filled(21)
+    for turn, column in enumerate(zip(*kept.draw(noise, 21, 8, steps), strict=True)):
+        for found, expected in zip(column, kept.draw(noise[turn], 21, 8, steps), strict=True):
+            assert np.array_equal(found, expected)
 
 
 def test_a_number_just_below_one_is_the_last_record_there_is():
@@ -99,6 +129,34 @@ def test_a_new_record_is_as_likely_as_the_likeliest_of_its_environment():
     assert (kept.columns[-1][3] == weights_of(np.array([4.0, 2, 9]))).all()
     kept.extend(8, 7, *(np.stack([x, x]) for x in row(4)), weighted=True)
     assert (kept.columns[-1][[7, 0]] == kept.columns[-1][3]).all()
+
+
+@pytest.mark.parametrize("capacity", [5, 256, 700])
+def test_draws_from_sums_of_blocks_are_those_from_all_weights(capacity):
+    generator = np.random.default_rng(6)
+    kept, inserted = KeptReplay(), 0
+    whole = np.zeros((capacity, ENVS), np.int64)
+    for rows in (min(n, capacity) for n in (1, 3, 200, 4, 500, 90)):
+        at = (inserted + np.arange(rows)) % capacity
+        largest = whole.max(0)
+        whole[at] = np.where(largest > 0, largest, ONE)
+        stacks = (np.stack(column) for column in zip(*map(row, range(rows)), strict=True))
+        kept.extend(capacity, inserted % capacity, *stacks, weighted=True)
+        inserted += rows
+        noise = generator.random((ENVS, 9), np.float32)
+        newest = [(inserted - 1) % capacity] if inserted > 1 else []
+        *_, ids, odds = kept.draw_weighted(noise, inserted, capacity, 1 + len(newest))
+        expected = weighted_rows(noise, whole[: min(inserted, capacity)], newest)
+        np.testing.assert_array_equal(ids, expected[0].reshape(-1))
+        np.testing.assert_array_equal(odds, expected[1].reshape(-1))
+        priorities = generator.random(len(ids)) * 3.0
+        kept.update(ids, priorities)
+        for place, (number, weight) in enumerate(zip(ids, weights_of(priorities), strict=True)):
+            whole[number, place % ENVS] = weight
+        np.testing.assert_array_equal(kept.columns[-1], whole)
+    kept.restore(kept.columns)
+    *_, ids, _ = kept.draw_weighted(noise, inserted, capacity)
+    np.testing.assert_array_equal(ids, weighted_rows(noise, whole)[0].reshape(-1))
 
 
 def test_any_priority_is_a_weight():

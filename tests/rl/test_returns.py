@@ -87,6 +87,26 @@ def ends(reward, value, final_value, terminated, truncated):
     return returns.gae(reward, value, final_value, terminated, truncated, 0.5, 1.0)
 
 
+def windows(reward, ended):
+    return returns.n_step(reward, ended, GAMMA)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_windows_end_with_their_episode(run, steps):
+    rng = np.random.default_rng(steps)
+    reward = rng.standard_normal((64, steps)).astype(np.float32)
+    ended = rng.random(reward.shape) < 0.3
+    total, last, factor = run(windows, reward, ended)
+    for row in range(64):
+        length = 1
+        while length < steps and not ended[row, length - 1]:
+            length += 1
+        expected = sum(GAMMA**j * float(reward[row, j]) for j in range(length))
+        np.testing.assert_allclose(total[row], expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(factor[row], GAMMA**length, rtol=1e-6)
+        assert last[row].tolist() == [float(j == length - 1) for j in range(steps)]
+
+
 def test_hand_worked_ends(run):
     """Reward 1, V = 0 before and 8 after each step, gamma 1/2: only a termination loses the 8."""
     ones = np.ones((2, 3), np.float32)

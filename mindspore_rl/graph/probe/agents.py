@@ -68,7 +68,8 @@ class AgentAxes:
         elif op.kind == "replay_sample":
             self._give(op, tuple(_moved(self.values[name], 1) for name in self._inserted))
         elif op.kind == "replay_draw":
-            axes = [_moved(self.values[name], 0) for name in self._inserted]
+            behind = int(op.attr("steps") > 0)
+            axes = [_moved(self.values[name], behind) for name in self._inserted]
             self._give(op, (*axes, *[None] * (len(op.targets) - len(axes))))
         elif agents is None and any(self._has_agents(name) for name in inputs):
             self._try(op, inputs)

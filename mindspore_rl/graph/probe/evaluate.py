@@ -257,9 +257,11 @@ class Probe:
         return tuple(map(Tensor, self._records(op.attr("rows"))))
 
     def _replay_draw(self, op: Op, _: Tensor) -> tuple:
-        columns = list(self._records(op.attr("per_env")))
+        columns, steps = list(self._records(op.attr("per_env"))), op.attr("steps")
+        shape = columns[0].shape[:2]
+        if steps:
+            columns = [np.repeat(column[:, :, None], steps, axis=2) for column in columns]
         if op.attr("by") == "priority":
-            shape = columns[0].shape[:2]
             columns += [np.zeros(shape, np.int32), np.ones(shape, np.float32)]
         return tuple(Tensor(column.reshape(-1, *column.shape[2:])) for column in columns)
 

@@ -43,7 +43,8 @@ class Calls:
         calls = [name for name, kind in OPERATIONS.items() if kind.call]
         if name not in calls:
             self.draft.frame.fail(node, f"msrl.{name}", f"msrl has {', '.join(sorted(calls))}")
-        if node.keywords and not OPERATIONS[name].reduces and name != "replay_insert":
+        named = OPERATIONS[name].reduces or name in ("replay_insert", "replay_sample")
+        if node.keywords and not named:
             self.draft.frame.fail(
                 node.keywords[0].value,
                 f"a keyword argument of msrl.{name}",
@@ -69,7 +70,7 @@ class Calls:
             return self._reduction(name, node)
         if name == "replay_insert":
             return self._insert(node)
-        if name == "replay_sample" and node.args:
+        if name == "replay_sample" and (node.args or node.keywords):
             return self._draw(node)
         if name == "uniform":
             return self._uniform(node)
@@ -147,16 +148,27 @@ class Calls:
                 "msrl.replay_sample with a number of records that are not kept",
                 "keep them: msrl.replay_insert(obs, action, keep=100_000)",
             )
-        by = self.draft.frame.known(node.args[1]) if len(node.args) > 1 else "uniform"
-        if by not in ("uniform", "priority") or len(node.args) > 2:
-            self.draft.frame.fail(node, f"a sample by {by!r}", 'by "uniform" or "priority"')
+        by, steps = self._way(node)
         if by == "priority":
             targets += tuple(self.draft.new_temporary(name) for name in ("ids", "odds"))
         each = self._shared("a sample", node.args[0])
         noise = self._numbers("replay_sample", each, node)
         reads = (noise, *OPERATIONS["replay_draw"].reads)
-        attrs = (("per_env", each), ("capacity", self.keep), ("by", by))
+        attrs = (("per_env", each), ("capacity", self.keep), ("by", by), ("steps", steps))
         return self.draft.emit("replay_draw", targets, (noise,), reads=reads, attrs=attrs)
+
+    def _way(self, node: ast.Call) -> tuple[str, int]:
+        """By what records are drawn, and of how many steps a window is."""
+        given = dict(zip(("count", "by", "steps"), node.args, strict=False))
+        given |= {str(item.arg): item.value for item in node.keywords}
+        found = {key: self.draft.frame.known(value) for key, value in given.items()}
+        by, steps = found.pop("by", "uniform"), found.pop("steps", 0)
+        if by not in ("uniform", "priority") or len(node.args) > 3:
+            self.draft.frame.fail(node, f"a sample by {by!r}", 'by "uniform" or "priority"')
+        if type(steps) is not int or steps < 0 or set(found) != {"count"} or not node.args:
+            known = "a number of records, `by` and a number of steps"
+            self.draft.frame.fail(node, "a sample of such windows", known)
+        return by, steps
 
     def _uniform(self, node: ast.Call) -> Struct:
         """Random numbers for the rows of a batch that has as many of each environment."""

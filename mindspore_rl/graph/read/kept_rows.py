@@ -39,12 +39,9 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
                 f"leaves room for {capacity} of each: raise it"
             )
         earlier = [other.name for other, _ in sites[:number] if other.kind == "replay_keep"]
-        if op.kind == "replay_draw" and not earlier:
-            raise ProgramError(
-                f"{op.where}\n  it draws where nothing was inserted yet: put it after the first "
-                "msrl.replay_insert() of the loop"
-            )
-        index = _before(earlier, keeps, loops[1:])
+        before, terms = _before(earlier, keeps, loops[1:])
+        _check_draw(op, before)
+        index = " + ".join([str(before)] * (before > 0 or not terms) + terms)
         attrs = dict(op.attrs) | {
             "capacity": capacity,
             "iteration": loops[0].index,
@@ -60,6 +57,21 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
     return tuple(_replaced(items, placed))
 
 
+def _check_draw(op: Op, number: int) -> None:
+    """Of the first draw of all, before which so many records of each environment are inserted."""
+    if op.kind != "replay_draw" or number >= max(op.attr("steps"), 1):
+        return
+    if not number:
+        raise ProgramError(
+            f"{op.where}\n  it draws where nothing was inserted yet: put it after the first "
+            "msrl.replay_insert() of the loop"
+        )
+    raise ProgramError(
+        f"{op.where}\n  it draws windows of {op.attr('steps')} records where {number} of each "
+        "environment were inserted: put it after as many steps of the loop, or ask for fewer"
+    )
+
+
 def _check_updates(items: tuple[Item, ...], weighted: bool) -> None:
     for op, _ in walk(items):
         if op.kind == "replay_update" and not weighted:
@@ -69,8 +81,13 @@ def _check_updates(items: tuple[Item, ...], weighted: bool) -> None:
             )
 
 
-def _before(earlier: list[str], keeps: list[Site], loops: tuple[Loop, ...]) -> str:
-    """How many records of each environment this iteration has inserted before this turn."""
+def _before(
+    earlier: list[str], keeps: list[Site], loops: tuple[Loop, ...]
+) -> tuple[int, list[str]]:
+    """How many records of each environment this iteration has inserted before this turn.
+
+    Returns: those before the first turn, and expressions of what the turns since then add.
+    """
     number, terms = 0, []
     for keep, around in keeps:
         shared = common(loops, around[1:])
@@ -80,7 +97,7 @@ def _before(earlier: list[str], keeps: list[Site], loops: tuple[Loop, ...]) -> s
             terms.append(turn if each == 1 else f"({turn}) * {each}")
         if keep.name in earlier:
             number += each
-    return " + ".join([str(number)] * (number > 0 or not terms) + terms)
+    return number, terms
 
 
 def _replaced(items: tuple[Item, ...], placed: dict[str, Op]) -> Iterator[Item]:

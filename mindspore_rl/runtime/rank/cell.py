@@ -61,16 +61,16 @@ class PermutationTable(nn.Cell):
 
 
 class Draws(nn.Cell):
-    """Records that random numbers choose, as many of each environment."""
+    """Records that random numbers choose, as many of each environment, see `drawn_rows`."""
 
-    def __init__(self, capacity: int, env_indices: range) -> None:
+    def __init__(self, capacity: int, steps: int, env_indices: range) -> None:
         super().__init__()
-        self.capacity = capacity
+        self.capacity, self.steps = capacity, steps
         self.columns = Tensor(np.arange(len(env_indices), dtype=np.int32))
 
     def rows(self, noise: Tensor, inserted: Tensor) -> Tensor:
         """See `operators.drawn_rows`."""
-        return drawn_rows(noise, inserted, self.capacity, self.columns)
+        return drawn_rows(noise, inserted, self.capacity, self.columns, self.steps)
 
 
 def _given(value: Tensor, name: str) -> Parameter:

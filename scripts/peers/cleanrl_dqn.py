@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+"""CleanRL's dqn.py as its package has it, ended at a mean return.
+
+    .peers/cleanrl/bin/python scripts/peers/cleanrl_dqn.py 475 --seed 1
+
+Its own settings, but for the flags given behind the return. What it prints of its episodes is read
+here: at the first mean of 100 that reaches the return, it says `solved`.
+"""
+
+import re
+import runpy
+import sys
+from collections import deque
+from typing import Any
+
+
+def main() -> None:
+    """Trains."""
+    goal, returns = float(sys.argv.pop(1)), deque[float](maxlen=100)
+
+    def say(*values: Any) -> None:
+        print(*values, flush=True)
+        if found := re.search(r"episodic_return=\[?([\d.]+)", str(values[0])):
+            returns.append(float(found[1]))
+            if len(returns) == 100 and sum(returns) / 100 >= goal:
+                print("solved", flush=True)
+                sys.exit()
+
+    runpy.run_module("cleanrl.dqn", {"print": say}, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
