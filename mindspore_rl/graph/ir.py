@@ -194,10 +194,11 @@ def num_turns(loops: Iterable[Loop]) -> int:
 
 
 def turn_index(loops: Sequence[Loop]) -> str:
-    """Which of these turns it is, as an expression."""
+    """Which of these turns it is, as an expression: `epoch * 4 + minibatch`."""
     text = loops[0].index if loops else "0"
     for loop in loops[1:]:
-        text = f"({text}) * {loop.count} + {loop.index}"
+        outer = f"({text})" if "+" in text else text
+        text = f"{outer} * {loop.count} + {loop.index}"
     return text
 
 

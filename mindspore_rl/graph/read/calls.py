@@ -4,7 +4,7 @@ import ast
 
 from mindspore_rl.datasets.windows import OUTPUTS, check_windows
 from mindspore_rl.errors import ProgramError, ReplayError
-from mindspore_rl.graph.ir import Loop, Op, num_turns
+from mindspore_rl.graph.ir import Loop, Op, num_turns, turn_index
 from mindspore_rl.graph.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
 from mindspore_rl.graph.read.expressions import ExpressionReader
 from mindspore_rl.graph.read.frame import MSRL, Static, Struct, Var
@@ -242,7 +242,7 @@ class Calls:
         rows = tuple(draft.fresh(f"{table}_row") for table in tables)
         for table, row in zip(tables, rows, strict=True):
             reads = (table, *(loop.index for loop in loops))
-            draft.emit("index", (row,), (table, _flat_index(loops)), reads=reads)
+            draft.emit("index", (row,), (table, turn_index(loops)), reads=reads)
         return rows
 
     def _inner_loops(self, exclude: Loop | None = None) -> list[Loop]:
@@ -390,15 +390,6 @@ class Calls:
         attrs = (("keep", keep),)
         found = self.draft.emit(name, targets, tuple(texts), reads=tuple(reads), attrs=attrs)
         return found if len(found) > 1 else found[0]
-
-
-def _flat_index(loops: list[Loop]) -> str:
-    """Row of a table over nested loops, `epoch * 4 + minibatch`."""
-    text = loops[0].index if loops else "0"
-    for loop in loops[1:]:
-        outer = f"({text})" if "+" in text else text
-        text = f"{outer} * {loop.count} + {loop.index}"
-    return text
 
 
 def _divisor(total: int, near: int) -> int:
