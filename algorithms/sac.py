@@ -12,7 +12,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.networks import MLP
+from mindspore_rl.networks import MLP, TwinCritics
 from mindspore_rl.rl.action_distributions import squashed_normal_sample
 
 
@@ -63,22 +63,6 @@ class Policy(nn.Cell):
     def mean(self, obs):
         """Returns: the middle of the distribution, squashed, `[n, k]`."""
         return ops.tanh(self.body(obs.reshape((-1, self.obs_size)))[:, : self.size])
-
-
-class Critics(nn.Cell):
-    """Two values of an action."""
-
-    def __init__(self, config, spec):
-        super().__init__()
-        self.obs_size = int(np.prod(spec.obs_shape))
-        size = self.obs_size + spec.action_space.shape[0]
-        self.first = MLP(size, config.hidden, 1, 1.0, config.seed, 2, activation="relu")
-        self.second = MLP(size, config.hidden, 1, 1.0, config.seed, 3, activation="relu")
-
-    def construct(self, obs, action):
-        """Returns: both values `[n]` of obs `[n, ...]` and actions `[n, k]` in (-1, 1)."""
-        features = ops.concat((obs.reshape((-1, self.obs_size)), action), 1)
-        return self.first(features).reshape(-1), self.second(features).reshape(-1)
 
 
 class SACActor(Actor):
@@ -185,7 +169,8 @@ class SACTrainer(Trainer):
         space = spec.action_space
         if not isinstance(space, Box) or not np.isfinite([*space.low, *space.high]).all():
             raise ConfigError(f"SAC takes bounded continuous actions; {spec.name} has {space}")
-        policy, critics, target = Policy(config, spec), Critics(config, spec), Critics(config, spec)
+        sizes = spec.obs_shape, space.shape[0], config.hidden, config.seed
+        policy, critics, target = Policy(config, spec), TwinCritics(*sizes), TwinCritics(*sizes)
         self.actor = SACActor(policy, spec)
         self.learner = SACLearner(policy, critics, target, config, spec)
 

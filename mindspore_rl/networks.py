@@ -79,6 +79,29 @@ class MLP(nn.Cell):
         return self.layers(x)
 
 
+class TwinCritics(nn.Cell):
+    """Two values of a continuous action (Fujimoto et al. 2018), with ReLU between layers.
+
+    Args:
+        obs_shape: of one observation.
+        action_size: numbers of an action.
+        hidden: widths of the hidden layers.
+        seed: seed of the initial weights, a function of it and the indices 2 and 3.
+    """
+
+    def __init__(self, obs_shape: tuple, action_size: int, hidden: tuple, seed: int):
+        super().__init__()
+        self.obs_size, self.action_size = int(np.prod(obs_shape)), action_size
+        size = self.obs_size + action_size
+        self.first = MLP(size, hidden, 1, 1.0, seed, 2, activation="relu")
+        self.second = MLP(size, hidden, 1, 1.0, seed, 3, activation="relu")
+
+    def construct(self, obs: Tensor, action: Tensor) -> tuple:
+        """Return both values [N] float32 of obs [N, ...] and actions [N, action_size] float32."""
+        features = ops.concat((obs.reshape((-1, self.obs_size)), action), 1)
+        return self.first(features).reshape(-1), self.second(features).reshape(-1)
+
+
 class RunningMeanStd(nn.Cell):
     """Mean and variance of all data seen, merged batch by batch (Chan et al. 1983); never trained.
 

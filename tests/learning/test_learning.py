@@ -119,11 +119,12 @@ def test_cartpole_reaches_475(tmp_path, cells, algorithm, policy):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_sac_swings_up_a_pendulum(tmp_path):
+@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+def test_a_pendulum_is_swung_up(tmp_path, algorithm):
     """Within 20,000 steps, two of three seeds."""
     means = []
     for seed in ("1", "2", "3"):
-        train(tmp_path / seed, "sac", "--seed", seed, "--stop-return", "nan")
+        train(tmp_path / seed, algorithm, "--seed", seed, "--stop-return", "nan")
         means.append(np.mean(evaluate(tmp_path / seed, 100, seed=7, sample=False)))
     assert np.median(means) >= -200.0, means
 

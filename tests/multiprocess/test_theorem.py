@@ -33,6 +33,7 @@ ALGORITHMS = {
     "mappo": (SMALL, PARTICLES),
     "dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
     "sac": ({"learning_starts": 16, "replay_size": 40}, PENDULUM),
+    "td3": ({"learning_starts": 16, "replay_size": 40}, PENDULUM),
     "decision_transformer": (
         {
             "dataset": "of the environment",
@@ -47,7 +48,7 @@ ALGORITHMS = {
     str(PROGRAMS / "early_ends.py"): ({}, CARTPOLE),
 }
 """Their configurations and environments."""
-SHIPPED = ("ppo", "a2c", "mappo", "dqn", "sac", "decision_transformer")
+SHIPPED = ("ppo", "a2c", "mappo", "dqn", "sac", "td3", "decision_transformer")
 UNSET = {"target_kl": 3e-6, "priority": 0.6}
 """Values of options that are off by default; this KL ends some passes early, and some not."""
 POLICIES = (
@@ -76,6 +77,7 @@ QUICK = {
     ("dqn", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("dqn", "GPUOnly", "graph:CartPole-v1", 2),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
+    ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
     (str(PROGRAMS / "two_phase.py"), str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
     (str(PROGRAMS / "two_phase.py"), "SingleLearnerCoarse", "graph:CartPole-v1", 2),

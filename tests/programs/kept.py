@@ -1,4 +1,4 @@
-"""Records of two kinds of steps that are kept, drawn in their loop and behind it."""
+"""Records of two kinds of steps that are kept, drawn in their loop, as windows, and behind it."""
 
 from mindspore import ops
 
@@ -42,7 +42,8 @@ class KeptTrainer(Trainer):
                         *msrl.boundary("transition", (obs, action, weighed)), keep=80
                     )
                     obs = next_obs
-                batch = msrl.boundary("batch", msrl.replay_sample(16))
+                seen, taken, got = msrl.boundary("batch", msrl.replay_sample(16, steps=2))
+                batch = seen[:, 0], taken[:, 0], got[:, 0] + 0.9 * got[:, 1]
                 loss += msrl.agent_learn(batch, 16)
             msrl.replay_insert(
                 *msrl.boundary("transition", (obs, action, ops.zeros_like(weighed))), keep=80

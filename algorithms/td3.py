@@ -1,0 +1,185 @@
+"""Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018).
+
+"Addressing function approximation error in actor-critic methods", arXiv 1802.09477: the smaller of
+two critics' values, noise on the target policy's actions, and a policy that is updated less often.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.environments.spaces import Box
+from mindspore_rl.errors import ConfigError
+from mindspore_rl.networks import MLP, TwinCritics
+from mindspore_rl.rl.action_distributions import standard_normal
+
+
+def _option(default, text):
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyper-parameters of TD3, for Pendulum-v1 and MuJoCo."""
+
+    env: str = _option("Pendulum-v1", "environment")
+    seed: int = _option(1, "seed of every random number")
+    num_envs: int = _option(4, "environments, on all workers together")
+    num_steps: int = _option(4, "environment steps of each environment in an iteration")
+    total_steps: int = _option(20_000, "environment steps of the run, all environments together")
+    replay_size: int = _option(1_000_000, "transitions that are kept, of all environments together")
+    learning_starts: int = _option(500, "environment steps with random actions and no update")
+    policy_updates: int = _option(8, "updates of the policy in an iteration")
+    policy_delay: int = _option(2, "updates of the critics to one of the policy")
+    batch_size: int = _option(256, "transitions of an update; a multiple of num_envs")
+    learning_rate: float = _option(1e-3, "Adam's step size")
+    gamma: float = _option(0.99, "discount per step")
+    tau: float = _option(0.005, "how far the targets follow in an update of the policy")
+    exploration: float = _option(0.1, "deviation of the noise on actions in (-1, 1)")
+    smoothing: float = _option(0.2, "deviation of the noise on the target policy's actions")
+    most_smoothing: float = _option(0.5, "bound of that noise")
+    hidden: tuple[int, ...] = _option((256, 256), "widths of the hidden layers (ReLU)")
+
+    def __post_init__(self):
+        for name in ("num_envs", "num_steps", "total_steps", "policy_updates", "policy_delay"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+
+
+class Policy(nn.Cell):
+    """One action in (-1, 1)."""
+
+    def __init__(self, config, spec):
+        super().__init__()
+        self.obs_size, size = int(np.prod(spec.obs_shape)), spec.action_space.shape[0]
+        self.body = MLP(self.obs_size, config.hidden, size, 0.01, config.seed, 1, activation="relu")
+
+    def construct(self, obs):
+        """Returns: `[n, k]` of obs `[n, ...]`."""
+        return ops.tanh(self.body(obs.reshape((-1, self.obs_size))))
+
+
+class TD3Actor(Actor):
+    """The policy's action with some noise; at first any action."""
+
+    def __init__(self, policy, config, spec):
+        super().__init__()
+        self.policy, self.exploration, space = policy, config.exploration, spec.action_space
+        self.size = space.shape[0]
+        self.noise_size = 2 * self.size
+        low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
+        self.middle, self.half = Tensor((high + low) / 2), Tensor((high - low) / 2)
+
+    def act(self, obs, exploring, noise):
+        """Returns: action `[B, k]` as the environment takes it, and as it is kept, in [-1, 1]."""
+        chosen = self.policy(obs) + self.exploration * standard_normal(noise)
+        anything = 2.0 * noise[:, : self.size] - 1.0
+        action = ops.where(exploring, anything, ops.clamp(chosen, -1.0, 1.0))
+        return self.middle + self.half * action, action
+
+    def act_greedily(self, obs, exploring):
+        """Returns: the action for evaluation."""
+        return self.middle + self.half * self.policy(obs)
+
+
+class TD3Learner(Learner):
+    """Updates on batches from the replay."""
+
+    def __init__(self, policy, critics, targets, config):
+        super().__init__()
+        self.policy, self.critics, self.config = policy, critics, config
+        self.target_policy, self.target_critics = targets
+        self.online = policy.trainable_params() + critics.trainable_params()
+        self.followers = [p for target in targets for p in target.trainable_params()]
+        for parameter in self.followers:
+            parameter.requires_grad = False
+        self.policy_optimizer = nn.Adam(policy.trainable_params(), config.learning_rate)
+        self.critic_optimizer = nn.Adam(critics.trainable_params(), config.learning_rate)
+
+    def critic_loss(self, obs, action, reward, terminated, final_obs, noise):
+        """Per sample: both critics' errors (algorithm 1 of the paper), then the first value."""
+        config = self.config
+        shift = config.smoothing * standard_normal(noise)
+        shift = ops.clamp(shift, -config.most_smoothing, config.most_smoothing)
+        following = ops.clamp(self.target_policy(final_obs) + shift, -1.0, 1.0)
+        first, second = self.target_critics(final_obs, following)
+        going_on = config.gamma * (1.0 - terminated.astype("float32"))
+        goal = ops.stop_gradient(reward + going_on * ops.minimum(first, second))
+        first, second = self.critics(obs, action)
+        return ops.square(first - goal) + ops.square(second - goal), first
+
+    def policy_loss(self, obs):
+        """Per sample: what the first critic thinks of the policy's action, negated."""
+        first, _ = self.critics(obs, self.policy(obs))
+        return -first
+
+    def apply_critics(self, grads):
+        """One step of Adam."""
+        self.critic_optimizer(grads)
+
+    def apply_policy(self, grads):
+        """One step of Adam, and one of all targets."""
+        self.policy_optimizer(grads)
+        for i in range(len(self.followers)):
+            step = self.config.tau * (self.online[i] - self.followers[i])
+            ops.assign_add(self.followers[i], step)
+
+    def learn(self, msrl):
+        """The updates of an iteration. Returns: metrics, those of the last one."""
+        config = self.config
+        critic_loss, value, policy_loss = 0.0, 0.0, 0.0
+        for _ in msrl.epochs(config.policy_updates):
+            for _ in range(config.policy_delay):
+                batch = msrl.boundary("batch", msrl.replay_sample(config.batch_size))
+                noise = msrl.uniform(config.batch_size, 2 * self.critics.action_size)
+                if msrl.env_steps() >= config.learning_starts:
+                    grads, means = msrl.boundary(
+                        "gradient", msrl.gradient(self.critic_loss, self.critics, *batch, noise)
+                    )
+                    critic_loss, value = means
+                    msrl.update(self.apply_critics, grads)
+            if msrl.env_steps() >= config.learning_starts:
+                policy_grads, policy_means = msrl.boundary(
+                    "gradient", msrl.gradient(self.policy_loss, self.policy, batch[0])
+                )
+                policy_loss = policy_means[0]
+                msrl.update(self.apply_policy, policy_grads)
+        return {"critic_loss": critic_loss, "q_value": value, "policy_loss": policy_loss}
+
+
+class TD3Trainer(Trainer):
+    """TD3 on any environment with bounded continuous actions and a flat observation."""
+
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        space = spec.action_space
+        if not isinstance(space, Box) or not np.isfinite([*space.low, *space.high]).all():
+            raise ConfigError(f"TD3 takes bounded continuous actions; {spec.name} has {space}")
+        sizes = spec.obs_shape, space.shape[0], config.hidden, config.seed
+        policy, critics = Policy(config, spec), TwinCritics(*sizes)
+        targets = Policy(config, spec), TwinCritics(*sizes)
+        self.actor = TD3Actor(policy, config, spec)
+        self.learner = TD3Learner(policy, critics, targets, config)
+
+    def train(self, msrl):
+        """Rolls out `num_steps`, keeps them, then learns from what is kept."""
+        config = self.config
+        obs = msrl.boundary("observation", msrl.env_reset())
+        for _ in msrl.iterations():
+            exploring = msrl.env_steps() < config.learning_starts
+            for _ in msrl.steps():
+                action, kept_action = msrl.agent_act(obs, exploring)
+                outcome = msrl.env_step(msrl.boundary("action", action))
+                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
+                    "observation", outcome
+                )
+                msrl.replay_insert(
+                    *msrl.boundary("transition", (obs, kept_action, reward, terminated, final_obs)),
+                    keep=config.replay_size,
+                )
+                obs = next_obs
+            msrl.report(msrl.agent_learn())
