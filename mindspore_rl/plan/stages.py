@@ -15,6 +15,7 @@ class Stage(IntEnum):
     BOUNDARY = 3
     CHECKPOINT = 4
     FINISHED = 5
+    DATASET = 6
 
 
 _WORDS = {
@@ -24,6 +25,7 @@ _WORDS = {
     Stage.BOUNDARY: "the iteration boundary",
     Stage.CHECKPOINT: "a checkpoint",
     Stage.FINISHED: "finished",
+    Stage.DATASET: "a data set",
 }
 
 

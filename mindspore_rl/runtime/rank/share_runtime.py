@@ -114,12 +114,15 @@ class ShareRuntime:
 
         They may be used until those of the next iteration are asked for.
         """
+        self.rank.stamp(Stage.DATASET)
         if purpose not in self._windows:
             num_envs, own = self.rank.plan.num_envs, self.env_indices
             self._windows[purpose] = EnvironmentWindows(
                 path, length, per_env, rows, num_envs, own, self.seed, purpose
             )
-        return self._windows[purpose].of_iteration(int(iteration))
+        windows = self._windows[purpose].of_iteration(int(iteration))
+        self.rank.stamp(Stage.PYTHON)
+        return windows
 
     def stack(self, name: str, rows: int, row: int, value: Any) -> np.ndarray:
         """Keeps a value of one turn of a loop; returns those of all turns."""
