@@ -7,7 +7,8 @@ from runs import ended, start
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load
 
 EACH = 8 * 8
-OPTIONS = ("learning_starts=128", "replay_size=1024", "exploration=0.000001", "--quiet")
+OPTIONS = ("num_steps=8", "n_step=3", "learning_starts=128", "replay_size=1024", "--quiet")
+OPTIONS += ("exploration=0.000001",)
 
 
 def final(folder, iterations, policy, workers, *more):
@@ -35,7 +36,7 @@ def test_goes_on_as_if_nothing_had_been(tmp_path):
     other = final(tmp_path / "other", 21, "SingleLearnerCoarse", 1, *resume)
     before = load(list_checkpoints(tmp_path / "half" / "run" / "checkpoints")[-1])[0]
     rows = np.arange(128) // 8 == 20 % 16  # into which the one iteration has written
-    for column in range(5):
+    for column in range(6):
         found, kept = other[f"replay/{column}"], before[f"replay/{column}"]
         assert np.array_equal(found[~rows], kept[~rows])
     assert not np.array_equal(other["replay/0"][rows], before["replay/0"][rows])
