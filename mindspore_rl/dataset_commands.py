@@ -117,7 +117,7 @@ def _environment(run: Path) -> str:
 def _newest(run: Path) -> int:
     from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
 
-    _, done, damaged = checkpoint.load_newest(run / checkpoint.FOLDER)
+    _, done, damaged = checkpoint.load_newest(run / checkpoint.FOLDER, replay=False)
     for text in damaged:
         print(f"msrl: {text}", file=sys.stderr)
     return done["iteration"]

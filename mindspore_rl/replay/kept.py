@@ -108,8 +108,8 @@ class KeptReplay:
         self.dtypes.append(dtype)
 
     def restore(self, columns: list[np.ndarray]) -> None:
-        """Takes the columns of these environments from a checkpoint."""
-        self.columns[:] = [column.copy() for column in columns]
+        """Has these columns from now on, those of a checkpoint."""
+        self.columns[:] = columns
 
     @staticmethod
     def _taken(

@@ -1,10 +1,13 @@
 """Checkpoints: arrays and JSON in one file, keyed by global environment index, never by rank."""
 
+import contextlib
 import json
+import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +20,9 @@ from mindspore_rl.storage import writing
 FOLDER = "checkpoints"
 KEEP = 3
 META = "meta.json"
+REPLAY = "replay/"
+"""What arrays are called that are written and read in pieces: they may be as large as memory."""
+PIECE_BYTES = 1 << 22
 FORMAT = 2
 NUMBERS = ("iteration", "num_envs", "env_steps", "steps_per_iteration")
 """What every checkpoint must say of itself."""
@@ -26,7 +32,28 @@ MOST_STEPS = 1 << 53
 """Environment steps of 285 years at 10^6 a second; numbers above it are not exact everywhere."""
 
 
-def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Path:
+@dataclass(frozen=True)
+class Stream:
+    """An array that comes in pieces.
+
+    Args:
+        dtype: of its entries.
+        shape: of the whole.
+        pieces: rows of it, in order, each to be used before the next one is asked for.
+    """
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    pieces: Iterable[np.ndarray]
+
+
+def save(
+    folder: Path,
+    iteration: int,
+    arrays: dict[str, np.ndarray],
+    meta: dict[str, Any],
+    streams: Mapping[str, Stream] | None = None,
+) -> Path:
     """Writes `checkpoint-<iteration>.npz` atomically, reads it back and keeps the newest `KEEP`.
 
     Args:
@@ -34,6 +61,7 @@ def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict
         iteration: iterations done.
         arrays: by name; every one has a checksum.
         meta: anything JSON can hold, the rest of `NUMBERS` among it.
+        streams: arrays that are never whole in memory, by names that begin with `REPLAY`.
 
     Raises:
         StorageError: the disk is full, faulty or the folder cannot be written; what was there
@@ -41,16 +69,14 @@ def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict
     """
     path = _path(folder, iteration)
     temporary = path.with_suffix(".tmp")
-    listed = {name: _entry(np.asanyarray(array)) for name, array in arrays.items()}
-    about = {**meta, "iteration": iteration, "format": FORMAT, "arrays": listed}
-    text = json.dumps(about).encode()
+    about = {**meta, "iteration": iteration, "format": FORMAT}
     with writing(path):
         folder.mkdir(parents=True, exist_ok=True)
         for stale in folder.glob("checkpoint-*.tmp"):  # its writer was killed
             stale.unlink()
         try:
             with temporary.open("wb") as file:
-                _write(file, {META: np.frombuffer(text, np.uint8), **arrays})
+                _write(file, arrays, streams or {}, about)
                 file.flush()
                 os.fsync(file.fileno())
             _read_back(temporary)
@@ -75,17 +101,41 @@ def _entry(array: np.ndarray) -> list[Any]:
     return [array.dtype.str, list(array.shape), zlib.crc32(data)]
 
 
-def _write(file: BinaryIO, arrays: dict[str, np.ndarray]) -> None:
+def _write(
+    file: BinaryIO,
+    arrays: dict[str, np.ndarray],
+    streams: Mapping[str, Stream],
+    about: dict[str, Any],
+) -> None:
     """What `np.savez` writes, but never a pickle, and with no file left open if it fails."""
+    listed = {name: _entry(np.asanyarray(array)) for name, array in arrays.items()}
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+        for name, stream in streams.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                listed[name] = _write_stream(member, stream)
+        text = json.dumps({**about, "arrays": listed}).encode()
+        with archive.open(f"{META}.npy", "w") as member:
+            np.lib.format.write_array(member, np.frombuffer(text, np.uint8), allow_pickle=False)
+
+
+def _write_stream(member: Any, stream: Stream) -> list[Any]:
+    """Writes an array piece by piece. Returns: its entry."""
+    head = {"descr": stream.dtype.str, "fortran_order": False, "shape": stream.shape}
+    np.lib.format.write_array_header_1_0(member, head)
+    checksum = 0
+    for piece in stream.pieces:
+        data: Any = np.ascontiguousarray(piece, stream.dtype).reshape(-1).view(np.uint8)
+        checksum = zlib.crc32(data, checksum)
+        member.write(data)
+    return [stream.dtype.str, list(stream.shape), checksum]
 
 
 def _read_back(path: Path) -> None:
     try:
-        _look(path)
+        look(path)
     except CheckpointError as error:
         raise StorageError(f"a new checkpoint is not kept: {error}") from error
 
@@ -98,8 +148,12 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def load(path: Path, replay: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Reads a checkpoint; nothing in it is ever executed.
+
+    Args:
+        path: of the checkpoint.
+        replay: whether to read the replay too; see `replay_pieces`.
 
     Returns: the arrays, and what it says of itself: under `arrays` their dtypes, shapes and
         checksums by name.
@@ -109,38 +163,115 @@ def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             can have written.
     """
     (_, meta), *arrays = _members(path)
-    return dict(arrays), meta
+    found = dict(arrays)
+    for name in _replay(meta) if replay else ():
+        dtype, shape, _ = meta["arrays"][name]
+        found[name] = np.empty(shape, dtype)
+        for row, piece in replay_pieces(path, meta, name):
+            found[name][row : row + len(piece)] = piece
+    return found, meta
 
 
-def _look(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint, one array at a time. Returns: what it says of itself."""
+def look(path: Path, replay: bool = True) -> dict[str, Any]:
+    """Reads a checkpoint, little of it at a time. Returns: what it says of itself.
+
+    Args:
+        path: of the checkpoint.
+        replay: whether to look at the replay too.
+
+    Raises:
+        CheckpointError: see `load`.
+    """
     members = _members(path)
     _, meta = next(members)
     for _ in members:
         pass
+    for name in _replay(meta) if replay else ():
+        for _ in replay_pieces(path, meta, name):
+            pass
     return meta
 
 
+def _replay(meta: dict[str, Any]) -> list[str]:
+    return [name for name in meta["arrays"] if name.startswith(REPLAY)]
+
+
+def replay_pieces(path: Path, meta: dict[str, Any], name: str) -> Iterator[tuple[int, np.ndarray]]:
+    """Reads an array of the replay in pieces.
+
+    Args:
+        path: of the checkpoint.
+        meta: what it says of itself.
+        name: of the array.
+
+    Yields: the first row, and rows from there on, to be used before the next ones are asked for.
+
+    Raises:
+        CheckpointError: it is damaged, which may show at the end only.
+    """
+    with _reading(path):
+        dtype, shape, expected = meta["arrays"][name]
+        kind, checksum = np.dtype(dtype), 0
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as opened:
+            member: Any = opened
+            np.lib.format.read_magic(member)
+            head = np.lib.format.read_array_header_1_0(member)
+            if head != (tuple(shape), False, kind) or kind.hasobject:
+                raise ValueError(f"{name} is not the array that was saved under this name")
+            for row, rows in pieces_of(shape, kind):
+                data = bytearray(rows * row_bytes(shape, kind))
+                if member.readinto(data) != len(data):
+                    raise ValueError(f"{name} ends too early")
+                checksum = zlib.crc32(data, checksum)
+                yield row, np.frombuffer(data, kind).reshape(rows, *shape[1:])
+        if checksum != expected:
+            raise ValueError(f"{name} is not the array that was saved under this name")
+
+
+def row_bytes(shape: Sequence[int], dtype: np.dtype) -> int:
+    """Bytes of a row of an array."""
+    return math.prod(shape[1:]) * dtype.itemsize
+
+
+def pieces_of(shape: Sequence[int], dtype: np.dtype) -> Iterator[tuple[int, int]]:
+    """In which pieces an array is written and read: the first row of each, and how many."""
+    rows = max(1, PIECE_BYTES // max(1, row_bytes(shape, dtype)))
+    for row in range(0, shape[0], rows):
+        yield row, min(rows, shape[0] - row)
+
+
 def _members(path: Path) -> Iterator[tuple[str, Any]]:
-    """What a checkpoint says of itself, then its arrays; each is looked at before it is given."""
+    """What a checkpoint says of itself, then its arrays; each is looked at before it is given.
+
+    Without those of the replay.
+    """
+    with _reading(path), np.load(path, allow_pickle=False) as file:
+        meta = json.loads(bytes(file[META]))
+        if meta["format"] != FORMAT:
+            raise _Refused(f"has format {meta['format']}, expected {FORMAT}")
+        _check_numbers(meta)
+        if {META, *meta["arrays"]} != set(file.files):
+            raise ValueError("its list of arrays is not whole")
+        yield META, meta
+        for name, entry in meta["arrays"].items():
+            if name.startswith(REPLAY):
+                continue
+            array = file[name]
+            if _entry(array) != entry:
+                raise ValueError(f"{name} is not the array that was saved under this name")
+            if name.startswith("parameters/") and not np.isfinite(array).all():
+                raise _Refused(f"cannot be used: {name} is not finite")
+            yield name, array
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            meta = json.loads(bytes(file[META]))
-            if meta["format"] != FORMAT:
-                raise _Refused(f"has format {meta['format']}, expected {FORMAT}")
-            _check_numbers(meta)
-            if {META, *meta["arrays"]} != set(file.files):
-                raise ValueError("its list of arrays is not whole")
-            yield META, meta
-            for name, entry in meta["arrays"].items():
-                array = file[name]
-                if _entry(array) != entry:
-                    raise ValueError(f"{name} is not the array that was saved under this name")
-                if name.startswith("parameters/") and not np.isfinite(array).all():
-                    raise _Refused(f"cannot be used: {name} is not finite")
-                yield name, array
+        yield
     except _Refused as refused:
         raise CheckpointError(f"checkpoint {path} {refused}; use one before it") from refused
+    except CheckpointError:
+        raise
     except Exception as error:  # what damage does to an archive has no end
         raise CheckpointError(
             f"checkpoint {path} is damaged ({type(error).__name__}: {error}); use one before it"
@@ -242,8 +373,12 @@ def of_iteration(folder: Path, iteration: int) -> Path:
     return path
 
 
-def load_newest(folder: Path) -> tuple[Path, dict[str, Any], list[str]]:
+def load_newest(folder: Path, replay: bool = True) -> tuple[Path, dict[str, Any], list[str]]:
     """The newest checkpoint that can be used.
+
+    Args:
+        folder: of the checkpoints.
+        replay: whether it can be used only if its replay can.
 
     Returns: its path, what it says of itself, and what was wrong with newer ones.
 
@@ -253,7 +388,7 @@ def load_newest(folder: Path) -> tuple[Path, dict[str, Any], list[str]]:
     damaged: list[str] = []
     for path in reversed(list_checkpoints(folder)):
         try:
-            return path, _look(path), damaged
+            return path, look(path, replay), damaged
         except CheckpointError as error:
             damaged.append(str(error))
     raise CheckpointError("\n".join([f"no usable checkpoint in {folder}", *damaged]))

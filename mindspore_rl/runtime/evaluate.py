@@ -194,12 +194,12 @@ def _trained(
         raise MsrlError(f"{run_dir} is not a run directory ({error.strerror})") from error
     folder = run_dir / checkpoint.FOLDER
     if iteration is None:
-        path, _, damaged = checkpoint.load_newest(folder)
+        path, _, damaged = checkpoint.load_newest(folder, replay=False)
         for text in damaged:
             print(f"msrl: {text}", file=sys.stderr)
     else:
         path = checkpoint.of_iteration(folder, iteration)
-    arrays, done = checkpoint.load(path)
+    arrays, done = checkpoint.load(path, replay=False)
     checkpoint.check_job(path, done, plan)
     if new := [name for name, value in plan.carried.items() if not value.split]:
         print(

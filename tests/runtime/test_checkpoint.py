@@ -16,6 +16,7 @@ from mindspore_rl.errors import CheckpointError, StorageError
 from mindspore_rl.plan.value import Value
 from mindspore_rl.runtime import checkpoint
 
+ROOT = Path(__file__).parents[2]
 META = {"num_envs": 4, "steps_per_iteration": 64}
 ARRAYS = {"parameters/w": np.arange(6, dtype=np.float32), "episodes/length": np.arange(4)}
 
@@ -164,8 +165,8 @@ def test_what_a_disk_does_not_give_back_replaces_nothing(tmp_path, monkeypatch):
     kept = [saved(tmp_path, iteration) for iteration in (1, 2, 3)]
     contents = [path.read_bytes() for path in kept]
 
-    def loses(file, arrays, write=checkpoint._write):
-        write(file, arrays)
+    def loses(file, *given, write=checkpoint._write):
+        write(file, *given)
         file.seek(len(contents[0]) // 2)
         file.write(b"?")
 
@@ -174,6 +175,62 @@ def test_what_a_disk_does_not_give_back_replaces_nothing(tmp_path, monkeypatch):
         saved(tmp_path, 4)
     assert sorted(tmp_path.iterdir()) == kept
     assert [path.read_bytes() for path in kept] == contents
+
+
+def replay(rows):
+    """A column of 40 KB a row, in pieces."""
+    shape = (rows, 5, 2000)
+    for row, count in checkpoint.pieces_of(shape, np.dtype("float32")):
+        yield np.full((count, *shape[1:]), row, np.float32)
+
+
+def saved_stream(folder, iteration, rows=250):
+    stream = checkpoint.Stream(np.dtype("float32"), (rows, 5, 2000), replay(rows))
+    about = {**META, "env_steps": 64 * iteration}
+    return checkpoint.save(folder, iteration, {"w": np.ones(3)}, about, {"replay/0": stream})
+
+
+def test_what_came_in_pieces_is_an_array_like_others(tmp_path):
+    path = saved_stream(tmp_path, 1)
+    arrays, meta = checkpoint.load(path)
+    np.testing.assert_array_equal(arrays["replay/0"], np.concatenate(list(replay(250))))
+    assert "replay/0" not in checkpoint.load(path, replay=False)[0]
+    pieces = list(checkpoint.replay_pieces(path, meta, "replay/0"))
+    assert len(pieces) == 3
+    np.testing.assert_array_equal(np.concatenate([p for _, p in pieces]), arrays["replay/0"])
+
+
+def test_a_replay_that_is_damaged_is_told_where_it_is_needed(tmp_path):
+    before, path = saved_stream(tmp_path, 1), saved_stream(tmp_path, 2)
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"?")
+    found, _, (told,) = checkpoint.load_newest(tmp_path)
+    assert found == before
+    assert "damaged" in told
+    assert checkpoint.load_newest(tmp_path, replay=False)[0] == path  # to play, it is good enough
+
+
+def test_the_memory_that_writing_and_reading_take_does_not_grow_with_the_replay(tmp_path):
+    """240 MB, in a process of its own that counts what it has at most."""
+    code = f"""
+from pathlib import Path
+from mindspore_rl.runtime import checkpoint
+from tests.runtime.test_checkpoint import saved_stream
+
+def most():
+    return next(int(s.split()[1]) for s in open("/proc/self/status") if s.startswith("VmHWM"))
+
+folder = Path({str(tmp_path)!r})
+checkpoint.look(saved_stream(folder, 1))
+before = most()
+checkpoint.look(saved_stream(folder, 2, 6000))
+print(most() - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert int(done.stdout) < 16 * 1024
 
 
 def test_all_that_another_job_has_otherwise_is_told(tmp_path):

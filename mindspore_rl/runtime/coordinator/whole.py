@@ -32,7 +32,7 @@ def check_whole(run_dir: Path, iterations: int, saved: str | None) -> None:
         if not numbers or numbers[-1] != iterations:
             raise ValueError(f"its last line is of iteration {numbers[-1:]}")
         path = Path(saved or run_dir / checkpoint.FOLDER)
-        if (found := checkpoint.load(path)[1]["iteration"]) != iterations:
+        if (found := checkpoint.look(path)["iteration"]) != iterations:
             raise ValueError(f"the last one is of iteration {found}")
     except (OSError, ValueError, KeyError, TypeError, CheckpointError) as error:
         raise JobFailure(

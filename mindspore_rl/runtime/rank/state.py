@@ -5,7 +5,6 @@ policy and another number of workers.
 """
 
 from collections.abc import Callable
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.rank.arrays import to_host
+from mindspore_rl.runtime.rank.replay_stream import ReplayStream
 from mindspore_rl.runtime.rank.share import Share
 
 
@@ -49,9 +49,12 @@ class RankState:
             for name, (value, *axes) in self._collect().items()
         }
         parts = rank.messenger.gather_arrays(keyed, Stage.CHECKPOINT)
+        replay = ReplayStream(rank, self._share.kept)
         if rank.number != 0:
+            replay.send()
             return
         arrays = merge(parts)
+        streams = replay.streams(arrays)
         for name, value in arrays.items():
             if name.startswith("parameters/") and not np.isfinite(value).all():
                 raise NumericsError(
@@ -72,6 +75,7 @@ class RankState:
                 "env_steps": rank.env_steps,
                 "steps_per_iteration": plan.steps_per_iteration,
             },
+            streams,
         )
         rank.link.send("checkpoint", rank=0, iteration=rank.iteration, path=str(path))
 
@@ -97,10 +101,7 @@ class RankState:
         if rank.served:
             iterations = np.full(len(rank.env_indices), rank.iteration)
             state["counters/iterations"] = (iterations, 0)
-        kept = self._share.kept
-        for number, (column, dtype) in enumerate(zip_longest(kept.columns, kept.dtypes)):
-            array = to_host(column)
-            state[f"replay/{number}"] = (array.astype(dtype or array.dtype), 1)
+        state |= ReplayStream(rank, self._share.kept).announced()
         if rank.stepping:
             state["episodes/return"] = (self._share.episodes.returns, 0)
             state["episodes/length"] = (self._share.episodes.lengths, 0)
@@ -122,7 +123,7 @@ class RankState:
             CheckpointError: it is damaged, or of another job.
         """
         rank = self._rank
-        arrays, meta = checkpoint.load(path)
+        arrays, meta = checkpoint.load(path, replay=False)
         checkpoint.check_job(path, meta, rank.plan)
         rank.iteration, rank.env_steps = meta["iteration"], meta["env_steps"]
         self.iterations[:] = arrays.get("counters/iterations", meta["iteration"])
@@ -136,7 +137,7 @@ class RankState:
         }
         try:
             self._take_parameters(arrays)
-            self._take_replay(arrays)
+            ReplayStream(rank, self._share.kept).take(path, meta)
             stateless = not any(name.startswith("environment/") for name in arrays)
             self._take_carried(arrays, stateless)
             if not stateless:
@@ -161,20 +162,6 @@ class RankState:
 
         for name, parameter in self._parameters():
             set_parameter(parameter, arrays[f"parameters/{name}"])
-
-    def _take_replay(self, arrays: dict[str, np.ndarray]) -> None:
-        from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
-
-        rank, kept = self._rank, self._share.kept
-        if "replay" not in rank.fragment.components:
-            return
-        share = slice(rank.env_indices.start, rank.env_indices.stop)
-        count = sum(name.startswith("replay/") for name in arrays)
-        found = [arrays[f"replay/{number}"][:, share] for number in range(count)]
-        if not kept.dtypes:
-            kept.restore(found)
-        for buffer, column in zip(kept.columns if kept.dtypes else (), found, strict=False):
-            set_parameter(buffer, column)
 
     def _take_carried(self, arrays: dict[str, np.ndarray], stateless: bool) -> None:
         """Takes the loop's variables, of stateless environments only what is not theirs.
