@@ -7,6 +7,7 @@ import pytest
 from mindspore_rl import registry
 from mindspore_rl.graph.distribution_policy import Cut, DistributionPolicy, FragmentRule
 from mindspore_rl.pipeline import prepare
+from mindspore_rl.runtime import checkpoint
 from tests.graph.programs import program_with
 from tests.lowering import inproc
 from tests.multiprocess import theorem
@@ -71,6 +72,18 @@ def references(tmp_path_factory):
 def test_three_workers_equal_the_reference(name, policy, environment, references, tmp_path):
     job = inproc.request(inproc.PROGRAMS / f"{name}.py", policy, 3, env=environment)
     assert inproc.run_and_compare(job, references(job), tmp_path) == []
+
+
+@pytest.mark.parametrize("policy", ["MultipleLearners", SCATTERED], ids=["with", "apart"])
+def test_a_replay_goes_to_checkpoints_and_back_in_pieces(policy, references, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "PIECE_BYTES", 500)
+    job = inproc.request(inproc.PROGRAMS / "kept.py", policy, 3, env="CartPole-v1")
+    reference = references(job)
+    assert inproc.run_and_compare(job, reference, tmp_path) == []
+    last = checkpoint.list_checkpoints(tmp_path / checkpoint.FOLDER)[-1]
+    assert theorem.compare_states(last, reference.checkpoints[-1], "replay/") == []
+    meta = checkpoint.look(last)
+    assert len(list(checkpoint.replay_pieces(last, meta, "replay/0"))) > 1
 
 
 @pytest.mark.parametrize(
