@@ -168,6 +168,13 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
         help="longest wait for a message or a cell after the first iteration (default: 60)",
     )
     train.add_argument(
+        "--replay-dir",
+        default="",
+        metavar="DIR",
+        help="keep off-policy records in files of this folder, mapped into memory: as many as the "
+        "disk holds (default: in memory)",
+    )
+    train.add_argument(
         "--start-timeout",
         type=float,
         metavar="SECONDS",

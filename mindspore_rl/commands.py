@@ -128,6 +128,7 @@ def train(args: argparse.Namespace) -> int:
         device=device,
         compiled=compiled,
         timeout_s=args.timeout,
+        replay_dir=args.replay_dir and os.path.abspath(args.replay_dir),
         resume=str(resume or ""),
         resume_run=args.resume,
     )

@@ -56,6 +56,7 @@ class JobRequest:
         cells: `native`, `mindspore` or `auto`: native on the CPU where there is a compiler.
         compiled: False runs cells as plain Python, for debuggers.
         policy_file: where the policy came from, to be kept with the run.
+        replay_dir: a folder in whose files kept records are; in memory if empty.
         num_iterations: instead of what `total_steps` gives.
         deployment: the hosts to run on; `deployment_file`: its file, kept with the run.
     """
@@ -68,6 +69,7 @@ class JobRequest:
     cells: str = "auto"
     compiled: bool = True
     timeout_s: float = 60.0
+    replay_dir: str = ""
     num_iterations: int | None = None
     record: tuple[str, ...] = ()
     resume: str = ""
@@ -235,6 +237,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         device=request.device,
         cells=request.cells,
         timeout_s=request.timeout_s,
+        replay_dir=request.replay_dir,
         resume=request.resume,
         load_at={str(k): v for k, v in request.load_at},
         hosts=() if alone else request.deployment.place(num_ranks, request.device),

@@ -152,6 +152,7 @@ class Plan:
     cells: str = "mindspore"
     workers: int = 1
     timeout_s: float = 60.0
+    replay_dir: str = ""
     resume: str = ""
     load_at: dict[str, str] = field(default_factory=dict)
     record: tuple[str, ...] = ()

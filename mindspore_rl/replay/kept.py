@@ -1,5 +1,9 @@
 """The replay of a Python loop: the newest records of each environment, in rings side by side."""
 
+import math
+import mmap
+import os
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -14,12 +18,16 @@ class KeptReplay:
 
     Where records are drawn by priority, the last column is that of their weights.
 
+    Args:
+        folder: in whose files they are; in memory if empty.
+
     Attributes:
         columns: arrays, or buffers of a cell that does the rest itself.
         dtypes: of what such buffers stand for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str = "") -> None:
+        self.folder = folder
         self.columns: list[Any] = []
         self.dtypes: list[str] = []
         self._weights = Weights()
@@ -32,7 +40,7 @@ class KeptReplay:
             places: of theirs on the axis B.
             num_envs: B.
         """
-        part = KeptReplay()
+        part = KeptReplay(self.folder)
         part.columns, part._part = self.columns, (places, num_envs)
         part._weights = self._weights
         return part
@@ -125,6 +133,26 @@ class KeptReplay:
         places = places.reshape(*rows.shape[: -2 - len(behind)], -1, *behind)
         return tuple(column.reshape(-1, *column.shape[2:]).take(places, 0) for column in columns)
 
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Room for a column, all 0.
+
+        Raises:
+            ReplayError: the folder has none.
+        """
+        if not self.folder:
+            return np.zeros(shape, dtype)
+        count = math.prod(shape)
+        size = max(1, count * dtype.itemsize)
+        try:
+            with tempfile.TemporaryFile(dir=self.folder) as file:  # without a name: nothing is left
+                os.posix_fallocate(file.fileno(), 0, size)
+                return np.frombuffer(mmap.mmap(file.fileno(), size), dtype, count).reshape(shape)
+        except OSError as error:
+            raise ReplayError(
+                f"{size / 1e6:,.1f} MB of records cannot be kept in {self.folder} "
+                f"({error.strerror}): free some space, or name another --replay-dir"
+            ) from error
+
     def _newest_weights(self, num_envs: int) -> np.ndarray:
         """Of a new record: the largest of its environment, so that it is drawn soon."""
         if not self.columns:
@@ -146,15 +174,16 @@ class KeptReplay:
         if not self.columns:
             each = self._part[1] / len(values[0]) if self._part else 1
             size, free = capacity * each * sum(value.nbytes for value in values), available_memory()
-            if size > free:
+            if size > free and not self.folder:
                 raise ReplayError(
                     f"{capacity:,} records of each environment take {size / 1e6:,.0f} MB of "
-                    f"memory, and {free / 1e6:,.0f} MB are free: keep fewer"
+                    f"memory, and {free / 1e6:,.0f} MB are free: keep fewer, or keep them in a "
+                    "file (--replay-dir)"
                 )
         for value in () if self.columns else values:
             shape = value.shape[1:] if self._part else value.shape
             extent = (capacity, self._part[1]) if self._part else (capacity,)
-            self.columns.append(np.zeros((*extent, *shape), value.dtype))
+            self.columns.append(self.empty((*extent, *shape), value.dtype))
         if (found := len(self.columns[0])) != capacity:
             raise CheckpointError(
                 f"the replay holds {found} records of each environment in the checkpoint and "

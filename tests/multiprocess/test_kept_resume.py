@@ -28,7 +28,8 @@ def test_goes_on_as_if_nothing_had_been(tmp_path):
     whole = final(tmp_path / "whole", 40, "MultipleLearners", 2)
     final(tmp_path / "half", 20, "MultipleLearners", 2)
     resume = ("--resume", str(tmp_path / "half" / "run"))
-    same = final(tmp_path / "same", 40, "MultipleLearners", 2, *resume)
+    in_files = ("--replay-dir", str(tmp_path))
+    same = final(tmp_path / "same", 40, "MultipleLearners", 2, *resume, *in_files)
     assert same.keys() == whole.keys()
     for name in whole:
         assert same[name].tobytes() == whole[name].tobytes(), name

@@ -1,5 +1,7 @@
 """The replay of a Python loop."""
 
+import errno
+
 import numpy as np
 import pytest
 
@@ -168,6 +170,28 @@ def test_more_than_fits_memory_is_refused(monkeypatch):
     monkeypatch.setattr("mindspore_rl.replay.kept.available_memory", lambda: 100)
     with pytest.raises(ReplayError, match="8 records of each environment .* keep fewer"):
         filled(1)
+
+
+def test_records_may_be_in_a_file_without_a_name(tmp_path, monkeypatch):
+    kept, expected_columns = KeptReplay(str(tmp_path)), weighted(11).columns
+    monkeypatch.setattr("mindspore_rl.replay.kept.available_memory", lambda: 0)
+    for number in range(11):
+        kept.write(8, number % 8, *row(number), weighted=True)
+    for column, expected in zip(kept.columns, expected_columns, strict=True):
+        assert np.array_equal(column, expected)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_without_room_is_told(tmp_path, monkeypatch):
+    with pytest.raises(ReplayError, match="cannot be kept in .*nowhere .*--replay-dir"):
+        KeptReplay(str(tmp_path / "nowhere")).write(8, 0, *row(0))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(ReplayError, match="No space left on device"):
+        KeptReplay(str(tmp_path)).write(8, 0, *row(0))
 
 
 def test_what_was_restored_is_drawn_and_another_capacity_refused():

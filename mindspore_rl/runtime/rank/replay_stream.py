@@ -99,7 +99,7 @@ class ReplayStream:
         for number in range(sum(name.startswith(checkpoint.REPLAY) for name in meta["arrays"])):
             name = f"{checkpoint.REPLAY}{number}"
             dtype, (capacity, _, *record), _ = meta["arrays"][name]
-            column = np.empty((capacity, len(rank.env_indices), *record), dtype)
+            column = kept.empty((capacity, len(rank.env_indices), *record), np.dtype(dtype))
             for row, piece in checkpoint.replay_pieces(path, meta, name):
                 column[row : row + len(piece)] = piece[:, share]
             found.append(column)

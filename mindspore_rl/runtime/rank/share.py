@@ -72,7 +72,7 @@ def whole_share(rank: Rank, trainer: Any, threads: int) -> Share:
         _vector(rank, threads) if steps else None,
         EpisodeCounter(len(rank.env_indices)),
         TrajectoryBuffer(),
-        KeptReplay(),
+        KeptReplay(rank.plan.replay_dir),
         Exchange(rank, plan_edges(rank.plan), trainer),
     )
 
