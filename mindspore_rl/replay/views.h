@@ -2,6 +2,10 @@
 #pragma once
 #include "index.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 namespace {
 // Copies what it is told, if a record is still the one of an id then.
 template <class Copy> bool read(const Table &table, int64_t id, Copy copy) {
@@ -11,6 +15,31 @@ template <class Copy> bool read(const Table &table, int64_t id, Copy copy) {
   copy(record);
   std::atomic_thread_fence(std::memory_order_acquire);
   return __atomic_load_n(&table.entry(record).generation, __ATOMIC_RELAXED) == generation;
+}
+
+// Beyond this a batch does not stay in a cache: it is written past them, which saves reading first
+// what is overwritten.
+constexpr int64_t STREAMED = 1 << 24;
+
+void copy_past_caches(char *to, const char *from, int64_t size) {
+#ifdef __SSE2__
+  int64_t head = std::min(-intptr_t(to) & 15, size), at = head;
+  memcpy(to, from, head);
+  for (; at + 64 <= size; at += 64)
+    for (int64_t part = at; part < at + 64; part += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i *>(to + part),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + part)));
+  memcpy(to + at, from + at, size - at);
+#else
+  memcpy(to, from, size);
+#endif
+}
+
+// What was written so is there before anything that is written later.
+void end_of_stream() {
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
 }
 
 void fetch(const Table &table, int64_t id) {
@@ -37,6 +66,9 @@ void table_gather(char *base, int64_t count, const int64_t *ids, const int32_t *
                   int64_t window, int64_t columns, const int64_t *starts,
                   const int64_t *step_bytes, char *const *to, uint8_t *whole) {
   Table table(base);
+  int64_t bytes = 0;
+  for (int64_t c = 0; c < columns; c++) bytes += count * window * step_bytes[c];
+  bool streamed = bytes > STREAMED;
   for (int64_t i = 0; i < count; i++) {
     if (i + 8 < count) fetch(table, ids[i + 8]);
     whole[i] = read(table, ids[i], [&](int64_t record) {
@@ -45,13 +77,17 @@ void table_gather(char *base, int64_t count, const int64_t *ids, const int32_t *
       int64_t length = std::min(window, std::max(steps, int64_t(0)));
       for (int64_t c = 0; c < columns; c++) {
         char *row = to[c] + i * window * step_bytes[c];
-        memcpy(row, table.record(record) + starts[c] + start * step_bytes[c],
-               length * step_bytes[c]);
+        const char *from = table.record(record) + starts[c] + start * step_bytes[c];
+        if (streamed)
+          copy_past_caches(row, from, length * step_bytes[c]);
+        else
+          memcpy(row, from, length * step_bytes[c]);
         if (length < window)
           memset(row + length * step_bytes[c], 0, (window - length) * step_bytes[c]);
       }
     });
   }
+  if (streamed) end_of_stream();
 }
 
 // Copies transitions, each with the discounted sum of `n` rewards from it on in place of its

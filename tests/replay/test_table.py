@@ -41,6 +41,29 @@ def test_a_full_lane_loses_its_oldest_record():
     assert table.totals().tolist() == [3, 3]
 
 
+def test_a_batch_beyond_the_caches_is_the_same():
+    """It is written past them, by 16 bytes at a time but at both ends of each part."""
+    columns = (Column("byte", (7,), "uint8"), Column("obs", (33,), "float32"))
+    table = Table.create(TableSpec(columns, capacity=9, length=101))
+    generator = np.random.default_rng(3)
+    data = {
+        "byte": generator.integers(0, 255, (9, 101, 7), np.uint8),
+        "obs": generator.random((9, 101, 33), np.float32),
+    }
+    lengths = np.array([101, 1, 2, 50, 100, 99, 3, 17, 64])
+    with writing(table, [0]) as writer:
+        ids = writer.insert(np.zeros(9, int), data, lengths=lengths)
+    order, first = generator.integers(0, 9, 1500), generator.integers(0, 40, 1500).astype(np.int32)
+    many, few = table.buffers(1500, window=97), table.buffers(30, window=97)
+    assert sum(array.nbytes for array in many.values()) > 1 << 24
+    table.gather(ids[order], many, first)
+    for begin in range(0, 1500, 30):
+        part = slice(begin, begin + 30)
+        table.gather(ids[order[part]], few, first[part])
+        for name, column in few.items():
+            np.testing.assert_array_equal(many[name][part], column)
+
+
 def test_windows_are_padded_behind_the_end():
     spec = TableSpec(COLUMNS, capacity=4, length=4)
     table = Table.create(spec)
