@@ -330,8 +330,18 @@ def test_a_rank_that_dies_in_its_imports(all_seen):
     assert job.monitor.silent == {1, 2}
     if all_seen:
         assert job.tick(0.1, living=frozenset({1, 2})) == []
+        assert job.tick(0.1, living=frozenset({1})) == []
     assert job.tick(wait_s - 0.1, living=frozenset({1})) == []
     assert job.tick(0.3, living=frozenset({1})) == [Examine("death", 2)]
+
+
+def test_a_rank_that_one_look_misses_is_not_dead():
+    """However long the look before is ago: on a busy machine, this process waits too."""
+    job = Job()
+    job.hello(0)
+    for _ in range(3):
+        assert job.tick(GONE_S + 0.5, living=frozenset({1, 2})) == []
+        assert job.tick(GONE_S + 0.5, living=frozenset({1})) == []
 
 
 def test_the_scheduler_ends_before_its_group():

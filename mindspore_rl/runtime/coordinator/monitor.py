@@ -121,7 +121,8 @@ class Monitor:
         self._iteration, self._env_steps = 0, options.start_steps
         self._checkpoint: str | None = plan.resume or None
         self._checkpoint_s = self._ticked_s = self._awake_s = now
-        self._whole_s, self._all_launched = now, False
+        self._missed_s: float | None = now
+        self._all_launched = False
         self._stop_deadline_s: float | None = None
         self._reached: float | None = None
 
@@ -279,8 +280,10 @@ class Monitor:
         if missing is None:
             return []
         if not missing:
-            self._whole_s, self._all_launched = now, True
-        elif now - self._whole_s > (GONE_S if self._all_launched else LAUNCH_S):
+            self._missed_s, self._all_launched = None, True
+        elif self._missed_s is None:  # a process that becomes another is not seen for a moment
+            self._missed_s = now
+        elif now - self._missed_s > (GONE_S if self._all_launched else LAUNCH_S):
             return [Examine("death", min(missing))]
         return []
 
