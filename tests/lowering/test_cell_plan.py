@@ -73,5 +73,5 @@ def test_turns_of_nested_loops():
     loops = next(loops for op, loops in walk(parse(REGION).body[0].items) if op.name == "glue#1")
     assert num_turns(loops) == 16
     assert num_turns(()) == 1
-    assert turn_index(loops) == "(step) * 2 + turn"
+    assert turn_index(loops) == "step * 2 + turn"
     assert turn_index(()) == "0"
