@@ -8,7 +8,7 @@ import numpy as np
 from mindspore_rl.communication.communicator import Waiting
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.assignment import Assignment
-from mindspore_rl.replay.selection import Key, Mode, draw, windows
+from mindspore_rl.replay.selection import Key, Mode, Order, draw, windows
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 
@@ -38,20 +38,21 @@ class Draws:
         key: of the draws.
         mode: of the draws.
         lanes: `[B] int32`, of the whole table.
-        offsets: `[B] uint64`, see `selection.draw`.
+        places: `[B]`, where in its lane each draw fell (`selection.draw`), or in an order its id.
         used: random numbers of the key.
         totals: `[lanes] float64`, by which a record's weight is its probability.
         assignment: of the rows to ranks.
         reads: of a holder and another rank of its host, the rows that the one reads in the memory
             of the other, by their positions.
-        messages: of two ranks, the rows that the one sends the other; maybe none: where records
-            have weights, who finds rows tells all who get some how small a probability can be.
+        messages: of two ranks, the rows that the one sends the other. These and reads may be of no
+            row: where records have weights, all who get rows find, or are told by those who do, how
+            small a probability can be.
     """
 
     key: Key
-    mode: Mode
+    mode: Mode | Order
     lanes: np.ndarray
-    offsets: np.ndarray
+    places: np.ndarray
     used: int
     totals: np.ndarray
     assignment: Assignment
@@ -98,7 +99,7 @@ class Held:
         self._lanes = draws.lanes[self._positions] - np.int32(own.start)
         self._tries = np.zeros(count, np.int64)
         if count:
-            found = table.resolve(self._lanes, draws.offsets[self._positions])
+            found = self._drawn(draws.places[self._positions])
             self._note(slice(None), *found)
             for at in np.flatnonzero(found[0] < 0):
                 self._draw_again(at)
@@ -125,6 +126,14 @@ class Held:
                     whole[i] = self._copy(at, row)[0]
         return self._rows[index]
 
+    def _drawn(self, places: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Their ids (-1 where a record is gone), weights and lengths."""
+        if not isinstance(self._draws.mode, Order):
+            return self._table.resolve(self._lanes, places)
+        ids = to_local(places, self._spec, self._own)
+        lengths = self._table.entries["length"].reshape(-1)[ids % self._table.entries.size]
+        return np.where(self._table.claim(ids), ids, -1), np.ones(len(ids), np.uint64), lengths
+
     def _copy(self, index: np.ndarray, columns: dict[str, np.ndarray]) -> np.ndarray:
         first = np.ascontiguousarray(self._rows["first"][index])
         return self._table.gather(self._ids[index], columns, first)
@@ -140,6 +149,9 @@ class Held:
         rows["length"][at] = lengths
 
     def _draw_again(self, at: int) -> None:
+        if isinstance(self._draws.mode, Order):
+            self._take_next(at, self._draws.mode)
+            return
         draws, lane = self._draws, self._lanes[at]
         while self._tries[at] < TRIES:
             totals = self._table.totals()
@@ -158,10 +170,28 @@ class Held:
             self._lanes[at] = lanes[0]
             self._note(np.array([at]), ids, weights, lengths)
             return
-        raise ReplayError(
-            f"a record of lane {self._own.start + lane} was overwritten after it had been drawn, "
-            f"and lanes {self._own.start} to {self._own.stop - 1} gave no other in {TRIES} tries; "
-            "raise the capacity of a lane, or draw fewer records"
+        raise self._gone(at)
+
+    def _take_next(self, at: int, order: Order) -> None:
+        """In place of a record the first in the order, of all that are here, not in the batch."""
+        while self._tries[at] < TRIES:
+            self._tries[at] += 1
+            first = self._table.peek(order.value, 2 * len(self._draws.lanes))
+            known = np.concatenate([self._draws.places, self._rows["id"]])
+            first = first[~np.isin(to_global(first["id"], self._spec, self._own), known)][:1]
+            if len(first) and self._table.claim(first["id"])[0]:
+                self._lanes[at] = first["id"][0] // self._spec.capacity % len(self._table.lanes)
+                self._note(np.array([at]), first["id"], np.ones(1, np.uint64), first["length"])
+                return
+            self._waiting()
+            time.sleep(PAUSE_S)
+        raise self._gone(at)
+
+    def _gone(self, at: int) -> ReplayError:
+        return ReplayError(
+            f"a record of lane {self._own.start + self._lanes[at]} was overwritten after it had "
+            f"been drawn, and lanes {self._own.start} to {self._own.stop - 1} gave no other in "
+            f"{TRIES} tries; raise the capacity of a lane, or draw fewer records"
         )
 
     def _place_windows(self, at: slice | np.ndarray) -> None:

@@ -71,6 +71,16 @@ int64_t table_admit(char *base, int64_t samples) {
   return admitted;
 }
 
+// Counts samples that others have allowed.
+void table_count(char *base, int64_t samples) {
+  Table table(base);
+  {
+    Counting counting(table);
+    store(table.limit().samples, table.limit().samples + samples);
+  }
+  wake(table);
+}
+
 // Before a last look at the table: any change after this ends a sleep.
 uint32_t table_watch(char *base) {
   Limit &limit = Table(base).limit();

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from mindspore_rl.errors import HeldBackError, ReplayError
 from mindspore_rl.replay.library import functions
+from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 
 SLICE_S = 0.05
@@ -58,9 +59,8 @@ def until(table: Table, attempt: Callable[[], T], wait: Wait) -> T:
         functions().table_sleep(table.base, seen, min(left, SLICE_S))
 
 
-def check_batch(table: Table, count: int) -> None:
+def check_batch(spec: TableSpec, count: int) -> None:
     """Raises: ReplayError: a table's limit never allows so many samples at once."""
-    spec = table.spec
     if count + spec.samples_per_insert > 2 * spec.slack and spec.samples_per_insert:
         raise ReplayError(
             f"a batch of {count} with {spec.samples_per_insert:g} samples per insert and a slack "
@@ -75,35 +75,47 @@ def admit(table: Table, samples: int) -> None:
         raise samples_held(table, samples)
 
 
-def samples_held(table: Table, samples: int) -> HeldBackError:
-    """Why the limit of a table allows no such samples now."""
-    spec, inserts = table.spec, int(table.limit["inserts"])
-    if inserts < spec.min_records:
-        return HeldBackError(
-            f"{samples} samples are held back: of {spec.min_records} records (min_records) "
+def check_samples(spec: TableSpec, inserts: int, samples: int, more: int) -> None:
+    """Raises: HeldBackError: after so many inserts and samples the limit allows no more now."""
+    if inserts < spec.min_records and spec.limited:
+        raise HeldBackError(
+            f"{more} samples are held back: of {spec.min_records} records (min_records) "
             f"{inserts} were inserted, {spec.min_records - inserts} more inserts are lacking"
         )
-    due = samples + int(table.limit["samples"]) - spec.slack
-    lacking = math.ceil(due / spec.samples_per_insert + spec.min_records - inserts)
-    return HeldBackError(
-        f"{samples} samples are held back: {_state(table)}; {lacking} more inserts are lacking"
-    )
+    ratio, due = spec.samples_per_insert, more + samples - spec.slack
+    if ratio and ratio * (inserts - spec.min_records) < due:
+        lacking = math.ceil(due / ratio + spec.min_records - inserts)
+        raise HeldBackError(
+            f"{more} samples are held back: {_state(spec, inserts, samples)}; {lacking} more "
+            "inserts are lacking"
+        )
+
+
+def samples_held(table: Table, samples: int) -> HeldBackError:
+    """Why the limit of a table allows no such samples now."""
+    try:
+        check_samples(table.spec, *_counts(table), samples)
+    except HeldBackError as error:
+        return error
+    return HeldBackError(f"{samples} samples were held back until just now")
 
 
 def inserts_held(table: Table, inserts_left: int) -> HeldBackError:
     """Why the limit of a table allows no insert now."""
-    spec, inserts = table.spec, int(table.limit["inserts"])
+    spec, (inserts, samples) = table.spec, _counts(table)
     due = (inserts + 1 - spec.min_records) * spec.samples_per_insert - spec.slack
-    lacking = math.ceil(due - int(table.limit["samples"]))
     return HeldBackError(
-        f"{inserts_left} inserts are held back: {_state(table)}; {lacking} more samples are "
-        "lacking for the first"
+        f"{inserts_left} inserts are held back: {_state(spec, inserts, samples)}; "
+        f"{math.ceil(due - samples)} more samples are lacking for the first"
     )
 
 
-def _state(table: Table) -> str:
+def _counts(table: Table) -> tuple[int, int]:
+    return int(table.limit["inserts"]), int(table.limit["samples"])
+
+
+def _state(spec: TableSpec, inserts: int, samples: int) -> str:
     return (
-        f"{table.limit['samples']} samples were drawn of {table.limit['inserts']} inserts, with "
-        f"{table.spec.samples_per_insert:g} samples per insert (slack {table.spec.slack:g}) after "
-        f"the first {table.spec.min_records}"
+        f"{samples} samples were drawn of {inserts} inserts, with {spec.samples_per_insert:g} "
+        f"samples per insert (slack {spec.slack:g}) after the first {spec.min_records}"
     )

@@ -54,8 +54,8 @@ class Walk {
     }
   }
 
-  // -1: there is no other.
-  int64_t next() {
+  // -1: there is no other. Its key: of the records that come first it is the largest.
+  int64_t next(uint64_t *key = nullptr) {
     while (!nodes_.empty()) {
       Node node = nodes_.top();
       nodes_.pop();
@@ -64,6 +64,7 @@ class Walk {
         continue;
       }
       if (order_ != LARGEST_FIRST) follow(node.lane, walked(node.lane, node.slot) + 1);
+      if (key) *key = node.key;
       return node.lane * table_.header.capacity + node.slot;
     }
     return -1;

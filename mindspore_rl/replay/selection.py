@@ -120,8 +120,7 @@ def sample(
     Raises:
         ReplayError: the table never allows such a batch, or did not in time.
     """
-    _check(table.spec, count, mode)
-    check_batch(table, count)
+    check_draw(table.spec, count, mode)
     if isinstance(mode, Order):
         return until(table, lambda: _picked(table, mode, count), wait)
 
@@ -155,7 +154,9 @@ def sample(
     )
 
 
-def _check(spec: TableSpec, count: int, mode: Mode | Order) -> None:
+def check_draw(spec: TableSpec, count: int, mode: Mode | Order) -> None:
+    """Raises: ReplayError: a table never allows such a draw."""
+    check_batch(spec, count)
     needed = {Mode.DISTINCT: False, Order.LARGEST: True}.get(mode, spec.weighted)
     if spec.weighted != needed:
         raise ReplayError(

@@ -7,158 +7,35 @@
 Ranks tell each other their lanes' totals, and that is all that a draw depends on: each computes the
 whole of it, finds the records that fall in its own lanes, and sends those that others are to get;
 ranks of one host read them in each other's memory. All make the same calls, in the same order.
+For an order each tells the others which of its own records are the first in it.
 """
 
-import dataclasses
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from mindspore_rl.communication.communicator import Communicator, Waiting
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.assignment import assign
-from mindspore_rl.replay.held import ROW, Draws, Held, to_local
-from mindspore_rl.replay.selection import Key, Mode, draw
-from mindspore_rl.replay.spec import TableSpec, check_priorities
-from mindspore_rl.replay.table import Table
+from mindspore_rl.replay.held import Draws, Held, to_local
+from mindspore_rl.replay.selection import Key, Mode, Order, check_draw
+from mindspore_rl.replay.share import Filled, Message, Share, message_bytes
+from mindspore_rl.replay.spec import check_priorities
+from mindspore_rl.replay.spread import Spread
 
 _NONE = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True)
-class Share:
-    """The rows of a batch that a rank gets, as they stand in its buffers.
+class ShardedTable(Spread):
+    """A rank's end of it; see `Spread` for its arguments."""
 
-    Attributes:
-        positions: `[N] int64`, where in the batch each row stands.
-        ids: `[N] int64`, of the records, the same on all ranks.
-        probabilities: `[N] float64`, with which each was drawn from the whole table.
-        lengths: `[N] int32`, steps of each record.
-        first: `[N] int32`, the step at which its window begins.
-        least: the smallest probability in the whole batch, if N > 0.
-    """
-
-    positions: np.ndarray
-    ids: np.ndarray
-    probabilities: np.ndarray
-    lengths: np.ndarray
-    first: np.ndarray
-    least: float
-
-    def importance_weights(self, exponent: float) -> np.ndarray:
-        """See `selection.importance_weights`: over the largest of the whole batch, `[N] float32`.
-
-        The number of records stands in each weight and in the largest, and falls out.
-        """
-        return ((self.probabilities / self.least) ** -exponent).astype(np.float32)
-
-
-class ShardedTable:
-    """A rank's end of a table whose lanes are spread over ranks.
-
-    Args:
-        spec: of the whole table.
-        lanes: how many of them each rank holds, in order.
-        tables: of the lanes of each rank that has some: this one, and all others of its host. They
-            have the same specification but for the number of lanes.
-        comm: between the ranks.
-        tag: of messages that are this table's alone.
-        waiting: called now and then while this rank waits for others; raises to end that.
-        hosts: a number of each rank's host, on which ranks open each other's tables; without it
-            none do.
-
-    Raises:
-        ReplayError: these do not fit together.
-    """
-
-    def __init__(
-        self,
-        spec: TableSpec,
-        lanes: Sequence[int],
-        tables: Mapping[int, Table],
-        comm: Communicator,
-        tag: int,
-        waiting: Waiting,
-        hosts: Sequence[int] | None = None,
-    ) -> None:
-        if len(lanes) != comm.size or min(lanes) < 0 or sum(lanes) != spec.lanes:
-            raise ReplayError(
-                f"the {spec.lanes} lanes of a replay table are spread over {comm.size} ranks as "
-                f"{list(lanes)}; expected a number for each rank, {spec.lanes} in all"
-            )
-        self._hosts = range(comm.size) if hosts is None else hosts
-        if len(self._hosts) != comm.size:
-            raise ReplayError(f"hosts are {list(self._hosts)}, expected one of {comm.size} ranks")
-        here = [
-            r for r in range(comm.size) if lanes[r] and self._hosts[r] == self._hosts[comm.rank]
-        ]
-        expected = {rank: dataclasses.replace(spec, lanes=lanes[rank]) for rank in here}
-        if (found := {rank: table.spec for rank, table in tables.items()}) != expected:
-            raise ReplayError(
-                f"rank {comm.rank} has opened tables of ranks as {found}, expected {expected}"
-            )
-        self.spec, self._tables, self._lanes = spec, tables, lanes
-        self._comm, self._tag, self._waiting = comm, tag, waiting
-        ends = np.cumsum(lanes).tolist()
-        self._blocks = [slice(end - count, end) for end, count in zip(ends, lanes, strict=True)]
-        self._holders = np.repeat(np.arange(comm.size), lanes)
-        self._memory = np.empty(0, np.uint8)
-
-    def totals(self) -> np.ndarray:
-        """What the weights of every lane are in all, `[lanes] uint64`, as the ranks tell."""
-        totals, own = np.zeros(self.spec.lanes, np.uint64), self._comm.rank
-        if self._lanes[own]:
-            totals[self._blocks[own]] = self._tables[own].totals()
-            for rank in self._others():
-                self._send(rank, totals[self._blocks[own]])
-        for rank in self._others():
-            if self._lanes[rank]:
-                self._receive(rank, totals[self._blocks[rank]])
-        return totals
-
-    def draw(
-        self, key: Key, quotas: Sequence[int], mode: Mode, totals: np.ndarray | None = None
-    ) -> Draws:
-        """What a batch will be made of, and what will cross for it; see `sample`."""
-        self._check_quotas(quotas)
-        if mode == Mode.DISTINCT and self.spec.weighted:
-            raise ReplayError(
-                "records with weights are to be drawn without replacement; make the table with "
-                "weighted=False, or draw with replacement"
-            )
-        totals = self.totals() if totals is None else totals
-        count = sum(quotas)
-        lanes, offsets, used = draw(key, totals, count, mode)
-        divisors = np.full(len(totals), float(totals.sum()))
-        if mode == Mode.STRATIFIED:
-            drawn = np.maximum(np.bincount(lanes, minlength=len(totals)), 1)
-            divisors = totals * (count / drawn)
-        holders = self._holders[lanes]
-        assignment = assign(holders, quotas)
-        hosts = self._hosts
-        reads: dict[tuple[int, int], np.ndarray] = {}
-        messages: dict[tuple[int, int], np.ndarray] = {}
-        for pair, positions in assignment.moved.items():
-            # Which draw of a record is one too many goes by order: its holder finds all of them.
-            near = hosts[pair[0]] == hosts[pair[1]] and not self.spec.max_times_sampled
-            (reads if near else messages)[pair] = positions
-        if self.spec.weighted:
-            finders = {rank for rank, kept in enumerate(assignment.kept) if len(kept)}
-            finders |= {holder for holder, _ in messages} | {reader for _, reader in reads}
-            getters = [rank for rank, quota in enumerate(quotas) if quota]
-            pairs = [(one, other) for one in sorted(finders) for other in getters if one != other]
-            messages = {pair: messages.get(pair, _NONE) for pair in pairs}
-        return Draws(key, mode, lanes, offsets, used, divisors, assignment, reads, messages)
+    _memory = np.empty(0, np.uint8)
 
     def sample(
         self,
         key: Key,
         quotas: Sequence[int],
         out: dict[str, np.ndarray],
-        mode: Mode = Mode.REPLACE,
-        totals: np.ndarray | None = None,
+        mode: Mode | Order = Mode.REPLACE,
+        wait_s: float = 0.0,
     ) -> Share:
         """Draws a batch, of which each rank gets its share.
 
@@ -166,32 +43,55 @@ class ShardedTable:
             key: of the batch.
             quotas: rows that each rank gets.
             out: of `TableSpec.buffers`, for this rank's quota; a window is drawn in each record.
-            mode: how records are drawn.
-            totals: of `totals`, if nothing has changed since; without them ranks ask each other.
+            mode: how records are drawn, or the first in an order are.
+            wait_s: for what the table lacks, or for its limit to allow the batch.
 
         Returns: which rows stand in `out`. A record that was overwritten after the draw is replaced
             by another of its lane, or of its holder's if that has no more, drawn from what is there
-            now (without replacement: one that the same rank has not found for this batch yet).
+            now (without replacement: one that the same rank has not found for this batch yet; in an
+            order the next).
 
         Raises:
-            ReplayError: there is not enough to draw from, here or on all ranks; the buffers are
-                others.
+            ReplayError: there is not enough to draw from, here or on all ranks; the table never
+                allows such a batch, or did not in time; the buffers are others.
         """
         window = self._check(out, quotas)
-        draws = self.draw(key, quotas, mode, totals)
+        check_draw(self.spec, sum(quotas), mode)
+        draws = self._draws(key, quotas, mode, wait_s)
         found = self._find(draws, window)
-        least = min((held.least for held in found.values()), default=np.inf)
+        least = min([self._look(draws), *(held.least for held in found.values())])
         self._send_rows(draws, found, least, window)
-        filled = _Filled(out, quotas[self._comm.rank])
+        filled = Filled(out, quotas[self._comm.rank])
         self._read_rows(draws, found, filled)
         least = min(least, self._receive_rows(draws, window, filled))
         for holder, reader in draws.reads:
-            if holder == self._comm.rank:  # what is here may change from now on
-                self._receive(reader, np.empty(1, np.uint8))
+            if not self._told:
+                if reader == self._comm.rank:
+                    self._send(holder, np.zeros(1, np.uint8))
+                if holder == self._comm.rank:  # what is here may change from now on
+                    self._receive(reader, np.empty(1, np.uint8))
         self._comm.flush(self._waiting)
-        if not self.spec.weighted:  # known without a word
+        if not self.spec.weighted or isinstance(mode, Order):  # known without a word
             least = float(1 / draws.totals[draws.lanes].max())
         return filled.share(least)
+
+    def _look(self, draws: Draws) -> float:
+        """The smallest probability of what others find in this rank's lanes, or it in theirs.
+
+        On this host: what crosses to others is told with it.
+        """
+        least = np.inf
+        if not self.spec.weighted or isinstance(draws.mode, Order):
+            return least
+        for holder in {pair[0] for pair in draws.reads if self._comm.rank in pair}:
+            rows = np.flatnonzero(self._holders[draws.lanes] == holder)
+            lanes = draws.lanes[rows]
+            own = lanes - np.int32(self._blocks[holder].start)
+            ids, weights, _ = self._tables[holder].resolve(own, draws.places[rows], False)
+            there = ids >= 0
+            found = weights[there] / draws.totals[lanes[there]]
+            least = min(least, float(found.min(initial=np.inf)))
+        return least
 
     def _find(self, draws: Draws, window: int) -> dict[int, Held]:
         """What this rank finds of a batch, by who holds it: itself first."""
@@ -218,7 +118,7 @@ class ShardedTable:
                     message.rows[:] = found[source].gather(positions, message.columns)
                 self._comm.send(target, self._tag, message.data)
 
-    def _read_rows(self, draws: Draws, found: dict[int, Held], filled: "_Filled") -> None:
+    def _read_rows(self, draws: Draws, found: dict[int, Held], filled: Filled) -> None:
         """Copies what is in this host's memory."""
         rank = self._comm.rank
         for holder, held in found.items():
@@ -226,10 +126,8 @@ class ShardedTable:
             positions = draws.assignment.kept[rank] if own else draws.reads[holder, rank]
             rows, columns = filled.more(positions)
             rows[:] = held.gather(positions, columns)
-            if not own:
-                self._send(holder, np.zeros(1, np.uint8))
 
-    def _receive_rows(self, draws: Draws, window: int, filled: "_Filled") -> float:
+    def _receive_rows(self, draws: Draws, window: int, filled: Filled) -> float:
         """Returns: the smallest probability that other ranks have found."""
         least = np.inf
         for (source, target), positions in draws.messages.items():
@@ -245,8 +143,7 @@ class ShardedTable:
 
     def message_bytes(self, rows: int, window: int | None = None) -> int:
         """What the message of so many rows weighs."""
-        steps = window or self.spec.length
-        return 8 + rows * (ROW.itemsize + steps * sum(c.step_bytes for c in self.spec.columns))
+        return message_bytes(self.spec, rows, window or self.spec.length)
 
     def update(self, ids: np.ndarray, priorities: np.ndarray, exponent: float = 1.0) -> None:
         """Gives records weights, whoever holds them; see `Table.update`.
@@ -293,28 +190,12 @@ class ShardedTable:
         last = np.append(ids[1:] != ids[:-1], True)[: len(ids)]
         table.update(to_local(ids[last], self.spec, block), values[last], exponent)
 
-    def _message(self, count: int, window: int) -> "_Message":
+    def _message(self, count: int, window: int) -> Message:
         """In memory that the next message takes again."""
         size = self.message_bytes(count, window)
         if len(self._memory) < size:
             self._memory = np.empty(size, np.uint8)
-        return _Message(self._memory[:size], count, self.spec, window)
-
-    def _others(self) -> list[int]:
-        return [rank for rank in range(self._comm.size) if rank != self._comm.rank]
-
-    def _send(self, rank: int, array: np.ndarray) -> None:
-        self._comm.send(rank, self._tag, array.reshape(-1).view(np.uint8))
-
-    def _receive(self, rank: int, array: np.ndarray) -> None:
-        self._comm.receive(rank, self._tag, array.reshape(-1).view(np.uint8), self._waiting)
-
-    def _check_quotas(self, quotas: Sequence[int]) -> None:
-        size = self._comm.size
-        if len(quotas) != size or min(quotas) < 0 or not sum(quotas):
-            raise ReplayError(
-                f"quotas are {list(quotas)}, expected rows of each of {size} ranks, and not none"
-            )
+        return Message(self._memory[:size], count, self.spec, window)
 
     def _check(self, out: dict[str, np.ndarray], quotas: Sequence[int]) -> int:
         """The window of buffers. Raises: ReplayError."""
@@ -330,51 +211,3 @@ class ShardedTable:
                     f"{like.dtype} {shape} and contiguous: the specification's `buffers({quota})`"
                 )
         return window
-
-
-class _Filled:
-    """A rank's buffers, filled from their first row on.
-
-    Args:
-        out: the buffers.
-        quota: their rows.
-    """
-
-    def __init__(self, out: dict[str, np.ndarray], quota: int) -> None:
-        self._out, self._rows = out, np.empty(quota, ROW)
-        self._positions, self._end = [_NONE], 0
-
-    def more(self, positions: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Where the next rows are to stand, which have these positions in the batch."""
-        part = slice(self._end, self._end + len(positions))
-        self._positions.append(positions)
-        self._end = part.stop
-        return self._rows[part], {name: column[part] for name, column in self._out.items()}
-
-    def share(self, least: float) -> Share:
-        """What stands there, of a batch with this smallest probability elsewhere."""
-        columns = [self._rows[name].copy() for name in ("id", "probability", "length", "first")]
-        ids, probabilities, lengths, first = columns
-        least = float(probabilities.min(initial=least))
-        return Share(np.concatenate(self._positions), ids, probabilities, lengths, first, least)
-
-
-class _Message:
-    """What one rank sends another of a batch.
-
-    Attributes:
-        data: all of it.
-        least: `[1] float64`, the smallest probability among what the sender holds of the batch.
-        rows: `[N] ROW`.
-        columns: `[N, T, ...]`, by name.
-    """
-
-    def __init__(self, data: np.ndarray, count: int, spec: TableSpec, window: int) -> None:
-        self.data, self.least = data, data[:8].view(np.float64)
-        end = 8 + count * ROW.itemsize
-        self.rows = data[8:end].view(ROW)
-        self.columns = {}
-        for name, like in spec.buffers(0, window).items():
-            shape = (count, *like.shape[1:])
-            start, end = end, end + math.prod(shape) * like.itemsize
-            self.columns[name] = data[start:end].view(like.dtype).reshape(shape)

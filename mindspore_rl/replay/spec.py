@@ -1,5 +1,6 @@
 """What a replay table holds, and where in its file everything stands."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -64,6 +65,8 @@ ENTRY = np.dtype(
         ("unused", "u8"),
     ]
 )
+FIRST = np.dtype([("key", "u8"), ("id", "i8"), ("length", "i4")])
+"""A record among the first in an order, those with larger keys before."""
 _NONE = np.empty((0, 0))
 
 
@@ -147,6 +150,16 @@ class TableSpec:
     def limited(self) -> bool:
         """Whether draws and inserts are counted."""
         return self.samples_per_insert > 0 or self.min_records > 1
+
+    def part(self, lanes: int) -> "TableSpec":
+        """Of some of the lanes alone, with their share of the limit's numbers."""
+        ratio, share = self.samples_per_insert, lanes / self.lanes
+        return dataclasses.replace(
+            self,
+            lanes=lanes,
+            min_records=max(math.ceil(self.min_records * share), 1),
+            slack=max(self.slack * share, (1 + ratio) / 2) if ratio else self.slack,
+        )
 
     @functools.cached_property
     def starts(self) -> np.ndarray:

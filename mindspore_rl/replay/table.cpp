@@ -207,9 +207,9 @@ int64_t table_draw(uint32_t seed, uint32_t stream, uint32_t step, uint32_t first
 }
 
 // The records that draws fell on, as ids, with weights and lengths; id -1 where it is to be drawn
-// again, for it has changed since. How many were found.
-int64_t table_resolve(char *base, int64_t count, const int32_t *lanes, const uint64_t *offsets,
-                      int64_t *ids, uint64_t *weights, int32_t *lengths) {
+// again, for it has changed since. How many were found. `counted`: they are drawn, not looked at.
+int64_t table_resolve(char *base, int64_t counted, int64_t count, const int32_t *lanes,
+                      const uint64_t *offsets, int64_t *ids, uint64_t *weights, int32_t *lengths) {
   Table table(base);
   int64_t found = 0;
   for (int64_t start = 0; start < count; start += GROUP) {
@@ -237,7 +237,7 @@ int64_t table_resolve(char *base, int64_t count, const int32_t *lanes, const uin
       weights[at] = table.header.weighted ? load(table.weights(lanes[at])[slots[i]]) : 1;
       lengths[at] = int32_t(entry.length);
       if (generation % 2 || !weights[at]) continue;
-      uint32_t times = __atomic_add_fetch(&entry.sampled, 1, __ATOMIC_RELAXED);
+      uint32_t times = __atomic_add_fetch(&entry.sampled, uint32_t(counted), __ATOMIC_RELAXED);
       if (table.header.max_times_sampled && times >= table.header.max_times_sampled) {
         Locked locked(table, lanes[at]);
         if (entry.generation == generation) set_weight(table, lanes[at], slots[i], 0);
@@ -300,6 +300,38 @@ int64_t table_pick(char *base, int64_t order, int64_t count, int64_t *ids, uint6
   locks.clear();
   if (taken && limited(table)) wake(table);
   return taken || found < count ? found : -1;
+}
+
+// The first records in an order, without a draw: their keys in it, ids, lengths; how many there are.
+int64_t table_peek(char *base, int64_t order, int64_t count, uint64_t *keys, int64_t *ids,
+                   int32_t *lengths) {
+  Table table(base);
+  std::deque<Locked> locks;
+  for (int64_t lane = 0; lane < table.header.lanes; lane++) locks.emplace_back(table, lane);
+  Walk walk(table, order);
+  int64_t found = 0, record;
+  while (found < count && (record = walk.next(&keys[found])) >= 0) {
+    Entry &entry = table.entry(record);
+    ids[found] = table.id(record, entry.generation);
+    lengths[found++] = int32_t(entry.length);
+  }
+  return found;
+}
+
+// Draws records that are known by their ids, and whether each was still to be drawn.
+void table_claim(char *base, int64_t count, const int64_t *ids, bool *claimed) {
+  Table table(base);
+  uint64_t most = table.header.max_times_sampled;
+  for (int64_t i = 0; i < count; i++) {
+    int64_t record = ids[i] % table.records(), lane = record / table.header.capacity;
+    int64_t slot = record % table.header.capacity;
+    Locked locked(table, lane);
+    Entry &entry = table.entry(record);
+    claimed[i] = entry.generation == uint32_t(ids[i] / table.records()) * 2 &&
+                 table.weights(lane)[slot] &&
+                 (__atomic_add_fetch(&entry.sampled, 1, __ATOMIC_RELAXED) <= most || !most);
+    if (claimed[i] && most && load(entry.sampled) >= most) set_weight(table, lane, slot, 0);
+  }
 }
 
 // Sums that somebody left half changed who died are made anew.

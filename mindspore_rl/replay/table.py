@@ -30,6 +30,7 @@ from mindspore_rl.machine import available_memory, free_shared_bytes
 from mindspore_rl.replay.library import functions, pointers
 from mindspore_rl.replay.spec import (
     ENTRY,
+    FIRST,
     LANE,
     LIMIT,
     TableSpec,
@@ -255,12 +256,15 @@ class Table:
         functions().table_totals(self.base, totals.ctypes.data)
         return totals
 
-    def resolve(self, lanes: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, ...]:
+    def resolve(
+        self, lanes: np.ndarray, offsets: np.ndarray, counted: bool = True
+    ) -> tuple[np.ndarray, ...]:
         """The records that draws fell on.
 
         Args:
             lanes: `[N] int32`.
             offsets: `[N] uint64`, each below its lane's total.
+            counted: whether they are drawn; else this is a look at them.
 
         Returns: ids `[N] int64` (-1 where a record has changed meanwhile, and is to be drawn
             again), weights `[N] uint64`, lengths `[N] int32`.
@@ -271,7 +275,7 @@ class Table:
         ids, weights = np.empty(count, np.int64), np.empty(count, np.uint64)
         lengths = np.empty(count, np.int32)
         places = (x.ctypes.data for x in (lanes, offsets, ids, weights, lengths))
-        functions().table_resolve(self.base, count, *places)
+        functions().table_resolve(self.base, counted, count, *places)
         return ids, weights, lengths
 
     def buffers(self, count: int, window: int | None = None) -> dict[str, np.ndarray]:
@@ -339,6 +343,22 @@ class Table:
         places = (x.ctypes.data for x in (ids, weights, lengths))
         found = int(functions().table_pick(self.base, order, count, *places))
         return (ids, weights, lengths) if found == count else found
+
+    def peek(self, order: int, count: int) -> np.ndarray:
+        """The first records in an order, at most so many, which stay to be drawn: `[N] FIRST`."""
+        keys, ids = np.empty(count, np.uint64), np.empty(count, np.int64)
+        lengths = np.empty(count, np.int32)
+        places = (x.ctypes.data for x in (keys, ids, lengths))
+        found = np.empty(functions().table_peek(self.base, order, count, *places), FIRST)
+        for name, column in (("key", keys), ("id", ids), ("length", lengths)):
+            found[name] = column[: len(found)]
+        return found
+
+    def claim(self, ids: np.ndarray) -> np.ndarray:
+        """Draws records by their ids `[N]`. Returns: `[N] bool`, which were still to be drawn."""
+        ids, claimed = np.ascontiguousarray(ids, np.int64), np.empty(len(ids), np.bool_)
+        functions().table_claim(self.base, len(ids), ids.ctypes.data, claimed.ctypes.data)
+        return claimed
 
 
 def lock(descriptor: int, kind: int, byte: int, wait: bool = False) -> None:

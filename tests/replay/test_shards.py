@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import threading
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from scipy import stats
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.plan.deployment import find_mpiexec
 from mindspore_rl.replay.assignment import assign, split
-from mindspore_rl.replay.selection import Key, Mode, importance_weights, sample
+from mindspore_rl.replay.selection import Key, Mode, Order, importance_weights, sample
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
@@ -91,11 +92,11 @@ def test_records_are_drawn_as_often_as_they_should(mode, weighted, lanes):
 
     def job(sharded, comm):
         out = sharded.spec.buffers(quotas[comm.rank])
-        totals = sharded.totals()
-        return [
-            sharded.sample(Key(5, step), quotas, out, mode, totals).ids % (LANES * EACH)
-            for step in range(300)
-        ]
+        with sharded.reading():
+            return [
+                sharded.sample(Key(5, step), quotas, out, mode).ids % (LANES * EACH)
+                for step in range(300)
+            ]
 
     counts = np.bincount(np.concatenate([x for own in on_ranks(lanes, job, spec) for x in own]))
     assert counts.sum() == 300 * 35
@@ -138,19 +139,18 @@ def test_what_crosses_is_what_was_predicted(weighted):
 
     def job(sharded, comm):
         out = sharded.spec.buffers(quotas[comm.rank], 3)
-        totals = sharded.totals()
-        comm.sent.clear()
-        found = []
-        for step in range(10):
-            draws = sharded.draw(Key(2, step), quotas, Mode.REPLACE, totals)
-            sharded.sample(Key(2, step), quotas, out, Mode.REPLACE, totals)
-            predicted = [
-                (target, sharded.message_bytes(len(rows), 3))
-                for (source, target), rows in draws.messages.items()
-                if source == comm.rank
-            ]
-            found.append((predicted, comm.sent.copy(), draws.assignment.moved))
-            comm.sent.clear()
+        totals, found = sharded.totals(), []
+        with sharded.reading():
+            for step in range(10):
+                comm.sent.clear()
+                draws = sharded.draw(Key(2, step), quotas, Mode.REPLACE, totals)
+                sharded.sample(Key(2, step), quotas, out)
+                predicted = [
+                    (target, sharded.message_bytes(len(rows), 3))
+                    for (source, target), rows in draws.messages.items()
+                    if source == comm.rank
+                ]
+                found.append((predicted, comm.sent.copy(), draws.assignment.moved))
         return found
 
     row = 8 + 8 + 4 + 4 + 3 * (3 * 4 + 4)  # id, probability, length, first step, three steps
@@ -169,22 +169,171 @@ def test_what_crosses_is_what_was_predicted(weighted):
     assert crossed
 
 
-def test_what_a_host_has_is_read_in_place():
-    lanes, quotas, spec = (2, 0, 4, 1), (2, 12, 3, 7), whole_spec()
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_a_host_has_is_read_in_place(weighted):
+    lanes, quotas, spec = (2, 0, 4, 1), (2, 12, 3, 7), whole_spec(weighted)
 
     def job(sharded, comm):
-        totals = sharded.totals()
+        out, key, totals = spec.buffers(quotas[comm.rank]), Key(2, 0), sharded.totals()
+        draws = sharded.draw(key, quotas, Mode.REPLACE, totals)
         comm.sent.clear()
-        draws = sharded.draw(Key(2, 0), quotas, Mode.REPLACE, totals)
-        sharded.sample(Key(2, 0), quotas, spec.buffers(quotas[comm.rank]), Mode.REPLACE, totals)
-        return comm.sent, draws
+        before = [sharded.sample(key, quotas, out), comm.sent.copy()]
+        with sharded.reading():
+            comm.sent.clear()
+            return *before, sharded.sample(key, quotas, out), comm.sent.copy(), draws
 
     results = on_ranks(lanes, job, spec, hosts=(5, 5, 5, 5))
-    draws = results[0][1]
+    draws = results[0][-1]
     assert not draws.messages
-    assert draws.reads.keys() == draws.assignment.moved.keys()
-    for rank, (sent, _) in enumerate(results):  # but a byte when it has read
-        assert sent == [(holder, 1) for holder, reader in draws.reads if reader == rank]
+    moved = draws.assignment.moved.keys()
+    assert draws.reads.keys() > moved if weighted else draws.reads.keys() == moved
+    for rank, (share, sent, quiet_share, quiet_sent, _) in enumerate(results):
+        told = [(other, 8 * (3 + lanes[rank])) for other in range(4) if other != rank]
+        read = [(holder, 1) for holder, reader in draws.reads if reader == rank]
+        assert sent == told + read
+        assert quiet_sent == []
+        for name, value in vars(share).items():
+            np.testing.assert_array_equal(getattr(quiet_share, name), value)
+
+
+def test_a_look_at_another_ranks_records_is_no_draw():
+    lanes, quotas, spec = (3, 4), (12, 12), whole_spec(weighted=True)
+    tables = [shard(spec, lanes, rank) for rank in range(2)]
+
+    def job(sharded, comm):
+        return sharded.sample(Key(2, 0), quotas, spec.buffers(12)).ids
+
+    make = lambda _, lanes, rank: tables[rank]  # noqa: E731
+    drawn = np.concatenate(on_ranks(lanes, job, spec, make, hosts=(0, 0)))
+    counted = np.concatenate([table.entries["sampled"].reshape(-1) for table in tables])
+    np.testing.assert_array_equal(counted, np.bincount(drawn % (LANES * EACH), minlength=63))
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_the_first_in_an_order_are_the_same_on_any_ranks(order):
+    """And those that one process with all lanes takes."""
+    spec = whole_spec(order is Order.LARGEST, max_times_sampled=2)
+    table = shard(spec, (LANES,), 0)
+    expected = []
+    for step in range(4):
+        ids, out = sample(table, Key(1, step), 24, order).ids, table.buffers(24)
+        assert table.gather(ids, out).all()
+        expected.append((ids, out["obs"], out["reward"]))
+    assert (expected[0][0] == expected[1][0]).all()
+    assert not np.isin(expected[2][0], expected[0][0]).any()
+
+    def job(quotas):
+        def run(sharded, comm):
+            found = []
+            for step in range(4):
+                out = spec.buffers(quotas[comm.rank])
+                share = sharded.sample(Key(1, step), quotas, out, order)
+                found.append((share.positions, share.ids, out["obs"], out["reward"]))
+                assert share.least == 1
+            return found
+
+        return run
+
+    for lanes, quotas, hosts in PLACES:
+        results = on_ranks(lanes, job(quotas), spec, hosts=hosts)
+        for step in range(4):
+            positions, *values = map(np.concatenate, zip(*(r[step] for r in results), strict=True))
+            for value, wanted in zip(values, expected[step], strict=True):
+                np.testing.assert_array_equal(value[np.argsort(positions)], wanted)
+
+
+def test_a_record_that_is_gone_is_replaced_by_the_next_in_its_order():
+    lanes, quotas, spec = (3, 4), (12, 12), whole_spec()
+
+    class Late(Table):
+        def claim(self, ids):
+            if len(ids) > 1:
+                with writing(self, [0]) as writer:
+                    writer.insert(np.zeros(2, np.int64), records(range(900, 902), spec.length))
+            return super().claim(ids)
+
+    def make(spec, lanes, rank):
+        table = shard(spec, lanes, rank)
+        if rank == 1:
+            table.__class__ = Late
+        return table
+
+    def job(sharded, comm):
+        return sharded.sample(Key(1, 0), quotas, spec.buffers(12), Order.FIFO).ids
+
+    quiet, found = (np.concatenate(on_ranks(lanes, job, spec, x)) for x in (shard, make))
+    gone = quiet[~np.isin(quiet, found)]
+    fresh = found[~np.isin(found, quiet)]
+    assert (gone % 63 // EACH == 3).all()
+    assert len(set(found.tolist())) == 24
+    assert len(gone) == len(fresh) == 2
+
+
+def test_a_limit_counts_what_all_ranks_insert_and_draw():
+    lanes, quotas = (3, 0, 4), (4, 4, 6)
+    spec = whole_spec(min_records=20, samples_per_insert=2.0, slack=20.0)
+    tables = [Table.create(spec.part(n)) if n else None for n in lanes]
+
+    def insert(rank, count):
+        with writing(tables[rank], range(lanes[rank])) as writer:
+            writer.insert(np.arange(count) % lanes[rank], records(range(count), spec.length))
+
+    def job(sharded, comm):
+        out, told = spec.buffers(quotas[comm.rank]), []
+        for step, (one, other) in enumerate([(9, 10), (0, 1), (0, 0), (6, 6), (0, 0)]):
+            if lanes[comm.rank]:
+                insert(comm.rank, other if comm.rank else one)
+            try:
+                sharded.sample(Key(1, step), quotas, out)
+                told.append("")
+            except ReplayError as error:
+                told.append(str(error))
+        return told
+
+    make = lambda _, lanes, rank: tables[rank]  # noqa: E731
+    first, *others = on_ranks(lanes, job, spec, make)
+    assert others == [first, first]
+    assert "of 20 records (min_records) 19 were inserted, 1 more inserts are lacking" in first[0]
+    assert first[1] == ""
+    assert "14 samples were drawn of 20 inserts" in first[2]
+    assert first[3:] == ["", ""]
+    assert sum(int(table.limit["samples"]) for table in tables if table) == 42
+    assert int(tables[0].limit["samples"]) == 42 * 3 // 7
+
+
+def test_a_batch_is_waited_for_on_all_ranks():
+    spec = whole_spec(min_records=LANES * 2)
+    tables = [Table.create(spec.part(n)) for n in (3, 4)]
+    started = threading.Barrier(2)
+
+    def write():
+        started.wait()
+        for table, lanes in zip(tables, (3, 4), strict=True):
+            with writing(table, range(lanes)) as writer:
+                writer.insert(np.arange(2 * lanes) % lanes, records(range(2 * lanes), spec.length))
+
+    def job(sharded, comm):
+        out = spec.buffers(7)
+        with pytest.raises(ReplayError, match="after 0.02 s: 14 samples are held back"):
+            sharded.sample(Key(1, 0), (7, 7), out, wait_s=0.02)
+        if comm.rank == 0:
+            started.wait()
+        return sharded.sample(Key(1, 1), (7, 7), out, wait_s=60.0).ids
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    make = lambda _, lanes, rank: tables[rank]  # noqa: E731
+    assert sum(len(ids) for ids in on_ranks((3, 4), job, spec, make)) == 14
+    writer.join()
+
+
+def test_a_table_that_draws_change_is_not_read_without_a_word():
+    def job(sharded, comm):
+        with pytest.raises(ReplayError, match="draws change a table"), sharded.reading():
+            pass
+
+    on_ranks((LANES,), job, whole_spec(max_times_sampled=1))
+    on_ranks((LANES,), job, whole_spec(min_records=2))
 
 
 def test_who_holds_rows_changes_them_after_others_have_read_them():
@@ -402,7 +551,7 @@ def test_hosts_that_do_not_fit_are_told():
         ({"quotas": (-1,)}, r"quotas are \[-1\]"),
         ({"out": whole_spec().buffers(3)}, r"the buffer of column obs is float32 \(3, 4, 3\)"),
         ({"out": {}}, "the buffer of column obs is"),
-        ({"mode": Mode.DISTINCT}, "without replacement; make the table with weighted=False"),
+        ({"mode": Mode.DISTINCT}, "drawn by distinct from a table with weighted=True"),
     ],
 )
 def test_wrong_batches_are_told(change, message):
