@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Replay tables side by side: ours, Reverb and cpprb, in turn, each in its virtual environment.
+"""Replay tables side by side: ours, Reverb, cpprb and TorchRL, in turn, in virtual environments.
 
-    bash scripts/setup_peers.sh reverb cpprb
+    bash scripts/setup_peers.sh reverb cpprb torchrl
     .venv/bin/python scripts/benchmark_replay.py
     .venv/bin/python scripts/benchmark_replay.py --only two --batch 64 --seconds 1 --repeats 1
 
 Trajectories of 1000 steps, 104 KB; a rate counts every byte that is copied into a contiguous batch.
 "one": the process that reads has the table. "two": another one has it. "four": four processes read
 it at once, and the rate is that of all. "ranks": the same with a table of ours that is spread over
-four ranks. "hosts": two such ranks on two hosts (network namespaces, as root) with a link of 1 Gb/s
-(`tc tbf`), beside the rate at which that could ship every row to one of them; skewed: one host has
-70 % of the weights. Reverb reads with the fastest of six settings of its `TrajectoryDataset` (1, 2
-or 4 workers, 16 or 128 samples in flight), found before each turn.
+four ranks, which meet after every eighth batch, when it could change. "hosts": two such ranks on
+two hosts (network namespaces, as root) with a link of 1 Gb/s (`tc tbf`), beside the rate at which
+that could ship every row to one of them; skewed: one host has 70 % of the weights. Reverb reads
+with the fastest of six settings of its `TrajectoryDataset` (1, 2 or 4 workers, 16 or 128 samples in
+flight), found before each turn.
 Prints medians with their ranges, and the ratio to each of the others beside its target. "select" is
 a table of its own: the time to select 256 of 10^3 to 10^7 small records in ours, in every way.
 """
@@ -32,7 +33,10 @@ import replay_jobs  # noqa: E402
 import replay_loop as loop  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTHONS = {"ours": ROOT / ".venv", "reverb": ROOT / ".peers/reverb", "cpprb": ROOT / ".peers/cpprb"}
+PYTHONS = {
+    "ours": ROOT / ".venv",
+    **{name: ROOT / ".peers" / name for name in ("reverb", "cpprb", "torchrl")},
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class Row:
         name: of the group, for `--only`.
         work: in words.
         arguments: of each library's program; `readers` of them at once on the table of another.
-        targets: the least ratio of ours to another library's; of its reciprocal for seconds.
+        targets: the least ratio of ours to another library's, of its reciprocal for seconds; 0 if
+            there is none.
         unit: of the result, and by how much a program's rate is multiplied to be in it.
         ranks: of ours, in place of readers; each on a host of its own if there are `hosts`.
     """
@@ -64,13 +69,14 @@ def rows(batches: list[int]) -> list[Row]:
     found = []
     for way in ("uniform", "prioritised"):
         more = ("--weighted",) if way == "prioritised" else ()
+        one = {"reverb": 3.0, "cpprb": 1.0, **({} if more else {"torchrl": 0.0})}
         for batch in batches:
             read = ("read", "--batch", str(batch), *more)
             scale = batch * loop.BYTES / 1e9
             two = {"reverb": 10.0 if batch <= 64 else 8.0}
             work = f"{way}, batch {batch}"
             found += [
-                Row("one", work, read, {"reverb": 3.0, "cpprb": 1.0}, "GB/s", scale),
+                Row("one", work, read, one, "GB/s", scale),
                 Row("two", work, read, two, "GB/s", scale, 1),
                 Row("four", work, read, {"reverb": 15.0}, "GB/s", scale, 4),
                 Row("ranks", work, read, {"reverb": 15.0}, "GB/s", scale, 4, 4),
@@ -83,7 +89,13 @@ def rows(batches: list[int]) -> list[Row]:
             )
     return [
         *found,
-        Row("insert", "one trajectory at a time", ("insert",), {"reverb": 1.0}, "records/s"),
+        Row(
+            "insert",
+            "one trajectory at a time",
+            ("insert",),
+            {"reverb": 1.0, "torchrl": 0.0},
+            "records/s",
+        ),
         Row("update", "256 priorities", ("update",), {"reverb": 1.0}, "updates/s"),
         Row("checkpoint", "104 MB", ("checkpoint",), {"reverb": 1.0}, "s"),
     ]
@@ -202,7 +214,7 @@ def _print(row: Row, values: dict[str, list[float]], libraries: list[str]) -> bo
             ratio = middle["ours"] / middle[name]
             ratio = 1 / ratio if row.unit == "s" else ratio
             missed |= ratio < target
-            ratios.append(f"{name} {ratio:.1f} x ({target:g})")
+            ratios.append(f"{name} {ratio:.1f} x" + (f" ({target:g})" if target else ""))
     print(f"| {row.name} | {row.work} | {' | '.join(cells)} | {', '.join(ratios)} |", flush=True)
     return missed
 

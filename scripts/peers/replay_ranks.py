@@ -18,7 +18,9 @@ from mindspore_rl.replay.writer import writing
 
 LANES, TABLE_TAG, TAG = 4, 1, 2
 COLUMNS = tuple(Column(name, shape[1:], dtype) for name, (shape, dtype) in loop.SHAPES.items())
-WARM_UP = 10
+WARM_UP = 16
+PHASE = 8
+"""Batches between two times at which the table may change, as of a learner's updates."""
 
 
 def waiting() -> None:
@@ -27,8 +29,7 @@ def waiting() -> None:
 
 def shard(spec: TableSpec, lanes: int, rank: int, weight: float, path: Path) -> Table:
     """Return a rank's lanes, full, with priorities of so much in all."""
-    own = TableSpec(COLUMNS, spec.capacity, lanes, loop.LENGTH, spec.weighted)
-    table = Table.create(own, path)
+    table = Table.create(spec.part(lanes), path)
     count = lanes * spec.capacity
     priorities = loop.priorities(count)
     with writing(table, range(lanes)) as writer:
@@ -60,11 +61,13 @@ def told(comm: MpiCommunicator, value: int) -> list[int]:
     return found
 
 
-def timed(read: Callable[[int], object], batches: range) -> float:
+def timed(sharded: ShardedTable, read: Callable[[int], object], batches: range) -> float:
     """Return the seconds that some batches take."""
     start = time.perf_counter()
-    for step in batches:
-        read(step)
+    for first in batches[::PHASE]:
+        with sharded.reading():
+            for step in range(first, min(first + PHASE, batches.stop)):
+                read(step)
     return time.perf_counter() - start
 
 
@@ -88,12 +91,12 @@ def main() -> None:
     sharded = ShardedTable(spec, lanes, tables, comm, TABLE_TAG, waiting, hosts)
     out = spec.buffers(args.batch)
     read = lambda step: sharded.sample(Key(1, step), quotas, out)  # noqa: E731
-    timed(read, range(WARM_UP))
-    least = timed(read, range(WARM_UP, 2 * WARM_UP)) / WARM_UP
+    timed(sharded, read, range(WARM_UP))
+    least = timed(sharded, read, range(WARM_UP, 2 * WARM_UP)) / WARM_UP
     count = max(told(comm, int(args.seconds / least))[0], 1)
     steps = range(2 * WARM_UP, 2 * WARM_UP + count)
     before = sum(told(comm, sent_bytes()))
-    seconds = timed(read, steps)
+    seconds = timed(sharded, read, steps)
     told(comm, 0)  # until all have arrived, bytes are on their way
     crossed = sum(told(comm, sent_bytes())) - before
     totals, moved, predicted = sharded.totals(), 0, 0
