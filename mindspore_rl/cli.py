@@ -1,4 +1,4 @@
-"""The command line: `msrl train | eval | graph | dataset | envs | doctor`."""
+"""The command line: `msrl train | eval | graph | profile | dataset | envs | doctor`."""
 
 import argparse
 import codecs
@@ -13,6 +13,7 @@ from mindspore_rl.doctor import doctor
 from mindspore_rl.errors import JobFailure, MsrlError, shortened
 from mindspore_rl.graph.distribution_policy import Schedule
 from mindspore_rl.pipeline import STAGES
+from mindspore_rl.profiling import report
 from mindspore_rl.runtime.rank.settings import prepare_mindspore
 
 EPILOG = """examples:
@@ -113,6 +114,11 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     _trust_argument(evaluate)
     evaluate.set_defaults(run=commands.evaluate_run)
 
+    text = "say where the time of a run goes that was trained with --profile"
+    profiled = subparsers.add_parser("profile", help=text, description=text)
+    profiled.add_argument("run_directory", type=Path, metavar="RUN")
+    profiled.set_defaults(run=report.show)
+
     _dataset_arguments(subparsers)
 
     envs = subparsers.add_parser("envs", help="list environments, or check one")
@@ -173,6 +179,16 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep off-policy records in files of this folder, mapped into memory: as many as the "
         "disk holds (default: in memory)",
+    )
+    train.add_argument(
+        "--profile",
+        type=int,
+        nargs="?",
+        const=20,
+        default=0,
+        metavar="N",
+        help="write down what every rank does in N iterations after the first ones, for "
+        "`msrl profile` (N left out: 20)",
     )
     train.add_argument(
         "--start-timeout",

@@ -110,7 +110,7 @@ def _absolute(environment: str) -> str:
 def train(args: argparse.Namespace) -> int:
     """`msrl train`."""
     from mindspore_rl.pipeline import prepare  # noqa: PLC0415
-    from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
+    from mindspore_rl.runtime import checkpoint, profile  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator import room  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
 
@@ -129,6 +129,7 @@ def train(args: argparse.Namespace) -> int:
         compiled=compiled,
         timeout_s=args.timeout,
         replay_dir=args.replay_dir and os.path.abspath(args.replay_dir),
+        profile=args.profile,
         resume=str(resume or ""),
         resume_run=args.resume,
     )
@@ -142,6 +143,7 @@ def train(args: argparse.Namespace) -> int:
             checkpoint.check_job(resume, done, plan)
         if warning := room.check_memory(plan, machine.available_memory()):
             print(f"msrl: {warning}", file=sys.stderr)
+        profile.check(plan)
         write_job(run_dir, request)
     with steady(run_dir / WORKERS_LOG):
         if not args.quiet:
@@ -182,6 +184,8 @@ def _train(args: argparse.Namespace, request: Any, plan: Any, run_dir: Path, ste
         reached = f"mean return {outcome.mean_return:.1f}"
     print(f"{outcome.stopped}: {outcome.env_steps} environment steps, {reached}")
     print(f"run directory: {run_dir}")
+    if plan.profile:
+        print(f"profile: msrl profile {run_dir}")
     return 130 if outcome.stopped == "interrupted" else 0
 
 

@@ -57,6 +57,7 @@ class JobRequest:
         compiled: False runs cells as plain Python, for debuggers.
         policy_file: where the policy came from, to be kept with the run.
         replay_dir: a folder in whose files kept records are; in memory if empty.
+        profile: iterations to write down, see `runtime.profile`; 0: none.
         num_iterations: instead of what `total_steps` gives.
         deployment: the hosts to run on; `deployment_file`: its file, kept with the run.
     """
@@ -70,6 +71,7 @@ class JobRequest:
     compiled: bool = True
     timeout_s: float = 60.0
     replay_dir: str = ""
+    profile: int = 0
     num_iterations: int | None = None
     record: tuple[str, ...] = ()
     resume: str = ""
@@ -238,6 +240,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         cells=request.cells,
         timeout_s=request.timeout_s,
         replay_dir=request.replay_dir,
+        profile=request.profile,
         resume=request.resume,
         load_at={str(k): v for k, v in request.load_at},
         hosts=() if alone else request.deployment.place(num_ranks, request.device),

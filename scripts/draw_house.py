@@ -21,6 +21,8 @@ ROOMS = {
     "native": ("native",),
     "communication": ("communication",),
     "environments": ("environments",),
+    "replay, datasets": ("replay", "datasets"),
+    "profiling": ("profiling",),
     "api, networks, rl": ("api", "networks", "rl"),
 }
 COMPILER, RUNTIME = ("pipeline", "graph", "lowering"), ("coordinator", "rank")

@@ -1,6 +1,7 @@
 """What every test gets: MindSpore's settings, a look for leaks, and a summary by tier."""
 
 import os
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -11,6 +12,8 @@ os.environ.setdefault("GLOG_v", "3")
 # Inherited by all that a test starts: finds even a process whose parent is gone.
 MARK = "MSRL_TEST_SESSION"
 os.environ[MARK] = str(os.getpid())
+# Under nohup a hangup is ignored, by all that a test starts too.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 import psutil  # noqa: E402
 import pytest  # noqa: E402

@@ -125,6 +125,7 @@ class Plan:
         steps_per_env: steps that each environment takes in an iteration.
         resume: a checkpoint to start from.
         load_at: checkpoints to load before given iterations (tests of equality).
+        profile: iterations of which every rank writes down what it did when.
         record: marks whose values are written out every iteration.
         hosts: the name of each rank's host; empty: all on this machine.
         arrivals: which fragment serves which by arrival, if any.
@@ -153,6 +154,7 @@ class Plan:
     workers: int = 1
     timeout_s: float = 60.0
     replay_dir: str = ""
+    profile: int = 0
     resume: str = ""
     load_at: dict[str, str] = field(default_factory=dict)
     record: tuple[str, ...] = ()

@@ -168,6 +168,8 @@ class FragmentRuntime(ShareRuntime):
 
     def _begin(self) -> None:
         """Every rank starts from a checkpoint, or from the parameters of one."""
+        if self.rank.profile is not None and self.rank.plan.hosts:
+            self.rank.profile.clock_ns = self.rank.messenger.clock_difference(Stage.BOUNDARY)
         if self.rank.plan.resume:
             self.state.load(Path(self.rank.plan.resume))
         else:
@@ -230,6 +232,8 @@ class FragmentRuntime(ShareRuntime):
             )
         self._metrics.clear()
         self.iterations_here += 1
+        if self.rank.profile is not None:
+            self.rank.profile.iteration(self.rank.iteration)
         if self.iterations_here in TRIM_AFTER:
             gc.collect()
             ctypes.CDLL(None).malloc_trim(0)
@@ -251,6 +255,8 @@ class FragmentRuntime(ShareRuntime):
     def close(self) -> None:
         """Finishes sends and frees the environment."""
         super().close()
+        if self.rank.profile is not None:
+            self.rank.profile.write()
         self.rank.messenger.close()
         if self.share.vector is not None:
             self.share.vector.close()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mindspore_rl.communication.communicator import Communicator
+from mindspore_rl.runtime.profile import clock_difference
 
 CONTROL_TAG, BYTES_TAG = 1, 2
 CONTINUE, CHECKPOINT, STOP, PAUSE = range(4)
@@ -104,6 +105,11 @@ class Messenger:
         for rank in ranks[1:]:
             self.send(rank, BYTES_TAG, least.view(np.uint8))
         return int(least[0])
+
+    def clock_difference(self, stage: int) -> int:
+        """What is added to this host's clock to have rank 0's; all ranks ask at once."""
+        self._stamp(stage)
+        return clock_difference(self.comm, BYTES_TAG, self._waiting)
 
     def close(self) -> None:
         """Finishes outstanding sends."""

@@ -7,6 +7,7 @@ from mindspore_rl.communication.link import Link
 from mindspore_rl.plan.plan import FragmentPlan, Plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.rl.random import Agents
+from mindspore_rl.runtime.profile import Profile
 from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE, STOP, Messenger
 from mindspore_rl.runtime.stamps import Stamps
 
@@ -25,6 +26,7 @@ class Rank:
         agents: its share of them; None in an environment of a single one.
         iteration: under way, its own if workers are served as they come.
         env_steps: of the whole job, as far as this rank knows.
+        profile: what it writes down of some iterations, if it does.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Rank:
         comm: Communicator | None,
         link: Link,
         stamps: Stamps,
+        profile: Profile | None = None,
     ) -> None:
         self.plan, self.run_dir, self.number, self.link = plan, run_dir, number, link
         self.fragment, self.replica = plan.fragment_of(number)
@@ -42,7 +45,7 @@ class Rank:
         self.agents = _agents(self.fragment, self.replica)
         self.iteration = 0
         self.env_steps = 0
-        self.stages = Stages(plan)
+        self.stages, self.profile = Stages(plan), profile
         self.messenger = Messenger(comm, self.stamp, self._waiting)
         self._stamps, self._stage = stamps, int(Stage.STARTING)
 
@@ -50,6 +53,8 @@ class Rank:
         """Tells the watchdog what this rank does from now on."""
         self._stage = stage
         self._stamps.write(self.number, self.iteration, stage)
+        if self.profile is not None:
+            self.profile.stage(stage)
 
     @property
     def stage(self) -> str:

@@ -30,6 +30,7 @@ from mindspore_rl.errors import (
 from mindspore_rl.loading import run_module
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.programs import load_trainer
+from mindspore_rl.runtime.profile import COLLECTIVE, FOLDER, Profile, ProfiledCommunicator
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
 from mindspore_rl.runtime.rank.rank import Rank
 from mindspore_rl.runtime.rank.settings import WorkerSettings, worker_settings
@@ -51,7 +52,13 @@ def run_worker(
     try:
         stamps = Stamps(None if plan.hosts else run_dir, plan.num_ranks)
         stack.callback(stamps.close)
-        rank = Rank(plan, run_dir, number, comm, link, stamps)
+        profile = None
+        if plan.profile:
+            profile = Profile(run_dir / FOLDER / f"{number:04d}.npz", plan.profile)
+            comm = ProfiledCommunicator(comm, profile) if comm else None
+            if isinstance(group, HostGroup):
+                group.around = partial(profile.call, COLLECTIVE)
+        rank = Rank(plan, run_dir, number, comm, link, stamps, profile)
         if plan.hosts:
             stack.enter_context(sent(stamps, number, link))
         if rank.fragment.needs_tensors:

@@ -1,0 +1,1 @@
+"""What a profiled run says of where its time goes."""
