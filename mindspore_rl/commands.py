@@ -159,9 +159,10 @@ def _train(args: argparse.Namespace, request: Any, plan: Any, run_dir: Path, ste
     from mindspore_rl.runtime.coordinator.run import JobOptions  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.whole import check_whole  # noqa: PLC0415
 
-    threshold = args.stop_return
-    if threshold is None:
-        threshold = by_name.spec(plan.environment).reward_threshold
+    spec = by_name.spec(plan.environment)
+    if spec.notes and not args.quiet:
+        print(f"  {spec.name}: {spec.notes}", file=sys.stderr)
+    threshold = spec.reward_threshold if args.stop_return is None else args.stop_return
     start_timeout_s = args.start_timeout
     if start_timeout_s is None:
         start_timeout_s = room.start_timeout_s(plan, machine.available_cores())
