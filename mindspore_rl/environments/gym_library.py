@@ -195,7 +195,7 @@ def _layout(space: Any, flatdim: Any, path: str = "") -> Iterator[str]:
     how = {
         "Discrete": f"one-hot of {size}",
         "MultiDiscrete": f"one-hots, {size} numbers",
-    }.get(type(space).__name__, f"{size} as they are")
+    }.get(type(space).__name__, f"{size} number{'s' * (size != 1)}")
     yield f"{path} {how}".lstrip()
 
 
