@@ -344,19 +344,3 @@ def evaluate_run(args: argparse.Namespace) -> int:
     spread = (sum((r - mean) ** 2 for r in returns) / len(returns)) ** 0.5
     print(f"return {mean:.1f} +- {spread:.1f} over {len(returns)} episodes")
     return 0
-
-
-def check_environments(args: argparse.Namespace) -> int:
-    """`msrl envs`."""
-    if args.action == "list":
-        print("\n".join(by_name.names()))
-        return 0
-    if not args.name:
-        raise ConfigError("msrl envs check needs the name of an environment")
-    from mindspore_rl.environments.check import check  # noqa: PLC0415
-
-    findings = check(args.name)
-    for finding in findings:
-        print(finding)
-    print(f"{args.name}: {'conforms' if not findings else f'{len(findings)} findings'}")
-    return 1 if findings else 0

@@ -19,7 +19,7 @@ from mindspore_rl.environments.environment import (
     VectorEnvironment,
     unknown,
 )
-from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
+from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
 from mindspore_rl.loading import load_module, package_of
 
 
@@ -64,6 +64,28 @@ def names() -> list[str]:
     pythons = (found.python for found in IN_GRAPH.values())
     pettingzoo = [name for name in pythons if name.startswith("pettingzoo:")]
     return [*GRAPH_SPECS, *probe.PROBES, *pettingzoo, *gym_library.ids()]
+
+
+def sorted_names() -> tuple[list[str], dict[str, list[str]]]:
+    """Builds what is known once to see what can be.
+
+    Returns:
+        The names that are accepted here; and those that an extra of this project would bring, by
+        the extra.
+    """
+    accepted: list[str] = []
+    missing: dict[str, list[str]] = {}
+    for name in [*names(), "gymnasium:CartPole-v1"]:  # stands for all of gymnasium's without it
+        try:
+            spec(name)
+        except MissingPackageError as error:
+            if error.extra and name not in missing.setdefault(error.extra, []):
+                missing[error.extra].append(name)
+        except EnvironmentFailure:
+            continue  # such as those for an older MuJoCo
+        else:
+            accepted.append(name)
+    return list(dict.fromkeys(accepted)), missing
 
 
 def spec(name: str) -> EnvironmentSpec:
