@@ -6,9 +6,12 @@
 import contextlib
 import importlib
 import importlib.util
+import math
 import warnings
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from mindspore_rl import install
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
@@ -18,6 +21,8 @@ from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, Unknown
 
 LIBRARIES = ("gym", "gymnasium")
 _OBSERVATIONS = "a Box, or Discrete, MultiBinary, MultiDiscrete, Dict and Tuple spaces of such"
+_MOST_CHOICES = 1024  # each is an output of a network
+_ACTIONS = f"Discrete, Box, or MultiDiscrete or MultiBinary of up to {_MOST_CHOICES} combinations"
 
 
 def load(library: str) -> Any:
@@ -156,19 +161,25 @@ def _missing(name: str, error: Exception) -> EnvironmentFailure:
 
 
 def flattened(name: str, env: Any) -> tuple[Any, str]:
-    """Gives an environment observations that are one array.
+    """Gives an environment observations that are one array, and one kind of action.
 
     Returns:
-        The environment, wrapped where its observations are no Box; and how they are laid out
-        then, in words.
+        The environment, wrapped where its spaces are others; and how they are laid out then, in
+        words.
 
     Raises:
-        EnvironmentFailure: they cannot be made one array.
+        EnvironmentFailure: a space is of a kind that is not supported.
     """
+    module = load(str(library_of(type(env))))
+    env, choices = _as_choices(module, env)
+    if as_space(env.action_space) is None:
+        raise EnvironmentFailure(
+            f"{name!r} has the action space {env.action_space}, expected {_ACTIONS}: wrap it, or "
+            "write a class of your own"
+        )
     space = env.observation_space
     if isinstance(as_space(space), Box):
-        return env, ""
-    module = load(str(library_of(type(env))))
+        return env, choices
     try:
         wrapped = module.wrappers.FlattenObservation(env)
         flat = as_space(wrapped.observation_space)
@@ -180,7 +191,34 @@ def flattened(name: str, env: Any) -> tuple[Any, str]:
             "write a class of your own that gives arrays"
         )
     parts = ", ".join(_layout(space, module.spaces.utils.flatdim))
-    return wrapped, f"observations are flattened to {flat.shape[0]} numbers: {parts}"
+    layout = f"observations are flattened to {flat.shape[0]} numbers: {parts}"
+    return wrapped, "; ".join(filter(None, [layout, choices]))
+
+
+def _as_choices(module: Any, env: Any) -> tuple[Any, str]:
+    """Numbers the combinations of several choices, where they are few. Returns: see `flattened`."""
+    space = env.action_space
+    if isinstance(space, module.spaces.MultiDiscrete):
+        sizes, first = np.array(space.nvec), getattr(space, "start", 0)
+    elif isinstance(space, module.spaces.MultiBinary):
+        sizes, first = np.full(space.shape, 2), 0
+    else:
+        return env, ""
+    count = math.prod(sizes.ravel().tolist())
+    if count > _MOST_CHOICES:
+        return env, ""
+
+    class Choices(module.ActionWrapper):
+        """One of all combinations, the last choice changing fastest."""
+
+        def action(self, action: int) -> np.ndarray:
+            chosen = np.unravel_index(action, sizes.ravel())
+            return (np.reshape(chosen, sizes.shape) + first).astype(space.dtype)
+
+    wrapped = Choices(env)
+    wrapped.action_space = module.spaces.Discrete(count)
+    each = " x ".join(map(str, sizes.ravel().tolist()))
+    return wrapped, f"actions are {count} choices: {each}, the last changing fastest"
 
 
 def _layout(space: Any, flatdim: Any, path: str = "") -> Iterator[str]:
@@ -200,23 +238,16 @@ def _layout(space: Any, flatdim: Any, path: str = "") -> Iterator[str]:
 
 
 def spec_of(name: str, env: Any, layout: str) -> EnvironmentSpec:
-    """Returns the shapes of an environment whose observations are a Box.
+    """Returns the shapes of an environment.
 
     Args:
         name: what it was asked for by.
         env: it, wrapped by `flattened`.
         layout: as `flattened` says.
-
-    Raises:
-        EnvironmentFailure: its actions are of a kind that is not supported.
     """
     library = str(library_of(type(env)))
     action_space = as_space(env.action_space)
-    if action_space is None:
-        raise EnvironmentFailure(
-            f"{name!r} has the action space {env.action_space}, expected Discrete or "
-            "Box: wrap it, or write a class of your own"
-        )
+    assert action_space is not None
     notes = f"of {library} {load(library).__version__}" + (f"; {layout}" if layout else "")
     return EnvironmentSpec(
         name=name,

@@ -10,6 +10,7 @@ from gym.envs.mujoco import mujoco_env
 from mindspore_rl.environments import by_name
 from mindspore_rl.environments.check import random_actions
 from mindspore_rl.environments.gym_vector import GymVector
+from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import (
     EnvironmentFailure,
     MissingPackageError,
@@ -301,6 +302,35 @@ def test_unsupported_spaces_say_so(library):
         kind = type("Odd", (library.Env,), {"observation_space": seen, "action_space": done})
         with pytest.raises(EnvironmentFailure, match=text):
             GymVector("mine", range(1), 0, kind)
+
+
+@pytest.mark.parametrize("library", [gym, gymnasium])
+def test_several_choices_become_one_and_are_said(library):
+    spaces = library.spaces
+
+    class Panel(library.Env):
+        observation_space = spaces.Box(-9, 9, (2,), np.float32)
+        action_space = spaces.MultiDiscrete([3, 2])
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            assert self.action_space.contains(action)
+            return np.ravel(action).astype(np.float32), 0.0, False, False, {}
+
+    vector = GymVector("panel", range(6), 0, Panel)
+    assert vector.spec.action_space == Discrete(6)
+    assert vector.spec.notes.endswith("; actions are 6 choices: 3 x 2, the last changing fastest")
+    seen = vector.step(np.arange(6, dtype=np.int32))[0].tolist()
+    assert seen == [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1]]
+    Panel.action_space = spaces.MultiBinary(2)
+    vector = GymVector("panel", range(4), 0, Panel)
+    seen = vector.step(np.arange(4, dtype=np.int32))[0].tolist()
+    assert seen == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    Panel.action_space = spaces.MultiBinary(11)
+    with pytest.raises(EnvironmentFailure, match="up to 1024 combinations"):
+        GymVector("panel", range(4), 0, Panel)
 
 
 def test_an_unknown_id_offers_the_nearest():
