@@ -28,7 +28,9 @@ setup(
             "nvidia-cusolver-cu11",
             "nvidia-cusparse-cu11",
         ],
-        "mujoco": ["mujoco"],
+        "box2d": ["box2d==2.3.10"],  # the one of that name that has wheels
+        "gymnasium": ["gymnasium>=1"],
+        "mujoco": ["imageio", "mujoco"],  # gymnasium's need both
         "marl": ["mpe2", "pettingzoo"],
         "offline": ["h5py"],  # reads HDF5, as Minari's data sets
         "plot": ["matplotlib", "tensorboard"],
@@ -39,7 +41,10 @@ setup(
             "ruff",
             "mypy",
             "import-linter",
+            "box2d==2.3.10",
+            "gymnasium>=1",
             "h5py",
+            "imageio",
             "mujoco",
             "mpe2",
             "pettingzoo",

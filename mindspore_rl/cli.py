@@ -8,7 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl import __version__, commands, config, dataset_commands, programs, registry
+from mindspore_rl import (
+    __version__,
+    commands,
+    config,
+    dataset_commands,
+    environment_commands,
+    programs,
+    registry,
+)
 from mindspore_rl.doctor import doctor
 from mindspore_rl.errors import JobFailure, MsrlError, shortened
 from mindspore_rl.graph.distribution_policy import Schedule
@@ -124,7 +132,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     envs = subparsers.add_parser("envs", help="list environments, or check one")
     envs.add_argument("action", choices=("list", "check"))
     envs.add_argument("name", nargs="?", help="environment to check")
-    envs.set_defaults(run=commands.check_environments)
+    envs.set_defaults(run=environment_commands.run)
 
     check = subparsers.add_parser(
         "doctor", help="say what this machine has for training, and how to mend what is missing"

@@ -161,9 +161,10 @@ def _train(args: argparse.Namespace, request: Any, plan: Any, run_dir: Path, ste
     from mindspore_rl.runtime.coordinator.run import JobOptions  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.whole import check_whole  # noqa: PLC0415
 
-    threshold = args.stop_return
-    if threshold is None:
-        threshold = by_name.spec(plan.environment).reward_threshold
+    spec = by_name.spec(plan.environment)
+    if spec.notes and not args.quiet:
+        print(f"  {spec.name}: {spec.notes}", file=sys.stderr)
+    threshold = spec.reward_threshold if args.stop_return is None else args.stop_return
     start_timeout_s = args.start_timeout
     if start_timeout_s is None:
         start_timeout_s = room.start_timeout_s(plan, machine.available_cores())
@@ -347,19 +348,3 @@ def evaluate_run(args: argparse.Namespace) -> int:
     spread = (sum((r - mean) ** 2 for r in returns) / len(returns)) ** 0.5
     print(f"return {mean:.1f} +- {spread:.1f} over {len(returns)} episodes")
     return 0
-
-
-def check_environments(args: argparse.Namespace) -> int:
-    """`msrl envs`."""
-    if args.action == "list":
-        print("\n".join(by_name.names()))
-        return 0
-    if not args.name:
-        raise ConfigError("msrl envs check needs the name of an environment")
-    from mindspore_rl.environments.check import check  # noqa: PLC0415
-
-    findings = check(args.name)
-    for finding in findings:
-        print(finding)
-    print(f"{args.name}: {'conforms' if not findings else f'{len(findings)} findings'}")
-    return 1 if findings else 0

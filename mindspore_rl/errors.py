@@ -30,6 +30,19 @@ class EnvironmentFailure(MsrlError):
     """An environment that cannot be built, that raised, or that gave what it must not."""
 
 
+class MissingPackageError(EnvironmentFailure):
+    """An environment that needs a package that is not installed.
+
+    Args:
+        text: the message.
+        extra: of this project's, the one that brings the package; empty if none does.
+    """
+
+    def __init__(self, text: str, extra: str = "") -> None:
+        super().__init__(text)
+        self.extra = extra
+
+
 class CheckpointError(MsrlError):
     """A checkpoint that is missing, damaged or of another job."""
 

@@ -91,9 +91,33 @@ def test_example_environment_compiles_into_the_loop(capsys):
     assert capsys.readouterr().out.endswith("environments 0..7, cells: reset, iteration\n")
 
 
-@pytest.mark.parametrize("name", ["Corridor", "GraphCorridor", "NativeCorridor"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("corridor.py:Corridor", "corridor.py:GraphCorridor", "corridor.py:NativeCorridor"),
+        *("thermostat.py:Thermostat", "thermostat.py:make_thermostat"),
+    ],
+)
 def test_environments_conform(name):
-    assert check(f"{EXAMPLES / 'corridor.py'}:{name}") == []
+    assert check(f"{EXAMPLES}/{name}") == []
+
+
+@pytest.mark.learning
+@pytest.mark.slow
+def test_example_of_gymnasium_is_learnt(tmp_path, capsys):
+    """Always off or on gets about 9, at random 47; at most 144."""
+    assert (
+        cli.main(
+            [
+                *("train", "ppo", "--policy", "MultipleLearners", "--workers", "2", "--quiet"),
+                *("--env", f"{EXAMPLES}/thermostat.py:make_thermostat"),
+                *("--total-steps", "60000", "--run-dir", str(tmp_path / "run")),
+            ]
+        )
+        == 0
+    )
+    found = re.search(r"mean return ([\d.]+)", capsys.readouterr().out)
+    assert found and float(found[1]) > 110
 
 
 def excerpts() -> dict[str, list[str]]:

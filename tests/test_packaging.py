@@ -38,7 +38,7 @@ def fetched(text: str) -> Iterator[str]:
 
 
 def is_ours(target: str) -> bool:
-    return re.fullmatch(r"\.(\[\w+\]|\{extras\})?|\$what", target) is not None
+    return re.fullmatch(r"\.(\[[\w,]+\]|\{extras\})?|\$what", target) is not None
 
 
 def test_commands_fetch_this_project_from_its_folder_only():

@@ -1,8 +1,9 @@
 """Environments by their names.
 
-A gym id ("CartPole-v1"), "graph:CartPole-v1" (MindSpore operators), "probe:bandit" (a known
-optimum), "pettingzoo:mpe2.simple_spread_v3" (a module of PettingZoo's kind), or
-"path/to/file.py:ClassName" (the user's own).
+An id of gym's or gymnasium's ("CartPole-v1": gym's where gym has it; "gymnasium:CartPole-v1"),
+"graph:CartPole-v1" (MindSpore operators), "probe:bandit" (a known optimum),
+"pettingzoo:mpe2.simple_spread_v3" (a module of PettingZoo's kind), or "path/to/file.py:Name" (the
+user's own: a class, or a function that makes a gym.Env or a gymnasium.Env).
 """
 
 import importlib
@@ -10,6 +11,7 @@ import inspect
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mindspore_rl.environments import gym_library
 from mindspore_rl.environments.environment import (
     GRAPH_SPECS,
     EnvironmentSpec,
@@ -17,7 +19,7 @@ from mindspore_rl.environments.environment import (
     VectorEnvironment,
     unknown,
 )
-from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
+from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
 from mindspore_rl.loading import load_module, package_of
 
 
@@ -55,13 +57,35 @@ def graph_name(name: str) -> str | None:
 
 
 def names() -> list[str]:
-    """Returns all known names; some of gym's need packages that may not be installed."""
+    """Returns all known names; some need packages that may not be installed."""
     # Not at the top: gym is heavy.
-    from mindspore_rl.environments import gym_vector, probe  # noqa: PLC0415
+    from mindspore_rl.environments import probe  # noqa: PLC0415
 
     pythons = (found.python for found in IN_GRAPH.values())
     pettingzoo = [name for name in pythons if name.startswith("pettingzoo:")]
-    return [*GRAPH_SPECS, *probe.PROBES, *pettingzoo, *gym_vector.gym_names()]
+    return [*GRAPH_SPECS, *probe.PROBES, *pettingzoo, *gym_library.ids()]
+
+
+def sorted_names() -> tuple[list[str], dict[str, list[str]]]:
+    """Builds what is known once to see what can be.
+
+    Returns:
+        The names that are accepted here; and those that an extra of this project would bring, by
+        the extra.
+    """
+    accepted: list[str] = []
+    missing: dict[str, list[str]] = {}
+    for name in [*names(), "gymnasium:CartPole-v1"]:  # stands for all of gymnasium's without it
+        try:
+            spec(name)
+        except MissingPackageError as error:
+            if error.extra and name not in missing.setdefault(error.extra, []):
+                missing[error.extra].append(name)
+        except EnvironmentFailure:
+            continue  # such as those for an older MuJoCo
+        else:
+            accepted.append(name)
+    return list(dict.fromkeys(accepted)), missing
 
 
 def spec(name: str) -> EnvironmentSpec:
@@ -74,9 +98,11 @@ def spec(name: str) -> EnvironmentSpec:
     if name in GRAPH_SPECS:
         return GRAPH_SPECS[name]
     if _is_file(name):
-        built = _load_class(name)
+        built = _load_own(name)
         if _is_graph_class(built):
             return _of_user(name, built).spec
+        if _is_single(built):
+            return _gym_vector().gym_spec(name, built)
         env = _of_user(name, built, range(1), 0)
         env.close()
         return env.spec
@@ -88,9 +114,7 @@ def spec(name: str) -> EnvironmentSpec:
         from mindspore_rl.environments import pettingzoo_vector  # noqa: PLC0415
 
         return pettingzoo_vector.pettingzoo_spec(name)
-    from mindspore_rl.environments import gym_vector  # noqa: PLC0415
-
-    return gym_vector.gym_spec(name)
+    return _gym_vector().gym_spec(name)
 
 
 def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
@@ -110,12 +134,14 @@ def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
             f"{name!r} is an in-graph environment, expected a Python one: leave out 'graph:'"
         )
     if _is_file(name):
-        built = _load_class(name)
+        built = _load_own(name)
         if _is_graph_class(built):
             raise UnknownEnvironmentError(
                 f"{name!r} is an in-graph environment (it has noise_size and "
                 "step(state, action, noise)), expected a Python one"
             )
+        if _is_single(built):
+            return _gym_vector().GymVector(name, env_indices, seed, built)
         return _of_user(name, built, env_indices, seed)
     if name.startswith("probe:"):
         return _probe(name)(env_indices, seed)
@@ -125,9 +151,7 @@ def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
         from mindspore_rl.environments import pettingzoo_vector  # noqa: PLC0415
 
         return pettingzoo_vector.PettingZooVector(name, env_indices, seed)
-    from mindspore_rl.environments import gym_vector  # noqa: PLC0415
-
-    return gym_vector.GymVector(name, env_indices, seed)
+    return _gym_vector().GymVector(name, env_indices, seed)
 
 
 def make_graph(name: str) -> GraphEnvironment:
@@ -137,7 +161,7 @@ def make_graph(name: str) -> GraphEnvironment:
         UnknownEnvironmentError: there is no in-graph environment of this name.
     """
     if _is_file(name):
-        built = _load_class(name)
+        built = _load_own(name)
         if not _is_graph_class(built):
             raise UnknownEnvironmentError(
                 f"{name!r} is a Python environment, expected an in-graph one: a class with a "
@@ -196,22 +220,35 @@ def _is_graph_class(built: Any) -> bool:
     return list(inspect.signature(step).parameters)[1:] == ["state", "action", "noise"]
 
 
-def _load_class(name: str) -> Any:
-    """Imports the class that "path/to/file.py:ClassName" names; a file is run once a process."""
-    path_text, class_name = name.rsplit(":", 1)
+def _is_single(built: Any) -> bool:
+    """Whether it makes a single environment: a class of gym's or gymnasium's, or a function."""
+    return not inspect.isclass(built) or gym_library.library_of(built) is not None
+
+
+def _gym_vector() -> Any:
+    from mindspore_rl.environments import gym_vector  # noqa: PLC0415
+
+    return gym_vector
+
+
+def _load_own(name: str) -> Any:
+    """Imports what "path/to/file.py:Name" names, a class or a function; once a process."""
+    path_text, own_name = name.rsplit(":", 1)
     path = Path(path_text).resolve()
     if not path.is_file():
         raise UnknownEnvironmentError(f"there is no file {path} (from the environment {name!r})")
+    gym_library.silence_gym()
     # Apart from an algorithm in the same folder, of which a run may have a copy.
     module = load_module(path, package_of(path, "environment"), EnvironmentFailure)
-    built = getattr(module, class_name, None)
-    if not inspect.isclass(built):
-        classes = [
+    built = getattr(module, own_name, None)
+    if not callable(built):
+        known = [
             key
             for key, value in vars(module).items()
-            if inspect.isclass(value) and value.__module__ == module.__name__
+            if inspect.isclass(value) or inspect.isfunction(value)
+            if value.__module__ == module.__name__ and not key.startswith("_")
         ]
         raise UnknownEnvironmentError(
-            f"{path} has no class {class_name!r}; it has {', '.join(classes) or 'no class at all'}"
+            f"{path} has no class or function {own_name!r}; it has {', '.join(known) or 'none'}"
         )
     return built

@@ -1,5 +1,6 @@
 """Whether an environment keeps to the interface: `msrl envs check NAME`."""
 
+import itertools
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.environments import by_name
-from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.environment import EnvironmentSpec, VectorEnvironment
 from mindspore_rl.environments.guarded import FIELDS
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.environments.trainable import all_trainable, untrainable
@@ -23,11 +24,27 @@ Step = tuple[np.ndarray, ...]
 Steps = Sequence[Step]
 
 
-def check(name: str) -> list[str]:
+class _Told:
+    """A vector of environments, each step of which is told."""
+
+    def __init__(self, env: VectorEnvironment, tell: Callable[[], None]) -> None:
+        self._env, self._tell = env, tell
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def step(self, action: np.ndarray) -> Step:
+        """See `VectorEnvironment`."""
+        self._tell()
+        return self._env.step(action)
+
+
+def check(name: str, tell: Callable[[int, int], None] = lambda done, most: None) -> list[str]:
     """Runs an environment with random actions and looks at all that is promised.
 
     Args:
         name: as for `by_name.spec`.
+        tell: called with the steps taken and how many there will be at most.
 
     Returns:
         What was found wrong, in words; empty if it conforms.
@@ -37,7 +54,7 @@ def check(name: str) -> list[str]:
     """
     try:
         spec = by_name.spec(name)
-        return _check_graph(name, spec) if spec.in_graph else _check_vector(name, spec)
+        return (_check_graph if spec.in_graph else _check_vector)(name, spec, tell)
     except EnvironmentFailure as failure:
         return [str(failure)]
     except MsrlError:
@@ -65,9 +82,16 @@ def _num_steps(spec: EnvironmentSpec) -> int:
     return min(spec.max_episode_steps or MAX_STEPS, MAX_STEPS) + 10
 
 
-def _check_vector(name: str, spec: EnvironmentSpec) -> list[str]:
+def _check_vector(name: str, spec: EnvironmentSpec, tell: Callable) -> list[str]:
     actions = random_actions(spec, _num_steps(spec), NUM_ENVS)
-    env = by_name.make_vector(name, range(NUM_ENVS), 1)
+    done = itertools.count(1)
+    most = 11 * len(actions) // 2
+
+    def make(env_indices: range = range(NUM_ENVS)) -> Any:
+        env = by_name.make_vector(name, env_indices, 1)
+        return _Told(env, lambda: tell(next(done), most))
+
+    env = make()
     found = [] if env.spec == spec else [f"its spec is {env.spec}, expected {spec}"]
 
     first_obs = env.reset()
@@ -84,19 +108,19 @@ def _check_vector(name: str, spec: EnvironmentSpec) -> list[str]:
     found += _wrong_ends(spec, first_obs, copies)
     found += _differs("after a second reset()", first_obs, copies, env.reset(), env, actions)
 
-    again = by_name.make_vector(name, range(NUM_ENVS), 1)
+    again = make()
     found += _differs("with the same seed", first_obs, copies, again.reset(), again, actions)
-    share = by_name.make_vector(name, range(2, NUM_ENVS), 1)
+    share = make(range(2, NUM_ENVS))
     rows = [tuple(array[2:] for array in step) for step in copies]
     text = "as a share, environments [2:4] of [0:4],"
     found += _differs(text, first_obs[2:], rows, share.reset(), share, actions[:, 2:])
-    found += _wrong_restore(name, again, copies, actions)
+    found += _wrong_restore(make, again, copies, actions)
     for one in (env, again, share):
         one.close()
     return found
 
 
-def _wrong_restore(name: str, env: Any, expected: Steps, actions: np.ndarray) -> list[str]:
+def _wrong_restore(make: Callable, env: Any, expected: Steps, actions: np.ndarray) -> list[str]:
     half = len(actions) // 2
     env.reset()
     for action in actions[:half]:
@@ -109,7 +133,7 @@ def _wrong_restore(name: str, env: Any, expected: Steps, actions: np.ndarray) ->
         return [f"get_state() has no leading axis of {NUM_ENVS} environments in {short}"]
     for action in actions[half:]:
         env.step(action)  # must not alter the saved state
-    other = by_name.make_vector(name, range(NUM_ENVS), 1)
+    other = make()
     obs = other.set_state(state)
     text = "after set_state() in a new environment"
     found = _differs(text, expected[half - 1][0], expected[half:], obs, other, actions[half:])
@@ -117,18 +141,18 @@ def _wrong_restore(name: str, env: Any, expected: Steps, actions: np.ndarray) ->
     return found
 
 
-def _check_graph(name: str, spec: EnvironmentSpec) -> list[str]:
+def _check_graph(name: str, spec: EnvironmentSpec, tell: Callable) -> list[str]:
     import mindspore as ms  # noqa: PLC0415 (1.2 s and 450 MB)
 
     before = ms.get_context("mode")
     ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
-        return _check_graph_in_pynative(name, spec)
+        return _check_graph_in_pynative(name, spec, tell)
     finally:
         ms.set_context(mode=before)
 
 
-def _check_graph_in_pynative(name: str, spec: EnvironmentSpec) -> list[str]:
+def _check_graph_in_pynative(name: str, spec: EnvironmentSpec, tell: Callable) -> list[str]:
     from mindspore_rl.environments import native  # noqa: PLC0415  (as above)
 
     env = by_name.make_graph(name)
@@ -144,6 +168,7 @@ def _check_graph_in_pynative(name: str, spec: EnvironmentSpec) -> list[str]:
         found.append("reset: environments [2:4] depend on [0:2]")
     steps: list[Step] = []
     for t, action in enumerate(actions):
+        tell(t + 1, len(actions))
         before = state
         state, *rest = step(before, action, noise[t])
         steps.append(tuple(rest))
@@ -279,12 +304,20 @@ def _differs(
     actions: np.ndarray,
 ) -> list[str]:
     if not np.array_equal(obs, first_obs):
-        return [f"{when} the first observation differs: {obs}, expected {first_obs}"]
+        return [f"{when} the first obs{_first_gap(obs, first_obs)}"]
     for t, (action, wanted) in enumerate(zip(actions, expected, strict=True)):
         for field, one, other in zip(FIELDS, env.step(action), wanted, strict=True):
             if not np.array_equal(one, other):
-                return [f"{when} {field} differs at step {t}: {one}, expected {other}"]
+                return [f"{when} at step {t} {field}{_first_gap(one, other)}"]
     return []
+
+
+def _first_gap(got: np.ndarray, expected: np.ndarray) -> str:
+    """The first number that differs of two arrays that do."""
+    if np.shape(got) != np.shape(expected):
+        return f" has the shape {np.shape(got)}, expected {np.shape(expected)}"
+    place = tuple(np.argwhere(~(got == expected))[0].tolist())
+    return f"{list(place)} is {got[place]}, expected {expected[place]}"
 
 
 def _same(got: Steps, expected: Steps) -> bool:

@@ -43,6 +43,7 @@ class EnvironmentSpec:
         reward_threshold: the return at which it counts as solved, if there is one.
         in_graph: whether it is a `GraphEnvironment`.
         teams: of a multi-agent environment; empty for a single agent.
+        notes: where it comes from and how its observations are laid out, in words for its user.
     """
 
     name: str
@@ -52,6 +53,7 @@ class EnvironmentSpec:
     reward_threshold: float | None
     in_graph: bool
     teams: tuple[Team, ...] = ()
+    notes: str = ""
 
     def __post_init__(self) -> None:
         teams = isinstance(self.teams, tuple) and all(isinstance(t, Team) for t in self.teams)

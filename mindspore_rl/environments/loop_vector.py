@@ -60,10 +60,13 @@ class LoopVector:
         seed = int(np.random.SeedSequence(key).generate_state(1)[0])
         self.at_work[0] = i
         try:
-            obs, _ = self._envs[i].reset(seed=seed)
+            begun = self._envs[i].reset(seed=seed)
         except Exception as error:
             raise self._failure(i, f"reset raised {type(error).__name__}: {error}") from error
-        return obs
+        if not isinstance(begun, tuple) or len(begun) != 2:
+            text = f"reset returned {begun!r}, expected a pair: the observation and a dict"
+            raise self._failure(i, text)
+        return begun[0]
 
     def _take_counters(self, state: dict[str, np.ndarray]) -> None:
         if len(state["total"]) != len(self._envs):

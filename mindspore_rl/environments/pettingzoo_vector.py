@@ -15,7 +15,7 @@ from mindspore_rl.environments.environment import EnvironmentSpec, Team, unknown
 from mindspore_rl.environments.loop_vector import LoopVector, as_space
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.environments.trainable import are_trainable, untrainable
-from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
+from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
 
 PREFIX = "pettingzoo:"
 # Particle worlds whose positions, velocities and steps taken are all of their state.
@@ -172,10 +172,10 @@ def _make(name: str) -> Any:
             modules = pkgutil.iter_modules(getattr(found, "__path__", []))
             siblings = [f"{PREFIX}{package}.{module.name}" for module in modules]
             raise unknown(name, siblings) from error
-        hint = f"; {install('marl')}" if package in ("mpe2", "pettingzoo") else ""
-        raise EnvironmentFailure(
-            f"{name!r} needs the package {error.name}, which is not installed{hint}"
-        ) from error
+        extra = "marl" if error.name in ("mpe2", "pettingzoo") else ""
+        hint = install(extra) if extra else "add it with pip"
+        text = f"{name!r} needs the package {error.name}, which is not installed; {hint}"
+        raise MissingPackageError(text, extra) from error
     if not hasattr(module, "parallel_env"):
         raise UnknownEnvironmentError(
             f"the module {path} (from the environment {name!r}) has no parallel_env, "

@@ -129,6 +129,22 @@ def test_ours_conform(name):
     assert check(name) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "packages"),
+    [
+        ("gymnasium:CartPole-v1", []),
+        ("HalfCheetah-v5", ["mujoco", "imageio"]),
+        ("LunarLander-v3", ["Box2D"]),
+    ],
+)
+def test_those_of_gymnasium_conform(name, packages):
+    for package in packages:
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    assert name in by_name.names()
+    assert by_name.spec(name).notes.startswith("of gymnasium ")
+    assert check(name) == []
+
+
 def test_a_users_own_environments(users):
     name = users("Count")
     assert by_name.spec(name).action_space == Discrete(2)

@@ -1,11 +1,22 @@
+import importlib
+import sys
+
 import gym
+import gymnasium
 import numpy as np
 import pytest
 from gym.envs.mujoco import mujoco_env
 
 from mindspore_rl.environments import by_name
 from mindspore_rl.environments.check import random_actions
-from mindspore_rl.errors import EnvironmentFailure, NumericsError, UnknownEnvironmentError
+from mindspore_rl.environments.gym_vector import GymVector
+from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.errors import (
+    EnvironmentFailure,
+    MissingPackageError,
+    NumericsError,
+    UnknownEnvironmentError,
+)
 
 FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
 
@@ -32,9 +43,13 @@ def upright(obs):
 
 
 @pytest.mark.parametrize("balance", [False, True])
-def test_cartpole_is_a_hand_loop_over_gym(balance):
-    vector = by_name.make_vector("CartPole-v1", range(3, 6), 7)
-    envs = [gym.make("CartPole-v1", disable_env_checker=True) for _ in range(3)]
+@pytest.mark.parametrize(
+    ("name", "library"), [("CartPole-v1", gym), ("gymnasium:CartPole-v1", gymnasium)]
+)
+def test_cartpole_is_a_hand_loop_over_its_library(name, library, balance):
+    vector = by_name.make_vector(name, range(3, 6), 7)
+    assert all(isinstance(env, library.Env) for env in vector._envs)
+    envs = [library.make("CartPole-v1", disable_env_checker=True) for _ in range(3)]
     obs = np.stack([env.reset(seed=reset_seed(7, 3 + i, 0))[0] for i, env in enumerate(envs)])
     np.testing.assert_array_equal(vector.reset(), obs)
     random = random_actions(vector.spec, 520, 3)
@@ -66,8 +81,12 @@ def test_dtypes_and_fresh_arrays():
     assert np.abs(env.get_state()["obs"]).max() > 0
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "MountainCar-v0"])
+@pytest.mark.parametrize(
+    "name",
+    ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "gymnasium:CartPole-v1", "LunarLander-v3"],
+)
 def test_a_share_gives_the_rows_of_the_whole(name):
+    _skip_without(name)
     whole = by_name.make_vector(name, range(4), 5)
     share = by_name.make_vector(name, range(2, 4), 5)
     actions = random_actions(whole.spec, 250, 4)
@@ -88,17 +107,24 @@ def test_reset_is_repeatable_and_seeds_differ():
     assert len(np.unique(first[:, 0])) == 4
 
 
+CLASSIC = ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"]
 STATEFUL = [
-    "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0",
-    "HalfCheetah-v4", "Ant-v4",
+    *CLASSIC, *(f"gymnasium:{name}" for name in CLASSIC),
+    "HalfCheetah-v4", "Ant-v4", "HalfCheetah-v5", "Ant-v5",
 ]  # fmt: skip
+
+
+def _skip_without(name):
+    """Of what a name needs, tells a missing package; continuous integration has them all."""
+    needed = {"v4": ["mujoco"], "v5": ["mujoco", "imageio"]}.get(name[-2:], [])
+    for package in ["Box2D"] if name.startswith(("Lunar", "Biped")) else needed:
+        pytest.importorskip(package, reason=f"{package} is not installed")
 
 
 @pytest.mark.parametrize("name", STATEFUL)
 @pytest.mark.parametrize("before", [0, 33])
 def test_restored_state_goes_on_with_the_same_bits(name, before):
-    if name.endswith("-v4"):
-        pytest.importorskip("mujoco", reason="MuJoCo is not installed")
+    _skip_without(name)
     env = by_name.make_vector(name, range(2), 3)
     actions = random_actions(env.spec, before + 40, 2)
     obs = env.reset()
@@ -240,8 +266,108 @@ def test_a_wrong_action_is_refused(name, action, text):
         by_name.make_vector(name, range(2), 0).step(action)
 
 
-def test_unsupported_environments_say_so():
-    with pytest.raises(EnvironmentFailure, match="observation space"):
-        by_name.spec("FrozenLake-v1")
+@pytest.mark.parametrize("name", ["LunarLander-v2", "BipedalWalker-v3"])
+def test_reset_is_repeatable_where_the_library_keeps_state_over_its_own(name):
+    _skip_without(name)
+    env = by_name.make_vector(name, range(2), 1)
+    actions = random_actions(env.spec, 300, 2)
+    first = env.reset()
+    steps = run(env, actions)
+    np.testing.assert_array_equal(env.reset(), first)
+    assert_same(run(env, actions), steps)
+
+
+def test_observations_of_other_spaces_are_flattened_and_said():
+    env = by_name.make_vector("gymnasium:FrozenLake-v1", range(3), 0)
+    assert env.spec.notes.endswith("observations are flattened to 16 numbers: one-hot of 16")
+    np.testing.assert_array_equal(env.reset(), np.eye(16, dtype=np.float32)[[0, 0, 0]])
+    hand = gymnasium.make("FrozenLake-v1")
+    hand.reset(seed=reset_seed(0, 0, 0))
+    for action in [1, 1, 2, 2]:
+        _, final_obs, *_ = env.step(np.full(3, action, np.int32))
+        place, _, end, _, _ = hand.step(action)
+        assert final_obs[0].tolist() == np.eye(16)[place].tolist()
+        if end:
+            break
+    tuples = by_name.spec("Blackjack-v1")
+    assert tuples.obs_shape == (45,)
+    assert tuples.notes.endswith(": [0] one-hot of 32, [1] one-hot of 11, [2] one-hot of 2")
+
+
+@pytest.mark.parametrize("library", [gym, gymnasium])
+def test_unsupported_spaces_say_so(library):
+    spaces = library.spaces
+    many, one = spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(2)
+    for seen, done, text in ((many, one, "observation space"), (one, many, "action space")):
+        kind = type("Odd", (library.Env,), {"observation_space": seen, "action_space": done})
+        with pytest.raises(EnvironmentFailure, match=text):
+            GymVector("mine", range(1), 0, kind)
+
+
+@pytest.mark.parametrize("library", [gym, gymnasium])
+def test_several_choices_become_one_and_are_said(library):
+    spaces = library.spaces
+
+    class Panel(library.Env):
+        observation_space = spaces.Box(-9, 9, (2,), np.float32)
+        action_space = spaces.MultiDiscrete([3, 2])
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            assert self.action_space.contains(action)
+            return np.ravel(action).astype(np.float32), 0.0, False, False, {}
+
+    vector = GymVector("panel", range(6), 0, Panel)
+    assert vector.spec.action_space == Discrete(6)
+    assert vector.spec.notes.endswith("; actions are 6 choices: 3 x 2, the last changing fastest")
+    seen = vector.step(np.arange(6, dtype=np.int32))[0].tolist()
+    assert seen == [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1]]
+    Panel.action_space = spaces.MultiBinary(2)
+    vector = GymVector("panel", range(4), 0, Panel)
+    seen = vector.step(np.arange(4, dtype=np.int32))[0].tolist()
+    assert seen == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    Panel.action_space = spaces.MultiBinary(11)
+    with pytest.raises(EnvironmentFailure, match="up to 1024 combinations"):
+        GymVector("panel", range(4), 0, Panel)
+
+
+def test_an_unknown_id_offers_the_nearest():
     with pytest.raises(UnknownEnvironmentError, match="CartPole-v1"):
         by_name.spec("CartPole-v7")
+    with pytest.raises(UnknownEnvironmentError, match="gymnasium:LunarLander-v3"):
+        by_name.spec("gymnasium:LunarLander-v2")
+
+
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [
+        ("FrozenLake-v1", "gym"),
+        ("gym:FrozenLake-v1", "gym"),
+        ("gymnasium:FrozenLake-v1", "gymnasium"),
+        ("Taxi-v4", "gymnasium"),  # gym ends with v3
+    ],
+)
+def test_a_plain_id_is_gyms_where_gym_has_it(name, library):
+    version = importlib.import_module(library).__version__
+    spec = by_name.spec(name)
+    assert (spec.name, spec.notes.split(";")[0]) == (name, f"of {library} {version}")
+
+
+def test_without_gymnasium_its_ids_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(MissingPackageError, match=r"pip install '\.\[gymnasium\]'"):
+        by_name.spec("gymnasium:CartPole-v1")
+    with pytest.raises(UnknownEnvironmentError, match="gymnasium is not installed"):
+        by_name.spec("Taxi-v4")
+    assert by_name.spec("CartPole-v1").notes.startswith("of gym ")
+
+
+@pytest.mark.parametrize("name", ["LunarLander-v2", "LunarLander-v3"])
+def test_missing_box2d_says_what_to_install(monkeypatch, name):
+    for module in [key for key in sys.modules if ".envs.box2d" in key]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    with pytest.raises(MissingPackageError, match=r"pip install '\.\[box2d\]'"):
+        by_name.spec(name)

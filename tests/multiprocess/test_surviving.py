@@ -190,18 +190,17 @@ import numpy as np
 class Broken(gym.Env):
     observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
     action_space = gym.spaces.Discrete(2)
-    made = 0
-
-    def __init__(self):
-        self.number, Broken.made = Broken.made, Broken.made + 1
-        self.count = 0
+    stepped = 0
+    count = 0
 
     def reset(self, seed=None, options=None):
         return np.zeros(3, np.float32), {}
 
     def step(self, action):
+        if self.count == 0:  # some are made for a look at their spaces, and never stepped
+            self.number, Broken.stepped = Broken.stepped, Broken.stepped + 1
         self.count += 1
-        if self.count == 100 and self.number == 2:
+        if self.count == 100 and self.number == 1:
             time.sleep(1000) if "MODE" == "hang" else os.abort()
         return np.zeros(3, np.float32), 1.0, False, False, {}
 
@@ -235,13 +234,13 @@ def test_batch_that_raises_or_hangs(tmp_path, mode, said):
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hang", "abort"])
-def test_gym_environment_that_hangs_or_crashes(tmp_path, mode):
+@pytest.mark.parametrize("name", ["broken_gym:Broken-v0", "broken_gym.py:Broken"])
+def test_gym_environment_that_hangs_or_crashes(tmp_path, name, mode):
     (tmp_path / "broken_gym.py").write_text(GYM.replace("MODE", mode))
-    place = ("--policy", "SingleLearnerCoarse", "--env", "broken_gym:Broken-v0", "num_envs=4")
+    place = ("--policy", "SingleLearnerCoarse", "--env", name, "num_envs=4")
     code, _, err = ended(start(tmp_path, *place, "num_steps=16", "--timeout", "5"), 200.0)
     assert code == 1
     assert "rank 0 (actor[0]), iteration 6, the environment: " in err
-    # The first was made to look at its spaces.
     assert re.search(r"it was environment 1; the last action was [01]$", err, re.M)
 
 

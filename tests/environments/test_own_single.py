@@ -1,0 +1,171 @@
+"""Environments of the user's own with the interface of gym or gymnasium, named by file."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mindspore_rl.environments import by_name
+from mindspore_rl.environments.check import check, random_actions
+from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
+from mindspore_rl.loading import load_module
+
+ROOT = Path(__file__).resolve().parents[2]
+
+OWN = """
+import numpy as np
+import LIBRARY as library
+from LIBRARY.wrappers import RescaleAction, TimeLimit
+
+
+class Drift(library.Env):
+    observation_space = library.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = library.spaces.Box(-1, 1, (2,), np.float32)
+    fails_at = None
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.steps = self.np_random.normal(size=2), 0
+        return self.place, {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.fails_at:
+            raise RuntimeError("lost")
+        self.place = self.place + action + self.np_random.normal(size=2)
+        return self.place, float(self.place[0]), bool(self.place[1] > 4), False, {}
+
+
+class Loses(Drift):
+    fails_at = 3
+
+
+class Given(Drift):
+    def __init__(self, size):
+        self.size = size
+
+
+class Unseeded(Drift):
+    def reset(self, *, seed=None, options=None):
+        return super().reset()
+
+
+class OldReset(Drift):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0]
+
+
+def wrapped():
+    return TimeLimit(RescaleAction(Drift(), np.float32(-3), np.float32(3)), 9)
+
+
+def made_by_id():
+    return library.make("CartPole-v1", max_episode_steps=8)
+
+
+def bare():
+    return library.make("CartPole-v1").unwrapped
+
+
+def number():
+    return 3
+"""
+
+
+@pytest.fixture(params=["gym", "gymnasium"])
+def own(tmp_path, request):
+    path = tmp_path / "own.py"
+    path.write_text(OWN.replace("LIBRARY", request.param))
+
+    def named(name):
+        return f"{path}:{name}"
+
+    named.path, named.library = path, request.param
+    return named
+
+
+def reset_seed(seed, index, total):
+    return int(np.random.SeedSequence((seed, index, total)).generate_state(1)[0])
+
+
+def test_they_are_a_hand_loop_seeded_by_index(own):
+    vector = by_name.make_vector(own("wrapped"), range(3, 6), 7)
+    maker = load_module(own.path).wrapped
+    envs = [maker() for _ in range(3)]
+    obs = [env.reset(seed=reset_seed(7, 3 + i, 0))[0] for i, env in enumerate(envs)]
+    np.testing.assert_array_equal(vector.reset(), np.float32(obs))
+    assert len(np.unique(obs)) == 6
+    ends = 0
+    for t, action in enumerate(random_actions(vector.spec, 60, 3)):
+        next_obs, final_obs, reward, terminated, truncated = vector.step(action)
+        for i, env in enumerate(envs):
+            wanted, gain, end, cut, _ = env.step(np.clip(action[i], -3, 3))
+            np.testing.assert_array_equal(final_obs[i], np.float32(wanted))
+            assert (reward[i], terminated[i], truncated[i]) == (np.float32(gain), end, cut)
+            if end or cut:
+                wanted, _ = env.reset(seed=reset_seed(7, 3 + i, t + 1))
+                ends += 1
+            np.testing.assert_array_equal(next_obs[i], np.float32(wanted))
+    assert ends > 15
+
+
+@pytest.mark.parametrize("name", ["Drift", "wrapped", "made_by_id"])
+def test_they_conform(own, name):
+    version = importlib.import_module(own.library).__version__
+    assert by_name.spec(own(name)).notes == f"of {own.library} {version}"
+    assert check(own(name)) == []
+
+
+def test_the_limit_is_that_of_the_wrappers(own):
+    limits = [by_name.spec(own(name)).max_episode_steps for name in ("made_by_id", "wrapped")]
+    assert limits == [8, 9]
+    assert by_name.spec(own("bare")).max_episode_steps == 0
+    vector = by_name.make_vector(own("made_by_id"), range(1), 0)
+    vector.reset()
+    kept_up = [vector.step(np.array([t % 2], np.int32))[4][0] for t in range(8)]
+    assert kept_up == [False] * 7 + [True]
+
+
+def test_what_fails_is_named(own):
+    vector = by_name.make_vector(own("Loses"), range(4, 6), 0)
+    vector.reset()
+    for _ in range(2):
+        vector.step(np.zeros((2, 2), np.float32))
+    with pytest.raises(EnvironmentFailure, match="Loses, environment 4, after 2 steps.*lost"):
+        vector.step(np.ones((2, 2), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Given", "'size'.*called without arguments: name a function"),
+        ("OldReset", "reset returned array.*expected a pair"),
+        ("number", "gave 3, expected an environment: a gym.Env or a gymnasium.Env"),
+    ],
+)
+def test_what_cannot_be_made_says_why(own, name, text):
+    with pytest.raises(EnvironmentFailure, match=text):
+        by_name.make_vector(own(name), range(1), 0)
+
+
+def test_a_name_that_is_none_offers_classes_and_functions(own):
+    with pytest.raises(UnknownEnvironmentError, match="no class or function 'Drft'.*Drift.*bare"):
+        by_name.spec(own("Drft"))
+
+
+def test_check_finds_one_that_ignores_its_seed(own):
+    assert any("after a second reset()" in text for text in check(own("Unseeded")))
+
+
+def test_importing_gym_prints_nothing(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN.replace("LIBRARY", "gym"))
+    code = f"from mindspore_rl.environments.by_name import spec; spec({f'{path}:wrapped'!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
