@@ -45,6 +45,7 @@ setup(
             "gymnasium>=1",
             "h5py",
             "imageio",
+            "matplotlib",
             "mujoco",
             "mpe2",
             "pettingzoo",

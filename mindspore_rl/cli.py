@@ -1,4 +1,4 @@
-"""The command line: `msrl train | eval | graph | profile | dataset | envs | doctor`."""
+"""The command line: `msrl train | eval | graph | profile | plot | dataset | envs | doctor`."""
 
 import argparse
 import codecs
@@ -14,6 +14,7 @@ from mindspore_rl import (
     config,
     dataset_commands,
     environment_commands,
+    plotting,
     programs,
     registry,
 )
@@ -126,6 +127,28 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     profiled = subparsers.add_parser("profile", help=text, description=text)
     profiled.add_argument("run_directory", type=Path, metavar="RUN")
     profiled.set_defaults(run=report.show)
+
+    text = "draw the learning curves of runs, those that differ in their seed together"
+    plotted = subparsers.add_parser("plot", help=text, description=text)
+    plotted.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="run directory, or a folder of some"
+    )
+    plotted.add_argument(
+        "--metric",
+        default="mean_return",
+        help="a key of metrics.jsonl, also of `values` (default: mean_return)",
+    )
+    plotted.add_argument(
+        "--over", choices=plotting.AXES, default="env_steps", help="(default: env_steps)"
+    )
+    plotted.add_argument(
+        "--output",
+        type=Path,
+        default=Path("curves.png"),
+        metavar="FILE",
+        help="picture to be made, .png, .svg or .pdf (default: curves.png)",
+    )
+    plotted.set_defaults(run=plotting.plot)
 
     _dataset_arguments(subparsers)
 

@@ -1,0 +1,148 @@
+"""`msrl plot RUN...`: learning curves, runs of one kind together with their spread."""
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl import install
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.plan.plan import PLAN_FILE, load_plan
+from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE
+from mindspore_rl.storage import writing
+
+AXES = {
+    "env_steps": "environment steps",
+    "wall_s": "seconds of training",
+    "iteration": "iterations",
+}
+POINTS = 400
+"""Of a mean over runs whose own points are at different places."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric of a run.
+
+    Attributes:
+        kind: algorithm, policy, workers and environment.
+        config: of the algorithm, without its seed.
+        x: `[N]`, ascending.
+        y: `[N]`.
+    """
+
+    kind: str
+    config: dict[str, Any]
+    x: np.ndarray
+    y: np.ndarray
+
+
+def plot(args: argparse.Namespace) -> int:
+    """Draws the curves of some runs. Returns: the exit code."""
+    try:
+        import matplotlib  # noqa: PLC0415, ICN001
+        from matplotlib import pyplot  # noqa: PLC0415
+    except ImportError as error:
+        raise MsrlError(f"msrl plot needs matplotlib: {install('plot')}") from error
+    runs = list(find_runs(args.runs))
+    groups = grouped([curve(run, args.metric, args.over) for run in runs])
+    matplotlib.use("agg")
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    for kind, members in sorted(groups.items()):
+        x, middle, low, high = spread(members)
+        label = f"{kind}, {len(members)} runs" if len(members) > 1 else kind
+        (line,) = axes.plot(x, middle, label=label)
+        if len(members) > 1:
+            axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set(xlabel=AXES[args.over], ylabel=args.metric.replace("_", " "))
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside lower center", frameon=False, fontsize="small")
+    path = args.output
+    known = figure.canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in known:
+        raise MsrlError(f"{path} is to be a picture; expected an ending of {', '.join(known)}")
+    with writing(path):
+        figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+    print(f"{path}: {args.metric} of {len(runs)} run{'s' if len(runs) > 1 else ''}")
+    return 0
+
+
+def find_runs(places: Iterable[Path]) -> Iterable[Path]:
+    """Run directories, given by themselves or by a folder that holds them.
+
+    Raises:
+        MsrlError: there is none in a place.
+    """
+    for place in places:
+        found = [place] if (place / PLAN_FILE).exists() else []
+        found = found or sorted(path.parent for path in place.glob(f"*/{PLAN_FILE}"))
+        if not found:
+            raise MsrlError(f"{place} is no run directory, and holds none")
+        yield from found
+
+
+def curve(run: Path, metric: str, over: str) -> Curve:
+    """A metric of a run.
+
+    Args:
+        run: its directory.
+        metric: a key of its lines, or one that the algorithm reported.
+        over: a key of `AXES`.
+
+    Raises:
+        MsrlError: there is no such metric.
+    """
+    path = run / METRICS_FILE
+    try:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise MsrlError(f"{path} cannot be read: {error}") from error
+    rows = [flat(line) for line in lines]
+    points = [(row[over], row[metric]) for row in rows if row.get(metric) is not None]
+    if not points:
+        names = sorted({name for row in rows for name in row} - set(AXES))
+        raise MsrlError(f"{path} has no {metric}; it has {', '.join(names) or 'no line yet'}")
+    x, y = np.array(points, float).T
+    plan = load_plan(run)
+    workers = f", {plan.workers} workers" if plan.workers > 1 else ""
+    kind = f"{plan.algorithm['name']} on {plan.environment}, {plan.policy}{workers}"
+    config = {key: value for key, value in plan.config.items() if key not in ("seed", "env")}
+    return Curve(kind, config, x, y)
+
+
+def grouped(curves: list[Curve]) -> dict[str, list[Curve]]:
+    """Curves by what their runs were; those of one group differ in their seed alone."""
+    alike: dict[str, list[Curve]] = defaultdict(list)
+    for one in curves:
+        alike[one.kind].append(one)
+    found: dict[str, list[Curve]] = defaultdict(list)
+    for kind, members in alike.items():
+        keys = sorted({key for one in members for key in one.config})
+        values = {key: {str(one.config.get(key)) for one in members} for key in keys}
+        telling = [key for key in keys if len(values[key]) > 1]
+        for one in members:
+            found[", ".join([kind, *(f"{key}={one.config.get(key)}" for key in telling)])].append(
+                one
+            )
+    return found
+
+
+def flat(line: dict[str, Any]) -> dict[str, Any]:
+    """A line's own keys and those that the algorithm reported."""
+    return {**line["values"], **{key: value for key, value in line.items() if key != "values"}}
+
+
+def spread(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Places, mean, least and largest of curves, where all of them are there."""
+    if len(curves) == 1:
+        return curves[0].x, *(curves[0].y,) * 3
+    first, last = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
+    x = np.linspace(first, max(first, last), POINTS)
+    y = np.stack([np.interp(x, c.x, c.y) for c in curves])
+    return x, y.mean(0), y.min(0), y.max(0)

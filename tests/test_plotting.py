@@ -1,0 +1,71 @@
+"""`msrl plot`: which curves are drawn, from runs as `msrl train` writes them."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from mindspore_rl import cli
+from mindspore_rl.plotting import curve, find_runs, grouped, spread
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs that differ in their seed, and one of another policy."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, policy, seed in (("a", "GPUOnly", 1), ("b", "GPUOnly", 2), ("c", "Central", 1)):
+        words = ["train", "a2c", "--policy", policy, "--seed", str(seed), "--backend", "inproc"]
+        words += ["--total-steps", "640", "--stop-return", "nan", "--quiet"]
+        assert cli.main([*words, "--run-dir", str(folder / name)]) == 0
+    return folder
+
+
+def test_runs_that_differ_in_their_seed_are_one_curve(runs, tmp_path, capsys):
+    path = tmp_path / "curves.svg"
+    assert cli.main(["plot", str(runs), "--metric", "loss", "--output", str(path)]) == 0
+    assert f"{path}: loss of 3 runs" in capsys.readouterr().out
+    kinds = [curve(run, "loss", "env_steps").kind for run in find_runs([runs])]
+    assert kinds[0] == kinds[1] == "a2c on graph:CartPole-v1, GPUOnly"
+    assert kinds[2] == "a2c on CartPole-v1, Central"
+    # In an SVG text is drawn as shapes, and its words stand beside them.
+    picture = path.read_text()
+    for words in ("GPUOnly, 2 runs", "CartPole-v1, Central", "environment steps"):
+        assert words in picture
+
+
+def test_a_curve_is_what_was_logged(runs):
+    lines = [json.loads(line) for line in (runs / "a" / "metrics.jsonl").read_text().splitlines()]
+    found = curve(runs / "a", "loss", "iteration")
+    assert found.x.tolist() == [line["iteration"] for line in lines]
+    assert found.y.tolist() == [line["values"]["loss"] for line in lines]
+
+
+def test_what_runs_differ_in_is_told(runs):
+    one, other = (curve(runs / name, "loss", "env_steps") for name in "ab")
+    changed = dataclasses.replace(other, config={**other.config, "gamma": 0.5})
+    assert [len(members) for members in grouped([one, other]).values()] == [2]
+    kind = "a2c on graph:CartPole-v1, GPUOnly"
+    assert set(grouped([one, changed])) == {f"{kind}, gamma=0.99", f"{kind}, gamma=0.5"}
+
+
+def test_a_mean_is_taken_where_all_runs_are(runs):
+    one, other = (curve(runs / name, "loss", "env_steps") for name in "ab")
+    short = dataclasses.replace(other, x=other.x[:3], y=other.y[:3])
+    x, middle, low, high = spread([one, short])
+    assert (x[0], x[-1]) == (one.x[0], short.x[-1])
+    both = [np.interp(x, c.x, c.y) for c in (one, short)]
+    np.testing.assert_allclose(middle, np.mean(both, axis=0))
+    np.testing.assert_allclose(low, np.min(both, axis=0))
+    np.testing.assert_allclose(high, np.max(both, axis=0))
+
+
+def test_what_cannot_be_drawn_is_told(runs, tmp_path, capsys):
+    run = str(runs / "a")
+    for words, message in (
+        ([run, "--metric", "los"], "has no los; it has approx"),
+        ([str(tmp_path)], "is no run directory, and holds none"),
+        ([run, "--metric", "loss", "--output", "a.docx"], "expected an ending of"),
+    ):
+        assert cli.main(["plot", *words]) == 2
+        assert message.split("approx")[0] in capsys.readouterr().err
