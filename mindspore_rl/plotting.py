@@ -127,9 +127,8 @@ def grouped(curves: list[Curve]) -> dict[str, list[Curve]]:
         values = {key: {str(one.config.get(key)) for one in members} for key in keys}
         telling = [key for key in keys if len(values[key]) > 1]
         for one in members:
-            found[", ".join([kind, *(f"{key}={one.config.get(key)}" for key in telling)])].append(
-                one
-            )
+            words = [kind, *(f"{key}={one.config.get(key)}" for key in telling)]
+            found[", ".join(words)].append(one)
     return found
 
 
