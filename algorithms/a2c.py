@@ -4,11 +4,12 @@ One update with the whole batch of an iteration; lambda-returns, of which lambda
 n-step return.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mindspore import nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.networks import MLP
@@ -21,32 +22,27 @@ from mindspore_rl.rl.losses import clip_by_global_norm
 from mindspore_rl.rl.returns import lambda_returns
 
 
-def _option(default, text):
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Config:
     """Hyper-parameters of A2C; the defaults solve CartPole-v1."""
 
-    env: str = _option("CartPole-v1", "environment, with discrete actions")
-    seed: int = _option(1, "seed of every random number")
-    num_envs: int = _option(8, "environments, on all workers together")
-    num_steps: int = _option(16, "environment steps of each environment in an iteration")
-    total_steps: int = _option(500_000, "environment steps of the run, all environments together")
-    learning_rate: float = _option(2e-3, "Adam's step size at the start; falls linearly to 0")
-    adam_eps: float = _option(1e-5, "Adam's epsilon")
-    gamma: float = _option(0.99, "discount per step")
-    return_lambda: float = _option(0.95, "lambda of the returns; 1 is the paper's n-step return")
-    ent_coef: float = _option(0.01, "weight of the entropy bonus")
-    vf_coef: float = _option(0.5, "weight of the value loss")
-    max_grad_norm: float = _option(0.5, "bound of the global gradient norm")
-    hidden: tuple[int, ...] = _option((64, 64), "widths of the hidden layers (tanh)")
-
-    def __post_init__(self):
-        for name in ("num_envs", "num_steps", "total_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+    env: str = option("CartPole-v1", "environment, with discrete actions")
+    seed: int = option(1, "seed of every random number", least=0)
+    num_envs: int = option(8, "environments, on all workers together", least=1)
+    num_steps: int = option(16, "environment steps of each environment in an iteration", least=1)
+    total_steps: int = option(500_000, "environment steps of the whole run", least=1)
+    learning_rate: float = option(
+        2e-3, "Adam's step size at the start; falls linearly to 0", least=0
+    )
+    adam_eps: float = option(1e-5, "Adam's epsilon", above=0)
+    gamma: float = option(0.99, "discount per step", least=0, most=1)
+    return_lambda: float = option(
+        0.95, "lambda of the returns; 1 is the paper's n-step return", least=0, most=1
+    )
+    ent_coef: float = option(0.01, "weight of the entropy bonus", least=0)
+    vf_coef: float = option(0.5, "weight of the value loss", least=0)
+    max_grad_norm: float = option(0.5, "bound of the global gradient norm", above=0)
+    hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", least=1)
 
 
 class ActorCritic(nn.Cell):

@@ -5,12 +5,13 @@ which action came next. Asked for a return, it acts as those did who got it.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from mindspore import Parameter, Tensor, float32, int32, nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.networks import MLP
@@ -18,38 +19,33 @@ from mindspore_rl.rl.action_distributions import categorical_log_prob, categoric
 from mindspore_rl.rl.losses import clip_by_global_norm
 
 
-def _option(default, text):
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Config:
     """Hyper-parameters of the decision transformer, for CartPole-v1."""
 
-    env: str = _option("CartPole-v1", "environment, in which it plays what it has learnt")
-    dataset: str = _option("", "file of trajectories, see `msrl dataset`")
-    target_return: float = _option(500.0, "undiscounted return that it is asked for")
-    return_scale: float = _option(500.0, "returns are divided by this")
-    condition: bool = _option(True, "on returns to go; if not, it is behaviour cloning")
-    seed: int = _option(1, "seed of every random number")
-    num_envs: int = _option(8, "environments, on all workers together")
-    num_steps: int = _option(16, "steps of each environment that are played in an iteration")
-    total_steps: int = _option(32_000, "environment steps of the run, all environments together")
-    updates: int = _option(8, "updates in an iteration")
-    batch_size: int = _option(64, "windows of an update; a multiple of num_envs")
-    context: int = _option(10, "steps that it sees")
-    width: int = _option(64, "of the transformer")
-    layers: int = _option(2, "of the transformer")
-    heads: int = _option(2, "of its attention; they divide the width")
-    longest: int = _option(1000, "steps of an episode that it tells apart")
-    learning_rate: float = _option(1e-3, "Adam's step size at the start; it falls to 0")
-    max_grad_norm: float = _option(1.0, "bound of the global gradient norm")
+    env: str = option("CartPole-v1", "environment, in which it plays what it has learnt")
+    dataset: str = option("", "file of trajectories, see `msrl dataset`")
+    target_return: float = option(500.0, "undiscounted return that it is asked for")
+    return_scale: float = option(500.0, "returns are divided by this", above=0)
+    condition: bool = option(True, "on returns to go; if not, it is behaviour cloning")
+    seed: int = option(1, "seed of every random number", least=0)
+    num_envs: int = option(8, "environments, on all workers together", least=1)
+    num_steps: int = option(
+        16, "steps of each environment that are played in an iteration", least=1
+    )
+    total_steps: int = option(32_000, "environment steps of the whole run", least=1)
+    updates: int = option(8, "updates in an iteration", least=1)
+    batch_size: int = option(64, "windows of an update; a multiple of num_envs", least=1)
+    context: int = option(10, "steps that it sees", least=1)
+    width: int = option(64, "of the transformer", least=1)
+    layers: int = option(2, "of the transformer", least=1)
+    heads: int = option(2, "of its attention; they divide the width", least=1)
+    longest: int = option(1000, "steps of an episode that it tells apart", least=1)
+    learning_rate: float = option(1e-3, "Adam's step size at the start; it falls to 0", least=0)
+    max_grad_norm: float = option(1.0, "bound of the global gradient norm", above=0)
 
     def __post_init__(self):
-        for name in ("num_envs", "num_steps", "total_steps", "updates", "context", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
-        if self.heads < 1 or self.width % self.heads:
+        if self.width % self.heads:
             raise ValueError(f"width is {self.width}, expected a multiple of heads={self.heads}")
 
 

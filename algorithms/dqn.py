@@ -5,11 +5,12 @@ With double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461), a duelling n
 several steps (Hessel et al. 2018, arXiv 1710.02298) as options.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mindspore import Parameter, Tensor, int32, nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.networks import MLP
@@ -17,41 +18,34 @@ from mindspore_rl.rl.losses import clip_by_global_norm, huber_loss
 from mindspore_rl.rl.returns import n_step
 
 
-def _option(default, text):
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Config:
     """Hyper-parameters of DQN; the defaults solve CartPole-v1."""
 
-    env: str = _option("CartPole-v1", "environment")
-    seed: int = _option(1, "seed of every random number")
-    num_envs: int = _option(8, "environments, on all workers together")
-    num_steps: int = _option(10, "environment steps of each environment in an iteration")
-    total_steps: int = _option(200_000, "environment steps of the run, all environments together")
-    replay_size: int = _option(50_000, "transitions that are kept, of all environments together")
-    learning_starts: int = _option(2_000, "environment steps before the first update")
-    updates: int = _option(10, "updates in an iteration")
-    batch_size: int = _option(128, "transitions of an update; a multiple of num_envs")
-    learning_rate: float = _option(1e-3, "Adam's step size")
-    gamma: float = _option(0.99, "discount per step")
-    n_step: int = _option(10, "steps whose rewards count before the target network's value")
-    target_every: int = _option(200, "updates between two copies to the target network")
-    epsilon_start: float = _option(1.0, "share of random actions at the start")
-    epsilon_end: float = _option(0.02, "share of random actions in the end")
-    exploration: float = _option(0.05, "part of the run in which that share falls")
-    double_q: bool = _option(True, "the online network chooses the next action")
-    duelling: bool = _option(False, "value and advantages from heads of their own")
-    priority: float = _option(0.0, "exponent alpha of prioritised replay; 0: uniform")
-    importance: float = _option(0.4, "exponent beta of its importance weights")
-    max_grad_norm: float = _option(1.0, "bound of the global gradient norm")
-    hidden: tuple[int, ...] = _option((64, 64), "widths of the hidden layers (ReLU)")
+    env: str = option("CartPole-v1", "environment")
+    seed: int = option(1, "seed of every random number", least=0)
+    num_envs: int = option(8, "environments, on all workers together", least=1)
+    num_steps: int = option(10, "environment steps of each environment in an iteration", least=1)
+    total_steps: int = option(200_000, "environment steps of the whole run", least=1)
+    replay_size: int = option(50_000, "transitions that are kept, in all", least=1)
+    learning_starts: int = option(2_000, "environment steps before the first update", least=0)
+    updates: int = option(10, "updates in an iteration", least=1)
+    batch_size: int = option(128, "transitions of an update; a multiple of num_envs", least=1)
+    learning_rate: float = option(1e-3, "Adam's step size", least=0)
+    gamma: float = option(0.99, "discount per step", least=0, most=1)
+    n_step: int = option(10, "steps whose rewards count before the target network's value", least=1)
+    target_every: int = option(200, "updates between two copies to the target network", least=1)
+    epsilon_start: float = option(1.0, "share of random actions at the start", least=0, most=1)
+    epsilon_end: float = option(0.02, "share of random actions in the end", least=0, most=1)
+    exploration: float = option(0.05, "part of the run in which that share falls", least=0, most=1)
+    double_q: bool = option(True, "the online network chooses the next action")
+    duelling: bool = option(False, "value and advantages from heads of their own")
+    priority: float = option(0.0, "exponent alpha of prioritised replay; 0: uniform", least=0)
+    importance: float = option(0.4, "exponent beta of its importance weights", least=0, most=1)
+    max_grad_norm: float = option(1.0, "bound of the global gradient norm", above=0)
+    hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (ReLU)", least=1)
 
     def __post_init__(self):
-        for name in ("num_envs", "num_steps", "total_steps", "updates", "n_step", "target_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
         if self.n_step > self.num_steps:
             raise ValueError(
                 f"n_step is {self.n_step}: an iteration of {self.num_steps} steps has no such "

@@ -4,11 +4,12 @@ Each team has a policy and a central critic of its own, shared by its agents. A 
 agent's observation alone, a critic also the joint state: the observations of all agents.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mindspore import Tensor, float32, nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.networks import MLP
@@ -27,35 +28,30 @@ from mindspore_rl.rl.losses import (
 from mindspore_rl.rl.returns import gae
 
 
-def _option(default, text):
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Config:
     """Hyper-parameters of MAPPO; the defaults are for simple_spread."""
 
-    env: str = _option("graph:simple_spread_v3", "multi-agent environment, discrete actions")
-    seed: int = _option(1, "seed of every random number")
-    num_envs: int = _option(96, "environments, on all workers together")
-    num_steps: int = _option(25, "environment steps of each environment in an iteration")
-    total_steps: int = _option(600_000, "environment steps of the run, all environments together")
-    learning_rate: float = _option(1e-3, "Adam's step size at the start; falls linearly to 0")
-    adam_eps: float = _option(1e-5, "Adam's epsilon")
-    gamma: float = _option(0.95, "discount per step")
-    gae_lambda: float = _option(0.95, "lambda of generalised advantage estimation")
-    update_epochs: int = _option(10, "passes over the batch of an iteration")
-    num_minibatches: int = _option(5, "minibatches of a pass; divides num_steps")
-    clip_coef: float = _option(0.2, "range of the probability ratio around 1")
-    ent_coef: float = _option(0.01, "weight of the entropy bonus")
-    vf_coef: float = _option(0.5, "weight of the value loss")
-    max_grad_norm: float = _option(0.5, "bound of the gradient norm of each network")
-    hidden: tuple[int, ...] = _option((64, 64), "widths of the hidden layers (tanh)")
+    env: str = option("graph:simple_spread_v3", "multi-agent environment, discrete actions")
+    seed: int = option(1, "seed of every random number", least=0)
+    num_envs: int = option(96, "environments, on all workers together", least=1)
+    num_steps: int = option(25, "environment steps of each environment in an iteration", least=1)
+    total_steps: int = option(600_000, "environment steps of the whole run", least=1)
+    learning_rate: float = option(
+        1e-3, "Adam's step size at the start; falls linearly to 0", least=0
+    )
+    adam_eps: float = option(1e-5, "Adam's epsilon", above=0)
+    gamma: float = option(0.95, "discount per step", least=0, most=1)
+    gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", least=0, most=1)
+    update_epochs: int = option(10, "passes over the batch of an iteration", least=1)
+    num_minibatches: int = option(5, "minibatches of a pass; divides num_steps", least=1)
+    clip_coef: float = option(0.2, "range of the probability ratio around 1", above=0)
+    ent_coef: float = option(0.01, "weight of the entropy bonus", least=0)
+    vf_coef: float = option(0.5, "weight of the value loss", least=0)
+    max_grad_norm: float = option(0.5, "bound of the gradient norm of each network", above=0)
+    hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", least=1)
 
     def __post_init__(self):
-        for name in ("num_envs", "num_steps", "total_steps", "update_epochs", "num_minibatches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
         if self.num_steps % self.num_minibatches:
             raise ValueError(
                 f"num_minibatches={self.num_minibatches} does not divide num_steps="

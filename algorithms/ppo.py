@@ -4,11 +4,12 @@ Advantages by generalised advantage estimation (Schulman et al. 2016, arXiv 1506
 truncated episodes bootstrapped from their true last observation.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mindspore import Parameter, float32, nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.networks import MLP, RunningMeanStd
 from mindspore_rl.rl.action_distributions import (
@@ -30,41 +31,34 @@ from mindspore_rl.rl.losses import (
 from mindspore_rl.rl.returns import discounted_sum_forward, gae
 
 
-def _option(default, text):
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Config:
     """Hyper-parameters of PPO; the defaults solve CartPole-v1."""
 
-    env: str = _option("CartPole-v1", "environment")
-    seed: int = _option(1, "seed of every random number")
-    num_envs: int = _option(8, "environments, on all workers together")
-    num_steps: int = _option(128, "environment steps of each environment in an iteration")
-    total_steps: int = _option(500_000, "environment steps of the run, all environments together")
-    learning_rate: float = _option(1e-3, "Adam's step size at the start")
-    anneal_learning_rate: bool = _option(True, "let the step size fall linearly to 0")
-    adam_eps: float = _option(1e-5, "Adam's epsilon")
-    gamma: float = _option(0.99, "discount per step")
-    gae_lambda: float = _option(0.95, "lambda of generalised advantage estimation")
-    update_epochs: int = _option(4, "passes over the batch of an iteration")
-    num_minibatches: int = _option(4, "minibatches of a pass; divides num_steps")
-    target_kl: float | None = _option(None, "ends the passes once approx_kl is above it")
-    clip_coef: float = _option(0.2, "range of the probability ratio around 1")
-    clip_value_loss: bool = _option(False, "clip the change of the value like the ratio")
-    ent_coef: float = _option(0.01, "weight of the entropy bonus")
-    vf_coef: float = _option(0.5, "weight of the value loss")
-    max_grad_norm: float = _option(0.5, "bound of the global gradient norm")
-    normalise_advantage: bool = _option(True, "advantages of the batch to mean 0, deviation 1")
-    normalise_obs: bool = _option(False, "observations by their running mean and deviation")
-    normalise_reward: bool = _option(False, "rewards by the deviation of discounted returns")
-    hidden: tuple[int, ...] = _option((64, 64), "widths of the hidden layers (tanh)")
+    env: str = option("CartPole-v1", "environment")
+    seed: int = option(1, "seed of every random number", least=0)
+    num_envs: int = option(8, "environments, on all workers together", least=1)
+    num_steps: int = option(128, "environment steps of each environment in an iteration", least=1)
+    total_steps: int = option(500_000, "environment steps of the whole run", least=1)
+    learning_rate: float = option(1e-3, "Adam's step size at the start", least=0)
+    anneal_learning_rate: bool = option(True, "let the step size fall linearly to 0")
+    adam_eps: float = option(1e-5, "Adam's epsilon", above=0)
+    gamma: float = option(0.99, "discount per step", least=0, most=1)
+    gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", least=0, most=1)
+    update_epochs: int = option(4, "passes over the batch of an iteration", least=1)
+    num_minibatches: int = option(4, "minibatches of a pass; divides num_steps", least=1)
+    target_kl: float | None = option(None, "ends the passes once approx_kl is above it", above=0)
+    clip_coef: float = option(0.2, "range of the probability ratio around 1", above=0)
+    clip_value_loss: bool = option(False, "clip the change of the value like the ratio")
+    ent_coef: float = option(0.01, "weight of the entropy bonus", least=0)
+    vf_coef: float = option(0.5, "weight of the value loss", least=0)
+    max_grad_norm: float = option(0.5, "bound of the global gradient norm", above=0)
+    normalise_advantage: bool = option(True, "advantages of the batch to mean 0, deviation 1")
+    normalise_obs: bool = option(False, "observations by their running mean and deviation")
+    normalise_reward: bool = option(False, "rewards by the deviation of discounted returns")
+    hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", least=1)
 
     def __post_init__(self):
-        for name in ("num_envs", "num_steps", "total_steps", "update_epochs", "num_minibatches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
         if self.num_steps % self.num_minibatches:
             raise ValueError(
                 f"num_minibatches={self.num_minibatches} does not divide num_steps="

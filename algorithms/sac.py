@@ -4,44 +4,38 @@ arXiv 1812.05905: twin critics, a Gaussian policy squashed by tanh, and a temper
 policy's entropy near a target.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.networks import MLP, TwinCritics
 from mindspore_rl.rl.action_distributions import squashed_normal_sample
 
 
-def _option(default, text):
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Config:
     """Hyper-parameters of SAC, for Pendulum-v1 and MuJoCo."""
 
-    env: str = _option("Pendulum-v1", "environment")
-    seed: int = _option(1, "seed of every random number")
-    num_envs: int = _option(4, "environments, on all workers together")
-    num_steps: int = _option(4, "environment steps of each environment in an iteration")
-    total_steps: int = _option(20_000, "environment steps of the run, all environments together")
-    replay_size: int = _option(1_000_000, "transitions that are kept, of all environments together")
-    learning_starts: int = _option(500, "environment steps with random actions and no update")
-    updates: int = _option(16, "updates in an iteration")
-    batch_size: int = _option(256, "transitions of an update; a multiple of num_envs")
-    learning_rate: float = _option(1e-3, "Adam's step size")
-    gamma: float = _option(0.99, "discount per step")
-    tau: float = _option(0.005, "how far the target critics follow in an update")
-    hidden: tuple[int, ...] = _option((256, 256), "widths of the hidden layers (ReLU)")
-
-    def __post_init__(self):
-        for name in ("num_envs", "num_steps", "total_steps", "updates"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+    env: str = option("Pendulum-v1", "environment")
+    seed: int = option(1, "seed of every random number", least=0)
+    num_envs: int = option(4, "environments, on all workers together", least=1)
+    num_steps: int = option(4, "environment steps of each environment in an iteration", least=1)
+    total_steps: int = option(20_000, "environment steps of the whole run", least=1)
+    replay_size: int = option(1_000_000, "transitions that are kept, in all", least=1)
+    learning_starts: int = option(
+        500, "environment steps with random actions and no update", least=0
+    )
+    updates: int = option(16, "updates in an iteration", least=1)
+    batch_size: int = option(256, "transitions of an update; a multiple of num_envs", least=1)
+    learning_rate: float = option(1e-3, "Adam's step size", least=0)
+    gamma: float = option(0.99, "discount per step", least=0, most=1)
+    tau: float = option(0.005, "how far the target critics follow in an update", least=0, most=1)
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", least=1)
 
 
 class Policy(nn.Cell):

@@ -4,48 +4,44 @@
 two critics' values, noise on the target policy's actions, and a policy that is updated less often.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from mindspore import Tensor, nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.networks import MLP, TwinCritics
 from mindspore_rl.rl.action_distributions import standard_normal
 
 
-def _option(default, text):
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Config:
     """Hyper-parameters of TD3, for Pendulum-v1 and MuJoCo."""
 
-    env: str = _option("Pendulum-v1", "environment")
-    seed: int = _option(1, "seed of every random number")
-    num_envs: int = _option(4, "environments, on all workers together")
-    num_steps: int = _option(4, "environment steps of each environment in an iteration")
-    total_steps: int = _option(20_000, "environment steps of the run, all environments together")
-    replay_size: int = _option(1_000_000, "transitions that are kept, of all environments together")
-    learning_starts: int = _option(500, "environment steps with random actions and no update")
-    policy_updates: int = _option(8, "updates of the policy in an iteration")
-    policy_delay: int = _option(2, "updates of the critics to one of the policy")
-    batch_size: int = _option(256, "transitions of an update; a multiple of num_envs")
-    learning_rate: float = _option(1e-3, "Adam's step size")
-    gamma: float = _option(0.99, "discount per step")
-    tau: float = _option(0.005, "how far the targets follow in an update of the policy")
-    exploration: float = _option(0.1, "deviation of the noise on actions in (-1, 1)")
-    smoothing: float = _option(0.2, "deviation of the noise on the target policy's actions")
-    most_smoothing: float = _option(0.5, "bound of that noise")
-    hidden: tuple[int, ...] = _option((256, 256), "widths of the hidden layers (ReLU)")
-
-    def __post_init__(self):
-        for name in ("num_envs", "num_steps", "total_steps", "policy_updates", "policy_delay"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+    env: str = option("Pendulum-v1", "environment")
+    seed: int = option(1, "seed of every random number", least=0)
+    num_envs: int = option(4, "environments, on all workers together", least=1)
+    num_steps: int = option(4, "environment steps of each environment in an iteration", least=1)
+    total_steps: int = option(20_000, "environment steps of the whole run", least=1)
+    replay_size: int = option(1_000_000, "transitions that are kept, in all", least=1)
+    learning_starts: int = option(
+        500, "environment steps with random actions and no update", least=0
+    )
+    policy_updates: int = option(8, "updates of the policy in an iteration", least=1)
+    policy_delay: int = option(2, "updates of the critics to one of the policy", least=1)
+    batch_size: int = option(256, "transitions of an update; a multiple of num_envs", least=1)
+    learning_rate: float = option(1e-3, "Adam's step size", least=0)
+    gamma: float = option(0.99, "discount per step", least=0, most=1)
+    tau: float = option(
+        0.005, "how far the targets follow in an update of the policy", least=0, most=1
+    )
+    exploration: float = option(0.1, "deviation of the noise on actions in (-1, 1)", least=0)
+    smoothing: float = option(0.2, "deviation of the noise on the target policy's actions", least=0)
+    most_smoothing: float = option(0.5, "bound of that noise", least=0)
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", least=1)
 
 
 class Policy(nn.Cell):

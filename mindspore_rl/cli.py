@@ -18,6 +18,7 @@ from mindspore_rl import (
     programs,
     registry,
 )
+from mindspore_rl.arguments import Parser, check_words, number
 from mindspore_rl.doctor import doctor
 from mindspore_rl.errors import JobFailure, MsrlError, shortened
 from mindspore_rl.graph.distribution_policy import Schedule
@@ -40,12 +41,9 @@ def main(argv: list[str] | None = None) -> int:
         argv = sys.argv[1:]
     prepare_mindspore()
     try:
-        parser = _parser(argv)
-        args, rest = parser.parse_known_args(argv)  # KEY=VALUE may stand between flags
-        strange = [word for word in rest if word.startswith("-") or "=" not in word]
-        if strange or (rest and not hasattr(args, "assignments")):
-            parser.error(f"unrecognized arguments: {' '.join(strange or rest)}")
+        args, rest = _parser(argv).parse_known_args(argv)
         if rest:
+            check_words(rest, args.command, hasattr(args, "assignments"))
             args.assignments = [*args.assignments, *rest]
         return args.run(args)
     except (MsrlError, JobFailure) as error:
@@ -73,7 +71,7 @@ def _use_utf8() -> None:
 
 
 def _parser(argv: list[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="msrl",
         description="Distributed reinforcement learning on MindSpore.",
         epilog=EPILOG,
@@ -114,8 +112,12 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="keys of the algorithm's configuration that are not as in training",
     )
-    evaluate.add_argument("--episodes", type=int, default=20, help="episodes to play (default: 20)")
-    evaluate.add_argument("--seed", type=int, default=1_000_003, help="seed of the environments")
+    evaluate.add_argument(
+        "--episodes", type=number(int, 1), default=20, help="episodes to play (default: 20)"
+    )
+    evaluate.add_argument(
+        "--seed", type=number(int, 0), default=1_000_003, help="seed of the environments"
+    )
     evaluate.add_argument(
         "--sample", action="store_true", help="sample actions instead of taking the most likely"
     )
@@ -161,6 +163,8 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         "doctor", help="say what this machine has for training, and how to mend what is missing"
     )
     check.set_defaults(run=doctor)
+    for command in subparsers.choices.values():
+        command.set_defaults(command=command)
     return parser
 
 
@@ -192,14 +196,14 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
     )
     train.add_argument(
         "--checkpoint-every",
-        type=float,
+        type=number(float, 0),
         default=60.0,
         metavar="SECONDS",
         help="time between checkpoints (default: 60)",
     )
     train.add_argument(
         "--timeout",
-        type=float,
+        type=number(float, 0, above=True),
         default=60.0,
         metavar="SECONDS",
         help="longest wait for a message or a cell after the first iteration (default: 60)",
@@ -223,14 +227,14 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
     )
     train.add_argument(
         "--start-timeout",
-        type=float,
+        type=number(float, 0, above=True),
         metavar="SECONDS",
         help="the same for start and compilation (default: 300, and more where ranks "
         "share cores; 1800 on GPUs, where the driver may have to compile MindSpore's kernels once)",
     )
     train.add_argument(
         "--max-restarts",
-        type=int,
+        type=number(int, 0),
         default=0,
         metavar="N",
         help="after a failure that is no mistake of yours (a lost worker), continue from the "
@@ -265,13 +269,16 @@ def _dataset_arguments(subparsers: Any) -> None:
         made.add_argument("--append", action="store_true", help="add to DATASET if it is there")
         made.add_argument(
             "--length",
-            type=_length,
+            type=number(int, 2),
             metavar="STEPS",
             help="steps of a record; longer episodes are cut into consecutive records (default: "
             "those of the longest episode, at most 1000)",
         )
     record.add_argument(
-        "--episodes", type=int, default=20, help="to play of each checkpoint (default: 20)"
+        "--episodes",
+        type=number(int, 1),
+        default=20,
+        help="to play of each checkpoint (default: 20)",
     )
     record.add_argument(
         "--checkpoint",
@@ -282,7 +289,7 @@ def _dataset_arguments(subparsers: Any) -> None:
     )
     record.add_argument(
         "--seed",
-        type=int,
+        type=number(int, 0),
         default=1_000_003,
         help="seed of the environments and of sampled actions; another one for other episodes",
     )
@@ -295,12 +302,6 @@ def _dataset_arguments(subparsers: Any) -> None:
     show = kinds.add_parser("show", help=text, description=text)
     show.add_argument("dataset", type=Path, metavar="DATASET")
     show.set_defaults(run=dataset_commands.show)
-
-
-def _length(text: str) -> int:
-    if (steps := int(text)) < 2:
-        raise argparse.ArgumentTypeError(f"{steps} steps, expected at least 2")
-    return steps
 
 
 def _trust_argument(parser: argparse.ArgumentParser) -> None:

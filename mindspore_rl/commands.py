@@ -52,6 +52,12 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
             f"which algorithm? one of {', '.join(registry.algorithms())}, or a .py file"
         )
     file = registry.find_algorithm(name)
+    before = Path(earlier.get("algorithm", file)).stem
+    if before != file.stem:
+        raise ConfigError(
+            f"the run to be resumed is one of {before}, and {file.stem} is asked for; leave the "
+            "algorithm out, or start a new run without --resume"
+        )
     cls: Any = programs.trainer_class(file)
     flags = {key: getattr(args, key) for key in ("env", "num_envs", "seed", "total_steps")}
     settings = config.resolve(
@@ -141,6 +147,11 @@ def train(args: argparse.Namespace) -> int:
         plan, _ = prepare(request, run_dir, dumper(args.dump_graph))
         if resume is not None:
             checkpoint.check_job(resume, done, plan)
+            if done["env_steps"] >= plan.last_step:
+                raise ConfigError(
+                    f"{args.resume} is done: it has trained for {done['env_steps']:,} steps, and "
+                    f"{plan.last_step:,} are asked for; raise --total-steps to go on"
+                )
         if warning := room.check_memory(plan, machine.available_memory()):
             print(f"msrl: {warning}", file=sys.stderr)
         profile.check(plan)
@@ -149,6 +160,9 @@ def train(args: argparse.Namespace) -> int:
         if not args.quiet:
             print(plan_text(plan), file=sys.stderr)
             print(f"  on the {device}{why and f': {why}'}", file=sys.stderr)
+            if plan.steps_per_iteration > settings.total_steps:
+                text = f"total_steps is {settings.total_steps:,}, less than an iteration has:"
+                print(f"  {text} {plan.steps_per_iteration:,} steps are trained", file=sys.stderr)
             if plan.workers < request.workers:
                 text = f"{request.workers} workers would share GPUs: they are fused into"
                 print(f"  {text} {plan.workers}", file=sys.stderr)

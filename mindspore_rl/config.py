@@ -16,6 +16,28 @@ from mindspore_rl.errors import ConfigError
 _LARGEST_EXPONENT = 18  # "1e999999999" must be an error, not a number of a gigabyte
 
 
+def option(
+    default: Any,
+    text: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """A field of a configuration, with its help and the range of its numbers.
+
+    Args:
+        default: value.
+        text: for `--help`.
+        least: number that is allowed; of a tuple, each.
+        most: the same from above.
+        above: every allowed number is larger.
+    """
+    given = (("least", least), ("most", most), ("above", above))
+    bounds = {name: value for name, value in given if value is not None}
+    return dataclasses.field(default=default, metadata={"help": text, **bounds})
+
+
 def resolve(
     config_class: type,
     yaml_file: Path | None,
@@ -73,10 +95,38 @@ def _built(config_class: type, given: Mapping[str, object], examples: Mapping[st
             f"{config_class.__name__} has no default for {', '.join(missing)}: "
             f"give a value, for example {missing[0]}={examples[missing[0]]}"
         )
+    for field in _fields(config_class):
+        _check_range(config_class, field, given.get(field.name))
     try:
         return config_class(**given)
     except ValueError as error:
         raise ConfigError(f"{config_class.__name__}: {error}") from error
+
+
+def _check_range(config_class: type, field: dataclasses.Field, value: object) -> None:
+    """Raises: ConfigError: a number, or one of a tuple, is out of its field's range."""
+    for one in value if isinstance(value, tuple) else (value,):
+        if not isinstance(one, int | float) or isinstance(one, bool):
+            continue
+        least, most, above = (field.metadata.get(key) for key in ("least", "most", "above"))
+        right = (least is None or one >= least) and (most is None or one <= most)
+        if not (right and (above is None or one > above)):
+            raise ConfigError(
+                f"{config_class.__name__}: {field.name} is {_show(value)}, expected {_range(field)}"
+            )
+
+
+def _range(field: dataclasses.Field) -> str:
+    """The range of a field in words; empty if it has none."""
+    least, most, above = (field.metadata.get(key) for key in ("least", "most", "above"))
+    if least is not None and most is not None:
+        return f"{least:g} to {most:g}"
+    found = [
+        f"{words} {bound:g}"
+        for words, bound in (("at least", least), ("at most", most), ("more than", above))
+        if bound is not None
+    ]
+    return " and ".join(found)
 
 
 def _nested(config_class: type, value: object) -> Any:
@@ -106,7 +156,7 @@ def help_text(config_class: type) -> str:
             field.name,
             _name(kinds[field.name]),
             "required" if _default(field) is dataclasses.MISSING else _show(_default(field)),
-            str(field.metadata.get("help", "")),
+            ", ".join(filter(None, (str(field.metadata.get("help", "")), _range(field)))),
         )
         for field in _fields(config_class)
     ]

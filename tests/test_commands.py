@@ -179,3 +179,48 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
         env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     )
     assert (done.returncode, str(run) in done.stderr.decode()) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train ppo --polcy GPUOnly", "msrl train does not know --polcy; did you mean --policy?"),
+        ("train ppo --num_envs 8", "does not know --num_envs; did you mean --num-envs?"),
+        ("train ppo --timeout 0", "--timeout: 0, expected more than 0; see msrl train --help"),
+        ("train ppo --checkpoint-every -1", "--checkpoint-every: -1, expected at least 0"),
+        ("train ppo --max-restarts x", "--max-restarts: 'x', expected a whole number"),
+        ("train ppo gamma=2", "gamma is 2.0, expected 0 to 1"),
+        ("train ppo seed=-5", "seed is -5, expected at least 0"),
+        ("eval runs/none --episodes 0", "--episodes: 0, expected at least 1"),
+        ("doctor a=1", "msrl doctor does not know a=1; see msrl doctor --help"),
+    ],
+)
+def test_a_wrong_word_is_told_in_a_line(words, message, capsys):
+    assert main(words.split()) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_what_cannot_be_resumed_is_told(tmp_path, capsys):
+    run = tmp_path / "run"
+    words = ["--total-steps", "64", "--backend", "inproc", "--stop-return", "nan"]
+    assert main(["train", "a2c", "num_envs=4", *words, "--run-dir", str(run)]) == 0
+    told = capsys.readouterr().err
+    assert "total_steps" not in told
+    resumed = tmp_path / "resumed"
+    for more, message in (
+        (["ppo"], "the run to be resumed is one of a2c, and ppo is asked for"),
+        ([], "is done: it has trained for 64 steps, and 64 are asked for; raise --total-steps"),
+    ):
+        given = ["train", *more, "--resume", str(run), "--run-dir", str(resumed)]
+        assert main(given) == 2
+        assert message in capsys.readouterr().err
+        assert not resumed.exists()
+
+
+def test_less_than_an_iteration_is_told(tmp_path, capsys):
+    words = ["--total-steps", "10", "--backend", "inproc", "--run-dir", str(tmp_path / "run")]
+    assert main(["train", "a2c", *words]) == 0
+    told = "total_steps is 10, less than an iteration has: 128 steps are trained"
+    assert told in capsys.readouterr().err

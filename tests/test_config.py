@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 import pytest
 import yaml
 
-from mindspore_rl.config import help_text, resolve, to_dict
+from mindspore_rl.config import help_text, option, resolve, to_dict
 from mindspore_rl.errors import ConfigError, MsrlError
 
 
@@ -218,3 +218,28 @@ def test_none_is_a_value_of_an_earlier_configuration(yaml_file):
     assert resolve(Optional, None, {}, [], base=to_dict(earlier)) == earlier
     over = resolve(Optional, yaml_file("sizes: [4]"), {"sizes": None}, [], base=to_dict(earlier))
     assert over == Optional(None, (4,))
+
+
+@dataclass(frozen=True)
+class Ranged:
+    gamma: float = option(0.99, "discount", least=0, most=1)
+    rate: float | None = option(None, "step size", above=0)
+    hidden: tuple[int, ...] = option((4,), "widths", least=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gamma=2", "gamma is 2.0, expected 0 to 1"),
+        ("gamma=-0.1", "gamma is -0.1, expected 0 to 1"),
+        ("rate=0", "rate is 0.0, expected more than 0"),
+        ("hidden=4,0", "hidden is 4,0, expected at least 1"),
+    ],
+)
+def test_numbers_are_in_their_range(text, message):
+    with pytest.raises(ConfigError, match=f"Ranged: {message}"):
+        resolve(Ranged, None, {}, [text])
+    edges = resolve(Ranged, None, {}, ["gamma=1", "rate=1e-9", "hidden=1"])
+    assert (edges.gamma, edges.rate, edges.hidden) == (1.0, 1e-9, (1,))
+    assert "discount, 0 to 1" in help_text(Ranged)
+    assert "step size, more than 0" in help_text(Ranged)
