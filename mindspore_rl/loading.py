@@ -23,8 +23,8 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.storage import writing
 
 OURS = "mindspore_rl"
-FOLDER = "program"
-"""Of a run: what is kept of its algorithm."""
+FOLDER, POLICY_FOLDER = "program", "policy"
+"""Of a run: what is kept of its algorithm, and of its policy."""
 
 
 class _Folder(ModuleType):
@@ -138,9 +138,8 @@ def _place(error: Exception, package: str) -> str:
     return lines[-1] if lines else ""
 
 
-def keep(file: Path, run_dir: Path) -> Path:
-    """Copies a file and what it imports of its own folder into a run's. Returns: the copy."""
-    folder = run_dir / FOLDER
+def keep(file: Path, folder: Path) -> Path:
+    """Copies a file and what it imports of its own folder to another. Returns: the copy."""
     file = file.resolve()
     needed = {file}
     _follow(file, file.parent, needed)
@@ -152,9 +151,9 @@ def keep(file: Path, run_dir: Path) -> Path:
     return folder / file.name
 
 
-def kept(run_dir: Path, file: str) -> Path:
-    """A run's copy of a file, or the file itself in a run that has none."""
-    copy = run_dir / FOLDER / Path(file).name
+def kept(folder: Path, file: str) -> Path:
+    """A folder's copy of a file, or the file itself if there is none."""
+    copy = folder / Path(file).name
     return copy if copy.is_file() else Path(file)
 
 

@@ -211,7 +211,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
     iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
     algorithm = {
         "name": request.algorithm.stem,
-        "file": str(loading.keep(request.algorithm, run_dir)),
+        "file": str(loading.keep(request.algorithm, run_dir / loading.FOLDER)),
         "package": loading.package_of(request.algorithm),
     }
     in_graph = trainer.spec.in_graph

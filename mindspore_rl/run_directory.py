@@ -10,6 +10,7 @@ import os
 import pwd
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ def new_directory(chosen: Path | None, name: str) -> Iterator[Path]:
 
 def write_job(run_dir: Path, request: Any) -> None:
     """Keeps what was asked for, from which `--resume` starts."""
+    if request.policy_file:
+        loading.keep(Path(request.policy_file), run_dir / loading.POLICY_FOLDER)
     job = {
         "algorithm": str(request.algorithm),
         "policy": request.policy_file,
@@ -90,10 +93,11 @@ def check_trusted(run: Path) -> None:
     Raises:
         MsrlError: somebody else could have written it.
     """
-    for name in (".", JOB_FILE, PLAN_FILE, loading.FOLDER):
+    for name in (".", JOB_FILE, PLAN_FILE):
         _check_own(run / name)
-    for path in (run / loading.FOLDER).rglob("*"):  # what Python has compiled too
-        _check_own(path)
+    for folder in (run / loading.FOLDER, run / loading.POLICY_FOLDER):
+        for path in (folder, *folder.rglob("*")):  # what Python has compiled too
+            _check_own(path)
 
 
 def _check_own(path: Path) -> None:
@@ -131,7 +135,7 @@ def _user(uid: int) -> str:
 
 
 def earlier_job(run: Path | None) -> dict[str, Any]:
-    """What a run was asked for; nothing of none.
+    """What a run was asked for, with its own copies of files; nothing of none.
 
     Raises:
         MsrlError: it is no run directory.
@@ -140,7 +144,15 @@ def earlier_job(run: Path | None) -> dict[str, Any]:
         return {}
     try:
         job = json.loads((run / JOB_FILE).read_text())
-        return {**job, "algorithm": str(loading.kept(run, job["algorithm"]))}
+        for key, folder in (("algorithm", loading.FOLDER), ("policy", loading.POLICY_FOLDER)):
+            file, job[key] = Path(job[key]), str(loading.kept(run / folder, job[key]))
+            if file.is_file() and file.read_bytes() != Path(job[key]).read_bytes():
+                print(
+                    f"msrl: {file} is not what it was, and the run's copy is used; name it to use "
+                    "it as it is now",
+                    file=sys.stderr,
+                )
+        return job
     except (OSError, ValueError, KeyError) as error:
         raise MsrlError(
             f"{run} is not a run directory ({error}); expected one that `msrl train` wrote"

@@ -5,10 +5,12 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import yaml
@@ -18,6 +20,8 @@ from mindspore_rl.cli import main
 from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.runtime.coordinator import run as coordinator
 from mindspore_rl.runtime.coordinator.monitor import JobOptions, Unreached
+
+ROOT = Path(__file__).parents[1]
 
 
 def taken(chosen, name=""):
@@ -132,7 +136,7 @@ def test_a_continued_run_goes_by_what_was_given_last(tmp_path):
     cls = programs.trainer_class(registry.find_algorithm("ppo"))
     earlier = cls.Config(learning_rate=0.5, gamma=0.5, seed=5, ent_coef=0.5)
     (tmp_path / run_directory.JOB_FILE).write_text(
-        json.dumps({"algorithm": "ppo", "config": config.to_dict(earlier)})
+        json.dumps({"algorithm": "ppo", "policy": "Central", "config": config.to_dict(earlier)})
     )
     file = tmp_path / "new.yaml"
     file.write_text(yaml.safe_dump({"learning_rate": 0.25, "gamma": 0.25, "seed": 2}))
@@ -224,3 +228,25 @@ def test_less_than_an_iteration_is_told(tmp_path, capsys):
     assert main(["train", "a2c", *words]) == 0
     told = "total_steps is 10, less than an iteration has: 128 steps are trained"
     assert told in capsys.readouterr().err
+
+
+def test_a_run_has_copies_of_the_files_that_it_was_made_of(tmp_path, monkeypatch, capsys):
+    """It is moved, one file is deleted and the other one changed."""
+    monkeypatch.chdir(tmp_path)
+    examples = ROOT / "docs" / "examples"
+    shutil.copyfile(examples / "reinforce.py", tmp_path / "my.py")
+    shutil.copyfile(examples / "split_learners.py", tmp_path / "own.py")
+    words = ["--total-steps", "512", "--backend", "inproc", "--stop-return", "nan", "--quiet"]
+    given = ["my.py", "--policy", "own.py", "--workers", "2", "num_envs=4", "num_steps=32"]
+    assert main(["train", *given, *words, "--run-dir", "run"]) == 0
+    (tmp_path / "run").rename(tmp_path / "moved")
+    (tmp_path / "own.py").unlink()
+    with (tmp_path / "my.py").open("a") as file:
+        file.write("# changed")
+    capsys.readouterr()
+    words[1] = "1024"
+    assert main(["train", "--resume", "moved", *words, "--run-dir", "resumed"]) == 0
+    told = capsys.readouterr().err
+    assert f"{tmp_path / 'my.py'} is not what it was, and the run's copy is used" in told
+    assert "own.py" not in told
+    assert main(["eval", "resumed", "--episodes", "1"]) == 0

@@ -96,7 +96,7 @@ def test_what_is_imported_is_kept_and_nothing_else(tmp_path):
         nets_a="from ..more import z",
         more="",
     )
-    kept = loading.keep(here / "it.py", tmp_path)
+    kept = loading.keep(here / "it.py", tmp_path / loading.FOLDER)
     assert kept == tmp_path / "program" / "it.py"
     found = {str(file.relative_to(kept.parent)) for file in kept.parent.rglob("*.py")}
     assert found == {"it.py", "parts.py", "deep.py", "more.py", "nets/__init__.py", "nets/a.py"}

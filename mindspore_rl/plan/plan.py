@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.loading import kept
+from mindspore_rl.loading import FOLDER, kept
 from mindspore_rl.plan.value import Value
 from mindspore_rl.storage import writing
 
@@ -253,7 +253,7 @@ def load_plan(folder: Path) -> Plan:
     try:
         data = json.loads(text)
         if "file" in data["algorithm"]:  # the run may have been moved
-            data["algorithm"]["file"] = str(kept(folder, data["algorithm"]["file"]))
+            data["algorithm"]["file"] = str(kept(folder / FOLDER, data["algorithm"]["file"]))
         return _plan(data)
     except (KeyError, TypeError, ValueError) as error:
         raise MsrlError(
