@@ -360,7 +360,7 @@ def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workers",
-        type=int,
+        type=number(int, 1),
         metavar="N",
         help="replicas of each fragment that says WORKERS in the policy (default: 1)",
     )
@@ -385,7 +385,7 @@ def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="YAML file of keys; it may name an algorithm, a policy and a schedule too",
+        help="YAML file of keys; it may have algorithm, policy, schedule and workers too",
     )
     parser.add_argument("--env", help="environment, see `msrl envs list`")
     parser.add_argument("--num-envs", help="environments, all workers together")

@@ -22,7 +22,7 @@ RETRY_S = 2.0
 """Between two attempts to reach a host that was lost."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 """Before a restart where the one before it came to no new checkpoint; twice as long each time."""
-JOB_KEYS = ("algorithm", "policy", "schedule")
+JOB_KEYS = ("algorithm", "policy", "schedule", "workers")
 """Keys of a YAML file that are the job's; all others are the algorithm's."""
 
 
@@ -66,7 +66,9 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
     name = environment_for(policy, _absolute(settings.env))
     if name != settings.env:
         settings = dataclasses.replace(settings, env=name)
-    workers = args.workers if args.workers is not None else earlier.get("workers", 1)
+    workers = args.workers or written.get("workers") or earlier.get("workers", 1)
+    if not isinstance(workers, int):
+        raise ConfigError(f"{args.config}: workers is {workers!r}, expected a whole number")
     return JobRequest(
         file,
         policy,

@@ -239,6 +239,22 @@ def _split(assignment: str) -> tuple[str, str]:
     return key.strip(), value
 
 
+class _Loader(yaml.SafeLoader):
+    """One to which the same key twice is an error, not the later one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        """See the base class. Raises: yaml.YAMLError: a key stands there twice."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key.value} stands there twice", problem_mark=key.start_mark
+                )
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> dict[str, object]:
     """The mapping that a YAML file holds; an empty file gives none.
 
@@ -246,7 +262,7 @@ def read_yaml(path: Path) -> dict[str, object]:
         ConfigError: it cannot be read, or holds something else.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read this YAML file: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:  # not UTF-8, 2024-13-45

@@ -158,6 +158,18 @@ def test_a_continued_run_goes_by_what_was_given_last(tmp_path):
     assert found == dataclasses.replace(earlier, learning_rate=0.25, gamma=0.75, seed=7)
 
 
+def test_a_file_of_keys_may_have_the_jobs(tmp_path, capsys):
+    file = tmp_path / "job.yaml"
+    file.write_text("algorithm: a2c\npolicy: MultipleLearners\nworkers: 2\nnum_envs: 4\n")
+    assert main(["graph", "--config", str(file)]) == 0
+    assert "environments 2..3" in capsys.readouterr().out
+    assert main(["graph", "--config", str(file), "--workers", "1"]) == 0
+    assert "environments 0..3" in capsys.readouterr().out
+    file.write_text("algorithm: a2c\nworkers: two\n")
+    assert main(["graph", "--config", str(file)]) == 2
+    assert "workers is 'two', expected a whole number" in capsys.readouterr().err
+
+
 def test_help_ends_with_the_keys_of_the_algorithm(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--policy", "GPUOnly", "a2c", "--help"])
@@ -196,6 +208,7 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
         ("train ppo gamma=2", "gamma is 2.0, expected 0 to 1"),
         ("train ppo seed=-5", "seed is -5, expected at least 0"),
         ("eval runs/none --episodes 0", "--episodes: 0, expected at least 1"),
+        ("train ppo --workers 0", "--workers: 0, expected at least 1"),
         ("doctor a=1", "msrl doctor does not know a=1; see msrl doctor --help"),
     ],
 )

@@ -243,3 +243,11 @@ def test_numbers_are_in_their_range(text, message):
     assert (edges.gamma, edges.rate, edges.hidden) == (1.0, 1e-9, (1,))
     assert "discount, 0 to 1" in help_text(Ranged)
     assert "step size, more than 0" in help_text(Ranged)
+
+
+@pytest.mark.parametrize("text", ["gamma: 1\nrate: 2\ngamma: 0.5", "{gamma: 1, 'gamma': 2}"])
+def test_a_key_that_stands_there_twice_is_told(text, tmp_path):
+    file = tmp_path / "twice.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="twice.yaml: not valid YAML: the key gamma stands there"):
+        resolve(Ranged, file, {}, [])
