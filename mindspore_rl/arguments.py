@@ -3,35 +3,44 @@
 import argparse
 import difflib
 import re
-from collections.abc import Callable
-from typing import NoReturn
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
+from mindspore_rl.config import Range, parse
 from mindspore_rl.errors import ConfigError
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose errors are a line, as all of this program's are."""
+    """One whose errors are a line, as all of this program's are, and whose help shows ranges."""
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        """See the base class."""
+        if isinstance(kind := settings.get("type"), Number):
+            settings["help"] = f"{settings['help']}; {kind.range}"
+        return super().add_argument(*names, **settings)
 
     def error(self, message: str) -> NoReturn:
         """See the base class. Raises: ConfigError: always."""
         raise ConfigError(f"{message}; see {self.prog} --help")
 
 
-def number(kind: type, least: float, above: bool = False) -> Callable[[str], float]:
-    """A type of arguments: `int` or `float` from a least number on, or only above it."""
+@dataclass(frozen=True)
+class Number:
+    """A type of arguments: int or float, of a range."""
 
-    def read(text: str) -> float:
+    kind: type
+    range: Range
+
+    def __call__(self, text: str) -> float:
+        """Reads one. Raises: argparse.ArgumentTypeError: it is none, or out of the range."""
         try:
-            found = kind(text)
-        except ValueError:
-            words = "a whole number" if kind is int else "a number"
+            found = parse(text, self.kind)
+        except (ValueError, ArithmeticError):
+            words = "a whole number" if self.kind is int else "a number"
             raise argparse.ArgumentTypeError(f"{text!r}, expected {words}") from None
-        if not (found > least or (found == least and not above)):
-            words = "more than" if above else "at least"
-            raise argparse.ArgumentTypeError(f"{text}, expected {words} {least:g}")
+        if found not in self.range:
+            raise argparse.ArgumentTypeError(f"{text}, expected {self.range}")
         return found
-
-    return read
 
 
 def check_words(words: list[str], command: argparse.ArgumentParser, keys: bool) -> None:

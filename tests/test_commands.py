@@ -175,7 +175,8 @@ def test_help_ends_with_the_keys_of_the_algorithm(capsys):
         main(["train", "--policy", "GPUOnly", "a2c", "--help"])
     text = capsys.readouterr().out
     assert "keys of a2c" in text
-    assert "learning_rate" in text
+    assert "discount per step, 0 to 1" in text
+    assert "time between checkpoints (default: 60); at least 0" in " ".join(text.split())
 
 
 def test_the_command_line_starts_without_mindspore():
@@ -206,13 +207,18 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
         ("train ppo --checkpoint-every -1", "--checkpoint-every: -1, expected at least 0"),
         ("train ppo --max-restarts x", "--max-restarts: 'x', expected a whole number"),
         ("train ppo gamma=2", "gamma is 2.0, expected 0 to 1"),
-        ("train ppo seed=-5", "seed is -5, expected at least 0"),
+        ("train ppo seed=-5", "argument seed=-5: seed is -5, expected 0 to 4294967295"),
+        ("train ppo --num-envs 0", "flag --num-envs: num_envs is 0, expected at least 1"),
+        ("train docs/examples/reinforce.py num_steps=0", "num_steps is 0, expected at least 1"),
+        ("train ppo --profile -1", "--profile: -1, expected at least 1"),
+        ("eval runs/none --seed 4294967296", "--seed: 4294967296, expected 0 to 4294967295"),
         ("eval runs/none --episodes 0", "--episodes: 0, expected at least 1"),
         ("train ppo --workers 0", "--workers: 0, expected at least 1"),
         ("doctor a=1", "msrl doctor does not know a=1; see msrl doctor --help"),
     ],
 )
-def test_a_wrong_word_is_told_in_a_line(words, message, capsys):
+def test_a_wrong_word_is_told_in_a_line(words, message, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
     assert main(words.split()) == 2
     err = capsys.readouterr().err
     assert message in err
