@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         args, rest = _parser(argv).parse_known_args(argv)
         if rest:
-            check_words(rest, args.command, hasattr(args, "assignments"))
+            check_words(rest, args)
             args.assignments = [*args.assignments, *rest]
         return args.run(args)
     except (MsrlError, JobFailure) as error:

@@ -88,7 +88,7 @@ def resolve(
         ConfigError: an unreadable file, an unknown key, a value of the wrong type, a missing value,
             or a ValueError of the class's own checks.
     """
-    keys = _keys(config_class)
+    keys = keys_of(config_class)
     given: dict[str, object] = {}
     for key, value in (base or {}).items():
         given[key] = _checked(key, value, keys, "earlier configuration", f"{key}=")
@@ -105,7 +105,7 @@ def resolve(
     return _built(config_class, given, keys)
 
 
-def _built(config_class: type, given: Mapping[str, object], keys: Mapping[str, "_Key"]) -> Any:
+def _built(config_class: type, given: Mapping[str, object], keys: Mapping[str, "Key"]) -> Any:
     """Makes an instance from checked values."""
     missing = [
         field.name
@@ -127,7 +127,7 @@ def _nested(config_class: type, value: object) -> Any:
     """Reads one item of a list of dataclasses."""
     if not isinstance(value, dict):
         raise ValueError(value)
-    keys = _keys(config_class)
+    keys = keys_of(config_class)
     given = {
         key: _checked(key, item, keys, config_class.__name__, f"{key}: ")
         for key, item in value.items()
@@ -150,7 +150,7 @@ def help_text(config_class: type) -> str:
             "required" if _default(field) is dataclasses.MISSING else _show(_default(field)),
             ", ".join(filter(None, (str(field.metadata.get("help", "")), str(key.range)))),
         )
-        for field, key in zip(_fields(config_class), _keys(config_class).values(), strict=True)
+        for field, key in zip(_fields(config_class), keys_of(config_class).values(), strict=True)
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
@@ -165,7 +165,7 @@ def _fields(config_class: type) -> list[dataclasses.Field]:
     return [field for field in dataclasses.fields(config_class) if field.init]
 
 
-class _Key(NamedTuple):
+class Key(NamedTuple):
     """What is known of a field: its kind, a value that can be given, and the range of numbers."""
 
     kind: Any
@@ -173,7 +173,8 @@ class _Key(NamedTuple):
     range: Range
 
 
-def _keys(config_class: type) -> dict[str, _Key]:
+def keys_of(config_class: type) -> dict[str, Key]:
+    """The keys of a configuration. Raises: ConfigError: it is none, or a field of no such kind."""
     hints = get_type_hints(config_class)
     keys = {}
     for field in _fields(config_class):
@@ -184,7 +185,7 @@ def _keys(config_class: type) -> dict[str, _Key]:
                 "bool, str, tuple[X, ...] of these or X | None, for example `tuple[int, ...]`"
             )
         allowed = field.metadata.get("range") or REQUIRED.get(field.name) or Range()
-        keys[field.name] = _Key(kind, _example(kind, _default(field)), allowed)
+        keys[field.name] = Key(kind, _example(kind, _default(field)), allowed)
     return keys
 
 
@@ -192,18 +193,18 @@ def _supported(kind: Any) -> bool:
     kind, _ = _without_none(kind)
     if get_origin(kind) is tuple:
         element, *rest = get_args(kind)
-        return rest == [Ellipsis] and (element in _PARSERS or _has_keys(element))
+        return rest == [Ellipsis] and (element in _PARSERS or _haskeys_of(element))
     return kind in _PARSERS
 
 
-def _has_keys(kind: Any) -> bool:
+def _haskeys_of(kind: Any) -> bool:
     return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
 def _checked(
     key: str,
     value: object,
-    keys: Mapping[str, _Key],
+    keys: Mapping[str, Key],
     origin: str,
     written: str,
     others: Collection[str] = (),
@@ -288,7 +289,7 @@ def parse(value: object, kind: Any) -> Any:
         return None
     if get_origin(kind) is tuple:
         return tuple(parse(item, get_args(kind)[0]) for item in _items(value))
-    if _has_keys(kind):
+    if _haskeys_of(kind):
         return _nested(kind, value)
     return _PARSERS[kind](value)
 
@@ -370,7 +371,7 @@ def _example(kind: Any, default: object) -> str:
     kind, _ = _without_none(kind)
     if get_origin(kind) is tuple:
         element = get_args(kind)[0]
-        if _has_keys(element):
+        if _haskeys_of(element):
             return "[{" + ", ".join(f"{f.name}: ..." for f in _fields(element)) + "}]"
         return ",".join([_EXAMPLES[element]] * 2)
     return _EXAMPLES[kind]

@@ -165,6 +165,9 @@ def test_a_file_of_keys_may_have_the_jobs(tmp_path, capsys):
     assert "environments 2..3" in capsys.readouterr().out
     assert main(["graph", "--config", str(file), "--workers", "1"]) == 0
     assert "environments 0..3" in capsys.readouterr().out
+    file.write_text("algorithm: a2c\npolcy: GPUOnly\n")
+    assert main(["graph", "--config", str(file)]) == 2
+    assert "unknown key polcy; did you mean policy?" in capsys.readouterr().err
     file.write_text("algorithm: a2c\nworkers: two\n")
     assert main(["graph", "--config", str(file)]) == 2
     assert "workers is 'two', expected a whole number" in capsys.readouterr().err
@@ -203,6 +206,11 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
     [
         ("train ppo --polcy GPUOnly", "msrl train does not know --polcy; did you mean --policy?"),
         ("train ppo --num_envs 8", "does not know --num_envs; did you mean --num-envs?"),
+        ("train ppo --gama 0.5", "does not know --gama; did you mean gamma=VALUE?"),
+        ("train ppo --learning_rate=1", "did you mean learning_rate=VALUE?"),
+        ("train ppo --lr 1", "msrl train does not know --lr; see msrl train --help"),
+        ("train ppo num_env=8", "argument num_env=8: unknown key num_env; did you mean num_envs?"),
+        ("eval run --episods 1", "does not know --episods; did you mean --episodes?"),
         ("train ppo --timeout 0", "--timeout: 0, expected more than 0; see msrl train --help"),
         ("train ppo --checkpoint-every -1", "--checkpoint-every: -1, expected at least 0"),
         ("train ppo --max-restarts x", "--max-restarts: 'x', expected a whole number"),
