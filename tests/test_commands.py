@@ -242,6 +242,8 @@ def test_what_cannot_be_resumed_is_told(tmp_path, capsys):
     resumed = tmp_path / "resumed"
     for more, message in (
         (["ppo"], "the run to be resumed is one of a2c, and ppo is asked for"),
+        (["--env=Acrobot-v1"], "environment is CartPole-v1 in it and Acrobot-v1 here; a run goes"),
+        (["hidden=32"], "of another job: hidden is [64, 64] in it and [32] here; a run goes on"),
         ([], "is done: it has trained for 64 steps, and 64 are asked for; raise --total-steps"),
     ):
         given = ["train", *more, "--resume", str(run), "--run-dir", str(resumed)]
