@@ -28,12 +28,10 @@ class Config:
     target_return: float = option(500.0, "undiscounted return that it is asked for")
     return_scale: float = option(500.0, "returns are divided by this", above=0)
     condition: bool = option(True, "on returns to go; if not, it is behaviour cloning")
-    seed: int = option(1, "seed of every random number", least=0)
-    num_envs: int = option(8, "environments, on all workers together", least=1)
-    num_steps: int = option(
-        16, "steps of each environment that are played in an iteration", least=1
-    )
-    total_steps: int = option(32_000, "environment steps of the whole run", least=1)
+    seed: int = option(1, "seed of every random number")
+    num_envs: int = option(8, "environments, on all workers together")
+    num_steps: int = option(16, "steps of each environment that are played in an iteration")
+    total_steps: int = option(32_000, "environment steps of the whole run")
     updates: int = option(8, "updates in an iteration", least=1)
     batch_size: int = option(64, "windows of an update; a multiple of num_envs", least=1)
     context: int = option(10, "steps that it sees", least=1)

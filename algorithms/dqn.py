@@ -23,10 +23,10 @@ class Config:
     """Hyper-parameters of DQN; the defaults solve CartPole-v1."""
 
     env: str = option("CartPole-v1", "environment")
-    seed: int = option(1, "seed of every random number", least=0)
-    num_envs: int = option(8, "environments, on all workers together", least=1)
-    num_steps: int = option(10, "environment steps of each environment in an iteration", least=1)
-    total_steps: int = option(200_000, "environment steps of the whole run", least=1)
+    seed: int = option(1, "seed of every random number")
+    num_envs: int = option(8, "environments, on all workers together")
+    num_steps: int = option(10, "environment steps of each environment in an iteration")
+    total_steps: int = option(200_000, "environment steps of the whole run")
     replay_size: int = option(50_000, "transitions that are kept, in all", least=1)
     learning_starts: int = option(2_000, "environment steps before the first update", least=0)
     updates: int = option(10, "updates in an iteration", least=1)

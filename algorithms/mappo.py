@@ -33,10 +33,10 @@ class Config:
     """Hyper-parameters of MAPPO; the defaults are for simple_spread."""
 
     env: str = option("graph:simple_spread_v3", "multi-agent environment, discrete actions")
-    seed: int = option(1, "seed of every random number", least=0)
-    num_envs: int = option(96, "environments, on all workers together", least=1)
-    num_steps: int = option(25, "environment steps of each environment in an iteration", least=1)
-    total_steps: int = option(600_000, "environment steps of the whole run", least=1)
+    seed: int = option(1, "seed of every random number")
+    num_envs: int = option(96, "environments, on all workers together")
+    num_steps: int = option(25, "environment steps of each environment in an iteration")
+    total_steps: int = option(600_000, "environment steps of the whole run")
     learning_rate: float = option(
         1e-3, "Adam's step size at the start; falls linearly to 0", least=0
     )

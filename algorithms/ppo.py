@@ -36,10 +36,10 @@ class Config:
     """Hyper-parameters of PPO; the defaults solve CartPole-v1."""
 
     env: str = option("CartPole-v1", "environment")
-    seed: int = option(1, "seed of every random number", least=0)
-    num_envs: int = option(8, "environments, on all workers together", least=1)
-    num_steps: int = option(128, "environment steps of each environment in an iteration", least=1)
-    total_steps: int = option(500_000, "environment steps of the whole run", least=1)
+    seed: int = option(1, "seed of every random number")
+    num_envs: int = option(8, "environments, on all workers together")
+    num_steps: int = option(128, "environment steps of each environment in an iteration")
+    total_steps: int = option(500_000, "environment steps of the whole run")
     learning_rate: float = option(1e-3, "Adam's step size at the start", least=0)
     anneal_learning_rate: bool = option(True, "let the step size fall linearly to 0")
     adam_eps: float = option(1e-5, "Adam's epsilon", above=0)

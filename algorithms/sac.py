@@ -22,10 +22,10 @@ class Config:
     """Hyper-parameters of SAC, for Pendulum-v1 and MuJoCo."""
 
     env: str = option("Pendulum-v1", "environment")
-    seed: int = option(1, "seed of every random number", least=0)
-    num_envs: int = option(4, "environments, on all workers together", least=1)
-    num_steps: int = option(4, "environment steps of each environment in an iteration", least=1)
-    total_steps: int = option(20_000, "environment steps of the whole run", least=1)
+    seed: int = option(1, "seed of every random number")
+    num_envs: int = option(4, "environments, on all workers together")
+    num_steps: int = option(4, "environment steps of each environment in an iteration")
+    total_steps: int = option(20_000, "environment steps of the whole run")
     replay_size: int = option(1_000_000, "transitions that are kept, in all", least=1)
     learning_starts: int = option(
         500, "environment steps with random actions and no update", least=0

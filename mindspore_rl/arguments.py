@@ -3,53 +3,77 @@
 import argparse
 import difflib
 import re
-from collections.abc import Callable
-from typing import NoReturn
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
-from mindspore_rl.errors import ConfigError
+from mindspore_rl.config import Range, keys_of, parse
+from mindspore_rl.errors import ConfigError, MsrlError
+from mindspore_rl.programs import trainer_class
+from mindspore_rl.registry import find_algorithm
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose errors are a line, as all of this program's are."""
+    """One whose errors are a line, as all of this program's are, and whose help shows ranges."""
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        """See the base class."""
+        if isinstance(kind := settings.get("type"), Number):
+            settings["help"] = f"{settings['help']}; {kind.range}"
+        return super().add_argument(*names, **settings)
 
     def error(self, message: str) -> NoReturn:
         """See the base class. Raises: ConfigError: always."""
         raise ConfigError(f"{message}; see {self.prog} --help")
 
 
-def number(kind: type, least: float, above: bool = False) -> Callable[[str], float]:
-    """A type of arguments: `int` or `float` from a least number on, or only above it."""
+@dataclass(frozen=True)
+class Number:
+    """A type of arguments: int or float, of a range."""
 
-    def read(text: str) -> float:
+    kind: type
+    range: Range
+
+    def __call__(self, text: str) -> float:
+        """Reads one. Raises: argparse.ArgumentTypeError: it is none, or out of the range."""
         try:
-            found = kind(text)
-        except ValueError:
-            words = "a whole number" if kind is int else "a number"
+            found = parse(text, self.kind)
+        except (ValueError, ArithmeticError):
+            words = "a whole number" if self.kind is int else "a number"
             raise argparse.ArgumentTypeError(f"{text!r}, expected {words}") from None
-        if not (found > least or (found == least and not above)):
-            words = "more than" if above else "at least"
-            raise argparse.ArgumentTypeError(f"{text}, expected {words} {least:g}")
+        if found not in self.range:
+            raise argparse.ArgumentTypeError(f"{text}, expected {self.range}")
         return found
 
-    return read
 
-
-def check_words(words: list[str], command: argparse.ArgumentParser, keys: bool) -> None:
-    """Refuses what a command does not know.
+def check_words(words: list[str], args: argparse.Namespace) -> None:
+    """Refuses what a command does not know; KEY=VALUE may stand between flags.
 
     Args:
         words: that are left over.
-        command: which they were given to.
-        keys: whether it takes KEY=VALUE, which may stand between flags.
+        args: what could be read, with the `command` that it was given to.
 
     Raises:
-        ConfigError: there is such a word; with the flag that it is nearest to.
+        ConfigError: there is such a word; with the flag or the key that it is nearest to.
     """
-    strange = [word for word in words if word.startswith("-") or "=" not in word or not keys]
+    taken = hasattr(args, "assignments")
+    strange = [word for word in words if word.startswith("-") or "=" not in word or not taken]
     if not strange:
         return
-    flags = set(re.findall(r"(?<![\w-])--[a-z-]+", command.format_help()))
-    name = strange[0].partition("=")[0]
-    near = difflib.get_close_matches(name.replace("_", "-"), sorted(flags), 1)
-    hint = f"did you mean {near[0]}?" if near else f"see {command.prog} --help"
-    raise ConfigError(f"{command.prog} does not know {strange[0]}; {hint}")
+    known = {key.replace("_", "-"): f"{key}=VALUE" for key in _keys(args)}
+    flags = re.findall(r"(?<![\w-])--([a-z-]+)", args.command.format_help())
+    known |= {flag: f"--{flag}" for flag in flags}
+    name = strange[0].partition("=")[0].strip("-").replace("_", "-")
+    near = difflib.get_close_matches(name, sorted(known), 1)
+    hint = f"did you mean {known[near[0]]}?" if near else f"see {args.command.prog} --help"
+    raise ConfigError(f"{args.command.prog} does not know {strange[0]}; {hint}")
+
+
+def _keys(args: argparse.Namespace) -> list[str]:
+    """The keys of the algorithm that is named, if one is."""
+    if not getattr(args, "algorithm", None):
+        return []
+    try:
+        cls: Any = trainer_class(find_algorithm(args.algorithm))
+        return list(keys_of(cls.Config))
+    except MsrlError:
+        return []  # the word that is not known is told, not this

@@ -18,7 +18,8 @@ from mindspore_rl import (
     programs,
     registry,
 )
-from mindspore_rl.arguments import Parser, check_words, number
+from mindspore_rl.arguments import Number, Parser, check_words
+from mindspore_rl.config import Range
 from mindspore_rl.doctor import doctor
 from mindspore_rl.errors import JobFailure, MsrlError, shortened
 from mindspore_rl.graph.distribution_policy import Schedule
@@ -26,6 +27,7 @@ from mindspore_rl.pipeline import STAGES
 from mindspore_rl.profiling import report
 from mindspore_rl.runtime.rank.settings import prepare_mindspore
 
+SEED = Number(int, config.REQUIRED["seed"])
 EPILOG = """examples:
   msrl train ppo --policy SingleLearnerCoarse --workers 2
   msrl train ppo --policy GPUOnly --env CartPole-v1 num_steps=256
@@ -43,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         args, rest = _parser(argv).parse_known_args(argv)
         if rest:
-            check_words(rest, args.command, hasattr(args, "assignments"))
+            check_words(rest, args)
             args.assignments = [*args.assignments, *rest]
         return args.run(args)
     except (MsrlError, JobFailure) as error:
@@ -113,11 +115,9 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         help="keys of the algorithm's configuration that are not as in training",
     )
     evaluate.add_argument(
-        "--episodes", type=number(int, 1), default=20, help="episodes to play (default: 20)"
+        "--episodes", type=Number(int, Range(1)), default=20, help="episodes to play (default: 20)"
     )
-    evaluate.add_argument(
-        "--seed", type=number(int, 0), default=1_000_003, help="seed of the environments"
-    )
+    evaluate.add_argument("--seed", type=SEED, default=1_000_003, help="seed of the environments")
     evaluate.add_argument(
         "--sample", action="store_true", help="sample actions instead of taking the most likely"
     )
@@ -196,14 +196,14 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
     )
     train.add_argument(
         "--checkpoint-every",
-        type=number(float, 0),
+        type=Number(float, Range(0)),
         default=60.0,
         metavar="SECONDS",
         help="time between checkpoints (default: 60)",
     )
     train.add_argument(
         "--timeout",
-        type=number(float, 0, above=True),
+        type=Number(float, Range(above=0)),
         default=60.0,
         metavar="SECONDS",
         help="longest wait for a message or a cell after the first iteration (default: 60)",
@@ -217,7 +217,7 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
     )
     train.add_argument(
         "--profile",
-        type=int,
+        type=Number(int, Range(1)),
         nargs="?",
         const=20,
         default=0,
@@ -227,14 +227,14 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
     )
     train.add_argument(
         "--start-timeout",
-        type=number(float, 0, above=True),
+        type=Number(float, Range(above=0)),
         metavar="SECONDS",
         help="the same for start and compilation (default: 300, and more where ranks "
         "share cores; 1800 on GPUs, where the driver may have to compile MindSpore's kernels once)",
     )
     train.add_argument(
         "--max-restarts",
-        type=number(int, 0),
+        type=Number(int, Range(0)),
         default=0,
         metavar="N",
         help="after a failure that is no mistake of yours (a lost worker), continue from the "
@@ -269,27 +269,27 @@ def _dataset_arguments(subparsers: Any) -> None:
         made.add_argument("--append", action="store_true", help="add to DATASET if it is there")
         made.add_argument(
             "--length",
-            type=number(int, 2),
+            type=Number(int, Range(2)),
             metavar="STEPS",
             help="steps of a record; longer episodes are cut into consecutive records (default: "
             "those of the longest episode, at most 1000)",
         )
     record.add_argument(
         "--episodes",
-        type=number(int, 1),
+        type=Number(int, Range(1)),
         default=20,
         help="to play of each checkpoint (default: 20)",
     )
     record.add_argument(
         "--checkpoint",
-        type=int,
+        type=Number(int, Range(0)),
         action="append",
         metavar="ITERATION",
         help="of every run; may be given more than once (default: the newest)",
     )
     record.add_argument(
         "--seed",
-        type=number(int, 0),
+        type=SEED,
         default=1_000_003,
         help="seed of the environments and of sampled actions; another one for other episodes",
     )
@@ -360,7 +360,7 @@ def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workers",
-        type=number(int, 1),
+        type=Number(int, Range(1)),
         metavar="N",
         help="replicas of each fragment that says WORKERS in the policy (default: 1)",
     )

@@ -7,7 +7,7 @@ import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -16,26 +16,49 @@ from mindspore_rl.errors import ConfigError
 _LARGEST_EXPONENT = 18  # "1e999999999" must be an error, not a number of a gigabyte
 
 
-def option(
-    default: Any,
-    text: str,
-    *,
-    least: float | None = None,
-    most: float | None = None,
-    above: float | None = None,
-) -> Any:
-    """A field of a configuration, with its help and the range of its numbers.
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers that are allowed: `least` and more, `most` and less, and larger than `above`."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+
+    def __contains__(self, number: float) -> bool:
+        return (
+            (self.least is None or number >= self.least)
+            and (self.most is None or number <= self.most)
+            and (self.above is None or number > self.above)
+        )
+
+    def __str__(self) -> str:
+        """In words; empty if all are allowed."""
+        if self.least is not None and self.most is not None:
+            return f"{self.least:.10g} to {self.most:.10g}"
+        bounds = (("at least", self.least), ("at most", self.most), ("more than", self.above))
+        return " and ".join(f"{word} {bound:.10g}" for word, bound in bounds if bound is not None)
+
+
+REQUIRED = {
+    "env": Range(),
+    "seed": Range(0, 2**32 - 1),
+    "num_envs": Range(1),
+    "num_steps": Range(1),
+    "total_steps": Range(1),
+}
+"""Keys that the configuration of every algorithm has; their fields need no range of their own."""
+
+
+def option(default: Any, text: str, **bounds: float) -> Any:
+    """A field of a configuration.
 
     Args:
         default: value.
         text: for `--help`.
-        least: number that is allowed; of a tuple, each.
-        most: the same from above.
-        above: every allowed number is larger.
+        bounds: of its number, or of each of its numbers: those of `Range`.
     """
-    given = (("least", least), ("most", most), ("above", above))
-    bounds = {name: value for name, value in given if value is not None}
-    return dataclasses.field(default=default, metadata={"help": text, **bounds})
+    allowed = {"range": Range(**bounds)} if bounds else {}
+    return dataclasses.field(default=default, metadata={"help": text, **allowed})
 
 
 def resolve(
@@ -65,25 +88,24 @@ def resolve(
         ConfigError: an unreadable file, an unknown key, a value of the wrong type, a missing value,
             or a ValueError of the class's own checks.
     """
-    kinds = _kinds(config_class)
-    examples = _examples(config_class, kinds)
+    keys = keys_of(config_class)
     given: dict[str, object] = {}
     for key, value in (base or {}).items():
-        given[key] = _checked(key, value, kinds, examples, "earlier configuration", f"{key}=")
+        given[key] = _checked(key, value, keys, "earlier configuration", f"{key}=")
     if yaml_file is not None:
         own = {k: v for k, v in read_yaml(yaml_file).items() if k not in others}
         for key, value in own.items():
-            given[key] = _checked(key, value, kinds, examples, str(yaml_file), f"{key}: ")
+            given[key] = _checked(key, value, keys, str(yaml_file), f"{key}: ", others)
     for key, value in flags.items():
         if value is not None:
             flag = f"--{key.replace('_', '-')}"
-            given[key] = _checked(key, value, kinds, examples, f"flag {flag}", f"{flag} ")
+            given[key] = _checked(key, value, keys, f"flag {flag}", f"{flag} ")
     for key, text in map(_split, assignments):
-        given[key] = _checked(key, text, kinds, examples, f"argument {key}={text}", f"{key}=")
-    return _built(config_class, given, examples)
+        given[key] = _checked(key, text, keys, f"argument {key}={text}", f"{key}=")
+    return _built(config_class, given, keys)
 
 
-def _built(config_class: type, given: Mapping[str, object], examples: Mapping[str, str]) -> Any:
+def _built(config_class: type, given: Mapping[str, object], keys: Mapping[str, "Key"]) -> Any:
     """Makes an instance from checked values."""
     missing = [
         field.name
@@ -93,53 +115,24 @@ def _built(config_class: type, given: Mapping[str, object], examples: Mapping[st
     if missing:
         raise ConfigError(
             f"{config_class.__name__} has no default for {', '.join(missing)}: "
-            f"give a value, for example {missing[0]}={examples[missing[0]]}"
+            f"give a value, for example {missing[0]}={keys[missing[0]].example}"
         )
-    for field in _fields(config_class):
-        _check_range(config_class, field, given.get(field.name))
     try:
         return config_class(**given)
     except ValueError as error:
         raise ConfigError(f"{config_class.__name__}: {error}") from error
 
 
-def _check_range(config_class: type, field: dataclasses.Field, value: object) -> None:
-    """Raises: ConfigError: a number, or one of a tuple, is out of its field's range."""
-    for one in value if isinstance(value, tuple) else (value,):
-        if not isinstance(one, int | float) or isinstance(one, bool):
-            continue
-        least, most, above = (field.metadata.get(key) for key in ("least", "most", "above"))
-        right = (least is None or one >= least) and (most is None or one <= most)
-        if not (right and (above is None or one > above)):
-            raise ConfigError(
-                f"{config_class.__name__}: {field.name} is {_show(value)}, expected {_range(field)}"
-            )
-
-
-def _range(field: dataclasses.Field) -> str:
-    """The range of a field in words; empty if it has none."""
-    least, most, above = (field.metadata.get(key) for key in ("least", "most", "above"))
-    if least is not None and most is not None:
-        return f"{least:g} to {most:g}"
-    found = [
-        f"{words} {bound:g}"
-        for words, bound in (("at least", least), ("at most", most), ("more than", above))
-        if bound is not None
-    ]
-    return " and ".join(found)
-
-
 def _nested(config_class: type, value: object) -> Any:
     """Reads one item of a list of dataclasses."""
     if not isinstance(value, dict):
         raise ValueError(value)
-    kinds = _kinds(config_class)
-    examples = _examples(config_class, kinds)
+    keys = keys_of(config_class)
     given = {
-        key: _checked(key, item, kinds, examples, config_class.__name__, f"{key}: ")
+        key: _checked(key, item, keys, config_class.__name__, f"{key}: ")
         for key, item in value.items()
     }
-    return _built(config_class, given, examples)
+    return _built(config_class, given, keys)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -150,15 +143,14 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def help_text(config_class: type) -> str:
     """Lists key, type, default and help of every field, one aligned line each."""
-    kinds = _kinds(config_class)
     rows = [
         (
             field.name,
-            _name(kinds[field.name]),
+            _name(key.kind),
             "required" if _default(field) is dataclasses.MISSING else _show(_default(field)),
-            ", ".join(filter(None, (str(field.metadata.get("help", "")), _range(field)))),
+            ", ".join(filter(None, (str(field.metadata.get("help", "")), str(key.range)))),
         )
-        for field in _fields(config_class)
+        for field, key in zip(_fields(config_class), keys_of(config_class).values(), strict=True)
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
@@ -173,62 +165,75 @@ def _fields(config_class: type) -> list[dataclasses.Field]:
     return [field for field in dataclasses.fields(config_class) if field.init]
 
 
-def _examples(config_class: type, kinds: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        field.name: _example(kinds[field.name], _default(field)) for field in _fields(config_class)
-    }
+class Key(NamedTuple):
+    """What is known of a field: its kind, a value that can be given, and the range of numbers."""
+
+    kind: Any
+    example: str
+    range: Range
 
 
-def _kinds(config_class: type) -> dict[str, Any]:
+def keys_of(config_class: type) -> dict[str, Key]:
+    """The keys of a configuration. Raises: ConfigError: it is none, or a field of no such kind."""
     hints = get_type_hints(config_class)
-    kinds = {field.name: hints[field.name] for field in _fields(config_class)}
-    for key, kind in kinds.items():
+    keys = {}
+    for field in _fields(config_class):
+        kind = hints[field.name]
         if not _supported(kind):
             raise ConfigError(
-                f"{config_class.__name__}.{key} is annotated {kind}, expected int, float, bool, "
-                "str, tuple[X, ...] of these or X | None, for example `tuple[int, ...]`"
+                f"{config_class.__name__}.{field.name} is annotated {kind}, expected int, float, "
+                "bool, str, tuple[X, ...] of these or X | None, for example `tuple[int, ...]`"
             )
-    return kinds
+        allowed = field.metadata.get("range") or REQUIRED.get(field.name) or Range()
+        keys[field.name] = Key(kind, _example(kind, _default(field)), allowed)
+    return keys
 
 
 def _supported(kind: Any) -> bool:
     kind, _ = _without_none(kind)
     if get_origin(kind) is tuple:
         element, *rest = get_args(kind)
-        return rest == [Ellipsis] and (element in _PARSERS or _has_keys(element))
+        return rest == [Ellipsis] and (element in _PARSERS or _haskeys_of(element))
     return kind in _PARSERS
 
 
-def _has_keys(kind: Any) -> bool:
+def _haskeys_of(kind: Any) -> bool:
     return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
 def _checked(
     key: str,
     value: object,
-    kinds: Mapping[str, Any],
-    examples: Mapping[str, str],
+    keys: Mapping[str, Key],
     origin: str,
     written: str,
+    others: Collection[str] = (),
 ) -> object:
-    """Parses one value; errors name its origin and show it as `written` there plus an example."""
-    if key not in kinds:
-        raise ConfigError(f"{origin}: {_unknown(key, kinds)}")
+    """Parses one value; errors name its origin and show it as `written` there plus an example.
+
+    The nearest of `others` may be what an unknown key was to be.
+    """
+    if key not in keys:
+        raise ConfigError(f"{origin}: {_unknown(key, keys, others)}")
+    kind, example, allowed = keys[key]
     try:
-        return _parse(value, kinds[key])
+        found = parse(value, kind)
     except ConfigError as error:  # of an item that has keys of its own
         raise ConfigError(f"{origin}: {key}: {error}") from None
     except (ValueError, ArithmeticError):
         raise ConfigError(
             f"{origin}: {key} is {value!r} ({type(value).__name__}), "
-            f"expected {_name(kinds[key])}, for example `{written}{examples[key]}`"
+            f"expected {_name(kind)}, for example `{written}{example}`"
         ) from None
+    for one in found if isinstance(found, tuple) else (found,):
+        if isinstance(one, int | float) and not isinstance(one, bool) and one not in allowed:
+            raise ConfigError(f"{origin}: {key} is {_show(found)}, expected {allowed}")
+    return found
 
 
-def _unknown(key: object, kinds: Iterable[str]) -> str:
-    keys = sorted(kinds)
-    nearest = difflib.get_close_matches(str(key), keys, n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"the keys are {', '.join(keys)}"
+def _unknown(key: object, keys: Iterable[str], others: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(key), sorted({*keys, *others}), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(sorted(keys))}"
     return f"unknown key {key}; {hint}"
 
 
@@ -277,13 +282,14 @@ def read_yaml(path: Path) -> dict[str, object]:
     return content
 
 
-def _parse(value: object, kind: Any) -> object:
+def parse(value: object, kind: Any) -> Any:
+    """Reads a value as one of a kind. Raises: ValueError, ArithmeticError: it is none."""
     kind, optional = _without_none(kind)
     if optional and (value is None or str(value).strip().lower() in ("none", "null")):
         return None
     if get_origin(kind) is tuple:
-        return tuple(_parse(item, get_args(kind)[0]) for item in _items(value))
-    if _has_keys(kind):
+        return tuple(parse(item, get_args(kind)[0]) for item in _items(value))
+    if _haskeys_of(kind):
         return _nested(kind, value)
     return _PARSERS[kind](value)
 
@@ -365,7 +371,7 @@ def _example(kind: Any, default: object) -> str:
     kind, _ = _without_none(kind)
     if get_origin(kind) is tuple:
         element = get_args(kind)[0]
-        if _has_keys(element):
+        if _haskeys_of(element):
             return "[{" + ", ".join(f"{f.name}: ..." for f in _fields(element)) + "}]"
         return ",".join([_EXAMPLES[element]] * 2)
     return _EXAMPLES[kind]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl import gpu, loading, programs, toolchain
-from mindspore_rl.config import to_dict
+from mindspore_rl.config import REQUIRED, to_dict
 from mindspore_rl.environments.by_name import graph_name, graph_names, spec
 from mindspore_rl.errors import ConfigError, PolicyError
 from mindspore_rl.graph.cut.chunks import chunk_loops
@@ -31,7 +31,6 @@ from mindspore_rl.lowering.target import Target
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 
-REQUIRED_KEYS = ("env", "seed", "num_envs", "num_steps", "total_steps")
 STAGES = (
     *("build", "infer", "replicate", "partition", "reduce", "schedule", "chunk"),
     *("project", "regions", "generate"),
@@ -111,11 +110,10 @@ def analyse(request: JobRequest, see: See = _nothing) -> Partition:
 def _trainer(request: JobRequest) -> Any:
     from mindspore_rl.graph.probe.trainer import make_trainer  # noqa: PLC0415  (MindSpore)
 
-    for key in REQUIRED_KEYS:
+    for key in REQUIRED:
         if not hasattr(request.config, key):
             raise ConfigError(
-                f"{request.algorithm}: Config has no field {key!r}; expected "
-                f"{', '.join(REQUIRED_KEYS)}"
+                f"{request.algorithm}: Config has no field {key!r}; expected {', '.join(REQUIRED)}"
             )
     cls = programs.trainer_class(request.algorithm)
     return make_trainer(cls, request.config, spec(request.config.env))

@@ -165,6 +165,9 @@ def test_a_file_of_keys_may_have_the_jobs(tmp_path, capsys):
     assert "environments 2..3" in capsys.readouterr().out
     assert main(["graph", "--config", str(file), "--workers", "1"]) == 0
     assert "environments 0..3" in capsys.readouterr().out
+    file.write_text("algorithm: a2c\npolcy: GPUOnly\n")
+    assert main(["graph", "--config", str(file)]) == 2
+    assert "unknown key polcy; did you mean policy?" in capsys.readouterr().err
     file.write_text("algorithm: a2c\nworkers: two\n")
     assert main(["graph", "--config", str(file)]) == 2
     assert "workers is 'two', expected a whole number" in capsys.readouterr().err
@@ -175,7 +178,8 @@ def test_help_ends_with_the_keys_of_the_algorithm(capsys):
         main(["train", "--policy", "GPUOnly", "a2c", "--help"])
     text = capsys.readouterr().out
     assert "keys of a2c" in text
-    assert "learning_rate" in text
+    assert "discount per step, 0 to 1" in text
+    assert "time between checkpoints (default: 60); at least 0" in " ".join(text.split())
 
 
 def test_the_command_line_starts_without_mindspore():
@@ -202,17 +206,27 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
     [
         ("train ppo --polcy GPUOnly", "msrl train does not know --polcy; did you mean --policy?"),
         ("train ppo --num_envs 8", "does not know --num_envs; did you mean --num-envs?"),
+        ("train ppo --gama 0.5", "does not know --gama; did you mean gamma=VALUE?"),
+        ("train ppo --learning_rate=1", "did you mean learning_rate=VALUE?"),
+        ("train ppo --lr 1", "msrl train does not know --lr; see msrl train --help"),
+        ("train ppo num_env=8", "argument num_env=8: unknown key num_env; did you mean num_envs?"),
+        ("eval run --episods 1", "does not know --episods; did you mean --episodes?"),
         ("train ppo --timeout 0", "--timeout: 0, expected more than 0; see msrl train --help"),
         ("train ppo --checkpoint-every -1", "--checkpoint-every: -1, expected at least 0"),
         ("train ppo --max-restarts x", "--max-restarts: 'x', expected a whole number"),
         ("train ppo gamma=2", "gamma is 2.0, expected 0 to 1"),
-        ("train ppo seed=-5", "seed is -5, expected at least 0"),
+        ("train ppo seed=-5", "argument seed=-5: seed is -5, expected 0 to 4294967295"),
+        ("train ppo --num-envs 0", "flag --num-envs: num_envs is 0, expected at least 1"),
+        ("train docs/examples/reinforce.py num_steps=0", "num_steps is 0, expected at least 1"),
+        ("train ppo --profile -1", "--profile: -1, expected at least 1"),
+        ("eval runs/none --seed 4294967296", "--seed: 4294967296, expected 0 to 4294967295"),
         ("eval runs/none --episodes 0", "--episodes: 0, expected at least 1"),
         ("train ppo --workers 0", "--workers: 0, expected at least 1"),
         ("doctor a=1", "msrl doctor does not know a=1; see msrl doctor --help"),
     ],
 )
-def test_a_wrong_word_is_told_in_a_line(words, message, capsys):
+def test_a_wrong_word_is_told_in_a_line(words, message, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
     assert main(words.split()) == 2
     err = capsys.readouterr().err
     assert message in err
@@ -228,6 +242,8 @@ def test_what_cannot_be_resumed_is_told(tmp_path, capsys):
     resumed = tmp_path / "resumed"
     for more, message in (
         (["ppo"], "the run to be resumed is one of a2c, and ppo is asked for"),
+        (["--env=Acrobot-v1"], "environment is CartPole-v1 in it and Acrobot-v1 here; a run goes"),
+        (["hidden=32"], "of another job: hidden is [64, 64] in it and [32] here; a run goes on"),
         ([], "is done: it has trained for 64 steps, and 64 are asked for; raise --total-steps"),
     ):
         given = ["train", *more, "--resume", str(run), "--run-dir", str(resumed)]

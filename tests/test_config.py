@@ -19,8 +19,8 @@ class Config:
     names: tuple[str, ...] = ()
 
     def __post_init__(self):
-        if self.total_steps <= 0:
-            raise ValueError(f"total_steps is {self.total_steps}, expected at least 1")
+        if self.env == "":
+            raise ValueError("env is empty, expected a name")
 
 
 @pytest.fixture
@@ -164,8 +164,8 @@ def test_a_missing_or_binary_yaml(tmp_path):
 
 
 def test_the_class_checks_become_config_errors():
-    with pytest.raises(ConfigError, match="Config: total_steps is -1, expected at least 1"):
-        by_assignment("total_steps=-1")
+    with pytest.raises(ConfigError, match="Config: env is empty, expected a name"):
+        by_assignment("env=")
     assert issubclass(ConfigError, MsrlError)
 
 
@@ -178,7 +178,9 @@ def test_to_dict_goes_through_yaml_and_json(yaml_file):
 def test_help_text_is_aligned():
     lines = help_text(Config).splitlines()
     assert len(lines) == 7
-    assert " ".join(lines[0].split()) == "total_steps int 1000000 length (environment steps)"
+    assert " ".join(lines[0].split()) == (
+        "total_steps int 1000000 length (environment steps), at least 1"
+    )
     assert lines[0].index("int") == lines[1].index("float") == lines[2].index("bool")
     assert lines[4].split("  ")[0] == "hidden_sizes"
     assert "64,64" in lines[4]
@@ -222,6 +224,7 @@ def test_none_is_a_value_of_an_earlier_configuration(yaml_file):
 
 @dataclass(frozen=True)
 class Ranged:
+    seed: int = 1
     gamma: float = option(0.99, "discount", least=0, most=1)
     rate: float | None = option(None, "step size", above=0)
     hidden: tuple[int, ...] = option((4,), "widths", least=1)
@@ -237,12 +240,15 @@ class Ranged:
     ],
 )
 def test_numbers_are_in_their_range(text, message):
-    with pytest.raises(ConfigError, match=f"Ranged: {message}"):
+    with pytest.raises(ConfigError, match=f"^argument {text}: {message}"):
         resolve(Ranged, None, {}, [text])
+    with pytest.raises(ConfigError, match="seed is 4294967296, expected 0 to 4294967295"):
+        resolve(Ranged, None, {"seed": 2**32}, [])
     edges = resolve(Ranged, None, {}, ["gamma=1", "rate=1e-9", "hidden=1"])
     assert (edges.gamma, edges.rate, edges.hidden) == (1.0, 1e-9, (1,))
     assert "discount, 0 to 1" in help_text(Ranged)
     assert "step size, more than 0" in help_text(Ranged)
+    assert "seed" in help_text(Ranged).splitlines()[0] and "0 to 4294967295" in help_text(Ranged)
 
 
 @pytest.mark.parametrize("text", ["gamma: 1\nrate: 2\ngamma: 0.5", "{gamma: 1, 'gamma': 2}"])

@@ -305,43 +305,48 @@ def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
     Raises:
         CheckpointError: it is another job's; the message says all that differs.
     """
+    environments = [_without_folder(name) for name in (meta["environment"], plan.environment)]
+    differ = [
+        (what, then, now)
+        for what, then, now in (
+            ("algorithm", meta["algorithm"], plan.algorithm["name"]),
+            ("environment", *environments),
+            ("num_envs", meta["num_envs"], plan.num_envs),
+        )
+        if then != now
+    ]
+    arrays = [] if differ else _other_arrays(meta, plan)  # which follow from those three
+    steps = meta["steps_per_iteration"]
+    if not differ and (arrays or steps != plan.steps_per_iteration):
+        differ = [
+            (key, meta["config"].get(key), now)
+            for key, now in plan.config.items()
+            if meta["config"].get(key) != now and key not in ("env", "total_steps")
+        ]
+        if not arrays and not differ:
+            differ = [("steps_per_iteration", steps, plan.steps_per_iteration)]
+    if differ or arrays:
+        named = "; ".join(f"{what} is {then} in it and {now} here" for what, then, now in differ)
+        text = f"checkpoint {path} is of another job: {named or 'its arrays are others'}; a run "
+        text += "goes on only as what it was: undo that, or start a new one without --resume"
+        more = len(arrays) - MOST_NAMED
+        last = [f"{more} more arrays"] if more > 0 else []
+        raise CheckpointError("\n  ".join([text, *arrays[:MOST_NAMED], *last]))
+
+
+def _other_arrays(meta: dict[str, Any], plan: Plan) -> list[str]:
+    """Which parameters and carried values a checkpoint has otherwise than a job."""
     shapes = {f"parameters/{name}": shape for name, shape in plan.parameters.items()}
     shapes |= {f"variables/{name}": value.shape for name, value in plan.carried.items()}
     shapes.pop(f"variables/{STATE}", None)  # whose form only the environment knows
     kinds = ("parameters/", "variables/")
     saved = {name: tuple(entry[1]) for name, entry in meta["arrays"].items()}
     saved = {name: shape for name, shape in saved.items() if name.startswith(kinds)}
-    differ = [
-        f"{what} is {then} in it and {now} here"
-        for what, then, now in (
-            ("algorithm", meta["algorithm"], plan.algorithm["name"]),
-            (
-                "environment",
-                _without_folder(meta["environment"]),
-                _without_folder(plan.environment),
-            ),
-            ("num_envs", meta["num_envs"], plan.num_envs),
-            ("steps_per_iteration", meta["steps_per_iteration"], plan.steps_per_iteration),
-        )
-        if then != now
-    ]
-    others = [
+    return [
         f"{name} has {_shape(saved.get(name))} in it and {_shape(shapes.get(name))} here"
         for name in dict.fromkeys([*shapes, *saved])
         if saved.get(name) != shapes.get(name)
     ]
-    if others:
-        config = {key: (meta["config"].get(key), now) for key, now in plan.config.items()}
-        changed = [
-            f"{k} was {then!r} and is {now!r}" for k, (then, now) in config.items() if then != now
-        ]
-        differ += others[:MOST_NAMED]
-        if more := others[MOST_NAMED:]:
-            differ.append(f"{len(more)} more arrays")
-        if changed:
-            differ.append(f"(of the configuration, {', '.join(changed)})")
-    if differ:
-        raise CheckpointError("\n  ".join([f"checkpoint {path} is of another job:", *differ]))
 
 
 def _without_folder(environment: str) -> str:

@@ -85,7 +85,7 @@ def test_resume_from_damaged_checkpoints_and_with_other_sizes(tmp_path, cells):
     again = ("--resume", "run", "--run-dir", "again")
     for change, reason in (
         ("num_envs=8", "num_envs is 4 in it and 8 here"),
-        ("num_steps=8", "steps_per_iteration is 64 in it and 32 here"),
+        ("num_steps=8", "num_steps is 16 in it and 8 here"),
         ("hidden=32", "has shape (64, 4) in it and shape (32, 4) here"),
         ("--env=Acrobot-v1", "environment is CartPole-v1 in it and Acrobot-v1 here"),
     ):

@@ -255,20 +255,30 @@ def test_all_that_another_job_has_otherwise_is_told(tmp_path):
     other.config = {"hidden": 64, "seed": 2}
     other.parameters = {f"w{number}": (6, number) for number in range(4)}
     other.carried = {"obs": Value((8,), "float32")}
+    head, tail = f"checkpoint {path} is of another job: ", "; a run goes on only as what it was"
     with pytest.raises(CheckpointError) as raised:
         checkpoint.check_job(path, checkpoint.load(path)[1], other)
-    assert str(raised.value).splitlines() == [
-        f"checkpoint {path} is of another job:",
-        "  algorithm is ppo in it and a2c here",
-        "  environment is odd.py:Odd in it and CartPole-v1 here",
-        "  num_envs is 4 in it and 8 here",
-        "  steps_per_iteration is 64 in it and 128 here",
+    (told,) = str(raised.value).splitlines()
+    assert told.partition(tail)[0] == (
+        f"{head}algorithm is ppo in it and a2c here; environment is odd.py:Odd in it and "
+        "CartPole-v1 here; num_envs is 4 in it and 8 here"
+    )
+
+    other.algorithm, other.environment, other.num_envs = job.algorithm, job.environment, 4
+    with pytest.raises(CheckpointError) as raised:
+        checkpoint.check_job(path, checkpoint.load(path)[1], other)
+    first, *rest = str(raised.value).splitlines()
+    assert first.partition(tail)[0] == f"{head}hidden is 32 in it and 64 here"
+    assert rest == [
         "  parameters/w0 has no array in it and shape (6, 0) here",
         "  parameters/w1 has no array in it and shape (6, 1) here",
         "  parameters/w2 has no array in it and shape (6, 2) here",
         "  3 more arrays",
-        "  (of the configuration, hidden was 32 and is 64)",
     ]
+
+    job.steps_per_iteration, job.config = 32, about["config"]
+    with pytest.raises(CheckpointError, match="steps_per_iteration is 64 in it and 32 here"):
+        checkpoint.check_job(path, checkpoint.load(path)[1], job)
 
 
 class Attack:
