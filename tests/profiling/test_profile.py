@@ -171,8 +171,8 @@ def test_a_profile_that_lacks_a_rank_is_told(run_dir, tmp_path, capsys):
     assert "is not a run directory" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--profile", "-1"], ["--profile", "--total-steps", "2048"]])
-def test_a_run_that_is_too_short_is_told(words, tmp_path, capsys):
-    assert cli.main(["train", "ppo", "--run-dir", str(tmp_path / "run"), *words]) == 2
+def test_a_run_that_is_too_short_is_told(tmp_path, capsys):
+    words = ["--profile", "--total-steps", "2048", "--run-dir", str(tmp_path / "run")]
+    assert cli.main(["train", "ppo", *words]) == 2
     assert "expected a number from 1 on, and more than 12 iterations" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

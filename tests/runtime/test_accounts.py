@@ -50,7 +50,8 @@ def test_what_a_chunk_reports_is_told_in_every_iteration():
     told = []
     link = SimpleNamespace(send_soon=lambda kind, **fields: told.append(fields["metrics"]))
     plan = SimpleNamespace(seed=1)
-    rank = SimpleNamespace(plan=plan, agents=None, number=0, iteration=0, env_steps=0, link=link)
+    counts = {"number": 0, "iteration": 0, "env_steps": 0}
+    rank = SimpleNamespace(plan=plan, agents=None, link=link, profile=None, **counts)
     share = SimpleNamespace(
         rank=rank, env_indices=range(2), replay=None, kept=None, episodes=EpisodeCounter(2)
     )
