@@ -19,7 +19,6 @@ class Exchange:
 
     def __init__(self, rank: Rank, edges: dict[str, Edge], trainer: Any) -> None:
         self._rank, self.edges, self.trainer = rank, edges, trainer
-        self._known: dict[str, list[tuple[str, Any]]] = {}
 
     def send(self, name: str, values: tuple, only: int | None = None) -> None:
         """Sends this replica's part of a message to whom it concerns.
@@ -70,22 +69,17 @@ class Exchange:
             start += count
         return tuple(result)
 
-    def _named(self, scope: str) -> list[tuple[str, Any]]:
+    def _parameters(self, edge: Edge) -> np.ndarray:
         from mindspore_rl.runtime.parameters import named_parameters  # noqa: PLC0415
 
-        if scope not in self._known:
-            self._known[scope] = named_parameters(self.trainer, scope)
-        return self._known[scope]
-
-    def _parameters(self, edge: Edge) -> np.ndarray:
-        named = self._named(edge.message.parameters)
+        named = named_parameters(self.trainer, edge.message.parameters)
         return np.concatenate([np.ravel(p.asnumpy()).astype(np.float32) for _, p in named])
 
     def _set_parameters(self, edge: Edge, flat: np.ndarray) -> None:
-        from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
+        from mindspore_rl.runtime.parameters import named_parameters, set_parameter  # noqa: PLC0415
 
         start = 0
-        for _, parameter in self._named(edge.message.parameters):
+        for _, parameter in named_parameters(self.trainer, edge.message.parameters):
             size = int(np.prod(parameter.shape, dtype=int))
             set_parameter(parameter, flat[start : start + size].reshape(parameter.shape))
             start += size
