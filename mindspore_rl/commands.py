@@ -77,9 +77,7 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
         settings = dataclasses.replace(settings, env=name)
     if resumed:
         tell_copies(resumed, str(file), str(policy_file), settings.env)
-    workers = args.workers or written.get("workers") or earlier.get("workers", 1)
-    if not isinstance(workers, int):
-        raise ConfigError(f"{args.config}: workers is {workers!r}, expected a whole number")
+    workers = args.workers or _workers(written, args.config) or earlier.get("workers", 1)
     return JobRequest(
         file,
         policy,
@@ -109,6 +107,20 @@ def _policy(
     ]
     schedule = config.resolve(Schedule, None, {}, texts, base=given)
     return file, dataclasses.replace(policy, schedule=schedule)
+
+
+def _workers(written: dict[str, Any], file: str) -> int | None:
+    """How many a YAML file asks for, if it does."""
+    value = written.get("workers")
+    if value is None:
+        return None
+    try:
+        found = config.parse(value, int)
+    except (ValueError, ArithmeticError):
+        found = 0
+    if found < 1:
+        raise ConfigError(f"{file}: workers is {value!r}, expected a whole number, at least 1")
+    return found
 
 
 def _schedule_keys(value: Any, file: str) -> list[str]:

@@ -168,9 +168,14 @@ def test_a_file_of_keys_may_have_the_jobs(tmp_path, capsys):
     file.write_text("algorithm: a2c\npolcy: GPUOnly\n")
     assert main(["graph", "--config", str(file)]) == 2
     assert "unknown key polcy; did you mean policy?" in capsys.readouterr().err
-    file.write_text("algorithm: a2c\nworkers: two\n")
-    assert main(["graph", "--config", str(file)]) == 2
-    assert "workers is 'two', expected a whole number" in capsys.readouterr().err
+    for wrong in ("two", 0, True):
+        file.write_text(f"algorithm: a2c\nworkers: {wrong}\n")
+        assert main(["graph", "--config", str(file)]) == 2
+        told = f"workers is {wrong!r}, expected a whole number, at least 1"
+        assert told in capsys.readouterr().err
+    file.write_text("algorithm: a2c\nnum_envs: 1\nenv: Acrobot-v1\n")
+    assert main(["graph", "--config", str(file)]) == 0
+    assert "[1e, 6]" in capsys.readouterr().out
 
 
 def test_help_ends_with_the_keys_of_the_algorithm(capsys):
