@@ -76,7 +76,7 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
     if name != settings.env:
         settings = dataclasses.replace(settings, env=name)
     if resumed:
-        tell_copies(resumed, str(file), str(policy_file), settings.env)
+        tell_copies(resumed, str(file), str(policy_file), settings.env, str(place_file or ""))
     workers = args.workers or _workers(written, args.config) or earlier.get("workers", 1)
     return JobRequest(
         file,

@@ -21,6 +21,8 @@ from mindspore_rl.names import check_name
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE
 from mindspore_rl.storage import writing
 
+DEPLOYMENT_FILE = "deployment.yaml"
+"""A copy of the deployment, where one was asked for."""
 PROBE_BYTES = 1 << 20
 """Less room than this is a full disk before anything is started."""
 
@@ -72,6 +74,9 @@ def write_job(run_dir: Path, request: Any) -> None:
     """Keeps what was asked for, from which `--resume` starts."""
     if request.policy_file:
         loading.keep(Path(request.policy_file), run_dir / loading.POLICY_FOLDER)
+    if request.deployment_file:
+        with writing(run_dir / DEPLOYMENT_FILE):
+            shutil.copyfile(request.deployment_file, run_dir / DEPLOYMENT_FILE)
     job = {
         "algorithm": registry.name_of(request.algorithm),
         "policy": request.policy_file and registry.name_of(Path(request.policy_file)),
@@ -92,7 +97,7 @@ def check_trusted(run: Path) -> None:
     Raises:
         MsrlError: somebody else could have written it.
     """
-    for name in (".", JOB_FILE, PLAN_FILE):
+    for name in (".", JOB_FILE, PLAN_FILE, DEPLOYMENT_FILE):
         _check_own(run / name)
     for name in (loading.FOLDER, loading.POLICY_FOLDER, loading.ENVIRONMENT_FOLDER):
         folder = run / name
@@ -149,6 +154,8 @@ def earlier_job(run: Path | None) -> dict[str, Any]:
         for key, folder in (("algorithm", loading.FOLDER), ("policy", loading.POLICY_FOLDER)):
             file = loading.unchanged(registry.file_of(job[key]), run.resolve() / folder)
             job[key] = str(file)
+        if job.get("deployment") and not Path(job["deployment"]).is_file():
+            job["deployment"] = str(run.resolve() / DEPLOYMENT_FILE)
         job["config"]["env"] = loading.unchanged_environment(job["config"]["env"], run)
         return job
     except (OSError, ValueError, KeyError, TypeError) as error:

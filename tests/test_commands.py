@@ -298,13 +298,16 @@ def test_what_is_the_projects_is_stored_by_name(tmp_path):
         policy_file=str(registry.find_policy("central")),
         workers=1,
         config=programs.trainer_class(registry.find_algorithm("a2c")).Config(),
-        deployment_file="",
+        deployment_file=str(tmp_path / "hosts.yaml"),
         cells="auto",
     )
+    (tmp_path / "hosts.yaml").write_text("workers: 2")
     run_directory.write_job(tmp_path, request)
     job = json.loads((tmp_path / run_directory.JOB_FILE).read_text())
     assert (job["algorithm"], job["policy"]) == ("a2c", "Central")
+    (tmp_path / "hosts.yaml").unlink()
     found = run_directory.earlier_job(tmp_path)
+    assert Path(found["deployment"]).read_text() == "workers: 2"
     assert found["algorithm"] == str(registry.find_algorithm("a2c"))
     assert found["policy"] == str(registry.find_policy("Central"))
     (tmp_path / "policy" / "central.py").write_text("# of another version")
