@@ -14,9 +14,10 @@ import pytest
 import theorem
 
 from mindspore_rl import programs, registry
+from mindspore_rl.config import REQUIRED
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.graph.distribution_policy import Schedule
-from mindspore_rl.pipeline import REQUIRED_KEYS, JobRequest, environment_for, prepare
+from mindspore_rl.pipeline import JobRequest, environment_for, prepare
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.datasets.files import played
@@ -107,7 +108,7 @@ def _options(algorithm):
     if algorithm not in SHIPPED:
         return {}
     fields = dataclasses.fields(programs.trainer_class(registry.find_algorithm(algorithm)).Config)
-    fixed = {*REQUIRED_KEYS, *ALGORITHMS[algorithm][0]}
+    fixed = {"env", *REQUIRED, *ALGORITHMS[algorithm][0]}
     return {f.name: _other(f.name, f.default) for f in fields if f.name not in fixed}
 
 
