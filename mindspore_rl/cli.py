@@ -385,7 +385,7 @@ def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="YAML file of keys; it may have algorithm, policy, schedule and workers too",
+        help="YAML file of keys, env among them; also of algorithm, policy, schedule, workers",
     )
     parser.add_argument("--env", help="environment, see `msrl envs list`")
     parser.add_argument("--num-envs", help="environments, all workers together")

@@ -13,10 +13,18 @@ from mindspore_rl import config, gpu, machine, programs, registry
 from mindspore_rl.environments import by_name
 from mindspore_rl.errors import CheckpointError, ConfigError, JobFailure, MsrlError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
+from mindspore_rl.loading import split_environment
 from mindspore_rl.names import name_from
 from mindspore_rl.output import steady
+from mindspore_rl.plan.plan import JOB_FILE
 from mindspore_rl.plan.text import plan_text
-from mindspore_rl.run_directory import check_trusted, earlier_job, new_directory, write_job
+from mindspore_rl.run_directory import (
+    check_trusted,
+    earlier_job,
+    new_directory,
+    tell_copies,
+    write_job,
+)
 
 RETRY_S = 2.0
 """Between two attempts to reach a host that was lost."""
@@ -31,7 +39,8 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
     from mindspore_rl.pipeline import JobRequest, environment_for  # noqa: PLC0415
     from mindspore_rl.plan import deployment  # noqa: PLC0415
 
-    earlier = earlier_job(more.pop("resume_run", None))
+    resumed = more.pop("resume_run", None)
+    earlier = earlier_job(resumed)
     yaml_file = registry.find_config(args.config) if args.config else None
     written: dict[str, Any] = config.read_yaml(yaml_file) if yaml_file else {}
     place = args.deployment or earlier.get("deployment")
@@ -66,9 +75,9 @@ def _request(args: argparse.Namespace, **more: Any) -> Any:
     name = environment_for(policy, _absolute(settings.env))
     if name != settings.env:
         settings = dataclasses.replace(settings, env=name)
-    workers = args.workers or written.get("workers") or earlier.get("workers", 1)
-    if not isinstance(workers, int):
-        raise ConfigError(f"{args.config}: workers is {workers!r}, expected a whole number")
+    if resumed:
+        tell_copies(resumed, str(file), str(policy_file), settings.env, str(place_file or ""))
+    workers = args.workers or _workers(written, args.config) or earlier.get("workers", 1)
     return JobRequest(
         file,
         policy,
@@ -100,6 +109,20 @@ def _policy(
     return file, dataclasses.replace(policy, schedule=schedule)
 
 
+def _workers(written: dict[str, Any], file: str) -> int | None:
+    """How many a YAML file asks for, if it does."""
+    value = written.get("workers")
+    if value is None:
+        return None
+    try:
+        found = config.parse(value, int)
+    except (ValueError, ArithmeticError):
+        found = 0
+    if found < 1:
+        raise ConfigError(f"{file}: workers is {value!r}, expected a whole number, at least 1")
+    return found
+
+
 def _schedule_keys(value: Any, file: str) -> list[str]:
     if not isinstance(value, dict):
         raise ConfigError(
@@ -111,8 +134,8 @@ def _schedule_keys(value: Any, file: str) -> list[str]:
 
 def _absolute(environment: str) -> str:
     """A file's environment by its absolute path, so that a run can be used from anywhere."""
-    path, colon, name = environment.rpartition(":")
-    return f"{Path(path).resolve()}:{name}" if colon and path.endswith(".py") else environment
+    found = split_environment(environment)
+    return environment if found is None else f"{found[0].resolve()}:{found[1]}"
 
 
 def train(args: argparse.Namespace) -> int:
@@ -352,6 +375,9 @@ def evaluate_run(args: argparse.Namespace) -> int:
 
     if not args.trust:
         check_trusted(args.run_directory)
+    if (args.run_directory / JOB_FILE).is_file():
+        earlier = earlier_job(args.run_directory)
+        tell_copies(args.run_directory, earlier["algorithm"], args.env or earlier["config"]["env"])
     returns = evaluate(
         args.run_directory,
         args.episodes,

@@ -251,12 +251,13 @@ class _Loader(yaml.SafeLoader):
         """See the base class. Raises: yaml.YAMLError: a key stands there twice."""
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
             if key.value in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f"the key {key.value} stands there twice", problem_mark=key.start_mark
                 )
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 

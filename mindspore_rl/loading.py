@@ -23,8 +23,8 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.storage import writing
 
 OURS = "mindspore_rl"
-FOLDER, POLICY_FOLDER = "program", "policy"
-"""Of a run: what is kept of its algorithm, and of its policy."""
+FOLDER, POLICY_FOLDER, ENVIRONMENT_FOLDER = "program", "policy", "environment"
+"""Of a run: what is kept of its algorithm, its policy, and an environment of the user's."""
 
 
 class _Folder(ModuleType):
@@ -155,6 +155,32 @@ def kept(folder: Path, file: str) -> Path:
     """A folder's copy of a file, or the file itself if there is none."""
     copy = folder / Path(file).name
     return copy if copy.is_file() else Path(file)
+
+
+def unchanged(file: Path, folder: Path) -> Path:
+    """A file if all is still as a folder keeps it of the file; else the folder's copy."""
+    copy = folder / file.name
+    if not copy.is_file():
+        return file
+    for found in folder.rglob("*.py"):
+        source = file.parent / found.relative_to(folder)
+        if not source.is_file() or source.read_bytes() != found.read_bytes():
+            return copy
+    return file
+
+
+def split_environment(name: str) -> tuple[Path, str] | None:
+    """File and name of "path/to/file.py:Name", an environment of the user's; None: it is none."""
+    path, colon, own = name.rpartition(":")
+    return (Path(path), own) if colon and path.endswith(".py") else None
+
+
+def unchanged_environment(name: str, run_dir: Path) -> str:
+    """As `unchanged`, of an environment; that of others has its name."""
+    found = split_environment(name)
+    if found is None:
+        return name
+    return f"{unchanged(found[0], run_dir.resolve() / ENVIRONMENT_FOLDER)}:{found[1]}"
 
 
 def _follow(file: Path, folder: Path, needed: set[Path]) -> None:

@@ -207,6 +207,8 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
     alone = num_ranks == 1 or not request.compiled
     per_iteration = cut.program.steps_per_env * config.num_envs
     iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
+    if own := loading.split_environment(config.env):
+        loading.keep(own[0], run_dir / loading.ENVIRONMENT_FOLDER)
     algorithm = {
         "name": request.algorithm.stem,
         "file": str(loading.keep(request.algorithm, run_dir / loading.FOLDER)),

@@ -88,6 +88,23 @@ def find_config(name: str) -> Path:
     return inside if not Path(name).exists() and inside.exists() else Path(name)
 
 
+def name_of(file: Path) -> str:
+    """What an algorithm or a policy is found by again: its name if it is the project's, or a path.
+
+    With the project in another place the name is still right.
+    """
+    if file.parent == folder("algorithms"):
+        return file.stem
+    return {known: name for name, known in policies().items()}.get(file, str(file))
+
+
+def file_of(name: str) -> Path:
+    """The file that `name_of` was given; it may be gone."""
+    if name.endswith(".py"):
+        return Path(name)
+    return policies().get(name, folder("algorithms") / f"{name}.py")
+
+
 def _plain(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 

@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl import __version__, config, loading
+from mindspore_rl import __version__, config, loading, registry
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.names import check_name
-from mindspore_rl.plan.plan import PLAN_FILE
+from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE
 from mindspore_rl.storage import writing
 
-JOB_FILE = "job.json"
+DEPLOYMENT_FILE = "deployment.yaml"
+"""A copy of the deployment, where one was asked for."""
 PROBE_BYTES = 1 << 20
 """Less room than this is a full disk before anything is started."""
 
@@ -73,9 +74,12 @@ def write_job(run_dir: Path, request: Any) -> None:
     """Keeps what was asked for, from which `--resume` starts."""
     if request.policy_file:
         loading.keep(Path(request.policy_file), run_dir / loading.POLICY_FOLDER)
+    if request.deployment_file:
+        with writing(run_dir / DEPLOYMENT_FILE):
+            shutil.copyfile(request.deployment_file, run_dir / DEPLOYMENT_FILE)
     job = {
-        "algorithm": str(request.algorithm),
-        "policy": request.policy_file,
+        "algorithm": registry.name_of(request.algorithm),
+        "policy": request.policy_file and registry.name_of(Path(request.policy_file)),
         "schedule": config.to_dict(request.policy.schedule),
         "workers": request.workers,
         "config": config.to_dict(request.config),
@@ -93,9 +97,10 @@ def check_trusted(run: Path) -> None:
     Raises:
         MsrlError: somebody else could have written it.
     """
-    for name in (".", JOB_FILE, PLAN_FILE):
+    for name in (".", JOB_FILE, PLAN_FILE, DEPLOYMENT_FILE):
         _check_own(run / name)
-    for folder in (run / loading.FOLDER, run / loading.POLICY_FOLDER):
+    for name in (loading.FOLDER, loading.POLICY_FOLDER, loading.ENVIRONMENT_FOLDER):
+        folder = run / name
         for path in (folder, *folder.rglob("*")):  # what Python has compiled too
             _check_own(path)
 
@@ -135,7 +140,9 @@ def _user(uid: int) -> str:
 
 
 def earlier_job(run: Path | None) -> dict[str, Any]:
-    """What a run was asked for, with its own copies of files; nothing of none.
+    """What a run was asked for; nothing of none.
+
+    Files that are no longer what they were, or are gone, are the run's copies.
 
     Raises:
         MsrlError: it is no run directory.
@@ -145,15 +152,24 @@ def earlier_job(run: Path | None) -> dict[str, Any]:
     try:
         job = json.loads((run / JOB_FILE).read_text())
         for key, folder in (("algorithm", loading.FOLDER), ("policy", loading.POLICY_FOLDER)):
-            file, job[key] = Path(job[key]), str(loading.kept(run / folder, job[key]))
-            if file.is_file() and file.read_bytes() != Path(job[key]).read_bytes():
-                print(
-                    f"msrl: {file} is not what it was, and the run's copy is used; name it to use "
-                    "it as it is now",
-                    file=sys.stderr,
-                )
+            file = loading.unchanged(registry.file_of(job[key]), run.resolve() / folder)
+            job[key] = str(file)
+        if job.get("deployment") and not Path(job["deployment"]).is_file():
+            job["deployment"] = str(run.resolve() / DEPLOYMENT_FILE)
+        job["config"]["env"] = loading.unchanged_environment(job["config"]["env"], run)
         return job
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise MsrlError(
             f"{run} is not a run directory ({error}); expected one that `msrl train` wrote"
         ) from error
+
+
+def tell_copies(run: Path, *files: str) -> None:
+    """Says which of the files that are used are a run's copies."""
+    for file in files:
+        if Path(file).is_relative_to(run.resolve()):
+            print(
+                f"msrl: {file} is used, the run's copy: the file that it was made of has been "
+                "changed or is gone",
+                file=sys.stderr,
+            )

@@ -168,9 +168,14 @@ def test_a_file_of_keys_may_have_the_jobs(tmp_path, capsys):
     file.write_text("algorithm: a2c\npolcy: GPUOnly\n")
     assert main(["graph", "--config", str(file)]) == 2
     assert "unknown key polcy; did you mean policy?" in capsys.readouterr().err
-    file.write_text("algorithm: a2c\nworkers: two\n")
-    assert main(["graph", "--config", str(file)]) == 2
-    assert "workers is 'two', expected a whole number" in capsys.readouterr().err
+    for wrong in ("two", 0, True):
+        file.write_text(f"algorithm: a2c\nworkers: {wrong}\n")
+        assert main(["graph", "--config", str(file)]) == 2
+        told = f"workers is {wrong!r}, expected a whole number, at least 1"
+        assert told in capsys.readouterr().err
+    file.write_text("algorithm: a2c\nnum_envs: 1\nenv: Acrobot-v1\n")
+    assert main(["graph", "--config", str(file)]) == 0
+    assert "[1e, 6]" in capsys.readouterr().out
 
 
 def test_help_ends_with_the_keys_of_the_algorithm(capsys):
@@ -260,22 +265,50 @@ def test_less_than_an_iteration_is_told(tmp_path, capsys):
 
 
 def test_a_run_has_copies_of_the_files_that_it_was_made_of(tmp_path, monkeypatch, capsys):
-    """It is moved, one file is deleted and the other one changed."""
+    """It is moved, two files are deleted and one is changed."""
     monkeypatch.chdir(tmp_path)
-    examples = ROOT / "docs" / "examples"
-    shutil.copyfile(examples / "reinforce.py", tmp_path / "my.py")
-    shutil.copyfile(examples / "split_learners.py", tmp_path / "own.py")
+    files = {"reinforce": "my", "split_learners": "own", "corridor": "env"}
+    for example, name in files.items():
+        shutil.copyfile(ROOT / "docs" / "examples" / f"{example}.py", tmp_path / f"{name}.py")
     words = ["--total-steps", "512", "--backend", "inproc", "--stop-return", "nan", "--quiet"]
-    given = ["my.py", "--policy", "own.py", "--workers", "2", "num_envs=4", "num_steps=32"]
-    assert main(["train", *given, *words, "--run-dir", "run"]) == 0
-    (tmp_path / "run").rename(tmp_path / "moved")
+    given = ["my.py", "--policy", "own.py", "--env", "env.py:Corridor", "--workers", "2"]
+    assert main(["train", *given, "num_envs=4", "num_steps=32", *words, "--run-dir", "run"]) == 0
+    run = (tmp_path / "run").rename(tmp_path / "moved")
+    assert main(["eval", "moved", "--episodes", "1"]) == 0
+    assert "the run's copy" not in capsys.readouterr().err
     (tmp_path / "own.py").unlink()
+    (tmp_path / "env.py").unlink()
     with (tmp_path / "my.py").open("a") as file:
         file.write("# changed")
-    capsys.readouterr()
     words[1] = "1024"
     assert main(["train", "--resume", "moved", *words, "--run-dir", "resumed"]) == 0
     told = capsys.readouterr().err
-    assert f"{tmp_path / 'my.py'} is not what it was, and the run's copy is used" in told
-    assert "own.py" not in told
+    for name in ("program/my.py", "policy/own.py", "environment/env.py:Corridor"):
+        assert f"msrl: {run / name} is used, the run's copy: the file that it was made of" in told
     assert main(["eval", "resumed", "--episodes", "1"]) == 0
+    assert main(["train", "my.py", "--resume", "moved", *words, "--run-dir", "named"]) == 0
+    assert "program/my.py is used" not in capsys.readouterr().err
+
+
+def test_what_is_the_projects_is_stored_by_name(tmp_path):
+    """So that it is found where the project has been installed elsewhere."""
+    request = argparse.Namespace(
+        algorithm=registry.find_algorithm("a2c"),
+        policy=registry.load_policy(registry.find_policy("central")),
+        policy_file=str(registry.find_policy("central")),
+        workers=1,
+        config=programs.trainer_class(registry.find_algorithm("a2c")).Config(),
+        deployment_file=str(tmp_path / "hosts.yaml"),
+        cells="auto",
+    )
+    (tmp_path / "hosts.yaml").write_text("workers: 2")
+    run_directory.write_job(tmp_path, request)
+    job = json.loads((tmp_path / run_directory.JOB_FILE).read_text())
+    assert (job["algorithm"], job["policy"]) == ("a2c", "Central")
+    (tmp_path / "hosts.yaml").unlink()
+    found = run_directory.earlier_job(tmp_path)
+    assert Path(found["deployment"]).read_text() == "workers: 2"
+    assert found["algorithm"] == str(registry.find_algorithm("a2c"))
+    assert found["policy"] == str(registry.find_policy("Central"))
+    (tmp_path / "policy" / "central.py").write_text("# of another version")
+    assert run_directory.earlier_job(tmp_path)["policy"] == str(tmp_path / "policy" / "central.py")

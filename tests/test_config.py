@@ -257,3 +257,6 @@ def test_a_key_that_stands_there_twice_is_told(text, tmp_path):
     file.write_text(text)
     with pytest.raises(ConfigError, match="twice.yaml: not valid YAML: the key gamma stands there"):
         resolve(Ranged, file, {}, [])
+    file.write_text("? [gamma]\n: 1")
+    with pytest.raises(ConfigError, match="not valid YAML: .*unhashable key"):
+        resolve(Ranged, file, {}, [])

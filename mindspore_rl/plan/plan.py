@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.loading import FOLDER, kept
+from mindspore_rl.loading import FOLDER, kept, unchanged_environment
 from mindspore_rl.plan.value import Value
 from mindspore_rl.storage import writing
 
-PLAN_FILE = "plan.json"
+PLAN_FILE, JOB_FILE = "plan.json", "job.json"
 STATE = "env_state"
 """The variable that holds an in-graph environment's state."""
 
@@ -254,6 +254,7 @@ def load_plan(folder: Path) -> Plan:
         data = json.loads(text)
         if "file" in data["algorithm"]:  # the run may have been moved
             data["algorithm"]["file"] = str(kept(folder / FOLDER, data["algorithm"]["file"]))
+        data["environment"] = unchanged_environment(data["environment"], folder)
         return _plan(data)
     except (KeyError, TypeError, ValueError) as error:
         raise MsrlError(

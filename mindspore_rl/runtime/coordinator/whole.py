@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 from mindspore_rl.errors import CheckpointError, JobFailure
-from mindspore_rl.plan.plan import PLAN_FILE
-from mindspore_rl.run_directory import JOB_FILE
+from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE
 
