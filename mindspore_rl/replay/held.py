@@ -8,7 +8,7 @@ import numpy as np
 from mindspore_rl.communication.communicator import Waiting
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.assignment import Assignment
-from mindspore_rl.replay.selection import Key, Mode, Order, draw, windows
+from mindspore_rl.replay.selection import Key, Mode, Order, draw, to_redraw, windows
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 
@@ -101,7 +101,7 @@ class Held:
         if count:
             found = self._drawn(draws.places[self._positions])
             self._note(slice(None), *found)
-            for at in np.flatnonzero(found[0] < 0):
+            for at in to_redraw(found[0], draws.mode):
                 self._draw_again(at)
             self._place_windows(slice(None))
         self.least = float(self._rows["probability"].min(initial=np.inf))

@@ -136,7 +136,7 @@ def sample(
     totals, lanes, offsets, used = until(table, attempt, wait)
     ids, weights, lengths = table.resolve(lanes, offsets)
     for _ in range(TRIES):
-        again = np.flatnonzero(ids < 0)
+        again = to_redraw(ids, mode)
         if not len(again):
             return Drawn(ids, _probabilities(weights, lanes, totals, mode), lengths)
         # Somebody else has changed the table, or died over it.
@@ -144,14 +144,27 @@ def sample(
         totals, lanes, offsets, more = until(table, attempt, wait)
         used += more
         ids[again], weights[again], lengths[again] = table.resolve(lanes[again], offsets[again])
-        if mode is Mode.DISTINCT:
-            twice = np.ones(count, np.bool_)
-            twice[np.unique(ids, return_index=True)[1]] = False
-            ids[twice] = -1
     raise ReplayError(
         f"{len(again)} of {count} records are overwritten faster than they are drawn; raise the "
         "capacity"
     )
+
+
+def to_redraw(ids: np.ndarray, mode: Mode | Order) -> np.ndarray:
+    """The rows of a batch to be drawn again: a record is gone or, without replacement, there twice.
+
+    Two different draws fall on one record where somebody writes between them: while one slot is
+    being written the others move up.
+
+    Args:
+        ids: `[N] int64`, -1 where a record is gone.
+        mode: how they were drawn.
+    """
+    again = ids < 0
+    if mode is Mode.DISTINCT:
+        first = np.unique(ids, return_index=True)[1]
+        again |= ~np.isin(np.arange(len(ids)), first)
+    return np.flatnonzero(again)
 
 
 def check_draw(spec: TableSpec, count: int, mode: Mode | Order) -> None:

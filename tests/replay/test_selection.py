@@ -74,6 +74,20 @@ def test_without_replacement_each_is_drawn_once():
         sample(table, Key(1, 0), 41, Mode.DISTINCT)
 
 
+def test_without_replacement_two_draws_that_fall_on_one_record_are_told_apart(monkeypatch):
+    table, _ = filled(range(64), TableSpec(COLUMNS, capacity=64))
+    resolve, seen = table.resolve, []
+
+    def once_moved(lanes, offsets, counted=True):
+        moved = np.full_like(offsets, offsets[0]) if not seen else offsets
+        seen.append(len(offsets))
+        return resolve(lanes, moved, counted)
+
+    monkeypatch.setattr(table, "resolve", once_moved)
+    assert len(set(sample(table, Key(1, 0), 8, Mode.DISTINCT).ids.tolist())) == 8
+    assert seen[:2] == [8, 7]
+
+
 def test_without_replacement_holds_while_records_are_overwritten():
     table, _ = filled(range(64), TableSpec(COLUMNS, capacity=64))
     stop = threading.Event()
