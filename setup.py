@@ -64,7 +64,7 @@ setup(
     package_data={
         "mindspore_rl": ["**/*.c", "**/*.cpp", "**/*.cu", "**/*.h"],
         "mindspore_rl.algorithms": ["configs/*.yaml"],
-        "mindspore_rl.distribution": ["deployments/*.yaml"],
+        "mindspore_rl.distribution": ["deployments/*.yaml", "devices/*.yaml"],
     },
     entry_points={"console_scripts": ["msrl = mindspore_rl.cli:main"]},
 )

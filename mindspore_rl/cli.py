@@ -1,4 +1,4 @@
-"""The command line: `msrl train | eval | graph | profile | plot | dataset | envs | doctor`."""
+"""The command line: `msrl train | plan | eval | graph | profile | ...`."""
 
 import argparse
 import codecs
@@ -14,6 +14,7 @@ from mindspore_rl import (
     config,
     dataset_commands,
     environment_commands,
+    plan_commands,
     plotting,
     programs,
     registry,
@@ -47,6 +48,8 @@ def main(argv: list[str] | None = None) -> int:
         if rest:
             check_words(rest, args)
             args.assignments = [*args.assignments, *rest]
+        if getattr(args, "policy", None) == plan_commands.AUTO and args.run != plan_commands.plan:
+            plan_commands.settle(args)
         return args.run(args)
     except (MsrlError, JobFailure) as error:
         print(f"msrl: {shortened(str(error))}", file=sys.stderr)
@@ -105,6 +108,8 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     graph.add_argument(
         "--stage", choices=STAGES, help="instead, the program as this pass of the compiler gives it"
     )
+
+    plan_commands.add(subparsers, _command, _algorithm_arguments, argv)
 
     evaluate = subparsers.add_parser("eval", help="play a trained policy and print its return")
     evaluate.add_argument("run_directory", type=Path, metavar="RUN")
@@ -350,7 +355,8 @@ def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         metavar="POLICY",
-        help=f"{', '.join(registry.policies())}, or a .py file (default: SingleLearnerCoarse)",
+        help=f"{', '.join(registry.policies())}, a .py file, or auto: the one that would be the "
+        "fastest here, see `msrl plan` (default: SingleLearnerCoarse)",
     )
     parser.add_argument(
         "--schedule",

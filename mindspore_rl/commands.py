@@ -34,7 +34,7 @@ JOB_KEYS = ("algorithm", "policy", "schedule", "workers")
 """Keys of a YAML file that are the job's; all others are the algorithm's."""
 
 
-def _request(args: argparse.Namespace, **more: Any) -> Any:
+def requested(args: argparse.Namespace, **more: Any) -> Any:
     """Resolves the arguments; nothing is started or written."""
     from mindspore_rl.pipeline import JobRequest, environment_for  # noqa: PLC0415
     from mindspore_rl.plan import deployment  # noqa: PLC0415
@@ -154,7 +154,7 @@ def train(args: argparse.Namespace) -> int:
         raise MsrlError("--backend inproc computes on the CPU; remove --device gpu")
     device, why = gpu.choose(args.device if compiled else "cpu")
     resume, done = _newest_checkpoint(args.resume) if args.resume else (None, {})
-    request = _request(
+    request = requested(
         args,
         device=device,
         compiled=compiled,
@@ -332,7 +332,7 @@ def graph(args: argparse.Namespace) -> int:
             print(stage_text(result), end="")
 
     with tempfile.TemporaryDirectory() as folder:
-        request = _request(args, device=gpu.choose(args.device)[0])
+        request = requested(args, device=gpu.choose(args.device)[0])
         if args.format == "native":
             request = dataclasses.replace(request, cells="native", num_iterations=1)
         plan, cut = prepare(request, Path(folder), see)

@@ -78,8 +78,17 @@ def find_deployment(name: str) -> Path:
     Raises:
         ConfigError: there is none; the nearest names are offered.
     """
-    known = {f.stem: f for f in sorted(folder("distribution").glob("deployments/*.yaml"))}
-    return known.get(name) or _path(name, "deployment", list(known), ConfigError, ".yaml")
+    return _yaml(name, "deployment", "deployments")
+
+
+def find_device(name: str) -> Path:
+    """The file that describes a device, given by name or path; as `find_deployment`."""
+    return _yaml(name, "description of devices", "devices")
+
+
+def _yaml(name: str, kind: str, place: str) -> Path:
+    known = {f.stem: f for f in sorted(folder("distribution").glob(f"{place}/*.yaml"))}
+    return known.get(name) or _path(name, kind, list(known), ConfigError, ".yaml")
 
 
 def find_config(name: str) -> Path:

@@ -1,6 +1,7 @@
 """A compiled cell as a native function: built, bound to the cell's parameters, and called."""
 
 import ctypes
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mindspore_rl.native.memory import ALIGNED, aligned
 from mindspore_rl.native.program import Graph, read
 from mindspore_rl.native.tiles import MOST_PARTS
 from mindspore_rl.native.unit import Unit
+from mindspore_rl.native.work import work_of
 from mindspore_rl.native.writer import write
 
 FOLDER = Path(__file__).parent
@@ -24,7 +26,9 @@ def unit_of(graph: Graph) -> Unit:
     Raises:
         Unsupported: some of it has no native form.
     """
-    return write(blocks_of(read(graph.data)), graph.sources)
+    blocks = blocks_of(read(graph.data))
+    work = work_of(blocks)  # of the operators as they are: writing fuses some
+    return replace(write(blocks, graph.sources), work=work)
 
 
 class NativeCell:

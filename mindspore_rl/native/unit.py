@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl.native.program import Type
+from mindspore_rl.native.work import Work
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Unit:
         results: types of what it gives, each aligned in one area.
         structure: of the results, nested tuples of positions.
         functions: `library:name` of functions that it calls.
+        work: how much it computes.
     """
 
     text: str
@@ -31,6 +33,7 @@ class Unit:
     results: tuple[Type, ...]
     structure: Any
     functions: tuple[str, ...]
+    work: tuple[Work, ...] = ()
 
     def to_json(self) -> str:
         """For `from_json`."""
@@ -49,6 +52,7 @@ class Unit:
         fields = {name: tuples(value) for name, value in found.items()}
         for name in ("inputs", "results"):
             fields[name] = tuple(Type(tuple(t["shape"]), t["dtype"]) for t in fields[name])
+        fields["work"] = tuple(Work(**{**w, "bounds": tuple(w["bounds"])}) for w in found["work"])
         unit = cls(**fields)
         for function in unit.functions:
             if not Path(function.rsplit(":", 1)[0]).exists():

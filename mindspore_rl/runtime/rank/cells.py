@@ -24,6 +24,7 @@ class Cells:
 
     Attributes:
         reductions: the collectives of all cells built so far.
+        native: those cells that may be, by name.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Cells:
         self._rank, self._state, self._graph = rank, state, graph
         self._group, self._threads = group, threads
         self.reductions: list[Any] = []
+        self.native: dict[str, Any] = {}
 
     def function(
         self, built: Any, name: str, to_host: tuple[int, ...], obs: tuple[int, ...]
@@ -108,4 +110,7 @@ class Cells:
         agree = partial(rank.messenger.agree, rank.fragment.ranks, stage)
         trainer = state.trainer
         owners = [part for part in (trainer.actor, trainer.learner) if part is not None]
-        return LoweredCell(built, owners, turns_of(built), agree, chosen, keep, self._threads)
+        self.native[name] = LoweredCell(
+            built, owners, turns_of(built), agree, chosen, keep, self._threads
+        )
+        return self.native[name]

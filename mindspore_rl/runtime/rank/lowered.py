@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,21 @@ class LoweredCell:
             self._chosen(native is not None, why)
             self._run = native or compiled
         return self._run(*inputs)
+
+    def work(self) -> tuple[float, float, float]:
+        """Operators that run in a call, their operations and the bytes that they move; 0: unknown.
+
+        As for a device that is not here: this machine's code runs fewer, for some are fused.
+        """
+        turns = {found.name: int(found.asnumpy()) for found in self._turns}
+        parts = self._run.unit.work if isinstance(self._run, NativeCell) else ()
+        times = [math.prod(turns.get(name, 1) for name in part.bounds) for part in parts]
+        keys = ("launches", "flops", "moved_bytes")
+        launches, flops, moved = (
+            sum(n * getattr(part, key) for n, part in zip(times, parts, strict=True))
+            for key in keys
+        )
+        return launches, flops, moved
 
     def _choose(self, compiled: CompiledCell, inputs: tuple) -> tuple[NativeCell | None, str]:
         level = self._agree(toolchain.level())

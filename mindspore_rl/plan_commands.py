@@ -1,0 +1,117 @@
+"""`msrl plan` and `msrl calibrate`: what a job would take, and what things cost here."""
+
+import argparse
+import sys
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from mindspore_rl import commands, registry
+from mindspore_rl.errors import ConfigError
+from mindspore_rl.storage import in_cache
+
+AUTO = "auto"
+WIDTH = 160
+"""Of tables that do not go to a terminal."""
+HEAD = ("policy", "workers", "ms", "steps/s", "bytes sent", "what binds, or why it cannot serve")
+
+
+def add(subparsers: Any, command: Any, algorithm_arguments: Any, argv: list[str]) -> None:
+    """Adds the sub-commands."""
+    text = "predict what a job would take under every policy, and say which suits it"
+    planned = command(subparsers, "plan", plan, text, argv)
+    algorithm_arguments(planned)
+    planned.add_argument(
+        "--hardware",
+        metavar="FILE",
+        help="YAML file that describes the GPUs and the network of the deployment, or the name of "
+        "one of distribution/devices, see docs/scaling.md (default: this machine's processor)",
+    )
+    text = "measure what messages cost here, and what the parts of a job do if one is named"
+    measured = command(subparsers, "calibrate", calibrate, text, argv)
+    algorithm_arguments(measured)
+
+
+def plan(args: argparse.Namespace) -> int:
+    """`msrl plan`."""
+    from mindspore_rl.scale import choose  # noqa: PLC0415
+
+    found = _simulated(args)
+    _table([choose.row(candidate) for candidate in found])
+    print(choose.reason(choose.best(found), found))
+    return 0
+
+
+def settle(args: argparse.Namespace) -> None:
+    """Puts a policy, its chunks and its number of workers in the place of `--policy auto`."""
+    from mindspore_rl.scale import choose  # noqa: PLC0415
+
+    found = _simulated(args)
+    chosen = choose.best(found)
+    say(f"policy {choose.reason(chosen, found)}")
+    args.policy, args.workers = chosen.file, chosen.workers
+    own = f"chunks={chosen.policy.schedule.chunks}"
+    args.schedule = ",".join(filter(None, (own, args.schedule)))
+
+
+def _simulated(args: argparse.Namespace) -> list[Any]:
+    from mindspore_rl.scale import choose, device  # noqa: PLC0415
+    from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
+    from mindspore_rl.scale.predict import machine_costs  # noqa: PLC0415
+
+    named = None if args.policy in (None, AUTO) else args.policy
+    plain = argparse.Namespace(**{**vars(args), "policy": named})
+    request = commands.requested(plain)
+    machine, hardware = machine_costs(say), getattr(args, "hardware", None)
+    if hardware:
+        described, sources = device.load(registry.find_device(hardware))
+        say(f"{hardware} is a description: " + "; ".join(f"{k}: {v}" for k, v in sources.items()))
+        cluster = Cluster.described(machine, request.deployment, described)
+        return choose.candidates(request, choose.of_project(named), cluster, say, "GPU")
+    if request.deployment.spans_hosts:
+        raise ConfigError(
+            f"{args.deployment} has several hosts, and nothing says what is between them; describe "
+            "it by --hardware, see docs/scaling.md"
+        )
+    return choose.candidates(request, choose.of_project(named), Cluster(machine), say)
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    """`msrl calibrate`."""
+    from mindspore_rl.scale import predict  # noqa: PLC0415
+    from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
+
+    machine = predict.machine_costs(say, anew=True)
+    sizes = machine.near.send.sizes
+    rows = []
+    for size in sizes:
+        link = machine.near
+        tables = (link.send, link.receive, link.transit, link.reduce)
+        rows.append((f"{size:,}", *(f"{table.at(size) * 1e6:,.1f}" for table in tables)))
+    head = ("bytes", "send us", "receive us", "on the way us", "collective of two us")
+    _table(rows, head)
+    if args.algorithm:
+        request = commands.requested(args)
+        found = predict.predict(request, Cluster(machine), say, anew=True)
+        print(
+            f"{request.policy.name}: an iteration takes {found.simulation.iteration_s * 1e3:.2f} "
+            f"ms, {found.steps_per_s:,.0f} steps/s"
+        )
+    print(f"kept in {in_cache(predict.MACHINE_FILE)}")
+    return 0
+
+
+def say(text: str) -> None:
+    """Tells the user what is being done."""
+    print(f"msrl: {text}", file=sys.stderr, flush=True)
+
+
+def _table(rows: list[tuple[str, ...]], head: tuple[str, ...] = HEAD) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(head):
+        table.add_column(name, justify="right" if i and name != HEAD[-1] else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(table)

@@ -1,0 +1,325 @@
+"""Runs fragments of a job one by one, without the others, and measures what they do.
+
+A fragment's generated code runs as in the job, with its cells, environments and parameters; only
+what it sends goes nowhere, what it receives is there at once, and no checkpoint is written.
+"""
+
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.communication.communicator import Waiting
+from mindspore_rl.communication.group import HostGroup
+from mindspore_rl.communication.link import Link
+from mindspore_rl.environments.by_name import spec as environment_spec
+from mindspore_rl.loading import run_module
+from mindspore_rl.plan.edges import Edge, plan_edges
+from mindspore_rl.plan.plan import Plan, load_plan
+from mindspore_rl.plan.stages import Stage, Stages
+from mindspore_rl.programs import load_trainer
+from mindspore_rl.runtime.profile import COLLECTIVE, RECEIVE, SEND, STAGE, Profile
+from mindspore_rl.runtime.profile import ProfiledCommunicator as Profiled
+from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
+from mindspore_rl.runtime.rank.messenger import BYTES_TAG, CONTINUE, CONTROL_TAG, STOP
+from mindspore_rl.runtime.rank.rank import Rank
+from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.scale.costs import Doing, FragmentCosts
+
+COSTS_FILE = "costs.json"
+WARM_UP, LEAST, MOST, PHASE_S = 3, 4, 60, 0.6
+"""Iterations before the first that counts, fewest and most of a phase, and how long it may take."""
+OUTLIERS = 0.02
+"""The share of the longest times that are left out: another program had the core."""
+_BURN = "x = 1.0\nwhile True:\n    for i in range(1000):\n        x = x * 1.0000001 + i"
+
+
+class Nobody:
+    """A communicator without others: messages are there at once, and hold what could be in them."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        self.rank, self.size = rank, plan.num_ranks
+        self._plan, self._edges = plan, {e.tag: e for e in plan_edges(plan).values()}
+        self._known: dict[tuple[int, int, int], np.ndarray] = {}
+
+    def send(self, target: int, tag: int, data: np.ndarray) -> None:
+        """See `Communicator`; copies, as MPI's does."""
+        data.copy()
+
+    def receive(self, source: int, tag: int, data: np.ndarray, waiting: Waiting) -> None:
+        """See `Communicator`."""
+        if tag == CONTROL_TAG:
+            data[:] = 0
+        elif tag == BYTES_TAG:  # of numbers of which the least counts
+            data[:] = 0x7F
+        else:
+            key = (source, tag, len(data))
+            if key not in self._known:
+                self._known[key] = _message(self._edges[tag], len(data))
+            data[:] = self._known[key]
+
+    def first_of(self, expected: list[tuple[int, int]], waiting: Waiting) -> int:
+        """See `Communicator`."""
+        return 0
+
+    def flush(self, waiting: Waiting) -> None:
+        """See `Communicator`."""
+
+    def close(self) -> None:
+        """See `Communicator`."""
+
+
+def _message(edge: Edge, size: int) -> np.ndarray:
+    """Something in the place of a message: small numbers, and zeros and ones where they count."""
+    chance = np.random.default_rng(0)
+    if edge.message.parameters:
+        return (0.1 * chance.standard_normal(size // 4)).astype(np.float32).view(np.uint8)
+    entries = [np.dtype(leaf.dtype) for leaf in edge.leaves]
+    whole = [leaf.size * dtype.itemsize for leaf, dtype in zip(edge.leaves, entries, strict=True)]
+    parts = []
+    for dtype, share in zip(entries, whole, strict=True):
+        count = round(size * share / max(sum(whole), 1) / dtype.itemsize)
+        if dtype.kind == "f":
+            part = chance.random(count).astype(dtype)
+        else:
+            part = chance.integers(0, 1 + (dtype.kind == "i"), count).astype(dtype)
+        parts.append(part.view(np.uint8))
+    data = np.zeros(size, np.uint8)
+    found = np.concatenate(parts)[:size] if parts else data
+    data[: len(found)] = found
+    return data
+
+
+class Recorder(Profile):
+    """A profile of two phases: in the second all other cores work."""
+
+    def __init__(self, burners: "Burners") -> None:
+        super().__init__(Path(), 0)
+        self._burners = burners
+        self.phases: list[list[tuple[int, ...]]] = []
+        self._begun, self._count = 0.0, 0
+        self.over = False
+
+    def iteration(self, iteration: int) -> None:
+        """See `Profile`."""
+        self._count += 1
+        now = time.perf_counter()
+        if not self.recording:
+            if self._count == WARM_UP:
+                self._begin()
+            return
+        enough = self._count >= MOST or now - self._begun > PHASE_S
+        if self._count < LEAST or not enough:
+            return
+        self.phases.append(self._events)
+        self.over = len(self.phases) == 2 or not self._burners.burn()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._events, self._count, self.recording = [], 0, True
+        self._begun = time.perf_counter()
+
+    def write(self) -> None:
+        """See `Profile`: nowhere."""
+
+
+class Burners:
+    """Processes that keep other cores at work when asked to."""
+
+    def __init__(self, cores: set[int]) -> None:
+        self._processes = []
+        for core in cores:
+            process = subprocess.Popen([sys.executable, "-c", _BURN])
+            os.sched_setaffinity(process.pid, {core})
+            process.send_signal(signal.SIGSTOP)
+            self._processes.append(process)
+
+    def burn(self) -> bool:
+        """Begins. Returns: whether there are any."""
+        for process in self._processes:
+            process.send_signal(signal.SIGCONT)
+        return bool(self._processes)
+
+    def __enter__(self) -> "Burners":
+        return self
+
+    def rest(self) -> None:
+        """Ends for a while."""
+        for process in self._processes:
+            process.send_signal(signal.SIGSTOP)
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+class AloneRuntime(FragmentRuntime):
+    """A fragment that begins at once, and ends when enough is measured."""
+
+    def _begin(self) -> None:
+        """See `FragmentRuntime`: without parameters of others."""
+
+    def save(self) -> None:
+        """See `FragmentRuntime`: nowhere."""
+
+    def _agree(self) -> int:
+        assert isinstance(self.rank.profile, Recorder)
+        return STOP if self.rank.profile.over else CONTINUE
+
+
+class _Over(Exception):
+    """Enough is measured."""
+
+
+class _ServedRecorder(Recorder):
+    """Of ranks that do not ask whether to go on."""
+
+    def iteration(self, iteration: int) -> None:
+        """See `Profile`."""
+        super().iteration(iteration)
+        if self.over:
+            raise _Over
+
+
+def measure(plan: Plan, folder: Path, name: str, cores: set[int]) -> FragmentCosts:
+    """Runs the first replica of a fragment alone.
+
+    Args:
+        plan: of the job.
+        folder: its run directory.
+        name: of the fragment.
+        cores: that the rank has in the job.
+    """
+    fragment = next(f for f in plan.fragments if f.name == name)
+    others = os.sched_getaffinity(0) - cores
+    ours, theirs = socket.socketpair()
+    with Burners(others) as burners, theirs:
+        recorder = (_ServedRecorder if plan.arrivals else Recorder)(burners)
+        comm = Profiled(Nobody(plan, fragment.first_rank), recorder) if plan.num_ranks > 1 else None
+        rank = Rank(
+            plan,
+            folder,
+            fragment.first_rank,
+            comm,
+            Link(ours),
+            Stamps(None, plan.num_ranks),
+            recorder,
+        )
+        group = None
+        if fragment.collectives:
+            group = HostGroup(lambda: lambda _reduction, data: data)
+            group.around = lambda *call: recorder.call(COLLECTIVE, *call)
+        before = os.sched_getaffinity(0)
+        runtime = AloneRuntime(rank, group, len(cores))
+        os.sched_setaffinity(0, cores)
+        path = folder / "fragments" / fragment.file
+        try:
+            run_module(f"alone_{abs(hash(str(path)))}", path).run(runtime)
+        except _Over:
+            pass
+        finally:
+            os.sched_setaffinity(0, before)
+            runtime.close()
+    work = {f"cell {cell}": found.work() for cell, found in runtime._cells.native.items()}
+    phases = [np.array(phase) for phase in recorder.phases]
+    return FragmentCosts(len(rank.env_indices), _doings(plan, name, phases), work)
+
+
+def _doings(plan: Plan, fragment: str, phases: list[np.ndarray]) -> dict[str, Doing]:
+    stages = Stages(plan)
+    found = [_times(plan, stages, events) for events in phases]
+    alone, busy = found[0], found[-1]
+    return {
+        name: Doing(times, busy[name] if len(busy.get(name, ())) == len(times) else times)
+        for name, times in alone.items()
+    }
+
+
+def _times(plan: Plan, stages: Stages, events: np.ndarray) -> dict[str, tuple[float, ...]]:
+    """The mean times of everything, but for the longest of them."""
+    samples: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    for name, pieces in _measured(plan, stages, events.tolist()):
+        samples[name].append(pieces)
+    means = {}
+    for name, rows in samples.items():
+        length = statistics.mode(len(row) for row in rows)
+        table = np.array([row for row in rows if len(row) == length])
+        keep = max(len(table) - round(OUTLIERS * len(table)), 1)
+        means[name] = tuple((np.sort(table, axis=0)[:keep].mean(axis=0) / 1e9).tolist())
+    return means
+
+
+def _measured(
+    plan: Plan, stages: Stages, events: list[tuple[int, ...]]
+) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Doings and what is between them, with the ns of their pieces."""
+    tags = {edge.tag: name for name, edge in plan_edges(plan).items()}
+    tags |= {CONTROL_TAG: "control", BYTES_TAG: "bytes"}
+    before, ended, at = "", 0, 0
+    while at < len(events):
+        kind, begin, end, what, *_ = events[at]
+        at += 1
+        if kind == SEND:
+            name, pieces = f"send {tags[what]}", [float(end - begin)]
+        elif kind == RECEIVE:
+            name, pieces = f"receive {tags[what]}", [float(end - begin)]
+        elif kind == STAGE and (name := _name(stages, what)):
+            pieces, start = [], begin
+            while at < len(events) and events[at][0] == COLLECTIVE:
+                pieces.append(float(events[at][1] - start))
+                start = events[at][2]
+                at += 1
+            if at == len(events) or events[at][0] != STAGE:
+                continue
+            end = events[at][1]
+            pieces.append(float(end - start))
+        else:
+            continue
+        if before:
+            yield f"{before} > {name}", (float(begin - ended),)
+        yield name, tuple(pieces)
+        before, ended = name, end
+
+
+def _name(stages: Stages, stage: int) -> str:
+    """A stage's name in a script; empty of one that is no doing of its own."""
+    if stage == Stage.ENVIRONMENT:
+        return "environment"
+    if stage == Stage.DATASET:
+        return "dataset"
+    if stage == Stage.BOUNDARY:
+        return "boundary"
+    words = stages.words[stage]
+    return " ".join(words.split()[:2]) if words.startswith("cell ") else ""
+
+
+def main() -> None:
+    """Measures fragments: `... RUN_DIRECTORY CORES FRAGMENTS`."""
+    folder, own = Path(sys.argv[1]), {int(core) for core in sys.argv[2].split(",")}
+    names = sys.argv[3].split(",")
+    plan = load_plan(folder)
+    found: dict[str, Any] = {}
+    if any(fragment.needs_tensors for fragment in plan.fragments):
+        from mindspore_rl import device  # noqa: PLC0415  (imports MindSpore)
+
+        device.use(plan.device, compiled=plan.compiled)
+        load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
+    for name in names:
+        found[name] = asdict(measure(plan, folder, name, own))
+    (folder / COSTS_FILE).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

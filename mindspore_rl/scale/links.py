@@ -1,0 +1,132 @@
+"""Measures what messages between two ranks cost: `mpiexec -n 2 python -m ...links FILE`.
+
+Rank 0 has the first core that this process may use, rank 1 the next, as in a job.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator
+from mindspore_rl.scale.costs import Link, Table
+
+SIZES = (8, 256, 4096, 16384, 65536, 262144, 1 << 20, 1 << 22)
+TAG, ROUNDS, ROUNDS_S = 7, 200, 0.3
+SETTLED_S = 0.002
+
+
+def measure(comm: MpiCommunicator) -> Link:
+    """Costs of messages between ranks 0 and 1, by bytes; both ask at once."""
+    tables = {name: [_median(comm, size, how) for size in SIZES] for name, how in _HOW.items()}
+    both = zip(tables["round"], tables["send"], tables["receive"], strict=True)
+    transit = [max(whole / 2 - send - receive, 0.0) for whole, send, receive in both]
+    reduce = comm.channel(range(2), _nothing)
+    reduced = [_median(comm, size, lambda comm, data: _reduced(reduce, data)) for size in SIZES]
+    return Link(
+        Table(SIZES, tuple(tables["send"])),
+        Table(SIZES, tuple(tables["receive"])),
+        Table(SIZES, tuple(transit)),
+        Table(SIZES, tuple(reduced)),
+    )
+
+
+def _nothing() -> None:
+    pass
+
+
+def _median(
+    comm: MpiCommunicator, size: int, how: Callable[[MpiCommunicator, np.ndarray], float]
+) -> float:
+    """Seconds, the median of rank 0's tries; rank 1 makes as many."""
+    data, more, times = np.zeros(size, np.uint8), np.ones(1, np.uint8), list[float]()
+    until = time.perf_counter() + ROUNDS_S
+    while more[0]:
+        times.append(how(comm, data))
+        if comm.rank == 0:
+            more[0] = len(times) < 3 or (len(times) < ROUNDS and time.perf_counter() < until)
+            comm.send(1, TAG, more)
+        else:
+            comm.receive(0, TAG, more, _nothing)
+    return float(np.median(times))
+
+
+def _round(comm: MpiCommunicator, data: np.ndarray) -> float:
+    """There and back."""
+    begun = time.perf_counter()
+    if comm.rank == 0:
+        comm.send(1, TAG, data)
+        comm.receive(1, TAG, data, _nothing)
+    else:
+        comm.receive(0, TAG, data, _nothing)
+        comm.send(0, TAG, data)
+    return time.perf_counter() - begun
+
+
+def _send(comm: MpiCommunicator, data: np.ndarray) -> float:
+    """The sender's call."""
+    if comm.rank == 1:
+        comm.receive(0, TAG, data, _nothing)
+        return 0.0
+    begun = time.perf_counter()
+    comm.send(1, TAG, data)
+    return time.perf_counter() - begun
+
+
+def _receive(comm: MpiCommunicator, data: np.ndarray) -> float:
+    """The receiver's call, where the message is there."""
+    if comm.rank == 1:
+        comm.send(0, TAG, data)
+        comm.flush(_nothing)
+        return 0.0
+    comm.first_of([(1, TAG)], _nothing)
+    until = time.perf_counter() + SETTLED_S
+    while time.perf_counter() < until:
+        pass
+    begun = time.perf_counter()
+    comm.receive(1, TAG, data, _nothing)
+    return time.perf_counter() - begun
+
+
+def _reduced(reduce: Callable[[str, np.ndarray], np.ndarray], data: np.ndarray) -> float:
+    floats = data.view(np.float32)
+    begun = time.perf_counter()
+    reduce("sum", floats)
+    return time.perf_counter() - begun
+
+
+_HOW = {"round": _round, "send": _send, "receive": _receive}
+
+
+def oversleep() -> float:
+    """By how much a short sleep is longer than asked for, in seconds."""
+    times = []
+    for _ in range(100):
+        begun = time.perf_counter()
+        time.sleep(2e-5)
+        times.append(time.perf_counter() - begun - 2e-5)
+    return float(np.median(times))
+
+
+def main() -> None:
+    """Writes what rank 0 measures."""
+    comm = MpiCommunicator()
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
+        comm.spin_s = OWN_CORE_SPIN_S
+    found = measure(comm)
+    if comm.rank == 0:
+        Path(sys.argv[1]).write_text(
+            json.dumps({"link": asdict(found), "oversleep_s": oversleep()})
+        )
+    comm.close()
+
+
+if __name__ == "__main__":
+    main()

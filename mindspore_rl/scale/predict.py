@@ -1,0 +1,200 @@
+"""What a job would take on a cluster: measures what is not known yet, then simulates."""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mindspore_rl
+from mindspore_rl import machine
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.graph.ir import Program
+from mindspore_rl.pipeline import JobRequest, prepare
+from mindspore_rl.plan.deployment import find_mpiexec
+from mindspore_rl.plan.plan import FragmentPlan, Plan
+from mindspore_rl.scale import costs
+from mindspore_rl.scale.alone import COSTS_FILE
+from mindspore_rl.scale.cluster import Cluster
+from mindspore_rl.scale.costs import FragmentCosts, MachineCosts
+from mindspore_rl.scale.simulate import Simulation, Simulator
+from mindspore_rl.storage import in_cache, keep
+
+MACHINE_FILE = "costs/machine.json"
+ITERATIONS = 6
+"""That are simulated; the first of them does not count."""
+LINKS_S, ALONE_S = 120.0, 600.0
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A job as it would go."""
+
+    plan: Plan
+    simulation: Simulation
+
+    @property
+    def steps_per_s(self) -> float:
+        """Environment steps, all environments together."""
+        return self.plan.steps_per_iteration / self.simulation.iteration_s
+
+
+def predict(
+    request: JobRequest,
+    cluster: Cluster,
+    say: Say,
+    device: str = "CPU",
+    anew: bool = False,
+    most_ranks: int | None = None,
+) -> Prediction:
+    """Simulates a job.
+
+    Args:
+        request: of the job; it is planned for this machine's CPU.
+        cluster: where it would run.
+        say: told what is being measured.
+        device: by which its ranks fill the hosts of its deployment.
+        anew: measures its fragments again.
+        most_ranks: that there is room for.
+
+    Raises:
+        MsrlError: it cannot be planned, or a fragment does not run here.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder, seen = Path(name), dict[str, Any]()
+        here = replace(request, device="CPU", deployment=type(request.deployment)())
+        plan, _ = prepare(here, folder, seen.__setitem__)
+        if most_ranks is not None and plan.num_ranks > most_ranks:
+            raise MsrlError(f"it needs {plan.num_ranks} ranks, and there is room for {most_ranks}")
+        known = fragment_costs(plan, folder, say, anew)
+    hosts = request.deployment.place(plan.num_ranks, device) if plan.num_ranks > 1 else ()
+    plan = replace(plan, hosts=hosts)
+    programs: dict[str, Program] = seen["regions"]
+    return Prediction(plan, Simulator(plan, programs, known, cluster).run(ITERATIONS))
+
+
+def fragment_costs(
+    plan: Plan, folder: Path, say: Say, anew: bool = False
+) -> dict[str, FragmentCosts]:
+    """What a replica of each fragment does; measured if it is not known."""
+    names = {f.name: _name(plan, folder, f) for f in plan.fragments}
+    lacking = [f for f in plan.fragments if anew or in_cache(names[f.name]) is None]
+    if lacking:
+        listed = ", ".join(f"{f.name} of {_environments(f)}" for f in lacking)
+        say(f"measuring {plan.policy}: {listed} environments")
+        found = _measured(plan, folder, lacking)
+        for name, data in found.items():
+            keep(names[name], json.dumps(data).encode())
+        return {
+            f.name: costs.fragment(found[f.name] if f.name in found else _kept(names[f.name]))
+            for f in plan.fragments
+        }
+    return {name: costs.fragment(_kept(file)) for name, file in names.items()}
+
+
+def _kept(name: str) -> dict[str, Any]:
+    path = in_cache(name)
+    assert path is not None
+    return json.loads(path.read_text())
+
+
+def _environments(fragment: FragmentPlan) -> int:
+    first, last = fragment.shares[0]
+    return last - first
+
+
+def _measured(plan: Plan, folder: Path, fragments: list[FragmentPlan]) -> dict[str, Any]:
+    """Runs fragments alone, in a process of their own, on the cores that a rank would have."""
+    cores = sorted(os.sched_getaffinity(0))
+    each = max(len(cores) // plan.num_ranks, 1)
+    command = [sys.executable, "-m", "mindspore_rl.scale.alone", str(folder)]
+    names = ",".join(f.name for f in fragments)
+    own = ",".join(map(str, cores[:each]))
+    _run([*command, own, names], ALONE_S, f"{plan.policy} cannot be measured here")
+    return json.loads((folder / COSTS_FILE).read_text())
+
+
+def _run(command: list[str], timeout_s: float, what: str) -> None:
+    """Runs a program. Raises: MsrlError: with what it printed last."""
+    package_parent = str(Path(mindspore_rl.__file__).parents[1])
+    paths = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HWLOC_XMLFILE": ""}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise MsrlError(f"{what}: it took more than {timeout_s:g} s") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise MsrlError(f"{what}: {lines[-1] if lines else f'exit code {done.returncode}'}")
+
+
+def _name(plan: Plan, folder: Path, fragment: FragmentPlan) -> str:
+    """The file of a fragment's costs in the cache; all that they depend on is in its name."""
+    text = json.dumps(
+        [
+            (folder / "fragments" / fragment.file).read_text(),
+            Path(plan.algorithm["file"]).read_text(),
+            plan.environment,
+            plan.config,
+            fragment.shares[0],
+            fragment.agents[:1],
+            plan.cells,
+            max(len(os.sched_getaffinity(0)) // plan.num_ranks, 1),
+            about(),
+        ],
+        default=str,
+    )
+    text = text.replace(str(folder), "")
+    return f"costs/fragment-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+
+
+def about() -> dict[str, str]:
+    """The machine and the versions that costs are of."""
+    processor = "unknown"
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        found = next(line for line in lines if line.startswith("model name"))
+        processor = found.partition(":")[2].strip()
+    return {
+        "processor": processor,
+        "cores": str(machine.available_cores()),
+        "python": platform.python_version(),
+        "mindspore_rl": mindspore_rl.__version__,
+    }
+
+
+def machine_costs(say: Say, anew: bool = False) -> MachineCosts:
+    """What messages cost on this machine; measured if it is not known, or is of another machine.
+
+    Raises:
+        MsrlError: MPI does not run here.
+    """
+    here, path = about(), in_cache(MACHINE_FILE)
+    if path is not None and not anew:
+        with contextlib.suppress(MsrlError):
+            known = costs.load_machine(path)
+            if {key: known.about.get(key) for key in here} == here:
+                return known
+            say("the costs that are kept are of another machine or version: measuring again")
+    say("measuring messages between two ranks")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "links.json"
+        command = [find_mpiexec(), "-n", "2", sys.executable, "-m", "mindspore_rl.scale.links"]
+        _run([*command, str(file)], LINKS_S, "messages cannot be measured here")
+        found = json.loads(file.read_text())
+    date = {"date": time.strftime("%Y-%m-%d")}
+    cores = machine.available_cores()
+    made = MachineCosts(cores, costs.link(found["link"]), found["oversleep_s"], {**here, **date})
+    keep(MACHINE_FILE, json.dumps(asdict(made), indent=1).encode())
+    return made
