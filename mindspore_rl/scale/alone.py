@@ -28,6 +28,7 @@ from mindspore_rl.loading import run_module
 from mindspore_rl.plan.edges import Edge, plan_edges
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.plan.stages import Stage, Stages
+from mindspore_rl.plan.traffic import CHECKPOINTS, CONTROL
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.profile import COLLECTIVE, RECEIVE, SEND, STAGE, Profile
 from mindspore_rl.runtime.profile import ProfiledCommunicator as Profiled
@@ -266,7 +267,7 @@ def _measured(
 ) -> Iterator[tuple[str, tuple[float, ...]]]:
     """Doings and what is between them, with the ns of their pieces."""
     tags = {edge.tag: name for name, edge in plan_edges(plan).items()}
-    tags |= {CONTROL_TAG: "control", BYTES_TAG: "bytes"}
+    tags |= {CONTROL_TAG: CONTROL, BYTES_TAG: CHECKPOINTS}
     before, ended, at = "", 0, 0
     while at < len(events):
         kind, begin, end, what, *_ = events[at]

@@ -30,6 +30,7 @@ class Word:
         edge: of a message.
         peer: the rank at its other end.
         sizes: bytes of the message, or of each collective in the cell, in order.
+        collectives: the names of these.
     """
 
     kind: int
@@ -37,6 +38,7 @@ class Word:
     edge: Edge | None = None
     peer: int = 0
     sizes: tuple[int, ...] = ()
+    collectives: tuple[str, ...] = ()
 
 
 class Script:
@@ -119,10 +121,13 @@ class Script:
     def _cell(self, region: Region) -> Word:
         if region.name not in self._cells:
             found = tuple(self._reductions(region.items))
-            self._cells[region.name] = Word(CELL, f"cell {region.name}", sizes=found)
+            sizes = tuple(size for _, size in found)
+            names = tuple(f"{name} over {self.fragment.name}" for name, _ in found)
+            word = Word(CELL, f"cell {region.name}", sizes=sizes, collectives=names)
+            self._cells[region.name] = word
         return self._cells[region.name]
 
-    def _reductions(self, items: tuple[Item, ...]) -> Iterator[int]:
+    def _reductions(self, items: tuple[Item, ...]) -> Iterator[tuple[str, int]]:
         for item in items:
             if isinstance(item, Loop):
                 for _ in range(item.count or 1):
@@ -130,7 +135,8 @@ class Script:
             elif isinstance(item, Branch):
                 yield from self._reductions(item.body)
             elif item.kind == "all_reduce":
-                yield sum(self._values[name].message_bytes for name in item.targets)
+                size = sum(self._values[name].message_bytes for name in item.targets)
+                yield item.name.removeprefix("all_reduce:"), size
 
     def _message(self, op: Op, chunk: int) -> tuple[Word, ...]:
         name = op.attr("message")

@@ -15,12 +15,13 @@ from mindspore_rl.communication.mpi import (
 )
 from mindspore_rl.graph.ir import Program
 from mindspore_rl.plan.plan import Plan
+from mindspore_rl.plan.traffic import CONTROL
 from mindspore_rl.runtime.rank.arrival import Tickets
 from mindspore_rl.scale.cluster import Cluster
 from mindspore_rl.scale.costs import Doing, FragmentCosts
 from mindspore_rl.scale.script import BOUNDARY, CELL, RECEIVE, SEND, Script, Word
 
-CONTROL, WORD_BYTES = "control", 16
+WORD_BYTES = 16
 Steps = Generator[Any, Any, Any]
 NOTHING = Doing((0.0,), (0.0,))
 
@@ -308,9 +309,10 @@ class SimulatedRank:
             else:
                 yield from self._elsewhere(word.name, device_s * alone / whole_s)
             if i < len(word.sizes):
-                yield from self._reduce(word.sizes[i])
+                yield from self._reduce(word.collectives[i], word.sizes[i])
 
-    def _reduce(self, size: int) -> Steps:
+    def _reduce(self, name: str, size: int) -> Steps:
+        self.job.count(name, size)
         job, ranks = self.job, self.fragment.ranks
         meeting = job.meeting(self.fragment.name, self._meetings, len(ranks))
         self._meetings += 1

@@ -1,0 +1,141 @@
+"""Simulation carries out the plan: it sends what the plan says, and takes as long as it must."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from mindspore_rl import programs, registry
+from mindspore_rl.graph.distribution_policy import Schedule
+from mindspore_rl.pipeline import JobRequest, prepare
+from mindspore_rl.plan.traffic import predict
+from mindspore_rl.scale.cluster import Cluster
+from mindspore_rl.scale.costs import Doing, FragmentCosts, Link, MachineCosts, Table
+from mindspore_rl.scale.device import Device
+from mindspore_rl.scale.simulate import Simulator
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+ITERATIONS = 4
+FREE = Table((1, 2), (0.0, 0.0))
+POLICIES = (
+    ("SingleLearnerCoarse", "CartPole-v1", {}),
+    ("MultipleLearners", "CartPole-v1", {}),
+    ("GPUOnly", "graph:CartPole-v1", {}),
+    ("SingleLearnerFine", "CartPole-v1", {}),
+    ("SingleLearnerFine", "CartPole-v1", {"chunks": 2}),
+    ("Environments", "CartPole-v1", {"chunks": 2}),
+    ("Environments", "CartPole-v1", {}),
+    ("Central", "CartPole-v1", {}),
+)
+
+
+def machine(cores=64, link=None):
+    """One whose messages cost nothing, or as much as `link` says."""
+    return MachineCosts(cores, link or Link(FREE, FREE, FREE, FREE), 0.0)
+
+
+def planned(policy, environment, schedule, folder, workers=2, algorithm="ppo", **config):
+    """A plan, and what its fragments run."""
+    file = registry.find_algorithm(algorithm)
+    found = registry.load_policy(registry.find_policy(policy))
+    found = dataclasses.replace(found, schedule=Schedule(**schedule))
+    settings = programs.trainer_class(file).Config(
+        **{"env": environment, "num_envs": 4, "num_steps": 8, **config}
+    )
+    seen = {}
+    request = JobRequest(file, found, settings, workers, cells="mindspore")
+    plan, _ = prepare(request, folder, seen.__setitem__)
+    return plan, seen["regions"]
+
+
+def simulated(plan, regions, costs=None, cluster=None, iterations=ITERATIONS):
+    known = {f.name: FragmentCosts(4, (costs or {}).get(f.name, {})) for f in plan.fragments}
+    return Simulator(plan, regions, known, cluster or Cluster(machine())).run(iterations)
+
+
+@pytest.mark.parametrize(("policy", "environment", "schedule"), POLICIES)
+def test_simulation_equals_counting(policy, environment, schedule, tmp_path):
+    plan, regions = planned(policy, environment, schedule, tmp_path)
+    counted = simulated(plan, regions).traffic
+    for traffic in predict(plan):
+        assert counted.pop(traffic.name, (0, 0)) == traffic.total(ITERATIONS), traffic.name
+    assert set(counted) <= {"iteration boundary"}
+
+
+def doing(*seconds):
+    return Doing(seconds, seconds)
+
+
+def test_time_is_that_of_the_longest_chain(tmp_path):
+    plan, regions = planned("SingleLearnerCoarse", "CartPole-v1", {}, tmp_path)
+    actor = {"cell act": doing(0.001), "environment": doing(0.002)}
+    costs = {"actor": actor, "learner": {"cell learn": doing(0.1)}}
+    found = simulated(plan, regions, costs)
+    # The learner waits for a rollout of 8 steps, and the actors for its parameters.
+    assert found.iteration_s == pytest.approx(8 * 0.003 + 0.1, rel=0.05)
+    learner = found.spent[2]
+    assert learner["cell learn"] == pytest.approx(0.1)
+    waits = sum(time for what, time in learner.items() if what.startswith("waiting"))
+    assert waits == pytest.approx(8 * 0.003, rel=0.2)
+
+
+def test_messages_take_what_the_link_takes(tmp_path):
+    plan, regions = planned("SingleLearnerFine", "CartPole-v1", {}, tmp_path, workers=1)
+    slow = Link(FREE, FREE, Table((1, 2), (0.001, 0.001)), FREE)
+    found = simulated(plan, regions, cluster=Cluster(machine(link=slow)))
+    # Who has slept notices late, the later the longer it has slept.
+    assert 0.017 <= found.iteration_s <= 0.017 * 1.15
+
+
+def test_chunks_hide_the_time_of_the_others(tmp_path):
+    times = {}
+    for chunks in (1, 2):
+        folder = tmp_path / str(chunks)
+        folder.mkdir()
+        where = ("SingleLearnerFine", "CartPole-v1", {"chunks": chunks}, folder, 1)
+        plan, regions = planned(*where)
+        half = doing(0.01 / chunks)  # of half the environments
+        costs = {"environment": {"environment": half}, "learner": {"cell act": half}}
+        times[chunks] = simulated(plan, regions, costs).iteration_s
+    assert times[1] == pytest.approx(8 * 0.02, rel=0.1)
+    assert times[2] == pytest.approx(8 * 0.01 + 0.005, rel=0.15)
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(2, 0.08), (1, 0.16)])
+def test_ranks_share_cores(cores, expected, tmp_path):
+    plan, regions = planned("MultipleLearners", "CartPole-v1", {}, tmp_path)
+    costs = {plan.fragments[0].name: {"environment": doing(0.01)}}
+    found = simulated(plan, regions, costs, Cluster(machine(cores)))
+    assert found.iteration_s == pytest.approx(expected, rel=0.01)
+
+
+def test_a_core_is_slower_beside_another_that_works(tmp_path):
+    plan, regions = planned("MultipleLearners", "CartPole-v1", {}, tmp_path)
+    costs = {plan.fragments[0].name: {"environment": Doing((0.01,), (0.015,))}}
+    found = simulated(plan, regions, costs, Cluster(machine(2)))
+    assert found.iteration_s == pytest.approx(8 * 0.015, rel=0.01)
+
+
+def test_workers_are_served_as_they_come(tmp_path):
+    """One that is ten times as slow does not hold the others up."""
+    schedule = {"order": "arrival", "staleness": 8}
+    plan, regions = planned("Central", "CartPole-v1", schedule, tmp_path, 3, "a2c")
+    worker, server = (f.name for f in plan.fragments)
+    costs = {worker: {"environment": doing(0.01)}, server: {"cell update": doing(0.001)}}
+    found = simulated(plan, regions, costs)
+    assert found.iteration_s == pytest.approx(8 * 0.01, rel=0.2)
+    sent = {traffic.name: traffic for traffic in predict(plan)}
+    for name, traffic in sent.items():
+        assert found.traffic[name][1] / found.traffic[name][0] == pytest.approx(
+            traffic.message_bytes / traffic.calls
+        )
+
+
+def test_a_described_device_computes_instead(tmp_path):
+    plan, regions = planned("MultipleLearners", "CartPole-v1", {}, tmp_path)
+    name = plan.fragments[0].name
+    device = Device(operations_per_s=1e12, launch_s=1e-5, near_latency_s=0.0)
+    known = {name: FragmentCosts(2, {"cell learn": doing(5.0)}, {"cell learn": (100, 1e10, 1.0)})}
+    cluster = Cluster(machine(), device=device)
+    found = Simulator(plan, regions, known, cluster).run(ITERATIONS)
+    assert found.iteration_s == pytest.approx(100 * 1e-5 + 1e10 / 1e12, rel=0.01)
