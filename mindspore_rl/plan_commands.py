@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from mindspore_rl import commands, registry
-from mindspore_rl.errors import ConfigError
 from mindspore_rl.storage import in_cache
 
 AUTO = "auto"
@@ -57,44 +56,47 @@ def settle(args: argparse.Namespace) -> None:
 
 
 def _simulated(args: argparse.Namespace) -> list[Any]:
-    from mindspore_rl.scale import choose, device  # noqa: PLC0415
+    from mindspore_rl.scale import choose, device, predict  # noqa: PLC0415
     from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
-    from mindspore_rl.scale.predict import machine_costs  # noqa: PLC0415
 
     named = None if args.policy in (None, AUTO) else args.policy
     plain = argparse.Namespace(**{**vars(args), "policy": named})
     request = commands.requested(plain)
-    machine, hardware = machine_costs(say), getattr(args, "hardware", None)
+    machine, hardware = predict.machine_costs(say), getattr(args, "hardware", None)
+    kind, cluster = "CPU", Cluster(machine)
     if hardware:
         described, sources = device.load(registry.find_device(hardware))
         say(f"{hardware} is a description: " + "; ".join(f"{k}: {v}" for k, v in sources.items()))
-        cluster = Cluster.described(machine, request.deployment, described)
-        return choose.candidates(request, choose.of_project(named), cluster, say, "GPU")
-    if request.deployment.spans_hosts:
-        raise ConfigError(
-            f"{args.deployment} has several hosts, and nothing says what is between them; describe "
-            "it by --hardware, see docs/scaling.md"
-        )
-    return choose.candidates(request, choose.of_project(named), Cluster(machine), say)
+        kind, cluster = "GPU", Cluster.described(machine, request.deployment, described)
+    elif request.deployment.spans_hosts:
+        far = predict.link_between(request.deployment, say)
+        cluster = Cluster.measured(machine, request.deployment, far)
+    return choose.candidates(request, choose.of_project(named), cluster, say, kind)
 
 
 def calibrate(args: argparse.Namespace) -> int:
     """`msrl calibrate`."""
+    from mindspore_rl.plan import deployment  # noqa: PLC0415
     from mindspore_rl.scale import predict  # noqa: PLC0415
     from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
 
+    hosts = deployment.load(registry.find_deployment(args.deployment)) if args.deployment else None
     machine = predict.machine_costs(say, anew=True)
-    sizes = machine.near.send.sizes
-    rows = []
-    for size in sizes:
-        link = machine.near
+    cluster, links = Cluster(machine), {"on a host": machine.near}
+    if hosts is not None and hosts.spans_hosts:
+        links["between hosts"] = predict.link_between(hosts, say, anew=True)
+        cluster = Cluster.measured(machine, hosts, links["between hosts"])
+    for where, link in links.items():
         tables = (link.send, link.receive, link.transit, link.reduce)
-        rows.append((f"{size:,}", *(f"{table.at(size) * 1e6:,.1f}" for table in tables)))
-    head = ("bytes", "send us", "receive us", "on the way us", "collective of two us")
-    _table(rows, head)
+        rows = [
+            (f"{size:,}", *(f"{table.at(size) * 1e6:,.1f}" for table in tables))
+            for size in link.send.sizes
+        ]
+        print(f"messages {where}, us")
+        _table(rows, ("bytes", "send", "receive", "on the way", "collective of two"))
     if args.algorithm:
         request = commands.requested(args)
-        found = predict.predict(request, Cluster(machine), say, anew=True)
+        found = predict.predict(request, cluster, say, anew=True)
         print(
             f"{request.policy.name}: an iteration takes {found.simulation.iteration_s * 1e3:.2f} "
             f"ms, {found.steps_per_s:,.0f} steps/s"

@@ -33,6 +33,11 @@ class Cluster:
         far = device.link(machine.near)
         return cls(machine, far, device.far_bytes_per_s, cores, device)
 
+    @classmethod
+    def measured(cls, machine: MachineCosts, deployment: Deployment, far: Link) -> "Cluster":
+        """A deployment's hosts, between which messages were measured."""
+        return cls(machine, far, cores_of={host.name: host.cores for host in deployment.hosts})
+
     @property
     def oversleep_s(self) -> float:
         """See `MachineCosts`."""

@@ -1,6 +1,7 @@
-"""Measures what messages between two ranks cost: `mpiexec -n 2 python -m ...links FILE`.
+"""Measures what messages between two ranks cost: `mpiexec -n 2 python -m ...links FILE [far]`.
 
-Rank 0 has the first core that this process may use, rank 1 the next, as in a job.
+On one host rank 0 has the first core that this process may use, rank 1 the next, as in a job; on
+two (`far`) ranks have no cores of their own.
 """
 
 import json
@@ -17,6 +18,7 @@ from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator
 from mindspore_rl.scale.costs import Link, Table
 
 SIZES = (8, 256, 4096, 16384, 65536, 262144, 1 << 20, 1 << 22)
+FAR = "far"
 TAG, ROUNDS, ROUNDS_S = 7, 200, 0.3
 SETTLED_S = 0.002
 
@@ -117,7 +119,7 @@ def main() -> None:
     """Writes what rank 0 measures."""
     comm = MpiCommunicator()
     cores = sorted(os.sched_getaffinity(0))
-    if len(cores) > 1:
+    if len(cores) > 1 and sys.argv[2:] != [FAR]:
         os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
         comm.spin_s = OWN_CORE_SPIN_S
     found = measure(comm)

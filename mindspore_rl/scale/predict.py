@@ -19,12 +19,14 @@ from mindspore_rl import machine
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.graph.ir import Program
 from mindspore_rl.pipeline import JobRequest, prepare
-from mindspore_rl.plan.deployment import find_mpiexec
+from mindspore_rl.plan.deployment import Deployment, find_mpiexec
 from mindspore_rl.plan.plan import FragmentPlan, Plan
+from mindspore_rl.runtime.coordinator.launch import mpi_options
 from mindspore_rl.scale import costs
 from mindspore_rl.scale.alone import COSTS_FILE
 from mindspore_rl.scale.cluster import Cluster
-from mindspore_rl.scale.costs import FragmentCosts, MachineCosts
+from mindspore_rl.scale.costs import FragmentCosts, Link, MachineCosts
+from mindspore_rl.scale.links import FAR
 from mindspore_rl.scale.simulate import Simulation, Simulator
 from mindspore_rl.storage import in_cache, keep
 
@@ -123,11 +125,12 @@ def _measured(plan: Plan, folder: Path, fragments: list[FragmentPlan]) -> dict[s
     return json.loads((folder / COSTS_FILE).read_text())
 
 
-def _run(command: list[str], timeout_s: float, what: str) -> None:
+def _run(command: list[str], timeout_s: float, what: str, **variables: str) -> None:
     """Runs a program. Raises: MsrlError: with what it printed last."""
     package_parent = str(Path(mindspore_rl.__file__).parents[1])
     paths = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HWLOC_XMLFILE": ""}
+    environment |= variables
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
@@ -174,6 +177,33 @@ def about() -> dict[str, str]:
     }
 
 
+def link_between(deployment: Deployment, say: Say, anew: bool = False) -> Link:
+    """What messages between a deployment's first two hosts cost; measured if it is not known.
+
+    Raises:
+        MsrlError: ranks cannot be started there.
+    """
+    text = json.dumps([asdict(deployment), about()], default=str)
+    name = f"costs/link-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+    if anew or in_cache(name) is None:
+        pair = tuple(host.name for host in deployment.hosts[:2])
+        say(f"measuring messages between {pair[0]} and {pair[1]}")
+        with tempfile.TemporaryDirectory() as folder:
+            keep(name, json.dumps(_linked(deployment, pair, Path(folder))).encode())
+    return costs.link(_kept(name))
+
+
+def _linked(deployment: Deployment, hosts: tuple[str, ...], folder: Path) -> dict[str, Any]:
+    """Messages between two ranks, on this host or each on one of two."""
+    file = folder / "links.json"
+    command = [find_mpiexec(), *mpi_options(deployment, hosts, folder), "-n", "2", sys.executable]
+    command += ["-m", "mindspore_rl.scale.links", str(file), *([FAR] if hosts else [])]
+    what = f"messages cannot be measured between {' and '.join(hosts) or 'two ranks here'}"
+    _run(command, LINKS_S, what, UCX_TLS="^posix" if hosts else "self,sysv")
+    found = json.loads(file.read_text())
+    return found["link"] if hosts else found
+
+
 def machine_costs(say: Say, anew: bool = False) -> MachineCosts:
     """What messages cost on this machine; measured if it is not known, or is of another machine.
 
@@ -189,10 +219,7 @@ def machine_costs(say: Say, anew: bool = False) -> MachineCosts:
             say("the costs that are kept are of another machine or version: measuring again")
     say("measuring messages between two ranks")
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "links.json"
-        command = [find_mpiexec(), "-n", "2", sys.executable, "-m", "mindspore_rl.scale.links"]
-        _run([*command, str(file)], LINKS_S, "messages cannot be measured here")
-        found = json.loads(file.read_text())
+        found = _linked(Deployment(), (), Path(folder))
     date = {"date": time.strftime("%Y-%m-%d")}
     cores = machine.available_cores()
     made = MachineCosts(cores, costs.link(found["link"]), found["oversleep_s"], {**here, **date})

@@ -154,6 +154,31 @@ def _lock_core(core: int) -> int | None:
     return descriptor
 
 
+def mpi_options(deployment: Deployment, hosts: tuple[str, ...], folder: Path) -> list[str]:
+    """Where Hydra starts ranks, and how it treats them.
+
+    Args:
+        deployment: that they run on.
+        hosts: of each rank; empty: all on this machine.
+        folder: gets the file of hosts.
+    """
+    # If a rank dies, Hydra is not to end the others: 1 ms after it, so that who was first could
+    # not be told. Hosts are ours to name, whatever batch system there is.
+    common = ["-rmk", "user", "-prepend-rank", "-disable-auto-cleanup"]
+    if not hosts:
+        return ["-launcher", "fork", "-iface", "lo", *common]
+    file = folder / HOST_FILE
+    with writing(file):
+        file.write_text(deployment.host_file(hosts))
+    options = [*common, "-f", str(file), "-localhost", deployment.address]
+    if deployment.interface:
+        options += ["-iface", deployment.interface]
+    if deployment.launcher in LAUNCHERS:
+        return [*options, "-launcher", deployment.launcher]
+    program = str(Path(deployment.launcher).resolve())
+    return [*options, "-launcher", "ssh", "-launcher-exec", program]
+
+
 class JobProcesses:
     """mpiexec with the workers, and the MindSpore scheduler if the plan has a group.
 
@@ -220,29 +245,16 @@ class JobProcesses:
             environment["MSRL_CORES"] = ";".join(",".join(map(str, own)) for own in cores)
         self.mpiexec = self._start(
             "mpiexec",
-            [mpiexec, *self._mpi_options(), "-n", str(plan.num_ranks), *self._commands.worker],
+            [
+                mpiexec,
+                *mpi_options(self._deployment, plan.hosts, self._run_dir),
+                "-n",
+                str(plan.num_ranks),
+                *self._commands.worker,
+            ],
             WORKERS_LOG,
             environment,
         )
-
-    def _mpi_options(self) -> list[str]:
-        """Where Hydra starts ranks, and how it treats them."""
-        # If a rank dies, Hydra is not to end the others: 1 ms after it, so that who was first could
-        # not be told. Hosts are ours to name, whatever batch system there is.
-        common = ["-rmk", "user", "-prepend-rank", "-disable-auto-cleanup"]
-        deployment = self._deployment
-        if not self._plan.hosts:
-            return ["-launcher", "fork", "-iface", "lo", *common]
-        file = self._run_dir / HOST_FILE
-        with writing(file):
-            file.write_text(deployment.host_file(self._plan.hosts))
-        options = [*common, "-f", str(file), "-localhost", deployment.address]
-        if deployment.interface:
-            options += ["-iface", deployment.interface]
-        if deployment.launcher in LAUNCHERS:
-            return [*options, "-launcher", deployment.launcher]
-        program = str(Path(deployment.launcher).resolve())
-        return [*options, "-launcher", "ssh", "-launcher-exec", program]
 
     def _start(
         self, name: str, command: list[str], log: str, environment: dict[str, str]
