@@ -130,7 +130,7 @@ def _run(command: list[str], timeout_s: float, what: str, **variables: str) -> N
     package_parent = str(Path(mindspore_rl.__file__).parents[1])
     paths = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HWLOC_XMLFILE": ""}
-    environment |= variables
+    environment = {**variables, **environment}
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False

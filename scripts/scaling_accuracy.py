@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Predicted beside measured iteration times: every policy, several workloads and latencies.
+
+    scripts/scaling_accuracy.py predict FILE.csv      # to be kept before anything is measured
+    scripts/scaling_accuracy.py measure FILE.csv      # adds what runs took, twice, in turn
+    scripts/scaling_accuracy.py report FILE.csv [--plot FILE.svg]
+
+Two ranks, on this machine's cores or, with a latency, on two network namespaces joined by a relay
+(`network_hosts.py`; root only). The learning rate is next to nothing, so that a policy plays as
+badly at the end as when its costs were measured: an environment that ends early resets often.
+"""
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from network_hosts import Network, why_not
+
+ROOT = Path(__file__).resolve().parents[1]
+POLICIES: dict[str, tuple[str, int, int]] = {
+    "SingleLearnerCoarse": ("SingleLearnerCoarse", 1, 1),
+    "MultipleLearners": ("MultipleLearners", 2, 1),
+    "GPUOnly": ("GPUOnly", 2, 1),
+    "SingleLearnerFine": ("SingleLearnerFine", 1, 1),
+    "SingleLearnerFine, 2 chunks": ("SingleLearnerFine", 1, 2),
+    "Environments": ("Environments", 1, 1),
+    "Central": ("Central", 1, 1),
+}
+"""A policy, its workers and its chunks, by the name of the row."""
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "small": {"env": "CartPole-v1", "num_envs": 8, "num_steps": 32},
+    "large network": {"env": "CartPole-v1", "num_envs": 32, "num_steps": 32, "hidden": "256,256"},
+    "dear environment": {"env": "HalfCheetah-v4", "num_envs": 8, "num_steps": 32},
+}
+IN_GRAPH = {"CartPole-v1": "graph:CartPole-v1", "HalfCheetah-v4": "graph:Pendulum-v1"}
+"""What GPUOnly, which compiles the environment, is given instead."""
+DELAYS_MS = (0.0, 1.0, 5.0)
+"""One way; 0: on one host."""
+COMMON = {"learning_rate": "1e-9", "update_epochs": "2"}
+REPEATS, WARM_UP, SECONDS, LEAST, MOST = 2, 14, 2.0, 12, 300
+COLUMNS = ("policy", "workload", "delay_ms", "predicted_ms", "measured_ms", "again_ms", "why_not")
+KEYS = COLUMNS[:3]
+Row = dict[str, str]
+
+
+def configurations() -> list[Row]:
+    """All of them, without figures."""
+    return [
+        {
+            **dict.fromkeys(COLUMNS, ""),
+            "policy": policy,
+            "workload": workload,
+            "delay_ms": f"{delay:g}",
+        }
+        for delay in DELAYS_MS
+        for workload in WORKLOADS
+        for policy in POLICIES
+    ]
+
+
+def settings(row: Row) -> dict[str, str]:
+    """The keys of a row's algorithm."""
+    found = {k: str(v) for k, v in {**COMMON, **WORKLOADS[row["workload"]]}.items()}
+    if row["policy"] == "GPUOnly":
+        found["env"] = IN_GRAPH[found["env"]]
+    return found
+
+
+def predict(rows: list[Row], deployment: Path | None) -> None:
+    """Fills in what rows would take, all with one latency."""
+    from mindspore_rl import config, programs, registry  # noqa: PLC0415
+    from mindspore_rl.errors import MsrlError  # noqa: PLC0415
+    from mindspore_rl.graph.distribution_policy import Schedule  # noqa: PLC0415
+    from mindspore_rl.pipeline import JobRequest  # noqa: PLC0415
+    from mindspore_rl.plan.deployment import Deployment, load  # noqa: PLC0415
+    from mindspore_rl.scale import predict as scale  # noqa: PLC0415
+    from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
+
+    hosts = load(deployment) if deployment else Deployment()
+    machine = scale.machine_costs(_say)
+    cluster = Cluster(machine)
+    if deployment:
+        cluster = Cluster.measured(machine, hosts, scale.link_between(hosts, _say, anew=True))
+    file = registry.find_algorithm("ppo")
+    for row in rows:
+        name, workers, chunks = POLICIES[row["policy"]]
+        given = [f"{k}={v}" for k, v in settings(row).items()]
+        chosen = config.resolve(programs.trainer_class(file).Config, None, {}, given)
+        policy = registry.load_policy(registry.find_policy(name))
+        policy = type(policy)(**{**vars(policy), "schedule": Schedule(chunks=chunks)})
+        request = JobRequest(file, policy, chosen, workers, deployment=hosts)
+        try:
+            found = scale.predict(request, cluster, _say)
+        except MsrlError as error:
+            row["why_not"] = str(error).splitlines()[0]
+            continue
+        row["predicted_ms"] = f"{1e3 * found.simulation.iteration_s:.3f}"
+        print(_line(row), flush=True)
+
+
+def measure(rows: list[Row], deployment: Path | None, network: Network | None) -> None:
+    """Fills in what rows take, all with one latency."""
+    for _ in range(REPEATS):
+        for row in rows:
+            if row["predicted_ms"]:
+                _measure(row, deployment, network)
+                print(_line(row), flush=True)
+
+
+def _measure(row: Row, deployment: Path | None, network: Network | None) -> None:
+    name, workers, chunks = POLICIES[row["policy"]]
+    found = settings(row)
+    guess_s = float(row["predicted_ms"]) / 1e3
+    iterations = WARM_UP + min(max(round(SECONDS / guess_s), LEAST), MOST)
+    steps = iterations * int(found["num_envs"]) * int(found["num_steps"])
+    command = [sys.executable, "-m", "mindspore_rl.cli", "train", "ppo", "--policy", name]
+    command += ["--workers", str(workers), "--schedule", f"chunks={chunks}", "--quiet"]
+    command += ["--total-steps", str(steps), "--stop-return", "nan"]
+    command += [f"{k}={v}" for k, v in found.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        command += ["--run-dir", f"{folder}/run"]
+        environment = None
+        if network is not None:
+            command += ["--deployment", str(deployment)]
+            environment = {**network.environment(), "PYTHONPATH": str(ROOT)}
+            command = network.command(0, command)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT
+        )
+        if done.returncode:
+            row["why_not"] = (done.stderr.strip().splitlines() or ["no reason was given"])[0]
+            return
+        lines = Path(folder, "run", "metrics.jsonl").read_text().splitlines()
+    times = [json.loads(line)["wall_s"] for line in lines][WARM_UP - 1 :]
+    key = "again_ms" if row["measured_ms"] else "measured_ms"
+    row[key] = f"{1e3 * (times[-1] - times[0]) / (len(times) - 1):.3f}"
+
+
+def report(rows: list[Row]) -> str:
+    """What came of it, and every row that is off by more than 15 %."""
+    done = [row for row in rows if row["measured_ms"]]
+    errors = np.array([_error(row) for row in done])
+    spreads = np.array([_spread(row) for row in done])
+    outside = np.abs(errors) > np.maximum(0.15, 2 * spreads)
+    lines = [
+        f"{len(done)} configurations; |error|: median {np.median(np.abs(errors)):.1%}, nine in ten "
+        f"within {np.quantile(np.abs(errors), 0.9):.1%}; mean {errors.mean():+.1%}",
+        f"repeats differ by {np.median(spreads):.1%} (median), {np.quantile(spreads, 0.9):.1%} "
+        f"(nine in ten); off by more than 15 % and twice that: {outside.sum()}",
+        "",
+        "| policy | workload | latency ms | predicted ms | measured ms | again | error |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row, error, out in zip(done, errors, outside, strict=True):
+        cells = [row[key] for key in (*KEYS, "predicted_ms", "measured_ms", "again_ms")]
+        lines.append(f"| {' | '.join(cells)} | {error:+.1%}{' **' if out else ''} |")
+    failed = [row for row in rows if row["why_not"]]
+    return "\n".join(lines + [f"- {row['policy']}: {row['why_not']}" for row in failed])
+
+
+def _error(row: Row) -> float:
+    return float(row["predicted_ms"]) / _mean(row) - 1
+
+
+def _mean(row: Row) -> float:
+    return float(np.mean([float(row[k]) for k in ("measured_ms", "again_ms") if row[k]]))
+
+
+def _spread(row: Row) -> float:
+    if not row["again_ms"]:
+        return 0.0
+    return abs(float(row["measured_ms"]) - float(row["again_ms"])) / _mean(row)
+
+
+def _line(row: Row) -> str:
+    return ", ".join(f"{row[key]}" for key in COLUMNS if row[key])
+
+
+def plot(rows: list[Row], file: Path) -> None:
+    """Draws measured times as points over predicted ones, a band of 15 % around the diagonal."""
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    figure, axes = pyplot.subplots(figsize=(6, 5))
+    done = [row for row in rows if row["measured_ms"]]
+    for policy in POLICIES:
+        found = [row for row in done if row["policy"] == policy]
+        x = [float(row["predicted_ms"]) for row in found]
+        axes.plot(x, [_mean(row) for row in found], "o", markersize=4, label=policy)
+    ends = np.array([1.0, max(_mean(row) for row in done) * 1.3])
+    axes.plot(ends, ends, "k-", linewidth=0.8)
+    axes.fill_between(ends, ends * 0.85, ends * 1.15, color="k", alpha=0.1, label="within 15 %")
+    axes.set(xscale="log", yscale="log", xlabel="predicted, ms", ylabel="measured, ms")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(file)
+
+
+def _say(text: str) -> None:
+    print(f"scaling_accuracy: {text}", file=sys.stderr, flush=True)
+
+
+def read(file: Path) -> list[Row]:
+    """The rows of a file."""
+    with file.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def write(rows: list[Row], file: Path) -> None:
+    """Writes rows."""
+    with file.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _each_delay(args: argparse.Namespace, rows: list[Row]) -> None:
+    """Predicts or measures, on hosts that are as far apart as rows say."""
+    for delay in DELAYS_MS:
+        own = [row for row in rows if float(row["delay_ms"]) == delay]
+        if not delay:
+            predict(own, None) if args.action == "predict" else measure(own, None, None)
+        elif reason := why_not():
+            for row in own:
+                row["why_not"] = reason
+        else:
+            _apart(args.action, own, delay)
+        write(rows, args.file)
+
+
+def _apart(action: str, rows: list[Row], delay_ms: float) -> None:
+    with tempfile.TemporaryDirectory() as name, Network(2, delay_ms) as network:
+        hosts, file = Path(name, "hosts.yaml"), Path(name, "rows.csv")
+        network.write_deployment(hosts, "SingleLearnerCoarse", 1)
+        if action == "measure":
+            measure(rows, hosts, network)
+            return
+        write(rows, file)
+        command = [sys.executable, __file__, "predict", str(file), "--deployment", str(hosts)]
+        environment = {**network.environment(), "PYTHONPATH": str(ROOT)}
+        subprocess.run(network.command(0, command), env=environment, check=True, cwd=ROOT)
+        for row, found in zip(rows, read(file), strict=True):
+            row.update(found)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("action", choices=("predict", "measure", "report"))
+    parser.add_argument("file", type=Path, metavar="FILE.csv")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg")
+    parser.add_argument("--deployment", type=Path, help=argparse.SUPPRESS)  # from inside a host
+    args = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    from mindspore_rl.runtime.rank.settings import prepare_mindspore  # noqa: PLC0415
+
+    prepare_mindspore()
+    if args.action == "predict" and args.deployment:
+        rows = read(args.file)
+        predict(rows, args.deployment)
+        write(rows, args.file)
+        return 0
+    rows = configurations() if args.action == "predict" else read(args.file)
+    if args.action != "report":
+        _each_delay(args, rows)
+    print(report(rows) if args.action != "predict" else f"predictions are in {args.file}")
+    if args.plot:
+        plot(rows, args.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
