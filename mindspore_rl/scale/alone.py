@@ -35,17 +35,20 @@ from mindspore_rl.runtime.profile import ProfiledCommunicator as Profiled
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
 from mindspore_rl.runtime.rank.messenger import BYTES_TAG, CONTINUE, CONTROL_TAG, STOP
 from mindspore_rl.runtime.rank.rank import Rank
+from mindspore_rl.runtime.rank.worker import end_with_parent
 from mindspore_rl.runtime.stamps import Stamps
 from mindspore_rl.scale.costs import Doing, FragmentCosts
+from mindspore_rl.scale.rehearse import REHEARSAL_FILE, Rehearsed, without_mindspore
 
-COSTS_FILE = "costs.json"
-WARM_UP, LEAST, MOST, PHASE_S = 3, 4, 60, 0.6
-"""Iterations before the first that counts, fewest and most of a phase, and how long it may take."""
+COSTS_FILE, BURN = "costs.json", "burn"
+MOST_OTHERS = 3
+"""Fragments that run beside one that is measured."""
+WARM_UP, WARM_UP_S, LEAST, MOST, PHASE_S = 12, 1.0, 4, 200, 0.8
+"""Iterations before the first that counts (3 if they take too long), fewest and most of a phase,
+and how long it may take."""
 VARIANTS = 37
 """Of each message, so that actions are not always the same."""
-OUTLIERS = 0.0
-"""The share of the longest times that are left out: another program had the core."""
-_BURN = "x = 1.0\nwhile True:\n    for i in range(1000):\n        x = x * 1.0000001 + i"
+READY = "ready"
 
 
 class Nobody:
@@ -95,7 +98,7 @@ def _message(edge: Edge, size: int, chance: np.random.Generator) -> np.ndarray:
     for dtype, share in zip(entries, whole, strict=True):
         count = round(size * share / max(sum(whole), 1) / dtype.itemsize)
         if dtype.kind == "f":
-            part = chance.random(count).astype(dtype)
+            part = chance.standard_normal(count).astype(dtype)
         else:
             part = chance.integers(0, 1 + (dtype.kind == "i"), count).astype(dtype)
         parts.append(part.view(np.uint8))
@@ -106,13 +109,17 @@ def _message(edge: Edge, size: int, chance: np.random.Generator) -> np.ndarray:
 
 
 class Recorder(Profile):
-    """A profile of two phases: in the second all other cores work."""
+    """A profile of two phases: in the second, other fragments work on the other cores.
 
-    def __init__(self, burners: "Burners") -> None:
+    Attributes:
+        over: whether enough is known.
+    """
+
+    def __init__(self, others: "Others") -> None:
         super().__init__(Path(), 0)
-        self._burners = burners
+        self._others = others
         self.phases: list[list[tuple[int, ...]]] = []
-        self._begun, self._count = 0.0, 0
+        self._begun, self._count = time.perf_counter(), 0
         self.over = False
 
     def iteration(self, iteration: int) -> None:
@@ -120,14 +127,14 @@ class Recorder(Profile):
         self._count += 1
         now = time.perf_counter()
         if not self.recording:
-            if self._count == WARM_UP:
+            if self._count >= WARM_UP or (self._count > 2 and now - self._begun > WARM_UP_S):
                 self._begin()
             return
         enough = self._count >= MOST or now - self._begun > PHASE_S
         if self._count < LEAST or not enough:
             return
         self.phases.append(self._events)
-        self.over = len(self.phases) == 2 or not self._burners.burn()
+        self.over = len(self.phases) == 2 or not self._others.work()
         self._begin()
 
     def _begin(self) -> None:
@@ -138,30 +145,46 @@ class Recorder(Profile):
         """See `Profile`: nowhere."""
 
 
-class Burners:
-    """Processes that keep other cores at work when asked to."""
+class Endless(Recorder):
+    """Of a fragment that works while others are measured; says when it has begun."""
 
-    def __init__(self, cores: set[int]) -> None:
+    def iteration(self, iteration: int) -> None:
+        """See `Profile`."""
+        self._count += 1
+        if self._count == 2:
+            print(READY, flush=True)
+
+
+class Others:
+    """Fragments of the same job, at work on the other cores when asked to.
+
+    Args:
+        folder: the job's run directory.
+        fragments: a core and a fragment each.
+    """
+
+    def __init__(self, folder: Path, fragments: list[tuple[int, str]]) -> None:
         self._processes = []
-        for core in cores:
-            process = subprocess.Popen([sys.executable, "-c", _BURN])
-            os.sched_setaffinity(process.pid, {core})
-            process.send_signal(signal.SIGSTOP)
+        for core, name in fragments:
+            command = [sys.executable, "-m", __spec__.name, str(folder), str(core), name, BURN]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             self._processes.append(process)
 
-    def burn(self) -> bool:
-        """Begins. Returns: whether there are any."""
+    def work(self) -> bool:
+        """Goes on. Returns: whether there are any."""
         for process in self._processes:
             process.send_signal(signal.SIGCONT)
         return bool(self._processes)
 
-    def __enter__(self) -> "Burners":
-        return self
-
     def rest(self) -> None:
-        """Ends for a while."""
+        """Ends for a while; waits until all have come so far."""
         for process in self._processes:
+            assert process.stdout is not None
+            process.stdout.readline()
             process.send_signal(signal.SIGSTOP)
+
+    def __enter__(self) -> "Others":
+        return self
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
@@ -169,7 +192,7 @@ class Burners:
             process.wait()
 
 
-class AloneRuntime(FragmentRuntime):
+class Alone(FragmentRuntime):
     """A fragment that begins at once, and ends when enough is measured."""
 
     def _begin(self) -> None:
@@ -181,6 +204,10 @@ class AloneRuntime(FragmentRuntime):
     def _agree(self) -> int:
         assert isinstance(self.rank.profile, Recorder)
         return STOP if self.rank.profile.over else CONTINUE
+
+
+class AloneRehearsed(Alone, Rehearsed):
+    """The same of one that sleeps where it would compute."""
 
 
 class _Over(Exception):
@@ -198,7 +225,7 @@ class _ServedRecorder(Recorder):
 
 
 def measure(plan: Plan, folder: Path, name: str, cores: set[int]) -> FragmentCosts:
-    """Runs the first replica of a fragment alone.
+    """Runs the first replica of a fragment alone, then beside others of its job.
 
     Args:
         plan: of the job.
@@ -206,39 +233,50 @@ def measure(plan: Plan, folder: Path, name: str, cores: set[int]) -> FragmentCos
         name: of the fragment.
         cores: that the rank has in the job.
     """
+    free = sorted(os.sched_getaffinity(0) - cores)[: min(plan.num_ranks - 1, MOST_OTHERS)]
+    names = [f.name for f in plan.fragments if f.name != name] or [name]
+    chosen = [(core, names[i % len(names)]) for i, core in enumerate(free)]
+    with Others(folder, chosen) as others:
+        others.rest()
+        recorder = (_ServedRecorder if plan.arrivals else Recorder)(others)
+        work = run(plan, folder, name, cores, recorder)
     fragment = next(f for f in plan.fragments if f.name == name)
-    others = os.sched_getaffinity(0) - cores
-    ours, theirs = socket.socketpair()
-    with Burners(others) as burners, theirs:
-        recorder = (_ServedRecorder if plan.arrivals else Recorder)(burners)
-        comm = Profiled(Nobody(plan, fragment.first_rank), recorder) if plan.num_ranks > 1 else None
-        rank = Rank(
-            plan,
-            folder,
-            fragment.first_rank,
-            comm,
-            Link(ours),
-            Stamps(None, plan.num_ranks),
-            recorder,
-        )
-        group = None
-        if fragment.collectives:
-            group = HostGroup(lambda: lambda _reduction, data: data)
-            group.around = lambda *call: recorder.call(COLLECTIVE, *call)
-        before = os.sched_getaffinity(0)
-        runtime = AloneRuntime(rank, group, len(cores))
-        os.sched_setaffinity(0, cores)
-        path = folder / "fragments" / fragment.file
-        try:
-            run_module(f"alone_{abs(hash(str(path)))}", path).run(runtime)
-        except _Over:
-            pass
-        finally:
-            os.sched_setaffinity(0, before)
-            runtime.close()
-    work = {f"cell {cell}": found.work() for cell, found in runtime._cells.native.items()}
+    first, last = fragment.shares[0]
     phases = [np.array(phase) for phase in recorder.phases]
-    return FragmentCosts(len(rank.env_indices), _doings(plan, name, phases), work)
+    return FragmentCosts(last - first, _doings(plan, name, phases), work)
+
+
+def run(
+    plan: Plan, folder: Path, name: str, cores: set[int], recorder: Recorder
+) -> dict[str, tuple[float, float, float]]:
+    """Runs the first replica of a fragment until enough is known. Returns: its cells' work."""
+    fragment = next(f for f in plan.fragments if f.name == name)
+    ours, theirs = socket.socketpair()
+    comm: Any = None
+    group: Any = None
+    if plan.num_ranks > 1:
+        comm = Profiled(Nobody(plan, fragment.first_rank), recorder)
+    stamps = Stamps(None, plan.num_ranks)
+    rank = Rank(plan, folder, fragment.first_rank, comm, Link(ours), stamps, recorder)
+    rehearsed = (folder / REHEARSAL_FILE).is_file()
+    if fragment.collectives and rehearsed:
+        group = lambda _, data: recorder.call(COLLECTIVE, 0, 0, data.nbytes, lambda: data)  # noqa: E731
+    elif fragment.collectives:
+        group = HostGroup(lambda: lambda _reduction, data: data)
+        group.around = lambda *call: recorder.call(COLLECTIVE, *call)
+    before = os.sched_getaffinity(0)
+    runtime = (AloneRehearsed if rehearsed else Alone)(rank, group, len(cores))
+    os.sched_setaffinity(0, cores)
+    path = folder / "fragments" / fragment.file
+    try:
+        run_module(f"alone_{abs(hash(str(path)))}", path).run(runtime)
+    except _Over:
+        pass
+    finally:
+        os.sched_setaffinity(0, before)
+        runtime.close()
+        theirs.close()
+    return {f"cell {cell}": found.work() for cell, found in runtime._cells.native.items()}
 
 
 def _doings(plan: Plan, fragment: str, phases: list[np.ndarray]) -> dict[str, Doing]:
@@ -252,7 +290,7 @@ def _doings(plan: Plan, fragment: str, phases: list[np.ndarray]) -> dict[str, Do
 
 
 def _times(plan: Plan, stages: Stages, events: np.ndarray) -> dict[str, tuple[float, ...]]:
-    """The mean times of everything, but for the longest of them."""
+    """The mean times of everything."""
     samples: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for name, pieces in _measured(plan, stages, events.tolist()):
         samples[name].append(pieces)
@@ -260,8 +298,7 @@ def _times(plan: Plan, stages: Stages, events: np.ndarray) -> dict[str, tuple[fl
     for name, rows in samples.items():
         length = statistics.mode(len(row) for row in rows)
         table = np.array([row for row in rows if len(row) == length])
-        keep = max(len(table) - round(OUTLIERS * len(table)), 1)
-        means[name] = tuple((np.sort(table, axis=0)[:keep].mean(axis=0) / 1e9).tolist())
+        means[name] = tuple((table.mean(axis=0) / 1e9).tolist())
     return means
 
 
@@ -310,18 +347,20 @@ def _name(stages: Stages, stage: int) -> str:
 
 
 def main() -> None:
-    """Measures fragments: `... RUN_DIRECTORY CORES FRAGMENTS`."""
+    """Measures fragments: `... RUN_DIRECTORY CORES FRAGMENTS`; with `burn`, only runs them."""
     folder, own = Path(sys.argv[1]), {int(core) for core in sys.argv[2].split(",")}
-    names = sys.argv[3].split(",")
-    plan = load_plan(folder)
-    found: dict[str, Any] = {}
-    if any(fragment.needs_tensors for fragment in plan.fragments):
+    names, plan = sys.argv[3].split(","), load_plan(folder)
+    if (folder / REHEARSAL_FILE).is_file():
+        without_mindspore()
+    elif any(fragment.needs_tensors for fragment in plan.fragments):
         from mindspore_rl import device  # noqa: PLC0415  (imports MindSpore)
 
         device.use(plan.device, compiled=plan.compiled)
         load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
-    for name in names:
-        found[name] = asdict(measure(plan, folder, name, own))
+    if sys.argv[4:] == [BURN]:
+        end_with_parent()
+        run(plan, folder, names[0], own, Endless(Others(folder, [])))
+    found = {name: asdict(measure(plan, folder, name, own)) for name in names}
     (folder / COSTS_FILE).write_text(json.dumps(found))
 
 

@@ -67,11 +67,13 @@ class FragmentCosts:
         environments: of the replica that was measured.
         doings: by their names in its script, and of what is between two, `before > after`.
         work: operators that run in a call of a cell, their operations, and the bytes they move.
+        asleep: doings that need no core.
     """
 
     environments: int
     doings: dict[str, Doing]
     work: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    asleep: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,16 @@ class MachineCosts:
         cores: that were there.
         near: messages between ranks of a host.
         oversleep_s: by how much a short sleep is longer than asked for.
+        reported_s: what the coordinator does with each iteration's report.
+        polling_share: of a core, that a rank takes which has long waited for a message.
         about: hardware, versions and date.
     """
 
     cores: int
     near: Link
     oversleep_s: float
+    reported_s: float = 0.0
+    polling_share: float = 0.0
     about: dict[str, str] = field(default_factory=dict)
 
 
@@ -121,4 +127,4 @@ def fragment(data: dict[str, Any]) -> FragmentCosts:
         for name, doing in data["doings"].items()
     }
     work = {name: tuple(found) for name, found in data["work"].items()}
-    return FragmentCosts(data["environments"], doings, work)
+    return FragmentCosts(data["environments"], doings, work, tuple(data["asleep"]))

@@ -6,7 +6,9 @@ two (`far`) ranks have no cores of their own.
 
 import json
 import os
+import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,11 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
+from mindspore_rl.communication.link import Link as Line
+from mindspore_rl.communication.mpi import SPIN_S as MPI_SPIN_S
 from mindspore_rl.communication.mpi import MpiCommunicator
+from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.scale.costs import Link, Table
 
 SIZES = (8, 256, 4096, 16384, 65536, 262144, 1 << 20, 1 << 22)
 FAR = "far"
+REPORTS, OTHER_BYTES, POLLED_S = 300, 1 << 20, 0.5
 TAG, ROUNDS, ROUNDS_S, IN_A_ROW = 7, 200, 0.3, 8
 SETTLED_S, SPIN_S = 0.002, 1.0
 """How long a message is left to come, and how long ranks poll here: sleeps are another cost."""
@@ -99,10 +105,13 @@ def _receive(comm: MpiCommunicator, data: np.ndarray) -> float:
 def _reduced(reduce: Callable[[str, np.ndarray], np.ndarray], data: np.ndarray) -> float:
     floats = data.view(np.float32)
     reduce("sum", floats)  # from here on both come at once
-    begun = time.perf_counter()
+    took, other = 0.0, np.zeros(OTHER_BYTES, np.uint8)
     for _ in range(IN_A_ROW):
+        other += 1  # as in a job, where caches hold other things
+        begun = time.perf_counter()
         reduce("sum", floats)
-    return (time.perf_counter() - begun) / IN_A_ROW
+        took += time.perf_counter() - begun
+    return took / IN_A_ROW
 
 
 _HOW = {"round": _round, "send": _send, "receive": _receive}
@@ -118,6 +127,35 @@ def oversleep() -> float:
     return float(np.median(times))
 
 
+def polling_share(comm: MpiCommunicator) -> float:
+    """The share of a core that rank 0 takes while it waits for rank 1; both ask at once."""
+    word, comm.spin_s = np.zeros(1, np.uint8), MPI_SPIN_S
+    if comm.rank == 1:
+        time.sleep(POLLED_S)
+        comm.send(0, TAG, word)
+        return 0.0
+    begun, used = time.perf_counter(), time.process_time()
+    comm.receive(1, TAG, word, _nothing)
+    return (time.process_time() - used) / (time.perf_counter() - begun)
+
+
+def reported() -> float:
+    """What the coordinator does with an iteration's report, in seconds."""
+    ours, theirs = map(Line, socket.socketpair())
+    values = dict.fromkeys("abcdefghij", 0.123456)
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = Metrics(Path(folder), 1 << 30, progress=False)
+        begun = time.perf_counter()
+        for number in range(REPORTS):
+            ours.send("iteration", rank=0, iteration=number, episodes=[], metrics=values)
+            found = theirs.poll()
+            assert found is not None
+            metrics.log(number, number, found["metrics"], [(1.0, 20)] * 4)
+        took = time.perf_counter() - begun
+        metrics.close()
+    return took / REPORTS
+
+
 def main() -> None:
     """Writes what rank 0 measures."""
     comm = MpiCommunicator()
@@ -126,9 +164,17 @@ def main() -> None:
         os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     comm.spin_s = SPIN_S
     found = measure(comm)
+    share = polling_share(comm)
     if comm.rank == 0:
         Path(sys.argv[1]).write_text(
-            json.dumps({"link": asdict(found), "oversleep_s": oversleep()})
+            json.dumps(
+                {
+                    "link": asdict(found),
+                    "oversleep_s": oversleep(),
+                    "reported_s": reported(),
+                    "polling_share": share,
+                }
+            )
         )
     comm.close()
 

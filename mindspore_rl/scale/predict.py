@@ -22,7 +22,7 @@ from mindspore_rl.pipeline import JobRequest, prepare
 from mindspore_rl.plan.deployment import Deployment, find_mpiexec
 from mindspore_rl.plan.plan import FragmentPlan, Plan
 from mindspore_rl.runtime.coordinator.launch import mpi_options
-from mindspore_rl.scale import costs
+from mindspore_rl.scale import costs, rehearse
 from mindspore_rl.scale.alone import COSTS_FILE
 from mindspore_rl.scale.cluster import Cluster
 from mindspore_rl.scale.costs import FragmentCosts, Link, MachineCosts
@@ -31,8 +31,8 @@ from mindspore_rl.scale.simulate import Simulation, Simulator
 from mindspore_rl.storage import in_cache, keep
 
 MACHINE_FILE = "costs/machine.json"
-ITERATIONS = 6
-"""That are simulated; the first of them does not count."""
+ITERATIONS, FEWER, MANY_RANKS = 6, 3, 16
+"""Iterations that are simulated, and of jobs of so many ranks; the first does not count."""
 LINKS_S, ALONE_S = 120.0, 600.0
 Say = Callable[[str], None]
 
@@ -50,6 +50,61 @@ class Prediction:
         return self.plan.steps_per_iteration / self.simulation.iteration_s
 
 
+@dataclass(frozen=True)
+class Job:
+    """A job whose fragments' costs are known.
+
+    Attributes:
+        programs: what its fragments run, regions in place.
+    """
+
+    plan: Plan
+    programs: dict[str, Program]
+    costs: dict[str, FragmentCosts]
+
+    def on(self, cluster: Cluster, hosts: tuple[str, ...] = ()) -> Prediction:
+        """Simulates it with its ranks on some hosts; none: on one."""
+        plan = replace(self.plan, hosts=hosts)
+        iterations = ITERATIONS if plan.num_ranks < MANY_RANKS else FEWER
+        simulator = Simulator(plan, self.programs, self.costs, cluster)
+        return Prediction(plan, simulator.run(iterations))
+
+
+def job_of(request: JobRequest, say: Say, anew: bool = False, most_ranks: int | None = None) -> Job:
+    """Plans a job for this machine's processor, and measures what is not known of it.
+
+    Args:
+        request: of the job.
+        say: told what is being measured.
+        anew: measures its fragments again.
+        most_ranks: that there is room for.
+
+    Raises:
+        MsrlError: it cannot be planned, there is no room, or a fragment does not run here.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder, seen = Path(name), dict[str, Any]()
+        here = replace(request, device="CPU", deployment=Deployment())
+        plan, _ = prepare(here, folder, seen.__setitem__)
+        if most_ranks is not None and plan.num_ranks > most_ranks:
+            raise MsrlError(f"it needs {plan.num_ranks} ranks, and there is room for {most_ranks}")
+        return Job(plan, seen["regions"], fragment_costs(plan, folder, say, anew))
+
+
+def rehearsed(request: JobRequest, folder: Path, sleeps: rehearse.Sleeps) -> Job:
+    """A job whose cells and environments sleep, planned into a run directory; see `rehearse`."""
+    seen = dict[str, Any]()
+    plan, _ = prepare(replace(request, device="CPU", cells="mindspore"), folder, seen.__setitem__)
+    plan = rehearse.write(plan, folder, rehearse.parts_of(plan, seen["regions"], sleeps))
+    found = {n: costs.fragment(x) for n, x in _measured(plan, folder, list(plan.fragments)).items()}
+    sleeping = {
+        name: tuple(k for k in known.doings if k.startswith("cell ") or k == "environment")
+        for name, known in found.items()
+    }
+    known = {name: replace(one, asleep=sleeping[name]) for name, one in found.items()}
+    return Job(plan, seen["regions"], known)
+
+
 def predict(
     request: JobRequest,
     cluster: Cluster,
@@ -58,30 +113,13 @@ def predict(
     anew: bool = False,
     most_ranks: int | None = None,
 ) -> Prediction:
-    """Simulates a job.
+    """Simulates a job on its deployment, whose hosts its ranks fill by their `device`s.
 
-    Args:
-        request: of the job; it is planned for this machine's CPU.
-        cluster: where it would run.
-        say: told what is being measured.
-        device: by which its ranks fill the hosts of its deployment.
-        anew: measures its fragments again.
-        most_ranks: that there is room for.
-
-    Raises:
-        MsrlError: it cannot be planned, or a fragment does not run here.
+    As `job_of`.
     """
-    with tempfile.TemporaryDirectory() as name:
-        folder, seen = Path(name), dict[str, Any]()
-        here = replace(request, device="CPU", deployment=type(request.deployment)())
-        plan, _ = prepare(here, folder, seen.__setitem__)
-        if most_ranks is not None and plan.num_ranks > most_ranks:
-            raise MsrlError(f"it needs {plan.num_ranks} ranks, and there is room for {most_ranks}")
-        known = fragment_costs(plan, folder, say, anew)
-    hosts = request.deployment.place(plan.num_ranks, device) if plan.num_ranks > 1 else ()
-    plan = replace(plan, hosts=hosts)
-    programs: dict[str, Program] = seen["regions"]
-    return Prediction(plan, Simulator(plan, programs, known, cluster).run(ITERATIONS))
+    job = job_of(request, say, anew, most_ranks)
+    alone = job.plan.num_ranks == 1
+    return job.on(cluster, () if alone else request.deployment.place(job.plan.num_ranks, device))
 
 
 def fragment_costs(
@@ -222,6 +260,7 @@ def machine_costs(say: Say, anew: bool = False) -> MachineCosts:
         found = _linked(Deployment(), (), Path(folder))
     date = {"date": time.strftime("%Y-%m-%d")}
     cores = machine.available_cores()
-    made = MachineCosts(cores, costs.link(found["link"]), found["oversleep_s"], {**here, **date})
+    found["near"] = costs.link(found.pop("link"))
+    made = MachineCosts(cores=cores, about={**here, **date}, **found)
     keep(MACHINE_FILE, json.dumps(asdict(made), indent=1).encode())
     return made

@@ -24,6 +24,8 @@ from mindspore_rl.scale.script import BOUNDARY, CELL, RECEIVE, SEND, Script, Wor
 WORD_BYTES = 16
 Steps = Generator[Any, Any, Any]
 NOTHING = Doing((0.0,), (0.0,))
+LEAST_CORES = 0.25
+"""What is left of a host for work, however many ranks look for messages."""
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Host:
         self.pinned = ranks <= cores
         self._jobs: dict[simpy.Event, list[float]] = {}
         self._spinning, self._since, self._version = 0, 0.0, 0
+        self._polling = 0.0
 
     def work(self, alone: float, busy: float) -> simpy.Event:
         """Done after so many seconds, the other cores idle or all at work."""
@@ -70,6 +73,12 @@ class Host:
         self._spinning += change
         self._plan()
 
+    def poll(self, change: float) -> None:
+        """So much more, or less, of a core is taken by ranks that look for messages."""
+        self._pass()
+        self._polling += change
+        self._plan()
+
     def _pace(self, slow: float) -> float:
         """Seconds of work in a second, for one that is `slow` times as slow beside all others."""
         working = len(self._jobs)
@@ -77,7 +86,8 @@ class Host:
         pace = 1.0
         if self._cores > 1:
             pace /= 1 + (slow - 1) * others / (self._cores - 1)
-        return pace * min(1.0, self._cores / working)
+        left = max(self._cores - self._polling, LEAST_CORES)
+        return pace * min(1.0, left / working)
 
     def _pass(self) -> None:
         """Takes account of the time since the last change."""
@@ -276,7 +286,10 @@ class SimulatedRank:
 
     def _work(self, name: str, kind: str = "") -> Steps:
         doing = self.costs.get(name, NOTHING)
-        yield from self._compute(kind or name, sum(doing.alone), sum(doing.busy))
+        if name in self._known.asleep:
+            yield from self._elsewhere(name, sum(doing.alone))
+        else:
+            yield from self._compute(kind or name, sum(doing.alone), sum(doing.busy))
 
     def _compute(self, kind: str, alone: float, busy: float) -> Steps:
         begun = self.job.env.now
@@ -304,7 +317,9 @@ class SimulatedRank:
         device_s = self.job.cluster.cell_s(self._known, word.name)
         whole_s = sum(alone for alone, _ in pieces) or 1.0
         for i, (alone, busy) in enumerate(pieces):
-            if device_s is None:
+            if word.name in self._known.asleep:
+                yield from self._elsewhere(word.name, alone)
+            elif device_s is None:
                 yield from self._compute(word.name, alone, busy)
             else:
                 yield from self._elsewhere(word.name, device_s * alone / whole_s)
@@ -359,7 +374,10 @@ class SimulatedRank:
         self.host.spin(-1)
         if event.triggered:
             return
+        share = self.job.cluster.machine.polling_share
+        self.host.poll(share)
         yield event
+        self.host.poll(-share)
         waited, polled = env.now - begun, spin_s
         while polled < waited:
             polled += min(max(polled / 10, SHORTEST_SLEEP_S), LONGEST_SLEEP_S)
@@ -374,7 +392,11 @@ class SimulatedRank:
     def _boundary(self) -> Steps:
         """The leader tells all others to go on."""
         self.marks.append(self.job.env.now)
-        plan = self.job.plan
+        plan, reported_s = self.job.plan, self.job.cluster.machine.reported_s
+        if plan.in_one_process:
+            yield from self._compute("coordinator", reported_s, reported_s)
+        elif self.number == plan.leader:
+            self.host.work(reported_s, reported_s)  # in a process of its own
         if self._served:
             if not self._told:
                 yield from self._received(self._parameters())
@@ -439,6 +461,7 @@ class SimulatedRank:
             if following is None:
                 del scripts[worker]
                 self.marks.append(job.env.now)
+                self.host.work(job.cluster.machine.reported_s, job.cluster.machine.reported_s)
         self.over.succeed()
 
     def _own(self, script: Iterator[Word], worker: int) -> Word:

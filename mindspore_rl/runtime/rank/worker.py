@@ -151,7 +151,7 @@ def run_inproc(plan: Plan, run_dir: Path, links: list[Link]) -> None:
 
 def main() -> None:
     """Entry point of a worker process under mpiexec."""
-    _end_with_parent()
+    end_with_parent()
     settings = worker_settings()
     plan = load_plan(settings.run_dir)
     comm = MpiCommunicator()
@@ -220,7 +220,7 @@ def _join_group(
     return MindSporeGroup(own.name)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Dies when the launcher does, even when that is killed."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
