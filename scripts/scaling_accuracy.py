@@ -43,7 +43,7 @@ IN_GRAPH = {"CartPole-v1": "graph:CartPole-v1", "HalfCheetah-v4": "graph:Pendulu
 DELAYS_MS = (0.0, 1.0, 5.0)
 """One way; 0: on one host."""
 COMMON = {"learning_rate": "1e-9", "update_epochs": "2"}
-REPEATS, WARM_UP, SECONDS, LEAST, MOST = 2, 14, 2.0, 12, 300
+REPEATS, WARM_UP, SECONDS, LEAST, MOST = 2, 14, 1.5, 10, 300
 COLUMNS = ("policy", "workload", "delay_ms", "predicted_ms", "measured_ms", "again_ms", "why_not")
 KEYS = COLUMNS[:3]
 Row = dict[str, str]

@@ -4,6 +4,7 @@ A fragment's generated code runs as in the job, with its cells, environments and
 what it sends goes nowhere, what it receives is there at once, and no checkpoint is written.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -106,6 +107,26 @@ def _message(edge: Edge, size: int, chance: np.random.Generator) -> np.ndarray:
     found = np.concatenate(parts)[:size] if parts else data
     data[: len(found)] = found
     return data
+
+
+class Unheard(Link):
+    """A line whose other end takes everything, and does nothing with it."""
+
+    def __init__(self) -> None:
+        ours, self._theirs = socket.socketpair()
+        self._theirs.setblocking(False)
+        super().__init__(ours)
+
+    def _flush(self, last: list[dict[str, Any]]) -> None:
+        super()._flush(last)
+        with contextlib.suppress(BlockingIOError):
+            while self._theirs.recv(1 << 16):
+                pass
+
+    def close(self) -> None:
+        """See `Link`."""
+        super().close()
+        self._theirs.close()
 
 
 class Recorder(Profile):
@@ -251,13 +272,13 @@ def run(
 ) -> dict[str, tuple[float, float, float]]:
     """Runs the first replica of a fragment until enough is known. Returns: its cells' work."""
     fragment = next(f for f in plan.fragments if f.name == name)
-    ours, theirs = socket.socketpair()
+    link = Unheard()
     comm: Any = None
     group: Any = None
     if plan.num_ranks > 1:
         comm = Profiled(Nobody(plan, fragment.first_rank), recorder)
     stamps = Stamps(None, plan.num_ranks)
-    rank = Rank(plan, folder, fragment.first_rank, comm, Link(ours), stamps, recorder)
+    rank = Rank(plan, folder, fragment.first_rank, comm, link, stamps, recorder)
     rehearsed = (folder / REHEARSAL_FILE).is_file()
     if fragment.collectives and rehearsed:
         group = lambda _, data: recorder.call(COLLECTIVE, 0, 0, data.nbytes, lambda: data)  # noqa: E731
@@ -275,7 +296,7 @@ def run(
     finally:
         os.sched_setaffinity(0, before)
         runtime.close()
-        theirs.close()
+        link.close()
     return {f"cell {cell}": found.work() for cell, found in runtime._cells.native.items()}
 
 
