@@ -46,7 +46,13 @@ def run_job(
     Raises:
         JobFailure: a rank failed, died or made no progress.
         MsrlError: it cannot be started.
+        Exception: what `options.on_iteration` has raised.
     """
+    if threading.current_thread() is not threading.main_thread():
+        raise MsrlError(
+            f"a job is started from the thread {threading.current_thread().name}, expected the "
+            "main one, which alone hears of Ctrl-C; train there"
+        )
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
         metrics = Metrics(run_dir, options.total_steps, options.progress, options.start_steps)
@@ -65,6 +71,8 @@ def run_job(
         except JobFailure as failure:
             failure.interrupted = interruption.poll() > 0
             raise
+        if watch.error is not None:
+            raise watch.error
         if len(watch.monitor.traffic) == plan.num_ranks:
             done = {rank: count for rank, (count, _) in watch.monitor.traffic.items()}
             counts = [found for _, found in watch.monitor.traffic.values()]
