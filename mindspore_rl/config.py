@@ -68,8 +68,9 @@ def resolve(
     assignments: Sequence[str],
     others: Collection[str] = (),
     base: Mapping[str, object] | None = None,
+    values: Mapping[str, object] | None = None,
 ) -> Any:
-    """Builds a configuration: base over defaults, then the YAML, the flags, the assignments.
+    """Builds a configuration: base over defaults, then YAML, flags, assignments and values.
 
     Args:
         config_class: a frozen dataclass whose fields are int, float, bool, str, `tuple[X, ...]` of
@@ -80,6 +81,7 @@ def resolve(
         assignments: `key=value` texts; the last one of a key wins.
         others: keys of the YAML that are not this class's, to be passed over.
         base: what `to_dict` gave of a configuration like this, used instead of the defaults.
+        values: field to value, as a program gives them.
 
     Returns:
         An instance of `config_class`.
@@ -102,6 +104,8 @@ def resolve(
             given[key] = _checked(key, value, keys, f"flag {flag}", f"{flag} ")
     for key, text in map(_split, assignments):
         given[key] = _checked(key, text, keys, f"argument {key}={text}", f"{key}=")
+    for key, value in (values or {}).items():
+        given[key] = _checked(key, value, keys, "config", f"{key}=", others)
     return _built(config_class, given, keys)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mindspore_rl import commands, config, programs, registry, run_directory
+from mindspore_rl import config, jobs, programs, registry, run_directory, training
 from mindspore_rl.cli import main
 from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.runtime.coordinator import run as coordinator
@@ -70,10 +70,10 @@ def test_what_is_restarted(monkeypatch, tmp_path, restarts, interrupted, runs):
         raise failure
 
     monkeypatch.setattr(coordinator, "run_job", fails)
-    monkeypatch.setattr(commands, "_wait", lambda seconds: None)
+    monkeypatch.setattr(training, "_wait", lambda seconds: None)
     plan = argparse.Namespace(resume="")
     with pytest.raises(JobFailure):
-        commands._run_with_restarts(plan, tmp_path, JobOptions(False, 1), restarts)
+        training._run_with_restarts(plan, tmp_path, JobOptions(False, 1), restarts)
     assert len(done) == runs
 
 
@@ -89,10 +89,10 @@ def test_restarts_without_progress_come_ever_later(monkeypatch, tmp_path, capsys
         return argparse.Namespace(resume=newest.pop(0)), options
 
     monkeypatch.setattr(coordinator, "run_job", fails)
-    monkeypatch.setattr(commands, "_restarted", restarted)
-    monkeypatch.setattr(commands, "_wait", waited.append)
+    monkeypatch.setattr(training, "_restarted", restarted)
+    monkeypatch.setattr(training, "_wait", waited.append)
     with pytest.raises(JobFailure):
-        commands._run_with_restarts(
+        training._run_with_restarts(
             argparse.Namespace(resume=""), tmp_path, JobOptions(False, 1), len(newest)
         )
     assert waited == [0, 1, 2, 4, 0, 1, 2, 4, 8, 16, 32, 60, 60]
@@ -107,7 +107,7 @@ def test_an_interruption_ends_the_wait_for_a_restart(number):
     timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        commands._wait(100.0)
+        training._wait(100.0)
     assert signal.getsignal(number) == before
 
 
@@ -123,11 +123,11 @@ def test_a_restart_waits_for_a_lost_host(monkeypatch, tmp_path, start_timeout_s,
         raise JobFailure("it was cut off") if len(done) == 1 else Unreached("no rank has started")
 
     monkeypatch.setattr(coordinator, "run_job", run_job)
-    monkeypatch.setattr(commands, "RETRY_S", 0.0)
+    monkeypatch.setattr(training, "RETRY_S", 0.0)
     plan = argparse.Namespace(resume="")
     options = JobOptions(False, 1, start_timeout_s=start_timeout_s)
     with pytest.raises(Unreached) if runs < 5 else contextlib.nullcontext():
-        assert commands._run_with_restarts(plan, tmp_path, options, 1) == "outcome"
+        assert training._run_with_restarts(plan, tmp_path, options, 1) == "outcome"
     assert len(done) == runs
 
 
@@ -140,21 +140,8 @@ def test_a_continued_run_goes_by_what_was_given_last(tmp_path):
     )
     file = tmp_path / "new.yaml"
     file.write_text(yaml.safe_dump({"learning_rate": 0.25, "gamma": 0.25, "seed": 2}))
-    args = argparse.Namespace(
-        algorithm=None,
-        cells=None,
-        assignments=["gamma=0.75"],
-        config=str(file),
-        deployment=None,
-        env=None,
-        num_envs=None,
-        policy=None,
-        schedule=None,
-        seed=7,
-        total_steps=None,
-        workers=None,
-    )
-    found = commands._request(args, device="CPU", resume_run=tmp_path).config
+    args = jobs.Job(assignments=("gamma=0.75",), config=str(file), seed="7")
+    found = jobs.request(args, device="CPU", resume_run=tmp_path).config
     assert found == dataclasses.replace(earlier, learning_rate=0.25, gamma=0.75, seed=7)
 
 
