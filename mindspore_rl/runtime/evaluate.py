@@ -63,9 +63,9 @@ def evaluate(
     if seed < 0:
         raise MsrlError(f"seed is {seed}, expected at least 0")
     device.use()
-    trained = _trained(run_dir, episodes, seed, env, iteration, assignments)
-    played = _Played(*trained, greedy=not sample, watch=watch)
-    with contextlib.suppress(_Over):
+    trained = build_trained(run_dir, episodes, seed, env, iteration, assignments)
+    played = Played(*trained, greedy=not sample, watch=watch)
+    with contextlib.suppress(Over):
         played.run()
     if played.under_way.any():
         text = f"msrl: {played.under_way.sum()} episodes were not over after {MOST_STEPS} steps"
@@ -73,11 +73,11 @@ def evaluate(
     return played.returns.tolist()
 
 
-class _Over(Exception):  # noqa: N818
+class Over(Exception):  # noqa: N818
     """Ends the loop that is played."""
 
 
-class _Played(Reference):
+class Played(Reference):
     """`msrl` of a loop that goes on from a checkpoint until each environment ended an episode.
 
     Args:
@@ -132,7 +132,7 @@ class _Played(Reference):
         self.under_way &= ~(terminated.asnumpy() | truncated.asnumpy())
         self._steps_played += 1
         if not self.under_way.any() or self._steps_played == MOST_STEPS:
-            raise _Over
+            raise Over
         return outcome
 
     def env_steps(self) -> Tensor:
@@ -176,13 +176,13 @@ class _Played(Reference):
         """Keeps nothing."""
 
 
-def _trained(
+def build_trained(
     run_dir: Path,
     episodes: int,
     seed: int,
-    env: str | None,
-    iteration: int | None,
-    assignments: Sequence[str],
+    env: str | None = None,
+    iteration: int | None = None,
+    assignments: Sequence[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
     """Builds a run's trainer with the parameters of a checkpoint, to play so.
 
