@@ -62,7 +62,7 @@ setup(
         "mindspore_rl.distribution": "distribution",
     },
     package_data={
-        "mindspore_rl": ["**/*.c", "**/*.cpp", "**/*.cu", "**/*.h"],
+        "mindspore_rl": ["py.typed", "**/*.c", "**/*.cpp", "**/*.cu", "**/*.h"],
         "mindspore_rl.algorithms": ["configs/*.yaml"],
         "mindspore_rl.distribution": ["deployments/*.yaml"],
     },

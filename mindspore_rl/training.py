@@ -5,6 +5,7 @@ import dataclasses
 import os
 import select
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -61,6 +62,11 @@ def train(
     from mindspore_rl.runtime.coordinator import room  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
 
+    if threading.current_thread() is not threading.main_thread():
+        raise MsrlError(
+            f"a job is started from the thread {threading.current_thread().name}, expected the "
+            "main one, which alone hears of Ctrl-C; train there"
+        )
     resumed = Path(job.resume) if job.resume else None
     if resumed and not job.trust:
         check_trusted(resumed)

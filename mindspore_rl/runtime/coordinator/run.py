@@ -48,11 +48,6 @@ def run_job(
         MsrlError: it cannot be started.
         Exception: what `options.on_iteration` has raised.
     """
-    if threading.current_thread() is not threading.main_thread():
-        raise MsrlError(
-            f"a job is started from the thread {threading.current_thread().name}, expected the "
-            "main one, which alone hears of Ctrl-C; train there"
-        )
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
         metrics = Metrics(run_dir, options.total_steps, options.progress, options.start_steps)
