@@ -10,7 +10,8 @@ from mindspore_rl.config import option
 from mindspore_rl.errors import ConfigError, MsrlError
 from mindspore_rl.graph.distribution_policy import DistributionPolicy, Schedule
 from mindspore_rl.loading import split_environment
-from mindspore_rl.run_directory import earlier_job, tell_copies
+from mindspore_rl.run_directory import earlier_job, tell_copies, tell_deployment
+from mindspore_rl.yaml_files import read_yaml
 
 JOB_KEYS = ("algorithm", "policy", "schedule", "workers")
 """Keys of a YAML file that are the job's; all others are the algorithm's."""
@@ -83,7 +84,7 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
     resumed = more.pop("resume_run", None)
     earlier = earlier_job(resumed)
     yaml_file = registry.find_config(job.config) if job.config else None
-    written: dict[str, Any] = config.read_yaml(yaml_file) if yaml_file else {}
+    written: dict[str, Any] = read_yaml(yaml_file) if yaml_file else {}
     place = job.deployment or earlier.get("deployment")
     place_file = registry.find_deployment(place) if place else None
     hosts = deployment.load(place_file) if place_file else deployment.Deployment()
@@ -118,6 +119,8 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
         settings = dataclasses.replace(settings, env=name)
     if resumed:
         tell_copies(resumed, str(file), str(policy_file), settings.env, str(place_file or ""))
+        if place_file and not job.deployment:
+            tell_deployment(resumed, place_file)
     workers = job.workers or _workers(written, job.config) or earlier.get("workers", 1)
     return JobRequest(
         file,

@@ -214,6 +214,10 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
         ("eval runs/none --seed 4294967296", "--seed: 4294967296, expected 0 to 4294967295"),
         ("eval runs/none --episodes 0", "--episodes: 0, expected at least 1"),
         ("train ppo --workers 0", "--workers: 0, expected at least 1"),
+        ("trian ppo", "argument COMMAND: 'trian': did you mean train?"),
+        ("dataset shwo d", "argument COMMAND: 'shwo': did you mean show?"),
+        ("dataset foo", "'foo': expected one of import, record, show; see msrl dataset --help"),
+        ("train ppo --device gup", "--device: 'gup': did you mean gpu?"),
         ("doctor a=1", "msrl doctor does not know a=1; see msrl doctor --help"),
     ],
 )
@@ -299,3 +303,20 @@ def test_what_is_the_projects_is_stored_by_name(tmp_path):
     assert found["policy"] == str(registry.find_policy("Central"))
     (tmp_path / "policy" / "central.py").write_text("# of another version")
     assert run_directory.earlier_job(tmp_path)["policy"] == str(tmp_path / "policy" / "central.py")
+
+
+def test_a_deployment_that_has_been_changed_since_is_told(tmp_path, capsys):
+    hosts, run = tmp_path / "hosts.yaml", tmp_path / "run"
+    run.mkdir()
+    hosts.write_text("workers: 2\n")
+    (run / run_directory.DEPLOYMENT_FILE).write_text("workers: 2\n")
+    job = {"algorithm": "ppo", "policy": "Central", "config": {"env": "CartPole-v1"}}
+    (run / run_directory.JOB_FILE).write_text(json.dumps({**job, "deployment": str(hosts)}))
+    jobs.request(jobs.Job(), resume_run=run)
+    assert capsys.readouterr().err == ""
+    hosts.write_text("workers: 3\n")
+    jobs.request(jobs.Job(), resume_run=run)
+    told = f"msrl: {hosts} is used as it is now: it has been changed since the run began"
+    assert told in capsys.readouterr().err
+    jobs.request(jobs.Job(deployment=str(hosts)), resume_run=run)
+    assert capsys.readouterr().err == ""
