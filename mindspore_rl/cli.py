@@ -11,6 +11,7 @@ from typing import Any
 from mindspore_rl import (
     __version__,
     commands,
+    completion,
     config,
     dataset_commands,
     environment_commands,
@@ -42,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         _use_utf8()
         argv = sys.argv[1:]
+        completion.complete(_parser)
     prepare_mindspore()
     try:
         args, rest = _parser(argv).parse_known_args(argv)
