@@ -59,6 +59,7 @@ def train(
         MsrlError: what is asked for cannot be.
         JobFailure: the job failed.
     """
+    from mindspore_rl.runtime import resuming  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator import room  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
 
@@ -92,7 +93,8 @@ def train(
         with steady(run_dir / WORKERS_LOG):
             if not job.quiet:
                 _tell(plan, request, f"{device}{why and f': {why}'}")
-            options = _options(job, request, plan, done.get("env_steps", 0), on_iteration)
+            steps = resuming.counted_from(done, plan)[1] if resume else 0
+            options = _options(job, request, plan, steps, on_iteration)
             return Trained(run_dir, plan, _run(plan, run_dir, options, job.max_restarts))
 
 
@@ -110,7 +112,7 @@ def _written_by_nobody_else() -> Iterator[None]:
 def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) -> tuple[Any, Path]:
     """Makes the plan and its run directory. Returns: both."""
     from mindspore_rl.pipeline import prepare  # noqa: PLC0415
-    from mindspore_rl.runtime import checkpoint, profile  # noqa: PLC0415
+    from mindspore_rl.runtime import profile, resuming  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator import room  # noqa: PLC0415
 
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -119,7 +121,8 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
     with new_directory(Path(job.run_dir) if job.run_dir else None, name) as run_dir:
         plan, _ = prepare(request, run_dir, dumper(job.dump_graph))
         if resume is not None:
-            checkpoint.check_job(resume, done, plan)
+            resuming.check_job(resume, done, plan)
+            _tell_sizes(done, plan)
             if done["env_steps"] >= plan.last_step:
                 raise ConfigError(
                     f"{job.resume} is done: it has trained for {done['env_steps']:,} steps, and "
@@ -130,6 +133,21 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
         profile.check(plan)
         write_job(run_dir, request)
     return plan, run_dir
+
+
+def _tell_sizes(done: dict[str, Any], plan: Any) -> None:
+    """Says what begins anew in a run that goes on with other sizes."""
+    from mindspore_rl.runtime import resuming  # noqa: PLC0415
+
+    for key, (then, now) in resuming.sizes(done, plan).items():
+        if then == now:
+            continue
+        text = f"msrl: {key} was {then} and is {now} now: "
+        if key == "num_envs":
+            text += "all environments begin new episodes; "
+        iteration, steps = resuming.counted_from(done, plan)
+        text += f"iterations count on from {iteration:,}, steps from {steps:,}"
+        print(text, file=sys.stderr)
 
 
 def _tell(plan: Any, request: Any, place: str) -> None:

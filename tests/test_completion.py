@@ -33,11 +33,9 @@ cli.main()
     [
         ("msrl tr", {"train"}),
         ("msrl train p", {"ppo"}),
-        ("msrl train ppo --pol", {"--policy"}),
         ("msrl train ppo --policy Mul", {"MultipleLearners"}),
         ("msrl train ppo --device g", {"gpu"}),
         ("msrl train ppo gae", {"gae_lambda="}),
-        ("msrl dataset sh", {"show"}),
     ],
 )
 def test_words_are_completed(line, expected):

@@ -24,6 +24,3 @@ ended = False
 while not ended:
     obs, reward, terminated, truncated, _ = env.step(int(policy(obs)))
     ended = terminated or truncated
-
-further = train(resume=run, total_steps=12_000, on_iteration=lambda m: m["mean_return"] < 100)
-print(further.stopped, further.env_steps)

@@ -16,7 +16,7 @@ from mindspore_rl.environments.by_name import spec
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError, ProgramError
 from mindspore_rl.operators import leaves
 from mindspore_rl.plan.plan import load_plan
-from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.parameters import named_parameters, set_parameter
 from mindspore_rl.runtime.rank.episodes import team_reward
 from mindspore_rl.runtime.reference import Reference
@@ -200,7 +200,7 @@ def build_trained(
     else:
         path = checkpoint.of_iteration(folder, iteration)
     arrays, done = checkpoint.load(path, replay=False)
-    checkpoint.check_job(path, done, plan)
+    resuming.check_job(path, done, plan)
     if new := [name for name, value in plan.carried.items() if not value.split]:
         print(
             f"msrl: the loop carries {', '.join(new)} from iteration to iteration, which begins "

@@ -8,6 +8,7 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.runtime.evaluate import Over, evaluate
 from tests.runtime.test_evaluate import ALTERNATES
 
+SLOW = pytest.mark.slow
 TINY = {"backend": "inproc", "quiet": True, "stop_return": float("nan")}
 
 
@@ -45,9 +46,9 @@ def compare(run):
         ("ppo", "Pendulum-v1", {"normalise_obs": True}),
         ("a2c", "CartPole-v1", {}),
         ("dqn", "CartPole-v1", {"n_step": 2, "learning_starts": 4, "batch_size": 4}),
-        ("mappo", "graph:simple_spread_v3", {"num_minibatches": 2}),
-        pytest.param("sac", "Pendulum-v1", {"batch_size": 4}, marks=pytest.mark.slow),
-        pytest.param("td3", "Pendulum-v1", {"batch_size": 4}, marks=pytest.mark.slow),
+        pytest.param("mappo", "graph:simple_spread_v3", {"num_minibatches": 2}, marks=SLOW),
+        pytest.param("sac", "Pendulum-v1", {"batch_size": 4}, marks=SLOW),
+        pytest.param("td3", "Pendulum-v1", {"batch_size": 4}, marks=SLOW),
     ],
 )
 def test_acts_as_the_loop_that_is_played(algorithm, env, config, tmp_path):
