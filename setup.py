@@ -45,9 +45,11 @@ setup(
             "gymnasium>=1",
             "h5py",
             "imageio",
+            "ipykernel",
             "matplotlib",
             "mujoco",
             "mpe2",
+            "nbclient",
             "pettingzoo",
             "nvidia-cuda-nvrtc-cu11==11.8.89",  # kernels are compiled where no GPU is, too
         ],
