@@ -25,7 +25,7 @@ def executed(tmp_path, monkeypatch):
 def test_first_steps(outputs):
     training, returns, curve, actions = outputs
     told = "".join(output.get("text", "") for output in training)
-    assert "env_steps 20,480/20,000" in told
+    assert "env_steps 8,192/8,000" in told
     assert "stopped='steps'" in training[-1]["data"]["text/plain"]
     assert returns[-1]["data"]["text/plain"].startswith("array([")
     assert [sorted(o["data"]) for o in curve] == [["image/png", "text/plain"]]

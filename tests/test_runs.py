@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 
-import numpy as np
 import pytest
 
 from mindspore_rl import Run, load, train
@@ -41,25 +40,23 @@ def test_trains_on_workers_and_shows_every_iteration(tmp_path, capfd):
         env="CartPole-v1",
         policy="MultipleLearners",
         workers=2,
-        config={"num_steps": 64},
-        total_steps=2048,
+        config={"num_envs": 4, "num_steps": 16},
+        total_steps=256,
         run_dir=tmp_path / "run",
         stop_return=NEVER,
         backend="inproc",
         on_iteration=seen.append,
     )
-    assert (run.stopped, run.env_steps) == ("steps", 2048)
+    assert (run.stopped, run.env_steps) == ("steps", 256)
     assert seen == run.metrics
     assert [line["iteration"] for line in seen] == [1, 2, 3, 4]
     assert run.plan.workers == 2
     out, err = capfd.readouterr()
     assert out == ""
-    assert "env_steps 2,048/2,048" in err
+    assert "env_steps 256/256" in err
     again = load(run.path)
     assert isinstance(again, Run)
-    returns = again.evaluate(episodes=3)
-    assert (returns.shape, returns.min() > 5) == ((3,), True)
-    assert again.policy(np.zeros(4)) in (0, 1)
+    assert again.evaluate(episodes=3).shape == (3,)
     figure = again.plot("loss", output=tmp_path / "loss.svg")
     assert figure.axes[0].get_ylabel() == "loss"
     assert (tmp_path / "loss.svg").stat().st_size > 1000
@@ -79,15 +76,6 @@ def test_a_function_ends_the_run_and_reaches_nothing_in_it(tmp_path):
     lines = run.metrics
     assert all(line["env_steps"] == 16 * line["iteration"] and line["values"] for line in lines)
     assert f"{lines[-1]['iteration']:08d}" in list_checkpoints(run.path / "checkpoints")[-1].name
-    further = train(
-        resume=run,
-        total_steps=run.env_steps + 16,
-        backend="inproc",
-        quiet=True,
-        run_dir=tmp_path / "further",
-        stop_return=NEVER,
-    )
-    assert (further.stopped, further.env_steps) == ("steps", run.env_steps + 16)
 
 
 def test_an_error_in_the_function_is_raised_after_a_checkpoint(tmp_path):
