@@ -45,9 +45,11 @@ setup(
             "gymnasium>=1",
             "h5py",
             "imageio",
+            "ipykernel",
             "matplotlib",
             "mujoco",
             "mpe2",
+            "nbclient",
             "pettingzoo",
             "nvidia-cuda-nvrtc-cu11==11.8.89",  # kernels are compiled where no GPU is, too
         ],
@@ -62,7 +64,7 @@ setup(
         "mindspore_rl.distribution": "distribution",
     },
     package_data={
-        "mindspore_rl": ["**/*.c", "**/*.cpp", "**/*.cu", "**/*.h"],
+        "mindspore_rl": ["py.typed", "**/*.c", "**/*.cpp", "**/*.cu", "**/*.h"],
         "mindspore_rl.algorithms": ["configs/*.yaml"],
         "mindspore_rl.distribution": ["deployments/*.yaml", "devices/*.yaml"],
     },

@@ -21,6 +21,15 @@ class Parser(argparse.ArgumentParser):
             settings["help"] = f"{settings['help']}; {kind.range}"
         return super().add_argument(*names, **settings)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuses what is no choice, with the nearest one."""
+        choices = [] if action.choices is None else [str(choice) for choice in action.choices]
+        if not choices or value in choices:
+            return
+        near = difflib.get_close_matches(str(value), choices, 1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(choices)}"
+        raise argparse.ArgumentError(action, f"{value!r}: {hint}")
+
     def error(self, message: str) -> NoReturn:
         """See the base class. Raises: ConfigError: always."""
         raise ConfigError(f"{message}; see {self.prog} --help")

@@ -11,6 +11,7 @@ from typing import Any
 from mindspore_rl import (
     __version__,
     commands,
+    completion,
     config,
     dataset_commands,
     environment_commands,
@@ -23,9 +24,10 @@ from mindspore_rl.arguments import Number, Parser, check_words
 from mindspore_rl.config import Range
 from mindspore_rl.doctor import doctor
 from mindspore_rl.errors import JobFailure, MsrlError, shortened
-from mindspore_rl.graph.distribution_policy import Schedule
+from mindspore_rl.job_arguments import add_job, add_training, add_trust
 from mindspore_rl.pipeline import STAGES
 from mindspore_rl.profiling import report
+from mindspore_rl.runs import EVALUATION_SEED
 from mindspore_rl.runtime.rank.settings import prepare_mindspore
 
 SEED = Number(int, config.REQUIRED["seed"])
@@ -42,14 +44,13 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         _use_utf8()
         argv = sys.argv[1:]
+        completion.complete(_parser)
     prepare_mindspore()
     try:
         args, rest = _parser(argv).parse_known_args(argv)
         if rest:
             check_words(rest, args)
             args.assignments = [*args.assignments, *rest]
-        if getattr(args, "policy", None) == plan_commands.AUTO and args.run != plan_commands.plan:
-            plan_commands.settle(args)
         return args.run(args)
     except (MsrlError, JobFailure) as error:
         print(f"msrl: {shortened(str(error))}", file=sys.stderr)
@@ -85,7 +86,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"msrl {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    _train_arguments(
+    add_training(
         _command(
             subparsers,
             "train",
@@ -97,7 +98,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     graph = _command(
         subparsers, "graph", commands.graph, "show the graph, its cuts and its fragments", argv
     )
-    _algorithm_arguments(graph)
+    add_job(graph)
     graph.add_argument(
         "--format",
         choices=("text", "dot", "source", "native"),
@@ -109,7 +110,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         "--stage", choices=STAGES, help="instead, the program as this pass of the compiler gives it"
     )
 
-    plan_commands.add(subparsers, _command, _algorithm_arguments, argv)
+    plan_commands.add(subparsers, _command, argv)
 
     evaluate = subparsers.add_parser("eval", help="play a trained policy and print its return")
     evaluate.add_argument("run_directory", type=Path, metavar="RUN")
@@ -122,12 +123,14 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--episodes", type=Number(int, Range(1)), default=20, help="episodes to play (default: 20)"
     )
-    evaluate.add_argument("--seed", type=SEED, default=1_000_003, help="seed of the environments")
+    evaluate.add_argument(
+        "--seed", type=SEED, default=EVALUATION_SEED, help="seed of the environments"
+    )
     evaluate.add_argument(
         "--sample", action="store_true", help="sample actions instead of taking the most likely"
     )
     evaluate.add_argument("--env", help="play in this environment (default: as trained)")
-    _trust_argument(evaluate)
+    add_trust(evaluate)
     evaluate.set_defaults(run=commands.evaluate_run)
 
     text = "say where the time of a run goes that was trained with --profile"
@@ -171,84 +174,6 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     for command in subparsers.choices.values():
         command.set_defaults(command=command)
     return parser
-
-
-def _train_arguments(train: argparse.ArgumentParser) -> None:
-    _algorithm_arguments(train)
-    train.add_argument(
-        "--run-dir",
-        type=Path,
-        metavar="DIR",
-        help="where everything is written (default: runs/ALGORITHM-ENV-POLICY-TIME)",
-    )
-    train.add_argument(
-        "--resume", type=Path, metavar="RUN", help="continue from a run's newest checkpoint"
-    )
-    _trust_argument(train)
-    train.add_argument(
-        "--backend",
-        choices=("mpi", "inproc"),
-        default="mpi",
-        help="mpi: a process for each worker; inproc: all of them as threads of "
-        "this process, uncompiled, for a debugger (default: mpi)",
-    )
-    train.add_argument(
-        "--stop-return",
-        type=float,
-        metavar="R",
-        help="stop when the mean return of the last 100 episodes reaches R "
-        "(default: the environment's threshold; nan: never)",
-    )
-    train.add_argument(
-        "--checkpoint-every",
-        type=Number(float, Range(0)),
-        default=60.0,
-        metavar="SECONDS",
-        help="time between checkpoints (default: 60)",
-    )
-    train.add_argument(
-        "--timeout",
-        type=Number(float, Range(above=0)),
-        default=60.0,
-        metavar="SECONDS",
-        help="longest wait for a message or a cell after the first iteration (default: 60)",
-    )
-    train.add_argument(
-        "--replay-dir",
-        default="",
-        metavar="DIR",
-        help="keep off-policy records in files of this folder, mapped into memory: as many as the "
-        "disk holds (default: in memory)",
-    )
-    train.add_argument(
-        "--profile",
-        type=Number(int, Range(1)),
-        nargs="?",
-        const=20,
-        default=0,
-        metavar="N",
-        help="write down what every rank does in N iterations after the first ones, for "
-        "`msrl profile` (N left out: 20)",
-    )
-    train.add_argument(
-        "--start-timeout",
-        type=Number(float, Range(above=0)),
-        metavar="SECONDS",
-        help="the same for start and compilation (default: 300, and more where ranks "
-        "share cores; 1800 on GPUs, where the driver may have to compile MindSpore's kernels once)",
-    )
-    train.add_argument(
-        "--max-restarts",
-        type=Number(int, Range(0)),
-        default=0,
-        metavar="N",
-        help="after a failure that is no mistake of yours (a lost worker), continue from the "
-        "last checkpoint at most N times, ever later if no new one was written (default: 0)",
-    )
-    train.add_argument(
-        "--dump-graph", type=Path, metavar="DIR", help="write the program after each pass"
-    )
-    train.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def _dataset_arguments(subparsers: Any) -> None:
@@ -301,20 +226,12 @@ def _dataset_arguments(subparsers: Any) -> None:
     acting = record.add_mutually_exclusive_group()
     acting.add_argument("--sample", action="store_true", help="sample actions (the default)")
     acting.add_argument("--greedy", action="store_true", help="take the most likely actions")
-    _trust_argument(record)
+    add_trust(record)
 
     text = "say what is in a data set: columns, sources, and a histogram of returns"
     show = kinds.add_parser("show", help=text, description=text)
     show.add_argument("dataset", type=Path, metavar="DATASET")
     show.set_defaults(run=dataset_commands.show)
-
-
-def _trust_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="run what is in RUN even if other users own it or can write it",
-    )
 
 
 def _command(subparsers: Any, name: str, run: Any, text: str, argv: list[str]) -> Any:
@@ -338,65 +255,6 @@ def _command(subparsers: Any, name: str, run: Any, text: str, argv: list[str]) -
     )
     parser.set_defaults(run=run)
     return parser
-
-
-def _algorithm_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "algorithm",
-        nargs="?",
-        help=f"{', '.join(registry.algorithms())}, or a .py file (may be left out with --resume)",
-    )
-    parser.add_argument(
-        "assignments",
-        nargs="*",
-        metavar="KEY=VALUE",
-        help="keys of the algorithm's configuration, see below",
-    )
-    parser.add_argument(
-        "--policy",
-        metavar="POLICY",
-        help=f"{', '.join(registry.policies())}, a .py file, or auto: the one that would be the "
-        "fastest here, see `msrl plan` (default: SingleLearnerCoarse)",
-    )
-    parser.add_argument(
-        "--schedule",
-        metavar="KEY=VALUE,...",
-        help="overrides the policy's schedule, for example order=arrival,staleness=4; keys: "
-        f"{', '.join(config.to_dict(Schedule()))}",
-    )
-    parser.add_argument(
-        "--workers",
-        type=Number(int, Range(1)),
-        metavar="N",
-        help="replicas of each fragment that says WORKERS in the policy (default: 1)",
-    )
-    parser.add_argument(
-        "--deployment",
-        metavar="FILE",
-        help="YAML file of hosts, policy and workers, see docs/cluster.md, or the name of one of "
-        "distribution/deployments (default: this machine)",
-    )
-    parser.add_argument(
-        "--device",
-        choices=("auto", "cpu", "gpu"),
-        default="auto",
-        help="where cells run; auto: the GPU if one answers, else the CPU (default: auto)",
-    )
-    parser.add_argument(
-        "--cells",
-        choices=("auto", "native", "mindspore"),
-        help="who runs compiled cells on the CPU: native code made from MindSpore's graph of them, "
-        "or MindSpore; auto: native where there is a C++ compiler (default: auto)",
-    )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="YAML file of keys, env among them; also of algorithm, policy, schedule, workers",
-    )
-    parser.add_argument("--env", help="environment, see `msrl envs list`")
-    parser.add_argument("--num-envs", help="environments, all workers together")
-    parser.add_argument("--seed", help="seed of every random number")
-    parser.add_argument("--total-steps", help="environment steps, all environments together")
 
 
 if __name__ == "__main__":

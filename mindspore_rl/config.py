@@ -9,9 +9,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-import yaml
-
 from mindspore_rl.errors import ConfigError
+from mindspore_rl.yaml_files import read_yaml
 
 _LARGEST_EXPONENT = 18  # "1e999999999" must be an error, not a number of a gigabyte
 
@@ -68,8 +67,9 @@ def resolve(
     assignments: Sequence[str],
     others: Collection[str] = (),
     base: Mapping[str, object] | None = None,
+    values: Mapping[str, object] | None = None,
 ) -> Any:
-    """Builds a configuration: base over defaults, then the YAML, the flags, the assignments.
+    """Builds a configuration: base over defaults, then YAML, flags, assignments and values.
 
     Args:
         config_class: a frozen dataclass whose fields are int, float, bool, str, `tuple[X, ...]` of
@@ -80,6 +80,7 @@ def resolve(
         assignments: `key=value` texts; the last one of a key wins.
         others: keys of the YAML that are not this class's, to be passed over.
         base: what `to_dict` gave of a configuration like this, used instead of the defaults.
+        values: field to value, as a program gives them.
 
     Returns:
         An instance of `config_class`.
@@ -102,6 +103,8 @@ def resolve(
             given[key] = _checked(key, value, keys, f"flag {flag}", f"{flag} ")
     for key, text in map(_split, assignments):
         given[key] = _checked(key, text, keys, f"argument {key}={text}", f"{key}=")
+    for key, value in (values or {}).items():
+        given[key] = _checked(key, value, keys, "config", f"{key}=", others)
     return _built(config_class, given, keys)
 
 
@@ -226,7 +229,14 @@ def _checked(
             f"expected {_name(kind)}, for example `{written}{example}`"
         ) from None
     for one in found if isinstance(found, tuple) else (found,):
-        if isinstance(one, int | float) and not isinstance(one, bool) and one not in allowed:
+        if not isinstance(one, int | float) or isinstance(one, bool):
+            continue
+        if math.isinf(one):
+            raise ConfigError(
+                f"{origin}: {key} is {_show(found)}, expected a finite number, for example "
+                f"`{written}{example}`"
+            )
+        if one not in allowed:
             raise ConfigError(f"{origin}: {key} is {_show(found)}, expected {allowed}")
     return found
 
@@ -242,45 +252,6 @@ def _split(assignment: str) -> tuple[str, str]:
     if not equals or not key.strip():
         raise ConfigError(f"argument {assignment!r}: expected key=value, for example seed=1")
     return key.strip(), value
-
-
-class _Loader(yaml.SafeLoader):
-    """One to which the same key twice is an error, not the later one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        """See the base class. Raises: yaml.YAMLError: a key stands there twice."""
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {key.value} stands there twice", problem_mark=key.start_mark
-                )
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> dict[str, object]:
-    """The mapping that a YAML file holds; an empty file gives none.
-
-    Raises:
-        ConfigError: it cannot be read, or holds something else.
-    """
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read this YAML file: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:  # not UTF-8, 2024-13-45
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"{path}: the file holds a {type(content).__name__}, expected a mapping "
-            "with one `key: value` a line"
-        )
-    return content
 
 
 def parse(value: object, kind: Any) -> Any:

@@ -139,7 +139,10 @@ def _place(error: Exception, package: str) -> str:
 
 
 def keep(file: Path, folder: Path) -> Path:
-    """Copies a file and what it imports of its own folder to another. Returns: the copy."""
+    """Copies a file to another folder, and what of its own one it imports or names in a string.
+
+    Returns: the copy.
+    """
     file = file.resolve()
     needed = {file}
     _follow(file, file.parent, needed)
@@ -162,7 +165,9 @@ def unchanged(file: Path, folder: Path) -> Path:
     copy = folder / file.name
     if not copy.is_file():
         return file
-    for found in folder.rglob("*.py"):
+    for found in folder.rglob("*"):
+        if not found.is_file() or found.suffix == ".pyc":
+            continue
         source = file.parent / found.relative_to(folder)
         if not source.is_file() or source.read_bytes() != found.read_bytes():
             return copy
@@ -183,10 +188,20 @@ def unchanged_environment(name: str, run_dir: Path) -> str:
     return f"{unchanged(found[0], run_dir.resolve() / ENVIRONMENT_FOLDER)}:{found[1]}"
 
 
+def _named(value: object, folder: Path) -> Path | None:
+    """The file of a folder that a string names, such as "map.txt" or "maps/small.txt"."""
+    if not isinstance(value, str) or not re.fullmatch(r"[^\x00-\x1f]{1,200}", value):
+        return None
+    found = (folder / value).resolve()
+    return found if found.is_relative_to(folder) and found.is_file() else None
+
+
 def _follow(file: Path, folder: Path, needed: set[Path]) -> None:
     """Adds the files of a folder that one of them imports, and so on."""
     for node in ast.walk(ast.parse(file.read_bytes())):
         base, names = folder, []
+        if isinstance(node, ast.Constant) and (named := _named(node.value, file.parent)):
+            needed.add(named)
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

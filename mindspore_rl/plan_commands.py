@@ -2,13 +2,17 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mindspore_rl import commands, registry
+from mindspore_rl import jobs, registry
+from mindspore_rl.job_arguments import add_job
+from mindspore_rl.jobs import Job
 from mindspore_rl.storage import in_cache
 
 AUTO = "auto"
@@ -17,11 +21,11 @@ WIDTH = 160
 HEAD = ("policy", "workers", "ms", "steps/s", "bytes sent", "what binds, or why it cannot serve")
 
 
-def add(subparsers: Any, command: Any, algorithm_arguments: Any, argv: list[str]) -> None:
+def add(subparsers: Any, command: Any, argv: list[str]) -> None:
     """Adds the sub-commands."""
     text = "predict what a job would take under every policy, and say which suits it"
     planned = command(subparsers, "plan", plan, text, argv)
-    algorithm_arguments(planned)
+    add_job(planned)
     planned.add_argument(
         "--hardware",
         metavar="FILE",
@@ -29,40 +33,47 @@ def add(subparsers: Any, command: Any, algorithm_arguments: Any, argv: list[str]
         "one of distribution/devices, see docs/scaling.md (default: this machine's processor)",
     )
     text = "measure what messages cost here, and what the parts of a job do if one is named"
-    measured = command(subparsers, "calibrate", calibrate, text, argv)
-    algorithm_arguments(measured)
+    add_job(command(subparsers, "calibrate", calibrate, text, argv))
 
 
 def plan(args: argparse.Namespace) -> int:
     """`msrl plan`."""
     from mindspore_rl.scale import choose  # noqa: PLC0415
 
-    found = _simulated(args)
+    found = _simulated(Job.of(args), args.hardware)
     _table([choose.row(candidate) for candidate in found])
     print(choose.reason(choose.best(found), found))
     return 0
 
 
-def settle(args: argparse.Namespace) -> None:
-    """Puts a policy, its chunks and its number of workers in the place of `--policy auto`."""
+def settled(job: Job, values: Mapping[str, object] | None = None) -> Job:
+    """A job with a policy, its chunks and its number of workers in the place of `auto`.
+
+    Args:
+        job: what is asked for.
+        values: keys of the algorithm's configuration.
+    """
     from mindspore_rl.scale import choose  # noqa: PLC0415
 
-    found = _simulated(args)
+    if job.policy != AUTO:
+        return job
+    found = _simulated(job, None, values)
     chosen = choose.best(found)
     say(f"policy {choose.reason(chosen, found)}")
-    args.policy, args.workers = chosen.file, chosen.workers
     own = f"chunks={chosen.policy.schedule.chunks}"
-    args.schedule = ",".join(filter(None, (own, args.schedule)))
+    schedule = ",".join(filter(None, (own, job.schedule)))
+    return replace(job, policy=chosen.file, workers=chosen.workers, schedule=schedule)
 
 
-def _simulated(args: argparse.Namespace) -> list[Any]:
+def _simulated(
+    job: Job, hardware: str | None, values: Mapping[str, object] | None = None
+) -> list[Any]:
     from mindspore_rl.scale import choose, device, predict  # noqa: PLC0415
     from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
 
-    named = None if args.policy in (None, AUTO) else args.policy
-    plain = argparse.Namespace(**{**vars(args), "policy": named})
-    request = commands.requested(plain)
-    machine, hardware = predict.machine_costs(say), getattr(args, "hardware", None)
+    named = None if job.policy == AUTO else job.policy
+    request = jobs.request(replace(job, policy=named), values)
+    machine = predict.machine_costs(say)
     kind, cluster = "CPU", Cluster(machine)
     if hardware:
         described, sources = device.load(registry.find_device(hardware))
@@ -95,7 +106,7 @@ def calibrate(args: argparse.Namespace) -> int:
         print(f"messages {where}, us")
         _table(rows, ("bytes", "send", "receive", "on the way", "collective of two"))
     if args.algorithm:
-        request = commands.requested(args)
+        request = jobs.request(Job.of(args))
         found = predict.predict(request, cluster, say, anew=True)
         print(
             f"{request.policy.name}: an iteration takes {found.simulation.iteration_s * 1e3:.2f} "

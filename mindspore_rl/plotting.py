@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,34 +43,57 @@ class Curve:
 
 
 def plot(args: argparse.Namespace) -> int:
-    """Draws the curves of some runs. Returns: the exit code."""
+    """`msrl plot`. Returns: the exit code."""
+    runs = list(find_runs(args.runs))
+    draw(runs, args.metric, args.over, args.output)
+    print(f"{args.output}: {args.metric} of {len(runs)} run{'s' if len(runs) > 1 else ''}")
+    return 0
+
+
+def draw(
+    runs: Sequence[Path], metric: str, over: str = "env_steps", output: Path | None = None
+) -> Any:
+    """Draws the curves of some runs.
+
+    Args:
+        runs: their directories.
+        metric: a key of their lines, or one that the algorithm reported.
+        over: a key of `AXES`.
+        output: a picture to be made.
+
+    Returns: a figure of matplotlib's, which a notebook shows.
+
+    Raises:
+        MsrlError: there is no such metric, or no such kind of picture.
+    """
     try:
-        import matplotlib  # noqa: PLC0415, ICN001
         from matplotlib import pyplot  # noqa: PLC0415
     except ImportError as error:
         raise MsrlError(f"msrl plot needs matplotlib: {install('plot')}") from error
-    runs = list(find_runs(args.runs))
-    groups = grouped([curve(run, args.metric, args.over) for run in runs])
-    matplotlib.use("agg")
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    if over not in AXES:
+        raise MsrlError(f"over is {over!r}, expected one of {', '.join(AXES)}")
+    groups = grouped([curve(run, metric, over) for run in runs])
+    with pyplot.ioff():
+        figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    pyplot.close(figure)  # shown where it is returned to, and only there
     for kind, members in sorted(groups.items()):
         x, middle, low, high = spread(members)
         label = f"{kind}, {len(members)} runs" if len(members) > 1 else kind
         (line,) = axes.plot(x, middle, label=label)
         if len(members) > 1:
             axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set(xlabel=AXES[args.over], ylabel=args.metric.replace("_", " "))
+    axes.set(xlabel=AXES[over], ylabel=metric.replace("_", " "))
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", frameon=False, fontsize="small")
-    path = args.output
-    known = figure.canvas.get_supported_filetypes()
-    if path.suffix.removeprefix(".") not in known:
-        raise MsrlError(f"{path} is to be a picture; expected an ending of {', '.join(known)}")
-    with writing(path):
-        figure.savefig(path, dpi=150)
-    pyplot.close(figure)
-    print(f"{path}: {args.metric} of {len(runs)} run{'s' if len(runs) > 1 else ''}")
-    return 0
+    if output is not None:
+        known = figure.canvas.get_supported_filetypes()
+        if output.suffix.removeprefix(".") not in known:
+            raise MsrlError(
+                f"{output} is to be a picture; expected an ending of {', '.join(known)}"
+            )
+        with writing(output):
+            figure.savefig(output, dpi=150)
+    return figure
 
 
 def find_runs(places: Iterable[Path]) -> Iterable[Path]:

@@ -173,3 +173,14 @@ def tell_copies(run: Path, *files: str) -> None:
                 "changed or is gone",
                 file=sys.stderr,
             )
+
+
+def tell_deployment(run: Path, file: Path) -> None:
+    """Says if the deployment that a run was started with is used as it is now, and not as then."""
+    copy = run / DEPLOYMENT_FILE
+    if copy.is_file() and copy.read_bytes() != file.read_bytes():
+        print(
+            f"msrl: {file} is used as it is now: it has been changed since the run began (for the "
+            f"hosts of then: --deployment {copy})",
+            file=sys.stderr,
+        )

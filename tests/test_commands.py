@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mindspore_rl import commands, config, programs, registry, run_directory
+from mindspore_rl import config, jobs, programs, registry, run_directory, training
 from mindspore_rl.cli import main
 from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.runtime.coordinator import run as coordinator
@@ -70,10 +70,10 @@ def test_what_is_restarted(monkeypatch, tmp_path, restarts, interrupted, runs):
         raise failure
 
     monkeypatch.setattr(coordinator, "run_job", fails)
-    monkeypatch.setattr(commands, "_wait", lambda seconds: None)
+    monkeypatch.setattr(training, "_wait", lambda seconds: None)
     plan = argparse.Namespace(resume="")
     with pytest.raises(JobFailure):
-        commands._run_with_restarts(plan, tmp_path, JobOptions(False, 1), restarts)
+        training._run_with_restarts(plan, tmp_path, JobOptions(False, 1), restarts)
     assert len(done) == runs
 
 
@@ -89,10 +89,10 @@ def test_restarts_without_progress_come_ever_later(monkeypatch, tmp_path, capsys
         return argparse.Namespace(resume=newest.pop(0)), options
 
     monkeypatch.setattr(coordinator, "run_job", fails)
-    monkeypatch.setattr(commands, "_restarted", restarted)
-    monkeypatch.setattr(commands, "_wait", waited.append)
+    monkeypatch.setattr(training, "_restarted", restarted)
+    monkeypatch.setattr(training, "_wait", waited.append)
     with pytest.raises(JobFailure):
-        commands._run_with_restarts(
+        training._run_with_restarts(
             argparse.Namespace(resume=""), tmp_path, JobOptions(False, 1), len(newest)
         )
     assert waited == [0, 1, 2, 4, 0, 1, 2, 4, 8, 16, 32, 60, 60]
@@ -107,7 +107,7 @@ def test_an_interruption_ends_the_wait_for_a_restart(number):
     timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        commands._wait(100.0)
+        training._wait(100.0)
     assert signal.getsignal(number) == before
 
 
@@ -123,11 +123,11 @@ def test_a_restart_waits_for_a_lost_host(monkeypatch, tmp_path, start_timeout_s,
         raise JobFailure("it was cut off") if len(done) == 1 else Unreached("no rank has started")
 
     monkeypatch.setattr(coordinator, "run_job", run_job)
-    monkeypatch.setattr(commands, "RETRY_S", 0.0)
+    monkeypatch.setattr(training, "RETRY_S", 0.0)
     plan = argparse.Namespace(resume="")
     options = JobOptions(False, 1, start_timeout_s=start_timeout_s)
     with pytest.raises(Unreached) if runs < 5 else contextlib.nullcontext():
-        assert commands._run_with_restarts(plan, tmp_path, options, 1) == "outcome"
+        assert training._run_with_restarts(plan, tmp_path, options, 1) == "outcome"
     assert len(done) == runs
 
 
@@ -140,21 +140,8 @@ def test_a_continued_run_goes_by_what_was_given_last(tmp_path):
     )
     file = tmp_path / "new.yaml"
     file.write_text(yaml.safe_dump({"learning_rate": 0.25, "gamma": 0.25, "seed": 2}))
-    args = argparse.Namespace(
-        algorithm=None,
-        cells=None,
-        assignments=["gamma=0.75"],
-        config=str(file),
-        deployment=None,
-        env=None,
-        num_envs=None,
-        policy=None,
-        schedule=None,
-        seed=7,
-        total_steps=None,
-        workers=None,
-    )
-    found = commands._request(args, device="CPU", resume_run=tmp_path).config
+    args = jobs.Job(assignments=("gamma=0.75",), config=str(file), seed="7")
+    found = jobs.request(args, device="CPU", resume_run=tmp_path).config
     assert found == dataclasses.replace(earlier, learning_rate=0.25, gamma=0.75, seed=7)
 
 
@@ -227,6 +214,10 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
         ("eval runs/none --seed 4294967296", "--seed: 4294967296, expected 0 to 4294967295"),
         ("eval runs/none --episodes 0", "--episodes: 0, expected at least 1"),
         ("train ppo --workers 0", "--workers: 0, expected at least 1"),
+        ("trian ppo", "argument COMMAND: 'trian': did you mean train?"),
+        ("dataset shwo d", "argument COMMAND: 'shwo': did you mean show?"),
+        ("dataset foo", "'foo': expected one of import, record, show; see msrl dataset --help"),
+        ("train ppo --device gup", "--device: 'gup': did you mean gpu?"),
         ("doctor a=1", "msrl doctor does not know a=1; see msrl doctor --help"),
     ],
 )
@@ -312,3 +303,20 @@ def test_what_is_the_projects_is_stored_by_name(tmp_path):
     assert found["policy"] == str(registry.find_policy("Central"))
     (tmp_path / "policy" / "central.py").write_text("# of another version")
     assert run_directory.earlier_job(tmp_path)["policy"] == str(tmp_path / "policy" / "central.py")
+
+
+def test_a_deployment_that_has_been_changed_since_is_told(tmp_path, capsys):
+    hosts, run = tmp_path / "hosts.yaml", tmp_path / "run"
+    run.mkdir()
+    hosts.write_text("workers: 2\n")
+    (run / run_directory.DEPLOYMENT_FILE).write_text("workers: 2\n")
+    job = {"algorithm": "ppo", "policy": "Central", "config": {"env": "CartPole-v1"}}
+    (run / run_directory.JOB_FILE).write_text(json.dumps({**job, "deployment": str(hosts)}))
+    jobs.request(jobs.Job(), resume_run=run)
+    assert capsys.readouterr().err == ""
+    hosts.write_text("workers: 3\n")
+    jobs.request(jobs.Job(), resume_run=run)
+    told = f"msrl: {hosts} is used as it is now: it has been changed since the run began"
+    assert told in capsys.readouterr().err
+    jobs.request(jobs.Job(deployment=str(hosts)), resume_run=run)
+    assert capsys.readouterr().err == ""

@@ -54,7 +54,6 @@ def test_precedence_is_defaults_yaml_flags_assignments(yaml_file):
         ("total_steps=9007199254740993", 2**53 + 1),
         ("total_steps=64.0", 64),
         ("learning_rate=3e-4", 3e-4),
-        ("learning_rate=inf", float("inf")),
         ("anneal=False", False),
         ("env=a=b", "a=b"),
         ("hidden_sizes=32,16", (32, 16)),
@@ -71,6 +70,22 @@ def test_values_follow_the_annotation(text, expected):
     value = getattr(by_assignment(text), text.split("=")[0])
     assert value == expected
     assert type(value) is type(expected)
+
+
+def test_numbers_are_finite(yaml_file):
+    with pytest.raises(ConfigError, match="learning_rate is inf, expected a finite number, for"):
+        by_assignment("learning_rate=inf")
+    with pytest.raises(ConfigError, match=r"learning_rate is -inf, expected a finite number"):
+        resolve(Config, yaml_file("learning_rate: -.inf\n"), {}, ["total_steps=1"])
+
+
+def test_errors_of_yaml_name_the_file_and_the_line(yaml_file):
+    file = yaml_file("total_steps: 1\nlearning_rate: 1: 2\n")
+    with pytest.raises(ConfigError, match=f'not valid YAML: .* in "{file.name}", line 2'):
+        resolve(Config, file, {}, [])
+    file = yaml_file("total_steps: 1\ntotal_steps: 2\n")
+    with pytest.raises(ConfigError, match=f'total_steps stands there twice in "{file.name}"'):
+        resolve(Config, file, {}, [])
 
 
 def test_yaml_values_follow_the_annotation(yaml_file):

@@ -1,5 +1,6 @@
 """What the documentation says: its examples run, its printed text is printed, its links lead on."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -71,6 +72,21 @@ def test_example_files_run_together(tmp_path, capsys):
     assert "steps: 512 environment steps" in capsys.readouterr().out
     assert cli.main(["eval", str(run), "--episodes", "2"]) == 0
     assert "over 2 episodes" in capsys.readouterr().out
+
+
+@pytest.mark.multiprocess
+def test_example_from_python(tmp_path):
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "from_python.py"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mean return of 10 episodes: " in done.stdout
+    assert (tmp_path / "curve.png").stat().st_size > 1000
 
 
 def test_example_environment_compiles_into_the_loop(capsys):

@@ -132,3 +132,33 @@ def test_a_run_needs_its_files_no_more(tmp_path, capsys):
         )
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "next" / "program" / "parts.py").exists()
+
+
+def test_a_copy_has_the_files_that_a_string_names(tmp_path):
+    """Beside the file; no others, and none that lie elsewhere."""
+    (tmp_path / "secret.txt").write_text("not beside it")
+    folder = write(
+        tmp_path / "mine",
+        it="from pathlib import Path\nfrom nets import world\n"
+        "text = (Path(__file__).parent / 'maps/small.txt').read_text()\n"
+        "other = '../secret.txt'\n",
+        nets_="",
+        nets_world="MAP = 'world.csv'",
+    )
+    (folder / "maps").mkdir()
+    (folder / "maps" / "small.txt").write_text("##")
+    (folder / "maps" / "large.txt").write_text("####")
+    (folder / "nets" / "world.csv").write_text("1,2")
+    kept = loading.keep(folder / "it.py", tmp_path / "run")
+    files = {str(f.relative_to(tmp_path / "run")) for f in (tmp_path / "run").rglob("*.*")}
+    assert files == {
+        "it.py",
+        "maps/small.txt",
+        "nets/__init__.py",
+        "nets/world.py",
+        "nets/world.csv",
+    }
+    assert load(kept)["text"] == "##"
+    assert loading.unchanged(folder / "it.py", tmp_path / "run") == folder / "it.py"
+    (folder / "maps" / "small.txt").write_text("#")
+    assert loading.unchanged(folder / "it.py", tmp_path / "run") == kept

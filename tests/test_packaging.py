@@ -100,7 +100,7 @@ def test_wheel_holds_one_package_with_algorithms_and_policies(tmp_path):
     expected = {
         f"{target}/{path.relative_to(ROOT / folder)}"
         for folder, target in MAPPED.items()
-        for pattern in ("*.py", "*.yaml", "*.cpp", "*.c", "*.cu", "*.h")
+        for pattern in ("*.py", "py.typed", "*.yaml", "*.cpp", "*.c", "*.cu", "*.h")
         for path in (ROOT / folder).rglob(pattern)
     }
     assert expected - names == set()

@@ -5,14 +5,16 @@ import json
 
 import pytest
 
-from mindspore_rl import cli, commands, run_directory
+from mindspore_rl import cli, run_directory
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.distribution_policy import Schedule
+from mindspore_rl.jobs import Job
+from mindspore_rl.jobs import request as asked
 
 
 def schedule_of(*argv):
     args = cli._parser(["train"]).parse_args(["train", "ppo", *argv])
-    return commands._request(args).policy.schedule
+    return asked(Job.of(args)).policy.schedule
 
 
 def test_a_flag_overrides_a_yaml(tmp_path):
@@ -23,14 +25,14 @@ def test_a_flag_overrides_a_yaml(tmp_path):
         Schedule("arrival", 0, drop_stale=True)
     )
     args = cli._parser(["train"]).parse_args(["train", "ppo", "--config", str(file)])
-    request = commands._request(args)
+    request = asked(Job.of(args))
     assert request.policy.name == "Central"
     assert request.config.num_steps == 16
 
 
 def test_a3c_is_a_configuration():
     args = cli._parser(["train"]).parse_args(["train", "--config", "a3c"])
-    request = commands._request(args)
+    request = asked(Job.of(args))
     assert (request.algorithm.stem, request.policy.name) == ("a2c", "Central")
     assert request.policy.schedule == Schedule("arrival")
 
@@ -39,11 +41,11 @@ def test_an_earlier_run_keeps_its_schedule_under_the_same_policy(tmp_path):
     args = cli._parser(["train"]).parse_args(
         ["train", "ppo", "--policy", "Central", "--schedule", "order=arrival"]
     )
-    run_directory.write_job(tmp_path, commands._request(args))
+    run_directory.write_job(tmp_path, asked(Job.of(args)))
     assert json.loads((tmp_path / "job.json").read_text())["schedule"]["order"] == "arrival"
     for flags, expected in (([], Schedule("arrival")), (["--policy", "GPUOnly"], Schedule())):
         later: argparse.Namespace = cli._parser(["train"]).parse_args(["train", *flags])
-        assert commands._request(later, resume_run=tmp_path).policy.schedule == expected
+        assert asked(Job.of(later), resume_run=tmp_path).policy.schedule == expected
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mindspore_rl.errors import CheckpointError, StorageError
-from mindspore_rl.plan.plan import STATE, Plan
 from mindspore_rl.storage import writing
 
 FOLDER = "checkpoints"
@@ -26,8 +25,6 @@ PIECE_BYTES = 1 << 22
 FORMAT = 2
 NUMBERS = ("iteration", "num_envs", "env_steps", "steps_per_iteration")
 """What every checkpoint must say of itself."""
-MOST_NAMED = 3
-"""Arrays that a message names."""
 MOST_STEPS = 1 << 53
 """Environment steps of 285 years at 10^6 a second; numbers above it are not exact everywhere."""
 
@@ -292,70 +289,6 @@ def _check_numbers(meta: dict[str, Any]) -> None:
         raise _Refused(f"cannot be used: it says {said}, which no training comes to")
     if env_steps // per_iteration != iteration:
         raise _Refused(f"cannot be used: it says {said}, which do not fit together")
-
-
-def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
-    """Looks whether a job can go on from a checkpoint, as far as can be known without its ranks.
-
-    Args:
-        path: of the checkpoint.
-        meta: what it says of itself.
-        plan: the job's.
-
-    Raises:
-        CheckpointError: it is another job's; the message says all that differs.
-    """
-    environments = [_without_folder(name) for name in (meta["environment"], plan.environment)]
-    differ = [
-        (what, then, now)
-        for what, then, now in (
-            ("algorithm", meta["algorithm"], plan.algorithm["name"]),
-            ("environment", *environments),
-            ("num_envs", meta["num_envs"], plan.num_envs),
-        )
-        if then != now
-    ]
-    arrays = [] if differ else _other_arrays(meta, plan)  # which follow from those three
-    steps = meta["steps_per_iteration"]
-    if not differ and (arrays or steps != plan.steps_per_iteration):
-        differ = [
-            (key, meta["config"].get(key), now)
-            for key, now in plan.config.items()
-            if meta["config"].get(key) != now and key not in ("env", "total_steps")
-        ]
-        if not arrays and not differ:
-            differ = [("steps_per_iteration", steps, plan.steps_per_iteration)]
-    if differ or arrays:
-        named = "; ".join(f"{what} is {then} in it and {now} here" for what, then, now in differ)
-        text = f"checkpoint {path} is of another job: {named or 'its arrays are others'}; a run "
-        text += "goes on only as what it was: undo that, or start a new one without --resume"
-        more = len(arrays) - MOST_NAMED
-        last = [f"{more} more arrays"] if more > 0 else []
-        raise CheckpointError("\n  ".join([text, *arrays[:MOST_NAMED], *last]))
-
-
-def _other_arrays(meta: dict[str, Any], plan: Plan) -> list[str]:
-    """Which parameters and carried values a checkpoint has otherwise than a job."""
-    shapes = {f"parameters/{name}": shape for name, shape in plan.parameters.items()}
-    shapes |= {f"variables/{name}": value.shape for name, value in plan.carried.items()}
-    shapes.pop(f"variables/{STATE}", None)  # whose form only the environment knows
-    kinds = ("parameters/", "variables/")
-    saved = {name: tuple(entry[1]) for name, entry in meta["arrays"].items()}
-    saved = {name: shape for name, shape in saved.items() if name.startswith(kinds)}
-    return [
-        f"{name} has {_shape(saved.get(name))} in it and {_shape(shapes.get(name))} here"
-        for name in dict.fromkeys([*shapes, *saved])
-        if saved.get(name) != shapes.get(name)
-    ]
-
-
-def _without_folder(environment: str) -> str:
-    """The name of an environment; the file of one of the user's may have been moved."""
-    return environment.rpartition("/")[2] if ".py:" in environment else environment
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "no array" if shape is None else f"shape {shape}"
 
 
 def _path(folder: Path, iteration: int) -> Path:

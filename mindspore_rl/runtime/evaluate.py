@@ -16,7 +16,7 @@ from mindspore_rl.environments.by_name import spec
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError, ProgramError
 from mindspore_rl.operators import leaves
 from mindspore_rl.plan.plan import load_plan
-from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.parameters import named_parameters, set_parameter
 from mindspore_rl.runtime.rank.episodes import team_reward
 from mindspore_rl.runtime.reference import Reference
@@ -63,9 +63,9 @@ def evaluate(
     if seed < 0:
         raise MsrlError(f"seed is {seed}, expected at least 0")
     device.use()
-    trained = _trained(run_dir, episodes, seed, env, iteration, assignments)
-    played = _Played(*trained, greedy=not sample, watch=watch)
-    with contextlib.suppress(_Over):
+    trained = build_trained(run_dir, episodes, seed, env, iteration, assignments)
+    played = Played(*trained, greedy=not sample, watch=watch)
+    with contextlib.suppress(Over):
         played.run()
     if played.under_way.any():
         text = f"msrl: {played.under_way.sum()} episodes were not over after {MOST_STEPS} steps"
@@ -73,11 +73,11 @@ def evaluate(
     return played.returns.tolist()
 
 
-class _Over(Exception):  # noqa: N818
+class Over(Exception):  # noqa: N818
     """Ends the loop that is played."""
 
 
-class _Played(Reference):
+class Played(Reference):
     """`msrl` of a loop that goes on from a checkpoint until each environment ended an episode.
 
     Args:
@@ -132,7 +132,7 @@ class _Played(Reference):
         self.under_way &= ~(terminated.asnumpy() | truncated.asnumpy())
         self._steps_played += 1
         if not self.under_way.any() or self._steps_played == MOST_STEPS:
-            raise _Over
+            raise Over
         return outcome
 
     def env_steps(self) -> Tensor:
@@ -176,13 +176,13 @@ class _Played(Reference):
         """Keeps nothing."""
 
 
-def _trained(
+def build_trained(
     run_dir: Path,
     episodes: int,
     seed: int,
-    env: str | None,
-    iteration: int | None,
-    assignments: Sequence[str],
+    env: str | None = None,
+    iteration: int | None = None,
+    assignments: Sequence[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
     """Builds a run's trainer with the parameters of a checkpoint, to play so.
 
@@ -200,7 +200,7 @@ def _trained(
     else:
         path = checkpoint.of_iteration(folder, iteration)
     arrays, done = checkpoint.load(path, replay=False)
-    checkpoint.check_job(path, done, plan)
+    resuming.check_job(path, done, plan)
     if new := [name for name, value in plan.carried.items() if not value.split]:
         print(
             f"msrl: the loop carries {', '.join(new)} from iteration to iteration, which begins "

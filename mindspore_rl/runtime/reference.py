@@ -55,11 +55,9 @@ class Reference:
     first_iteration: int = 0
 
     def __post_init__(self) -> None:
-        config, spec = self.trainer.config, self.trainer.spec
+        config = self.trainer.config
         self.num_envs, self.num_steps, self.seed = config.num_envs, config.num_steps, config.seed
-        self.environment = LocalEnvironment(
-            config.env, spec.in_graph, range(self.num_envs), self.seed
-        )
+        self.environment = self._made_environment()
         self._iteration = 0
         self._env_steps = self._steps_before = 0
         self._rows: list[tuple] = []
@@ -74,6 +72,10 @@ class Reference:
         self._begun: dict[str, int] = {}
         self._gradients: dict[tuple, Callable] = {}
         self._windows: dict[str, EnvironmentWindows] = {}
+
+    def _made_environment(self) -> Any:
+        config, spec = self.trainer.config, self.trainer.spec
+        return LocalEnvironment(config.env, spec.in_graph, range(self.num_envs), self.seed)
 
     def run(self) -> None:
         """Trains."""

@@ -7,6 +7,7 @@ from typing import Any
 from mindspore_rl import config
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.scale.costs import Link, Table
+from mindspore_rl.yaml_files import read_yaml
 
 POINTS = (0, 1 << 30)
 
@@ -60,7 +61,7 @@ def load(file: Path) -> tuple[Device, dict[str, str]]:
     Raises:
         ConfigError: a figure or its source is missing, or a figure cannot be.
     """
-    found = config.read_yaml(file)
+    found = read_yaml(file)
     sources: Any = found.pop("sources", None)
     expected = [f.name for f in fields(Device)]
     for what, given in (("figure", found), ("source of", sources)):

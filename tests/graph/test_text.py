@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from mindspore_rl import cli, commands, pipeline, programs, registry
+from mindspore_rl import cli, pipeline, programs, registry, training
 from mindspore_rl.graph.cut.partition import Partition, partition
 from mindspore_rl.graph.cut.replicate import replicate
 from mindspore_rl.graph.ir import Branch, Loop, Op, Program, Region, Where
@@ -49,7 +49,7 @@ def test_a_stage_is_printed_and_all_are_written(capsys, tmp_path):
     actor, learner = ("# program" + part for part in printed.split("# program")[1:])
     assert parse(actor).algorithm == "actor"
     assert any(isinstance(item, Region) for item in parse(learner).body[-1].body)
-    see = commands.dumper(tmp_path)
+    see = training.dumper(str(tmp_path))
     see("regions", parse(actor))
     assert (tmp_path / "09-regions.txt").read_text() == actor.rstrip("\n") + "\n"
     assert cli.main(["graph", *job, "--stage", "nothing"]) == 2

@@ -88,10 +88,8 @@ def played(program, env, episodes=3, greedy=False, **config):
     """A program's loop with the parameters that it begins with."""
     cls = programs.trainer_class(program)
     config = cls.Config(env=env, num_envs=episodes, **config)
-    found = evaluate._Played(
-        cls(config, spec(env)), {"iteration": 0, "env_steps": 0}, greedy=greedy
-    )
-    with pytest.raises(evaluate._Over):
+    found = evaluate.Played(cls(config, spec(env)), {"iteration": 0, "env_steps": 0}, greedy=greedy)
+    with pytest.raises(evaluate.Over):
         found.run()
     return found
 

@@ -54,6 +54,11 @@ class Logged:
 
 
 @dataclass(frozen=True)
+class Enough:
+    """The user's function has seen enough iterations."""
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed.
 
@@ -70,7 +75,7 @@ class Tick:
     living: frozenset[int] | None = None
 
 
-Event = Heard | Closed | Interrupted | Logged | Tick
+Event = Heard | Closed | Interrupted | Logged | Enough | Tick
 
 
 # ---- orders ------------------------------------------------------------------------------------

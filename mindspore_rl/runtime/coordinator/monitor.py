@@ -16,6 +16,7 @@ from mindspore_rl.plan.traffic import Counts
 from mindspore_rl.runtime.coordinator.causes import LAST_WORDS_S, Causes
 from mindspore_rl.runtime.coordinator.events import (
     Closed,
+    Enough,
     Event,
     Examine,
     Fail,
@@ -54,6 +55,7 @@ class JobOptions:
             imports, forming the group and compilation; after that the plan's `timeout_s`.
         start_steps: environment steps already done, in a resumed job.
         deployment: where it runs; the plan's ranks are placed on its hosts.
+        on_iteration: is given a copy of each line of metrics; the job ends once it returns False.
     """
 
     progress: bool
@@ -63,6 +65,7 @@ class JobOptions:
     start_timeout_s: float = 300.0
     start_steps: int = 0
     deployment: Deployment = Deployment()
+    on_iteration: Callable[[dict[str, Any]], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Outcome:
         env_steps: since the start of the run, over all environments.
         mean_return: of the last 100 episodes, reward units; when the threshold was reached, if it
             was.
-        stopped: `threshold`, `steps` or `interrupted`.
+        stopped: `threshold`, `steps`, `on_iteration` or `interrupted`.
         checkpoint: the last one written (or resumed from).
     """
 
@@ -125,6 +128,7 @@ class Monitor:
         self._all_launched = False
         self._stop_deadline_s: float | None = None
         self._reached: float | None = None
+        self._enough = False
 
     @property
     def silent(self) -> set[int]:
@@ -146,12 +150,16 @@ class Monitor:
                 return self._obey(count, now)
             case Logged(mean_return, episodes):
                 return self._compare(mean_return, episodes)
+            case Enough():
+                self._enough = True
+                return self._tell_leader("stop")
             case Tick():
                 return self._tick(event, now)
 
     def outcome(self, mean_return: float | None, interrupted: bool) -> Outcome:
         """How the job ended, once it did; `mean_return` as it is now."""
-        stopped = "steps" if self._reached is None else "threshold"
+        ended = "on_iteration" if self._enough else "steps"
+        stopped = ended if self._reached is None else "threshold"
         return Outcome(
             self._finished.get(self.plan.leader, self._iteration),
             self._env_steps,
@@ -239,7 +247,8 @@ class Monitor:
         return self._tell_leader("stop")
 
     def _too_early(self, iteration: int) -> bool:
-        stopped = self._reached is not None or self._stop_deadline_s is not None
+        told = self._reached is not None or self._enough
+        stopped = told or self._stop_deadline_s is not None
         return iteration < self.plan.num_iterations and not stopped
 
     def _tell_leader(self, kind: str) -> list[Order]:

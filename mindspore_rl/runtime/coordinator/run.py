@@ -46,6 +46,7 @@ def run_job(
     Raises:
         JobFailure: a rank failed, died or made no progress.
         MsrlError: it cannot be started.
+        Exception: what `options.on_iteration` has raised.
     """
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
@@ -65,6 +66,8 @@ def run_job(
         except JobFailure as failure:
             failure.interrupted = interruption.poll() > 0
             raise
+        if watch.error is not None:
+            raise watch.error
         if len(watch.monitor.traffic) == plan.num_ranks:
             done = {rank: count for rank, (count, _) in watch.monitor.traffic.items()}
             counts = [found for _, found in watch.monitor.traffic.values()]

@@ -15,6 +15,7 @@ from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.runtime.coordinator.events import (
     Closed,
+    Enough,
     Event,
     Examine,
     Fail,
@@ -60,6 +61,9 @@ class Watch:
     Args:
         interruption: what the user's signals are counted by.
         here: whether the ranks are in this process.
+
+    Attributes:
+        error: what the user's function has raised, to be raised once the job has ended.
     """
 
     def __init__(
@@ -79,7 +83,8 @@ class Watch:
         self._processes: JobProcesses | None = None
         self._listener: socket.socket | None = None
         self._peers: list[Peer] = []
-        self._finished = False
+        self._finished = self._enough = False
+        self.error: Exception | None = None
         self._stages = Stages(plan).words
         self._selector = selectors.DefaultSelector()
         self._selector.register(interruption.socket, selectors.EVENT_READ)
@@ -201,10 +206,11 @@ class Watch:
                 case Note(text):
                     self.metrics.note(text)
                 case Log():
-                    self.metrics.log(
+                    line = self.metrics.log(
                         order.iteration, order.env_steps, order.values, order.episodes, order.age_s
                     )
                     self._on(Logged(self.metrics.mean_return, self.metrics.episodes_seen), now)
+                    self._show(line, now)
                 case Fail(failure):
                     raise failure
                 case Examine():
@@ -213,6 +219,17 @@ class Watch:
                     self._finished = True
                 case GiveUp():
                     raise KeyboardInterrupt
+
+    def _show(self, line: dict[str, Any], now: float) -> None:
+        """Shows the user's function a line of metrics, until it has seen enough."""
+        if self._enough or self.options.on_iteration is None:
+            return
+        try:
+            self._enough = self.options.on_iteration(line) is False
+        except Exception as error:  # noqa: BLE001  (raised by `run_job`, after a checkpoint)
+            self.error, self._enough = error, True
+        if self._enough:
+            self._on(Enough(), now)
 
     def _tell_leader(self, kind: str) -> None:
         for peer in self._peers:

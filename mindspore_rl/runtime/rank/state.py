@@ -13,7 +13,7 @@ import numpy as np
 from mindspore_rl.errors import CheckpointError, NumericsError
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.stages import Stage
-from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.rank.arrays import to_host
 from mindspore_rl.runtime.rank.replay_stream import ReplayStream
 from mindspore_rl.runtime.rank.share import Share
@@ -124,9 +124,12 @@ class RankState:
         """
         rank = self._rank
         arrays, meta = checkpoint.load(path, replay=False)
-        checkpoint.check_job(path, meta, rank.plan)
-        rank.iteration, rank.env_steps = meta["iteration"], meta["env_steps"]
-        self.iterations[:] = arrays.get("counters/iterations", meta["iteration"])
+        resuming.check_job(path, meta, rank.plan)
+        rank.iteration, rank.env_steps = resuming.counted_from(meta, rank.plan)
+        others = meta["num_envs"] != rank.plan.num_envs
+        self.iterations[:] = rank.iteration
+        if meta["steps_per_iteration"] == rank.plan.steps_per_iteration and not others:
+            self.iterations[:] = arrays.get("counters/iterations", rank.iteration)
         if rank.served:
             rank.iteration = int(self.iterations[rank.env_indices].max())
         prefix = f"cells/{rank.fragment.name}/"
@@ -139,10 +142,10 @@ class RankState:
             self._take_parameters(arrays)
             ReplayStream(rank, self._share.kept).take(path, meta)
             stateless = not any(name.startswith("environment/") for name in arrays)
-            self._take_carried(arrays, stateless)
-            if not stateless:
+            self._take_carried(arrays, anew=stateless or others)
+            if not (stateless or others):
                 self._take_environments(arrays)
-            elif self._share.vector is not None:
+            elif not others and self._share.vector is not None:
                 rank.note("environments without state were reset")
         except KeyError as error:
             raise CheckpointError(
@@ -163,20 +166,20 @@ class RankState:
         for name, parameter in self._parameters():
             set_parameter(parameter, arrays[f"parameters/{name}"])
 
-    def _take_carried(self, arrays: dict[str, np.ndarray], stateless: bool) -> None:
-        """Takes the loop's variables, of stateless environments only what is not theirs.
+    def _take_carried(self, arrays: dict[str, np.ndarray], anew: bool) -> None:
+        """Takes the loop's variables, of environments that begin anew only what is not theirs.
 
-        Environments whose state cannot be had were reset when the program started, and what the
-        loop carries of each belongs to those new episodes.
+        Environments whose state cannot be had, or of which there were more or fewer, were reset
+        when the program started, and what the loop carries of each belongs to those new episodes.
         """
         rank = self._rank
         share = slice(rank.env_indices.start, rank.env_indices.stop)
         for name, value in self.carried().items():
             if name == STATE:
-                self.restored[name] = value if stateless else arrays["environment/state"][share]
+                self.restored[name] = value if anew else arrays["environment/state"][share]
                 continue
             meta = rank.plan.carried[name]
-            if stateless and meta.axis is not None:
+            if anew and meta.axis is not None:
                 self.restored[name] = value
                 continue
             found = arrays[f"variables/{name}"]

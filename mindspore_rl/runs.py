@@ -1,0 +1,204 @@
+"""Training and its results from Python: `from mindspore_rl import train, load`."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl import plotting, training
+from mindspore_rl.config import keys_of, resolve
+from mindspore_rl.errors import ConfigError, MsrlError
+from mindspore_rl.jobs import Job
+from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE, Plan, load_plan
+from mindspore_rl.run_directory import check_trusted, earlier_job, tell_copies
+from mindspore_rl.runtime.rank.settings import prepare_mindspore
+
+EVALUATION_SEED = 1_000_003
+OWN_KEYS = ("env", "num_envs", "seed", "total_steps")
+"""Words that are keys of every algorithm's configuration."""
+
+
+def train(
+    algorithm: str | Path | None = None,
+    *,
+    env: str | None = None,
+    policy: str | Path | None = None,
+    workers: int | None = None,
+    config: Mapping[str, object] | str | Path | None = None,
+    seed: int | None = None,
+    num_envs: int | None = None,
+    total_steps: int | None = None,
+    schedule: Mapping[str, object] | str | None = None,
+    deployment: str | Path | None = None,
+    device: str = Job.device,
+    cells: str | None = None,
+    run_dir: str | Path | None = None,
+    resume: "str | Path | Run | None" = None,
+    trust: bool = False,
+    backend: str = Job.backend,
+    stop_return: float | None = None,
+    checkpoint_every: float = Job.checkpoint_every,
+    timeout: float = Job.timeout,
+    start_timeout: float | None = None,
+    max_restarts: int = Job.max_restarts,
+    replay_dir: str | Path = Job.replay_dir,
+    profile: int = Job.profile,
+    dump_graph: str | Path | None = None,
+    quiet: bool = Job.quiet,
+    on_iteration: training.OnIteration | None = None,
+) -> "Run":
+    """Trains, as `msrl train` does; each word is a flag there, see `msrl train --help`.
+
+    `config` is keys of the algorithm's configuration, or a YAML file of them; `schedule` keys of
+    the policy's; `resume` a run to go on from. `on_iteration` is given the metrics of each
+    iteration, as a line of metrics.jsonl has them. If it returns False, the run ends after the
+    iteration that is under way, with a checkpoint; so it does after an exception, which is then
+    raised. Of a run in this process (one rank, or backend="inproc") it is called in another thread.
+
+    Ctrl-C ends the run after the current iteration, with a checkpoint, and what there is of it is
+    returned; a second one ends it at once.
+
+    Returns: the run.
+
+    Raises:
+        MsrlError: what is asked for cannot be.
+        JobFailure: the job failed.
+    """
+    words: dict[str, Any] = dict(locals())
+    prepare_mindspore()
+    values = dict(config) if isinstance(config, Mapping) else {}
+    values |= {key: words[key] for key in OWN_KEYS if words[key] is not None}
+    if isinstance(schedule, Mapping):
+        words["schedule"] = ",".join(f"{key}={value}" for key, value in schedule.items())
+    if isinstance(resume, Run):
+        words["resume"] = resume.path
+    given = {key: _text(words[key]) for key in keys_of(Job) if words.get(key) is not None}
+    for key in (*OWN_KEYS, "stop_return", *(["config"] if isinstance(config, Mapping) else [])):
+        given.pop(key, None)
+    job = resolve(Job, None, {}, (), values=given)
+    if stop_return is not None:  # may be NaN, which a configuration may not
+        if isinstance(stop_return, bool) or not isinstance(stop_return, int | float):
+            raise ConfigError(f"stop_return is {stop_return!r}, expected a number, or nan: never")
+        job = dataclasses.replace(job, stop_return=float(stop_return))
+    trained = training.train(job, values, on_iteration)
+    outcome = trained.outcome
+    return Run(trained.run_dir, outcome.stopped, outcome.env_steps, outcome.mean_return)
+
+
+def load(path: str | Path, *, trust: bool = False) -> "Run":
+    """A run that was trained, in this process or another.
+
+    Args:
+        path: its directory; what is in it is run.
+        trust: use it even if other users own it or can write it.
+
+    Raises:
+        MsrlError: it is no run directory, or others could have written it.
+    """
+    prepare_mindspore()
+    path = Path(path)
+    if not trust:
+        check_trusted(path)
+    if not (path / PLAN_FILE).is_file():
+        raise MsrlError(f"{path} is not a run directory; expected one that `msrl train` wrote")
+    return Run(path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run and its directory.
+
+    Attributes:
+        path: the directory.
+        stopped: what ended it: `threshold`, `steps`, `on_iteration` or `interrupted`; None of one
+            that was loaded.
+        env_steps: environment steps trained; None of one that was loaded.
+        mean_return: of the last 100 episodes, reward units; None of one that was loaded.
+    """
+
+    path: Path
+    stopped: str | None = None
+    env_steps: int | None = None
+    mean_return: float | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """How it was distributed, and its configuration (`plan.config`)."""
+        return load_plan(self.path)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, one an iteration."""
+        text = (self.path / plotting.METRICS_FILE).read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
+    def evaluate(
+        self,
+        episodes: int = 20,
+        *,
+        seed: int = EVALUATION_SEED,
+        sample: bool = False,
+        env: str | None = None,
+        config: Mapping[str, object] | Sequence[str] = (),
+    ) -> np.ndarray:
+        """Plays the policy of the newest checkpoint, as `msrl eval` does.
+
+        Args:
+            episodes: how many.
+            seed: of the environments.
+            sample: sample actions instead of taking the most likely.
+            env: play in this environment; that of the training if None.
+            config: keys of the algorithm's configuration that are not as in training.
+
+        Returns: `[episodes]` float64, the return of each, reward units.
+
+        Raises:
+            MsrlError: it cannot be played so.
+        """
+        from mindspore_rl.runtime.evaluate import evaluate  # noqa: PLC0415  (MindSpore)
+
+        if (self.path / JOB_FILE).is_file():
+            earlier = earlier_job(self.path)
+            tell_copies(self.path, earlier["algorithm"], env or earlier["config"]["env"])
+        given = [f"{k}={v}" for k, v in config.items()] if isinstance(config, Mapping) else config
+        returns = evaluate(self.path, episodes, seed, sample, env, assignments=given)
+        return np.array(returns)
+
+    def plot(
+        self,
+        metric: str = "mean_return",
+        over: str = "env_steps",
+        output: str | Path | None = None,
+    ) -> Any:
+        """Draws a learning curve, as `msrl plot` does.
+
+        Args:
+            metric: a key of metrics.jsonl, also of `values`.
+            over: `env_steps`, `wall_s` or `iteration`.
+            output: a picture to be made, .png, .svg or .pdf.
+
+        Returns: a figure of matplotlib's, which a notebook shows.
+
+        Raises:
+            MsrlError: there is no such metric, or no matplotlib.
+        """
+        return plotting.draw([self.path], metric, over, None if output is None else Path(output))
+
+    @cached_property
+    def policy(self) -> Any:
+        """That of the newest checkpoint, a `runtime.acting.Policy`.
+
+        Raises:
+            MsrlError: there is no checkpoint that can be used.
+        """
+        from mindspore_rl.runtime.acting import Policy  # noqa: PLC0415  (MindSpore)
+
+        return Policy(self.path)
+
+
+def _text(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,111 @@
+"""Whether a job can go on from a checkpoint, and from where it counts then."""
+
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl.errors import CheckpointError
+from mindspore_rl.plan.plan import STATE, Plan
+from mindspore_rl.runtime.checkpoint import REPLAY
+
+MOST_NAMED = 3
+"""Arrays that a message names."""
+
+
+def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
+    """Looks whether a job can go on from a checkpoint, as far as can be known without its ranks.
+
+    Args:
+        path: of the checkpoint.
+        meta: what it says of itself.
+        plan: the job's.
+
+    Raises:
+        CheckpointError: it is another job's; the message says all that differs.
+    """
+    environments = [_without_folder(name) for name in (meta["environment"], plan.environment)]
+    told = [
+        ("algorithm", meta["algorithm"], plan.algorithm["name"]),
+        ("environment", *environments),
+    ]
+    if any(name.startswith(REPLAY) for name in meta["arrays"]):
+        told.append(("num_envs, by which the replay is laid out,", meta["num_envs"], plan.num_envs))
+        if why := _why_replay_would_not_fit(meta, plan):
+            told.append((f"num_steps, which {why},", *sizes(meta, plan)["num_steps"]))
+    differ = [(what, then, now) for what, then, now in told if then != now]
+    arrays = [] if differ else _other_arrays(meta, plan)  # which follow from those
+    steps = meta["steps_per_iteration"]
+    resized = any(then != now for then, now in sizes(meta, plan).values())
+    if not differ and (arrays or (steps != plan.steps_per_iteration and not resized)):
+        differ = [
+            (key, meta["config"].get(key), now)
+            for key, now in plan.config.items()
+            if meta["config"].get(key) != now and key not in ("env", "total_steps")
+        ]
+        if not arrays and not differ:
+            differ = [("steps_per_iteration", steps, plan.steps_per_iteration)]
+    if differ or arrays:
+        named = "; ".join(f"{what} is {then} in it and {now} here" for what, then, now in differ)
+        text = f"checkpoint {path} is of another job: {named or 'its arrays are others'}; a run "
+        text += "goes on only as what it was: undo that, or start a new one without --resume"
+        more = len(arrays) - MOST_NAMED
+        last = [f"{more} more arrays"] if more > 0 else []
+        raise CheckpointError("\n  ".join([text, *arrays[:MOST_NAMED], *last]))
+
+
+def sizes(meta: dict[str, Any], plan: Plan) -> dict[str, tuple[Any, Any]]:
+    """What may be otherwise in a job that goes on: its size then and now, by key."""
+    then = {**meta["config"], "num_envs": meta["num_envs"]}
+    now = {**plan.config, "num_envs": plan.num_envs}
+    return {key: (then.get(key), now.get(key)) for key in ("num_envs", "num_steps")}
+
+
+def counted_from(meta: dict[str, Any], plan: Plan) -> tuple[int, int]:
+    """From where a job goes on counting: iterations and environment steps that are done.
+
+    Where its iterations are of another size than those before: the whole ones of its own.
+    """
+    if meta["steps_per_iteration"] == plan.steps_per_iteration:
+        return meta["iteration"], meta["env_steps"]
+    iteration = meta["env_steps"] // plan.steps_per_iteration
+    return iteration, iteration * plan.steps_per_iteration
+
+
+def _why_replay_would_not_fit(meta: dict[str, Any], plan: Plan) -> str:
+    """What is wrong with steps of another number; empty if nothing is.
+
+    Where the next record goes follows from the iterations that are done.
+    """
+    if meta["steps_per_iteration"] == plan.steps_per_iteration:
+        return ""
+    if "counters/iterations" in meta["arrays"]:
+        return "workers that are served by arrival count their replay in"
+    steps = meta["env_steps"] // meta["num_envs"]
+    return f"has to divide the {steps:,} steps in the replay" if steps % plan.steps_per_env else ""
+
+
+def _other_arrays(meta: dict[str, Any], plan: Plan) -> list[str]:
+    """Which parameters and carried values a checkpoint has otherwise than a job."""
+    shapes = {f"parameters/{name}": shape for name, shape in plan.parameters.items()}
+    shapes |= {f"variables/{name}": value.shape for name, value in plan.carried.items()}
+    shapes.pop(f"variables/{STATE}", None)  # whose form only the environment knows
+    kinds = ("parameters/", "variables/")
+    saved = {name: tuple(entry[1]) for name, entry in meta["arrays"].items()}
+    saved = {name: shape for name, shape in saved.items() if name.startswith(kinds)}
+    for name, value in plan.carried.items():  # what is of each environment begins anew with others
+        key, axis = f"variables/{name}", value.axis
+        if axis is not None and key in saved and meta["num_envs"] != plan.num_envs:
+            saved[key] = (*saved[key][:axis], value.shape[axis], *saved[key][axis + 1 :])
+    return [
+        f"{name} has {_shape(saved.get(name))} in it and {_shape(shapes.get(name))} here"
+        for name in dict.fromkeys([*shapes, *saved])
+        if saved.get(name) != shapes.get(name)
+    ]
+
+
+def _without_folder(environment: str) -> str:
+    """The name of an environment; the file of one of the user's may have been moved."""
+    return environment.rpartition("/")[2] if ".py:" in environment else environment
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "no array" if shape is None else f"shape {shape}"

@@ -1,0 +1,92 @@
+"""`load(run).policy`: the actions that `msrl eval` takes, one observation at a time or many."""
+
+import numpy as np
+import pytest
+
+from mindspore_rl import cli, load, train
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.runtime.evaluate import Over, evaluate
+from tests.runtime.test_evaluate import ALTERNATES
+
+SLOW = pytest.mark.slow
+TINY = {"backend": "inproc", "quiet": True, "stop_return": float("nan")}
+
+
+def trained(folder, algorithm, env="CartPole-v1", iterations=2, **config):
+    keys = {"num_envs": 2, "num_steps": 4, **config}
+    steps = iterations * keys["num_envs"] * keys["num_steps"]
+    return train(algorithm, env=env, config=keys, total_steps=steps, run_dir=folder, **TINY)
+
+
+def compare(run):
+    """Plays the first 12 steps of evaluation again."""
+    steps = []
+
+    def watch(*step):
+        steps.append(step)
+        if len(steps) == 12:
+            raise Over
+
+    evaluate(run.path, 3, 7, False, watch=watch)
+    policy = load(run.path).policy
+    reward, ended = 0.0, False
+    for obs, action, gained, terminated, truncated, _ in steps:
+        found = policy(obs, reward=reward, ended=ended)
+        assert found.dtype == action.dtype
+        np.testing.assert_array_equal(found, action)
+        reward, ended = gained, terminated | truncated
+        if not policy.remembers:
+            np.testing.assert_allclose(policy(obs[1]), action[1], rtol=1e-5)
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "config"),
+    [
+        ("ppo", "Pendulum-v1", {"normalise_obs": True}),
+        ("a2c", "CartPole-v1", {}),
+        ("dqn", "CartPole-v1", {"n_step": 2, "learning_starts": 4, "batch_size": 4}),
+        pytest.param("mappo", "graph:simple_spread_v3", {"num_minibatches": 2}, marks=SLOW),
+        pytest.param("sac", "Pendulum-v1", {"batch_size": 4}, marks=SLOW),
+        pytest.param("td3", "Pendulum-v1", {"batch_size": 4}, marks=SLOW),
+    ],
+)
+def test_acts_as_the_loop_that_is_played(algorithm, env, config, tmp_path):
+    policy = compare(trained(tmp_path / "run", algorithm, env, **config))
+    assert not policy.remembers
+
+
+def test_what_remembers_is_told_of_ends(tmp_path):
+    file = tmp_path / "alternates.py"
+    gradient = next(line for line in ALTERNATES.splitlines() if "msrl.gradient(" in line)
+    marked = gradient.replace("msrl.gradient(", 'msrl.boundary("gradient", msrl.gradient(') + ")"
+    file.write_text(ALTERNATES.replace(gradient, marked))
+    run = train(file, policy="GPUOnly", total_steps=1, run_dir=tmp_path / "run", **TINY)
+    policy = compare(run)
+    assert policy.remembers
+    with pytest.raises(MsrlError, match="of 1 episodes, and those under way are 3; call reset"):
+        policy(np.zeros(4))
+    policy.reset()
+    assert [policy(np.zeros(4)) for _ in range(4)] == [1, 0, 1, 0]
+    assert policy(np.zeros(4), ended=True) == 1
+
+
+@pytest.mark.slow
+def test_a_decision_transformer_is_told_of_rewards_and_ends(tmp_path):
+    data = tmp_path / "data"
+    played = trained(tmp_path / "ppo", "ppo")
+    assert cli.main(["dataset", "record", str(played.path), str(data), "--episodes", "4"]) == 0
+    run = trained(tmp_path / "dt", "decision_transformer", dataset=str(data), batch_size=4)
+    assert compare(run).remembers
+
+
+def test_samples_differ_and_wrong_observations_are_told(tmp_path):
+    policy = trained(tmp_path / "run", "ppo").policy
+    obs = np.zeros((50, 4))
+    assert len(set(policy(obs).tolist())) == 1
+    assert not np.array_equal(policy(obs, sample=True), policy(obs, sample=True))
+    for wrong in (np.zeros(3), np.zeros((2, 2, 4)), np.zeros((0, 4))):
+        with pytest.raises(MsrlError, match=r"expected \(4,\) of CartPole-v1, or .* \(B, 4\)"):
+            policy(wrong)
+    with pytest.raises(MsrlError, match="obs is str, expected numbers"):
+        policy("left")

@@ -1,0 +1,86 @@
+"""A run goes on with other sizes: what stays, what begins anew, and what is refused."""
+
+import numpy as np
+import pytest
+
+from mindspore_rl import train
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+
+TINY = {"backend": "inproc", "quiet": True, "stop_return": float("nan")}
+
+
+def newest(run):
+    return load(list_checkpoints(run.path / "checkpoints")[-1])
+
+
+@pytest.mark.parametrize(
+    ("policy", "workers", "schedule"),
+    [
+        ("SingleLearnerCoarse", 1, None),
+        pytest.param("GPUOnly", 2, None, marks=pytest.mark.slow),
+        pytest.param("Central", 2, "order=arrival", marks=pytest.mark.slow),
+    ],
+)
+def test_goes_on_with_other_sizes(policy, workers, schedule, tmp_path, capsys):
+    """Without learning in the second run, so that its parameters are those of the first."""
+    run = train(
+        "a2c",
+        policy=policy,
+        workers=workers,
+        schedule=schedule,
+        config={"num_envs": 2, "num_steps": 8},
+        total_steps=96,
+        run_dir=tmp_path / "run",
+        **TINY,
+    )
+    before, _ = newest(run)
+    capsys.readouterr()
+    sizes = {"num_envs": 6, "num_steps": 6}
+    config = {**sizes, "learning_rate": 0.0, "total_steps": 36 * 4}
+    further = train(resume=run, config=config, run_dir=tmp_path / "further", **TINY)
+    after, meta = newest(further)
+    assert [meta["iteration"], meta["env_steps"], meta["num_envs"]] == [4, 144, 6]
+    assert [line["env_steps"] for line in further.metrics] == [108, 144]
+    weights = [name for name in before if name.startswith("parameters/actor.")]
+    assert weights and all(np.array_equal(before[name], after[name]) for name in weights)
+    assert after["variables/obs"].shape[0] == 6
+    err = capsys.readouterr().err
+    counted = "iterations count on from 2, steps from 72"
+    assert f"num_envs was 2 and is 6 now: all environments begin new episodes; {counted}" in err
+    assert f"num_steps was 8 and is 6 now: {counted}" in err
+
+
+@pytest.mark.slow
+def test_other_steps_leave_episodes_as_they_are(tmp_path):
+    config = {"num_envs": 2, "num_steps": 8}
+    run = train("a2c", config=config, total_steps=16, run_dir=tmp_path / "run", **TINY)
+    config |= {"num_steps": 1, "total_steps": 18}
+    further = train(resume=run, config=config, run_dir=tmp_path / "further", **TINY)
+    before, after = newest(run)[0]["episodes/length"], newest(further)[0]["episodes/length"]
+    assert np.array_equal(before + 1, after)
+
+
+def test_a_kept_replay_is_laid_out_by_environments(tmp_path):
+    config = {"num_envs": 2, "num_steps": 4, "n_step": 2, "learning_starts": 4, "batch_size": 12}
+    run = train("dqn", config=config, total_steps=16, run_dir=tmp_path / "run", **TINY)
+    config["total_steps"] = 36
+    for key, told in (
+        ("num_envs", "num_envs, by which the replay is laid out, is 2 in it and 3 here"),
+        ("num_steps", "num_steps, which has to divide the 8 steps in the replay, is 4 in it and 3"),
+    ):
+        with pytest.raises(MsrlError, match=told) as raised:
+            train(resume=run, config={**config, key: 3}, run_dir=tmp_path / key, **TINY)
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.slow
+def test_a_kept_replay_goes_on_with_steps_that_divide_it(tmp_path):
+    config = {"num_envs": 2, "num_steps": 4, "n_step": 2, "learning_starts": 4, "batch_size": 12}
+    run = train("dqn", config=config, total_steps=16, run_dir=tmp_path / "run", **TINY)
+    config |= {"num_steps": 2, "total_steps": 24}
+    further = train(resume=run, config=config, run_dir=tmp_path / "further", **TINY)
+    kept, more = newest(run)[0]["replay/0"], newest(further)[0]["replay/0"]
+    assert np.array_equal(more[:8], kept[:8])
+    assert more[8:12].any(axis=(1, 2)).all()
+    assert not more[12:].any()

@@ -1,0 +1,156 @@
+"""Training from Python: `from mindspore_rl import train, load`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from mindspore_rl import Run, load, train
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.runtime.checkpoint import list_checkpoints
+
+NEVER = float("nan")
+SMALL = {"num_envs": 2, "num_steps": 8}
+HERE = {"config": SMALL, "stop_return": NEVER, "backend": "inproc", "quiet": True}
+
+
+def test_the_package_is_imported_without_mindspore():
+    """Nor is the API that it holds, until it is asked for: a rank may do without tensors."""
+    code = """
+import sys, mindspore_rl
+assert "mindspore_rl.runs" not in sys.modules
+from mindspore_rl import Run, load, train
+assert "mindspore" not in sys.modules
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        import mindspore_rl  # noqa: PLC0415
+
+        _ = mindspore_rl.trian
+
+
+def test_trains_on_workers_and_shows_every_iteration(tmp_path, capfd):
+    seen = []
+    run = train(
+        "ppo",
+        env="CartPole-v1",
+        policy="MultipleLearners",
+        workers=2,
+        config={"num_envs": 4, "num_steps": 16},
+        total_steps=256,
+        run_dir=tmp_path / "run",
+        stop_return=NEVER,
+        backend="inproc",
+        on_iteration=seen.append,
+    )
+    assert (run.stopped, run.env_steps) == ("steps", 256)
+    assert seen == run.metrics
+    assert [line["iteration"] for line in seen] == [1, 2, 3, 4]
+    assert run.plan.workers == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "env_steps 256/256" in err
+    again = load(run.path)
+    assert isinstance(again, Run)
+    assert again.evaluate(episodes=3).shape == (3,)
+    figure = again.plot("loss", output=tmp_path / "loss.svg")
+    assert figure.axes[0].get_ylabel() == "loss"
+    assert (tmp_path / "loss.svg").stat().st_size > 1000
+
+
+def test_a_function_ends_the_run_and_reaches_nothing_in_it(tmp_path):
+    threads = []
+
+    def enough(metrics):
+        threads.append(threading.current_thread())
+        metrics["values"].clear()
+        metrics["env_steps"] = 0
+        return metrics["iteration"] < 3
+
+    run = train("a2c", **HERE, run_dir=tmp_path / "run", on_iteration=enough)
+    assert (run.stopped, len(threads)) == ("on_iteration", 3)
+    lines = run.metrics
+    assert all(line["env_steps"] == 16 * line["iteration"] and line["values"] for line in lines)
+    assert f"{lines[-1]['iteration']:08d}" in list_checkpoints(run.path / "checkpoints")[-1].name
+
+
+def test_an_error_in_the_function_is_raised_after_a_checkpoint(tmp_path):
+    def wrong(metrics):
+        raise KeyError(metrics["iteration"])
+
+    with pytest.raises(KeyError, match="1"):
+        train("a2c", **HERE, run_dir=tmp_path / "run", on_iteration=wrong)
+    done = load(tmp_path / "run").metrics[-1]["iteration"]
+    newest = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
+    assert newest.name == f"checkpoint-{done:08d}.npz"
+
+
+def test_ctrl_c_ends_the_run_with_a_checkpoint(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(metrics):
+        if metrics["iteration"] == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    run = train("a2c", **HERE, run_dir=tmp_path / "run", on_iteration=interrupt)
+    assert run.stopped == "interrupted"
+    done = run.metrics[-1]["iteration"]
+    assert list_checkpoints(run.path / "checkpoints")[-1].name == f"checkpoint-{done:08d}.npz"
+    assert signal.getsignal(signal.SIGINT) is before
+    assert len(run.evaluate(2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"algorithm": "pppo"}, "unknown algorithm 'pppo': did you mean ppo"),
+        ({"config": {"num_step": 8}}, "config: unknown key num_step; did you mean num_steps?"),
+        ({"config": {"gamma": 2}}, "config: gamma is 2.0, expected 0 to 1"),
+        ({"num_envs": 0}, "config: num_envs is 0, expected at least 1"),
+        ({"workers": 0}, "config: workers is 0, expected at least 1"),
+        ({"workers": "two"}, "config: workers is 'two' (str), expected int or none"),
+        ({"policy": "GPUOnli"}, "unknown policy 'GPUOnli': did you mean GPUOnly"),
+        ({"device": "tpu"}, "device is 'tpu', expected one of auto, cpu, gpu"),
+        ({"schedule": {"order": "arival"}}, "order is 'arival'"),
+        ({"timeout": 0}, "config: timeout is 0.0, expected more than 0"),
+        ({"stop_return": "high"}, "stop_return is 'high', expected a number, or nan: never"),
+        ({"resume": "runs/none"}, "no usable checkpoint in runs/none/checkpoints"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(words, message):
+    with pytest.raises(MsrlError) as raised:
+        train(**{"algorithm": "ppo", **words})
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_no_run_is_told(tmp_path):
+    with pytest.raises(MsrlError, match="is not a run directory; expected one that `msrl train`"):
+        load(tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps({}))
+    tmp_path.chmod(0o777)
+    with pytest.raises(MsrlError, match="can be written by others"):
+        load(tmp_path)
+
+
+def test_training_belongs_in_the_main_thread(tmp_path):
+    told = []
+
+    def elsewhere():
+        try:
+            train("a2c", **HERE, run_dir=tmp_path / "run")
+        except MsrlError as error:
+            told.append(str(error))
+
+    thread = threading.Thread(target=elsewhere, name="other")
+    thread.start()
+    thread.join()
+    assert told == [
+        "a job is started from the thread other, expected the main one, which alone hears of "
+        "Ctrl-C; train there"
+    ]
+    assert not (tmp_path / "run").exists()
