@@ -2,7 +2,8 @@
 """Predicted beside measured iteration times: every policy, several workloads and latencies.
 
     scripts/scaling_accuracy.py predict FILE.csv      # to be kept before anything is measured
-    scripts/scaling_accuracy.py measure FILE.csv      # adds what runs took, twice, in turn
+    scripts/scaling_accuracy.py measure FILE.csv      # adds what runs took, twice, in turn, and
+                                                      # predictions by costs of the minute before
     scripts/scaling_accuracy.py report FILE.csv [--plot FILE.svg]
 
 Two ranks, on this machine's cores or, with a latency, on two network namespaces joined by a relay
@@ -44,7 +45,10 @@ DELAYS_MS = (0.0, 1.0, 5.0)
 """One way; 0: on one host."""
 COMMON = {"learning_rate": "1e-9", "update_epochs": "2"}
 REPEATS, WARM_UP, SECONDS, LEAST, MOST = 2, 14, 1.5, 10, 300
-COLUMNS = ("policy", "workload", "delay_ms", "predicted_ms", "measured_ms", "again_ms", "why_not")
+COLUMNS = (
+    *("policy", "workload", "delay_ms", "predicted_ms"),
+    *("fresh_ms", "measured_ms", "again_ms", "why_not"),
+)
 KEYS = COLUMNS[:3]
 Row = dict[str, str]
 
@@ -72,8 +76,10 @@ def settings(row: Row) -> dict[str, str]:
     return found
 
 
-def predict(rows: list[Row], deployment: Path | None) -> None:
-    """Fills in what rows would take, all with one latency."""
+def predict(
+    rows: list[Row], deployment: Path | None, key: str = "predicted_ms", anew: bool = False
+) -> None:
+    """Fills in what rows would take, all with one latency; `anew`: by costs of this minute."""
     from mindspore_rl import config, programs, registry  # noqa: PLC0415
     from mindspore_rl.errors import MsrlError  # noqa: PLC0415
     from mindspore_rl.graph.distribution_policy import Schedule  # noqa: PLC0415
@@ -96,11 +102,11 @@ def predict(rows: list[Row], deployment: Path | None) -> None:
         policy = type(policy)(**{**vars(policy), "schedule": Schedule(chunks=chunks)})
         request = JobRequest(file, policy, chosen, workers, deployment=hosts)
         try:
-            found = scale.predict(request, cluster, _say)
+            found = scale.predict(request, cluster, _say, anew=anew)
         except MsrlError as error:
             row["why_not"] = str(error).splitlines()[0]
             continue
-        row["predicted_ms"] = f"{1e3 * found.simulation.iteration_s:.3f}"
+        row[key] = f"{1e3 * found.simulation.iteration_s:.3f}"
         print(_line(row), flush=True)
 
 
@@ -109,6 +115,8 @@ def measure(rows: list[Row], deployment: Path | None, network: Network | None) -
     for _ in range(REPEATS):
         for row in rows:
             if row["predicted_ms"]:
+                if deployment is None and not row["fresh_ms"]:
+                    predict([row], None, "fresh_ms", anew=True)
                 _measure(row, deployment, network)
                 print(_line(row), flush=True)
 
@@ -146,6 +154,7 @@ def report(rows: list[Row]) -> str:
     """What came of it, and every row that is off by more than 15 %."""
     done = [row for row in rows if row["measured_ms"]]
     errors = np.array([_error(row) for row in done])
+    fresh = np.abs([_error(row, "fresh_ms") for row in done if row["fresh_ms"]])
     spreads = np.array([_spread(row) for row in done])
     outside = np.abs(errors) > np.maximum(0.15, 2 * spreads)
     lines = [
@@ -153,19 +162,27 @@ def report(rows: list[Row]) -> str:
         f"within {np.quantile(np.abs(errors), 0.9):.1%}; mean {errors.mean():+.1%}",
         f"repeats differ by {np.median(spreads):.1%} (median), {np.quantile(spreads, 0.9):.1%} "
         f"(nine in ten); off by more than 15 % and twice that: {outside.sum()}",
+        *(
+            [
+                f"by costs measured in the minute before ({len(fresh)}): median "
+                f"{np.median(fresh):.1%}, nine in ten within {np.quantile(fresh, 0.9):.1%}"
+            ]
+            if len(fresh)
+            else []
+        ),
         "",
-        "| policy | workload | latency ms | predicted ms | measured ms | again | error |",
-        "|---|---|---|---|---|---|---|",
+        "| policy | workload | latency | predicted ms | minute before | measured | again | error |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row, error, out in zip(done, errors, outside, strict=True):
-        cells = [row[key] for key in (*KEYS, "predicted_ms", "measured_ms", "again_ms")]
+        cells = [row[key] for key in (*KEYS, *COLUMNS[3:-1])]
         lines.append(f"| {' | '.join(cells)} | {error:+.1%}{' **' if out else ''} |")
     failed = [row for row in rows if row["why_not"]]
     return "\n".join(lines + [f"- {row['policy']}: {row['why_not']}" for row in failed])
 
 
-def _error(row: Row) -> float:
-    return float(row["predicted_ms"]) / _mean(row) - 1
+def _error(row: Row, key: str = "predicted_ms") -> float:
+    return float(row[key]) / _mean(row) - 1
 
 
 def _mean(row: Row) -> float:
@@ -222,7 +239,7 @@ def write(rows: list[Row], file: Path) -> None:
 
 def _each_delay(args: argparse.Namespace, rows: list[Row]) -> None:
     """Predicts or measures, on hosts that are as far apart as rows say."""
-    for delay in DELAYS_MS:
+    for delay in args.delays:
         own = [row for row in rows if float(row["delay_ms"]) == delay]
         if not delay:
             predict(own, None) if args.action == "predict" else measure(own, None, None)
@@ -255,6 +272,9 @@ def main() -> int:
     parser.add_argument("action", choices=("predict", "measure", "report"))
     parser.add_argument("file", type=Path, metavar="FILE.csv")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg")
+    parser.add_argument(
+        "--delays", type=float, nargs="+", default=DELAYS_MS, help="ms (default: all)"
+    )
     parser.add_argument("--deployment", type=Path, help=argparse.SUPPRESS)  # from inside a host
     args = parser.parse_args()
     sys.path.insert(0, str(ROOT))

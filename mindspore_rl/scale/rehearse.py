@@ -23,10 +23,11 @@ from mindspore_rl.graph.ir import Op, Program, Region, paths
 from mindspore_rl.plan.edges import local_shape
 from mindspore_rl.plan.plan import Plan, save_plan
 from mindspore_rl.plan.stages import Stage
+from mindspore_rl.plan.traffic import Counts
 from mindspore_rl.plan.value import Value
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
 from mindspore_rl.runtime.rank.rank import Rank
-from mindspore_rl.scale.script import CELL, Script
+from mindspore_rl.scale.script import CELL, Script, Word
 from mindspore_rl.storage import writing
 
 REHEARSAL_FILE = "rehearsal.json"
@@ -47,11 +48,13 @@ class Part:
         sleep_s: how long it takes.
         outputs: what it gives.
         sizes: bytes of each collective in it, in order.
+        collectives: their names.
     """
 
     sleep_s: float
     outputs: tuple[Value, ...]
     sizes: tuple[int, ...] = ()
+    collectives: tuple[str, ...] = ()
 
 
 def write(plan: Plan, folder: Path, parts: dict[str, dict[str, Part]]) -> Plan:
@@ -88,13 +91,15 @@ def parts_of(
     for fragment in plan.fragments:
         program = programs[fragment.name]
         words = Script(plan, fragment.first_rank, program).words(1)
-        sizes = {word.name: word.sizes for word in words if word.kind == CELL}
+        cells = {word.name: word for word in words if word.kind == CELL}
         parts = found[fragment.name] = {}
         for item, _ in paths(program.body):
             if isinstance(item, Region):
                 name = f"cell {item.name}"
                 values = tuple(program.values.get(v, SCALAR) for v in item.outputs)
-                parts[name] = Part(sleeps(fragment.name, name), values, sizes.get(name, ()))
+                word = cells.get(name, Word(CELL, name))
+                seconds = sleeps(fragment.name, name)
+                parts[name] = Part(seconds, values, word.sizes, word.collectives)
             elif isinstance(item, Op) and item.kind in ("env_reset", "env_step"):
                 name = item.kind.removeprefix("env_")
                 values = tuple(program.values.get(v, SCALAR) for v in item.targets)
@@ -113,9 +118,14 @@ class Rehearsed(FragmentRuntime):
         super().__init__(rank, None, threads)
         found = json.loads((rank.run_dir / REHEARSAL_FILE).read_text())[rank.fragment.name]
         self._rehearsed = {
-            name: (part["sleep_s"], part["sizes"], [self._array(v) for v in part["outputs"]])
+            name: (
+                part["sleep_s"],
+                list(zip(part["collectives"], part["sizes"], strict=True)),
+                [self._array(value) for value in part["outputs"]],
+            )
             for name, part in found.items()
         }
+        self._reduced: Counts = {}
         self._reduce = group
         self.actor = self.learner = SimpleNamespace(noise_size=NOISE_SIZE)
         exchange: Any = self.share.exchange
@@ -156,6 +166,10 @@ class Rehearsed(FragmentRuntime):
         """See `ShareRuntime`."""
         return self._step("step")
 
+    def traffic(self) -> Counts:
+        """See `FragmentRuntime`."""
+        return super().traffic() | self._reduced
+
     def _step(self, name: str) -> Any:
         self.rank.stamp(Stage.ENVIRONMENT)
         outputs = self._sleep(name)
@@ -163,12 +177,14 @@ class Rehearsed(FragmentRuntime):
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _sleep(self, name: str) -> tuple:
-        seconds, sizes, outputs = self._rehearsed[name]
-        piece = seconds / (len(sizes) + 1)
-        for size in sizes:
+        seconds, collectives, outputs = self._rehearsed[name]
+        piece = seconds / (len(collectives) + 1)
+        for collective, size in collectives:
             time.sleep(piece)
             assert self._reduce is not None
             self._reduce("sum", np.zeros(size // 4, np.float32))
+            calls, total = self._reduced.get(collective, (0, 0))
+            self._reduced[collective] = (calls + 1, total + size)
         time.sleep(piece)
         return tuple(outputs)
 

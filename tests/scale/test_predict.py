@@ -1,0 +1,142 @@
+"""Costs are measured by the names that simulation asks for, and a rehearsal is a real job."""
+
+import dataclasses
+import json
+import sys
+
+import pytest
+
+from mindspore_rl import cli, programs, registry
+from mindspore_rl.graph.distribution_policy import Schedule
+from mindspore_rl.pipeline import JobRequest
+from mindspore_rl.runtime.coordinator.launch import Commands
+from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from mindspore_rl.scale import device, predict
+from mindspore_rl.scale.cluster import Cluster
+from mindspore_rl.scale.costs import Link, MachineCosts, Table
+from mindspore_rl.scale.script import YIELD, Script
+
+FREE = Table((1, 2), (0.0, 0.0))
+MACHINE = MachineCosts(2, Link(FREE, FREE, FREE, FREE), 0.0)
+
+
+def said(_text):
+    pass
+
+
+def request(policy, workers=1, chunks=1, **config):
+    file = registry.find_algorithm("ppo")
+    found = registry.load_policy(registry.find_policy(policy))
+    found = dataclasses.replace(found, schedule=Schedule(chunks=chunks))
+    keys = {"env": "CartPole-v1", "num_envs": 4, "num_steps": 4, **config}
+    return JobRequest(file, found, programs.trainer_class(file).Config(**keys), workers)
+
+
+@pytest.mark.parametrize(
+    ("policy", "workers", "chunks"),
+    [
+        ("SingleLearnerFine", 1, 2),
+        pytest.param("SingleLearnerCoarse", 2, 1, marks=pytest.mark.slow),
+        pytest.param("MultipleLearners", 2, 1, marks=pytest.mark.slow),
+        pytest.param("Environments", 1, 1, marks=pytest.mark.slow),
+        pytest.param("Central", 2, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_all_that_a_fragment_does_is_measured(policy, workers, chunks):
+    job = predict.job_of(request(policy, workers, chunks), said)
+    for fragment in job.plan.fragments:
+        script = Script(job.plan, fragment.first_rank, job.programs[fragment.name])
+        words = [w.name for w in script.words(3) if w.kind != YIELD]
+        begin = words.index("boundary")
+        doings = job.costs[fragment.name].doings
+        one = words[begin : begin + words[begin + 1 :].index("boundary") + 2]
+        pairs = {f"{a} > {b}" for a, b in zip(one, one[1:], strict=False)}
+        assert {*one, *pairs} <= set(doings)
+        assert all(sum(doing.alone) >= 0 for doing in doings.values())
+    work = [found for costs in job.costs.values() for found in costs.work.values()]
+    assert all(launches > 0 and moved > 0 for launches, _, moved in work)
+    assert job.on(Cluster(MACHINE)).simulation.iteration_s > 0
+
+
+@pytest.mark.multiprocess
+def test_a_rehearsal_sends_what_the_plan_says_and_imports_no_mindspore(tmp_path):
+    asked = dataclasses.replace(request("MultipleLearners", 2), num_iterations=3)
+    job = predict.rehearsed(asked, tmp_path, lambda fragment, name: 0.01)
+    worker = (
+        sys.executable,
+        "-c",
+        "import sys; from mindspore_rl.scale import rehearse; rehearse.main(); "
+        "assert not hasattr(sys.modules.get('mindspore'), '__file__')",
+    )
+    outcome = run_job(
+        job.plan, tmp_path, JobOptions(progress=False, total_steps=0), Commands(worker=worker)
+    )
+    assert outcome.iterations == 3
+    counted = json.loads((tmp_path / "communication.json").read_text())["program"]
+    assert counted
+    for found in counted.values():
+        assert found["calls"] == found["predicted_calls"]
+        assert found["bytes"] == found["predicted_bytes"]
+    assert job.on(Cluster(MACHINE)).simulation.iteration_s >= 5 * 0.01  # act 4 times, and learn
+
+
+def test_costs_of_another_machine_are_measured_again(monkeypatch, tmp_path):
+    kept, told = {}, []
+    found = {"link": dataclasses.asdict(MACHINE.near), "oversleep_s": 1e-5}
+    monkeypatch.setattr(predict, "_linked", lambda *_: json.loads(json.dumps(found)))
+    monkeypatch.setattr(predict, "keep", kept.setdefault)
+    made = predict.machine_costs(told.append, anew=True)
+    assert made.about.items() >= predict.about().items()
+    assert "date" in made.about
+    other = dataclasses.asdict(dataclasses.replace(made, about={**made.about, "cores": "77"}))
+    file = tmp_path / "machine.json"
+    file.write_text(json.dumps(other))
+    monkeypatch.setattr(predict, "in_cache", lambda name: file)
+    told.clear()
+    assert predict.machine_costs(told.append).cores == made.cores
+    assert "another machine or version" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("launch_s: 1", "has no figure operations_per_s"),
+        ("sources: {}", "has no figure"),
+        (
+            registry.find_device("v100_on_10gb_ethernet")
+            .read_text()
+            .replace("launch_s: 5.0e-6", "launch_s: -1"),
+            "launch_s is -1.0, expected at least 0",
+        ),
+        (
+            registry.find_device("v100_on_10gb_ethernet").read_text().partition("sources:")[0],
+            "has no source of operations_per_s",
+        ),
+    ],
+)
+def test_a_description_that_lacks_something(text, message, tmp_path, capsys):
+    file = tmp_path / "device.yaml"
+    file.write_text(text)
+    where = ("--deployment", "sixteen_hosts_of_four_gpus", "--hardware", str(file))
+    assert cli.main(["plan", "ppo", "--env", "CartPole-v1", *where]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert message in error
+    assert str(file) in error
+
+
+@pytest.mark.parametrize("name", ["v100_on_10gb_ethernet", "a100_on_100gb_infiniband"])
+def test_descriptions_of_the_project_name_their_sources(name):
+    found, sources = device.load(registry.find_device(name))
+    assert set(sources) == {field.name for field in dataclasses.fields(found)}
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_policy_auto_trains_under_the_fastest(tmp_path, capsys):
+    run = tmp_path / "run"
+    given = ["--env", "graph:CartPole-v1", "--num-envs", "4", "--total-steps", "200", "num_steps=8"]
+    command = ["train", "ppo", "--policy", "auto", "--quiet", "--run-dir", str(run), *given]
+    assert cli.main(command) == 0
+    said_policy = next(x for x in capsys.readouterr().err.splitlines() if "msrl: policy " in x)
+    chosen = said_policy.split("msrl: policy ")[1].split(" ")[0]
+    assert json.loads((run / "plan.json").read_text())["policy"] == chosen
