@@ -15,6 +15,8 @@ setup(
     name="msrl-fragments",  # not mindspore_rl: an index has another project of that name
     version="0.1.0",
     description="Distributed reinforcement learning on MindSpore",
+    license="Apache-2.0",
+    license_files=["docs/LICENSE"],
     python_requires=">=3.10,<3.13",
     install_requires=REQUIREMENTS,
     extras_require={

@@ -82,7 +82,8 @@ def _simulated(
     elif request.deployment.spans_hosts:
         far = predict.link_between(request.deployment, say)
         cluster = Cluster.measured(machine, request.deployment, far)
-    return choose.candidates(request, choose.of_project(named), cluster, say, kind)
+    files = choose.of_project(named)
+    return choose.candidates(request, files, cluster, say, kind, job.workers)
 
 
 def calibrate(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import grimp
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tour.md"
 ROOMS = {
-    "the command line": ("cli", "commands"),
+    "the command line": ("cli", "commands", "jobs", "training", "runs", "plan_commands"),
     "pipeline": ("pipeline",),
     "graph": ("graph",),
     "lowering": ("lowering",),
@@ -22,7 +22,7 @@ ROOMS = {
     "communication": ("communication",),
     "environments": ("environments",),
     "replay, datasets": ("replay", "datasets"),
-    "profiling": ("profiling",),
+    "profiling, scale": ("profiling", "scale"),
     "api, networks, rl": ("api", "networks", "rl"),
 }
 COMPILER, RUNTIME = ("pipeline", "graph", "lowering"), ("coordinator", "rank")

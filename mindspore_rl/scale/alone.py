@@ -47,6 +47,8 @@ MOST_OTHERS = 3
 WARM_UP, WARM_UP_S, LEAST, MOST, PHASE_S = 12, 1.0, 4, 200, 0.8
 """Iterations before the first that counts (3 if they take too long), fewest and most of a phase,
 and how long it may take."""
+SAMPLES = 50
+"""Times that are kept of each doing beside their mean."""
 VARIANTS = 37
 """Of each message, so that actions are not always the same."""
 READY = "ready"
@@ -304,23 +306,29 @@ def _doings(plan: Plan, fragment: str, phases: list[np.ndarray]) -> dict[str, Do
     stages = Stages(plan)
     found = [_times(plan, stages, events) for events in phases]
     alone, busy = found[0], found[-1]
-    return {
-        name: Doing(times, busy[name] if len(busy.get(name, ())) == len(times) else times)
-        for name, times in alone.items()
-    }
+    doings = {}
+    for name, times in alone.items():
+        beside = busy.get(name, times)
+        if beside.shape[1] != times.shape[1]:
+            beside = times
+        whole = beside.sum(axis=1)
+        chosen = whole[np.linspace(0, len(whole) - 1, min(len(whole), SAMPLES)).astype(int)]
+        spread = np.round(chosen / max(chosen.mean(), 1e-12), 3)
+        idle, work = (tuple(table.mean(axis=0).tolist()) for table in (times, beside))
+        doings[name] = Doing(idle, work, tuple(spread.tolist()))
+    return doings
 
 
-def _times(plan: Plan, stages: Stages, events: np.ndarray) -> dict[str, tuple[float, ...]]:
-    """The mean times of everything."""
+def _times(plan: Plan, stages: Stages, events: np.ndarray) -> dict[str, np.ndarray]:
+    """The times of everything, `[N, pieces]`, in seconds."""
     samples: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for name, pieces in _measured(plan, stages, events.tolist()):
         samples[name].append(pieces)
-    means = {}
+    tables = {}
     for name, rows in samples.items():
         length = statistics.mode(len(row) for row in rows)
-        table = np.array([row for row in rows if len(row) == length])
-        means[name] = tuple((table.mean(axis=0) / 1e9).tolist())
-    return means
+        tables[name] = np.array([row for row in rows if len(row) == length]) / 1e9
+    return tables
 
 
 def _measured(
@@ -369,6 +377,7 @@ def _name(stages: Stages, stage: int) -> str:
 
 def main() -> None:
     """Measures fragments: `... RUN_DIRECTORY CORES FRAGMENTS`; with `burn`, only runs them."""
+    end_with_parent()
     folder, own = Path(sys.argv[1]), {int(core) for core in sys.argv[2].split(",")}
     names, plan = sys.argv[3].split(","), load_plan(folder)
     if (folder / REHEARSAL_FILE).is_file():
@@ -379,7 +388,6 @@ def main() -> None:
         device.use(plan.device, compiled=plan.compiled)
         load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
     if sys.argv[4:] == [BURN]:
-        end_with_parent()
         run(plan, folder, names[0], own, Endless(Others(folder, [])))
     found = {name: asdict(measure(plan, folder, name, own)) for name in names}
     (folder / COSTS_FILE).write_text(json.dumps(found))

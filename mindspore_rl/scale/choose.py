@@ -39,7 +39,12 @@ class Candidate:
 
 
 def candidates(
-    request: JobRequest, files: dict[str, str], cluster: Cluster, say: Say, device: str = "CPU"
+    request: JobRequest,
+    files: dict[str, str],
+    cluster: Cluster,
+    say: Say,
+    device: str = "CPU",
+    workers: int | None = None,
 ) -> list[Candidate]:
     """Every policy with every number of workers, simulated, the fastest first.
 
@@ -49,14 +54,16 @@ def candidates(
         cluster: where it would run.
         say: told what is being measured.
         device: by which ranks fill hosts.
+        workers: no other number of them is tried.
     """
     room = _room(request, device)
     found = []
     for file in files.values():
         policy = registry.load_policy(registry.find_policy(file))
-        for workers in _workers(policy, room, request.config.num_envs):
+        numbers = [workers] if workers else _workers(policy, room, request.config.num_envs)
+        for number in numbers:
             for variant in _variants(policy):
-                found.append(_tried(request, file, variant, workers, cluster, say, device, room))
+                found.append(_tried(request, file, variant, number, cluster, say, device, room))
     return sorted(found, key=lambda c: -c.prediction.steps_per_s if c.prediction else 0.0)
 
 

@@ -53,10 +53,12 @@ class Doing:
     Attributes:
         alone: of each piece (a cell's are between its collectives), other cores idle.
         busy: the same while all other cores work.
+        spread: what single times are of their mean; who waits for several waits for the longest.
     """
 
     alone: tuple[float, ...]
     busy: tuple[float, ...]
+    spread: tuple[float, ...] = (1.0,)
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def link(data: dict[str, Any]) -> Link:
 def fragment(data: dict[str, Any]) -> FragmentCosts:
     """From JSON."""
     doings = {
-        name: Doing(tuple(doing["alone"]), tuple(doing["busy"]))
+        name: Doing(*(tuple(doing[key]) for key in ("alone", "busy", "spread")))
         for name, doing in data["doings"].items()
     }
     work = {name: tuple(found) for name, found in data["work"].items()}

@@ -22,16 +22,14 @@ from mindspore_rl.pipeline import JobRequest, prepare
 from mindspore_rl.plan.deployment import Deployment, find_mpiexec
 from mindspore_rl.plan.plan import FragmentPlan, Plan
 from mindspore_rl.runtime.coordinator.launch import mpi_options
-from mindspore_rl.scale import costs, rehearse
-from mindspore_rl.scale.alone import COSTS_FILE
+from mindspore_rl.scale import alone, costs, links, rehearse
 from mindspore_rl.scale.cluster import Cluster
 from mindspore_rl.scale.costs import FragmentCosts, Link, MachineCosts
-from mindspore_rl.scale.links import FAR
 from mindspore_rl.scale.simulate import Simulation, Simulator
 from mindspore_rl.storage import in_cache, keep
 
 MACHINE_FILE = "costs/machine.json"
-ITERATIONS, FEWER, MANY_RANKS = 6, 3, 16
+ITERATIONS, FEWER, MANY_RANKS = 24, 4, 16
 """Iterations that are simulated, and of jobs of so many ranks; the first does not count."""
 LINKS_S, ALONE_S = 120.0, 600.0
 Say = Callable[[str], None]
@@ -160,7 +158,7 @@ def _measured(plan: Plan, folder: Path, fragments: list[FragmentPlan]) -> dict[s
     names = ",".join(f.name for f in fragments)
     own = ",".join(map(str, cores[:each]))
     _run([*command, own, names], ALONE_S, f"{plan.policy} cannot be measured here")
-    return json.loads((folder / COSTS_FILE).read_text())
+    return json.loads((folder / alone.COSTS_FILE).read_text())
 
 
 def _run(command: list[str], timeout_s: float, what: str, **variables: str) -> None:
@@ -193,6 +191,7 @@ def _name(plan: Plan, folder: Path, fragment: FragmentPlan) -> str:
             plan.cells,
             max(len(os.sched_getaffinity(0)) // plan.num_ranks, 1),
             about(),
+            Path(alone.__file__).read_text(),  # as it measures now
         ],
         default=str,
     )
@@ -212,6 +211,7 @@ def about() -> dict[str, str]:
         "cores": str(machine.available_cores()),
         "python": platform.python_version(),
         "mindspore_rl": mindspore_rl.__version__,
+        "measured by": hashlib.sha256(Path(links.__file__).read_bytes()).hexdigest()[:8],
     }
 
 
@@ -235,7 +235,7 @@ def _linked(deployment: Deployment, hosts: tuple[str, ...], folder: Path) -> dic
     """Messages between two ranks, on this host or each on one of two."""
     file = folder / "links.json"
     command = [find_mpiexec(), *mpi_options(deployment, hosts, folder), "-n", "2", sys.executable]
-    command += ["-m", "mindspore_rl.scale.links", str(file), *([FAR] if hosts else [])]
+    command += ["-m", "mindspore_rl.scale.links", str(file), *([links.FAR] if hosts else [])]
     what = f"messages cannot be measured between {' and '.join(hosts) or 'two ranks here'}"
     _run(command, LINKS_S, what, UCX_TLS="^posix" if hosts else "self,sysv")
     found = json.loads(file.read_text())

@@ -1,5 +1,6 @@
 """Carries a plan out in virtual time: what every rank does, with costs in place of work."""
 
+import random
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
@@ -7,25 +8,19 @@ from typing import Any
 
 import simpy
 
-from mindspore_rl.communication.mpi import (
-    LONGEST_SLEEP_S,
-    OWN_CORE_SPIN_S,
-    SHORTEST_SLEEP_S,
-    SPIN_S,
-)
+from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, SPIN_S
 from mindspore_rl.graph.ir import Program
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import CONTROL
 from mindspore_rl.runtime.rank.arrival import Tickets
 from mindspore_rl.scale.cluster import Cluster
 from mindspore_rl.scale.costs import Doing, FragmentCosts
+from mindspore_rl.scale.host import Host, Meeting, noticed_after
 from mindspore_rl.scale.script import BOUNDARY, CELL, RECEIVE, SEND, Script, Word
 
 WORD_BYTES = 16
 Steps = Generator[Any, Any, Any]
 NOTHING = Doing((0.0,), (0.0,))
-LEAST_CORES = 0.25
-"""What is left of a host for work, however many ranks look for messages."""
 
 
 @dataclass
@@ -41,86 +36,6 @@ class Simulation:
     iteration_s: float = 0.0
     spent: list[dict[str, float]] = field(default_factory=list)
     traffic: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-
-class Host:
-    """Cores that ranks share: everybody goes at the same pace, slower the more there are.
-
-    Attributes:
-        pinned: whether ranks have cores of their own.
-    """
-
-    def __init__(self, env: simpy.Environment, cores: int, ranks: int) -> None:
-        self._env, self._cores = env, cores
-        self.pinned = ranks <= cores
-        self._jobs: dict[simpy.Event, list[float]] = {}
-        self._spinning, self._since, self._version = 0, 0.0, 0
-        self._polling = 0.0
-
-    def work(self, alone: float, busy: float) -> simpy.Event:
-        """Done after so many seconds, the other cores idle or all at work."""
-        done = self._env.event()
-        if alone <= 0:
-            return done.succeed()
-        self._pass()
-        self._jobs[done] = [alone, max(busy / alone, 1e-3)]
-        self._plan()
-        return done
-
-    def spin(self, change: int) -> None:
-        """One more, or one less, polls for a message."""
-        self._pass()
-        self._spinning += change
-        self._plan()
-
-    def poll(self, change: float) -> None:
-        """So much more, or less, of a core is taken by ranks that look for messages."""
-        self._pass()
-        self._polling += change
-        self._plan()
-
-    def _pace(self, slow: float) -> float:
-        """Seconds of work in a second, for one that is `slow` times as slow beside all others."""
-        working = len(self._jobs)
-        others = min(working + self._spinning, self._cores) - 1
-        pace = 1.0
-        if self._cores > 1:
-            pace /= 1 + (slow - 1) * others / (self._cores - 1)
-        left = max(self._cores - self._polling, LEAST_CORES)
-        return pace * min(1.0, left / working)
-
-    def _pass(self) -> None:
-        """Takes account of the time since the last change."""
-        spent, self._since = self._env.now - self._since, self._env.now
-        if spent > 0:
-            for job in self._jobs.values():
-                job[0] -= spent * self._pace(job[1])
-
-    def _plan(self) -> None:
-        """Comes back when the next one is done."""
-        self._version += 1
-        if not self._jobs:
-            return
-        soonest = min(left / self._pace(slow) for left, slow in self._jobs.values())
-        timer, version = self._env.timeout(max(soonest, 0.0)), self._version
-        timer.callbacks.append(lambda _: self._look(version))
-
-    def _look(self, version: int) -> None:
-        if version != self._version:
-            return
-        self._pass()
-        for done in [done for done, job in self._jobs.items() if job[0] <= 1e-10]:
-            del self._jobs[done]
-            done.succeed()
-        self._plan()
-
-
-@dataclass
-class Meeting:
-    """A collective that some have come to."""
-
-    complete: simpy.Event
-    missing: int
 
 
 class Simulator:
@@ -212,8 +127,7 @@ class Simulator:
             begin = max(now, self.cards[out], self.cards[into])
             self.cards[out] = self.cards[into] = begin + carried
             delay += begin + carried - now
-        timer = self.env.timeout(delay)
-        timer.callbacks.append(lambda _: self._arrive(source, target, name))
+        self.env.timeout(delay).callbacks.append(lambda _: self._arrive(source, target, name))
 
     def _arrive(self, source: int, target: int, name: str) -> None:
         self.box(source, target, name).put(self.env.now)
@@ -258,6 +172,7 @@ class SimulatedRank:
         self._before = ""
         self._meetings = 0
         self._told = False
+        self._chance = random.Random(number)
 
     def run(self, iterations: int) -> Steps:
         """Its whole script."""
@@ -286,10 +201,12 @@ class SimulatedRank:
 
     def _work(self, name: str, kind: str = "") -> Steps:
         doing = self.costs.get(name, NOTHING)
+        times = self._chance.choice(doing.spread)
         if name in self._known.asleep:
-            yield from self._elsewhere(name, sum(doing.alone))
+            yield from self._elsewhere(name, times * sum(doing.alone))
         else:
-            yield from self._compute(kind or name, sum(doing.alone), sum(doing.busy))
+            alone, busy = times * sum(doing.alone), times * sum(doing.busy)
+            yield from self._compute(kind or name, alone, busy)
 
     def _compute(self, kind: str, alone: float, busy: float) -> Steps:
         begun = self.job.env.now
@@ -309,10 +226,11 @@ class SimulatedRank:
 
     def _cell(self, word: Word) -> Steps:
         doing = self.costs.get(word.name, NOTHING)
-        pieces = list(zip(doing.alone, doing.busy, strict=True))
+        times = self._chance.choice(doing.spread)
+        pieces = [(times * a, times * b) for a, b in zip(doing.alone, doing.busy, strict=True)]
         count = len(word.sizes) + 1
         if len(pieces) != count:
-            whole = (sum(doing.alone) / count, sum(doing.busy) / count)
+            whole = (times * sum(doing.alone) / count, times * sum(doing.busy) / count)
             pieces = [whole] * count
         device_s = self.job.cluster.cell_s(self._known, word.name)
         whole_s = sum(alone for alone, _ in pieces) or 1.0
@@ -327,11 +245,10 @@ class SimulatedRank:
                 yield from self._reduce(word.collectives[i], word.sizes[i])
 
     def _reduce(self, name: str, size: int) -> Steps:
-        self.job.count(name, size)
-        job, ranks = self.job, self.fragment.ranks
+        job, ranks, begun = self.job, self.fragment.ranks, self.job.env.now
+        job.count(name, size)
         meeting = job.meeting(self.fragment.name, self._meetings, len(ranks))
         self._meetings += 1
-        begun = job.env.now
         if meeting.missing:
             yield from self._wait(meeting.complete)
         else:
@@ -378,11 +295,9 @@ class SimulatedRank:
         self.host.poll(share)
         yield event
         self.host.poll(-share)
-        waited, polled = env.now - begun, spin_s
-        while polled < waited:
-            polled += min(max(polled / 10, SHORTEST_SLEEP_S), LONGEST_SLEEP_S)
-            polled += self.job.cluster.oversleep_s
-        yield env.timeout(polled - waited)
+        waited_s = env.now - begun
+        oversleep_s = self.job.cluster.oversleep_s
+        yield env.timeout(noticed_after(waited_s, spin_s, oversleep_s) - waited_s)
 
     @property
     def _served(self) -> bool:

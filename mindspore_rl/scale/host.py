@@ -1,0 +1,101 @@
+"""The processors of a simulated host, and how its ranks wait."""
+
+from dataclasses import dataclass
+
+import simpy
+
+from mindspore_rl.communication.mpi import LONGEST_SLEEP_S, SHORTEST_SLEEP_S
+
+LEAST_CORES = 0.25
+"""What is left of a host for work, however many ranks look for messages."""
+
+
+class Host:
+    """Cores that ranks share: everybody goes at the same pace, slower the more there are.
+
+    Attributes:
+        pinned: whether ranks have cores of their own.
+    """
+
+    def __init__(self, env: simpy.Environment, cores: int, ranks: int) -> None:
+        self._env, self._cores = env, cores
+        self.pinned = ranks <= cores
+        self._jobs: dict[simpy.Event, list[float]] = {}
+        self._spinning, self._since, self._version = 0, 0.0, 0
+        self._polling = 0.0
+
+    def work(self, alone: float, busy: float) -> simpy.Event:
+        """Done after so many seconds, the other cores idle or all at work."""
+        done = self._env.event()
+        if alone <= 0:
+            return done.succeed()
+        self._pass()
+        self._jobs[done] = [alone, max(busy / alone, 1e-3)]
+        self._plan()
+        return done
+
+    def spin(self, change: int) -> None:
+        """One more, or one less, polls for a message."""
+        self._pass()
+        self._spinning += change
+        self._plan()
+
+    def poll(self, change: float) -> None:
+        """So much more, or less, of a core is taken by ranks that look for messages."""
+        self._pass()
+        self._polling += change
+        self._plan()
+
+    def _pace(self, slow: float) -> float:
+        """Seconds of work in a second, for one that is `slow` times as slow beside all others."""
+        working = len(self._jobs)
+        others = min(working + self._spinning, self._cores) - 1
+        pace = 1.0
+        if self._cores > 1:
+            pace /= 1 + (slow - 1) * others / (self._cores - 1)
+        left = max(self._cores - self._polling, LEAST_CORES)
+        return pace * min(1.0, left / working)
+
+    def _pass(self) -> None:
+        """Takes account of the time since the last change."""
+        spent, self._since = self._env.now - self._since, self._env.now
+        if spent > 0:
+            for job in self._jobs.values():
+                job[0] -= spent * self._pace(job[1])
+
+    def _plan(self) -> None:
+        """Comes back when the next one is done."""
+        self._version += 1
+        if not self._jobs:
+            return
+        soonest = min(left / self._pace(slow) for left, slow in self._jobs.values())
+        timer, version = self._env.timeout(max(soonest, 0.0)), self._version
+        timer.callbacks.append(lambda _: self._look(version))
+
+    def _look(self, version: int) -> None:
+        if version != self._version:
+            return
+        self._pass()
+        for done in [done for done, job in self._jobs.items() if job[0] <= 1e-10]:
+            del self._jobs[done]
+            done.succeed()
+        self._plan()
+
+
+@dataclass
+class Meeting:
+    """A collective that some have come to."""
+
+    complete: simpy.Event
+    missing: int
+
+
+def noticed_after(waited_s: float, spin_s: float, oversleep_s: float) -> float:
+    """When who waits notices what came after `waited_s`, as `MpiCommunicator` waits.
+
+    It polls for `spin_s`, then sleeps longer and longer, each time by `oversleep_s` too long.
+    """
+    looked_s = spin_s
+    while looked_s < waited_s:
+        looked_s += min(max(looked_s / 10, SHORTEST_SLEEP_S), LONGEST_SLEEP_S) + oversleep_s
+    return looked_s
