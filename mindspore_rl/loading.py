@@ -192,8 +192,11 @@ def _named(value: object, folder: Path) -> Path | None:
     """The file of a folder that a string names, such as "map.txt" or "maps/small.txt"."""
     if not isinstance(value, str) or not re.fullmatch(r"[^\x00-\x1f]{1,200}", value):
         return None
-    found = (folder / value).resolve()
-    return found if found.is_relative_to(folder) and found.is_file() else None
+    try:
+        found = (folder / value).resolve()
+        return found if found.is_relative_to(folder) and found.is_file() else None
+    except (OSError, ValueError):  # it cannot be a file's name
+        return None
 
 
 def _follow(file: Path, folder: Path, needed: set[Path]) -> None:

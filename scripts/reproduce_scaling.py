@@ -190,17 +190,16 @@ def draw(rows: list[Row], folder: Path) -> None:
     """Curves by GPUs, a picture for each algorithm."""
     from matplotlib import pyplot  # noqa: PLC0415
 
-    for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
+    scaled = [r for r in rows if r["experiment"] == "scaling" and r.get("steps_per_s")]
+    for algorithm in dict.fromkeys(row["algorithm"] for row in scaled):
         figure, axes = pyplot.subplots(1, len(CLUSTERS), figsize=(11, 4), sharey=True)
         for cluster, place in zip(CLUSTERS, axes, strict=True):
             for policy in POLICIES:
                 found = [
                     row
-                    for row in rows
-                    if row["experiment"] == "scaling"
-                    and (row["algorithm"], row["cluster"]) == (algorithm, cluster)
+                    for row in scaled
+                    if (row["algorithm"], row["cluster"]) == (algorithm, cluster)
                     and row["policy"] == policy
-                    and row.get("steps_per_s")
                 ]
                 x, y = ([float(row[key]) for row in found] for key in ("gpus", "steps_per_s"))
                 place.plot(x, y, "-", label=policy)
