@@ -141,7 +141,8 @@ def test_a_copy_has_the_files_that_a_string_names(tmp_path):
         tmp_path / "mine",
         it="from pathlib import Path\nfrom nets import world\n"
         "text = (Path(__file__).parent / 'maps/small.txt').read_text()\n"
-        "other = '../secret.txt'\n",
+        "other = '../secret.txt'\n"
+        "no_name = '\\ud800'\n",
         nets_="",
         nets_world="MAP = 'world.csv'",
     )
