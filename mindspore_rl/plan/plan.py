@@ -269,12 +269,12 @@ def _plan(data: dict[str, Any]) -> Plan:
     )
     data["messages"] = tuple(
         MessagePlan(
-            **{**m, "values": tuple(map(_value, m["values"])), "partial": tuple(m["partial"])}
+            **{**m, "values": tuple(map(read_value, m["values"])), "partial": tuple(m["partial"])}
         )
         for m in data["messages"]
     )
     data["reductions"] = tuple(ReductionPlan(**found) for found in data["reductions"])
-    data["carried"] = {name: _value(value) for name, value in data["carried"].items()}
+    data["carried"] = {name: read_value(value) for name, value in data["carried"].items()}
     data["parameters"] = {name: tuple(shape) for name, shape in data["parameters"].items()}
     data["record"] = tuple(data["record"])
     data["hosts"] = tuple(data["hosts"])
@@ -286,12 +286,13 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _value(data: dict[str, Any]) -> Value:
+def read_value(data: dict[str, Any]) -> Value:
+    """A value that was written as JSON."""
     return Value(
         tuple(data["shape"]),
         data["dtype"],
         data["axis"],
         data["per_env"],
-        tuple(map(_value, data["parts"])),
+        tuple(map(read_value, data["parts"])),
         data["agent_axis"],
     )

@@ -59,7 +59,7 @@ class Nobody:
 
     def __init__(self, plan: Plan, rank: int) -> None:
         self.rank, self.size = rank, plan.num_ranks
-        self._plan, self._edges = plan, {e.tag: e for e in plan_edges(plan).values()}
+        self._edges = {e.tag: e for e in plan_edges(plan).values()}
         self._known: dict[tuple[int, int, int], deque[np.ndarray]] = {}
 
     def send(self, target: int, tag: int, data: np.ndarray) -> None:
@@ -266,7 +266,7 @@ def measure(plan: Plan, folder: Path, name: str, cores: set[int]) -> FragmentCos
     fragment = next(f for f in plan.fragments if f.name == name)
     first, last = fragment.shares[0]
     phases = [np.array(phase) for phase in recorder.phases]
-    return FragmentCosts(last - first, _doings(plan, name, phases), work)
+    return FragmentCosts(last - first, _doings(plan, phases), work)
 
 
 def run(
@@ -302,7 +302,7 @@ def run(
     return {f"cell {cell}": found.work() for cell, found in runtime._cells.native.items()}
 
 
-def _doings(plan: Plan, fragment: str, phases: list[np.ndarray]) -> dict[str, Doing]:
+def _doings(plan: Plan, phases: list[np.ndarray]) -> dict[str, Doing]:
     stages = Stages(plan)
     found = [_times(plan, stages, events) for events in phases]
     alone, busy = found[0], found[-1]

@@ -95,12 +95,10 @@ def rehearsed(request: JobRequest, folder: Path, sleeps: rehearse.Sleeps) -> Job
     plan, _ = prepare(replace(request, device="CPU", cells="mindspore"), folder, seen.__setitem__)
     plan = rehearse.write(plan, folder, rehearse.parts_of(plan, seen["regions"], sleeps))
     found = {n: costs.fragment(x) for n, x in _measured(plan, folder, list(plan.fragments)).items()}
-    sleeping = {
-        name: tuple(k for k in known.doings if k.startswith("cell ") or k == "environment")
-        for name, known in found.items()
-    }
-    known = {name: replace(one, asleep=sleeping[name]) for name, one in found.items()}
-    return Job(plan, seen["regions"], known)
+    for name, known in found.items():
+        asleep = tuple(k for k in known.doings if k.startswith("cell ") or k == "environment")
+        found[name] = replace(known, asleep=asleep)
+    return Job(plan, seen["regions"], found)
 
 
 def predict(
@@ -116,8 +114,8 @@ def predict(
     As `job_of`.
     """
     job = job_of(request, say, anew, most_ranks)
-    alone = job.plan.num_ranks == 1
-    return job.on(cluster, () if alone else request.deployment.place(job.plan.num_ranks, device))
+    ranks = job.plan.num_ranks
+    return job.on(cluster, () if ranks == 1 else request.deployment.place(ranks, device))
 
 
 def fragment_costs(
@@ -126,17 +124,14 @@ def fragment_costs(
     """What a replica of each fragment does; measured if it is not known."""
     names = {f.name: _name(plan, folder, f) for f in plan.fragments}
     lacking = [f for f in plan.fragments if anew or in_cache(names[f.name]) is None]
+    found: dict[str, Any] = {}
     if lacking:
         listed = ", ".join(f"{f.name} of {_environments(f)}" for f in lacking)
         say(f"measuring {plan.policy}: {listed} environments")
         found = _measured(plan, folder, lacking)
         for name, data in found.items():
             keep(names[name], json.dumps(data).encode())
-        return {
-            f.name: costs.fragment(found[f.name] if f.name in found else _kept(names[f.name]))
-            for f in plan.fragments
-        }
-    return {name: costs.fragment(_kept(file)) for name, file in names.items()}
+    return {name: costs.fragment(found.get(name) or _kept(file)) for name, file in names.items()}
 
 
 def _kept(name: str) -> dict[str, Any]:

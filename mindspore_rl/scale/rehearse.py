@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 
 from mindspore_rl.graph.ir import Op, Program, Region, paths
 from mindspore_rl.plan.edges import local_shape
-from mindspore_rl.plan.plan import Plan, save_plan
+from mindspore_rl.plan.plan import Plan, read_value, save_plan
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.plan.traffic import Counts
 from mindspore_rl.plan.value import Value
@@ -121,7 +120,7 @@ class Rehearsed(FragmentRuntime):
             name: (
                 part["sleep_s"],
                 list(zip(part["collectives"], part["sizes"], strict=True)),
-                [self._array(value) for value in part["outputs"]],
+                [self._array(read_value(value)) for value in part["outputs"]],
             )
             for name, part in found.items()
         }
@@ -132,19 +131,11 @@ class Rehearsed(FragmentRuntime):
         exchange._parameters = lambda edge: np.zeros(edge.message.parameter_entries, np.float32)
         exchange._set_parameters = lambda edge, flat: None
 
-    def _array(self, value: dict[str, Any]) -> Any:
-        if value["parts"]:
-            return tuple(map(self._array, value["parts"]))
-        found = Value(
-            tuple(value["shape"]),
-            value["dtype"],
-            value["axis"],
-            value["per_env"],
-            (),
-            value["agent_axis"],
-        )
+    def _array(self, value: Value) -> Any:
+        if value.parts:
+            return tuple(map(self._array, value.parts))
         agents = len(self.rank.agents.share) if self.rank.agents is not None else 0
-        return np.zeros(local_shape(found, len(self.env_indices), agents), found.dtype)
+        return np.zeros(local_shape(value, len(self.env_indices), agents), value.dtype)
 
     def cell(self, cell_class: type, name: str, to_host: Any, obs: Any = ()) -> Any:
         """See `ShareRuntime`."""
@@ -242,7 +233,7 @@ def main() -> None:
 
 def _join_group(plan: Plan, comm: Any, settings: Any, link: Any) -> Reduce | None:
     own, _ = plan.fragment_of(comm.rank)
-    return partial(comm.channel(own.ranks, lambda: None)) if own.collectives else None
+    return comm.channel(own.ranks, lambda: None) if own.collectives else None
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from mindspore_rl.graph.ir import Branch, Item, Loop, Lowered, Op, Program, Regi
 from mindspore_rl.plan.edges import Edge, plan_edges
 from mindspore_rl.plan.plan import Plan
 
-CELL, ENVIRONMENT, DATASET, SEND, RECEIVE, BOUNDARY, COLLECTIVE, YIELD = range(8)
+CELL, ENVIRONMENT, DATASET, SEND, RECEIVE, BOUNDARY, YIELD = range(7)
 _PYTHON_KINDS = {
     "env_step": (ENVIRONMENT, "environment"),
     "env_reset": (ENVIRONMENT, "environment"),

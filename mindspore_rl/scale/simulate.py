@@ -3,7 +3,7 @@
 import random
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import simpy
@@ -23,7 +23,7 @@ Steps = Generator[Any, Any, Any]
 NOTHING = Doing((0.0,), (0.0,))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Simulation:
     """What a job did in virtual time.
 
@@ -33,9 +33,9 @@ class Simulation:
         traffic: calls and bytes by message or collective, all ranks and iterations.
     """
 
-    iteration_s: float = 0.0
-    spent: list[dict[str, float]] = field(default_factory=list)
-    traffic: dict[str, tuple[int, int]] = field(default_factory=dict)
+    iteration_s: float
+    spent: list[dict[str, float]]
+    traffic: dict[str, tuple[int, int]]
 
 
 class Simulator:
@@ -350,7 +350,7 @@ class SimulatedRank:
                 tickets.begin(worker)
                 if worker not in scripts:
                     scripts[worker] = iter(list(self.script.turns()))
-                    expected[worker] = self._own(scripts[worker], worker)
+                    expected[worker] = _first_from(workers[worker], scripts[worker])
             worker = yield from self._first_of(list(tickets.read), expected, workers)
             word = expected[worker]
             name = word.name.partition(" ")[2]
@@ -379,12 +379,6 @@ class SimulatedRank:
                 self.host.work(job.cluster.machine.reported_s, job.cluster.machine.reported_s)
         self.over.succeed()
 
-    def _own(self, script: Iterator[Word], worker: int) -> Word:
-        sender = self.job.plan.arrivals
-        assert sender is not None
-        ranks = next(f.ranks for f in self.job.plan.fragments if f.name == sender.sender)
-        return next(w for w in script if w.kind == RECEIVE and w.peer == ranks[worker])
-
     def _first_of(self, workers: list[int], expected: dict[int, Word], ranks: range) -> Steps:
         """Waits for a message of one of them. Returns: whose."""
         job = self.job
@@ -397,3 +391,8 @@ class SimulatedRank:
                     return worker
             event = job.arrived.setdefault(self.number, job.env.event())
             yield from self._wait(event)
+
+
+def _first_from(rank: int, script: Iterator[Word]) -> Word:
+    """The first message of a rank in a script, which goes on behind it."""
+    return next(word for word in script if word.kind == RECEIVE and word.peer == rank)
