@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
@@ -32,6 +33,26 @@ def set_parameter(parameter: Parameter, value: np.ndarray) -> None:
     Not by `set_data`: with MindSpore 2.10 on the CPU every update after it is lost.
     """
     ops.assign(parameter, Tensor(np.array(value), parameter.dtype))
+
+
+def write_parameters(parameters: list[Parameter], flat: np.ndarray) -> None:
+    """Overwrites parameters between calls of cells that read them.
+
+    On the CPU into their memory, as native cells write it: a twentieth of an assignment's time.
+
+    Args:
+        parameters: of one rank, in the order of the message.
+        flat: their values, one after the other.
+    """
+    in_memory = mindspore.get_context("device_target") == "CPU"
+    start = 0
+    for parameter in parameters:
+        value = flat[start : start + parameter.size].reshape(parameter.shape)
+        start += parameter.size
+        if in_memory:
+            parameter.asnumpy()[...] = value
+        else:
+            set_parameter(parameter, value)
 
 
 def _optimiser_state(cell: nn.Cell) -> set[int]:

@@ -19,6 +19,7 @@ class Exchange:
 
     def __init__(self, rank: Rank, edges: dict[str, Edge], trainer: Any) -> None:
         self._rank, self.edges, self.trainer = rank, edges, trainer
+        self._known: dict[str, list[Any]] = {}  # parameters by scope
 
     def send(self, name: str, values: tuple, only: int | None = None) -> None:
         """Sends this replica's part of a message to whom it concerns.
@@ -34,7 +35,8 @@ class Exchange:
             if source != here or only not in (None, target):
                 continue
             if edge.message.parameters:
-                data = self._parameters(edge).view(np.uint8)
+                found = [p.asnumpy().ravel() for p in self._parameters(edge.message.parameters)]
+                data = np.concatenate(found, dtype=np.float32).view(np.uint8)
             else:
                 data = np.empty(edge.size(source, target), np.uint8)
                 edge.pack(source, target, leaves, data)
@@ -58,7 +60,10 @@ class Exchange:
             stage = self._rank.stages.edge(name)
             self._rank.messenger.receive(edge.source.first_rank + source, edge.tag, data, stage)
             if edge.message.parameters:
-                self._set_parameters(edge, data.view(np.float32))
+                from mindspore_rl.runtime.parameters import write_parameters  # noqa: PLC0415
+
+                parameters = self._parameters(edge.message.parameters)
+                write_parameters(parameters, data.view(np.float32))
             else:
                 edge.unpack(source, here, data, arrays)
         result, start = [], 0
@@ -69,17 +74,9 @@ class Exchange:
             start += count
         return tuple(result)
 
-    def _parameters(self, edge: Edge) -> np.ndarray:
+    def _parameters(self, scope: str) -> list[Any]:
         from mindspore_rl.runtime.parameters import named_parameters  # noqa: PLC0415
 
-        named = named_parameters(self.trainer, edge.message.parameters)
-        return np.concatenate([np.ravel(p.asnumpy()).astype(np.float32) for _, p in named])
-
-    def _set_parameters(self, edge: Edge, flat: np.ndarray) -> None:
-        from mindspore_rl.runtime.parameters import named_parameters, set_parameter  # noqa: PLC0415
-
-        start = 0
-        for _, parameter in named_parameters(self.trainer, edge.message.parameters):
-            size = int(np.prod(parameter.shape, dtype=int))
-            set_parameter(parameter, flat[start : start + size].reshape(parameter.shape))
-            start += size
+        if scope not in self._known:
+            self._known[scope] = [p for _, p in named_parameters(self.trainer, scope)]
+        return self._known[scope]
