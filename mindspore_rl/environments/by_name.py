@@ -3,9 +3,11 @@
 An id of gym's or gymnasium's ("CartPole-v1": gym's where gym has it; "gymnasium:CartPole-v1"),
 "graph:CartPole-v1" (MindSpore operators), "probe:bandit" (a known optimum),
 "pettingzoo:mpe2.simple_spread_v3" (a module of PettingZoo's kind), or "path/to/file.py:Name" (the
-user's own: a class, or a function that makes a gym.Env or a gymnasium.Env).
+user's own: a class, or a function that makes a gym.Env or a gymnasium.Env); behind any of them what
+it is made with, as in "pettingzoo:mpe2.simple_spread_v3,N=8".
 """
 
+import functools
 import importlib
 import inspect
 from pathlib import Path
@@ -13,12 +15,15 @@ from typing import Any, NamedTuple
 
 from mindspore_rl.environments import gym_library
 from mindspore_rl.environments.environment import (
+    GRAPH_OPTIONS,
     GRAPH_SPECS,
     EnvironmentSpec,
     GraphEnvironment,
     VectorEnvironment,
+    graph_spec,
     unknown,
 )
+from mindspore_rl.environments.options import split_options, with_options
 from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
 from mindspore_rl.loading import load_module, package_of
 
@@ -46,14 +51,19 @@ def graph_names() -> list[str]:
     return list(GRAPH_SPECS)
 
 
-def python_name(graph_name: str) -> str:
-    """Returns the name of the environment that one of `graph_names()` is in MindSpore operators."""
-    return IN_GRAPH[graph_name].python
+def python_name(graph_name: str) -> str | None:
+    """Returns the environment that one of `graph_names()` is in MindSpore operators, if any."""
+    found = IN_GRAPH.get(split_options(graph_name)[0])
+    return with_options(found.python, graph_name) if found else None
 
 
 def graph_name(name: str) -> str | None:
     """Returns the in-graph environment that is the Python one `name`, if there is one."""
-    return next((graph for graph, found in IN_GRAPH.items() if found.python == name), None)
+    base, options = split_options(name)
+    for graph, found in IN_GRAPH.items():
+        if found.python == base and set(options) <= GRAPH_OPTIONS.get(graph, set()):
+            return with_options(graph, name)
+    return None
 
 
 def names() -> list[str]:
@@ -95,14 +105,15 @@ def spec(name: str) -> EnvironmentSpec:
         UnknownEnvironmentError: there is none of this name.
         EnvironmentFailure: it cannot be built here.
     """
-    if name in GRAPH_SPECS:
-        return GRAPH_SPECS[name]
+    base, options = split_options(name)
+    if base in GRAPH_SPECS:
+        return graph_spec(name)
     if _is_file(name):
         built = _load_own(name)
         if _is_graph_class(built):
             return _of_user(name, built).spec
         if _is_single(built):
-            return _gym_vector().gym_spec(name, built)
+            return _gym_vector().gym_spec(name, functools.partial(built, **options))
         env = _of_user(name, built, range(1), 0)
         env.close()
         return env.spec
@@ -129,7 +140,8 @@ def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
         UnknownEnvironmentError: there is no Python environment of this name.
         EnvironmentFailure: it cannot be built here.
     """
-    if name in GRAPH_SPECS:
+    base, options = split_options(name)
+    if base in GRAPH_SPECS:
         raise UnknownEnvironmentError(
             f"{name!r} is an in-graph environment, expected a Python one: leave out 'graph:'"
         )
@@ -141,7 +153,8 @@ def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
                 "step(state, action, noise)), expected a Python one"
             )
         if _is_single(built):
-            return _gym_vector().GymVector(name, env_indices, seed, built)
+            maker = functools.partial(built, **options)
+            return _gym_vector().GymVector(name, env_indices, seed, maker)
         return _of_user(name, built, env_indices, seed)
     if name.startswith("probe:"):
         return _probe(name)(env_indices, seed)
@@ -168,11 +181,13 @@ def make_graph(name: str) -> GraphEnvironment:
                 "class attribute noise_size and step(self, state, action, noise)"
             )
         return _accelerated(_of_user(name, built))
-    if name not in GRAPH_SPECS:
+    base, options = split_options(name)
+    if base not in GRAPH_SPECS:
         raise unknown(name, graph_names(), "in-graph environment")
-    found = IN_GRAPH[name]  # MindSpore: 1.2 s, 450 MB
+    graph_spec(name)
+    found = IN_GRAPH[base]  # MindSpore: 1.2 s, 450 MB
     module = importlib.import_module(f"mindspore_rl.environments.{found.module}")
-    return _accelerated(getattr(module, found.cls)())
+    return _accelerated(getattr(module, found.cls)(**options))
 
 
 def _accelerated(environment: Any) -> Any:
@@ -183,7 +198,7 @@ def _accelerated(environment: Any) -> Any:
 
 def _of_user(name: str, built: Any, *arguments: Any) -> Any:
     try:
-        environment = built(*arguments)
+        environment = built(*arguments, **split_options(name)[1])
     except EnvironmentFailure:
         raise
     except Exception as error:  # the user's own code
@@ -233,7 +248,7 @@ def _gym_vector() -> Any:
 
 def _load_own(name: str) -> Any:
     """Imports what "path/to/file.py:Name" names, a class or a function; once a process."""
-    path_text, own_name = name.rsplit(":", 1)
+    path_text, own_name = split_options(name)[0].rsplit(":", 1)
     path = Path(path_text).resolve()
     if not path.is_file():
         raise UnknownEnvironmentError(f"there is no file {path} (from the environment {name!r})")

@@ -185,8 +185,7 @@ def _check_graph_in_pynative(name: str, spec: EnvironmentSpec, tell: Callable) -
     found += _wrong_ends(spec, first_obs, steps)
     if isinstance(env, native.NativeEnvironment):
         found += _differs_from_operators(env, reset(noise[-1])[0], actions, noise)
-    if name in by_name.graph_names():
-        python_name = by_name.python_name(name)
+    if python_name := by_name.python_name(name):
         found += _differs_from_python(python_name, env, reset(noise[-1])[0], noise)
     return found
 

@@ -9,11 +9,12 @@ its steps of the mean over agents.
 """
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box, Discrete, is_count, is_shape
 from mindspore_rl.errors import UnknownEnvironmentError
 
@@ -184,6 +185,31 @@ GRAPH_SPECS = {
         teams=(Team("adversary", 3), Team("agent", 1)),
     ),
 }
+
+GRAPH_OPTIONS = {"graph:simple_spread_v3": {"N"}}
+"""What in-graph environments can be made with; in spread, N agents and as many landmarks."""
+
+
+def graph_spec(name: str) -> EnvironmentSpec:
+    """Returns the spec of an in-graph environment of the package, made with its options.
+
+    Raises:
+        UnknownEnvironmentError: it has no such option, or not such a one.
+    """
+    base, options = split_options(name)
+    known = GRAPH_OPTIONS.get(base, set())
+    for key, value in options.items():
+        if key not in known:
+            text = f"it has {', '.join(known)}" if known else "it has none"
+            raise UnknownEnvironmentError(f"{base!r} has no option {key!r}; {text}")
+        if type(value) is not int or value < 1:
+            raise UnknownEnvironmentError(f"{name!r}: {key} must be a whole number of 1 or more")
+    found = GRAPH_SPECS[base]
+    if "N" in options:
+        size = options["N"]
+        teams = (Team("agent", size),)
+        return replace(found, name=name, obs_shape=(size, 6 * size), teams=teams)
+    return found
 
 
 def unknown(name: str, known: list[str], what: str = "environment") -> UnknownEnvironmentError:

@@ -16,6 +16,7 @@ import numpy as np
 from mindspore_rl import install
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
 from mindspore_rl.environments.loop_vector import as_space
+from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
 
@@ -107,7 +108,8 @@ def _make_in(module: Any, library: str, name: str) -> Any:
     try:
         with warnings.catch_warnings(), _without_mujoco_advice(module, name):
             warnings.simplefilter("ignore")
-            return module.make(name, disable_env_checker=True)
+            base, options = split_options(name)
+            return module.make(base, disable_env_checker=True, **options)
     except (module.error.UnregisteredEnv, module.error.DeprecatedEnv):
         raise
     except (module.error.DependencyNotInstalled, ModuleNotFoundError) as error:
@@ -120,7 +122,7 @@ def _make_in(module: Any, library: str, name: str) -> Any:
 @contextlib.contextmanager
 def _without_mujoco_advice(module: Any, name: str) -> Iterator[None]:
     """Keeps MuJoCo from printing, and logging to a file, that a library's models are old."""
-    found = module.envs.registration.registry.get(name)
+    found = module.envs.registration.registry.get(split_options(name)[0])
     own = f"{module.__name__}.envs.mujoco"
     entry = str(getattr(found, "entry_point", None))
     if not entry.startswith(own) or importlib.util.find_spec("mujoco") is None:

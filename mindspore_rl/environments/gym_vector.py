@@ -257,7 +257,7 @@ def _of_user(name: str, maker: Callable[[], Any]) -> Any:
     except Exception as error:  # the user's own code
         hint = ""
         if isinstance(error, TypeError):
-            hint = "; it is called without arguments: name a function that makes it"
+            hint = "; it is called with the options behind its name alone: name a function"
         text = f"{name} could not be made: {type(error).__name__}: {error}{hint}"
         raise EnvironmentFailure(text) from error
     if gym_library.library_of(type(env)) is None:

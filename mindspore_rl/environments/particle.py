@@ -170,24 +170,23 @@ class ParticleWorld(nn.Cell):
 
 
 class GraphSimpleSpread(ParticleWorld):
-    """simple_spread_v3, N = 3: cover the landmarks, do not collide.
+    """simple_spread_v3: N agents cover as many landmarks and do not collide.
 
     Half of the reward is shared, minus the sum over landmarks of the distance of the nearest agent;
     half is an agent's own, -1 for each other agent that it touches (local_ratio 0.5).
     """
 
-    spec = environment.GRAPH_SPECS["graph:simple_spread_v3"]
-    noise_size = 12
-    state_size = 19
-
-    def __init__(self) -> None:
+    def __init__(self, N: int = 3) -> None:  # noqa: N803  (as mpe2 has it)
+        asked = f",N={N}" if N != 3 else ""
+        self.spec = environment.graph_spec(f"graph:simple_spread_v3{asked}")
+        self.noise_size, self.state_size = 4 * N, 6 * N + 1
         super().__init__(
-            radius=np.array([0.15] * 3 + [0.05] * 3),
-            solid=np.array([1, 1, 1, 0, 0, 0]),
-            force=np.full(3, 5.0),
+            radius=np.array([0.15] * N + [0.05] * N),
+            solid=np.array([1] * N + [0] * N),
+            force=np.full(N, 5.0),
             max_speed=None,
             landmark_range=1.0,
-            sees_velocity=np.zeros((3, 3)),
+            sees_velocity=np.zeros((N, N)),
         )
 
     def reward(self, state: Any, distance: Any) -> Any:

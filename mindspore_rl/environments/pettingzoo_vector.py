@@ -13,6 +13,7 @@ import numpy as np
 from mindspore_rl import install
 from mindspore_rl.environments.environment import EnvironmentSpec, Team, unknown
 from mindspore_rl.environments.loop_vector import LoopVector, as_space
+from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.environments.trainable import are_trainable, untrainable
 from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
@@ -92,7 +93,7 @@ class PettingZooVector(LoopVector):
 
     def get_state(self) -> dict[str, np.ndarray] | None:
         """Returns physics and steps taken, leading axis B; None but for some particle worlds."""
-        if self.spec.name not in _PARTICLES:
+        if split_options(self.spec.name)[0] not in _PARTICLES:
             return None
         return {
             "physics": np.stack([_get_physics(env.unwrapped.world) for env in self._envs]),
@@ -157,7 +158,8 @@ def _make(name: str) -> Any:
         UnknownEnvironmentError: there is no such module, or it has no `parallel_env`.
         EnvironmentFailure: a package is missing, or the environment could not be made.
     """
-    path = name.removeprefix(PREFIX)
+    base, options = split_options(name)
+    path = base.removeprefix(PREFIX)
     package = path.split(".")[0]
     if not all(part.isidentifier() for part in path.split(".")):
         raise unknown(name, [f"{PREFIX}mpe2.simple_spread_v3", f"{PREFIX}mpe2.simple_tag_v3"])
@@ -182,7 +184,7 @@ def _make(name: str) -> Any:
             "as in 'pettingzoo:mpe2.simple_spread_v3'"
         )
     try:
-        env = module.parallel_env()
+        env = module.parallel_env(**options)
         env.reset(seed=0)
     except Exception as error:  # the environment's own code
         text = f"{path}.parallel_env could not be made: {type(error).__name__}: {error}"

@@ -145,6 +145,38 @@ def test_those_of_gymnasium_conform(name, packages):
     assert check(name) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "obs_shape", "in_graph"),
+    [
+        ("pettingzoo:mpe2.simple_spread_v3,N=5,local_ratio=0.2", (5, 30), None),
+        ("pettingzoo:mpe2.simple_spread_v3,N=5", (5, 30), "graph:simple_spread_v3,N=5"),
+        ("graph:simple_spread_v3,N=5", (5, 30), None),
+        ("gymnasium:FrozenLake-v1,map_name=8x8,is_slippery=False", (64,), None),
+    ],
+)
+def test_an_environment_is_made_with_the_options_behind_its_name(name, obs_shape, in_graph):
+    if "FrozenLake" in name:
+        pytest.importorskip("gymnasium")
+    assert by_name.spec(name).obs_shape == obs_shape
+    assert by_name.spec(name).name == name
+    assert by_name.graph_name(name) == in_graph
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("graph:simple_spread_v3,N=0", "N must be a whole number of 1 or more"),
+        ("graph:simple_spread_v3,agents=4", "has no option 'agents'; it has N"),
+        ("graph:CartPole-v1,N=4", "has no option 'N'; it has none"),
+        ("CartPole-v1,gravity=1", "unexpected keyword argument 'gravity'"),
+        ("CartPole-v1,gravity", "Malformed environment ID"),
+    ],
+)
+def test_options_that_an_environment_does_not_have(name, said):
+    with pytest.raises((UnknownEnvironmentError, EnvironmentFailure), match=said):
+        by_name.spec(name)
+
+
 def test_a_users_own_environments(users):
     name = users("Count")
     assert by_name.spec(name).action_space == Discrete(2)

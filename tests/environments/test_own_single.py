@@ -141,7 +141,7 @@ def test_what_fails_is_named(own):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("Given", "'size'.*called without arguments: name a function"),
+        ("Given", "'size'.*options behind its name alone: name a function"),
         ("OldReset", "reset returned array.*expected a pair"),
         ("number", "gave 3, expected an environment: a gym.Env or a gymnasium.Env"),
     ],
