@@ -32,7 +32,7 @@ def _known(parser: argparse.ArgumentParser) -> Any:
     """Arguments whose words are known here, each with what lists them."""
     words = {
         "algorithm": lambda **_: registry.algorithms(),
-        "policy": lambda **_: list(registry.policies()),
+        "policy": lambda **_: ["auto", *registry.policies()],
         "assignments": _keys,
     }
     for action in parser._actions:

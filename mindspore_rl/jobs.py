@@ -84,7 +84,7 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
     resumed = more.pop("resume_run", None)
     earlier = earlier_job(resumed)
     yaml_file = registry.find_config(job.config) if job.config else None
-    written: dict[str, Any] = read_yaml(yaml_file) if yaml_file else {}
+    written = written_in(job)
     place = job.deployment or earlier.get("deployment")
     place_file = registry.find_deployment(place) if place else None
     hosts = deployment.load(place_file) if place_file else deployment.Deployment()
@@ -121,7 +121,7 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
         tell_copies(resumed, str(file), str(policy_file), settings.env, str(place_file or ""))
         if place_file and not job.deployment:
             tell_deployment(resumed, place_file)
-    workers = job.workers or _workers(written, job.config) or earlier.get("workers", 1)
+    workers = job.workers or workers_in(written, job.config) or earlier.get("workers", 1)
     return JobRequest(
         file,
         policy,
@@ -145,15 +145,24 @@ def _policy(
     given = config.to_dict(policy.schedule)
     if named is None:
         given |= earlier.get("schedule", {})
-    texts = [
-        *_schedule_keys(written.get("schedule", {}), job.config),
-        *filter(None, (job.schedule or "").split(",")),
-    ]
-    schedule = config.resolve(Schedule, None, {}, texts, base=given)
+    schedule = config.resolve(Schedule, None, {}, schedule_asked(job), base=given)
     return file, dataclasses.replace(policy, schedule=schedule)
 
 
-def _workers(written: dict[str, Any], file: str | None) -> int | None:
+def written_in(job: Job) -> dict[str, Any]:
+    """What the YAML file of a job holds."""
+    return read_yaml(registry.find_config(job.config)) if job.config else {}
+
+
+def schedule_asked(job: Job) -> list[str]:
+    """The keys of a policy's schedule that a YAML file and the flags give, as `key=value`."""
+    return [
+        *_schedule_keys(written_in(job).get("schedule", {}), job.config),
+        *filter(None, (job.schedule or "").split(",")),
+    ]
+
+
+def workers_in(written: dict[str, Any], file: str | None) -> int | None:
     """How many a YAML file asks for, if it does."""
     value = written.get("workers")
     if value is None:

@@ -55,13 +55,13 @@ def settled(job: Job, values: Mapping[str, object] | None = None) -> Job:
     """
     from mindspore_rl.scale import choose  # noqa: PLC0415
 
-    if job.policy != AUTO:
+    if (job.policy or jobs.written_in(job).get("policy")) != AUTO:
         return job
-    found = _simulated(job, None, values)
+    found = _simulated(replace(job, policy=AUTO), None, values)
     chosen = choose.best(found)
     say(f"policy {choose.reason(chosen, found)}")
-    own = f"chunks={chosen.policy.schedule.chunks}"
-    schedule = ",".join(filter(None, (own, job.schedule)))
+    chunks = f"chunks={chosen.policy.schedule.chunks}"
+    schedule = ",".join(filter(None, (job.schedule, chunks)))
     return replace(job, policy=chosen.file, workers=chosen.workers, schedule=schedule)
 
 
@@ -72,7 +72,9 @@ def _simulated(
     from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
 
     named = None if job.policy == AUTO else job.policy
-    request = jobs.request(replace(job, policy=named), values)
+    schedule = jobs.schedule_asked(job)  # every candidate's; the request is under any policy
+    any_policy = replace(job, policy=named or next(iter(registry.policies())), schedule=None)
+    request = jobs.request(any_policy, values)
     machine = predict.machine_costs(say)
     kind, cluster = "CPU", Cluster(machine)
     if hardware:
@@ -83,7 +85,8 @@ def _simulated(
         far = predict.link_between(request.deployment, say)
         cluster = Cluster.measured(machine, request.deployment, far)
     files = choose.of_project(named)
-    return choose.candidates(request, files, cluster, say, kind, job.workers)
+    workers = job.workers or jobs.workers_in(jobs.written_in(job), job.config)
+    return choose.candidates(request, files, cluster, say, kind, workers, schedule)
 
 
 def calibrate(args: argparse.Namespace) -> int:

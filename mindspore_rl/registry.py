@@ -63,7 +63,8 @@ def find_policy(name: str) -> Path:
     """
     if name == "auto":
         raise PolicyError(
-            f"policy auto is not available yet; choose one of {', '.join(policies())}"
+            "policy auto is chosen by msrl train and msrl graph alone; here, name one of "
+            f"{', '.join(policies())}"
         )
     known = policies()
     for policy, file in known.items():

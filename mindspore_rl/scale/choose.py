@@ -1,12 +1,17 @@
 """Which policy suits a job: each that is in reach is simulated."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mindspore_rl import machine, registry
+from mindspore_rl import config, machine, registry
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.graph.distribution_policy import WORKERS, DistributionPolicy
+from mindspore_rl.graph.distribution_policy import (
+    SYNCHRONOUS,
+    WORKERS,
+    DistributionPolicy,
+    Schedule,
+)
 from mindspore_rl.pipeline import JobRequest, environment_for
 from mindspore_rl.plan.traffic import predict as predict_traffic
 from mindspore_rl.scale.cluster import Cluster
@@ -45,6 +50,7 @@ def candidates(
     say: Say,
     device: str = "CPU",
     workers: int | None = None,
+    schedule: Sequence[str] = (),
 ) -> list[Candidate]:
     """Every policy with every number of workers, simulated, the fastest first.
 
@@ -55,6 +61,7 @@ def candidates(
         say: told what is being measured.
         device: by which ranks fill hosts.
         workers: no other number of them is tried.
+        schedule: keys of every policy's schedule that are asked for, as `key=value`.
     """
     room = _room(request, device)
     found = []
@@ -62,15 +69,18 @@ def candidates(
         policy = registry.load_policy(registry.find_policy(file))
         numbers = [workers] if workers else _workers(policy, room, request.config.num_envs)
         for number in numbers:
-            for variant in _variants(policy):
+            for variant in _variants(policy, schedule):
                 found.append(_tried(request, file, variant, number, cluster, say, device, room))
     return sorted(found, key=lambda c: -c.prediction.steps_per_s if c.prediction else 0.0)
 
 
-def _variants(policy: DistributionPolicy) -> Iterable[DistributionPolicy]:
-    yield policy
-    if policy.schedule.chunks == 1 and _steps_apart(policy):
-        yield replace(policy, schedule=replace(policy.schedule, chunks=CHUNKS))
+def _variants(policy: DistributionPolicy, asked: Sequence[str]) -> Iterable[DistributionPolicy]:
+    base = config.to_dict(policy.schedule)
+    schedule = config.resolve(Schedule, None, {}, list(asked), base=base)
+    yield replace(policy, schedule=schedule)
+    chunked = any(text.partition("=")[0] == "chunks" for text in asked)
+    if not chunked and schedule.order == SYNCHRONOUS and _steps_apart(policy):
+        yield replace(policy, schedule=replace(schedule, chunks=CHUNKS))
 
 
 def _steps_apart(policy: DistributionPolicy) -> bool:

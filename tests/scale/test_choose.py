@@ -1,0 +1,68 @@
+"""The policy of a job is chosen among what would serve it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from mindspore_rl import jobs, plan_commands
+from mindspore_rl.errors import ConfigError, PolicyError
+from mindspore_rl.jobs import Job
+from mindspore_rl.scale import choose, predict
+
+JOB = Job("ppo", policy="auto", env="CartPole-v1")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What is simulated, and numbers of workers; SingleLearnerFine in chunks is the fastest."""
+    found, numbers = [], set()
+
+    def simulated(request, *_, **__):
+        policy = request.policy
+        found.append((policy.name, policy.schedule))
+        numbers.add(request.workers)
+        if policy.name == "Central" and policy.schedule.order != "arrival":
+            raise PolicyError("Central cannot serve this")
+        rate = 2.0 if policy.name == "SingleLearnerFine" else 1.0
+        return SimpleNamespace(steps_per_s=rate * policy.schedule.chunks)
+
+    monkeypatch.setattr(choose, "predict", simulated)
+    monkeypatch.setattr(predict, "machine_costs", lambda say: None)
+    return found, numbers
+
+
+def test_the_fastest_is_taken_with_its_chunks(asked, capsys):
+    settled = plan_commands.settled(JOB)
+    policy = jobs.request(settled).policy
+    assert (policy.name, policy.schedule.chunks) == ("SingleLearnerFine", choose.CHUNKS)
+    assert {name for name, _ in asked[0]} == {
+        *("Central", "Environments", "GPUOnly", "MultipleLearners"),
+        *("SingleLearnerCoarse", "SingleLearnerFine"),
+    }
+    assert "msrl: policy SingleLearnerFine (chunks=2) with" in capsys.readouterr().err
+
+
+def test_every_candidate_has_the_schedule_that_is_asked_for(asked):
+    settled = plan_commands.settled(Job(**{**vars(JOB), "schedule": "order=arrival,staleness=3"}))
+    assert {(s.order, s.staleness, s.chunks) for _, s in asked[0]} == {("arrival", 3, 1)}
+    assert jobs.request(settled).policy.schedule.staleness == 3
+    asked[0].clear()
+    plan_commands.settled(Job(**{**vars(JOB), "schedule": "chunks=4"}))
+    assert {s.chunks for _, s in asked[0]} == {4}
+
+
+def test_a_yaml_file_may_ask_for_the_best_policy_and_for_a_schedule(asked, tmp_path):
+    file = tmp_path / "job.yaml"
+    file.write_text("policy: auto\nschedule: {chunks: 3}\nworkers: 5\n")
+    settled = plan_commands.settled(Job("ppo", config=str(file), env="CartPole-v1"))
+    assert {s.chunks for _, s in asked[0]} == {3}
+    assert asked[1] == {5}
+    request = jobs.request(settled)
+    assert (request.policy.name, request.policy.schedule.chunks) == ("SingleLearnerFine", 3)
+
+
+def test_a_schedule_that_is_none(asked):
+    with pytest.raises(ConfigError, match="chunk"):
+        plan_commands.settled(Job(**{**vars(JOB), "schedule": "chnks=4"}))
+    with pytest.raises(PolicyError, match="msrl train"):
+        jobs.request(JOB)
