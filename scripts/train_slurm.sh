@@ -6,7 +6,10 @@
 #   sbatch --nodes 16 --ntasks-per-node 4 --gpus-per-node 4 scripts/train_slurm.sh ppo --policy GPUOnly --workers 64 --device gpu
 #
 # A node takes as many ranks as --ntasks-per-node says. Set MSRL_INTERFACE to choose a network interface.
+# Two minutes before a time limit, and with `scancel --batch --signal TERM JOB`, the run ends with a
+# checkpoint; plain `scancel` ends every rank at once, and the checkpoint before is the last.
 #SBATCH --job-name=msrl
+#SBATCH --signal=B:TERM@120
 #SBATCH --output=msrl-%j.log
 set -euo pipefail
 : "${SLURM_JOB_NODELIST:?this script runs inside a Slurm job: sbatch --nodes N scripts/train_slurm.sh ...}"

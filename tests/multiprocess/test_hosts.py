@@ -1,5 +1,6 @@
 """Jobs on several hosts: network namespaces on this machine, joined by cables or over ssh."""
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -26,6 +27,7 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 TRAIN = (sys.executable, "-m", "mindspore_rl.cli", "train", "ppo", "num_steps=16", "--quiet")
+WORKER = "mindspore_rl.runtime.rank.worker"
 ITERATIONS = 4
 END_S = 12.0
 """For ending everything after a host is given up, on a busy machine."""
@@ -144,6 +146,30 @@ def test_host_that_comes_back_is_used_again(network, tmp_path):
     assert "interrupted" in out
 
 
+def _running(net, host: int, module: str) -> list[int]:
+    """Processes of a host that run a module."""
+    found = {pid: Path(f"/proc/{pid}/cmdline") for pid in net.processes(net.names[host])}
+    return [p for p, file in found.items() if f"{module}\0".encode() in file.read_bytes()]
+
+
+@pytest.mark.skipif(bool(NO_SSH), reason=NO_SSH or "-")
+def test_over_ssh_ctrl_c_ends_the_job_with_a_checkpoint(network, tmp_path):
+    net = network(2, ssh=True)
+    job = ("--policy", "MultipleLearners", "--workers", "2", "--total-steps", "100000000")
+    run = train_on(net, tmp_path, *job)
+    wait_for_training(run, tmp_path / "run")
+    assert len(_running(net, 1, WORKER)) == 1
+    for pid in _running(net, 0, "mindspore_rl.cli"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGINT)
+    out, err = run.communicate(timeout=60)
+    assert "interrupted: " in out, err
+    iterations = len((tmp_path / "run/metrics.jsonl").read_text().splitlines())
+    assert final_state(tmp_path / "run")[1]["iteration"] == iterations
+    assert not _running(net, 0, WORKER) + _running(net, 1, WORKER)
+    net.end_processes(net.names[1])  # its ssh server
+
+
 @pytest.mark.kill
 @pytest.mark.skipif(bool(NO_SSH), reason=NO_SSH or "-")
 def test_workers_on_a_host_that_was_cut_off_end_by_themselves(network, tmp_path):
@@ -153,14 +179,9 @@ def test_workers_on_a_host_that_was_cut_off_end_by_themselves(network, tmp_path)
     run = train_on(net, tmp_path, *job)
     wait_for_training(run, tmp_path / "run")
 
-    def workers() -> list[int]:
-        found = {pid: Path(f"/proc/{pid}/cmdline") for pid in net.processes(net.names[1])}
-        rank = b"mindspore_rl.runtime.rank.worker\0"
-        return [p for p, file in found.items() if rank in file.read_bytes()]
-
-    assert len(workers()) == 1
+    assert len(_running(net, 1, WORKER)) == 1
     net.cut(1)
-    wait_until(lambda: not workers(), None, SILENCE_S + END_S)
+    wait_until(lambda: not _running(net, 1, WORKER), None, SILENCE_S + END_S)
     _, err = run.communicate(timeout=60)
     assert run.returncode == 1
     assert "host host1 has not been heard of" in err
