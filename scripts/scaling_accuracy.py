@@ -2,13 +2,14 @@
 """Predicted beside measured iteration times: every policy, several workloads and latencies.
 
     scripts/scaling_accuracy.py predict FILE.csv      # to be kept before anything is measured
-    scripts/scaling_accuracy.py measure FILE.csv      # adds what runs took, twice, in turn, and
-                                                      # predictions by costs of the minute before
+    scripts/scaling_accuracy.py measure FILE.csv      # adds predictions by costs of the minute, and
+                                                      # what two runs took; goes on where it was
     scripts/scaling_accuracy.py report FILE.csv [--plot FILE.svg]
 
 Two ranks, on this machine's cores or, with a latency, on two network namespaces joined by a relay
 (`network_hosts.py`; root only). The learning rate is next to nothing, so that a policy plays as
 badly at the end as when its costs were measured: an environment that ends early resets often.
+The report says too what choosing the policy by prediction would have cost, workload by workload.
 """
 
 import argparse
@@ -17,6 +18,8 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +41,25 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "small": {"env": "CartPole-v1", "num_envs": 8, "num_steps": 32},
     "large network": {"env": "CartPole-v1", "num_envs": 32, "num_steps": 32, "hidden": "256,256"},
     "dear environment": {"env": "HalfCheetah-v4", "num_envs": 8, "num_steps": 32},
+    "many environments": {"env": "CartPole-v1", "num_envs": 64, "num_steps": 32},
+    "few, long": {"env": "CartPole-v1", "num_envs": 4, "num_steps": 128},
+    "many updates": {"env": "CartPole-v1", "num_envs": 16, "num_steps": 32, "update_epochs": 8},
+    "one minibatch": {"env": "CartPole-v1", "num_envs": 32, "num_steps": 32, "num_minibatches": 1},
+    "tiny network": {"env": "CartPole-v1", "num_envs": 128, "num_steps": 16, "hidden": "16"},
+    "torque": {"env": "Pendulum-v1", "num_envs": 16, "num_steps": 32},
+    "dear and large": {
+        "env": "HalfCheetah-v4",
+        "num_envs": 16,
+        "num_steps": 16,
+        "hidden": "256,256",
+    },
 }
-IN_GRAPH = {"CartPole-v1": "graph:CartPole-v1", "HalfCheetah-v4": "graph:Pendulum-v1"}
-"""What GPUOnly, which compiles the environment, is given instead."""
+FAR = tuple(WORKLOADS)[:3]
+"""Those that are also measured with a latency."""
 DELAYS_MS = (0.0, 1.0, 5.0)
 """One way; 0: on one host."""
 COMMON = {"learning_rate": "1e-9", "update_epochs": "2"}
-REPEATS, WARM_UP, SECONDS, LEAST, MOST = 2, 14, 1.5, 10, 300
+WARM_UP, SECONDS, LEAST, MOST = 14, 1.5, 10, 300
 COLUMNS = (
     *("policy", "workload", "delay_ms", "predicted_ms"),
     *("fresh_ms", "measured_ms", "again_ms", "why_not"),
@@ -63,17 +78,14 @@ def configurations() -> list[Row]:
             "delay_ms": f"{delay:g}",
         }
         for delay in DELAYS_MS
-        for workload in WORKLOADS
+        for workload in (FAR if delay else WORKLOADS)
         for policy in POLICIES
     ]
 
 
 def settings(row: Row) -> dict[str, str]:
     """The keys of a row's algorithm."""
-    found = {k: str(v) for k, v in {**COMMON, **WORKLOADS[row["workload"]]}.items()}
-    if row["policy"] == "GPUOnly":
-        found["env"] = IN_GRAPH[found["env"]]
-    return found
+    return {k: str(v) for k, v in {**COMMON, **WORKLOADS[row["workload"]]}.items()}
 
 
 def predict(
@@ -83,7 +95,7 @@ def predict(
     from mindspore_rl import config, programs, registry  # noqa: PLC0415
     from mindspore_rl.errors import MsrlError  # noqa: PLC0415
     from mindspore_rl.graph.distribution_policy import Schedule  # noqa: PLC0415
-    from mindspore_rl.pipeline import JobRequest  # noqa: PLC0415
+    from mindspore_rl.pipeline import JobRequest, environment_for  # noqa: PLC0415
     from mindspore_rl.plan.deployment import Deployment, load  # noqa: PLC0415
     from mindspore_rl.scale import predict as scale  # noqa: PLC0415
     from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
@@ -99,9 +111,10 @@ def predict(
         given = [f"{k}={v}" for k, v in settings(row).items()]
         chosen = config.resolve(programs.trainer_class(file).Config, None, {}, given)
         policy = registry.load_policy(registry.find_policy(name))
-        policy = type(policy)(**{**vars(policy), "schedule": Schedule(chunks=chunks)})
-        request = JobRequest(file, policy, chosen, workers, deployment=hosts)
+        policy = replace(policy, schedule=Schedule(chunks=chunks))
         try:
+            chosen = replace(chosen, env=environment_for(policy, chosen.env))
+            request = JobRequest(file, policy, chosen, workers, deployment=hosts)
             found = scale.predict(request, cluster, _say, anew=anew)
         except MsrlError as error:
             row["why_not"] = str(error).splitlines()[0]
@@ -110,18 +123,22 @@ def predict(
         print(_line(row), flush=True)
 
 
-def measure(rows: list[Row], deployment: Path | None, network: Network | None) -> None:
-    """Fills in what rows take, all with one latency."""
-    for _ in range(REPEATS):
-        for row in rows:
-            if row["predicted_ms"]:
-                if deployment is None and not row["fresh_ms"]:
-                    predict([row], None, "fresh_ms", anew=True)
-                _measure(row, deployment, network)
-                print(_line(row), flush=True)
+def measure(
+    rows: list[Row], deployment: Path | None, network: Network | None, keep: Callable[[], None]
+) -> None:
+    """Fills in what rows take, all with one latency; those that are done stay."""
+    for row in rows:
+        if not row["predicted_ms"] or row["again_ms"]:
+            continue
+        if deployment is None:
+            predict([row], None, "fresh_ms", anew=True)
+        for key in ("measured_ms", "again_ms"):
+            _measure(row, key, deployment, network)
+        print(_line(row), flush=True)
+        keep()
 
 
-def _measure(row: Row, deployment: Path | None, network: Network | None) -> None:
+def _measure(row: Row, key: str, deployment: Path | None, network: Network | None) -> None:
     name, workers, chunks = POLICIES[row["policy"]]
     found = settings(row)
     guess_s = float(row["predicted_ms"]) / 1e3
@@ -146,7 +163,6 @@ def _measure(row: Row, deployment: Path | None, network: Network | None) -> None
             return
         lines = Path(folder, "run", "metrics.jsonl").read_text().splitlines()
     times = [json.loads(line)["wall_s"] for line in lines][WARM_UP - 1 :]
-    key = "again_ms" if row["measured_ms"] else "measured_ms"
     row[key] = f"{1e3 * (times[-1] - times[0]) / (len(times) - 1):.3f}"
 
 
@@ -178,7 +194,32 @@ def report(rows: list[Row]) -> str:
         cells = [row[key] for key in (*KEYS, *COLUMNS[3:-1])]
         lines.append(f"| {' | '.join(cells)} | {error:+.1%}{' **' if out else ''} |")
     failed = [row for row in rows if row["why_not"]]
-    return "\n".join(lines + [f"- {row['policy']}: {row['why_not']}" for row in failed])
+    lines += [f"- {row['policy']}, {row['workload']}: {row['why_not']}" for row in failed]
+    return "\n".join([*lines, "", *_choices(done)])
+
+
+def _choices(done: list[Row]) -> list[str]:
+    """What choosing by prediction costs on one host, and what the policies differ by, a table."""
+    lines = [
+        "| workload | chosen | fastest | regret | slowest | over fastest (but GPUOnly) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for workload in WORKLOADS:
+        found = [r for r in done if r["workload"] == workload and float(r["delay_ms"]) == 0]
+        if len(found) < len(POLICIES) - 1:
+            continue
+        found.sort(key=_mean)
+        chosen = min(found, key=lambda row: float(row["fresh_ms"] or row["predicted_ms"]))
+        fastest, slowest = found[0], found[-1]
+        cells = (workload, chosen["policy"], fastest["policy"], f"{_over(chosen, fastest) - 1:.1%}")
+        others = [row for row in found if row["policy"] != "GPUOnly"]  # of one form of environment
+        factor = f"{_over(slowest, fastest):.1f} ({_over(others[-1], others[0]):.1f})"
+        lines.append(f"| {' | '.join((*cells, slowest['policy'], factor))} |")
+    return lines
+
+
+def _over(one: Row, other: Row) -> float:
+    return _mean(one) / _mean(other)
 
 
 def _error(row: Row, key: str = "predicted_ms") -> float:
@@ -239,24 +280,31 @@ def write(rows: list[Row], file: Path) -> None:
 
 def _each_delay(args: argparse.Namespace, rows: list[Row]) -> None:
     """Predicts or measures, on hosts that are as far apart as rows say."""
+
+    def keep() -> None:
+        write(rows, args.file)
+
     for delay in args.delays:
         own = [row for row in rows if float(row["delay_ms"]) == delay]
         if not delay:
-            predict(own, None) if args.action == "predict" else measure(own, None, None)
+            if args.action == "predict":
+                predict(own, None)
+            else:
+                measure(own, None, None, keep)
         elif reason := why_not():
             for row in own:
                 row["why_not"] = reason
         else:
-            _apart(args.action, own, delay)
-        write(rows, args.file)
+            _apart(args.action, own, delay, keep)
+        keep()
 
 
-def _apart(action: str, rows: list[Row], delay_ms: float) -> None:
+def _apart(action: str, rows: list[Row], delay_ms: float, keep: Callable[[], None]) -> None:
     with tempfile.TemporaryDirectory() as name, Network(2, delay_ms) as network:
         hosts, file = Path(name, "hosts.yaml"), Path(name, "rows.csv")
         network.write_deployment(hosts, "SingleLearnerCoarse", 1)
         if action == "measure":
-            measure(rows, hosts, network)
+            measure(rows, hosts, network, keep)
             return
         write(rows, file)
         command = [sys.executable, __file__, "predict", str(file), "--deployment", str(hosts)]
