@@ -36,6 +36,7 @@ setup(
         "marl": ["mpe2", "pettingzoo"],
         "offline": ["h5py"],  # reads HDF5, as Minari's data sets
         "plot": ["matplotlib", "tensorboard"],
+        "video": ["imageio", "imageio-ffmpeg", "pygame-ce"],  # which draws classic control
         "test": [
             "pytest",
             "pytest-timeout",
@@ -47,6 +48,7 @@ setup(
             "gymnasium>=1",
             "h5py",
             "imageio",
+            "imageio-ffmpeg",
             "ipykernel",
             "matplotlib",
             "mujoco",

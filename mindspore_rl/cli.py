@@ -28,6 +28,7 @@ from mindspore_rl.job_arguments import add_job, add_training, add_trust
 from mindspore_rl.pipeline import STAGES
 from mindspore_rl.profiling import report
 from mindspore_rl.runs import EVALUATION_SEED
+from mindspore_rl.runtime.best import CHOICES
 from mindspore_rl.runtime.rank.settings import prepare_mindspore
 
 SEED = Number(int, config.REQUIRED["seed"])
@@ -121,7 +122,24 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         help="keys of the algorithm's configuration that are not as in training",
     )
     evaluate.add_argument(
-        "--episodes", type=Number(int, Range(1)), default=20, help="episodes to play (default: 20)"
+        "--checkpoint",
+        default="last",
+        metavar="WHICH",
+        help=f"{CHOICES}; best: of the highest mean return over 100 episodes (default: last)",
+    )
+    evaluate.add_argument(
+        "--episodes",
+        type=Number(int, Range(1)),
+        help=f"episodes to play (default: {commands.EPISODES}, or 1 with --render)",
+    )
+    evaluate.add_argument(
+        "--json", action="store_true", help="print one JSON object, every return in it"
+    )
+    evaluate.add_argument(
+        "--video", type=Path, metavar="FILE", help="make a video of the first episode: .mp4, .gif"
+    )
+    evaluate.add_argument(
+        "--render", action="store_true", help="show an episode on the screen as it is played"
     )
     evaluate.add_argument(
         "--seed", type=SEED, default=EVALUATION_SEED, help="seed of the environments"

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from mindspore_rl.jobs import Job
 from mindspore_rl.output import steady
 from mindspore_rl.plan.text import plan_text
 from mindspore_rl.plan_commands import settled
+
+EPISODES = 20
+"""Played by `msrl eval`, unless it is said how many."""
 
 
 def train(args: argparse.Namespace) -> int:
@@ -79,9 +83,20 @@ def _print_native(plan: Any, folder: Path) -> None:
 
 def evaluate_run(args: argparse.Namespace) -> int:
     """`msrl eval`."""
-    run = runs.load(args.run_directory, trust=args.trust)
+    run = runs.load(args.run_directory, checkpoint=args.checkpoint, trust=args.trust)
     returns = run.evaluate(
-        args.episodes, seed=args.seed, sample=args.sample, env=args.env, config=args.assignments
+        args.episodes or (1 if args.render else EPISODES),
+        seed=args.seed,
+        sample=args.sample,
+        env=args.env,
+        config=args.assignments,
+        video=args.video,
+        render=args.render,
     )
+    if args.json:
+        about = {"run": str(run.path), "checkpoint": run.checkpoint, "episodes": len(returns)}
+        found = {"mean_return": returns.mean(), "std_return": returns.std()}
+        print(json.dumps(about | found | {"returns": returns.tolist()}))
+        return 0
     print(f"return {returns.mean():.1f} +- {returns.std():.1f} over {len(returns)} episodes")
     return 0

@@ -60,7 +60,7 @@ def record(args: argparse.Namespace) -> int:
         for iteration in args.checkpoint or [_newest(run)]:
             recorder = Recorder(spec.action_space)
             played = (run, args.episodes, args.seed, not args.greedy)
-            returns = evaluate(*played, iteration=iteration, watch=recorder.watch)
+            returns = evaluate(*played, which=str(iteration), watch=recorder.watch)
             episodes = recorder.episodes()
             name = f"{run}, iteration {iteration}, {'greedy' if args.greedy else 'sampled'}"
             parts.append(Part(name, [len(one.reward) for one in episodes], episodes))

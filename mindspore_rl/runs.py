@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl import plotting, training
+from mindspore_rl import filming, plotting, training
 from mindspore_rl.config import keys_of, resolve
 from mindspore_rl.errors import ConfigError, MsrlError
 from mindspore_rl.jobs import Job
@@ -89,11 +89,13 @@ def train(
     return Run(trained.run_dir, outcome.stopped, outcome.env_steps, outcome.mean_return)
 
 
-def load(path: str | Path, *, trust: bool = False) -> "Run":
+def load(path: str | Path, *, checkpoint: str | int = "last", trust: bool = False) -> "Run":
     """A run that was trained, in this process or another.
 
     Args:
         path: its directory; what is in it is run.
+        checkpoint: that is played: `last`, `best` (of the highest mean return over 100 episodes) or
+            an iteration.
         trust: use it even if other users own it or can write it.
 
     Raises:
@@ -105,7 +107,7 @@ def load(path: str | Path, *, trust: bool = False) -> "Run":
         check_trusted(path)
     if not (path / PLAN_FILE).is_file():
         raise MsrlError(f"{path} is not a run directory; expected one that `msrl train` wrote")
-    return Run(path)
+    return Run(path, checkpoint=str(checkpoint))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,12 +120,14 @@ class Run:
             that was loaded.
         env_steps: environment steps trained; None of one that was loaded.
         mean_return: of the last 100 episodes, reward units; None of one that was loaded.
+        checkpoint: that is played, see `load`.
     """
 
     path: Path
     stopped: str | None = None
     env_steps: int | None = None
     mean_return: float | None = None
+    checkpoint: str = "last"
 
     @property
     def plan(self) -> Plan:
@@ -144,8 +148,10 @@ class Run:
         sample: bool = False,
         env: str | None = None,
         config: Mapping[str, object] | Sequence[str] = (),
+        video: str | Path | None = None,
+        render: bool = False,
     ) -> np.ndarray:
-        """Plays the policy of the newest checkpoint, as `msrl eval` does.
+        """Plays the policy of the checkpoint, as `msrl eval` does.
 
         Args:
             episodes: how many.
@@ -153,6 +159,8 @@ class Run:
             sample: sample actions instead of taking the most likely.
             env: play in this environment; that of the training if None.
             config: keys of the algorithm's configuration that are not as in training.
+            video: a file to be made of the first episode: .mp4, .gif.
+            render: show it on the screen; of one episode only.
 
         Returns: `[episodes]` float64, the return of each, reward units.
 
@@ -165,7 +173,15 @@ class Run:
             earlier = earlier_job(self.path)
             tell_copies(self.path, earlier["algorithm"], env or earlier["config"]["env"])
         given = [f"{k}={v}" for k, v in config.items()] if isinstance(config, Mapping) else config
-        returns = evaluate(self.path, episodes, seed, sample, env, assignments=given)
+        film = None if video is None else filming.Film(Path(video))
+        if render and (film is not None or episodes != 1):
+            raise ConfigError("on the screen one episode is shown, and no video is made of it")
+        if film is not None or render:
+            env = filming.drawn(env or self.plan.environment, "human" if render else "rgb_array")
+        played = (self.path, episodes, seed, sample, env, self.checkpoint)
+        returns = evaluate(*played, assignments=given, film=film)
+        if film is not None:
+            film.save()
         return np.array(returns)
 
     def plot(
@@ -190,14 +206,14 @@ class Run:
 
     @cached_property
     def policy(self) -> Any:
-        """That of the newest checkpoint, a `runtime.acting.Policy`.
+        """That of the checkpoint, a `runtime.acting.Policy`.
 
         Raises:
             MsrlError: there is no checkpoint that can be used.
         """
         from mindspore_rl.runtime.acting import Policy  # noqa: PLC0415  (MindSpore)
 
-        return Policy(self.path)
+        return Policy(self.path, self.checkpoint)
 
 
 def _text(value: object) -> object:

@@ -82,6 +82,10 @@ class GuardedVector:
         """See `VectorEnvironment`."""
         return self._call("set_state", state)
 
+    def render(self, i: int) -> Any:
+        """What an environment draws of itself, if it can. Raises: EnvironmentFailure."""
+        return self._call("render", i) if hasattr(self._environment, "render") else None
+
     def close(self) -> None:
         """See `VectorEnvironment`."""
         self._environment.close()

@@ -70,6 +70,10 @@ class LocalEnvironment:
             return {"state": self.state.asnumpy().copy()}
         return self._environment.get_state()
 
+    def picture(self) -> Any:
+        """How the first environment looks, if it draws itself: `[H, W, 3]` uint8."""
+        return None if self.in_graph else self._environment.render(0)
+
     def close(self) -> None:
         """Frees what a Python environment holds."""
         if not self.in_graph:

@@ -44,6 +44,17 @@ class LoopVector:
         self._counters = np.zeros((2, size), np.int64)
         self._elapsed, self._total = self._counters
 
+    def render(self, i: int) -> Any:
+        """What an environment draws of itself: a picture if its `render_mode` is rgb_array.
+
+        Raises:
+            EnvironmentFailure: it raised.
+        """
+        try:
+            return self._envs[i].render()
+        except Exception as error:
+            raise self._failure(i, f"render raised {type(error).__name__}: {error}") from error
+
     def close(self) -> None:
         """Closes every environment."""
         for env in self._envs:

@@ -24,13 +24,14 @@ Given = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Policy:
-    """The policy of a run's newest checkpoint.
+    """The policy of a run's checkpoint.
 
     One that remembers (a recurrent one, a decision transformer) is called once for each step of an
     episode, and told of rewards and ends; any other may be called with anything at any time.
 
     Args:
         run_dir: a run directory with a checkpoint.
+        which: checkpoint, see `best.chosen`.
 
     Attributes:
         remembers: whether an action depends on more than the observation.
@@ -39,12 +40,12 @@ class Policy:
         MsrlError: there is no such run or checkpoint.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, which: str = "last") -> None:
         device.use()
-        self._run_dir = run_dir
+        self._run_dir, self._which = run_dir, which
         plan = load_plan(run_dir)
         self._seed = plan.seed
-        self._trained = build_trained(run_dir, plan.num_envs, plan.seed)
+        self._trained = build_trained(run_dir, plan.num_envs, plan.seed, which=which)
         self.spec = self._trained[0].spec
         self._rng = np.random.default_rng(plan.seed)
         self._episodes: _Episodes | None = None
@@ -78,7 +79,7 @@ class Policy:
             shape = (rows, *self.spec.agent_shape)
             gained = np.broadcast_to(np.asarray(reward, np.float32), shape)
             if self._episodes is None:
-                trained = build_trained(self._run_dir, rows, self._seed)
+                trained = build_trained(self._run_dir, rows, self._seed, which=self._which)
                 self._episodes = _Episodes(_Loop(trained, rows, self._drawn_seed()))
             action = self._episodes.next((found, gained, over), sample)
         return action[0] if alone else action

@@ -14,9 +14,11 @@ from mindspore_rl import device, programs
 from mindspore_rl.datasets.windows import blank_windows
 from mindspore_rl.environments.by_name import spec
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError, ProgramError
+from mindspore_rl.filming import Film
 from mindspore_rl.operators import leaves
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.runtime import checkpoint, resuming
+from mindspore_rl.runtime.best import chosen
 from mindspore_rl.runtime.parameters import named_parameters, set_parameter
 from mindspore_rl.runtime.rank.episodes import team_reward
 from mindspore_rl.runtime.reference import Reference
@@ -33,9 +35,10 @@ def evaluate(
     seed: int,
     sample: bool,
     env: str | None = None,
-    iteration: int | None = None,
+    which: str = "last",
     watch: Watch | None = None,
     assignments: Sequence[str] = (),
+    film: Film | None = None,
 ) -> list[float]:
     """Plays one episode in each of `episodes` environments.
 
@@ -48,9 +51,10 @@ def evaluate(
         seed: of the environments, and of actions if they are sampled.
         sample: act as in training, rather than by `Actor.act_greedily` where there is one.
         env: the name of an environment like the one trained in; that one if None.
-        iteration: of the checkpoint; the newest if None.
+        which: checkpoint, see `best.chosen`.
         watch: is shown every step.
         assignments: `key=value`, keys of the configuration that are not as they were in training.
+        film: takes pictures of the first environment's episode.
 
     Raises:
         MsrlError: there is no such run or checkpoint, or it was trained on other observations or
@@ -63,8 +67,8 @@ def evaluate(
     if seed < 0:
         raise MsrlError(f"seed is {seed}, expected at least 0")
     device.use()
-    trained = build_trained(run_dir, episodes, seed, env, iteration, assignments)
-    played = Played(*trained, greedy=not sample, watch=watch)
+    trained = build_trained(run_dir, episodes, seed, env, which, assignments)
+    played = Played(*trained, greedy=not sample, watch=watch, film=film)
     with contextlib.suppress(Over):
         played.run()
     if played.under_way.any():
@@ -85,17 +89,23 @@ class Played(Reference):
         done: what the checkpoint says of itself.
         greedy: whether to act by `act_greedily`, where the actor has it.
         watch: is shown every step.
+        film: takes pictures of the first environment's episode.
     """
 
     def __init__(
-        self, trainer: Any, done: dict[str, Any], greedy: bool, watch: Watch | None = None
+        self,
+        trainer: Any,
+        done: dict[str, Any],
+        greedy: bool,
+        watch: Watch | None = None,
+        film: Film | None = None,
     ) -> None:
         super().__init__(trainer, sys.maxsize, first_iteration=done["iteration"])
         self.returns = np.zeros(self.num_envs)
         self.under_way = np.ones(self.num_envs, bool)
         self._done, self._steps_played = done, 0
         self._zeros: dict[tuple, tuple] = {}
-        self._watch, self._obs = watch, Tensor(0.0)
+        self._watch, self._film, self._obs = watch, film, Tensor(0.0)
         self._greedily = getattr(trainer.actor, "act_greedily", None) if greedy else None
 
     def agent_act(self, *args: Any) -> Any:
@@ -118,6 +128,7 @@ class Played(Reference):
     def env_reset(self) -> Tensor:
         """Keeps what the first step is taken from."""
         self._obs = super().env_reset()
+        self._take_picture()
         return self._obs
 
     def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
@@ -130,10 +141,15 @@ class Played(Reference):
         self._obs = next_obs
         self.returns += team_reward(reward.asnumpy()) * self.under_way
         self.under_way &= ~(terminated.asnumpy() | truncated.asnumpy())
+        self._take_picture()
         self._steps_played += 1
         if not self.under_way.any() or self._steps_played == MOST_STEPS:
             raise Over
         return outcome
+
+    def _take_picture(self) -> None:
+        if self._film is not None and self.under_way[0]:
+            self._film.take(self.environment.picture())
 
     def env_steps(self) -> Tensor:
         """Those of the checkpoint."""
@@ -181,7 +197,7 @@ def build_trained(
     episodes: int,
     seed: int,
     env: str | None = None,
-    iteration: int | None = None,
+    which: str = "last",
     assignments: Sequence[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
     """Builds a run's trainer with the parameters of a checkpoint, to play so.
@@ -193,12 +209,12 @@ def build_trained(
     except OSError as error:
         raise MsrlError(f"{run_dir} is not a run directory ({error.strerror})") from error
     folder = run_dir / checkpoint.FOLDER
-    if iteration is None:
+    if which == "last":
         path, _, damaged = checkpoint.load_newest(folder, replay=False)
         for text in damaged:
             print(f"msrl: {text}", file=sys.stderr)
     else:
-        path = checkpoint.of_iteration(folder, iteration)
+        path = chosen(folder, which)
     arrays, done = checkpoint.load(path, replay=False)
     resuming.check_job(path, done, plan)
     if new := [name for name, value in plan.carried.items() if not value.split]:

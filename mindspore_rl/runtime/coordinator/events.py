@@ -107,6 +107,13 @@ class Log:
 
 
 @dataclass(frozen=True)
+class Saved:
+    """A checkpoint has been written."""
+
+    path: str
+
+
+@dataclass(frozen=True)
 class Fail:
     """The job failed."""
 
@@ -137,7 +144,7 @@ class GiveUp:
     """The user wants the job to end at once."""
 
 
-Order = Tell | Note | Log | Fail | Examine | Finish | GiveUp
+Order = Tell | Note | Log | Saved | Fail | Examine | Finish | GiveUp
 
 
 @dataclass(frozen=True)

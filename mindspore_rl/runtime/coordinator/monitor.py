@@ -29,6 +29,7 @@ from mindspore_rl.runtime.coordinator.events import (
     Note,
     Order,
     Remains,
+    Saved,
     Tell,
     Tick,
 )
@@ -210,6 +211,7 @@ class Monitor:
                 return self._line(self._joined.add(message))
             case "checkpoint":
                 self._checkpoint = message["path"]
+                return [Saved(message["path"])]
             case "note":
                 name = self.plan.rank_name(rank)
                 return [Note(f"{name}, iteration {message['iteration']}: {message['note']}")]

@@ -13,6 +13,7 @@ from mindspore_rl.environments.last_actions import last_action
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.stages import Stage, Stages
+from mindspore_rl.runtime.best import keep_best
 from mindspore_rl.runtime.coordinator.events import (
     Closed,
     Enough,
@@ -27,6 +28,7 @@ from mindspore_rl.runtime.coordinator.events import (
     Logged,
     Note,
     Remains,
+    Saved,
     Tell,
     Tick,
 )
@@ -35,6 +37,7 @@ from mindspore_rl.runtime.coordinator.launch import JobProcesses
 from mindspore_rl.runtime.coordinator.messages import check
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.runtime.coordinator.monitor import (
+    MIN_EPISODES,
     JobOptions,
     Monitor,
     Outcome,
@@ -211,6 +214,8 @@ class Watch:
                     )
                     self._on(Logged(self.metrics.mean_return, self.metrics.episodes_seen), now)
                     self._show(line, now)
+                case Saved(path):
+                    self._keep_best(Path(path))
                 case Fail(failure):
                     raise failure
                 case Examine():
@@ -219,6 +224,15 @@ class Watch:
                     self._finished = True
                 case GiveUp():
                     raise KeyboardInterrupt
+
+    def _keep_best(self, path: Path) -> None:
+        mean_return = self.metrics.mean_return
+        if mean_return is None or self.metrics.episodes_seen < MIN_EPISODES:
+            return
+        try:
+            keep_best(path, mean_return)
+        except OSError as error:  # the checkpoint itself is there
+            self.metrics.note(f"the best checkpoint is not kept: {error}")
 
     def _show(self, line: dict[str, Any], now: float) -> None:
         """Shows the user's function a line of metrics, until it has seen enough."""

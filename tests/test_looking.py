@@ -1,0 +1,112 @@
+"""Looking at what was trained: the best checkpoint, a JSON line, a video."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mindspore_rl import cli, load, train
+from mindspore_rl.errors import CheckpointError, ConfigError, EnvironmentFailure
+from mindspore_rl.runtime.best import chosen, keep_best
+from mindspore_rl.runtime.checkpoint import FOLDER
+from mindspore_rl.runtime.checkpoint import load as load_checkpoint
+
+SMALL = {"num_envs": 8, "num_steps": 32}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Checkpoints after every iteration: more than are kept."""
+    return train(
+        "a2c",
+        env="CartPole-v1",
+        config=SMALL,
+        total_steps=16 * 256,
+        stop_return=float("nan"),
+        checkpoint_every=0,
+        run_dir=tmp_path_factory.mktemp("looking") / "run",
+        quiet=True,
+    )
+
+
+def written(folder, iteration, text):
+    path = folder / f"checkpoint-{iteration:08d}.npz"
+    path.write_text(text)
+    return path
+
+
+def test_the_best_checkpoint_stays_when_its_own_name_is_gone(tmp_path):
+    first = written(tmp_path, 1, "one")
+    keep_best(first, -3.5)
+    keep_best(written(tmp_path, 2, "two"), 40.25)
+    keep_best(written(tmp_path, 3, "three"), 39.0)
+    for path in tmp_path.glob("checkpoint-*"):
+        path.unlink()
+    best = chosen(tmp_path, "best")
+    assert best.read_text() == "two"
+    assert [path.name for path in tmp_path.iterdir()] == [best.name]
+
+
+def test_of_two_best_checkpoints_that_a_kill_left_the_better_one_counts(tmp_path):
+    for name in ("best-00000001--2.5.npz", "best-00000002-10.npz", "best-00000003-9.npz"):
+        (tmp_path / name).write_text(name)
+    assert chosen(tmp_path, "best").name == "best-00000002-10.npz"
+    keep_best(written(tmp_path, 4, "four"), 11.0)
+    assert [path.name for path in tmp_path.glob("best-*")] == ["best-00000004-11.npz"]
+
+
+def test_a_run_keeps_its_best_checkpoint_and_plays_it(run):
+    best = chosen(run.path / FOLDER, "best")
+    iteration = load_checkpoint(best)[1]["iteration"]
+    lines = {line["iteration"]: line["mean_return"] for line in run.metrics}
+    assert float(best.stem.split("-", 2)[2]) == pytest.approx(lines[iteration], rel=0.05)
+    assert lines[iteration] > 0.9 * max(lines[i] for i in lines if i > 12)
+    chosen_run = load(run.path, checkpoint="best")
+    assert chosen_run.evaluate(2).shape == (2,)
+    assert chosen_run.policy([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    assert load(run.path, checkpoint=16).evaluate(2).tolist() == run.evaluate(2).tolist()
+
+
+def test_eval_prints_one_json_object(run, capsys):
+    command = ["eval", str(run.path), "--json", "--episodes", "3", "--checkpoint", "best"]
+    assert cli.main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["returns"]) == found["episodes"] == 3
+    assert found["mean_return"] == pytest.approx(np.mean(found["returns"]))
+    assert found["checkpoint"] == "best"
+
+
+def test_a_video_shows_the_first_episode(run, tmp_path):
+    import imageio.v3  # noqa: PLC0415
+
+    file = tmp_path / "episode.mp4"
+    returns = run.evaluate(1, video=file, sample=True)
+    frames = imageio.v3.imread(file)
+    assert frames.shape == (returns[0], 400, 600, 3)  # a picture before each step
+    assert not np.array_equal(frames[0], frames[-1])
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        ({"video": "episode.txt"}, ConfigError, r"expected a video, one of .mp4"),
+        ({"render": True, "episodes": 2}, ConfigError, "one episode is shown"),
+        ({"video": "x.gif", "env": "CartPole-v1,render_mode=ansi"}, EnvironmentFailure, "render"),
+    ],
+)
+def test_what_cannot_be_shown(run, words, error, message):
+    with pytest.raises(error, match=message):
+        run.evaluate(**{"episodes": 1, **words})
+
+
+@pytest.mark.parametrize(
+    ("which", "message"), [("7", "no checkpoint of iteration 7"), ("newest", "best, last or an")]
+)
+def test_checkpoints_that_are_none(run, which, message):
+    with pytest.raises(CheckpointError, match=message):
+        load(run.path, checkpoint=which).evaluate(1)
+
+
+def test_a_run_without_a_best_checkpoint_says_why(tmp_path):
+    with pytest.raises(CheckpointError, match="none was written after 100 episodes"):
+        chosen(tmp_path, "best")
