@@ -36,6 +36,7 @@ setup(
         "marl": ["mpe2", "pettingzoo"],
         "offline": ["h5py"],  # reads HDF5, as Minari's data sets
         "plot": ["matplotlib", "tensorboard"],
+        "export": ["onnxruntime"],  # looks at what is written; MindSpore writes it
         "video": ["imageio", "imageio-ffmpeg", "pygame-ce"],  # which draws classic control
         "test": [
             "pytest",
@@ -54,6 +55,7 @@ setup(
             "mujoco",
             "mpe2",
             "nbclient",
+            "onnxruntime",
             "pettingzoo",
             "nvidia-cuda-nvrtc-cu11==11.8.89",  # kernels are compiled where no GPU is, too
         ],

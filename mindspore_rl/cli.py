@@ -15,6 +15,7 @@ from mindspore_rl import (
     config,
     dataset_commands,
     environment_commands,
+    exporting,
     plan_commands,
     plotting,
     programs,
@@ -150,6 +151,27 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     evaluate.add_argument("--env", help="play in this environment (default: as trained)")
     add_trust(evaluate)
     evaluate.set_defaults(run=commands.evaluate_run)
+
+    text = "write a trained policy as a file that needs nothing of this project"
+    exported = subparsers.add_parser("export", help=text, description=text)
+    exported.add_argument("run_directory", type=Path, metavar="RUN")
+    exported.add_argument(
+        "--format", choices=exporting.FORMS, default="onnx", help="(default: onnx)"
+    )
+    exported.add_argument(
+        "--output", type=Path, metavar="FILE", help="(default: policy.FORMAT in the run)"
+    )
+    exported.add_argument(
+        "--checkpoint", default="last", metavar="WHICH", help=f"{CHOICES} (default: last)"
+    )
+    exported.add_argument(
+        "--batch",
+        type=Number(int, Range(1)),
+        default=1,
+        help="observations that the file takes at a time (default: 1)",
+    )
+    add_trust(exported)
+    exported.set_defaults(run=exporting.run)
 
     text = "say where the time of a run goes that was trained with --profile"
     profiled = subparsers.add_parser("profile", help=text, description=text)

@@ -136,7 +136,7 @@ class RunningMeanStd(nn.Cell):
         Returns:
             normalised: [..., *shape] float32.
         """
-        return ops.clamp((x - self.mean) * ops.rsqrt(self.variance + 1e-8), -clip, clip)
+        return ops.clamp((x - self.mean) / ops.sqrt(self.variance + 1e-8), -clip, clip)
 
     def merge(
         self, batch_mean: Tensor, batch_variance: Tensor, batch_count: Tensor | float

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
 
 from mindspore_rl import device
 from mindspore_rl.errors import MsrlError
@@ -84,6 +84,30 @@ class Policy:
             action = self._episodes.next((found, gained, over), sample)
         return action[0] if alone else action
 
+    def greedy_cell(self) -> nn.Cell:
+        """The policy as a cell: observations `[B, ...]` in, greedy actions out.
+
+        Raises:
+            MsrlError: the actor has no `act_greedily`, or is given something else than the
+                observation and single numbers.
+        """
+        actor = self._trained[0].actor
+        if not hasattr(actor, "act_greedily"):
+            raise MsrlError(
+                f"{type(actor).__name__} has no act_greedily, the action that does not depend on "
+                "chance: give it one, see docs/add_an_algorithm.md"
+            )
+        rows = self._trained[0].config.num_envs
+        obs = np.random.default_rng(0).standard_normal((rows, *self.spec.obs_shape))
+        obs = obs.astype(np.float32)
+        first, *others = _Loop(self._trained, rows, self._seed).two_steps(obs)[0]
+        if not np.array_equal(first, obs) or any(other.ndim for other in others):
+            raise MsrlError(
+                f"{type(actor).__name__}.act is not given the observation as it is and single "
+                "numbers: do in the actor what the loop does to observations"
+            )
+        return _Greedy(actor, [Tensor(other) for other in others])
+
     def reset(self) -> None:
         """Forgets what was before: the next observations are first ones of episodes."""
         self._episodes = None
@@ -120,6 +144,25 @@ class Policy:
         obs = np.random.default_rng(0).standard_normal((rows, *self.spec.obs_shape))
         first, second = loop.two_steps(obs.astype(np.float32))
         return any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+class _Greedy(nn.Cell):
+    """Greedy actions for observations.
+
+    Args:
+        actor: that has `act_greedily`.
+        numbers: what it is given beside the observation.
+    """
+
+    def __init__(self, actor: Any, numbers: list[Tensor]) -> None:
+        super().__init__(auto_prefix=False)
+        self.actor, self.numbers = actor, tuple(numbers)
+        self.set_train(False)
+
+    def construct(self, obs: Tensor) -> Tensor:
+        """See `Policy.greedy_cell`."""
+        acted = self.actor.act_greedily(obs, *self.numbers)
+        return acted[0] if isinstance(acted, tuple) else acted
 
 
 class _Loop(Played):

@@ -1,0 +1,76 @@
+"""A policy that is exported acts as the one that was trained, without this project."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mindspore_rl import cli, exporting, load, train
+from mindspore_rl.errors import MsrlError
+
+SMALL = {"num_envs": 2, "num_steps": 8}
+HERE = {"stop_return": float("nan"), "quiet": True, "total_steps": 32}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Of numbers, with observations that are normalised."""
+    folder = tmp_path_factory.mktemp("exporting") / "run"
+    config = {**SMALL, "normalise_obs": True}
+    return train("ppo", env="Pendulum-v1", config=config, run_dir=folder, **HERE)
+
+
+def test_an_onnx_file_gives_the_policys_actions(trained, tmp_path, capsys):
+    file = tmp_path / "pendulum.onnx"
+    command = ["export", str(trained.path), "--output", str(file), "--batch", "4"]
+    assert cli.main(command) == 0
+    assert "takes 4 observations at a time" in capsys.readouterr().out
+    obs = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+    np.save(tmp_path / "obs.npy", obs)
+    code = (
+        "import sys, numpy as np, onnxruntime\n"
+        "session = onnxruntime.InferenceSession(sys.argv[1])\n"
+        "name = session.get_inputs()[0].name\n"
+        "np.save(sys.argv[3], session.run(None, {name: np.load(sys.argv[2])})[0])\n"
+        "assert 'mindspore' not in sys.modules\n"
+    )
+    files = [str(file), str(tmp_path / "obs.npy"), str(tmp_path / "actions.npy")]
+    subprocess.run([sys.executable, "-c", code, *files], check=True)
+    actions = np.load(tmp_path / "actions.npy")
+    np.testing.assert_allclose(actions, trained.policy(obs), rtol=1e-4, atol=1e-4)
+    assert np.ptp(actions) > 0
+
+
+def test_a_mindir_file_is_read_again(trained):
+    path, compared = exporting.export(trained, "mindir")
+    assert path == trained.path / "policy.mindir"
+    assert path.stat().st_size > 1000
+    assert compared > exporting.RANDOM_OBS
+
+
+def test_a_file_that_gives_other_actions_is_not_kept(trained, tmp_path, monkeypatch):
+    real = exporting._read
+    monkeypatch.setattr(exporting, "_read", lambda *of: lambda obs: real(*of)(obs) + 0.1)
+    with pytest.raises(MsrlError, match="gives other actions than the policy for"):
+        exporting.export(trained, "onnx", tmp_path / "wrong.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("remembers", "depends on more than the observation"),
+        ("greedily", "has no act_greedily"),
+    ],
+)
+def test_policies_that_are_no_function_of_the_observation(trained, source, message, monkeypatch):
+    policy = load(trained.path).policy
+    if source == "remembers":
+        monkeypatch.setattr(policy, "remembers", True)
+    else:
+        monkeypatch.delattr(type(policy._trained[0].actor), "act_greedily")
+    run = load(trained.path)
+    vars(run)["policy"] = policy
+    with pytest.raises(MsrlError, match=message):
+        exporting.export(run)
