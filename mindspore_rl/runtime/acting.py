@@ -93,8 +93,11 @@ class Policy:
     def _checked(self, obs: Any) -> tuple[np.ndarray, bool]:
         """Observations `[B, ...]`, and whether it was one only."""
         shape = self.spec.obs_shape
+        if self.spec.images and getattr(obs, "dtype", None) != np.uint8:
+            kind = getattr(obs, "dtype", type(obs).__name__)
+            raise MsrlError(f"obs is {kind}, expected images [C, H, W] of uint8, 0 to 255")
         try:
-            found = np.asarray(obs, np.float32)
+            found = np.asarray(obs, self.spec.obs_dtype)
         except (TypeError, ValueError) as error:
             raise MsrlError(f"obs is {type(obs).__name__}, expected numbers: {error}") from error
         alone = found.shape == shape
@@ -116,8 +119,9 @@ class Policy:
         """Whether the second of two equal observations comes with anything else than the first."""
         rows = self._trained[0].config.num_envs
         loop = _Loop(self._trained, rows, self._seed)
-        obs = np.random.default_rng(0).standard_normal((rows, *self.spec.obs_shape))
-        first, second = loop.two_steps(obs.astype(np.float32))
+        rng, shape = np.random.default_rng(0), (rows, *self.spec.obs_shape)
+        obs = rng.integers(0, 256, shape) if self.spec.images else rng.standard_normal(shape)
+        first, second = loop.two_steps(obs.astype(self.spec.obs_dtype))
         return any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 

@@ -182,6 +182,8 @@ class RowTrials:
             return Tensor(
                 self.generator.random(array.shape) < self.generator.choice((0.1, 0.5, 0.9))
             )
+        if array.dtype == np.uint8:  # images
+            return Tensor(self.generator.integers(0, 256, array.shape).astype(np.uint8))
         if array.dtype.kind != "f":
             return value
         noise = self.generator.normal(0.0, scale, array.shape)
