@@ -57,7 +57,7 @@ class Config:
     normalise_obs: bool = option(False, "observations by their running mean and deviation")
     normalise_reward: bool = option(False, "rewards by the deviation of discounted returns")
     torso: str = option("mlp", "mlp; or of images cnn (as DQN's) or impala (residual)")
-    hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers, behind convolutions", least=1)
+    hidden: tuple[int, ...] = option((64, 64), "widths of the dense hidden layers", least=1)
 
     def __post_init__(self):
         if self.num_steps % self.num_minibatches:

@@ -75,6 +75,14 @@ def test_bandit_is_solved(tmp_path, cells):
         evaluate(tmp_path / "run", 1, seed=7, sample=False, env="CartPole-v1")
 
 
+def test_pixels_are_seen(tmp_path):
+    """The side of a square on an image, at places of which most were not seen before."""
+    place = ("--env", "probe:pixels", "--policy", "MultipleLearners", "--total-steps", "2560")
+    network = ("torso=cnn", "hidden=32", "num_steps=16", "--stop-return", "nan")
+    train(tmp_path / "run", "ppo", *place, *network)
+    assert np.mean(evaluate(tmp_path / "run", 100, seed=7, sample=False)) >= 0.95
+
+
 def test_truncation_is_bootstrapped(tmp_path, cells):
     """Never terminated, truncated after 10 steps, reward 1: the value is 1 / (1 - gamma)."""
     train(tmp_path / "run", "ppo", "--cells", cells, "--env", "probe:truncated", *QUICK)
