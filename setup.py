@@ -30,6 +30,11 @@ setup(
             "nvidia-cusolver-cu11",
             "nvidia-cusparse-cu11",
         ],
+        "atari": [  # gymnasium resizes by OpenCV, which from 4.12 on needs NumPy 2
+            "ale-py",
+            "gymnasium>=1",
+            "opencv-python-headless<4.12",
+        ],
         "box2d": ["box2d==2.3.10"],  # the one of that name that has wheels
         "gymnasium": ["gymnasium>=1"],
         "mujoco": ["imageio", "mujoco"],  # gymnasium's need both
@@ -43,6 +48,7 @@ setup(
             "ruff",
             "mypy",
             "import-linter",
+            "ale-py",
             "box2d==2.3.10",
             "gymnasium>=1",
             "h5py",
@@ -52,6 +58,7 @@ setup(
             "mujoco",
             "mpe2",
             "nbclient",
+            "opencv-python-headless<4.12",
             "pettingzoo",
             "nvidia-cuda-nvrtc-cu11==11.8.89",  # kernels are compiled where no GPU is, too
         ],

@@ -105,6 +105,8 @@ def make(name: str) -> Any:
 
 
 def _make_in(module: Any, library: str, name: str) -> Any:
+    if library == "gymnasium" and name.startswith("ALE/"):
+        _register_atari(module, name)
     try:
         with warnings.catch_warnings(), _without_mujoco_advice(module, name):
             warnings.simplefilter("ignore")
@@ -116,6 +118,17 @@ def _make_in(module: Any, library: str, name: str) -> Any:
     except Exception as error:  # the environment's own code
         text = f"{library} could not make {name!r}: {type(error).__name__}: {error}"
         raise EnvironmentFailure(text) from error
+
+
+def _register_atari(module: Any, name: str) -> None:
+    """Adds Atari's games to gymnasium's ids, and keeps them from presenting themselves."""
+    try:
+        import ale_py  # noqa: PLC0415 (optional)
+    except ModuleNotFoundError as error:
+        text = f"{name!r} needs ale-py, which is not installed; {install('atari')}"
+        raise MissingPackageError(text, extra="atari") from error
+    module.register_envs(ale_py)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
 
 
 @contextlib.contextmanager
