@@ -22,7 +22,7 @@ def test_a_bare_game_is_known_by_its_id(capfd):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(MissingPackageError, match=r"ale-py, .*pip install '\.\[atari\]'") as told:
+    with pytest.raises(MissingPackageError, match="needs ale-py, which is not installed") as told:
         by_name.spec("ALE/Pong-v5")
     assert told.value.extra == "atari"
 
