@@ -22,8 +22,9 @@ RANDOM = "it gives another result each time (random numbers come as the noise of
 
 
 MOST_ENTRIES = 1_000_000
+"""Of what is tried, where the graph decides: trials of larger images would take minutes."""
 LARGE = 20_000
-"""Entries, as of images, of which one trial has to do where the graph decides: it takes seconds."""
+"""Entries, as of small images, of which one trial has to do where the graph decides."""
 UNDECIDED = (0.1, 2.0, 1e-3, 30.0, 1e3, 0.5, 1e5, 0.0)
 
 
@@ -148,6 +149,8 @@ class RowTrials:
         scales: tuple[float, ...] = (0.1, 2.0, 0.0) if decided else UNDECIDED
         shares = self.rows.shares if decided else (*self.rows.shares, *self.rows.more)
         entries = sum(to_array(leaf).size for leaf in leaves(tuple(inputs.values())))
+        if decided and entries > MOST_ENTRIES:
+            return ""
         large = decided and entries > LARGE
         if large:
             scales, shares = scales[:1], shares[:1]
