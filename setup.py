@@ -30,6 +30,11 @@ setup(
             "nvidia-cusolver-cu11",
             "nvidia-cusparse-cu11",
         ],
+        "atari": [  # gymnasium resizes by OpenCV, which from 4.12 on needs NumPy 2
+            "ale-py",
+            "gymnasium>=1",
+            "opencv-python-headless<4.12",
+        ],
         "box2d": ["box2d==2.3.10"],  # the one of that name that has wheels
         "gymnasium": ["gymnasium>=1"],
         "mujoco": ["imageio", "mujoco"],  # gymnasium's need both
@@ -45,6 +50,7 @@ setup(
             "ruff",
             "mypy",
             "import-linter",
+            "ale-py",
             "box2d==2.3.10",
             "gymnasium>=1",
             "h5py",
@@ -56,6 +62,7 @@ setup(
             "mpe2",
             "nbclient",
             "onnxruntime",
+            "opencv-python-headless<4.12",
             "pettingzoo",
             "nvidia-cuda-nvrtc-cu11==11.8.89",  # kernels are compiled where no GPU is, too
         ],

@@ -12,7 +12,7 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.networks import MLP
+from mindspore_rl.networks import MLP, flat_size
 from mindspore_rl.rl.action_distributions import (
     categorical_entropy,
     categorical_log_prob,
@@ -52,10 +52,7 @@ class ActorCritic(nn.Cell):
         super().__init__()
         if not isinstance(spec.action_space, Discrete):
             raise ConfigError(f"a2c needs discrete actions; {config.env} has {spec.action_space}")
-        size = 1
-        for extent in spec.obs_shape:
-            size *= extent
-        self.obs_size = size
+        size = self.obs_size = flat_size(spec)
         self.policy = MLP(size, config.hidden, spec.action_space.n, 0.01, config.seed, 1)
         self.critic = MLP(size, config.hidden, 1, 1.0, config.seed, 2)
 

@@ -14,7 +14,7 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.networks import MLP
+from mindspore_rl.networks import MLP, flat_size
 from mindspore_rl.rl.action_distributions import categorical_log_prob, categorical_sample
 from mindspore_rl.rl.losses import clip_by_global_norm
 
@@ -92,7 +92,7 @@ class DecisionTransformer(nn.Cell):
 
     def __init__(self, config, spec):
         super().__init__()
-        self.config, self.obs_size = config, int(np.prod(spec.obs_shape))
+        self.config, self.obs_size = config, flat_size(spec)
         space, width = spec.action_space, config.width
         self.discrete = isinstance(space, Discrete)
         self.action_size = space.n if self.discrete else space.shape[0]

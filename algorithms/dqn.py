@@ -13,7 +13,7 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.networks import MLP
+from mindspore_rl.networks import MLP, flat_size
 from mindspore_rl.rl.losses import clip_by_global_norm, huber_loss
 from mindspore_rl.rl.returns import n_step
 
@@ -58,9 +58,7 @@ class QNetwork(nn.Cell):
 
     def __init__(self, config, spec):
         super().__init__()
-        self.duelling, self.obs_size = config.duelling, 1
-        for extent in spec.obs_shape:
-            self.obs_size *= extent
+        self.duelling, self.obs_size = config.duelling, flat_size(spec)
         outputs = spec.action_space.n + config.duelling
         self.body = MLP(
             self.obs_size, config.hidden, outputs, 1.0, config.seed, 1, activation="relu"

@@ -11,7 +11,7 @@ from mindspore import Parameter, float32, nn, ops
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
-from mindspore_rl.networks import MLP, RunningMeanStd
+from mindspore_rl.networks import RunningMeanStd, network, torso_shape
 from mindspore_rl.rl.action_distributions import (
     categorical_entropy,
     categorical_log_prob,
@@ -56,7 +56,8 @@ class Config:
     normalise_advantage: bool = option(True, "advantages of the batch to mean 0, deviation 1")
     normalise_obs: bool = option(False, "observations by their running mean and deviation")
     normalise_reward: bool = option(False, "rewards by the deviation of discounted returns")
-    hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", least=1)
+    torso: str = option("mlp", "mlp; or of images cnn (as DQN's) or impala (residual)")
+    hidden: tuple[int, ...] = option((64, 64), "widths of the dense hidden layers", least=1)
 
     def __post_init__(self):
         if self.num_steps % self.num_minibatches:
@@ -77,23 +78,20 @@ class ActorCritic(nn.Cell):
         super().__init__()
         self.discrete = isinstance(spec.action_space, Discrete)
         self.normalises = config.normalise_obs
-        size = 1
-        for extent in spec.obs_shape:
-            size *= extent
-        self.obs_size = size
+        self.obs_shape = torso_shape(config.torso, spec, config.normalise_obs)
         outputs = spec.action_space.n if self.discrete else spec.action_space.shape[0]
-        self.policy = MLP(size, config.hidden, outputs, 0.01, config.seed, 1)
-        self.critic = MLP(size, config.hidden, 1, 1.0, config.seed, 2)
+        self.policy = network(config.torso, spec, config.hidden, outputs, 0.01, config.seed, 1)
+        self.critic = network(config.torso, spec, config.hidden, 1, 1.0, config.seed, 2)
         if not self.discrete:
             self.log_std = Parameter(ops.zeros((outputs,), float32), name="log_std")
         if self.normalises:
             self.obs_statistics = RunningMeanStd(spec.obs_shape)
 
     def features(self, obs):
-        """Returns: `[n, obs_size]` float32 of obs `[..., *obs_shape]`."""
+        """Returns: `[n, ...]`, as the torsos take them, of obs `[..., *spec.obs_shape]`."""
         if self.normalises:
             obs = self.obs_statistics.normalise(obs)
-        return obs.reshape((-1, self.obs_size))
+        return obs.reshape((-1, *self.obs_shape))
 
     def value(self, obs):
         """Returns: values `[T, B]` of obs `[T, B, ...]`."""
@@ -239,7 +237,7 @@ class PPOLearner(Learner):
 
 
 class PPOTrainer(Trainer):
-    """PPO on any environment with a flat observation."""
+    """PPO on any environment with one agent."""
 
     Config = Config
 

@@ -13,7 +13,7 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.networks import MLP, TwinCritics
+from mindspore_rl.networks import MLP, TwinCritics, flat_size
 from mindspore_rl.rl.action_distributions import standard_normal
 
 
@@ -49,7 +49,7 @@ class Policy(nn.Cell):
 
     def __init__(self, config, spec):
         super().__init__()
-        self.obs_size, size = int(np.prod(spec.obs_shape)), spec.action_space.shape[0]
+        self.obs_size, size = flat_size(spec), spec.action_space.shape[0]
         self.body = MLP(self.obs_size, config.hidden, size, 0.01, config.seed, 1, activation="relu")
 
     def construct(self, obs):

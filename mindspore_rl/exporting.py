@@ -58,9 +58,7 @@ def export(
         run.path, 1, runs.EVALUATION_SEED, sample=False, which=run.checkpoint,
         watch=lambda obs, *_: played.append(obs),
     )  # fmt: skip
-    rng = np.random.default_rng(0)
-    drawn = rng.standard_normal((RANDOM_OBS, *policy.spec.obs_shape))
-    obs = np.concatenate([*played, drawn.astype(played[0].dtype)])
+    obs = np.concatenate([*played, policy.some_obs(RANDOM_OBS)])
     with tempfile.TemporaryDirectory() as folder:
         made = _written(policy.greedy_cell(), obs[:1].repeat(batch, 0), form, Path(folder))
         whole = len(obs) // batch * batch or batch

@@ -5,6 +5,9 @@ import math
 import numpy as np
 from mindspore import Parameter, Tensor, float32, nn, ops
 
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.errors import ConfigError
+
 _ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
@@ -77,6 +80,172 @@ class MLP(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         """Map [N, in_size] float32 to [N, out_size] float32."""
         return self.layers(x)
+
+
+def flat_size(spec: EnvironmentSpec) -> int:
+    """The numbers of one observation, for a network without convolutions.
+
+    Raises:
+        ConfigError: they are an image's.
+    """
+    if spec.images:
+        raise ConfigError(
+            f"{spec.name} gives images, uint8 [C, H, W] = {list(spec.obs_shape)}, and layers "
+            "without convolutions know no neighbours: train ppo with torso=cnn or torso=impala, "
+            "or give an environment whose observations are numbers"
+        )
+    return math.prod(spec.obs_shape)
+
+
+class Residual(nn.Cell):
+    """Two convolutions whose result is added to what they are given (Espeholt et al. 2018).
+
+    Args:
+        channels: of the image.
+        seed: the job's seed.
+        name_index: numbers that tell these weights from the others of the job.
+    """
+
+    def __init__(self, channels: int, seed: int, name_index: tuple):
+        super().__init__()
+        self.first = _convolution(channels, channels, 3, 1, "same", seed, (*name_index, 0))
+        self.second = _convolution(channels, channels, 3, 1, "same", seed, (*name_index, 1))
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Map [N, C, H, W] float32 to the same."""
+        return x + self.second(ops.relu(self.first(ops.relu(x))))
+
+
+class ConvolutionalTorso(nn.Cell):
+    """Convolutions, and layers behind them; an image's bytes become numbers from 0 to 1.
+
+    Args:
+        convolutions: a cell from images to images.
+        mlp: what follows, a cell from all their numbers.
+    """
+
+    def __init__(self, convolutions: nn.Cell, mlp: MLP):
+        super().__init__()
+        self.convolutions, self.mlp = convolutions, mlp
+
+    def construct(self, obs: Tensor) -> Tensor:
+        """Map [N, C, H, W] uint8 to [N, out_size] float32."""
+        features = ops.relu(self.convolutions(obs.astype(float32) / 255.0))
+        return self.mlp(features.reshape((obs.shape[0], -1)))
+
+
+def _nature(shape: tuple, seed: int, name_index: int) -> tuple[list, tuple]:
+    """The convolutions of Mnih et al. 2015. Returns: cells, and the shape of what they give."""
+    channels, height, width = shape
+    layers: list = []
+    for i, (out, size, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1))):
+        layers += [nn.ReLU()] * bool(layers)
+        layers.append(_convolution(channels, out, size, stride, "valid", seed, (name_index, 1, i)))
+        height, width = ((extent - size) // stride + 1 for extent in (height, width))
+        channels = out
+    if min(height, width) < 1:
+        raise ConfigError(
+            f"images of {shape[1]} x {shape[2]} are too small for torso=cnn, expected at least "
+            "36 x 36: use torso=impala, or enlarge them in the environment"
+        )
+    return layers, (channels, height, width)
+
+
+def _impala(shape: tuple, seed: int, name_index: int) -> tuple[list, tuple]:
+    """The residual network of Espeholt et al. 2018; as `_nature`."""
+    channels, height, width = shape
+    layers: list = []
+    for i, out in enumerate((16, 32, 32)):
+        layers += [
+            _convolution(channels, out, 3, 1, "same", seed, (name_index, 2, i)),
+            nn.MaxPool2d(3, 2, pad_mode="same"),
+            Residual(out, seed, (name_index, 3, i)),
+            Residual(out, seed, (name_index, 4, i)),
+        ]
+        height, width, channels = -(-height // 2), -(-width // 2), out
+    return layers, (channels, height, width)
+
+
+def _convolution(
+    channels: int, out: int, size: int, stride: int, pad: str, seed: int, index: tuple
+) -> nn.Cell:
+    weight = orthogonal((out, channels * size * size), math.sqrt(2.0), seed, index)
+    return nn.Conv2d(
+        channels,
+        out,
+        size,
+        stride,
+        pad_mode=pad,
+        has_bias=True,
+        weight_init=Tensor(weight.reshape(out, channels, size, size)),
+        bias_init="zeros",
+    )
+
+
+_CONVOLUTIONS = {"cnn": _nature, "impala": _impala}
+
+
+def torso_shape(torso: str, spec: EnvironmentSpec, normalise_obs: bool = False) -> tuple[int, ...]:
+    """The shape of one observation as a network of `network` takes it.
+
+    Args:
+        torso: see `network`.
+        spec: of the environment.
+        normalise_obs: whether observations are normalised first.
+
+    Raises:
+        ConfigError: there is no such torso, or it is not one for these observations.
+    """
+    if torso == "mlp":
+        return (flat_size(spec),)
+    if torso not in _CONVOLUTIONS:
+        known = ", ".join(("mlp", *_CONVOLUTIONS))
+        raise ConfigError(f"torso={torso} is none of {known}")
+    if not spec.images:
+        raise ConfigError(
+            f"torso={torso} takes images, uint8 [C, H, W], and {spec.name} gives "
+            f"{list(spec.obs_shape)} {spec.obs_dtype}: leave torso=mlp"
+        )
+    if normalise_obs:
+        raise ConfigError(
+            f"normalise_obs=true with torso={torso}, which divides an image's bytes by 255 itself: "
+            "leave normalise_obs out"
+        )
+    return spec.obs_shape
+
+
+def network(
+    torso: str,
+    spec: EnvironmentSpec,
+    hidden: tuple,
+    out_size: int,
+    out_gain: float,
+    seed: int,
+    name_index: int,
+) -> nn.Cell:
+    """Makes a network for an environment's observations, [N, *torso_shape].
+
+    Args:
+        torso: "mlp"; "cnn", the convolutions of Mnih et al. 2015 (with hidden=512 their network);
+            "impala", those of Espeholt et al. 2018 (with hidden=256 theirs).
+        spec: of the environment.
+        hidden: width of each layer without convolutions, with tanh between them, or relu behind
+            convolutions.
+        out_size: features of the output.
+        out_gain: gain of the last layer's weights, see `MLP`.
+        seed: the job's seed.
+        name_index: number that tells this network from the others of the job.
+
+    Raises:
+        ConfigError: there is no such torso, or it is not one for these observations.
+    """
+    shape = torso_shape(torso, spec)
+    if torso == "mlp":
+        return MLP(shape[0], hidden, out_size, out_gain, seed, name_index)
+    layers, shape = _CONVOLUTIONS[torso](shape, seed, name_index)
+    size = math.prod(shape)
+    mlp = MLP(size, hidden, out_size, out_gain, seed, name_index, activation="relu")
+    return ConvolutionalTorso(nn.SequentialCell(layers), mlp)
 
 
 class TwinCritics(nn.Cell):

@@ -111,7 +111,7 @@ def test_example_environment_compiles_into_the_loop(capsys):
     "name",
     [
         *("corridor.py:Corridor", "corridor.py:GraphCorridor", "corridor.py:NativeCorridor"),
-        *("thermostat.py:Thermostat", "thermostat.py:make_thermostat"),
+        *("thermostat.py:Thermostat", "thermostat.py:make_thermostat", "pong.py:make_pong"),
     ],
 )
 def test_environments_conform(name):

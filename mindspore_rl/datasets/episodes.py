@@ -15,7 +15,10 @@ NAMES = ("obs", "action", "reward", "terminated", "truncated", "return_to_go", "
 
 
 def columns_of(
-    obs_shape: tuple[int, ...], action: Column, agent_shape: tuple[int, ...] = ()
+    obs_shape: tuple[int, ...],
+    action: Column,
+    agent_shape: tuple[int, ...] = (),
+    obs_dtype: str = "float32",
 ) -> tuple[Column, ...]:
     """The columns of a data set.
 
@@ -23,11 +26,12 @@ def columns_of(
         obs_shape: of one observation.
         action: the column of actions.
         agent_shape: see `EnvironmentSpec`.
+        obs_dtype: see there, too.
     """
     kinds = [((), "bool"), ((), "bool"), ((), "float32"), ((), "int32")]
     others = [Column(name, *kind) for name, kind in zip(NAMES[3:], kinds, strict=True)]
     return (
-        Column("obs", obs_shape, "float32"),
+        Column("obs", obs_shape, obs_dtype),
         action,
         Column("reward", agent_shape, "float32"),
         *others,
@@ -40,7 +44,7 @@ def of_environment(spec: EnvironmentSpec) -> tuple[Column, ...]:
     action = Column("action", agents, "int32")
     if isinstance(space, Box):
         action = Column("action", (*agents, len(space.low)), "float32")
-    return columns_of(spec.obs_shape, action, agents)
+    return columns_of(spec.obs_shape, action, agents, spec.obs_dtype)
 
 
 @dataclass(frozen=True)

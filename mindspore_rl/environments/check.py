@@ -95,7 +95,7 @@ def _check_vector(name: str, spec: EnvironmentSpec, tell: Callable) -> list[str]
     found = [] if env.spec == spec else [f"its spec is {env.spec}, expected {spec}"]
 
     first_obs = env.reset()
-    found += _wrong_array("reset", "obs", first_obs, (NUM_ENVS, *spec.obs_shape), np.float32)
+    found += _wrong_array("reset", "obs", first_obs, (NUM_ENVS, *spec.obs_shape), spec.obs_dtype)
     copies, steps = [], []
     for action in actions:
         steps.append(env.step(action))
@@ -254,7 +254,9 @@ def _wrong_step(spec: EnvironmentSpec, step: Step) -> list[str]:
     found = []
     for field, array in zip(FIELDS, step, strict=True):
         shape = (size, *shapes.get(field, ()))
-        dtype = np.bool_ if field in FIELDS[3:] else np.float32
+        dtype: Any = np.bool_ if field in FIELDS[3:] else np.float32
+        if field in FIELDS[:2]:
+            dtype = spec.obs_dtype
         found += _wrong_array("step", field, array, shape, dtype)
     if found:
         return found

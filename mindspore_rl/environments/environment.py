@@ -38,13 +38,15 @@ class EnvironmentSpec:
 
     Args:
         name: the name it was asked for by.
-        obs_shape: the shape of one observation; with teams `(A, O)`, all agents'.
+        obs_shape: the shape of one observation; with teams `(A, O)`, all agents'; of an image
+            `(C, H, W)`.
         action_space: what an action may be; with teams one agent's.
         max_episode_steps: the most steps an episode can take; 0 if there is no such limit.
         reward_threshold: the return at which it counts as solved, if there is one.
         in_graph: whether it is a `GraphEnvironment`.
         teams: of a multi-agent environment; empty for a single agent.
         notes: where it comes from and how its observations are laid out, in words for its user.
+        obs_dtype: "float32", or "uint8" of images, which are kept and sent as these bytes.
     """
 
     name: str
@@ -55,6 +57,7 @@ class EnvironmentSpec:
     in_graph: bool
     teams: tuple[Team, ...] = ()
     notes: str = ""
+    obs_dtype: str = "float32"
 
     def __post_init__(self) -> None:
         teams = isinstance(self.teams, tuple) and all(isinstance(t, Team) for t in self.teams)
@@ -74,6 +77,11 @@ class EnvironmentSpec:
                 f"(agents, features), with the {sum(agents)} agents of its teams",
             ),
             (
+                "obs_dtype",
+                self.obs_dtype == "float32" or (self.images and self._may_be_images),
+                '"float32", or "uint8" of images [C, H, W], in Python and of one agent',
+            ),
+            (
                 "max_episode_steps",
                 self.max_episode_steps == 0 or is_count(self.max_episode_steps),
                 "a whole number of steps, 0 for no limit",
@@ -81,6 +89,15 @@ class EnvironmentSpec:
         ):
             if not right:
                 raise ValueError(f"its {key} is {getattr(self, key)!r}, expected {expected}")
+
+    @property
+    def images(self) -> bool:
+        """Whether observations are images `[C, H, W] uint8`."""
+        return self.obs_dtype == "uint8"
+
+    @property
+    def _may_be_images(self) -> bool:
+        return len(self.obs_shape) == 3 and not self.in_graph and not self.teams
 
     @property
     def agent_shape(self) -> tuple[int, ...]:
@@ -92,7 +109,8 @@ class VectorEnvironment(Protocol):
     """B environments in NumPy, which reset themselves; shapes are those of a single agent.
 
     A user's class is built as `C(env_indices, seed)`. Everything random derives from (seed, global
-    index, steps taken), so that environment i does the same whichever worker holds it.
+    index, steps taken), so that environment i does the same whichever worker holds it. Observations
+    are of the spec's `obs_dtype`.
     """
 
     spec: EnvironmentSpec

@@ -37,8 +37,8 @@ class GuardedVector:
         self._expected = [
             (np.dtype(dtype), (len(env_indices), *shape))
             for dtype, shape in (
-                (np.float32, self.spec.obs_shape),
-                (np.float32, self.spec.obs_shape),
+                (self.spec.obs_dtype, self.spec.obs_shape),
+                (self.spec.obs_dtype, self.spec.obs_shape),
                 (np.float32, self.spec.agent_shape),
                 (np.bool_, ()),
                 (np.bool_, ()),

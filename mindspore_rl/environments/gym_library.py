@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl import install
+from mindspore_rl.environments import images
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
 from mindspore_rl.environments.loop_vector import as_space
 from mindspore_rl.environments.options import split_options
@@ -105,6 +106,8 @@ def make(name: str) -> Any:
 
 
 def _make_in(module: Any, library: str, name: str) -> Any:
+    if library == "gymnasium" and name.startswith("ALE/"):
+        _register_atari(module, name)
     try:
         with warnings.catch_warnings(), _without_mujoco_advice(module, name):
             warnings.simplefilter("ignore")
@@ -117,6 +120,17 @@ def _make_in(module: Any, library: str, name: str) -> Any:
     except Exception as error:  # the environment's own code
         text = f"{library} could not make {name!r}: {type(error).__name__}: {error}"
         raise EnvironmentFailure(text) from error
+
+
+def _register_atari(module: Any, name: str) -> None:
+    """Adds Atari's games to gymnasium's ids, and keeps them from presenting themselves."""
+    try:
+        import ale_py  # noqa: PLC0415 (optional)
+    except ModuleNotFoundError as error:
+        text = f"{name!r} needs ale-py, which is not installed; {install('atari')}"
+        raise MissingPackageError(text, extra="atari") from error
+    module.register_envs(ale_py)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
 
 
 @contextlib.contextmanager
@@ -180,6 +194,9 @@ def flattened(name: str, env: Any) -> tuple[Any, str]:
             "write a class of your own"
         )
     space = env.observation_space
+    if images.is_image(space):
+        env, layout = _as_images(module, env)
+        return env, "; ".join(filter(None, [layout, choices]))
     if isinstance(as_space(space), Box):
         return env, choices
     try:
@@ -223,6 +240,23 @@ def _as_choices(module: Any, env: Any) -> tuple[Any, str]:
     return wrapped, f"actions are {count} choices: {each}, the last changing fastest"
 
 
+def _as_images(module: Any, env: Any) -> tuple[Any, str]:
+    """Puts channels first, those of stacked images behind one another. Returns: see `flattened`."""
+    space = env.observation_space
+    shape = images.image_shape(space.shape)
+
+    class Images(module.ObservationWrapper):
+        """Images `[C, H, W]`."""
+
+        def observation(self, observation: Any) -> np.ndarray:
+            return images.channels_first(np.asarray(observation))
+
+    if shape != space.shape:
+        env = Images(env)
+        env.observation_space = module.spaces.Box(0, 255, shape, np.uint8)
+    return env, f"observations are images, uint8 [C, H, W] = {list(shape)}"
+
+
 def _layout(space: Any, flatdim: Any, path: str = "") -> Iterator[str]:
     """How a library's `flatten` lays out a space: its parts in their order."""
     parts = getattr(space, "spaces", None)  # of a Dict or a Tuple
@@ -259,6 +293,7 @@ def spec_of(name: str, env: Any, layout: str) -> EnvironmentSpec:
         reward_threshold=getattr(env.spec, "reward_threshold", None),
         in_graph=False,
         notes=notes,
+        obs_dtype="uint8" if images.is_image(env.observation_space) else "float32",
     )
 
 

@@ -67,6 +67,7 @@ class GymVector(LoopVector):
         self._pool: ThreadPoolExecutor | None = None
         self._limit = (self.spec.max_episode_steps if self._plain else 0) or math.inf
         self._obs_shape = (len(made), *self.spec.obs_shape)
+        self._obs_dtype = np.dtype(self.spec.obs_dtype)
         self._start()
 
     def reset(self) -> np.ndarray:
@@ -204,15 +205,26 @@ class GymVector(LoopVector):
         """Resets the environments `rows` and writes their first obs into `next_obs`."""
         for i in rows:
             self._elapsed[i] = 0
-            obs = np.asarray(self._reset_one(i), np.float32)
-            if obs.shape != self.spec.obs_shape or not all_trainable(obs):
+            obs = self._reset_one(i)
+            if not self.spec.images:
+                obs = np.asarray(obs, np.float32)
+            if not self._is_right(obs):
                 self._report([obs], [0.0], i)
             next_obs[i] = obs
+
+    def _is_right(self, obs: Any) -> bool:
+        """Whether one observation is as the spec says."""
+        kind = getattr(obs, "dtype", None)
+        if kind != self._obs_dtype or obs.shape != self.spec.obs_shape:
+            return False
+        return all_trainable(obs)
 
     def _batch(self, rows: list[Any]) -> np.ndarray:
         try:
             obs = np.array(rows)
-            if obs.dtype != np.float32:
+            if self.spec.images and obs.dtype != np.uint8:
+                self._report(rows, [0.0] * len(rows))
+            if obs.dtype != self._obs_dtype:
                 with np.errstate(over="ignore"):  # to inf, which is reported by name
                     obs = obs.astype(np.float32)
         except (TypeError, ValueError):
@@ -228,6 +240,9 @@ class GymVector(LoopVector):
             if np.shape(obs) != expected:
                 text = f"got an observation of shape {np.shape(obs)}, expected {expected}: {obs!r}"
                 raise self._failure(i, text)
+            if self.spec.images and getattr(obs, "dtype", None) != np.uint8:
+                kind = getattr(obs, "dtype", type(obs).__name__)
+                raise self._failure(i, f"got an observation of {kind}, expected an image of uint8")
             if not are_trainable(obs):
                 raise self._failure(i, untrainable("the observation", obs))
             if np.shape(reward) != ():

@@ -5,9 +5,11 @@
 | probe:constant | one step, obs 1, reward 1 | value 1 |
 | probe:bandit | one step, obs -1 or +1, reward 1 if action 0 or 1 agrees, else -1 | return 1 |
 | probe:delay | two steps, obs 0 then 1, reward 1 at the end | values gamma, then 1 |
+| probe:pixels | as the bandit; obs a bright square on a dark image, left or right | return 1 |
 | probe:truncated | obs 1, reward 1, truncated after 10 steps | value 1 / (1 - gamma) |
 """
 
+import dataclasses
 from typing import ClassVar
 
 import numpy as np
@@ -39,7 +41,7 @@ class Probe:
         self.reset()
 
     def reset(self) -> np.ndarray:
-        """Goes back to the very beginning, the same each time. Returns: obs `[B, 1] float32`."""
+        """Goes back to the very beginning, the same each time. Returns: obs `[B, ...]`."""
         self._elapsed = np.zeros(len(self._indices), np.int64)
         self._total = np.zeros(len(self._indices), np.int64)
         return self._observe()
@@ -56,7 +58,8 @@ class Probe:
         self._elapsed[ended] = 0
         never = np.zeros_like(ended)
         terminated, truncated = (ended, never) if self.terminates else (never, ended)
-        next_obs = np.where(ended[:, None], self._observe(), final_obs)
+        next_obs = final_obs.copy()
+        next_obs[ended] = self._observe()[ended]
         return next_obs, final_obs, reward, terminated, truncated
 
     def get_state(self) -> dict[str, np.ndarray]:
@@ -64,7 +67,7 @@ class Probe:
         return {"elapsed": self._elapsed.copy(), "total": self._total.copy()}
 
     def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Goes on from `get_state()`. Returns: the current obs `[B, 1] float32`."""
+        """Goes on from `get_state()`. Returns: the current obs `[B, ...]`."""
         self._elapsed, self._total = state["elapsed"].copy(), state["total"].copy()
         return self._observe()
 
@@ -90,12 +93,31 @@ class Bandit(Probe):
     spec = _spec("probe:bandit", 1, 1.0)
 
     def _observe(self) -> np.ndarray:
-        bit = _hash(self._seed, self._indices, self._total.astype(np.uint64)) >> np.uint64(63)
-        return (2.0 * bit[:, None] - 1.0).astype(np.float32)
+        return (2.0 * self._wanted()[:, None] - 1.0).astype(np.float32)
 
     def _reward(self, action: np.ndarray) -> np.ndarray:
-        wanted = self._observe()[:, 0] > 0
-        return np.where(np.asarray(action) == wanted, 1.0, -1.0).astype(np.float32)
+        return np.where(np.asarray(action) == self._wanted(), 1.0, -1.0).astype(np.float32)
+
+    def _wanted(self) -> np.ndarray:
+        return (self._random() >> np.uint64(63)).astype(np.int64)
+
+    def _random(self) -> np.ndarray:
+        return _hash(self._seed, self._indices, self._total.astype(np.uint64))
+
+
+class Pixels(Bandit):
+    """The action has to follow the side of an image on which a square is, at any place there."""
+
+    spec = dataclasses.replace(
+        _spec("probe:pixels", 1, 1.0), obs_shape=(1, 36, 36), obs_dtype="uint8"
+    )
+
+    def _observe(self) -> np.ndarray:
+        images = np.full((len(self._indices), 1, 36, 36), 40, np.uint8)
+        for image, random, right in zip(images[:, 0], self._random(), self._wanted(), strict=True):
+            top, left = int(random) % 28, int(random) // 28 % 10 + 18 * right
+            image[top : top + 8, left : left + 8] = 200
+        return images
 
 
 class Delay(Probe):
@@ -117,7 +139,7 @@ class Truncated(Probe):
     terminates = False
 
 
-PROBES = {probe.spec.name: probe for probe in (Constant, Bandit, Delay, Truncated)}
+PROBES = {probe.spec.name: probe for probe in (Constant, Bandit, Delay, Pixels, Truncated)}
 
 
 def _hash(*words: np.ndarray) -> np.ndarray:

@@ -10,6 +10,8 @@ LARGEST = np.sqrt(np.finfo(np.float32).max)
 
 def all_trainable(array: np.ndarray) -> bool:
     """Whether an array holds only numbers within `LARGEST`; `np.all` costs twice as much."""
+    if array.dtype == np.uint8:
+        return True
     return np.count_nonzero(np.abs(array) <= LARGEST) == array.size
 
 

@@ -57,7 +57,7 @@ class Value:
     @property
     def message_bytes(self) -> int:
         """Bytes of all its arrays."""
-        width = {"bool": 1, "float64": 8, "int64": 8}
+        width = {"bool": 1, "uint8": 1, "float64": 8, "int64": 8}
         return sum(leaf.size * width.get(leaf.dtype, 4) for leaf in self.leaves)
 
 

@@ -97,10 +97,9 @@ class Policy:
                 f"{type(actor).__name__} has no act_greedily, the action that does not depend on "
                 "chance: give it one, see docs/add_an_algorithm.md"
             )
-        rows = self._trained[0].config.num_envs
-        obs = np.random.default_rng(0).standard_normal((rows, *self.spec.obs_shape))
-        obs = obs.astype(np.float32)
-        first, *others = _Loop(self._trained, rows, self._seed).two_steps(obs)[0]
+        loop = _Loop(self._trained, self._trained[0].config.num_envs, self._seed)
+        obs = self.some_obs(loop.num_envs)
+        first, *others = loop.two_steps(obs)[0]
         if not np.array_equal(first, obs) or any(other.ndim for other in others):
             raise MsrlError(
                 f"{type(actor).__name__}.act is not given the observation as it is and single "
@@ -112,14 +111,23 @@ class Policy:
         """Forgets what was before: the next observations are first ones of episodes."""
         self._episodes = None
 
+    def some_obs(self, rows: int) -> np.ndarray:
+        """Random observations `[rows, ...]`, the same at every call."""
+        rng, shape = np.random.default_rng(0), (rows, *self.spec.obs_shape)
+        obs = rng.integers(0, 256, shape) if self.spec.images else rng.standard_normal(shape)
+        return obs.astype(self.spec.obs_dtype)
+
     def _drawn_seed(self) -> int:
         return int(self._rng.integers(2**32))
 
     def _checked(self, obs: Any) -> tuple[np.ndarray, bool]:
         """Observations `[B, ...]`, and whether it was one only."""
         shape = self.spec.obs_shape
+        if self.spec.images and getattr(obs, "dtype", None) != np.uint8:
+            kind = getattr(obs, "dtype", type(obs).__name__)
+            raise MsrlError(f"obs is {kind}, expected images [C, H, W] of uint8, 0 to 255")
         try:
-            found = np.asarray(obs, np.float32)
+            found = np.asarray(obs, self.spec.obs_dtype)
         except (TypeError, ValueError) as error:
             raise MsrlError(f"obs is {type(obs).__name__}, expected numbers: {error}") from error
         alone = found.shape == shape
@@ -139,10 +147,8 @@ class Policy:
 
     def _looks_back(self) -> bool:
         """Whether the second of two equal observations comes with anything else than the first."""
-        rows = self._trained[0].config.num_envs
-        loop = _Loop(self._trained, rows, self._seed)
-        obs = np.random.default_rng(0).standard_normal((rows, *self.spec.obs_shape))
-        first, second = loop.two_steps(obs.astype(np.float32))
+        loop = _Loop(self._trained, self._trained[0].config.num_envs, self._seed)
+        first, second = loop.two_steps(self.some_obs(loop.num_envs))
         return any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 

@@ -225,7 +225,7 @@ def build_trained(
         )
     env = env or plan.environment
     trained, played = spec(plan.environment), spec(env)
-    for part in ("obs_shape", "action_space", "teams"):
+    for part in ("obs_shape", "obs_dtype", "action_space", "teams"):
         if getattr(played, part) != getattr(trained, part):
             raise MsrlError(
                 f"{env} has the {part} {getattr(played, part)}, and {run_dir} was trained in "

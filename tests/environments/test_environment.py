@@ -120,7 +120,8 @@ def users(tmp_path):
 @pytest.mark.parametrize(
     "name",
     ["CartPole-v1", "Pendulum-v1", "probe:constant", "probe:bandit", "probe:delay",
-     "probe:truncated", "pettingzoo:mpe2.simple_spread_v3", "pettingzoo:mpe2.simple_tag_v3",
+     "probe:pixels", "probe:truncated", "pettingzoo:mpe2.simple_spread_v3",
+     "pettingzoo:mpe2.simple_tag_v3",
      *by_name.graph_names()],
 )  # fmt: skip
 def test_ours_conform(name):

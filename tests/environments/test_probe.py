@@ -28,6 +28,21 @@ def test_bandit_pays_the_action_that_follows_the_sign():
     assert np.abs(correlation).max() < 0.3
 
 
+def test_pixels_show_the_side_that_pays():
+    env = by_name.make_vector("probe:pixels", range(8), 0)
+    obs, places = env.reset(), set()
+    for _ in range(100):
+        columns = obs[:, 0].max(1)
+        right = (columns[:, 18:] == 200).any(1)
+        assert (right != (columns[:, :18] == 200).any(1)).all()
+        places |= {image.tobytes() for image in obs}
+        obs, final_obs, reward, terminated, _ = env.step(right.astype(np.int32))
+        assert obs.dtype == final_obs.dtype == np.uint8
+        assert (reward == 1).all()
+        assert terminated.all()
+    assert len(places) > 300  # of 560
+
+
 def test_delay_pays_in_the_second_step():
     env = by_name.make_vector("probe:delay", range(1), 0)
     obs = env.reset()

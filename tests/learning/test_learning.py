@@ -10,9 +10,9 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from mindspore_rl import programs
+from mindspore_rl import load, programs
 from mindspore_rl.datasets.dataset import Dataset
-from mindspore_rl.environments.by_name import spec
+from mindspore_rl.environments.by_name import make_vector, spec
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.runtime import checkpoint
@@ -73,6 +73,23 @@ def test_bandit_is_solved(tmp_path, cells):
     assert np.mean(evaluate(tmp_path / "run", 40, seed=7, sample=False)) == 1.0
     with pytest.raises(MsrlError, match=r"CartPole-v1 has the obs_shape \(4,\).*another --env"):
         evaluate(tmp_path / "run", 1, seed=7, sample=False, env="CartPole-v1")
+
+
+def test_pixels_are_seen(tmp_path):
+    """The side of a square on an image, at places of which most were not seen before."""
+    place = ("--env", "probe:pixels", "--policy", "MultipleLearners", "--total-steps", "2560")
+    network = ("torso=cnn", "hidden=32", "num_steps=16", "--stop-return", "nan")
+    train(tmp_path / "run", "ppo", *place, *network)
+    assert np.mean(evaluate(tmp_path / "run", 100, seed=7, sample=False)) >= 0.95
+    policy, env = load(tmp_path / "run").policy, make_vector("probe:pixels", range(50), 8)
+    obs = env.reset()
+    assert env.step(policy(obs))[2].mean() >= 0.9
+    with pytest.raises(MsrlError, match="obs is float32, expected images .* of uint8"):
+        policy(np.float32(obs / 255))
+    data = tmp_path / "data"
+    msrl(tmp_path, "dataset", "record", str(tmp_path / "run"), str(data), "--episodes", "20")
+    with Dataset(data) as dataset:
+        assert dataset.table.spec.columns[0].dtype == "uint8"
 
 
 def test_truncation_is_bootstrapped(tmp_path, cells):

@@ -108,7 +108,7 @@ def _options(algorithm):
     if algorithm not in SHIPPED:
         return {}
     fields = dataclasses.fields(programs.trainer_class(registry.find_algorithm(algorithm)).Config)
-    fixed = {"env", *REQUIRED, *ALGORITHMS[algorithm][0]}
+    fixed = {"env", "torso", *REQUIRED, *ALGORITHMS[algorithm][0]}  # torsos: IMAGES
     return {f.name: _other(f.name, f.default) for f in fields if f.name not in fixed}
 
 
@@ -250,6 +250,30 @@ def test_chunks_equal_reference(policy, environment, workers, chunks, references
         request, policy=dataclasses.replace(request.policy, schedule=schedule)
     )
     _check(request, references, tmp_path)
+
+
+IMAGES = {
+    "cnn": {"torso": "cnn", "hidden": (16,), "num_envs": 6, "num_steps": 4},
+    "impala": {"torso": "impala", "hidden": (16,), "num_envs": 4, "num_steps": 4},
+}
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("torso", "policy", "workers"),
+    [
+        ("cnn", "MultipleLearners", 2),
+        pytest.param("cnn", "SingleLearnerCoarse", 3, marks=pytest.mark.slow),
+        pytest.param("cnn", "SingleLearnerFine", 2, marks=pytest.mark.slow),
+        pytest.param("cnn", "Environments", 2, marks=pytest.mark.slow),
+        pytest.param("cnn", "Central", 2, marks=pytest.mark.slow),
+        pytest.param("impala", "MultipleLearners", 2, marks=pytest.mark.slow),
+        pytest.param("impala", "SingleLearnerCoarse", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_images_equal_reference(torso, policy, workers, references, tmp_path):
+    """Convolutions are native, too: `_check` looks."""
+    _check(request_for("ppo", policy, "probe:pixels", workers, IMAGES[torso]), references, tmp_path)
 
 
 def _check(request, references, tmp_path):

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from test_theorem import PROGRAMS, request_for
+from test_theorem import IMAGES, PROGRAMS, request_for
 
 from mindspore_rl.graph.distribution_policy import Schedule
 from mindspore_rl.pipeline import prepare
@@ -65,6 +65,17 @@ def test_worked_by_hand(tmp_path):
     assert (action.calls, action.message_bytes) == (32 * 2, 32 * 8 * 4)
     row = 3 * 4 + 3 * 4 + 4 + 1 + 1  # next_obs, final_obs, reward, terminated, truncated
     assert (outcome.calls, outcome.message_bytes) == (32 * 2, 32 * 8 * row)
+
+
+def test_images_are_sent_as_bytes(tmp_path):
+    """Two images of 36 x 36, action, log_prob and reward, and two bools of each step."""
+    request = request_for("ppo", "SingleLearnerCoarse", "probe:pixels", 2, IMAGES["cnn"])
+    plan, outcome, found = _run(request, tmp_path, compiled=False)
+    transition = predict(plan)[0]
+    assert transition.name.startswith("boundary:transition#1")
+    row = 2 * 36 * 36 + 4 + 4 + 4 + 1 + 1
+    assert (transition.calls, transition.message_bytes) == (2, 4 * 6 * row)
+    _assert_predicted(plan, outcome, found)
 
 
 def test_a_collective_by_hand(tmp_path):

@@ -3,7 +3,19 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from mindspore_rl.networks import MLP, RunningMeanStd, orthogonal
+from mindspore_rl import programs, registry
+from mindspore_rl.environments import by_name
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.errors import ConfigError
+from mindspore_rl.networks import (
+    MLP,
+    RunningMeanStd,
+    flat_size,
+    network,
+    orthogonal,
+    torso_shape,
+)
 
 
 @pytest.mark.parametrize("shape", [(4, 9), (9, 4), (5, 5)])
@@ -77,3 +89,76 @@ def test_only_the_layers_are_trained():
 def test_unknown_activation():
     with pytest.raises(ValueError, match="'gelu'.*'relu', 'tanh'"):
         MLP(1, (), 1, 1.0, seed=0, name_index=0, activation="gelu")
+
+
+def images(height, width, dtype="uint8"):
+    return EnvironmentSpec(
+        "screen", (4, height, width), Discrete(2), 0, None, in_graph=False, obs_dtype=dtype
+    )
+
+
+def numbers(cell):
+    return sum(parameter.size for parameter in cell.get_parameters())
+
+
+def test_natures_network_is_that_of_the_paper():
+    """Of 84 x 84 x 4 and 512 behind them it has 1,686,180 numbers with 4 actions."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    net = network("cnn", images(84, 84), (512,), 4, 1.0, seed=3, name_index=1)
+    assert numbers(net) == 1_686_180
+    obs = np.random.default_rng(0).integers(0, 256, (2, 4, 84, 84), np.uint8)
+    assert net(Tensor(obs)).shape == (2, 4)
+
+
+def test_impalas_network_is_that_of_the_paper():
+    """Fifteen convolutions of 3 x 3 in three stages, then 11 x 11 x 32 numbers into 256."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    net = network("impala", images(84, 84), (256,), 4, 1.0, seed=3, name_index=1)
+    convolutions = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.Conv2d)]
+    assert [c.out_channels for c in convolutions] == [16] * 5 + [32] * 10
+    assert numbers(net.mlp) == 11 * 11 * 32 * 256 + 256 + 256 * 4 + 4
+    obs = np.zeros((2, 4, 84, 84), np.uint8)
+    assert net(Tensor(obs)).shape == (2, 4)
+
+
+@pytest.mark.parametrize(("torso", "size"), [("cnn", 36), ("impala", 11)])
+def test_bytes_are_scaled_and_images_know_their_rows(torso, size):
+    """The result is that of a loop over images, and of numbers a 255th of the bytes."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    net = network(torso, images(size, size), (8,), 2, 1.0, seed=3, name_index=1)
+    again = network(torso, images(size, size), (8,), 2, 1.0, seed=3, name_index=1)
+    obs = np.random.default_rng(0).integers(0, 256, (3, 4, size, size), np.uint8)
+    found = net(Tensor(obs)).asnumpy()
+    rows = np.concatenate([again(Tensor(row[None])).asnumpy() for row in obs])
+    np.testing.assert_allclose(found, rows, atol=1e-5)
+    features = net.convolutions(Tensor(np.float32(obs / 255))).asnumpy()
+    wanted = net.mlp(Tensor(np.maximum(features, 0).reshape(3, -1))).asnumpy()
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert np.ptp(found, axis=0).min() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("torso", "spec", "normalise", "match"),
+    [
+        ("mlp", images(84, 84), False, r"screen gives images.*\[4, 84, 84\].*torso=cnn"),
+        ("cnn", images(84, 84, "float32"), False, r"\[4, 84, 84\] float32: leave torso=mlp"),
+        ("gnn", images(84, 84), False, "torso=gnn is none of mlp, cnn, impala"),
+        ("cnn", images(84, 84), True, "normalise_obs=true with torso=cnn.*leave normalise_obs out"),
+    ],
+)
+def test_torsos_are_for_their_observations(torso, spec, normalise, match):
+    with pytest.raises(ConfigError, match=match):
+        torso_shape(torso, spec, normalise)
+
+
+def test_small_images_are_told():
+    with pytest.raises(ConfigError, match=r"images of 35 x 84 .* at least 36 x 36: .*impala"):
+        network("cnn", images(35, 84), (8,), 2, 1.0, seed=3, name_index=1)
+
+
+@pytest.mark.parametrize("name", ["a2c", "dqn", "ppo"])
+def test_pixels_pass_through_no_mlp_in_silence(name):
+    trainer = programs.trainer_class(registry.find_algorithm(name))
+    with pytest.raises(ConfigError, match="probe:pixels gives images.*torso=cnn"):
+        trainer(trainer.Config(env="probe:pixels"), by_name.spec("probe:pixels"))
+    assert flat_size(by_name.spec("CartPole-v1")) == 4

@@ -22,6 +22,9 @@ RANDOM = "it gives another result each time (random numbers come as the noise of
 
 
 MOST_ENTRIES = 1_000_000
+"""Of what is tried, where the graph decides: trials of larger images would take minutes."""
+LARGE = 20_000
+"""Entries, as of small images, of which one trial has to do where the graph decides."""
 UNDECIDED = (0.1, 2.0, 1e-3, 30.0, 1e3, 0.5, 1e5, 0.0)
 
 
@@ -143,11 +146,16 @@ class RowTrials:
             return "" if decided or all(map(_close, *twice)) else RANDOM
         op = without_differentiation(op)
         # Where the graph does not decide, shares and wholes get many chances to differ.
-        scales = (0.1, 2.0, 0.0) if decided else UNDECIDED
+        scales: tuple[float, ...] = (0.1, 2.0, 0.0) if decided else UNDECIDED
         shares = self.rows.shares if decided else (*self.rows.shares, *self.rows.more)
+        entries = sum(to_array(leaf).size for leaf in leaves(tuple(inputs.values())))
+        if decided and entries > MOST_ENTRIES:
+            return ""
+        large = decided and entries > LARGE
+        if large:
+            scales, shares = scales[:1], shares[:1]
         trials: list[tuple[Sequence[int], tuple]] = [(chosen, scales) for chosen in shares]
-        if split == "env":  # and there may be many more of them than here
-            entries = sum(to_array(leaf).size for leaf in leaves(tuple(inputs.values())))
+        if split == "env" and not large:  # and there may be many more of them than here
             times = min(max(MOST_ENTRIES // max(entries, 1), 2), 40)
             trials.append((tuple(range(self.rows.count)) * times, (0.1,)))
         for chosen, attempts in trials:
@@ -182,6 +190,8 @@ class RowTrials:
             return Tensor(
                 self.generator.random(array.shape) < self.generator.choice((0.1, 0.5, 0.9))
             )
+        if array.dtype == np.uint8:  # images
+            return Tensor(self.generator.integers(0, 256, array.shape).astype(np.uint8))
         if array.dtype.kind != "f":
             return value
         noise = self.generator.normal(0.0, scale, array.shape)

@@ -1,0 +1,49 @@
+"""Atari's games through ale-py, as gymnasium has them."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mindspore_rl import cli
+from mindspore_rl.environments import by_name
+from mindspore_rl.errors import MissingPackageError
+
+PONG = f"{Path(__file__).resolve().parents[2] / 'docs' / 'examples' / 'pong.py'}:make_pong"
+
+
+def test_a_bare_game_is_known_by_its_id(capfd):
+    spec = by_name.spec("ALE/Pong-v5")
+    assert (spec.obs_shape, spec.obs_dtype, spec.action_space.n) == ((3, 210, 160), "uint8", 6)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(MissingPackageError, match="needs ale-py, which is not installed") as told:
+        by_name.spec("ALE/Pong-v5")
+    assert told.value.extra == "atari"
+
+
+def test_frames_are_stacked():
+    vector = by_name.make_vector(PONG, range(2), 1)
+    assert vector.reset().shape == (2, 4, 84, 84)
+    seen = [vector.step(np.full(2, t % 6, np.int32)) for t in range(60)]
+    for (_, before, *_), (_, after, *_) in zip(seen[:-1], seen[1:], strict=True):
+        np.testing.assert_array_equal(after[:, :3], before[:, 1:])
+    assert (seen[-1][0][0] != seen[-1][0][1]).any()
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("policy", ["MultipleLearners", "SingleLearnerFine"])
+def test_pong_is_trained_for_an_iteration(policy, tmp_path, capsys):
+    run = tmp_path / "run"
+    command = ["train", "--config", "ppo_atari", "--env", PONG, "--policy", policy]
+    sizes = ["--workers", "2", "num_envs=4", "num_steps=8", "--total-steps", "32"]
+    assert cli.main([*command, *sizes, "--run-dir", str(run), "--quiet"]) == 0
+    assert "steps: 32 environment steps" in capsys.readouterr().out
+    (line,) = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    assert np.isfinite(list(line["values"].values())).all()
