@@ -54,12 +54,14 @@ def graph(args: argparse.Namespace) -> int:
 
 
 def _print_graph(plan: Any, cut: Any, folder: Path, form: str) -> None:
-    from mindspore_rl.graph import render, text  # noqa: PLC0415
+    from mindspore_rl.graph import picture, render, text  # noqa: PLC0415
 
     if form == "native":
         _print_native(plan, folder)
     elif form == "dot":
         print(render.render_dot(cut), end="")
+    elif form == "mermaid":
+        print(picture.render_mermaid(cut, plan), end="")
     elif form == "source":
         for fragment in plan.fragments:
             print(f"# ---- {fragment.file}")

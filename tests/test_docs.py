@@ -188,3 +188,11 @@ def test_links(page):
     for link in LINK.findall(page.read_text()):
         if not link.startswith("http"):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_the_pictures_of_the_readme_are_drawn_by_the_command(capsys):
+    shown = blocks(ROOT / "README.md", "mermaid")
+    for policy, picture in zip(("SingleLearnerCoarse", "MultipleLearners"), shown, strict=True):
+        job = ("--policy", policy, "--workers", "2", "--env", "CartPole-v1")
+        assert cli.main(["graph", "ppo", *job, "--format", "mermaid"]) == 0
+        assert capsys.readouterr().out == picture
