@@ -42,6 +42,7 @@ setup(
         "offline": ["h5py"],  # reads HDF5, as Minari's data sets
         "plot": ["matplotlib", "tensorboard"],
         "export": ["onnxruntime"],  # looks at what is written; MindSpore writes it
+        "sweep": ["optuna>=4"],
         "video": ["imageio", "imageio-ffmpeg", "pygame-ce"],  # which draws classic control
         "test": [
             "pytest",
@@ -63,6 +64,7 @@ setup(
             "nbclient",
             "onnxruntime",
             "opencv-python-headless<4.12",
+            "optuna>=4",
             "pettingzoo",
             "nvidia-cuda-nvrtc-cu11==11.8.89",  # kernels are compiled where no GPU is, too
         ],

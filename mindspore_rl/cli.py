@@ -20,6 +20,7 @@ from mindspore_rl import (
     plotting,
     programs,
     registry,
+    sweeping,
 )
 from mindspore_rl.arguments import Number, Parser, check_words
 from mindspore_rl.config import Range
@@ -152,6 +153,28 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     evaluate.add_argument("--env", help="play in this environment (default: as trained)")
     add_trust(evaluate)
     evaluate.set_defaults(run=commands.evaluate_run)
+
+    text = "search for good values of an algorithm's configuration"
+    swept = _command(subparsers, "sweep", sweeping.sweep, text, argv)
+    add_job(swept)
+    swept.add_argument(
+        "--space",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="YAML file of what to try, `key: {low: 1.0e-4, high: 0.01, log: true}` or "
+        "`key: {choices: [...]}`",
+    )
+    swept.add_argument(
+        "--trials", type=Number(int, Range(1)), default=20, help="runs in all (default: 20)"
+    )
+    swept.add_argument(
+        "--study",
+        type=Path,
+        default=Path("runs/sweep"),
+        metavar="DIR",
+        help="folder of the study and its runs; one that is there goes on (default: runs/sweep)",
+    )
 
     text = "write a trained policy as a file that needs nothing of this project"
     exported = subparsers.add_parser("export", help=text, description=text)
