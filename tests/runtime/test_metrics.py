@@ -7,6 +7,7 @@ import time
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
 from mindspore_rl.errors import StorageError
 from mindspore_rl.runtime.coordinator.metrics import Metrics
@@ -52,6 +53,21 @@ def scalars(run_dir):
         for event in events(run_dir)
         for value in event.summary.value
     ]
+
+
+def test_tensorboard_has_the_configuration_of_a_run(tmp_path, clock):
+    about = {"policy": "Central", "gamma": 0.9, "hidden": (64, 64), "target_kl": None}
+    metrics = Metrics(tmp_path, 1000, progress=False, about=about, clock=clock)
+    metrics.log(1, 300, {}, [(10.0, 5)])
+    metrics.close()
+    told = [value for event in events(tmp_path) for value in event.summary.value]
+    plugin = [v.metadata.plugin_data for v in told if v.metadata.plugin_data.plugin_name]
+    assert {data.plugin_name for data in plugin} == {"hparams"}
+    content = HParamsPluginData.FromString(plugin[1].content).session_start_info.hparams
+    assert content["policy"].string_value == "Central"
+    assert content["gamma"].number_value == 0.9
+    assert content["hidden"].string_value == "(64, 64)"
+    assert "episode/mean_return" in [value.tag for value in told]
 
 
 def test_json_lines_hold_what_was_logged(tmp_path, clock):

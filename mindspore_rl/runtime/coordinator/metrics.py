@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.summary import scalar
+from tensorboardX.summary import hparams, scalar
 
 from mindspore_rl.storage import writing
 
 METRICS_FILE = "metrics.jsonl"
+RETURN = "episode/mean_return"
 _MEAN_EPISODES = 100
 _SPEED_WINDOW_S = 5.0
 _WRITE_INTERVAL_S = 1.0
@@ -43,6 +44,7 @@ class Metrics:
         progress: bool,
         start_steps: int = 0,
         *,
+        about: Mapping[str, object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Opens the run's files, going on from `start_steps` in those of an earlier attempt.
@@ -52,6 +54,7 @@ class Metrics:
             total_steps: environment steps at which the run ends.
             progress: whether to show progress: a bar on a terminal, else a line every 5 s.
             start_steps: environment steps already taken, in a resumed run.
+            about: hyper-parameters and what else tells this run from others, for TensorBoard.
             clock: seconds that never go back.
 
         Raises:
@@ -64,6 +67,7 @@ class Metrics:
             # One write a second, of whole lines: the buffer is larger than a second's lines.
             self._json = self._path.open("a", encoding="utf-8", buffering=1 << 20)
             self._tensorboard = _start_events(run_dir / "tensorboard", start_steps)
+            self._tell_about(about or {})
         self._clock = clock
         self._started = self._written = self._shown = clock()
         self._total_steps = total_steps
@@ -153,6 +157,12 @@ class Metrics:
             stack.callback(self._json.close)
             self._write()
 
+    def _tell_about(self, about: Mapping[str, object]) -> None:
+        """Gives TensorBoard's table of hyper-parameters this run's row."""
+        values = {k: v if isinstance(v, int | float) else str(v) for k, v in about.items()}
+        for summary in hparams(values, {RETURN: 0.0}) if values else ():
+            self._tensorboard.write_event(Event(wall_time=time.time(), summary=summary))
+
     def _write(self) -> None:
         """Flushes the JSON lines and gives TensorBoard the last iteration's scalars."""
         with writing(self._path):
@@ -163,7 +173,7 @@ class Metrics:
         if self._last is None:
             return
         scalars = {
-            "episode/mean_return": self._last["mean_return"],
+            RETURN: self._last["mean_return"],
             "episode/mean_length": self._last["mean_length"],
             "speed/steps_per_second": self._last["steps_per_second"],
         }

@@ -50,7 +50,13 @@ def run_job(
     """
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
-        metrics = Metrics(run_dir, options.total_steps, options.progress, options.start_steps)
+        shown = (options.total_steps, options.progress, options.start_steps)
+        job = {
+            "algorithm": plan.algorithm.get("name", ""),
+            "policy": plan.policy,
+            "workers": plan.workers,
+        }
+        metrics = Metrics(run_dir, *shown, about=job | plan.config)
         stack.callback(metrics.close)
         stamps = Stamps(run_dir, plan.num_ranks, create=True)
         stack.callback(stamps.close)
