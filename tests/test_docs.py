@@ -196,3 +196,14 @@ def test_the_pictures_of_the_readme_are_drawn_by_the_command(capsys):
         job = ("--policy", policy, "--workers", "2", "--env", "CartPole-v1")
         assert cli.main(["graph", "ppo", *job, "--format", "mermaid"]) == 0
         assert capsys.readouterr().out == picture
+
+
+def test_what_is_claimed_beside_others_has_a_test_that_exists():
+    text = (ROOT / "docs" / "compared.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", text)
+    assert len(named) > 20
+    for file, name in named:
+        source = (ROOT / "tests" / file).read_text()
+        assert not name or f"def {name}(" in source, f"{file} has no {name}"
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert all("`" in row.split("|")[2] for row in rows if row.split("|")[2].startswith(" yes"))
