@@ -129,7 +129,7 @@ class Rehearsed(FragmentRuntime):
         self.actor = self.learner = SimpleNamespace(noise_size=NOISE_SIZE)
         exchange: Any = self.share.exchange
         exchange._parameters = lambda edge: np.zeros(edge.message.parameter_entries, np.float32)
-        exchange._set_parameters = lambda edge, flat: None
+        exchange._take_parameters = lambda edge, flat: None
 
     def _array(self, value: Value) -> Any:
         if value.parts:
@@ -225,10 +225,7 @@ def main() -> None:
     from mindspore_rl.runtime.rank import worker  # noqa: PLC0415
 
     without_mindspore()
-    module: Any = worker
-    module.FragmentRuntime = Rehearsed
-    module._join_group = _join_group
-    worker.main()
+    worker.main(Rehearsed, _join_group)
 
 
 def _join_group(plan: Plan, comm: Any, settings: Any, link: Any) -> Reduce | None:

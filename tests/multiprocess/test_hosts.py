@@ -163,6 +163,7 @@ def test_over_ssh_ctrl_c_ends_the_job_with_a_checkpoint(network, tmp_path):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGINT)
     out, err = run.communicate(timeout=60)
+    assert run.returncode == 130
     assert "interrupted: " in out, err
     iterations = len((tmp_path / "run/metrics.jsonl").read_text().splitlines())
     assert final_state(tmp_path / "run")[1]["iteration"] == iterations

@@ -59,8 +59,9 @@ def test_all_that_a_fragment_does_is_measured(policy, workers, chunks):
 
 
 @pytest.mark.multiprocess
-def test_a_rehearsal_sends_what_the_plan_says_and_imports_no_mindspore(tmp_path):
-    asked = dataclasses.replace(request("MultipleLearners", 2), num_iterations=3)
+@pytest.mark.parametrize("policy", ["MultipleLearners", "Central"])
+def test_a_rehearsal_sends_what_the_plan_says_and_imports_no_mindspore(policy, tmp_path):
+    asked = dataclasses.replace(request(policy, 2), num_iterations=3)
     job = predict.rehearsed(asked, tmp_path, lambda fragment, name: 0.01)
     worker = (
         sys.executable,

@@ -35,8 +35,7 @@ class Exchange:
             if source != here or only not in (None, target):
                 continue
             if edge.message.parameters:
-                found = [p.asnumpy().ravel() for p in self._parameters(edge.message.parameters)]
-                data = np.concatenate(found, dtype=np.float32).view(np.uint8)
+                data = self._parameters(edge).view(np.uint8)
             else:
                 data = np.empty(edge.size(source, target), np.uint8)
                 edge.pack(source, target, leaves, data)
@@ -60,10 +59,7 @@ class Exchange:
             stage = self._rank.stages.edge(name)
             self._rank.messenger.receive(edge.source.first_rank + source, edge.tag, data, stage)
             if edge.message.parameters:
-                from mindspore_rl.runtime.parameters import write_parameters  # noqa: PLC0415
-
-                parameters = self._parameters(edge.message.parameters)
-                write_parameters(parameters, data.view(np.float32))
+                self._take_parameters(edge, data.view(np.float32))
             else:
                 edge.unpack(source, here, data, arrays)
         result, start = [], 0
@@ -74,7 +70,16 @@ class Exchange:
             start += count
         return tuple(result)
 
-    def _parameters(self, scope: str) -> list[Any]:
+    def _parameters(self, edge: Edge) -> np.ndarray:
+        found = [p.asnumpy().ravel() for p in self._known_parameters(edge.message.parameters)]
+        return np.concatenate(found, dtype=np.float32)
+
+    def _take_parameters(self, edge: Edge, flat: np.ndarray) -> None:
+        from mindspore_rl.runtime.parameters import write_parameters  # noqa: PLC0415
+
+        write_parameters(self._known_parameters(edge.message.parameters), flat)
+
+    def _known_parameters(self, scope: str) -> list[Any]:
         from mindspore_rl.runtime.parameters import named_parameters  # noqa: PLC0415
 
         if scope not in self._known:

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -45,6 +46,7 @@ def run_worker(
     comm: Communicator | None = None,
     group: Any = None,
     threads: int = 1,
+    kind: type[FragmentRuntime] = FragmentRuntime,
 ) -> None:
     """Runs a rank to its end; reports a failure to the coordinator and raises it."""
     rank = runtime = None
@@ -67,7 +69,7 @@ def run_worker(
             os.environ["MS_OM_PATH"] = str(run_dir / "mindspore")  # a failed compilation's files
             device.use(plan.device, compiled=plan.compiled)
             load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
-        runtime = FragmentRuntime(rank, group, threads)
+        runtime = kind(rank, group, threads)
         path = run_dir / "fragments" / rank.fragment.file
         run_module(f"fragment_{abs(hash(str(path)))}_{path.stem}", path).run(runtime)
         runtime.close()
@@ -149,8 +151,15 @@ def run_inproc(plan: Plan, run_dir: Path, links: list[Link]) -> None:
         raise errors[0]
 
 
-def main() -> None:
-    """Entry point of a worker process under mpiexec."""
+def main(
+    kind: type[FragmentRuntime] = FragmentRuntime, join: Callable[..., Any] | None = None
+) -> None:
+    """Entry point of a worker process under mpiexec.
+
+    Args:
+        kind: of the fragment's runtime.
+        join: forms the group of the rank's fragment, as `_join_group` does.
+    """
     end_with_parent()
     settings = worker_settings()
     plan = load_plan(settings.run_dir)
@@ -164,7 +173,7 @@ def main() -> None:
         try:
             if plan.device == "GPU" and (place := plan.gpu_of(comm.rank)):
                 gpu.take(*place)
-            group = _join_group(plan, comm, settings, link)
+            group = (join or _join_group)(plan, comm, settings, link)
         except Exception as error:
             _report(link, comm.rank, error)
             raise
@@ -172,7 +181,7 @@ def main() -> None:
             os.sched_setaffinity(0, settings.cores[comm.rank])
             comm.spin_s = OWN_CORE_SPIN_S
         threads = len(settings.cores[comm.rank]) if settings.cores else 1
-        run_worker(plan, settings.run_dir, comm.rank, link, comm, group, threads)
+        run_worker(plan, settings.run_dir, comm.rank, link, comm, group, threads, kind)
     except BaseException:  # noqa: BLE001
         print(shortened(traceback.format_exc()), file=sys.stderr, flush=True)
         _exit()
