@@ -21,6 +21,7 @@ from mindspore_rl.runtime.coordinator.events import (
     Logged,
     Note,
     Remains,
+    Saved,
     Tell,
     Tick,
 )
@@ -171,6 +172,16 @@ def test_checkpoints_are_asked_for_once_all_ranks_are_there():
     job.iteration(1)
     assert job.tick(CHECKPOINT_S) == [Tell("checkpoint")]
     assert job.tick(CHECKPOINT_S / 2) == []
+
+
+def test_an_iteration_has_one_checkpoint_however_often_they_are_asked_for():
+    """Else the leader would write one after the other, and never go on."""
+    job = Job().running()
+    assert job.tick(CHECKPOINT_S) == [Tell("checkpoint")]
+    assert job.on(Heard(0, {"kind": "checkpoint", "path": "one"})) == [Saved("one")]
+    assert job.tick(CHECKPOINT_S) == []
+    job.iteration(2)
+    assert job.tick() == [Tell("checkpoint")]
 
 
 def test_interrupted_once_twice_and_in_vain():

@@ -123,6 +123,7 @@ class Monitor:
         self._reported: set[int] = set()
         self._ended_s: float | None = None
         self._iteration, self._env_steps = 0, options.start_steps
+        self._ordered = 0  # the iteration after which the last checkpoint was asked for
         self._checkpoint: str | None = plan.resume or None
         self._checkpoint_s = self._ticked_s = self._awake_s = now
         self._missed_s: float | None = now
@@ -191,10 +192,14 @@ class Monitor:
         )
         if stall is not None:
             return [Examine("stall", stall=stall)]
-        if now - self._checkpoint_s >= self.options.checkpoint_every_s:
+        if not started:
             self._checkpoint_s = now
-            if started:
-                return self._tell_leader("checkpoint")
+        # One of an iteration is enough: orders that follow each other at once would keep the
+        # leader from the next.
+        fresh = self._iteration > self._ordered
+        if fresh and now - self._checkpoint_s >= self.options.checkpoint_every_s:
+            self._checkpoint_s, self._ordered = now, self._iteration
+            return self._tell_leader("checkpoint")
         return []
 
     # ---- messages --------------------------------------------------------------------------
