@@ -46,7 +46,7 @@ def run_worker(
     comm: Communicator | None = None,
     group: Any = None,
     threads: int = 1,
-    kind: type[FragmentRuntime] = FragmentRuntime,
+    kind: type[FragmentRuntime] | None = None,
 ) -> None:
     """Runs a rank to its end; reports a failure to the coordinator and raises it."""
     rank = runtime = None
@@ -69,7 +69,7 @@ def run_worker(
             os.environ["MS_OM_PATH"] = str(run_dir / "mindspore")  # a failed compilation's files
             device.use(plan.device, compiled=plan.compiled)
             load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
-        runtime = kind(rank, group, threads)
+        runtime = (kind or FragmentRuntime)(rank, group, threads)
         path = run_dir / "fragments" / rank.fragment.file
         run_module(f"fragment_{abs(hash(str(path)))}_{path.stem}", path).run(runtime)
         runtime.close()
@@ -151,13 +151,11 @@ def run_inproc(plan: Plan, run_dir: Path, links: list[Link]) -> None:
         raise errors[0]
 
 
-def main(
-    kind: type[FragmentRuntime] = FragmentRuntime, join: Callable[..., Any] | None = None
-) -> None:
+def main(kind: type[FragmentRuntime] | None = None, join: Callable[..., Any] | None = None) -> None:
     """Entry point of a worker process under mpiexec.
 
     Args:
-        kind: of the fragment's runtime.
+        kind: of the fragment's runtime, where it is another one.
         join: forms the group of the rank's fragment, as `_join_group` does.
     """
     end_with_parent()
