@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Predicted beside measured iteration times: every policy, several workloads and latencies.
 
-    scripts/scaling_accuracy.py predict FILE.csv      # to be kept before anything is measured
+    scripts/scaling_accuracy.py predict FILE.csv      # to be kept before anything is measured;
+                                                      # what is predicted stays
     scripts/scaling_accuracy.py measure FILE.csv      # adds predictions by costs of the minute, and
                                                       # what two runs took; goes on where it was
     scripts/scaling_accuracy.py report FILE.csv [--plot FILE.svg]
@@ -91,7 +92,10 @@ def settings(row: Row) -> dict[str, str]:
 def predict(
     rows: list[Row], deployment: Path | None, key: str = "predicted_ms", anew: bool = False
 ) -> None:
-    """Fills in what rows would take, all with one latency; `anew`: by costs of this minute."""
+    """Fills in what rows would take, all with one latency; `anew`: by costs of this minute.
+
+    Those that are done stay.
+    """
     from mindspore_rl import config, programs, registry  # noqa: PLC0415
     from mindspore_rl.errors import MsrlError  # noqa: PLC0415
     from mindspore_rl.graph.distribution_policy import Schedule  # noqa: PLC0415
@@ -107,6 +111,8 @@ def predict(
         cluster = Cluster.measured(machine, hosts, scale.link_between(hosts, _say, anew=True))
     file = registry.find_algorithm("ppo")
     for row in rows:
+        if row[key] or row["why_not"]:
+            continue
         name, workers, chunks = POLICIES[row["policy"]]
         given = [f"{k}={v}" for k, v in settings(row).items()]
         chosen = config.resolve(programs.trainer_class(file).Config, None, {}, given)
@@ -130,8 +136,11 @@ def measure(
     for row in rows:
         if not row["predicted_ms"] or row["again_ms"]:
             continue
-        if deployment is None:
+        row["fresh_ms"] = ""
+        if deployment is None or network is None:
             predict([row], None, "fresh_ms", anew=True)
+        else:
+            _predict_apart([row], deployment, network, "--anew")
         for key in ("measured_ms", "again_ms"):
             _measure(row, key, deployment, network)
         print(_line(row), flush=True)
@@ -301,15 +310,23 @@ def _each_delay(args: argparse.Namespace, rows: list[Row]) -> None:
 
 def _apart(action: str, rows: list[Row], delay_ms: float, keep: Callable[[], None]) -> None:
     with tempfile.TemporaryDirectory() as name, Network(2, delay_ms) as network:
-        hosts, file = Path(name, "hosts.yaml"), Path(name, "rows.csv")
+        hosts = Path(name, "hosts.yaml")
         network.write_deployment(hosts, "SingleLearnerCoarse", 1)
         if action == "measure":
             measure(rows, hosts, network, keep)
-            return
+        else:
+            _predict_apart(rows, hosts, network)
+
+
+def _predict_apart(rows: list[Row], hosts: Path, network: Network, *options: str) -> None:
+    """Predicts from inside the first host, from where the links can be measured."""
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name, "rows.csv")
         write(rows, file)
         command = [sys.executable, __file__, "predict", str(file), "--deployment", str(hosts)]
         environment = {**network.environment(), "PYTHONPATH": str(ROOT)}
-        subprocess.run(network.command(0, command), env=environment, check=True, cwd=ROOT)
+        command = network.command(0, [*command, *options])
+        subprocess.run(command, env=environment, check=True, cwd=ROOT)
         for row, found in zip(rows, read(file), strict=True):
             row.update(found)
 
@@ -324,6 +341,7 @@ def main() -> int:
         "--delays", type=float, nargs="+", default=DELAYS_MS, help="ms (default: all)"
     )
     parser.add_argument("--deployment", type=Path, help=argparse.SUPPRESS)  # from inside a host
+    parser.add_argument("--anew", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     from mindspore_rl.runtime.rank.settings import prepare_mindspore  # noqa: PLC0415
@@ -331,10 +349,10 @@ def main() -> int:
     prepare_mindspore()
     if args.action == "predict" and args.deployment:
         rows = read(args.file)
-        predict(rows, args.deployment)
+        predict(rows, args.deployment, "fresh_ms" if args.anew else "predicted_ms", args.anew)
         write(rows, args.file)
         return 0
-    rows = configurations() if args.action == "predict" else read(args.file)
+    rows = read(args.file) if args.file.exists() or args.action != "predict" else configurations()
     if args.action != "report":
         _each_delay(args, rows)
     print(report(rows) if args.action != "predict" else f"predictions are in {args.file}")

@@ -100,7 +100,7 @@ def test_what_cannot_be_shown(run, words, error, message):
 
 
 @pytest.mark.parametrize(
-    ("which", "message"), [("7", "no checkpoint of iteration 7"), ("newest", "best, last or an")]
+    ("which", "message"), [("99", "no checkpoint of iteration 99"), ("newest", "best, last or an")]
 )
 def test_checkpoints_that_are_none(run, which, message):
     with pytest.raises(CheckpointError, match=message):
