@@ -15,7 +15,6 @@ The report says too what choosing the policy by prediction would have cost, work
 
 import argparse
 import csv
-import json
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from iteration_time import NotMeasured, iteration_ms
 from network_hosts import Network, why_not
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,7 +60,6 @@ FAR = tuple(WORKLOADS)[:3]
 DELAYS_MS = (0.0, 1.0, 5.0)
 """One way; 0: on one host."""
 COMMON = {"learning_rate": "1e-9", "update_epochs": "2"}
-WARM_UP, SECONDS, LEAST, MOST = 14, 1.5, 10, 300
 COLUMNS = (
     *("policy", "workload", "delay_ms", "predicted_ms"),
     *("fresh_ms", "measured_ms", "again_ms", "why_not"),
@@ -84,9 +83,9 @@ def configurations() -> list[Row]:
     ]
 
 
-def settings(row: Row) -> dict[str, str]:
+def settings(row: Row) -> dict[str, object]:
     """The keys of a row's algorithm."""
-    return {k: str(v) for k, v in {**COMMON, **WORKLOADS[row["workload"]]}.items()}
+    return {**COMMON, **WORKLOADS[row["workload"]]}
 
 
 def predict(
@@ -149,30 +148,14 @@ def measure(
 
 def _measure(row: Row, key: str, deployment: Path | None, network: Network | None) -> None:
     name, workers, chunks = POLICIES[row["policy"]]
-    found = settings(row)
+    words = ["ppo", "--policy", name, "--workers", str(workers), "--schedule", f"chunks={chunks}"]
     guess_s = float(row["predicted_ms"]) / 1e3
-    iterations = WARM_UP + min(max(round(SECONDS / guess_s), LEAST), MOST)
-    steps = iterations * int(found["num_envs"]) * int(found["num_steps"])
-    command = [sys.executable, "-m", "mindspore_rl.cli", "train", "ppo", "--policy", name]
-    command += ["--workers", str(workers), "--schedule", f"chunks={chunks}", "--quiet"]
-    command += ["--total-steps", str(steps), "--stop-return", "nan"]
-    command += [f"{k}={v}" for k, v in found.items()]
-    with tempfile.TemporaryDirectory() as folder:
-        command += ["--run-dir", f"{folder}/run"]
-        environment = None
-        if network is not None:
-            command += ["--deployment", str(deployment)]
-            environment = {**network.environment(), "PYTHONPATH": str(ROOT)}
-            command = network.command(0, command)
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT
-        )
-        if done.returncode:
-            row["why_not"] = (done.stderr.strip().splitlines() or ["no reason was given"])[0]
-            return
-        lines = Path(folder, "run", "metrics.jsonl").read_text().splitlines()
-    times = [json.loads(line)["wall_s"] for line in lines][WARM_UP - 1 :]
-    row[key] = f"{1e3 * (times[-1] - times[0]) / (len(times) - 1):.3f}"
+    try:
+        found = iteration_ms(words, settings(row), guess_s, deployment, network)
+    except NotMeasured as error:
+        row["why_not"] = str(error)
+        return
+    row[key] = f"{found:.3f}"
 
 
 def report(rows: list[Row]) -> str:

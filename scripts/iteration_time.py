@@ -1,0 +1,59 @@
+"""What an iteration of a job takes, by running it."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from network_hosts import Network
+
+ROOT = Path(__file__).resolve().parents[1]
+WARM_UP, SECONDS, LEAST, MOST = 14, 1.5, 10, 300
+"""Iterations that do not count; for how long others do, and how few and how many of them."""
+
+
+class NotMeasured(Exception):
+    """A job failed; its text is the first line of why."""
+
+
+def iteration_ms(
+    words: list[str],
+    settings: dict[str, object],
+    guess_s: float,
+    deployment: Path | None = None,
+    network: Network | None = None,
+) -> float:
+    """Trains for a while.
+
+    Args:
+        words: of `msrl train`: the algorithm, and flags.
+        settings: keys of its configuration, with `num_envs` and `num_steps`.
+        guess_s: about what an iteration takes.
+        deployment: the hosts to train on.
+        network: whose first host trains.
+
+    Raises:
+        NotMeasured: the job failed.
+    """
+    iterations = WARM_UP + min(max(round(SECONDS / guess_s), LEAST), MOST)
+    steps = iterations * int(str(settings["num_envs"])) * int(str(settings["num_steps"]))
+    command = [sys.executable, "-m", "mindspore_rl.cli", "train", *words, "--quiet"]
+    command += ["--total-steps", str(steps), "--stop-return", "nan"]
+    command += [f"{key}={value}" for key, value in settings.items()]
+    command += ["--deployment", str(deployment)] if deployment else []
+    environment = None
+    with tempfile.TemporaryDirectory() as folder:
+        command += ["--run-dir", f"{folder}/run"]
+        if network is not None:
+            environment = {**network.environment(), "PYTHONPATH": str(ROOT)}
+            command = network.command(0, command)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT
+        )
+        if done.returncode:
+            said = done.stderr.strip().splitlines()
+            raise NotMeasured(said[0] if said else "no reason was given")
+        lines = Path(folder, "run", "metrics.jsonl").read_text().splitlines()
+    times = [json.loads(line)["wall_s"] for line in lines][WARM_UP - 1 :]
+    return 1e3 * (times[-1] - times[0]) / (len(times) - 1)
