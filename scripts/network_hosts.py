@@ -79,12 +79,15 @@ class Network:
         hosts: how many, 2 or more.
         delay_ms: from one host to another, one way; None: a cable, as fast as it goes.
         ssh: whether each host has processes of its own, and an ssh server.
+        pinned: whether each host has one core of this machine's, and not all of them.
     """
 
-    def __init__(self, hosts: int, delay_ms: float | None = None, ssh: bool = False) -> None:
+    def __init__(
+        self, hosts: int, delay_ms: float | None = None, ssh: bool = False, pinned: bool = False
+    ) -> None:
         self.names = [f"msrl-{os.getpid()}-{i}" for i in range(hosts)]
         self.addresses = [f"10.77.0.{i + 1}" for i in range(hosts)]
-        self._delay_ms, self._ssh = delay_ms, ssh
+        self._delay_ms, self._ssh, self._pinned = delay_ms, ssh, pinned
         self._servers: list[subprocess.Popen] = []
         self._switch = f"msrl-{os.getpid()}-switch"
         self._relay: subprocess.Popen | None = None
@@ -160,12 +163,16 @@ class Network:
     def command(self, host: int, command: list[str]) -> list[str]:
         """A command as run on a host."""
         own = OWN_PROCESSES if self._ssh else []
-        return ["ip", "netns", "exec", self.names[host], *own, *command]
+        cores = sorted(os.sched_getaffinity(0))
+        core = ["taskset", "-c", str(cores[host % len(cores)])] if self._pinned else []
+        return ["ip", "netns", "exec", self.names[host], *own, *core, *command]
 
     def environment(self) -> dict[str, str]:
         """The environment for commands: UCX would find shared memory between these hosts."""
         extra = {"HYDRA_LAUNCHER_EXTRA_ARGS": f"-F {self._folder.name}/ssh_config"}
-        return {**os.environ, "UCX_TLS": "self,tcp", **(extra if self._ssh else {})}
+        cores = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if self._pinned else ""
+        found = {**os.environ, "UCX_TLS": "self,tcp", "NETWORK_CORES": cores}
+        return {**found, **(extra if self._ssh else {})}
 
     def run(self, host: int, command: list[str]) -> int:
         """Runs a command on a host. Returns: its exit status."""

@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
 # Stands in for ssh between the hosts of network_hosts.py: network_launcher.sh [-x] ADDRESS COMMAND...
-# It is called in the namespace of one of them, whose name tells those of the others.
+# It is called in the namespace of one of them, whose name tells those of the others. NETWORK_CORES, as in
+# 0,1: each host has one of these cores.
 set -euo pipefail
 while [[ ${1:-} == -* ]]; do shift; done
 address=$1 && shift
 here=$(ip netns identify $$)
-exec ip netns exec "${here%-*}-$((${address##*.} - 1))" sh -c "$*"
+host=$((${address##*.} - 1))
+IFS=, read -ra cores <<<"${NETWORK_CORES:-}"
+pinned=()
+if [ "${#cores[@]}" != 0 ]; then pinned=(taskset -c "${cores[host % ${#cores[@]}]}"); fi
+exec ip netns exec "${here%-*}-$host" ${pinned[@]+"${pinned[@]}"} sh -c "$*"

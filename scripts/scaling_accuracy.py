@@ -15,6 +15,7 @@ The report says too what choosing the policy by prediction would have cost, work
 
 import argparse
 import csv
+import os
 import subprocess
 import sys
 import tempfile
@@ -292,7 +293,7 @@ def _each_delay(args: argparse.Namespace, rows: list[Row]) -> None:
 
 
 def _apart(action: str, rows: list[Row], delay_ms: float, keep: Callable[[], None]) -> None:
-    with tempfile.TemporaryDirectory() as name, Network(2, delay_ms) as network:
+    with tempfile.TemporaryDirectory() as name, Network(2, delay_ms, pinned=True) as network:
         hosts = Path(name, "hosts.yaml")
         network.write_deployment(hosts, "SingleLearnerCoarse", 1)
         if action == "measure":
@@ -302,16 +303,23 @@ def _apart(action: str, rows: list[Row], delay_ms: float, keep: Callable[[], Non
 
 
 def _predict_apart(rows: list[Row], hosts: Path, network: Network, *options: str) -> None:
-    """Predicts from inside the first host, from where the links can be measured."""
+    """Predicts from inside the first host, from where the links can be measured.
+
+    Fragments are measured alone and beside others, which takes more than the host's own core.
+    """
     with tempfile.TemporaryDirectory() as name:
         file = Path(name, "rows.csv")
         write(rows, file)
         command = [sys.executable, __file__, "predict", str(file), "--deployment", str(hosts)]
         environment = {**network.environment(), "PYTHONPATH": str(ROOT)}
-        command = network.command(0, [*command, *options])
+        command = network.command(0, ["taskset", "-c", _cores(), *command, *options])
         subprocess.run(command, env=environment, check=True, cwd=ROOT)
         for row, found in zip(rows, read(file), strict=True):
             row.update(found)
+
+
+def _cores() -> str:
+    return ",".join(map(str, sorted(os.sched_getaffinity(0))))
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 """Measures what messages between two ranks cost: `mpiexec -n 2 python -m ...links FILE [far]`.
 
 On one host rank 0 has the first core that this process may use, rank 1 the next, as in a job; on
-two (`far`) ranks have no cores of their own.
+two (`far`) ranks have no cores of their own, and wait as in a job: there a message is always waited
+for, and how late it comes to who sleeps depends on the hosts.
 """
 
 import json
@@ -27,7 +28,8 @@ FAR = "far"
 REPORTS, OTHER_BYTES, POLLED_S = 300, 1 << 20, 0.5
 TAG, ROUNDS, ROUNDS_S, IN_A_ROW = 7, 200, 0.3, 8
 SETTLED_S, SPIN_S = 0.002, 1.0
-"""How long a message is left to come, and how long ranks poll here: sleeps are another cost."""
+"""How long a message is left to come, and how long ranks of a host poll here: sleeps are another
+cost."""
 
 
 def measure(comm: MpiCommunicator) -> Link:
@@ -160,9 +162,10 @@ def main() -> None:
     """Writes what rank 0 measures."""
     comm = MpiCommunicator()
     cores = sorted(os.sched_getaffinity(0))
-    if len(cores) > 1 and sys.argv[2:] != [FAR]:
-        os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
-    comm.spin_s = SPIN_S
+    if sys.argv[2:] != [FAR]:
+        comm.spin_s = SPIN_S
+        if len(cores) > 1:
+            os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     found = measure(comm)
     share = polling_share(comm)
     if comm.rank == 0:
