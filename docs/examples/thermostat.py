@@ -18,6 +18,10 @@ class Thermostat(gymnasium.Env):
     observation_space = spaces.Dict(
         {"weather": spaces.Discrete(len(WEATHERS)), "room": spaces.Box(-30.0, 30.0, (1,))})
     action_space = spaces.Discrete(2)  # the heater is off or on
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
 
     def reset(self, *, seed=None, options=None):
         """Starts a day: the weather, and a room within 5 degrees of the aim."""
@@ -32,11 +36,19 @@ class Thermostat(gymnasium.Env):
         terminated = bool(abs(self.room - 20.0) > 10.0)
         return self._obs(), -abs(self.room - 20.0), terminated, False, {}
 
+    def render(self):
+        """The room's temperature as a column, red where it is too warm or too cold."""
+        picture = np.full((64, 64, 3), 255, np.uint8)
+        height = int(np.clip(3.2 * (self.room - 10.0), 1.0, 64.0))
+        right = abs(self.room - 20.0) < 2.0
+        picture[64 - height :, 24:40] = (60, 120, 60) if right else (200, 60, 40)
+        return picture
+
     def _obs(self):
         return {"weather": self.weather, "room": np.array([self.room - 20.0], np.float32)}
 
 
-def make_thermostat():
+def make_thermostat(render_mode=None):
     """The same with a day's end and rewards of about 1: what is made has all its wrappers."""
-    env = TransformReward(Thermostat(), lambda reward: 1.0 + 0.1 * reward)
+    env = TransformReward(Thermostat(render_mode), lambda reward: 1.0 + 0.1 * reward)
     return TimeLimit(env, 144)

@@ -2,9 +2,10 @@
 
 An id of gym's or gymnasium's ("CartPole-v1": gym's where gym has it; "gymnasium:CartPole-v1"),
 "graph:CartPole-v1" (MindSpore operators), "probe:bandit" (a known optimum),
-"pettingzoo:mpe2.simple_spread_v3" (a module of PettingZoo's kind), or "path/to/file.py:Name" (the
-user's own: a class, or a function that makes a gym.Env or a gymnasium.Env); behind any of them what
-it is made with, as in "pettingzoo:mpe2.simple_spread_v3,N=8".
+"pettingzoo:mpe2.simple_spread_v3" (a module of PettingZoo's kind), "envpool:Pong-v5" (in EnvPool's
+C++), or "path/to/file.py:Name" (the user's own: a class, or a function that makes a gym.Env or a
+gymnasium.Env); behind any of them what it is made with, as in
+"pettingzoo:mpe2.simple_spread_v3,N=8".
 """
 
 import functools
@@ -85,8 +86,8 @@ def sorted_names() -> tuple[list[str], dict[str, list[str]]]:
     """
     accepted: list[str] = []
     missing: dict[str, list[str]] = {}
-    # The last two stand for all of gymnasium's where it is missing, and for all of Atari's.
-    for name in [*names(), "gymnasium:CartPole-v1", "ALE/Pong-v5"]:
+    # These stand for all of gymnasium's where it is missing, and for all of Atari's and EnvPool's.
+    for name in [*names(), "gymnasium:CartPole-v1", "ALE/Pong-v5", "envpool:CartPole-v1"]:
         try:
             spec(name)
         except MissingPackageError as error:
@@ -126,6 +127,10 @@ def spec(name: str) -> EnvironmentSpec:
         from mindspore_rl.environments import pettingzoo_vector  # noqa: PLC0415
 
         return pettingzoo_vector.pettingzoo_spec(name)
+    if name.startswith("envpool:"):
+        from mindspore_rl.environments import pool_vector  # noqa: PLC0415
+
+        return pool_vector.pool_spec(name)
     return _gym_vector().gym_spec(name)
 
 
@@ -165,6 +170,10 @@ def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
         from mindspore_rl.environments import pettingzoo_vector  # noqa: PLC0415
 
         return pettingzoo_vector.PettingZooVector(name, env_indices, seed)
+    if name.startswith("envpool:"):
+        from mindspore_rl.environments import pool_vector  # noqa: PLC0415
+
+        return pool_vector.PoolVector(name, env_indices, seed)
     return _gym_vector().GymVector(name, env_indices, seed)
 
 

@@ -209,7 +209,7 @@ def flattened(name: str, env: Any) -> tuple[Any, str]:
             f"{name!r} has the observation space {space}, expected {_OBSERVATIONS}: wrap it, or "
             "write a class of your own that gives arrays"
         )
-    parts = ", ".join(_layout(space, module.spaces.utils.flatdim))
+    parts = ", ".join(layout_of(space, module.spaces.utils.flatdim))
     layout = f"observations are flattened to {flat.shape[0]} numbers: {parts}"
     return wrapped, "; ".join(filter(None, [layout, choices]))
 
@@ -257,13 +257,19 @@ def _as_images(module: Any, env: Any) -> tuple[Any, str]:
     return env, f"observations are images, uint8 [C, H, W] = {list(shape)}"
 
 
-def _layout(space: Any, flatdim: Any, path: str = "") -> Iterator[str]:
-    """How a library's `flatten` lays out a space: its parts in their order."""
+def layout_of(space: Any, flatdim: Any, path: str = "") -> Iterator[str]:
+    """How a library's `flatten` lays out a space: its parts in their order.
+
+    Args:
+        space: of gym's or gymnasium's.
+        flatdim: the library's function of this name.
+        path: to where it is in another one.
+    """
     parts = getattr(space, "spaces", None)  # of a Dict or a Tuple
     if parts is not None:
         keys = parts if hasattr(parts, "keys") else range(len(parts))
         for key in keys:
-            yield from _layout(parts[key], flatdim, f"{path}[{key!r}]")
+            yield from layout_of(parts[key], flatdim, f"{path}[{key!r}]")
         return
     size = flatdim(space)
     how = {

@@ -1,0 +1,131 @@
+"""Environments of EnvPool: seeds of their own, true successors, spaces."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mindspore_rl import cli
+from mindspore_rl.environments import by_name
+from mindspore_rl.environments.environment import VectorEnvironment
+from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
+
+NAMES = (
+    "envpool:CartPole-v1",
+    "envpool:HalfCheetah-v4",
+    "envpool:Pong-v5,stack_num=2",
+    "envpool:FrozenLake-v1",
+    "envpool:FetchPushDense-v4",
+)
+
+
+def some_actions(vector: VectorEnvironment, size: int, steps: int) -> list[np.ndarray]:
+    chance, space = np.random.default_rng(0), vector.spec.action_space
+    if isinstance(space, Discrete):
+        return [chance.integers(0, space.n, size).astype(np.int32) for _ in range(steps)]
+    shape = (size, len(space.low))
+    return [chance.normal(0, 2, shape).astype(np.float32) for _ in range(steps)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_environment_does_the_same_in_any_share(name):
+    whole, part = by_name.make_vector(name, range(4), 7), by_name.make_vector(name, range(2, 4), 7)
+    first = whole.reset()
+    assert first.shape == (4, *whole.spec.obs_shape)
+    assert first.dtype == whole.spec.obs_dtype
+    np.testing.assert_array_equal(part.reset(), first[2:])
+    actions = some_actions(whole, 4, 60)
+    seen = [whole.step(action) for action in actions]
+    for action, outcome in zip(actions, seen, strict=True):
+        for rows, own in zip(outcome, part.step(action[2:]), strict=True):
+            np.testing.assert_array_equal(own, rows[2:])
+    np.testing.assert_array_equal(whole.reset(), first)
+    for rows, again in zip(seen[0], whole.step(actions[0]), strict=True):
+        np.testing.assert_array_equal(again, rows)
+    whole.close()
+    part.close()
+
+
+def test_environments_and_runs_have_seeds_of_their_own():
+    first = by_name.make_vector("envpool:CartPole-v1", range(4), 1).reset()
+    other = by_name.make_vector("envpool:CartPole-v1", range(4), 2).reset()
+    assert len(np.unique(np.concatenate([first, other])[:, 0])) == 8
+
+
+def test_an_episode_that_ends_leaves_its_true_successor():
+    vector = by_name.make_vector("envpool:CartPole-v1", range(8), 3)
+    before, ends = vector.reset(), 0
+    for _ in range(40):
+        next_obs, final_obs, _, terminated, truncated = vector.step(np.ones(8, np.int32))
+        assert not truncated.any()
+        fallen = np.abs(final_obs[:, 2]) > 0.2095
+        np.testing.assert_array_equal(terminated, fallen)
+        np.testing.assert_allclose(final_obs[:, 0], before[:, 0] + 0.02 * before[:, 1], atol=1e-6)
+        np.testing.assert_array_equal(next_obs[~terminated], final_obs[~terminated])
+        assert (np.abs(next_obs[terminated]) <= 0.05).all()
+        before, ends = next_obs, ends + terminated.sum()
+    assert ends > 20
+
+
+def test_a_time_limit_truncates():
+    vector = by_name.make_vector("envpool:CartPole-v1,max_episode_steps=4", range(2), 3)
+    vector.reset()
+    cuts = [vector.step(np.full(2, t % 2, np.int32))[3:] for t in range(8)]
+    assert [bool(truncated.all()) for _, truncated in cuts] == [False, False, False, True] * 2
+    assert not any(terminated.any() for terminated, _ in cuts)
+
+
+def test_parts_of_an_observation_stand_behind_one_another():
+    assert by_name.spec("envpool:FrozenLake-v1").notes.endswith("16 numbers: one-hot of 16")
+    vector = by_name.make_vector("envpool:FrozenLake-v1", range(2), 1)
+    np.testing.assert_array_equal(vector.reset(), np.eye(16)[[0, 0]])
+    assert "['observation'] 25 numbers" in by_name.spec("envpool:FetchPushDense-v4").notes
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("envpool:CartPol-v1", UnknownEnvironmentError, "did you mean 'envpool:CartPole-v1'"),
+        ("envpool:CartPole-v1,foo=3", EnvironmentFailure, "unexpected keyword argument 'foo'"),
+    ],
+)
+def test_names_that_are_none(name, error, message):
+    with pytest.raises(error, match=message):
+        by_name.spec(name)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(MissingPackageError, match="needs envpool, which is not ins") as told:
+        by_name.spec("envpool:CartPole-v1")
+    assert told.value.extra == "pool"
+
+
+def test_notebooks_still_show_figures():
+    lines = (
+        "import os",
+        "from mindspore_rl.environments import by_name",
+        "by_name.spec('envpool:CartPole-v1')",
+        "assert 'MPLBACKEND' not in os.environ",
+    )
+    variables = {k: v for k, v in os.environ.items() if k != "MPLBACKEND"}
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, env=variables)
+
+
+def test_it_keeps_its_promises(capfd):
+    assert cli.main(["envs", "check", "envpool:CartPole-v1"]) == 0
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.multiprocess
+def test_two_ranks_train_on_it(tmp_path, capsys):
+    run = tmp_path / "run"
+    command = ["train", "ppo", "--env", "envpool:HalfCheetah-v4", "--policy", "MultipleLearners"]
+    sizes = ["--workers", "2", "num_envs=4", "num_steps=16", "--total-steps", "192"]
+    assert cli.main([*command, *sizes, "--run-dir", str(run), "--quiet"]) == 0
+    assert "steps: 192 environment steps" in capsys.readouterr().out
+    assert len(list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))) == 3
