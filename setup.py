@@ -40,9 +40,12 @@ setup(
         "mujoco": ["imageio", "mujoco"],  # gymnasium's need both
         "marl": ["mpe2", "pettingzoo"],
         "offline": ["h5py"],  # reads HDF5, as Minari's data sets
+        "pool": ["envpool>=1", "gymnasium>=1"],
         "plot": ["matplotlib", "tensorboard"],
         "export": ["onnxruntime"],  # looks at what is written; MindSpore writes it
+        "site": ["mkdocs-material", "mkdocstrings[python]"],
         "sweep": ["optuna>=4"],
+        "wandb": ["wandb"],
         "video": ["imageio", "imageio-ffmpeg", "pygame-ce"],  # which draws classic control
         "test": [
             "pytest",
@@ -52,6 +55,7 @@ setup(
             "mypy",
             "import-linter",
             "ale-py",
+            "envpool>=1",
             "box2d==2.3.10",
             "gymnasium>=1",
             "h5py",
@@ -59,6 +63,8 @@ setup(
             "imageio-ffmpeg",
             "ipykernel",
             "matplotlib",
+            "mkdocs-material",
+            "mkdocstrings[python]",
             "mujoco",
             "mpe2",
             "nbclient",
@@ -66,6 +72,7 @@ setup(
             "opencv-python-headless<4.12",
             "optuna>=4",
             "pettingzoo",
+            "wandb",
             "nvidia-cuda-nvrtc-cu11==11.8.89",  # kernels are compiled where no GPU is, too
         ],
     },

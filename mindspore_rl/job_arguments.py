@@ -143,6 +143,14 @@ def add_training(train: argparse.ArgumentParser) -> None:
         "last checkpoint at most N times, ever later if no new one was written (default: 0)",
     )
     train.add_argument("--dump-graph", metavar="DIR", help="write the program after each pass")
+    train.add_argument(
+        "--wandb",
+        nargs="?",
+        const="mindspore_rl",
+        default=Job.wandb,
+        metavar="PROJECT",
+        help="tell Weights & Biases of the run, too (PROJECT left out: mindspore_rl)",
+    )
     train.add_argument("--quiet", action="store_true", help="no progress")
 
 

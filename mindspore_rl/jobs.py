@@ -51,6 +51,7 @@ class Job:
     start_timeout: float | None = option(None, "seconds of start and compilation", above=0)
     max_restarts: int = option(0, "restarts after failures", least=0)
     dump_graph: str | None = option(None, "folder for the program after each pass")
+    wandb: str = option("", "project of Weights & Biases that is told of the run")
     quiet: bool = option(False, "show no progress")
 
     def __post_init__(self) -> None:

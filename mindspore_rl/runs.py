@@ -48,6 +48,7 @@ def train(
     replay_dir: str | Path = Job.replay_dir,
     profile: int = Job.profile,
     dump_graph: str | Path | None = None,
+    wandb: str = Job.wandb,
     quiet: bool = Job.quiet,
     on_iteration: training.OnIteration | None = None,
 ) -> "Run":

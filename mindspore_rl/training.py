@@ -61,7 +61,7 @@ def train(
         JobFailure: the job failed.
     """
     from mindspore_rl.runtime import resuming  # noqa: PLC0415
-    from mindspore_rl.runtime.coordinator import room  # noqa: PLC0415
+    from mindspore_rl.runtime.coordinator import room, tracking  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
 
     if threading.current_thread() is not threading.main_thread():
@@ -73,6 +73,8 @@ def train(
     if resumed and not job.trust:
         check_trusted(resumed)
     room.check_address_space(machine.address_space())
+    if job.wandb:
+        tracking.check()
     compiled = job.backend == "mpi"
     if job.device == "gpu" and not compiled:
         raise MsrlError("--backend inproc computes on the CPU; remove --device gpu")
@@ -190,6 +192,7 @@ def _options(
         start_steps=steps,
         deployment=request.deployment,
         on_iteration=on_iteration,
+        wandb=job.wandb,
     )
 
 

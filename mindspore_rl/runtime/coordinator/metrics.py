@@ -1,4 +1,4 @@
-"""What a run reports while it trains: JSON lines, TensorBoard scalars, a progress bar."""
+"""What a run reports while it trains: JSON lines, TensorBoard scalars, a progress bar, others."""
 
 import contextlib
 import json
@@ -17,6 +17,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams, scalar
 
+from mindspore_rl.runtime.coordinator.tracking import Tracked
 from mindspore_rl.storage import writing
 
 METRICS_FILE = "metrics.jsonl"
@@ -45,6 +46,7 @@ class Metrics:
         start_steps: int = 0,
         *,
         about: Mapping[str, object] | None = None,
+        wandb: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Opens the run's files, going on from `start_steps` in those of an earlier attempt.
@@ -55,11 +57,14 @@ class Metrics:
             progress: whether to show progress: a bar on a terminal, else a line every 5 s.
             start_steps: environment steps already taken, in a resumed run.
             about: hyper-parameters and what else tells this run from others, for TensorBoard.
+            wandb: project of Weights & Biases that is told too; empty: it is not.
             clock: seconds that never go back.
 
         Raises:
             StorageError: the run directory cannot be written; so in `log` and `close`.
+            MsrlError: Weights & Biases does not take the run.
         """
+        self._tracked = Tracked(wandb, run_dir, about or {}) if wandb else None
         self._path = run_dir / METRICS_FILE
         with writing(self._path):
             run_dir.mkdir(parents=True, exist_ok=True)
@@ -153,6 +158,8 @@ class Metrics:
         if self._bar:
             self._bar.stop()
         with writing(self._path), contextlib.ExitStack() as stack:
+            if self._tracked:
+                stack.callback(self._tracked.close)
             stack.callback(self._tensorboard.close)
             stack.callback(self._json.close)
             self._write()
@@ -178,6 +185,8 @@ class Metrics:
             "speed/steps_per_second": self._last["steps_per_second"],
         }
         scalars |= {f"train/{name}": value for name, value in self._last["values"].items()}
+        if self._tracked:
+            self._tracked.log(self._last["env_steps"], scalars)
         with writing(self._path.parent / "tensorboard"):
             for tag, value in scalars.items():
                 if value is not None:

@@ -57,6 +57,7 @@ class JobOptions:
         start_steps: environment steps already done, in a resumed job.
         deployment: where it runs; the plan's ranks are placed on its hosts.
         on_iteration: is given a copy of each line of metrics; the job ends once it returns False.
+        wandb: project of Weights & Biases that is told of it; empty: it is not.
     """
 
     progress: bool
@@ -67,6 +68,7 @@ class JobOptions:
     start_steps: int = 0
     deployment: Deployment = Deployment()
     on_iteration: Callable[[dict[str, Any]], object] | None = None
+    wandb: str = ""
 
 
 @dataclass(frozen=True)

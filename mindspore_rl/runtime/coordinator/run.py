@@ -56,7 +56,7 @@ def run_job(
             "policy": plan.policy,
             "workers": plan.workers,
         }
-        metrics = Metrics(run_dir, *shown, about=job | plan.config)
+        metrics = Metrics(run_dir, *shown, about=job | plan.config, wandb=options.wandb)
         stack.callback(metrics.close)
         stamps = Stamps(run_dir, plan.num_ranks, create=True)
         stack.callback(stamps.close)
