@@ -94,6 +94,7 @@ def calibrate(args: argparse.Namespace) -> int:
     from mindspore_rl.plan import deployment  # noqa: PLC0415
     from mindspore_rl.scale import predict  # noqa: PLC0415
     from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
+    from mindspore_rl.scale.inside import inside_s  # noqa: PLC0415
 
     hosts = deployment.load(registry.find_deployment(args.deployment)) if args.deployment else None
     machine = predict.machine_costs(say, anew=True)
@@ -111,7 +112,13 @@ def calibrate(args: argparse.Namespace) -> int:
         _table(rows, ("bytes", "send", "receive", "on the way", "collective of two"))
     if args.algorithm:
         request = jobs.request(Job.of(args))
-        found = predict.predict(request, cluster, say, anew=True)
+        job = predict.job_of(request, say, anew=True)
+        ranks = job.plan.num_ranks
+        found = job.on(cluster, () if ranks == 1 else request.deployment.place(ranks, "CPU"))
+        for fragment in found.plan.fragments:
+            costs = job.costs[fragment.name]
+            for what, seconds in inside_s(found.plan, fragment, costs, cluster).items():
+                print(f"inside cells of {fragment.name}: {what} {seconds * 1e3:.2f} ms")
         print(
             f"{request.policy.name}: an iteration takes {found.simulation.iteration_s * 1e3:.2f} "
             f"ms, {found.steps_per_s:,.0f} steps/s"

@@ -1,8 +1,14 @@
 """`msrl profile RUN`."""
 
 import argparse
+import shutil
+import sys
+import tempfile
 from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
 
+from mindspore_rl.plan.plan import Plan
 from mindspore_rl.profiling import critical
 from mindspore_rl.profiling.timeline import WAITING, Part, Timeline, load
 from mindspore_rl.profiling.trace import TRACE_FILE, write_trace
@@ -10,6 +16,8 @@ from mindspore_rl.runtime.profile import FOLDER
 
 LEAST_SHARE = 0.002
 """Of an iteration: what takes less is not listed."""
+Inside = dict[str, dict[str, float]]
+"""Milliseconds of an iteration by fragment and what, inside compiled cells."""
 
 
 def show(args: argparse.Namespace) -> int:
@@ -17,7 +25,7 @@ def show(args: argparse.Namespace) -> int:
     timeline = load(args.run_directory)
     path = args.run_directory / FOLDER / TRACE_FILE
     write_trace(timeline, path)
-    print(text(timeline))
+    print(text(timeline, _inside(timeline.plan, args.run_directory)))
     print(f"trace: {path} (opens in Perfetto)")
     return 0
 
@@ -34,7 +42,35 @@ def spent(timeline: Timeline) -> dict[Part, float]:
     return dict(found)
 
 
-def text(timeline: Timeline) -> str:
+def _inside(plan: Plan, run_dir: Path) -> Inside:
+    """What no profile sees, measured apart now if it is not known."""
+    hidden = plan.in_graph or (plan.cells != "native" and plan.reductions)
+    if not hidden or plan.device != "CPU":
+        return {}
+    from mindspore_rl.scale import predict  # noqa: PLC0415  (simulation, which others do without)
+    from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
+    from mindspore_rl.scale.inside import inside_s  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name, "run")
+        shutil.copytree(run_dir, folder, ignore=shutil.ignore_patterns("checkpoints", FOLDER))
+        here = replace(plan, hosts=())
+        costs = predict.fragment_costs(here, folder, _say)
+    cluster = Cluster(predict.machine_costs(_say))
+    return {
+        fragment.name: {
+            what: 1e3 * seconds
+            for what, seconds in inside_s(here, fragment, costs[fragment.name], cluster).items()
+        }
+        for fragment in plan.fragments
+    }
+
+
+def _say(text: str) -> None:
+    print(f"msrl: {text}", file=sys.stderr, flush=True)
+
+
+def text(timeline: Timeline, inside: Inside) -> str:
     """The profile for people to read."""
     plan, whole = timeline.plan, timeline.iteration_ms
     rate = plan.steps_per_iteration / whole * 1e3
@@ -64,6 +100,9 @@ def text(timeline: Timeline) -> str:
             lines.append(line)
         if small:
             lines.append(f"  {'all else':44} {small:8.2f} {small / whole:7.1%}")
+        for what, ms in inside.get(fragment.name, {}).items():
+            told = f"of its cells, measured apart: {what}"
+            lines.append(f"  {told:44} {ms:8.2f} {ms / whole:7.1%}")
     lines += ["", "the critical path, on which each waits for the one before:"]
     path = critical.critical_path(timeline)
     total = sum(path.values())

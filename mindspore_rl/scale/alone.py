@@ -39,6 +39,7 @@ from mindspore_rl.runtime.rank.rank import Rank
 from mindspore_rl.runtime.rank.worker import end_with_parent
 from mindspore_rl.runtime.stamps import Stamps
 from mindspore_rl.scale.costs import Doing, FragmentCosts
+from mindspore_rl.scale.inside import env_step_s
 from mindspore_rl.scale.rehearse import REHEARSAL_FILE, Rehearsed, without_mindspore
 
 COSTS_FILE, BURN = "costs.json", "burn"
@@ -153,8 +154,7 @@ class Recorder(Profile):
             if self._count >= WARM_UP or (self._count > 2 and now - self._begun > WARM_UP_S):
                 self._begin()
             return
-        enough = self._count >= MOST or now - self._begun > PHASE_S
-        if self._count < LEAST or not enough:
+        if self._count < LEAST or (self._count < MOST and now - self._begun <= PHASE_S):
             return
         self.phases.append(self._events)
         self.over = len(self.phases) == 2 or not self._others.work()
@@ -262,17 +262,19 @@ def measure(plan: Plan, folder: Path, name: str, cores: set[int]) -> FragmentCos
     with Others(folder, chosen) as others:
         others.rest()
         recorder = (_ServedRecorder if plan.arrivals else Recorder)(others)
-        work = run(plan, folder, name, cores, recorder)
-    fragment = next(f for f in plan.fragments if f.name == name)
-    first, last = fragment.shares[0]
+        work, step_s = run(plan, folder, name, cores, recorder)
+    first, last = next(f.shares[0] for f in plan.fragments if f.name == name)
     phases = [np.array(phase) for phase in recorder.phases]
-    return FragmentCosts(last - first, _doings(plan, phases), work)
+    return FragmentCosts(last - first, _doings(plan, phases), work, env_step_s=step_s)
 
 
 def run(
     plan: Plan, folder: Path, name: str, cores: set[int], recorder: Recorder
-) -> dict[str, tuple[float, float, float]]:
-    """Runs the first replica of a fragment until enough is known. Returns: its cells' work."""
+) -> tuple[dict[str, tuple[float, float, float]], float]:
+    """Runs the first replica of a fragment until enough is known.
+
+    Returns: its cells' work, and what a step of environments in them takes; see `FragmentCosts`.
+    """
     fragment = next(f for f in plan.fragments if f.name == name)
     link = Unheard()
     comm: Any = None
@@ -292,14 +294,15 @@ def run(
     os.sched_setaffinity(0, cores)
     path = folder / "fragments" / fragment.file
     try:
-        run_module(f"alone_{abs(hash(str(path)))}", path).run(runtime)
-    except _Over:
-        pass
+        with contextlib.suppress(_Over):
+            run_module(f"alone_{abs(hash(str(path)))}", path).run(runtime)
+        inside = plan.in_graph and rank.stepping and not rehearsed
+        step_s = env_step_s(plan, len(rank.env_indices), len(cores)) if inside else 0.0
     finally:
         os.sched_setaffinity(0, before)
         runtime.close()
         link.close()
-    return {f"cell {cell}": found.work() for cell, found in runtime._cells.native.items()}
+    return {f"cell {k}": found.work() for k, found in runtime._cells.native.items()}, step_s
 
 
 def _doings(plan: Plan, phases: list[np.ndarray]) -> dict[str, Doing]:
@@ -389,8 +392,8 @@ def main() -> None:
         load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
     if sys.argv[4:] == [BURN]:
         run(plan, folder, names[0], own, Endless(Others(folder, [])))
-    found = {name: asdict(measure(plan, folder, name, own)) for name in names}
-    (folder / COSTS_FILE).write_text(json.dumps(found))
+    found = (asdict(measure(plan, folder, name, own)) for name in names)
+    (folder / COSTS_FILE).write_text(json.dumps(dict(zip(names, found, strict=True))))
 
 
 if __name__ == "__main__":

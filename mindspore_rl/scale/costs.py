@@ -70,12 +70,14 @@ class FragmentCosts:
         doings: by their names in its script, and of what is between two, `before > after`.
         work: operators that run in a call of a cell, their operations, and the bytes they move.
         asleep: doings that need no core.
+        env_step_s: of a step of its environments in a cell, measured apart; 0: they are in none.
     """
 
     environments: int
     doings: dict[str, Doing]
     work: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     asleep: tuple[str, ...] = ()
+    env_step_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -129,4 +131,5 @@ def fragment(data: dict[str, Any]) -> FragmentCosts:
         for name, doing in data["doings"].items()
     }
     work = {name: tuple(found) for name, found in data["work"].items()}
-    return FragmentCosts(data["environments"], doings, work, tuple(data["asleep"]))
+    asleep = tuple(data["asleep"])
+    return FragmentCosts(data["environments"], doings, work, asleep, data["env_step_s"])

@@ -8,12 +8,13 @@ import pytest
 
 from mindspore_rl import cli, programs, registry
 from mindspore_rl.graph.distribution_policy import Schedule
-from mindspore_rl.pipeline import JobRequest
+from mindspore_rl.pipeline import JobRequest, prepare
 from mindspore_rl.runtime.coordinator.launch import Commands
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.scale import device, predict
 from mindspore_rl.scale.cluster import Cluster
-from mindspore_rl.scale.costs import Link, MachineCosts, Table
+from mindspore_rl.scale.costs import FragmentCosts, Link, MachineCosts, Table
+from mindspore_rl.scale.inside import inside_s
 from mindspore_rl.scale.script import YIELD, Script
 
 FREE = Table((1, 2), (0.0, 0.0))
@@ -30,6 +31,28 @@ def request(policy, workers=1, chunks=1, **config):
     found = dataclasses.replace(found, schedule=Schedule(chunks=chunks))
     keys = {"env": "CartPole-v1", "num_envs": 4, "num_steps": 4, **config}
     return JobRequest(file, found, programs.trainer_class(file).Config(**keys), workers)
+
+
+@pytest.mark.slow
+def test_steps_in_a_cell_are_measured_apart():
+    job = predict.job_of(request("GPUOnly", env="graph:CartPole-v1", num_envs=64), said)
+    (fragment,) = job.plan.fragments
+    costs = job.costs[fragment.name]
+    found = inside_s(job.plan, fragment, costs, Cluster(MACHINE))
+    assert list(found) == ["environment steps"]
+    assert 0 < found["environment steps"] < sum(costs.doings["cell iteration"].alone)
+
+
+def test_collectives_in_mindspores_cells_are_told_by_the_plan(tmp_path):
+    asked = dataclasses.replace(request("MultipleLearners", 2, num_envs=4), cells="mindspore")
+    plan, _ = prepare(asked, tmp_path)
+    (fragment,) = plan.fragments
+    each = Table((1, 2), (0.5, 0.5))
+    cluster = Cluster(MachineCosts(2, Link(FREE, FREE, FREE, each), 0.0))
+    found = inside_s(plan, fragment, FragmentCosts(2, {}), cluster)
+    assert found == {"collectives": 0.5 * sum(r.times for r in plan.reductions)}
+    native = dataclasses.replace(plan, cells="native")  # there a profile shows them
+    assert inside_s(native, fragment, FragmentCosts(2, {}), cluster) == {}
 
 
 @pytest.mark.parametrize(
