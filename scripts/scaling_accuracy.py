@@ -160,25 +160,21 @@ def _measure(row: Row, key: str, deployment: Path | None, network: Network | Non
 
 
 def report(rows: list[Row]) -> str:
-    """What came of it, and every row that is off by more than 15 %."""
+    """What came of it; `**` are rows off by more than 15 % and twice what repeats differ by."""
     done = [row for row in rows if row["measured_ms"]]
-    errors = np.array([_error(row) for row in done])
-    fresh = np.abs([_error(row, "fresh_ms") for row in done if row["fresh_ms"]])
+    first = np.array([_error(row) for row in done])
+    errors = np.array(
+        [_error(row, "fresh_ms" if row["fresh_ms"] else "predicted_ms") for row in done]
+    )
+    fresh = np.array([_error(row, "fresh_ms") for row in done if row["fresh_ms"]])
     spreads = np.array([_spread(row) for row in done])
     outside = np.abs(errors) > np.maximum(0.15, 2 * spreads)
     lines = [
-        f"{len(done)} configurations; |error|: median {np.median(np.abs(errors)):.1%}, nine in ten "
-        f"within {np.quantile(np.abs(errors), 0.9):.1%}; mean {errors.mean():+.1%}",
-        f"repeats differ by {np.median(spreads):.1%} (median), {np.quantile(spreads, 0.9):.1%} "
-        f"(nine in ten); off by more than 15 % and twice that: {outside.sum()}",
-        *(
-            [
-                f"by costs measured in the minute before ({len(fresh)}): median "
-                f"{np.median(fresh):.1%}, nine in ten within {np.quantile(fresh, 0.9):.1%}"
-            ]
-            if len(fresh)
-            else []
-        ),
+        f"- {len(done)} configurations, as predicted first: |error| {_spoken(first)}",
+        f"- {len(fresh)} of them, by costs measured in the minute before: {_spoken(fresh)}",
+        f"- two runs of one differ by {_spoken(spreads)}",
+        f"- off by more than 15 % and twice that (by the minute's costs, where there are some), "
+        f"marked **: {outside.sum()}",
         "",
         "| policy | workload | latency | predicted ms | minute before | measured | again | error |",
         "|---|---|---|---|---|---|---|---|",
@@ -188,7 +184,15 @@ def report(rows: list[Row]) -> str:
         lines.append(f"| {' | '.join(cells)} | {error:+.1%}{' **' if out else ''} |")
     failed = [row for row in rows if row["why_not"]]
     lines += [f"- {row['policy']}, {row['workload']}: {row['why_not']}" for row in failed]
-    return "\n".join([*lines, "", *_choices(done)])
+    return "\n".join([*lines, "", *_choices(done), "", *_measured(done)])
+
+
+def _spoken(errors: np.ndarray) -> str:
+    if not len(errors):
+        return "none"
+    sizes = np.abs(errors)
+    text = f"median {np.median(sizes):.1%}, nine in ten within {np.quantile(sizes, 0.9):.1%}"
+    return text + ("" if (errors >= 0).all() else f", mean {errors.mean():+.1%}")
 
 
 def _choices(done: list[Row]) -> list[str]:
@@ -208,6 +212,21 @@ def _choices(done: list[Row]) -> list[str]:
         others = [row for row in found if row["policy"] != "GPUOnly"]  # of one form of environment
         factor = f"{_over(slowest, fastest):.1f} ({_over(others[-1], others[0]):.1f})"
         lines.append(f"| {' | '.join((*cells, slowest['policy'], factor))} |")
+    return lines
+
+
+def _measured(done: list[Row]) -> list[str]:
+    """Milliseconds of an iteration by workload and policy, a table."""
+    lines = [f"| workload | {' | '.join(POLICIES)} |", "|---" * (1 + len(POLICIES)) + "|"]
+    for delay in DELAYS_MS:
+        for workload in FAR if delay else WORKLOADS:
+            found = {
+                row["policy"]: f"{_mean(row):.1f}"
+                for row in done
+                if row["workload"] == workload and float(row["delay_ms"]) == delay
+            }
+            where = f"{workload}, {delay:g} ms apart" if delay else workload
+            lines.append(f"| {where} | {' | '.join(found.get(p, '') for p in POLICIES)} |")
     return lines
 
 
