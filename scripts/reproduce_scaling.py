@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""The paper's scaling experiments: predicted on described clusters, up to 64 GPUs.
+"""The paper's scaling experiments: run where there are hosts, predicted up to 64 GPUs.
 
-    scripts/reproduce_scaling.py --out docs/scaling          # all of it
-    scripts/reproduce_scaling.py --quick --out /tmp/scaling  # PPO on 1, 8 and 64 GPUs
+    scripts/reproduce_scaling.py --out docs/scaling          # all of it, on this machine
+    scripts/reproduce_scaling.py --quick --out /tmp/scaling  # PPO, three policies, 1, 8 and 64 GPUs
+    scripts/reproduce_scaling.py --only real --deployment HOSTS.yaml  # on those hosts
 
 MSRL (Zhu et al. 2023, "MSRL: Distributed reinforcement learning with dataflow fragments") says of
 itself: up to 2.4 x by choosing the policy, up to 3 x over Ray, on up to 64 GPUs. Everything that is
-written here is ours: fragments are measured on this machine's processor, their cells are costed by
-the description of a GPU (`distribution/devices/`), and the plan of each job is carried out in
-virtual time. Nothing of it is measured on a GPU, and each row says so.
+written here is ours. On described clusters fragments are measured on this machine's processor,
+their cells are costed by the description of a GPU (`distribution/devices/`), and the plan of each
+job is carried out in virtual time: nothing of that is measured on a GPU, and each row says so. The
+experiment `real` trains, on as many ranks as this machine has cores or the hosts of `--deployment`
+take, and predicts the same; RLlib beside it, where scripts/setup_peers.sh installed it.
 """
 
 import argparse
@@ -19,6 +22,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import scaling_pictures
+from iteration_time import NotMeasured, iteration_ms
+from peers import table, turns
 
 ROOT = Path(__file__).resolve().parents[1]
 CLUSTERS = {
@@ -46,6 +53,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 ARRIVAL = {"order": "arrival", "staleness": 64}
 GPUS, QUICK_GPUS = (1, 2, 4, 8, 16, 32, 64), (1, 8, 64)
+QUICK_POLICIES = ("SingleLearnerCoarse", "MultipleLearners", "GPUOnly")
+FIXED = "SingleLearnerCoarse"
+"""What a library that has one strategy does: workers that act, and a learner."""
 FIXED_STEPS = 1_000_000
 WORKLOADS: dict[str, dict[str, Any]] = {
     "as above": {},
@@ -55,28 +65,84 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "a dear environment": {"env": "HalfCheetah-v4"},
 }
 WORKLOAD_GPUS = 8
+AGENTS = (2, 4, 8, 16, 32, 64)
+AGENTS_CONFIG = {"num_envs": 32, "update_epochs": 1}
+PEER_S, PEER_WARM_UP_S = 8.0, 3.0
 COLUMNS = (
     *("experiment", "cluster", "algorithm", "workload", "policy", "gpus", "ranks", "iteration_ms"),
-    *("steps_per_s", "fixed_steps_s", "bytes", "binds", "basis", "why_not"),
+    *("measured_ms", "steps_per_s", "fixed_steps_s", "bytes", "binds", *scaling_pictures.SHARES),
+    *("basis", "why_not"),
 )
-BASIS = "predicted: cells by description, the rest measured here"
+DESCRIBED = "predicted: cells by description, the rest measured here"
+MEASURED = "predicted by costs that were measured, and measured"
+THIS_MACHINE = "this machine"
 Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+    """Those that are there.
+
+    Attributes:
+        name: in rows.
+        cluster: as it was measured; with GPUs, as it is described.
+        room: ranks that it takes.
+        device: by which ranks fill it.
+        file: None: this machine.
+    """
+
+    name: str
+    cluster: Any
+    deployment: Any
+    room: int
+    device: str
+    file: Path | None
 
 
 class Study:
     """Jobs that are planned and measured once, and simulated often."""
 
-    def __init__(self) -> None:
+    def __init__(self, quick: bool) -> None:
         from mindspore_rl import registry  # noqa: PLC0415
         from mindspore_rl.plan import deployment  # noqa: PLC0415
         from mindspore_rl.scale import device, predict  # noqa: PLC0415
 
+        self.quick = quick
+        self.policies = QUICK_POLICIES if quick else tuple(POLICIES)
+        self.gpus = QUICK_GPUS if quick else GPUS
+        self.algorithms = ("ppo",) if quick else tuple(ALGORITHMS)
         self.machine = predict.machine_costs(say)
         self.devices = {name: device.load(registry.find_device(name))[0] for name in CLUSTERS}
         self.deployments = {
             name: deployment.load(registry.find_deployment(file)) for name, file in CLUSTERS.items()
         }
         self._jobs: dict[str, Any] = {}
+
+    def hosts(self, file: Path | None, hardware: str | None) -> Hosts:
+        """Of a deployment; of none: this machine."""
+        from mindspore_rl import machine, registry  # noqa: PLC0415
+        from mindspore_rl.plan import deployment  # noqa: PLC0415
+        from mindspore_rl.scale import device, predict  # noqa: PLC0415
+        from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
+
+        if file is None:
+            here = deployment.Deployment()
+            room = machine.available_cores()
+            return Hosts(THIS_MACHINE, Cluster(self.machine), here, room, "CPU", None)
+        found = deployment.load(file)
+        kind = "GPU" if any(host.gpus for host in found.hosts) else "CPU"
+        if kind == "CPU":
+            link = predict.link_between(found, say)
+            cluster = Cluster.measured(self.machine, found, link)
+        elif hardware is None:
+            raise SystemExit(
+                f"{file} has GPUs: say by --hardware which, one of {', '.join(CLUSTERS)}"
+            )
+        else:
+            described = device.load(registry.find_device(hardware))[0]
+            cluster = Cluster.described(self.machine, found, described)
+        room = sum(host.capacity(kind) for host in found.hosts)
+        return Hosts(file.stem, cluster, found, room, kind, file)
 
     def job(self, algorithm: str, policy: str, gpus: int, **config: Any) -> Any:
         """A planned job of as many ranks as there are GPUs, or why there is none, as a text."""
@@ -93,11 +159,10 @@ class Study:
         from mindspore_rl.scale import predict  # noqa: PLC0415
 
         name, schedule = POLICIES[policy]
-        file = registry.find_algorithm("a2c" if algorithm == "a3c" else algorithm)
+        file = registry.find_algorithm(_file(algorithm))
         found = registry.load_policy(registry.find_policy(name))
-        if algorithm == "a3c" and name == "Central":
-            schedule = {**schedule, **ARRIVAL}
-        found = dataclasses.replace(found, schedule=Schedule(**schedule))
+        schedule = Schedule(**_schedule(algorithm, name, schedule))
+        found = dataclasses.replace(found, schedule=schedule)
         given = {**ALGORITHMS[algorithm], **config}
         why = ""
         for workers in (gpus, gpus - 1, gpus // 2):
@@ -111,65 +176,137 @@ class Study:
         return why
 
     def row(self, cluster: str, job: Any, device: Any = None) -> Row:
-        """What a job would take on a cluster."""
-        from mindspore_rl.plan.traffic import predict  # noqa: PLC0415
-        from mindspore_rl.scale.choose import bottleneck  # noqa: PLC0415
+        """What a job would take on a described cluster."""
         from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
 
         if isinstance(job, str):
             return {"cluster": cluster, "why_not": job}
         deployment = self.deployments[cluster]
         where = Cluster.described(self.machine, deployment, device or self.devices[cluster])
+        return self._row(cluster, job, where, deployment, "GPU")
+
+    def _row(self, name: str, job: Any, cluster: Any, deployment: Any, device: str) -> Row:
+        from mindspore_rl.plan.traffic import predict  # noqa: PLC0415
+        from mindspore_rl.scale.choose import bottleneck  # noqa: PLC0415
+
         ranks = job.plan.num_ranks
-        found = job.on(where, deployment.place(ranks, "GPU") if ranks > 1 else ())
+        found = job.on(cluster, deployment.place(ranks, device) if ranks > 1 else ())
         sent = sum(traffic.message_bytes for traffic in predict(job.plan) if traffic.each)
         return {
-            "cluster": cluster,
+            "cluster": name,
             "ranks": ranks,
             "iteration_ms": round(1e3 * found.simulation.iteration_s, 3),
             "steps_per_s": round(found.steps_per_s),
             "fixed_steps_s": round(FIXED_STEPS / found.steps_per_s, 2),
             "bytes": sent,
             "binds": bottleneck(found),
-            "basis": BASIS,
+            **scaling_pictures.shares(found.simulation.spent),
+            "basis": DESCRIBED,
         }
 
+    def trained(self, hosts: Hosts, algorithm: str, policy: str, ranks: int) -> Row:
+        """What a job would take on hosts that are there, and what it takes."""
+        job = self.job(algorithm, policy, ranks)
+        if isinstance(job, str):
+            return {"cluster": hosts.name, "why_not": job}
+        row = self._row(hosts.name, job, hosts.cluster, hosts.deployment, hosts.device)
+        row["basis"] = MEASURED if hosts.device == "CPU" else DESCRIBED
+        words, settings = _words(algorithm, policy, job.plan.workers)
+        try:
+            measured_ms = iteration_ms(words, settings, row["iteration_ms"] / 1e3, hosts.file)
+        except NotMeasured as error:
+            return row | {"why_not": str(error)}
+        return row | {"measured_ms": round(measured_ms, 3)}
 
-def scaling(study: Study, quick: bool) -> Iterator[Row]:
+
+def _words(algorithm: str, policy: str, workers: int) -> tuple[list[str], Row]:
+    """A job as `msrl train` is told of it: words, and keys."""
+    name, schedule = POLICIES[policy]
+    schedule = _schedule(algorithm, name, schedule)
+    words = [_file(algorithm), "--policy", name, "--workers", str(workers)]
+    words += [word for k, v in schedule.items() for word in ("--schedule", f"{k}={v}")]
+    return words, ALGORITHMS[algorithm]
+
+
+def _file(algorithm: str) -> str:
+    return "a2c" if algorithm == "a3c" else algorithm
+
+
+def _schedule(algorithm: str, policy: str, schedule: Row) -> Row:
+    """A3C is A2C whose server takes gradients as they arrive."""
+    return {**schedule, **ARRIVAL} if (algorithm, policy) == ("a3c", "Central") else schedule
+
+
+def real(study: Study, hosts: Hosts) -> Iterator[Row]:
+    """What the hosts that are there can hold: predicted, and run."""
+    for algorithm in study.algorithms:
+        about = {"experiment": "real", "algorithm": algorithm}
+        for ranks in (1 << i for i in range(hosts.room.bit_length())):
+            if study.quick and 2 * ranks <= hosts.room:
+                continue
+            for policy in study.policies:
+                found = study.trained(hosts, algorithm, policy, ranks)
+                yield {**about, "policy": policy, "gpus": ranks, **found}
+    if hosts.file is None and turns.installed(program := _task().rllib()):
+        steps = _task().num_envs * _task().num_steps
+        rate = turns.speed(program, steps, PEER_S, PEER_WARM_UP_S)
+        about = {"experiment": "real", "algorithm": "ppo", "policy": "RLlib", "gpus": 1}
+        measured = {"measured_ms": round(1e3 * steps / rate, 3), "basis": "measured"}
+        yield {**about, "cluster": hosts.name, "ranks": 1, **measured}
+
+
+def _task() -> table.Task:
+    keys = dict(ALGORITHMS["ppo"])
+    shape = [keys.pop(key) for key in ("env", "num_envs", "num_steps")]
+    return table.Task("ppo", *shape, keys)
+
+
+def scaling(study: Study, _: Hosts) -> Iterator[Row]:
     """Time of an iteration, and to a fixed number of steps, by GPUs."""
-    for algorithm in ["ppo"] if quick else ALGORITHMS:
+    for algorithm in study.algorithms:
         for cluster in CLUSTERS:
             most = sum(host.gpus for host in study.deployments[cluster].hosts)
-            for gpus in (n for n in (QUICK_GPUS if quick else GPUS) if n <= most):
-                for policy in POLICIES:
+            for gpus in (n for n in study.gpus if n <= most):
+                for policy in study.policies:
                     found = study.row(cluster, study.job(algorithm, policy, gpus))
                     about = {"experiment": "scaling", "algorithm": algorithm, "policy": policy}
                     yield {**about, "gpus": gpus, **found}
 
 
-def switching(study: Study, quick: bool) -> Iterator[Row]:
+def switching(study: Study, _: Hosts) -> Iterator[Row]:
     """What choosing the policy gains as the workload changes, and as the network is slower."""
-    cluster = "v100_on_10gb_ethernet"
+    cluster = next(iter(CLUSTERS))
     for workload, config in WORKLOADS.items():
-        if quick and workload not in ("as above", "a dear environment"):
+        if study.quick and config:
             continue
-        for policy in POLICIES:
+        for policy in study.policies:
             found = study.row(cluster, study.job("ppo", policy, WORKLOAD_GPUS, **config))
             about = {"experiment": "workload", "algorithm": "ppo", "policy": policy}
             yield {**about, "workload": workload, "gpus": WORKLOAD_GPUS, **found}
     for latency_s in (25e-6, 1e-3, 5e-3):
         device = dataclasses.replace(study.devices[cluster], far_latency_s=latency_s)
-        for policy in POLICIES:
+        for policy in study.policies:
             found = study.row(cluster, study.job("ppo", policy, WORKLOAD_GPUS), device)
             about = {"experiment": "latency", "algorithm": "ppo", "policy": policy}
             workload = f"{latency_s * 1e3:g} ms between hosts"
             yield {**about, "workload": workload, "gpus": WORKLOAD_GPUS, **found}
 
 
-def sensitivity(study: Study, quick: bool) -> Iterator[Row]:
+def agents(study: Study, _: Hosts) -> Iterator[Row]:
+    """MAPPO with more and more agents."""
+    cluster = next(iter(CLUSTERS))
+    for number in () if study.quick else AGENTS:
+        config = {**AGENTS_CONFIG, "env": f"graph:simple_spread_v3,N={number}"}
+        for policy in study.policies:
+            found = study.row(cluster, study.job("mappo", policy, WORKLOAD_GPUS, **config))
+            about = {"experiment": "agents", "algorithm": "mappo", "policy": policy}
+            yield {**about, "workload": f"{number} agents", "gpus": WORKLOAD_GPUS, **found}
+
+
+def sensitivity(study: Study, _: Hosts) -> Iterator[Row]:
     """How answers move if a described figure is off by a factor of two."""
-    gpus = (QUICK_GPUS if quick else GPUS)[-1]
-    cluster = "v100_on_10gb_ethernet"
+    gpus = study.gpus[-1]
+    cluster = next(iter(CLUSTERS))
     described = study.devices[cluster]
     for policy in ("GPUOnly", "MultipleLearners", "SingleLearnerCoarse"):
         job = study.job("ppo", policy, gpus)
@@ -183,52 +320,13 @@ def sensitivity(study: Study, quick: bool) -> Iterator[Row]:
                 yield {**about, "workload": f"{figure.name} x {factor:g}", "gpus": gpus, **found}
 
 
-EXPERIMENTS = {"scaling": scaling, "switching": switching, "sensitivity": sensitivity}
-
-
-def draw(rows: list[Row], folder: Path) -> None:
-    """Curves by GPUs, a picture for each algorithm."""
-    from matplotlib import pyplot  # noqa: PLC0415
-
-    scaled = [r for r in rows if r["experiment"] == "scaling" and r.get("steps_per_s")]
-    for algorithm in dict.fromkeys(row["algorithm"] for row in scaled):
-        figure, axes = pyplot.subplots(1, len(CLUSTERS), figsize=(11, 4), sharey=True)
-        for cluster, place in zip(CLUSTERS, axes, strict=True):
-            for policy in POLICIES:
-                found = [
-                    row
-                    for row in scaled
-                    if (row["algorithm"], row["cluster"]) == (algorithm, cluster)
-                    and row["policy"] == policy
-                ]
-                x, y = ([float(row[key]) for row in found] for key in ("gpus", "steps_per_s"))
-                place.plot(x, y, "-", label=policy)
-            place.set(xscale="log", yscale="log", xlabel="GPUs", title=f"predicted: {cluster}")
-            place.set_xticks(GPUS, [str(n) for n in GPUS])
-            place.grid(alpha=0.3)
-        axes[0].set_ylabel(f"{algorithm}: environment steps a second")
-        axes[0].legend(fontsize="x-small")
-        figure.tight_layout()
-        figure.savefig(folder / f"{algorithm}.svg")
-        pyplot.close(figure)
-
-
-def gains(rows: list[Row]) -> str:
-    """The best and the worst policy of each workload that all of them can serve, as a table."""
-    lines = ["| workload | best | steps/s | worst | best over worst |", "|---|---|---|---|---|"]
-    chosen = [r for r in rows if r["experiment"] in ("workload", "latency") and "steps_per_s" in r]
-    for workload in dict.fromkeys(row["workload"] for row in chosen):
-        found = sorted(
-            (row for row in chosen if row["workload"] == workload),
-            key=lambda row: -row["steps_per_s"],
-        )
-        best, worst = found[0], found[-1]
-        factor = best["steps_per_s"] / worst["steps_per_s"]
-        lines.append(
-            f"| {workload} | {best['policy']} | {best['steps_per_s']:,} | {worst['policy']} | "
-            f"{factor:.1f} |"
-        )
-    return "\n".join(lines)
+EXPERIMENTS = {
+    "real": real,
+    "scaling": scaling,
+    "switching": switching,
+    "agents": agents,
+    "sensitivity": sensitivity,
+}
 
 
 def say(text: str) -> None:
@@ -236,32 +334,40 @@ def say(text: str) -> None:
     print(f"reproduce_scaling: {text}", file=sys.stderr, flush=True)
 
 
+def _told(row: Row) -> str:
+    words = {"iteration_ms": "{} ms predicted", "measured_ms": "{} ms measured", "binds": "{}"}
+    return ", ".join(text.format(row[key]) for key, text in words.items() if row.get(key))
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--out", type=Path, default=Path("scaling"), metavar="DIR")
-    parser.add_argument("--quick", action="store_true", help="PPO on 1, 8 and 64 GPUs")
+    parser.add_argument("--quick", action="store_true", help="PPO, 3 policies; 1, 8 and 64 GPUs")
     parser.add_argument("--only", choices=EXPERIMENTS, nargs="+", help="(default: all)")
+    parser.add_argument("--deployment", type=Path, metavar="FILE", help="(default: this machine)")
+    parser.add_argument("--hardware", choices=CLUSTERS, help="the GPUs of --deployment")
     args = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     from mindspore_rl.runtime.rank.settings import prepare_mindspore  # noqa: PLC0415
 
     prepare_mindspore()
     args.out.mkdir(parents=True, exist_ok=True)
-    begun, study, rows = time.monotonic(), Study(), list[Row]()
+    begun, study, rows = time.monotonic(), Study(args.quick), list[Row]()
+    hosts = study.hosts(args.deployment, args.hardware)
     with (args.out / "scaling.csv").open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
         for name in args.only or EXPERIMENTS:
-            for row in EXPERIMENTS[name](study, args.quick):
+            for row in EXPERIMENTS[name](study, hosts):
                 rows.append(row)
                 writer.writerow(row)
                 stream.flush()
-                told = row.get("why_not") or f"{row['iteration_ms']} ms, {row['binds']}"
+                told = row.get("why_not") or _told(row)
                 about = (str(row.get(k, "")) for k in ("algorithm", "policy", "workload", "gpus"))
                 print(f"{', '.join(filter(None, about))} on {row['cluster']}: {told}", flush=True)
-    draw(rows, args.out)
-    print(gains(rows))
+    scaling_pictures.draw(rows, args.out)
+    print(scaling_pictures.gains(rows, FIXED))
     print(f"{len(rows)} rows in {args.out / 'scaling.csv'}, {time.monotonic() - begun:.0f} s")
     return 0
 

@@ -70,7 +70,7 @@ def run(rows: list[Row], seconds: float, warm_up: float, repeats: int) -> list[R
     """
     results = []
     for row in rows:
-        programs = [program for program in row.programs if _installed(program)]
+        programs = [program for program in row.programs if installed(program)]
         longest = max(len(program.commands) for program in programs)
         values: dict[str, list[float]] = {program.name: [] for program in programs}
         if row.unit == "s":
@@ -91,7 +91,8 @@ def run(rows: list[Row], seconds: float, warm_up: float, repeats: int) -> list[R
     return results
 
 
-def _installed(program: Program) -> bool:
+def installed(program: Program) -> bool:
+    """Whether it is there; if not, says how it would be."""
     if program.venv is None or (PEERS / program.venv / ".installed").exists():
         return True
     print(f"{program.name} is left out: scripts/setup_peers.sh {program.venv}", file=sys.stderr)

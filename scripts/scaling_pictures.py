@@ -1,0 +1,138 @@
+"""Pictures and tables of `reproduce_scaling.py`."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+ACCURACY = ROOT / "docs" / "scaling" / "accuracy.csv"
+SHARES = ("environment", "cells", "messages", "collectives", "python", "waiting")
+"""What a rank's time goes to."""
+TICKS = (1, 2, 4, 8, 16, 32, 64)
+Row = dict[str, Any]
+
+
+def shares(spent: list[dict[str, float]]) -> dict[str, float]:
+    """Where an iteration's time goes: ms of each of `SHARES`, the mean of all ranks."""
+    sums = dict.fromkeys(SHARES, 0.0)
+    for rank in spent:
+        for what, seconds in rank.items():
+            sums[_share(what)] += 1e3 * seconds / len(spent)
+    return {share: round(ms, 4) for share, ms in sums.items()}
+
+
+def _share(what: str) -> str:
+    first = what.split(maxsplit=1)[0]
+    words = {"cell": "cells", "send": "messages", "receive": "messages"}
+    found = words.get(first, first)
+    return found if found in SHARES else "python"
+
+
+def error_band() -> float:
+    """What nine in ten predictions of the accuracy study stay within, as a share."""
+    with ACCURACY.open(newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["again_ms"]]
+    errors = []
+    for row in rows:
+        measured = (float(row["measured_ms"]) + float(row["again_ms"])) / 2
+        errors.append(abs(float(row["fresh_ms"] or row["predicted_ms"]) / measured - 1))
+    return float(np.quantile(errors, 0.9))
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """Curves by GPUs, and where the time goes, a picture for each algorithm."""
+    curves = [row for row in rows if row["experiment"] in ("scaling", "real")]
+    curves = [row for row in curves if row.get("iteration_ms") or row.get("measured_ms")]
+    for algorithm in dict.fromkeys(row["algorithm"] for row in curves):
+        own = [row for row in curves if row["algorithm"] == algorithm]
+        _curves(own, folder / f"{algorithm}.svg")
+        _parts(own, folder / f"{algorithm}_parts.svg")
+
+
+def _curves(rows: list[Row], file: Path) -> None:
+    """Milliseconds of an iteration: lines are predicted, points measured."""
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    clusters, band = list(dict.fromkeys(row["cluster"] for row in rows)), error_band()
+    figure, axes = pyplot.subplots(
+        1, len(clusters), figsize=(1 + 4.5 * len(clusters), 4.2), squeeze=False
+    )
+    names = list(dict.fromkeys(row["policy"] for row in rows))
+    for cluster, place in zip(clusters, axes[0], strict=True):
+        ticks = set()
+        for number, policy in enumerate(names):
+            found = [r for r in rows if (r["cluster"], r["policy"]) == (cluster, policy)]
+            colour, ticks = f"C{number}", ticks | {row["gpus"] for row in found}
+            lines = [row for row in found if row.get("iteration_ms")]
+            x = np.array([row["gpus"] for row in lines])
+            y = np.array([row["iteration_ms"] for row in lines])
+            place.plot(x, y, "-", marker="_", markersize=12, color=colour, label=policy)
+            place.fill_between(x, y * (1 - band), y * (1 + band), color=colour, alpha=0.1, lw=0)
+            points = [row for row in found if row.get("measured_ms")]
+            ranks, times = ([row[key] for row in points] for key in ("gpus", "measured_ms"))
+            place.plot(ranks, times, "o", color=colour, markersize=5)
+        measured = any(r.get("measured_ms") for r in rows if r["cluster"] == cluster)
+        what = "lines predicted, points measured" if measured else "predicted, not measured"
+        place.set(xscale="log", yscale="log", title=f"{cluster}\n{what}", xlabel="ranks")
+        place.set_xticks(sorted(ticks), [str(n) for n in sorted(ticks)])
+        place.minorticks_off()
+        place.grid(alpha=0.3)
+    axes[0][0].set_ylabel(f"{rows[0]['algorithm']}: ms an iteration")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=4, fontsize="small", frameon=False)
+    figure.tight_layout(rect=(0, 0.12, 1, 1))
+    figure.savefig(file)
+    pyplot.close(figure)
+
+
+def _parts(rows: list[Row], file: Path) -> None:
+    """Where an iteration goes on the largest number of ranks of each cluster: bars."""
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    rows = [row for row in rows if row.get("iteration_ms")]
+    clusters = list(dict.fromkeys(row["cluster"] for row in rows))
+    figure, axes = pyplot.subplots(
+        1, len(clusters), figsize=(1 + 4.5 * len(clusters), 3.4), squeeze=False, sharey=True
+    )
+    for cluster, place in zip(clusters, axes[0], strict=True):
+        most = max(row["gpus"] for row in rows if row["cluster"] == cluster)
+        found = [row for row in rows if (row["cluster"], row["gpus"]) == (cluster, most)]
+        names, left = [row["policy"] for row in found], np.zeros(len(found))
+        for share in SHARES:
+            width = np.array([row[share] / row["iteration_ms"] for row in found])
+            colour = "0.9" if share == "waiting" else None
+            place.barh(names, width, left=left, label=share, color=colour)
+            left += width
+        place.set(xlabel="share of an iteration, mean of ranks", xlim=(0, 1))
+        place.set_title(f"{cluster}, {most} rank{'s' * (most > 1)}: predicted")
+    axes[0][0].invert_yaxis()
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=6, fontsize="small", frameon=False)
+    figure.tight_layout(rect=(0, 0.1, 1, 1))
+    figure.savefig(file)
+    pyplot.close(figure)
+
+
+def gains(rows: list[Row], fixed: str) -> str:
+    """The best and the worst policy of each workload, and the best over a fixed one, as a table."""
+    lines = [
+        f"| workload | best | steps/s | worst | best over worst | best over {fixed} |",
+        "|---|---|---|---|---|---|",
+    ]
+    chosen = [row for row in rows if row.get("workload") and row.get("steps_per_s")]
+    chosen = [row for row in chosen if row["experiment"] != "sensitivity"]
+    for workload in dict.fromkeys(row["workload"] for row in chosen):
+        found = sorted(
+            (row for row in chosen if row["workload"] == workload),
+            key=lambda row: -row["steps_per_s"],
+        )
+        best, worst = found[0], found[-1]
+        over = {row["policy"]: best["steps_per_s"] / row["steps_per_s"] for row in found}
+        factor = f"{over[fixed]:.1f}" if fixed in over else ""
+        lines.append(
+            f"| {workload} | {best['policy']} | {best['steps_per_s']:,} | {worst['policy']} | "
+            f"{over[worst['policy']]:.1f} | {factor} |"
+        )
+    return "\n".join(lines)
