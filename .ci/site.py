@@ -1,0 +1,79 @@
+"""Pages of the site that lie elsewhere: the README, the algorithms' own, and the API."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+ELSEWHERE = {
+    "index.md": "README.md",
+    "algorithms.md": "algorithms/README.md",
+    "mappo.md": "algorithms/mappo.md",
+}
+MODULES = (
+    "mindspore_rl.api",
+    "mindspore_rl.runs",
+    "mindspore_rl.graph.distribution_policy",
+    "mindspore_rl.environments.environment",
+    "mindspore_rl.environments.spaces",
+    "mindspore_rl.networks",
+    "mindspore_rl.rl.action_distributions",
+    "mindspore_rl.rl.losses",
+    "mindspore_rl.rl.returns",
+    "mindspore_rl.errors",
+)
+FILES = "files/"
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds them, and files of the project that some page leads to."""
+    for page, source in ELSEWHERE.items():
+        files.append(File.generated(config, page, content=_linked(source)))
+    modules = "\n\n".join(f"::: {module}" for module in MODULES)
+    files.append(File.generated(config, "api.md", content=f"# API\n\n{modules}\n"))
+    pages = [*ELSEWHERE.values(), *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
+    for source in pages:
+        for path in filter(None, map(_outside, _targets(source))):
+            if files.get_file_from_path(path) is None:
+                content = (ROOT / path.removeprefix(FILES)).read_bytes()
+                files.append(File.generated(config, path, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Has links of pages in docs/ lead to pages and files that lie elsewhere."""
+    source = f"docs/{page.file.src_uri}"
+    return _linked(source) if (ROOT / source).exists() else markdown
+
+
+def _targets(source: str) -> list[str]:
+    """What a page links to, from the project's root."""
+    path = ROOT / source
+    if not path.exists():
+        return []
+    found = LINK.findall(path.read_text(encoding="utf-8"))
+    return [os.path.normpath(Path(source).parent / link) for link in found]
+
+
+def _outside(target: str) -> str | None:
+    """Where a file lies on the site that is no page; None: as it lies in docs/, or nowhere."""
+    if target.startswith("docs/") or target in ELSEWHERE.values() or not (ROOT / target).is_file():
+        return None
+    return f"{FILES}{target}"
+
+
+def _linked(source: str) -> str:
+    """A page's text with links as they are on the site."""
+    places = {own: page for page, own in ELSEWHERE.items()}
+    here = Path(places.get(source, source.removeprefix("docs/"))).parent
+
+    def link(found: re.Match[str]) -> str:
+        target = os.path.normpath(Path(source).parent / found[1])
+        there = places.get(target) or _outside(target) or target.removeprefix("docs/")
+        return f"]({os.path.relpath(there, here)}"
+
+    return LINK.sub(link, (ROOT / source).read_text(encoding="utf-8"))
