@@ -39,6 +39,7 @@ def test_list_has_what_is_accepted_and_apart_what_an_extra_brings(monkeypatch, c
     accepted = out.split()
     assert {"CartPole-v1", "gymnasium:CartPole-v1", "Taxi-v4", "probe:bandit"} < set(accepted)
     assert len(set(accepted)) == len(accepted)
+    assert all(by_name.spec(name).name == name for name in accepted[::20])
     assert not {"HalfCheetah-v3", "gymnasium:HalfCheetah-v3"} & {*accepted, *err.split()}
     assert not any("LunarLander" in name for name in accepted)
     brought = err.split(install("box2d"))[1].split("\n\n")[0].split()
@@ -51,11 +52,6 @@ def test_list_says_what_gymnasium_would_bring(monkeypatch, capsys):
     out, err = capsys.readouterr()
     assert "gymnasium" not in out
     assert f"{install('gymnasium')}\n  gymnasium:CartPole-v1" in err
-
-
-def test_what_is_listed_is_accepted():
-    accepted, _ = by_name.sorted_names()
-    assert all(by_name.spec(name).name == name for name in accepted)
 
 
 def test_check_says_whose_it_is(capsys):
