@@ -34,6 +34,8 @@ class Edge:
         pairs = zip(message.values, message.partial, strict=True)
         self.partial = [partial for value, partial in pairs for _ in value.leaves]
         self._known: dict[tuple[int, int], list[tuple[int, Block]]] = {}
+        self._sizes: dict[tuple[int, int], int] = {}
+        self._cuts: dict[tuple[bool, int, int], list[tuple[int, Cut]]] = {}
 
     def pairs(self) -> list[tuple[int, int]]:
         """(source replica, target replica) that exchange something, in a fixed order."""
@@ -74,6 +76,11 @@ class Edge:
 
     def size(self, i: int, j: int) -> int:
         """Bytes of the message from replica i to replica j."""
+        if (i, j) not in self._sizes:
+            self._sizes[i, j] = self._size(i, j)
+        return self._sizes[i, j]
+
+    def _size(self, i: int, j: int) -> int:
         total = self.message.parameter_entries * np.dtype(np.float32).itemsize
         for index, block in self._parts(i, j):
             leaf = self.leaves[index]
@@ -84,9 +91,8 @@ class Edge:
     def pack(self, i: int, j: int, arrays: list[np.ndarray], out: np.ndarray) -> None:
         """Writes replica i's message to replica j into `out`."""
         start = 0
-        for index, block in self._parts(i, j):
-            leaf, array = self.leaves[index], arrays[index]
-            array = block.rows(array, leaf, self._block(self.source, leaf, i))
+        for index, cut in self._cut(True, i, j):
+            array = cut.of(arrays[index])
             size = array.size * array.itemsize
             out[start : start + size].view(array.dtype)[:] = array.reshape(-1)
             start += size
@@ -94,9 +100,8 @@ class Edge:
     def unpack(self, i: int, j: int, data: np.ndarray, arrays: list[np.ndarray]) -> None:
         """Reads a message from replica i to replica j into the target's arrays."""
         start = 0
-        for index, block in self._parts(i, j):
-            leaf, array = self.leaves[index], arrays[index]
-            place = block.rows(array, leaf, self._block(self.target, leaf, j))
+        for index, cut in self._cut(False, i, j):
+            place = cut.of(arrays[index])
             size = place.size * place.itemsize
             part = data[start : start + size].view(place.dtype).reshape(place.shape)
             if self.partial[index]:
@@ -104,6 +109,16 @@ class Edge:
             else:
                 place[...] = part
             start += size
+
+    def _cut(self, sent: bool, i: int, j: int) -> list[tuple[int, "Cut"]]:
+        """Where the parts of a message lie in the source's or in the target's arrays."""
+        if (sent, i, j) not in self._cuts:
+            fragment, replica = (self.source, i) if sent else (self.target, j)
+            self._cuts[sent, i, j] = [
+                (index, block.cut(leaf := self.leaves[index], self._block(fragment, leaf, replica)))
+                for index, block in self._parts(i, j)
+            ]
+        return self._cuts[sent, i, j]
 
     def allocate(self, j: int) -> list[np.ndarray]:
         """The arrays that replica j receives into."""
@@ -142,20 +157,44 @@ class Block:
         empty = envs is not None and not envs or agents is not None and agents[0] >= agents[1]
         return None if empty else Block(envs, agents)
 
-    def rows(self, array: np.ndarray, leaf: Value, own: "Block") -> np.ndarray:
-        """A view of this part of the array of a larger one, its environments on their own axis."""
-        chosen: list[Any] = [slice(None)] * len(leaf.shape) + [...]  # so a scalar's is a view too
+    def cut(self, leaf: Value, own: "Block") -> "Cut":
+        """Where this part lies in the array of a larger one."""
+        places: list[Any] = [slice(None)] * len(leaf.shape)
         if self.agents and own.agents and leaf.agent_axis is not None:
             first, last = self.agents
-            chosen[leaf.agent_axis] = slice(first - own.agents[0], last - own.agents[0])
-        view = array[tuple(chosen)]
-        if self.envs is None or own.envs is None or leaf.axis is None:
-            return view
-        before, after = view.shape[: leaf.axis], view.shape[leaf.axis + 1 :]
-        # Splitting an axis keeps this a view, whatever the agents left out.
-        view = view.reshape(*before, leaf.per_env, own.num_envs, *after)
-        first = own.envs.index(self.envs.start)
-        return view[(slice(None),) * (leaf.axis + 1) + (slice(first, first + len(self.envs)),)]
+            places[leaf.agent_axis] = slice(first - own.agents[0], last - own.agents[0])
+        split = None
+        if self.envs is not None and own.envs is not None and leaf.axis is not None:
+            first = own.envs.index(self.envs.start)
+            here = slice(first, first + len(self.envs))
+            if leaf.per_env == 1:
+                places[leaf.axis] = here
+            else:
+                split = leaf.axis
+                places.insert(split + 1, here)
+        return Cut(split, leaf.per_env, (*places, ...))  # `...`: so a scalar's is a view too
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where a part lies in an array.
+
+    Attributes:
+        split: the axis of which environments are only the inner part; None: they have their own.
+        outer: the length of its outer part.
+        places: on each axis, after the split.
+    """
+
+    split: int | None
+    outer: int
+    places: tuple[Any, ...]
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """A view of the part."""
+        if self.split is not None:  # gives a view, of any array
+            before, after = array.shape[: self.split], array.shape[self.split + 1 :]
+            array = array.reshape(*before, self.outer, -1, *after)
+        return array[self.places]
 
 
 def chunk_of(share: tuple[int, int], chunk: int, chunks: int) -> range:

@@ -42,7 +42,7 @@ def test_tables_of_random_numbers_are_those_of_each_iteration(monkeypatch):
         rounds = np.arange(iteration * 2, iteration * 2 + 2)
         order = random.permutations(3, random.stream("b"), rounds, np.arange(2, 6), 8)
         expected = order * 4 + np.arange(4)
-        np.testing.assert_array_equal(tables.permutations("b", iteration, 2, 8), expected)
+        np.testing.assert_array_equal(tables.permutations("b", iteration, 2, 8, 1), expected)
     assert len(draws) < 20
 
 
