@@ -15,7 +15,7 @@ import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -378,11 +378,15 @@ def _name(stages: Stages, stage: int) -> str:
     return " ".join(words.split()[:2]) if words.startswith("cell ") else ""
 
 
+ENDLESS = 10**9
+"""Iterations: whoever serves by arrival ends with the job, and enough may not be known by then."""
+
+
 def main() -> None:
     """Measures fragments: `... RUN_DIRECTORY CORES FRAGMENTS`; with `burn`, only runs them."""
     end_with_parent()
     folder, own = Path(sys.argv[1]), {int(core) for core in sys.argv[2].split(",")}
-    names, plan = sys.argv[3].split(","), load_plan(folder)
+    names, plan = sys.argv[3].split(","), replace(load_plan(folder), num_iterations=ENDLESS)
     if (folder / REHEARSAL_FILE).is_file():
         without_mindspore()
     elif any(fragment.needs_tensors for fragment in plan.fragments):

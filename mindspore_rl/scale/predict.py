@@ -20,6 +20,7 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.graph.ir import Program
 from mindspore_rl.pipeline import JobRequest, prepare
 from mindspore_rl.plan.deployment import Deployment, find_mpiexec
+from mindspore_rl.plan.edges import plan_edges
 from mindspore_rl.plan.plan import FragmentPlan, Plan
 from mindspore_rl.runtime.coordinator.launch import mpi_options
 from mindspore_rl.scale import alone, costs, links, rehearse
@@ -183,6 +184,7 @@ def _name(plan: Plan, folder: Path, fragment: FragmentPlan) -> str:
             plan.config,
             fragment.shares[0],
             fragment.agents[:1],
+            _exchanged(plan, fragment),
             plan.cells,
             max(len(os.sched_getaffinity(0)) // plan.num_ranks, 1),
             about(),
@@ -192,6 +194,16 @@ def _name(plan: Plan, folder: Path, fragment: FragmentPlan) -> str:
     )
     text = text.replace(str(folder), "")
     return f"costs/fragment-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+
+
+def _exchanged(plan: Plan, fragment: FragmentPlan) -> list[tuple[str, bool, list[int]]]:
+    """The bytes of each message that a fragment's first replica sends or receives."""
+    return [
+        (name, sent, [edge.size(i, j) for i, j in edge.pairs() if (i if sent else j) == 0])
+        for name, edge in plan_edges(plan).items()
+        for sent, end in ((True, edge.source), (False, edge.target))
+        if end.name == fragment.name
+    ]
 
 
 def about() -> dict[str, str]:

@@ -81,6 +81,27 @@ def test_all_that_a_fragment_does_is_measured(policy, workers, chunks):
     assert job.on(Cluster(MACHINE)).simulation.iteration_s > 0
 
 
+@pytest.mark.slow
+def test_a_job_of_few_iterations_is_measured_by_arrival(monkeypatch):
+    monkeypatch.setattr(predict, "in_cache", lambda name: None)
+    asked = request("Central", total_steps=64)
+    asked = dataclasses.replace(
+        asked, policy=dataclasses.replace(asked.policy, schedule=Schedule("arrival"))
+    )
+    job = predict.job_of(asked, said)
+    assert job.on(Cluster(MACHINE)).simulation.iteration_s > 0
+
+
+def test_costs_are_kept_by_what_a_fragment_exchanges(tmp_path):
+    """A learner with all environments has more to do for three workers than for one."""
+    names = {}
+    for workers in (1, 3):
+        plan, _ = prepare(request("SingleLearnerFine", workers), tmp_path / str(workers))
+        learner = next(f for f in plan.fragments if f.name == "learner")
+        names[workers] = predict._name(plan, tmp_path / str(workers), learner)
+    assert names[1] != names[3]
+
+
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("policy", ["MultipleLearners", "Central"])
 def test_a_rehearsal_sends_what_the_plan_says_and_imports_no_mindspore(policy, tmp_path):
