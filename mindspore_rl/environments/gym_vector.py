@@ -63,7 +63,7 @@ class GymVector(LoopVector):
         self._complete = kind is not None
         self._steps = [env.step for env in envs]
         # MuJoCo computes without Python's lock, and each environment has a state of its own.
-        self._shares = kind == "mujoco"
+        self._concurrent = _concurrent(name, first) or int(kind == "mujoco")
         self._pool: ThreadPoolExecutor | None = None
         self._limit = (self.spec.max_episode_steps if self._plain else 0) or math.inf
         self._obs_shape = (len(made), *self.spec.obs_shape)
@@ -113,8 +113,9 @@ class GymVector(LoopVector):
         obs_rows, rewards, ends, cuts = [], [], [], []
         at_work = self.at_work.data  # a third of the time that the array itself takes
         try:
-            if self.threads > 1 and self._shares:
-                outcomes = self._on_threads()
+            threads = max(self.threads, self._concurrent) if self._concurrent else 1
+            if threads > 1:
+                outcomes = self._on_threads(threads)
             else:
                 outcomes = zip(self._steps, self._actions, strict=True)
             for i, (step, one) in enumerate(outcomes):
@@ -144,12 +145,12 @@ class GymVector(LoopVector):
         self._obs = next_obs.copy()
         return next_obs, final_obs, reward, terminated, truncated
 
-    def _on_threads(self) -> Iterator[tuple[Callable[[Any], Any], Any]]:
+    def _on_threads(self, threads: int) -> Iterator[tuple[Callable[[Any], Any], Any]]:
         """Takes the steps on several threads. Gives, in order, what returns or raises each one."""
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads - 1, "environments")
+            self._pool = ThreadPoolExecutor(threads - 1, "environments")
         self.at_work[0] = -1  # several at once
-        each = -(-len(self._steps) // self.threads)
+        each = -(-len(self._steps) // threads)
         starts = range(0, len(self._steps), each)
         others = [self._pool.submit(self._some, start, start + each) for start in starts[1:]]
         found = self._some(0, each)
@@ -283,3 +284,17 @@ def _of_user(name: str, maker: Callable[[], Any]) -> Any:
     if missing:
         raise EnvironmentFailure(f"{name} has no {' and no '.join(missing)}")
     return env
+
+
+def _concurrent(name: str, env: Any) -> int:
+    """Threads that may step environments, by their `metadata`.
+
+    Returns: 0: one; 1: as many as the rank has cores; n: at least n.
+    """
+    found = (getattr(env, "metadata", None) or {}).get("concurrent", False)
+    if not isinstance(found, (bool, int)) or found < 0:
+        raise EnvironmentFailure(
+            f"environment {name!r} has metadata['concurrent'] = {found!r}, expected True (stepped "
+            "on as many threads as the rank has cores) or a number of threads at least"
+        )
+    return int(found)

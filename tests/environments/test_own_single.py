@@ -169,3 +169,45 @@ def test_importing_gym_prints_nothing(tmp_path):
         check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+WAITING = """
+import threading
+
+import gymnasium
+
+TOGETHER = threading.Barrier(3, timeout=20)
+
+
+class Waiting(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    metadata = {"concurrent": 3}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample() * 0, {}
+
+    def step(self, action):
+        TOGETHER.wait()
+        return self.observation_space.sample() * 0, float(action), False, False, {}
+"""
+
+
+def test_environments_that_may_be_stepped_at_once_are(tmp_path):
+    """They wait for each other, on a rank with one core."""
+    file = tmp_path / "waiting.py"
+    file.write_text(WAITING)
+    vector = by_name.make_vector(f"{file}:Waiting", range(3), 1)
+    for action in ([0, 1, 1], [1, 0, 0]):
+        assert vector.step(np.array(action))[2].tolist() == action
+    vector.close()
+
+
+def test_concurrent_must_be_a_number(tmp_path):
+    file = tmp_path / "waiting.py"
+    file.write_text(WAITING.replace('"concurrent": 3', '"concurrent": "yes"'))
+    with pytest.raises(
+        EnvironmentFailure, match=r"metadata\['concurrent'\] = 'yes', expected True"
+    ):
+        by_name.make_vector(f"{file}:Waiting", range(3), 1)
