@@ -44,5 +44,6 @@ def unused(wanted: str, used: set[str]) -> str:
 
 
 def name_from(text: str) -> str:
-    """A part of a name that is like a text, such as an environment's with its file."""
+    """A part of a name that is like a text, such as an environment's; a file without its folder."""
+    text = re.sub(r"^(?:.*/)?([^/]+)\.py:", r"\1-", text)
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[-40:]

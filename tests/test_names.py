@@ -31,6 +31,7 @@ def test_usual_names_are_names(name):
 
 def test_part_of_a_name_from_any_text():
     assert names.name_from("graph:CartPole-v1") == "graph-CartPole-v1"
+    assert names.name_from("/home/me/my.envs/maze.py:Maze,size=3") == "maze-Maze-size-3"
     assert names.is_name(f"ppo-{names.name_from('/é' * 500 + '/a b.py:Class')}")
 
 

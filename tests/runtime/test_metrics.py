@@ -219,6 +219,16 @@ def test_without_a_terminal_a_line_every_5_s_and_one_at_the_end(tmp_path, clock,
     assert shown[3] == ("env_steps 1,200/2,400  100 steps/s  mean return 3.0  time left 0:12")
 
 
+def test_no_time_is_left_where_an_iteration_has_more_steps_than_are_asked_for(
+    tmp_path, clock, capsys
+):
+    metrics = Metrics(tmp_path, 10, progress=True, clock=clock)
+    clock.now += 1.0
+    metrics.log(1, 1024, {}, [])
+    metrics.close()
+    assert capsys.readouterr().err.splitlines()[-1].endswith("time left 0:00")
+
+
 def test_progress_false_shows_only_notes(tmp_path, clock, capsys):
     metrics = Metrics(tmp_path, 10, progress=False, clock=clock)
     clock.now += 60.0

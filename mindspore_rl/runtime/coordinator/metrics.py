@@ -208,7 +208,7 @@ class Metrics:
                 mean_return=mean_return,
             )
             return
-        left_s = (self._total_steps - env_steps) / speed if speed > 0 else math.inf
+        left_s = max(self._total_steps - env_steps, 0) / speed if speed > 0 else math.inf
         left = f"{int(left_s) // 60}:{int(left_s) % 60:02}" if math.isfinite(left_s) else "-"
         self.note(
             f"env_steps {env_steps:,}/{self._total_steps:,}  {speed:,.0f} steps/s  "
