@@ -103,6 +103,13 @@ def test_the_bound_holds_with_a_slow_worker(tmp_path):
         assert counted["bytes"] == counted["predicted_bytes"] > 0
 
 
+def test_a_worker_that_is_ahead_waits_for_no_other_to_choose_its_cells(tmp_path):
+    """Its turn keeps all others back, so that they cannot come to the cell that it is at."""
+    job = request("CartPole-v1", workers=2, iterations=2, algorithm="ppo", staleness=0)
+    outcome, _ = run(job, tmp_path / "run")
+    assert outcome.env_steps == 2 * 12
+
+
 def test_stale_gradients_of_a_slow_worker_are_dropped(tmp_path):
     """The others do not wait for it: what it sends too late makes no update."""
     job = request(odd(tmp_path, "slow"), workers=3, iterations=20, staleness=1, drop_stale=True)

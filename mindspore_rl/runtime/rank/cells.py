@@ -107,7 +107,11 @@ class Cells:
                 with writing(path):
                     path.write_text(text)
 
-        agree = partial(rank.messenger.agree, rank.fragment.ranks, stage)
+        replicas, arrivals = rank.fragment.ranks, rank.plan.arrivals
+        if arrivals is not None and arrivals.sender == rank.fragment.name:
+            # Each for itself: who is ahead keeps others back, and would wait for them here.
+            replicas = replicas[rank.replica : rank.replica + 1]
+        agree = partial(rank.messenger.agree, replicas, stage)
         trainer = state.trainer
         owners = [part for part in (trainer.actor, trainer.learner) if part is not None]
         self.native[name] = LoweredCell(
