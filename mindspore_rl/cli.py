@@ -116,6 +116,33 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
 
     plan_commands.add(subparsers, _command, argv)
 
+    _evaluation_arguments(subparsers)
+    _sweep_arguments(subparsers, argv)
+    _export_arguments(subparsers)
+
+    text = "say where the time of a run goes that was trained with --profile"
+    profiled = subparsers.add_parser("profile", help=text, description=text)
+    profiled.add_argument("run_directory", type=Path, metavar="RUN")
+    profiled.set_defaults(run=report.show)
+
+    _plot_arguments(subparsers)
+    _dataset_arguments(subparsers)
+
+    envs = subparsers.add_parser("envs", help="list environments, or check one")
+    envs.add_argument("action", choices=("list", "check"))
+    envs.add_argument("name", nargs="?", help="environment to check")
+    envs.set_defaults(run=environment_commands.run)
+
+    check = subparsers.add_parser(
+        "doctor", help="say what this machine has for training, and how to mend what is missing"
+    )
+    check.set_defaults(run=doctor)
+    for command in subparsers.choices.values():
+        command.set_defaults(command=command)
+    return parser
+
+
+def _evaluation_arguments(subparsers: Any) -> None:
     evaluate = subparsers.add_parser("eval", help="play a trained policy and print its return")
     evaluate.add_argument("run_directory", type=Path, metavar="RUN")
     evaluate.add_argument(
@@ -154,6 +181,8 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     add_trust(evaluate)
     evaluate.set_defaults(run=commands.evaluate_run)
 
+
+def _sweep_arguments(subparsers: Any, argv: list[str]) -> None:
     text = "search for good values of an algorithm's configuration"
     swept = _command(subparsers, "sweep", sweeping.sweep, text, argv)
     add_job(swept)
@@ -176,6 +205,8 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         help="folder of the study and its runs; one that is there goes on (default: runs/sweep)",
     )
 
+
+def _export_arguments(subparsers: Any) -> None:
     text = "write a trained policy as a file that needs nothing of this project"
     exported = subparsers.add_parser("export", help=text, description=text)
     exported.add_argument("run_directory", type=Path, metavar="RUN")
@@ -197,11 +228,8 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     add_trust(exported)
     exported.set_defaults(run=exporting.run)
 
-    text = "say where the time of a run goes that was trained with --profile"
-    profiled = subparsers.add_parser("profile", help=text, description=text)
-    profiled.add_argument("run_directory", type=Path, metavar="RUN")
-    profiled.set_defaults(run=report.show)
 
+def _plot_arguments(subparsers: Any) -> None:
     text = "draw the learning curves of runs, those that differ in their seed together"
     plotted = subparsers.add_parser("plot", help=text, description=text)
     plotted.add_argument(
@@ -223,21 +251,6 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         help="picture to be made, .png, .svg or .pdf (default: curves.png)",
     )
     plotted.set_defaults(run=plotting.plot)
-
-    _dataset_arguments(subparsers)
-
-    envs = subparsers.add_parser("envs", help="list environments, or check one")
-    envs.add_argument("action", choices=("list", "check"))
-    envs.add_argument("name", nargs="?", help="environment to check")
-    envs.set_defaults(run=environment_commands.run)
-
-    check = subparsers.add_parser(
-        "doctor", help="say what this machine has for training, and how to mend what is missing"
-    )
-    check.set_defaults(run=doctor)
-    for command in subparsers.choices.values():
-        command.set_defaults(command=command)
-    return parser
 
 
 def _dataset_arguments(subparsers: Any) -> None:

@@ -104,13 +104,6 @@ def add_training(train: argparse.ArgumentParser) -> None:
         help="time between checkpoints (default: 60)",
     )
     train.add_argument(
-        "--timeout",
-        type=_number("timeout"),
-        default=Job.timeout,
-        metavar="SECONDS",
-        help="longest wait for a message or a cell after the first iteration (default: 60)",
-    )
-    train.add_argument(
         "--replay-dir",
         default="",
         metavar="DIR",
@@ -127,6 +120,28 @@ def add_training(train: argparse.ArgumentParser) -> None:
         help="write down what every rank does in N iterations after the first ones, for "
         "`msrl profile` (N left out: 20)",
     )
+    _add_failures(train)
+    train.add_argument("--dump-graph", metavar="DIR", help="write the program after each pass")
+    train.add_argument(
+        "--wandb",
+        nargs="?",
+        const="mindspore_rl",
+        default=Job.wandb,
+        metavar="PROJECT",
+        help="tell Weights & Biases of the run, too (PROJECT left out: mindspore_rl)",
+    )
+    train.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _add_failures(train: argparse.ArgumentParser) -> None:
+    """Adds when a job has failed, and what then."""
+    train.add_argument(
+        "--timeout",
+        type=_number("timeout"),
+        default=Job.timeout,
+        metavar="SECONDS",
+        help="longest wait for a message or a cell after the first iteration (default: 60)",
+    )
     train.add_argument(
         "--start-timeout",
         type=_number("start_timeout"),
@@ -142,16 +157,6 @@ def add_training(train: argparse.ArgumentParser) -> None:
         help="after a failure that is no mistake of yours (a lost worker), continue from the "
         "last checkpoint at most N times, ever later if no new one was written (default: 0)",
     )
-    train.add_argument("--dump-graph", metavar="DIR", help="write the program after each pass")
-    train.add_argument(
-        "--wandb",
-        nargs="?",
-        const="mindspore_rl",
-        default=Job.wandb,
-        metavar="PROJECT",
-        help="tell Weights & Biases of the run, too (PROJECT left out: mindspore_rl)",
-    )
-    train.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

@@ -93,23 +93,7 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
         written = {"policy": hosts.policy, **written}
         earlier = {**earlier, **({"workers": hosts.workers} if hosts.workers else {})}
     policy_file, policy = _policy(job, written, earlier)
-    assignments = list(job.assignments)
-    name = job.algorithm
-    if name and "=" in name and not Path(name).exists():
-        assignments.insert(0, name)
-        name = None
-    name = str(name or written.get("algorithm") or earlier.get("algorithm") or "")
-    if not name:
-        raise MsrlError(
-            f"which algorithm? one of {', '.join(registry.algorithms())}, or a .py file"
-        )
-    file = registry.find_algorithm(name)
-    before = Path(earlier.get("algorithm", file)).stem
-    if before != file.stem:
-        raise ConfigError(
-            f"the run to be resumed is one of {before}, and {file.stem} is asked for; leave the "
-            "algorithm out, or start a new run without --resume"
-        )
+    file, assignments = _algorithm(job, written, earlier)
     cls: Any = programs.trainer_class(file)
     flags = {key: getattr(job, key) for key in ("env", "num_envs", "seed", "total_steps")}
     settings = config.resolve(
@@ -134,6 +118,30 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
         cells=job.cells or earlier.get("cells", "auto"),
         **more,
     )
+
+
+def _algorithm(
+    job: Job, written: Mapping[str, Any], earlier: Mapping[str, Any]
+) -> tuple[Path, list[str]]:
+    """The algorithm's file, and the assignments: without a name, the first word may be one."""
+    assignments = list(job.assignments)
+    name = job.algorithm
+    if name and "=" in name and not Path(name).exists():
+        assignments.insert(0, name)
+        name = None
+    name = str(name or written.get("algorithm") or earlier.get("algorithm") or "")
+    if not name:
+        raise MsrlError(
+            f"which algorithm? one of {', '.join(registry.algorithms())}, or a .py file"
+        )
+    file = registry.find_algorithm(name)
+    before = Path(earlier.get("algorithm", file)).stem
+    if before != file.stem:
+        raise ConfigError(
+            f"the run to be resumed is one of {before}, and {file.stem} is asked for; leave the "
+            "algorithm out, or start a new run without --resume"
+        )
+    return file, assignments
 
 
 def _policy(
