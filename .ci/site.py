@@ -20,6 +20,7 @@ MODULES = (
     "mindspore_rl.environments.environment",
     "mindspore_rl.environments.spaces",
     "mindspore_rl.networks",
+    "mindspore_rl.recurrent",
     "mindspore_rl.rl.action_distributions",
     "mindspore_rl.rl.losses",
     "mindspore_rl.rl.returns",

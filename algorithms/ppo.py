@@ -11,7 +11,8 @@ from mindspore import Parameter, float32, nn, ops
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
-from mindspore_rl.networks import RunningMeanStd, network, torso_shape
+from mindspore_rl.networks import RECURRENT, RunningMeanStd, network, torso_shape
+from mindspore_rl.recurrent import recurrent_core, restarted
 from mindspore_rl.rl.action_distributions import (
     categorical_entropy,
     categorical_log_prob,
@@ -56,7 +57,9 @@ class Config:
     normalise_advantage: bool = option(True, "advantages of the batch to mean 0, deviation 1")
     normalise_obs: bool = option(False, "observations by their running mean and deviation")
     normalise_reward: bool = option(False, "rewards by the deviation of discounted returns")
-    torso: str = option("mlp", "mlp; or of images cnn (as DQN's) or impala (residual)")
+    torso: str = option("mlp", "mlp; of images cnn (as DQN's) or impala; with memory gru or lstm")
+    state_size: int = option(64, "units of torso=gru or lstm", least=1)
+    segment_steps: int = option(16, "steps that gradients of torso=gru or lstm go back", least=1)
     hidden: tuple[int, ...] = option((64, 64), "widths of the dense hidden layers", least=1)
 
     def __post_init__(self):
@@ -65,13 +68,20 @@ class Config:
                 f"num_minibatches={self.num_minibatches} does not divide num_steps="
                 f"{self.num_steps}; choose one that does"
             )
+        steps = self.num_steps // self.num_minibatches
+        if self.torso in RECURRENT and steps % self.segment_steps:
+            raise ValueError(
+                f"segment_steps={self.segment_steps} does not divide num_steps / num_minibatches="
+                f"{steps}, what a minibatch has of an environment; choose one that does"
+            )
 
 
 class ActorCritic(nn.Cell):
-    """A policy and a value function, each with a torso of its own.
+    """A policy and a value function, each with a torso of its own, or behind one recurrent layer.
 
     Discrete actions: logits. Continuous ones: mean of a normal distribution, with a deviation
-    that does not depend on the observation.
+    that does not depend on the observation. State: a tuple of what the layer remembers,
+    `[..., state_size]`; () without one.
     """
 
     def __init__(self, config, spec):
@@ -80,44 +90,55 @@ class ActorCritic(nn.Cell):
         self.normalises = config.normalise_obs
         self.obs_shape = torso_shape(config.torso, spec, config.normalise_obs)
         outputs = spec.action_space.n if self.discrete else spec.action_space.shape[0]
-        self.policy = network(config.torso, spec, config.hidden, outputs, 0.01, config.seed, 1)
-        self.critic = network(config.torso, spec, config.hidden, 1, 1.0, config.seed, 2)
+        torso, hidden, seed = config.torso, config.hidden, config.seed
+        self.core = recurrent_core(torso, spec, config.state_size, seed, 3)
+        self.policy = network(torso, spec, hidden, outputs, 0.01, seed, 1, self.core.size)
+        self.critic = network(torso, spec, hidden, 1, 1.0, seed, 2, self.core.size)
         if not self.discrete:
             self.log_std = Parameter(ops.zeros((outputs,), float32), name="log_std")
         if self.normalises:
             self.obs_statistics = RunningMeanStd(spec.obs_shape)
 
-    def features(self, obs):
+    def flat(self, obs):
         """Returns: `[n, ...]`, as the torsos take them, of obs `[..., *spec.obs_shape]`."""
         if self.normalises:
             obs = self.obs_statistics.normalise(obs)
         return obs.reshape((-1, *self.obs_shape))
 
-    def value(self, obs):
-        """Returns: values `[T, B]` of obs `[T, B, ...]`."""
-        return self.critic(self.features(obs)).reshape(obs.shape[:2])
+    def values(self, obs, final_obs, *state):
+        """Returns: values `[T, B]` of obs `[T, B, ...]`, and of final_obs, which come after."""
+        features, state = self.core(self.flat(obs), state)
+        final_features, _ = self.core(self.flat(final_obs), state)
+        value, final_value = self.critic(features), self.critic(final_features)
+        return value.reshape(obs.shape[:2]), final_value.reshape(obs.shape[:2])
 
-    def sample(self, obs, noise):
-        """Returns: action and its log-probability `[B]` for obs `[B, ...]`."""
-        head = self.policy(self.features(obs))
+    def sample(self, obs, state, noise):
+        """Returns: action and its log-probability `[B]` for obs `[B, ...]`, then the new state."""
+        features, state = self.core(self.flat(obs), state)
+        head = self.policy(features)
         if self.discrete:
-            return categorical_sample_with_log_prob(head, noise)
+            return categorical_sample_with_log_prob(head, noise) + state
         action = normal_sample(head, self.log_std, noise)
-        return action, normal_log_prob(head, self.log_std, action)
+        return (action, normal_log_prob(head, self.log_std, action)) + state
 
-    def evaluate(self, obs, action):
-        """Returns: log-probability, entropy and value `[n]` of obs `[n, ...]` and actions."""
-        features = self.features(obs)
+    def evaluate(self, obs, action, *memory):
+        """Returns: log-probability, entropy and value `[n]` of obs `[n, ...]` and actions.
+
+        With a memory, ended and state, of segments: all are `[n, steps, ...]`.
+        """
+        features = self.core.unrolled(self.flat(obs), *memory)
         head, value = self.policy(features), self.critic(features).reshape(-1)
+        if memory:
+            shape = memory[0].shape
+            head, value = head.reshape((*shape, -1)), value.reshape(shape)
         if self.discrete:
             return categorical_log_prob(head, action), categorical_entropy(head), value
         log_prob = normal_log_prob(head, self.log_std, action)
-        entropy = normal_entropy(self.log_std) + 0.0 * log_prob  # one number, for each sample
-        return log_prob, entropy, value
+        return log_prob, normal_entropy(self.log_std) + 0.0 * log_prob, value  # one, for each
 
-    def greedy(self, obs):
+    def greedy(self, obs, state):
         """Returns: the most likely action `[B]` or `[B, k]`."""
-        head = self.policy(self.features(obs))
+        head = self.policy(self.core(self.flat(obs), state)[0])
         return head.argmax(-1).astype("int32") if self.discrete else head
 
 
@@ -130,13 +151,13 @@ class PPOActor(Actor):
         space = spec.action_space
         self.noise_size = 1 if isinstance(space, Discrete) else 2 * space.shape[0]
 
-    def act(self, obs, noise):
-        """Returns: action and log_prob `[B]`."""
-        return self.network.sample(obs, noise)
+    def act(self, obs, *state_and_noise):
+        """Returns: action and log_prob `[B]`, then the new state."""
+        return self.network.sample(obs, state_and_noise[:-1], state_and_noise[-1])
 
-    def act_greedily(self, obs):
+    def act_greedily(self, obs, *state):
         """Returns: the action for evaluation."""
-        return self.network.greedy(obs)
+        return self.network.greedy(obs, state)
 
 
 class PPOLearner(Learner):
@@ -151,10 +172,10 @@ class PPOLearner(Learner):
             network.trainable_params(), config.learning_rate, eps=config.adam_eps
         )
 
-    def loss(self, obs, action, old_log_prob, old_value, advantage, returns):
+    def loss(self, obs, action, old_log_prob, old_value, advantage, returns, *memory):
         """Per sample: equation 9 of the paper (as a loss), then its terms for the metrics."""
         config = self.config
-        log_prob, entropy, value = self.network.evaluate(obs, action)
+        log_prob, entropy, value = self.network.evaluate(obs, action, *memory)
         surrogate = clipped_surrogate(log_prob, old_log_prob, advantage, config.clip_coef)
         if config.clip_value_loss:
             error = clipped_value_loss(value, old_value, returns, config.clip_coef)
@@ -181,17 +202,17 @@ class PPOLearner(Learner):
     def learn(self, msrl, batch):
         """One iteration on `[T, B]` trajectories. Returns: metrics, those of the last minibatch."""
         config = self.config
-        obs, action, log_prob, reward, terminated, truncated, final_obs = batch
+        obs, action, log_prob, reward, terminated, truncated, final_obs, *state = batch
+        ended = ops.logical_or(terminated, truncated)
         samples = 1.0 * config.num_envs * config.num_steps
         if config.normalise_reward:
-            ended = ops.logical_or(terminated, truncated)
             income = discounted_sum_forward(reward, ended, config.gamma)
             mean, square = msrl.boundary("gradient", msrl.mean(income, ops.square(income)))
             msrl.update(self.reward_statistics.merge, mean, square - mean * mean, samples)
             reward = self.scale_reward(reward)
 
         # Of all steps at once: an operator costs as much for one step as for a rollout.
-        value, final_value = self.network.value(obs), self.network.value(final_obs)
+        value, final_value = self.network.values(obs, final_obs, *state)
         advantage, returns = gae(
             reward, value, final_value, terminated, truncated, config.gamma, config.gae_lambda
         )
@@ -206,9 +227,12 @@ class PPOLearner(Learner):
 
         fall = 1.0 / config.total_steps if config.anneal_learning_rate else 0.0
         learning_rate = config.learning_rate * (1.0 - fall * msrl.env_steps())
+        memory = (ended, *state) if state else ()  # learnt in order, from what the actor remembered
         for _ in msrl.epochs(config.update_epochs):
             for minibatch in msrl.minibatches(
-                config.num_minibatches, (obs, action, log_prob, value, advantage, returns)
+                config.num_minibatches,
+                (obs, action, log_prob, value, advantage, returns, *memory),
+                steps=config.segment_steps if state else 0,
             ):
                 grads, means = msrl.boundary(
                     "gradient", msrl.gradient(self.loss, self.network, *minibatch)
@@ -250,9 +274,12 @@ class PPOTrainer(Trainer):
     def train(self, msrl):
         """Rolls out `num_steps`, then learns from them."""
         obs = msrl.boundary("observation", msrl.env_reset())
+        sizes = self.actor.network.core.state_sizes
+        state = tuple(ops.zeros((obs.shape[0], size)) for size in sizes)
         for _ in msrl.iterations():
             for _ in msrl.steps():
-                action, log_prob = msrl.agent_act(obs)
+                before = state
+                action, log_prob, *state = msrl.agent_act(obs, *state)
                 outcome = msrl.env_step(msrl.boundary("action", action))
                 next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
                     "observation", outcome
@@ -260,9 +287,10 @@ class PPOTrainer(Trainer):
                 msrl.replay_insert(
                     *msrl.boundary(
                         "transition",
-                        (obs, action, log_prob, reward, terminated, truncated, final_obs),
+                        (obs, action, log_prob, reward, terminated, truncated, final_obs, *before),
                     )
                 )
-                obs = next_obs
+                obs, ended = next_obs, ops.logical_or(terminated, truncated)
+                state = tuple(restarted(part, ended) for part in state)
             batch = msrl.boundary("batch", msrl.replay_sample())
             msrl.report(msrl.agent_learn(batch))

@@ -112,19 +112,23 @@ class Msrl(Protocol):
     def epochs(self, count: int) -> Iterable[int]:
         """`count` passes over a batch."""
 
-    def minibatches(self, count: int, values: tuple) -> Iterable[tuple]:
+    def minibatches(self, count: int, values: tuple, steps: int = 0) -> Iterable[tuple]:
         """Random minibatches of a batch of values `[T, B, ...]`, each value as `[n, ...]`.
 
         For each environment its own permutation of the T steps; minibatch k takes the k-th part
         of every environment's, so that minibatches do not depend on the placement (a stratified
         draw, this project's own). n = T B / count, and count must divide T.
+
+        With `steps` each row is a segment, so many steps of an environment one after the other, and
+        the permutation is one of segments: values as `[n, steps, ...]`, n = T B / (count * steps),
+        for what must be learnt in order. The product of count and steps must divide T.
         """
 
     def gradient(self, loss: Callable, network: nn.Cell, *args: Any) -> tuple:
         """Differentiates the mean over all samples of a per-sample loss.
 
         `loss(*args)` returns `[n]`, or a tuple whose first value is the loss `[n]` and the others
-        are statistics `[n]`.
+        are statistics `[n]`; of segments `[n, steps]`, where each step is a sample.
 
         Returns: `(grads, means)`: gradients by `network.trainable_params()` and the means of what
             `loss` returned. Both are sums of shares: pass them through `boundary("gradient", ...)`.

@@ -183,6 +183,8 @@ def _convolution(
 
 
 _CONVOLUTIONS = {"cnn": _nature, "impala": _impala}
+RECURRENT = ("gru", "lstm")
+"""Torsos whose layer is made by `recurrent.recurrent_core`."""
 
 
 def torso_shape(torso: str, spec: EnvironmentSpec, normalise_obs: bool = False) -> tuple[int, ...]:
@@ -196,10 +198,10 @@ def torso_shape(torso: str, spec: EnvironmentSpec, normalise_obs: bool = False) 
     Raises:
         ConfigError: there is no such torso, or it is not one for these observations.
     """
-    if torso == "mlp":
+    if torso == "mlp" or torso in RECURRENT:
         return (flat_size(spec),)
     if torso not in _CONVOLUTIONS:
-        known = ", ".join(("mlp", *_CONVOLUTIONS))
+        known = ", ".join(("mlp", *_CONVOLUTIONS, *RECURRENT))
         raise ConfigError(f"torso={torso} is none of {known}")
     if not spec.images:
         raise ConfigError(
@@ -222,12 +224,14 @@ def network(
     out_gain: float,
     seed: int,
     name_index: int,
+    in_size: int = 0,
 ) -> nn.Cell:
     """Makes a network for an environment's observations, [N, *torso_shape].
 
     Args:
         torso: "mlp"; "cnn", the convolutions of Mnih et al. 2015 (with hidden=512 their network);
-            "impala", those of Espeholt et al. 2018 (with hidden=256 theirs).
+            "impala", those of Espeholt et al. 2018 (with hidden=256 theirs); "gru" or "lstm", an
+            MLP of what a recurrent layer gives.
         spec: of the environment.
         hidden: width of each layer without convolutions, with tanh between them, or relu behind
             convolutions.
@@ -235,10 +239,13 @@ def network(
         out_gain: gain of the last layer's weights, see `MLP`.
         seed: the job's seed.
         name_index: number that tells this network from the others of the job.
+        in_size: features of what a recurrent layer gives, which it takes; 0: there is none.
 
     Raises:
         ConfigError: there is no such torso, or it is not one for these observations.
     """
+    if in_size:
+        return MLP(in_size, hidden, out_size, out_gain, seed, name_index)
     shape = torso_shape(torso, spec)
     if torso == "mlp":
         return MLP(shape[0], hidden, out_size, out_gain, seed, name_index)

@@ -66,17 +66,22 @@ def joint(value: Tensor) -> Tensor:
     return value.reshape((value.shape[0], -1))
 
 
-def minibatch_rows(permutation: Tensor, number: Tensor, count: int) -> Tensor:
+def minibatch_rows(permutation: Tensor, number: Tensor, count: int, steps: int = 0) -> Tensor:
     """Positions in a flattened `[T * B]` batch of minibatch `number` of `count`.
 
     Args:
-        permutation: `[T, B]` int32 from `PermutationTable`.
+        permutation: `[T, B]` int32 from `PermutationTable`, of segments `[T / steps, B]`.
         number: 0-d int32.
         count: minibatches in the batch.
+        steps: of a segment; 0: single steps.
 
-    Returns: `[T / count * B]` int32, time-major.
+    Returns: `[T / count * B]` int32, time-major; of segments `[T / (count * steps) * B, steps]`.
     """
-    return ops.gather(permutation.reshape((count, -1)), number, 0)
+    rows = ops.gather(permutation.reshape((count, -1)), number, 0)
+    if not steps:
+        return rows
+    behind = np.arange(steps, dtype=np.int32) * permutation.shape[1]
+    return rows.expand_dims(-1) + Tensor(behind)
 
 
 def take_rows(value: Tensor, rows: Tensor) -> Tensor:

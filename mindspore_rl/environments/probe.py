@@ -5,6 +5,7 @@
 | probe:constant | one step, obs 1, reward 1 | value 1 |
 | probe:bandit | one step, obs -1 or +1, reward 1 if action 0 or 1 agrees, else -1 | return 1 |
 | probe:delay | two steps, obs 0 then 1, reward 1 at the end | values gamma, then 1 |
+| probe:memory | five steps, the first shows -1 or +1, then as the bandit at the end | return 1 |
 | probe:pixels | as the bandit; obs a bright square on a dark image, left or right | return 1 |
 | probe:truncated | obs 1, reward 1, truncated after 10 steps | value 1 / (1 - gamma) |
 """
@@ -132,6 +133,26 @@ class Delay(Probe):
         return (self._elapsed == 1).astype(np.float32)
 
 
+class Memory(Bandit):
+    """The last of five actions has to follow what was seen in the first step only.
+
+    Observations: [what is to be remembered, or 0; 1 in the last step].
+    """
+
+    spec = dataclasses.replace(_spec("probe:memory", 5, 1.0), obs_shape=(2,))
+
+    def _observe(self) -> np.ndarray:
+        shown = np.where(self._elapsed == 0, super()._observe()[:, 0], 0.0)
+        return np.stack([shown, self._elapsed == 4], 1).astype(np.float32)
+
+    def _reward(self, action: np.ndarray) -> np.ndarray:
+        return np.where(self._elapsed == 4, super()._reward(action), 0.0).astype(np.float32)
+
+    def _random(self) -> np.ndarray:
+        began = (self._total - self._elapsed).astype(np.uint64)
+        return _hash(self._seed, self._indices, began)
+
+
 class Truncated(Probe):
     """Ends only by the time limit: the value is 1 / (1 - gamma) if that is no end of the task."""
 
@@ -139,7 +160,7 @@ class Truncated(Probe):
     terminates = False
 
 
-PROBES = {probe.spec.name: probe for probe in (Constant, Bandit, Delay, Pixels, Truncated)}
+PROBES = {probe.spec.name: probe for probe in (Constant, Bandit, Delay, Memory, Pixels, Truncated)}
 
 
 def _hash(*words: np.ndarray) -> np.ndarray:

@@ -117,7 +117,7 @@ class CellWriter:
     def _permutations_part(self, op: Op) -> str:
         return (
             f"parts.PermutationTable(w.seed, {op.name!r}, {op.attr('rounds')}, w.env_indices, "
-            f"{self.plan.target.num_steps})"
+            f"{self.plan.target.num_steps}, {op.attr('steps')})"
         )
 
     def _gradient_part(self, op: Op) -> str:
@@ -211,7 +211,8 @@ class CellWriter:
     def _minibatch(self, op: Op) -> list[str]:
         row, number, *values = op.args
         rows = f"{row}_{number}"
-        lines = [f"{rows} = operators.minibatch_rows({row}, {number}, {op.attr('count')})"]
+        shape = f"{op.attr('count')}, {op.attr('steps')}"
+        lines = [f"{rows} = operators.minibatch_rows({row}, {number}, {shape})"]
         return lines + [
             f"{target} = operators.take_rows({value}, {rows})"
             for target, value in zip(op.targets, values, strict=True)

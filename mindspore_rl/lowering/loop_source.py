@@ -164,7 +164,8 @@ class LoopWriter:
         ]
 
     def _permutations(self, op: Op) -> list[str]:
-        return [f'{op.targets[0]} = w.permutations("{op.name}", {op.args[0]}, {op.attr("rounds")})']
+        shape = f"{op.attr('rounds')}, {op.attr('steps')}"
+        return [f'{op.targets[0]} = w.permutations("{op.name}", {op.args[0]}, {shape})']
 
     def _dataset_windows(self, op: Op) -> list[str]:
         purpose, *numbers = (op.attr(key) for key in ("purpose", "rows", "per_env", "length"))

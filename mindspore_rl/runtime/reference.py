@@ -130,7 +130,7 @@ class Reference:
         """See `api.Msrl`."""
         return range(count)
 
-    def minibatches(self, count: int, values: tuple) -> Iterator[tuple]:
+    def minibatches(self, count: int, values: tuple, steps: int = 0) -> Iterator[tuple]:
         """See `api.Msrl`."""
         site = self._site("permutations", sys._getframe(1))
         number = int(self.begun(site))
@@ -140,11 +140,12 @@ class Reference:
             random.stream(site),
             np.array([number]),
             np.arange(self.num_envs),
-            self.num_steps,
+            self.num_steps // max(steps, 1),
         )[0]
-        permutation = Tensor((order * self.num_envs + np.arange(self.num_envs)).astype(np.int32))
+        stride, columns = max(steps, 1) * self.num_envs, np.arange(self.num_envs)
+        permutation = Tensor((order * stride + columns).astype(np.int32))
         for number in range(count):
-            rows = minibatch_rows(permutation, Tensor(number), count)
+            rows = minibatch_rows(permutation, Tensor(number), count, steps)
             yield tuple(take_rows(value, rows) for value in values)
 
     def begun(self, site: str) -> np.ndarray:

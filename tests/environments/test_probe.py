@@ -28,6 +28,22 @@ def test_bandit_pays_the_action_that_follows_the_sign():
     assert np.abs(correlation).max() < 0.3
 
 
+def test_memory_pays_what_was_shown_first():
+    env = by_name.make_vector("probe:memory", range(8), 0)
+    obs, shown = env.reset(), []
+    for step in range(25):
+        if step % 5 == 0:
+            shown.append(obs[:, 0])
+        assert (np.abs(obs[:, 0]) == (step % 5 == 0)).all()
+        assert (obs[:, 1] == (step % 5 == 4)).all()
+        wanted = (shown[-1] > 0).astype(np.int32)
+        obs, final_obs, reward, terminated, _ = env.step(wanted if step < 20 else 1 - wanted)
+        assert (reward == (step % 5 == 4) * (1 if step < 20 else -1)).all()
+        assert (terminated == (step % 5 == 4)).all()
+        assert (final_obs[:, 0] == 0).all()
+    assert set(np.unique(shown)) == {-1.0, 1.0}
+
+
 def test_pixels_show_the_side_that_pays():
     env = by_name.make_vector("probe:pixels", range(8), 0)
     obs, places = env.reset(), set()

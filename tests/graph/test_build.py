@@ -46,7 +46,7 @@ UNSUPPORTED = {
     ),
     "try": ("try:\n    pass\nfinally:\n    pass", "try:", "`try`"),
     "lambda": ("target = (lambda x: x)(reward)", "lambda x: x", "a lambda"),
-    "comprehension": ("target = sum([x for x in (reward, reward)])", "[x for", "a comprehension"),
+    "comprehension": ("target = sum([x for x in reward])", "[x for", "a comprehension"),
     "global": ("global THING", "global THING", "`global`"),
     "attribute": ("self.kept = reward", "self.kept", "an assignment to an attribute"),
     "element": ("d = {}\nd['a'] = reward", "d['a']", "an assignment to an element"),
@@ -55,6 +55,22 @@ UNSUPPORTED = {
     "unused": ("self.optimizer(reward)", "self.optimizer", "whose result is not used"),
     "unknown name": ("target = ops.abs(rewards)", "rewards)", "unknown name 'rewards'"),
     "loop over": ("for x in (1, 2):\n    target = reward", "(1, 2)", "a loop over something else"),
+    "parts of unknown number": (
+        "first, *others = ops.split(reward, 1)",
+        "*others",
+        "of a value whose length is not known now",
+    ),
+    "too few parts": ("a, b, *c = (reward,)", "a, b, *c", "3 names for 1 value(s)"),
+    "comprehension with a condition": (
+        "target = [x for x in (reward,) if msrl.mean(x) > 0][0]",
+        "[x for",
+        "a comprehension",
+    ),
+    "steps of a minibatch": (
+        "for a in msrl.minibatches(2, (reward,), steps=-1):\n    b = a",
+        "-1",
+        "segments of -1 steps",
+    ),
     "range": ("for i in range(1, 3):\n    target = reward", "range(1", "with a start or a step"),
     "index after": (
         "for i in range(3):\n    target = reward\ntarget = reward * i",
@@ -146,10 +162,40 @@ def test_a_run_has_no_break(tmp_path):
         "k = 0\nwhile k <= 4:\n    k += 2\n    last = reward\ntarget = last",
         "k = 5\nwhile k < 5 and msrl.mean(reward) > 0:\n    k += 1\n    target = nothing",
         "for i in range(2):\n    k = 0\n    while 3 > k and msrl.mean(reward) > 0:\n        k += 1",
+        "first, *others = (reward, 2.0 * reward, target)\na, b = others\ntarget = a + b",
+        "*others, last = (reward,)\ntarget = last * len(others)",
+        "kept = (reward,)\nfor i in range(2):\n"
+        "    a, *kept = (0.5 * reward, *[2.0 * part for part in kept])\ntarget = a + kept[0]",
+        "kept = (reward, target)\nlow, *kept = Pair.of(reward, *kept)\ntarget = low + kept[1]",
+        "part = 3.0\nfor size in range(2):\n    found = tuple(part * size for part in (reward,))\n"
+        "target = found[0] * part",
+        "target = reward * max(tuple(2.0 * rate for rate in (self.config.gamma, 1)))",
+        "for part, flag in msrl.minibatches(2, (reward, 0.5 * reward), steps=2):\n"
+        "    again = msrl.mean(part[:, 1])",
+        "(alone,) = Pair.of(reward)\ntarget = alone",
+        "kept = ()\nfor (part,) in msrl.minibatches(2, (reward,), steps=2 if kept else 0):\n"
+        "    last = part",
     ],
 )
 def test_supported_forms(code, tmp_path):
-    analyse_with(tmp_path, learn=code)
+    start = "from tests.graph.test_build import Pair\nclass Learn"
+    analyse_with(tmp_path, learn=code, remove=[("class Learn", start)])
+
+
+def test_segments_must_fit(tmp_path):
+    code = "for a in msrl.minibatches(2, (reward,), steps=3):\n    target = a"
+    with pytest.raises(
+        ProgramError, match=r"2 minibatches of segments of 3 of 4 .*segments of 2\)"
+    ):
+        analyse_with(tmp_path, learn=code)
+
+
+class Pair:
+    """Called by programs."""
+
+    @staticmethod
+    def of(*parts):
+        return tuple([2.0 * part for part in parts])
 
 
 class Holder:
@@ -164,6 +210,9 @@ class Holder:
 
 PARTS = {"some": (64, 64), "none": (), "teams": Holder(1), "no_teams": Holder()}
 CONDITIONS = {
+    "kept = (reward,)\nif kept:\n    target = 2.0 * reward": True,
+    "kept = ()\nif kept:\n    target = 2.0 * reward": False,
+    "kept = ()\nif not kept and self.config.env:\n    target = 2.0 * reward": True,
     "if PARTS['some']:\n    target = 2.0 * reward": True,
     "if PARTS['none']:\n    target = 2.0 * reward": False,
     "if PARTS['teams']:\n    target = 2.0 * reward": True,

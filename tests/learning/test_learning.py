@@ -14,6 +14,7 @@ from mindspore_rl import load, programs
 from mindspore_rl.datasets.dataset import Dataset
 from mindspore_rl.environments.by_name import make_vector, spec
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.exporting import export
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.evaluate import evaluate
@@ -52,7 +53,8 @@ def critic(run_dir: Path, obs: np.ndarray) -> np.ndarray:
     arrays, _ = checkpoint.load(checkpoint.load_newest(run_dir / "checkpoints")[0])
     for name, parameter in trainer.actor.parameters_and_names():
         set_parameter(parameter, arrays[f"parameters/actor.{name}"])
-    return trainer.actor.network.value(ms.Tensor(obs[None])).asnumpy()[0]
+    given = ms.Tensor(obs[None])
+    return trainer.actor.network.values(given, given)[0].asnumpy()[0]
 
 
 QUICK = (
@@ -90,6 +92,22 @@ def test_pixels_are_seen(tmp_path):
     msrl(tmp_path, "dataset", "record", str(tmp_path / "run"), str(data), "--episodes", "20")
     with Dataset(data) as dataset:
         assert dataset.table.spec.columns[0].dtype == "uint8"
+
+
+@pytest.mark.parametrize("torso", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
+def test_what_was_seen_is_remembered(tmp_path, torso):
+    """Over an episode of five steps, in segments of eight; without memory the mean return is 0."""
+    memory = (f"torso={torso}", "segment_steps=8", "state_size=16", "num_minibatches=2")
+    place = tmp_path / "run"
+    train(place, "ppo", "--env", "probe:memory", *QUICK, *memory, "--total-steps", "20480")
+    assert np.mean(evaluate(place, 40, seed=7, sample=False)) == 1.0
+    policy, env = load(place).policy, make_vector("probe:memory", range(50), 8)
+    obs, reward, ended = env.reset(), 0.0, False
+    for step in range(15):
+        obs, _, reward, ended, _ = env.step(policy(obs, reward=reward, ended=ended))
+        assert (reward == (step % 5 == 4)).all()
+    with pytest.raises(MsrlError, match="depends on more than the observation"):
+        export(load(place))
 
 
 def test_truncation_is_bootstrapped(tmp_path, cells):

@@ -50,6 +50,8 @@ ALGORITHMS = {
 }
 """Their configurations and environments."""
 SHIPPED = ("ppo", "a2c", "mappo", "dqn", "sac", "td3", "decision_transformer")
+OF_TORSOS = {"torso", "state_size", "segment_steps"}
+"""Options that have tests of their own: IMAGES, MEMORIES."""
 UNSET = {"target_kl": 1.3e-5, "priority": 0.6}
 """Of options that are off by default; this KL ends some passes, by 1.1e-6 at the least."""
 POLICIES = (
@@ -108,7 +110,7 @@ def _options(algorithm):
     if algorithm not in SHIPPED:
         return {}
     fields = dataclasses.fields(programs.trainer_class(registry.find_algorithm(algorithm)).Config)
-    fixed = {"env", "torso", *REQUIRED, *ALGORITHMS[algorithm][0]}  # torsos: IMAGES
+    fixed = {"env", *OF_TORSOS, *REQUIRED, *ALGORITHMS[algorithm][0]}
     return {f.name: _other(f.name, f.default) for f in fields if f.name not in fixed}
 
 
@@ -274,6 +276,30 @@ IMAGES = {
 def test_images_equal_reference(torso, policy, workers, references, tmp_path):
     """Convolutions are native, too: `_check` looks."""
     _check(request_for("ppo", policy, "probe:pixels", workers, IMAGES[torso]), references, tmp_path)
+
+
+MEMORIES = {
+    torso: {"torso": torso, "num_steps": 32, "segment_steps": 4, "state_size": 12, "hidden": (8,)}
+    for torso in ("gru", "lstm")
+}
+"""Episodes of CartPole's first policies end within a segment, and between two iterations."""
+
+
+def _remembering():
+    quick = {("gru", "SingleLearnerCoarse", 3), ("lstm", "GPUOnly", 2)}
+    for torso, policy, workers in itertools.product(MEMORIES, POLICIES[:-1], (2, 3)):
+        marks = () if (torso, policy, workers) in quick else (pytest.mark.slow,)
+        yield pytest.param(torso, policy, workers, marks=marks)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(("torso", "policy", "workers"), list(_remembering()))
+def test_memories_equal_reference(torso, policy, workers, references, tmp_path):
+    """The state of a recurrent layer, carried, kept with each step, and learnt from in segments."""
+    environment = CARTPOLE[policy == "GPUOnly"]
+    options = {**MEMORIES[torso], "normalise_obs": torso == "gru"}
+    request = request_for("ppo", policy, environment, workers, options)
+    _check(request, references, tmp_path)
 
 
 def _check(request, references, tmp_path):

@@ -190,9 +190,9 @@ class Probe:
             0,
             np.arange(op.attr("rounds")),
             np.arange(self.num_envs),
-            self.trainer.config.num_steps,
+            self.trainer.config.num_steps // op.attr("steps"),
         )
-        flat = order * self.num_envs + np.arange(self.num_envs)
+        flat = order * (op.attr("steps") * self.num_envs) + np.arange(self.num_envs)
         return (Tensor(flat.astype(np.int32)),)
 
     def _index(self, op: Op, table: Any, row: Any) -> tuple:
@@ -206,7 +206,7 @@ class Probe:
                     f"{op.where}\n  minibatches of {_describe(value)} with {self.num_envs} "
                     f"environments; expected [num_steps, num_envs, ...] = {list(expected)} and more"
                 )
-        rows = minibatch_rows(row, number, op.attr("count"))
+        rows = minibatch_rows(row, number, op.attr("count"), op.attr("steps"))
         return tuple(take_rows(value, rows) for value in values)
 
     def _joint(self, op: Op, value: Any) -> tuple:

@@ -55,19 +55,44 @@ class Assignments:
         if isinstance(target, ast.Name):
             yield target.id, value
         elif isinstance(target, (ast.Tuple, ast.List)):
-            if any(isinstance(element, ast.Starred) for element in target.elts):
-                self.draft.frame.fail(target, "`*` in the target of an assignment")
             if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
                 value = tuple(map(Static, value.value))
+            names, several = list(target.elts), len(target.elts)
+            for element in target.elts:
+                if isinstance(element, ast.Starred):
+                    several = self._several(element, value, len(names) - 1)
             if isinstance(value, Var):
-                value = self.draft.unpack(value, len(target.elts))
-            if not isinstance(value, tuple) or len(value) != len(target.elts):
+                value = self.draft.unpack(value, several)
+            if not isinstance(value, tuple) or len(value) != several:
                 got = len(value) if isinstance(value, (tuple, dict)) else "one"
-                self.draft.frame.fail(target, f"{len(target.elts)} names for {got} value(s)")
-            for element, part in zip(target.elts, value, strict=True):
-                yield from self._bindings(element, part)
+                self.draft.frame.fail(target, f"{len(names)} names for {got} value(s)")
+            for place, element in enumerate(names):
+                if isinstance(element, ast.Starred):
+                    names[place] = element.value
+                    end = place + several - len(names) + 1
+                    value = (*value[:place], value[place:end], *value[end:])
+            for name, part in zip(names, value, strict=True):
+                yield from self._bindings(name, part)
         else:
             self.fail_target(target)
+
+    def _several(self, starred: ast.Starred, value: Struct, others: int) -> int:
+        """Of how many parts a value is, one name of whose target has a `*`.
+
+        What a method returns has as many as that name has already: a loop carries it round.
+        """
+        if isinstance(value, tuple):
+            return max(len(value), others)
+        name = starred.value
+        held = self.draft.frame.names.get(name.id) if isinstance(name, ast.Name) else None
+        if not isinstance(held, tuple):
+            self.draft.frame.fail(
+                starred,
+                "`*` in the target of an assignment, of a value whose length is not known now,",
+                "a name that is a tuple before keeps its length: `state = (hidden,)`, then "
+                "`action, *state = msrl.agent_act(obs, *state)`",
+            )
+        return others + len(held)
 
     def fail_target(self, target: ast.AST) -> NoReturn:
         """Refuses an assignment to an attribute or an element."""

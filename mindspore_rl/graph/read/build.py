@@ -236,7 +236,7 @@ class _Builder(ExpressionReader):
         if kind == "iterations":
             self.calls.top_of_iteration = []
         if kind == "minibatches":
-            self.assignments.assign(node.target, self.calls.minibatch(loop, values, args[1]))
+            self.assignments.assign(node.target, self.calls.minibatch(loop, values, args))
         elif isinstance(node.target, ast.Name):
             self.frame.names[node.target.id] = Var(index)
         else:
@@ -293,9 +293,13 @@ class _Builder(ExpressionReader):
         if name is None or name not in (*LOOPS, "range"):
             self.frame.fail(call, "a loop over something else")
         wanted = {"epochs": 1, "minibatches": 2, "range": 1}.get(name, 0)
-        if len(call.args) != wanted or call.keywords:
+        args = list(call.args)
+        if name == "minibatches" and [item.arg for item in call.keywords] == ["steps"]:
+            args.append(call.keywords[0].value)
+            wanted = 3
+        if len(args) != wanted or (call.keywords and wanted != 3):
             self.frame.fail(call, f"{name} with other than {wanted} positional arguments")
-        return name, call.args
+        return name, args
 
     def _loop_count(self, kind: str, args: list[ast.expr], node: ast.For) -> int | None:
         if kind == "iterations":

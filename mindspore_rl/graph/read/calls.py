@@ -250,8 +250,11 @@ class Calls:
             loop for loop in self.draft.loops if loop.kind != "iterations" and loop is not exclude
         ]
 
-    def minibatch(self, loop: Loop, values: Struct, node: ast.AST) -> Struct:
+    def minibatch(self, loop: Loop, values: Struct, given: list[ast.expr]) -> Struct:
         """The permutations of a loop over minibatches, and the minibatch of this turn."""
+        node, steps = given[1], self.draft.frame.known(given[2]) if given[2:] else 0
+        if type(steps) is not int or steps < 0:
+            self.draft.frame.fail(given[2], f"segments of {steps!r} steps", "a number of steps")
         parts = values if isinstance(values, tuple) else ()
         if not parts or not all(isinstance(part, Var) for part in parts):
             self.draft.frame.fail(
@@ -272,23 +275,28 @@ class Calls:
         self.left_out = self.draft.perhaps > 0
         count, num_steps = loop.count, self.reader.trainer.config.num_steps
         assert count is not None
-        if num_steps % count:
+        if num_steps % (count * max(steps, 1)):
+            what, must = f"{num_steps} steps", "the number of minibatches must"
+            better = str(_divisor(num_steps, count))
+            if steps and not num_steps % count:
+                what, must = f"segments of {steps} of {num_steps} steps", "the product of both must"
+                better = f"segments of {_divisor(num_steps // count, steps)}"
             raise ProgramError(
-                f"{self.draft.frame.where(node)}\n  {count} minibatches of {num_steps} steps: "
-                "the number of minibatches must divide num_steps (for example "
-                f"{_divisor(num_steps, count)})"
+                f"{self.draft.frame.where(node)}\n  {count} minibatches of {what}: {must} divide "
+                f"num_steps (for example {better})"
             )
         if self.draft.conditions:
-            row = self._counted_permutation(node)
+            row = self._counted_permutation(node, steps)
         else:
             outer = self._inner_loops(exclude=loop)
-            rounds = {"rounds": num_turns(outer)}
+            rounds = {"rounds": num_turns(outer), "steps": max(steps, 1)}
             (row,) = self._drawn("permutations", ("permutation",), outer, node, rounds)
         targets = tuple(self.draft.new_temporary(f"minibatch_{part.name}") for part in parts)
         args = (row, loop.index, *(part.name for part in parts))
-        return self.draft.emit("minibatch", targets, args, reads=args, attrs=(("count", count),))
+        attrs = (("count", count), ("steps", steps))
+        return self.draft.emit("minibatch", targets, args, reads=args, attrs=attrs)
 
-    def _counted_permutation(self, node: ast.AST) -> str:
+    def _counted_permutation(self, node: ast.AST, steps: int) -> str:
         """A permutation drawn before a loop that a condition decides about.
 
         It is numbered by how often the loop was begun in the whole run, which the turns of the
@@ -300,13 +308,12 @@ class Calls:
         self.before_iterations.append(zero)
         draft.locals[count] = f"{draft.frames[0].msrl}.begun({site!r})"
         table, row = draft.fresh("permutation"), draft.fresh("permutation_row")
-        rounds = (("rounds", 1),)
+        rounds = (("rounds", 1), ("steps", max(steps, 1)))
         inner, around = draft.scope, draft.scope.outer
         assert around is not None
         draft.scope = around
-        around.items.append(
-            Op(site, "permutations", (table,), (count,), (count,), where, attrs=rounds)
-        )
+        drawn = Op(site, "permutations", (table,), (count,), (count,), where, attrs=rounds)
+        around.items.append(drawn)
         draft.emit("index", (row,), (table, "0"), reads=(table,))
         draft.emit("glue", (count,), (f"{count} + 1",), reads=(count,))
         draft.scope = inner

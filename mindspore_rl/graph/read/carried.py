@@ -8,12 +8,19 @@ from mindspore_rl.graph.read.frame import Frame
 
 
 def assigned(nodes: list[ast.stmt]) -> set[str]:
-    """Names that statements assign."""
+    """Names that statements assign; those of a comprehension are its own."""
+    inside = {
+        id(name)
+        for statement in nodes
+        for part in ast.walk(statement)
+        if isinstance(part, ast.comprehension)
+        for name in ast.walk(part.target)
+    }
     return {
         node.id
         for statement in nodes
         for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in inside
     }
 
 

@@ -87,6 +87,8 @@ class Draft:
 
     def unpack(self, value: Var, count: int) -> tuple[Var, ...]:
         """The parts of the result of an operation."""
+        if count == 1:
+            return (self.result("glue", f"{value.name}[0]", (value.name,)),)
         last = self.scope.items[-1] if self.scope.items else None
         names = tuple(self.new_temporary("part") for _ in range(count))
         if isinstance(last, Op) and last.targets == (value.name,) and value.name in self.temporary:

@@ -84,6 +84,8 @@ class ExpressionReader:
             and self.is_tuple(node.right)
         ):
             return self.expression(node.left) + self.expression(node.right)
+        if (each := self.each(node)) is not None:
+            return each
         if isinstance(node, ast.IfExp):
             holds = self.frame.holds(node.test)
             return None if holds is None else self.expression(node.body if holds else node.orelse)
@@ -111,6 +113,36 @@ class ExpressionReader:
         return isinstance(node, ast.Tuple) or (
             isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), tuple)
         )
+
+    def each(self, node: ast.expr) -> tuple[Struct, ...] | None:
+        """`tuple(f(x) for x in xs)` or `[f(x) for x in xs]`, one by one; None for anything else."""
+        made = node
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
+            made = node.args[0] if node.func.id in ("tuple", "list") else node
+        if not isinstance(made, ast.ListComp) and (
+            not isinstance(made, ast.GeneratorExp) or made is node
+        ):
+            return None
+        loop = made.generators[0]
+        over = self.expression(loop.iter)
+        if isinstance(over, Static) and isinstance(over.value, (tuple, list)):
+            over = tuple(map(Static, over.value))
+        name = loop.target
+        if not isinstance(over, tuple) or not isinstance(name, ast.Name) or len(
+            made.generators
+        ) > 1 or loop.ifs:  # fmt: skip
+            self.frame.fail(
+                made,
+                "a comprehension",
+                "but for one name over a tuple whose length is known now: "
+                "tuple(part * going for part in state)",
+            )
+        before, found = dict(self.frame.names), []
+        for part in over:
+            self.frame.names[name.id] = part
+            found.append(self.expression(made.elt))
+        self.frame.names = before
+        return tuple(found)
 
     def part_of(self, node: ast.Subscript) -> Struct | None:
         """A part of a tuple, a dictionary or a result just computed; None for anything else."""

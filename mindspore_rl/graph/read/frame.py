@@ -169,11 +169,18 @@ class Frame:
 
     def holds(self, condition: ast.expr) -> bool | None:
         """Whether a condition holds; None if only run time tells."""
+        if isinstance(condition, ast.Name) and isinstance(self.names.get(condition.id), tuple):
+            return bool(self.names[condition.id])
+        if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
+            holds = self.holds(condition.operand)
+            return None if holds is None else not holds
         known, value = self.static(condition)
         return bool(value) if known and not is_array(value) else None
 
     def known(self, node: ast.expr) -> Any:
         """The value of an expression that must be known now."""
+        if isinstance(node, ast.IfExp) and (holds := self.holds(node.test)) is not None:
+            return self.known(node.body if holds else node.orelse)
         known, value = self.static(node)
         if not known:
             self.fail(

@@ -46,6 +46,8 @@ class Rewriter(ast.NodeTransformer):
     def visit_Call(self, call: ast.Call) -> ast.expr:  # noqa: N802
         if self.reader.frame.msrl_call(call) is not None or self.reader.frame.gets_msrl(call):
             return self.reader.operand(self.reader.expression(call), call, self.reads)
+        if (each := self.reader.each(call)) is not None:
+            return self.reader.operand(each, call, self.reads)
         args: list[ast.expr] = []
         for arg in call.args:
             if isinstance(arg, ast.Starred) and self.reader.is_tuple(arg.value):
@@ -55,6 +57,12 @@ class Rewriter(ast.NodeTransformer):
                 args.append(self.visit(arg))
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in call.keywords]
         return ast.Call(self.visit(call.func), args, keywords)
+
+    def _each(self, node: ast.expr) -> ast.expr:
+        struct = self.reader.each(node)
+        if struct is None:
+            self._refuse(node)
+        return self.reader.operand(struct, node, self.reads)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
         return self._joined(node.op, self.reader.operands(node))
@@ -104,7 +112,8 @@ class Rewriter(ast.NodeTransformer):
         }
         self.reader.frame.fail(node, names.get(type(node), "a comprehension"))
 
-    visit_Lambda = visit_ListComp = visit_SetComp = visit_GeneratorExp = _refuse  # noqa: N815
+    visit_ListComp = visit_GeneratorExp = _each  # noqa: N815
+    visit_Lambda = visit_SetComp = _refuse  # noqa: N815
     visit_DictComp = visit_NamedExpr = visit_Yield = visit_Await = visit_YieldFrom = _refuse  # noqa: N815
 
 

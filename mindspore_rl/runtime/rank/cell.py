@@ -40,13 +40,17 @@ class NoiseTable(nn.Cell):
 
 
 class PermutationTable(nn.Cell):
-    """Positions in the flattened local batch, permuted in time, `[rounds, T, B]` int32."""
+    """First positions of segments in the flattened local batch, permuted in time.
+
+    `[rounds, T / steps, B]` int32.
+    """
 
     def __init__(
-        self, seed: int, purpose: str, rounds: int, env_indices: range, num_steps: int
+        self, seed: int, purpose: str, rounds: int, env_indices: range, num_steps: int, steps: int
     ) -> None:
         super().__init__()
-        self.rounds, self.num_steps, self.num_envs = rounds, num_steps, len(env_indices)
+        self.rounds, self.segments = rounds, num_steps // steps
+        self.stride = steps * len(env_indices)
         self.schedule = _given(schedule(seed, stream(purpose)), f"schedule of {purpose}")
         lanes = Tensor(np.array(env_indices, np.int32))
         self.env_indices = _given(lanes, f"lanes of {purpose}")
@@ -56,8 +60,8 @@ class PermutationTable(nn.Cell):
     def table(self, iteration: Tensor) -> Tensor:
         """The permutations of an iteration (0-d int32)."""
         rounds = iteration * self.rounds + self.turns
-        order = permutations(self.schedule, rounds, self.env_indices, self.num_steps)
-        return order * self.num_envs + self.columns
+        order = permutations(self.schedule, rounds, self.env_indices, self.segments)
+        return order * self.stride + self.columns
 
 
 class Draws(nn.Cell):

@@ -101,11 +101,11 @@ class ShareRuntime:
         """Uniform numbers `[rows, B, size]` (`by_agent`: `[rows, B, A, size]`) of one call."""
         return self._tables.uniform(purpose, iteration, rows, size, by_agent)
 
-    def permutations(self, purpose: str, iteration: Any, rounds: int) -> np.ndarray:
-        """Positions in the flattened local batch, permuted in time, `[rounds, T, B]` int32."""
+    def permutations(self, purpose: str, iteration: Any, rounds: int, steps: int) -> np.ndarray:
+        """See `RandomTables.permutations`."""
         # Under a condition, a variable that counts how often the loop was begun.
         count = int(to_host(iteration))
-        return self._tables.permutations(purpose, count, rounds, self.rank.plan.num_steps)
+        return self._tables.permutations(purpose, count, rounds, self.rank.plan.num_steps, steps)
 
     def dataset_windows(
         self, purpose: str, path: str, iteration: int, rows: int, per_env: int, length: int

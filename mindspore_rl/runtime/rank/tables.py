@@ -44,13 +44,24 @@ class RandomTables:
 
         return self._drawn(purpose, iteration, rows, draw)
 
-    def permutations(self, purpose: str, iteration: int, rounds: int, num_steps: int) -> np.ndarray:
-        """Positions in the flattened local batch, permuted in time, `[rounds, T, B]` int32."""
-        count, stream = len(self._env_indices), random.stream(purpose)
+    def permutations(
+        self, purpose: str, iteration: int, rounds: int, num_steps: int, steps: int
+    ) -> np.ndarray:
+        """Positions in the flattened local batch, permuted in time, `[rounds, T / steps, B]` int32.
 
-        def draw(steps: np.ndarray) -> np.ndarray:
-            order = random.permutations(self._seed, stream, steps, self._env_indices, num_steps)
-            return (order * count + np.arange(count)).astype(np.int32)
+        Args:
+            purpose: see `uniform`.
+            iteration: see `uniform`.
+            rounds: permutations of an iteration.
+            num_steps: of the batch, T.
+            steps: of a segment, whose first position it is.
+        """
+        count, stream = len(self._env_indices), random.stream(purpose)
+        segments = num_steps // steps
+
+        def draw(turns: np.ndarray) -> np.ndarray:
+            order = random.permutations(self._seed, stream, turns, self._env_indices, segments)
+            return (order * (steps * count) + np.arange(count)).astype(np.int32)
 
         return self._drawn(purpose, iteration, rounds, draw)
 
