@@ -49,7 +49,9 @@ setup(
         "video": ["imageio", "imageio-ffmpeg", "pygame-ce"],  # which draws classic control
         "test": [
             "pytest",
+            "pytest-cov",
             "pytest-timeout",
+            "pytest-xdist",
             "hypothesis==6.170.15",  # its choice of random cells is part of the quick tests
             "ruff",
             "mypy",

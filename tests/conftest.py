@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 # Before anything imports MindSpore.
@@ -19,14 +20,14 @@ import psutil  # noqa: E402
 import pytest  # noqa: E402
 
 TIERS = ("gpu", "kill", "learning", "multiprocess", "slow")  # a test counts in the first it has
+SIDE_BY_SIDE = ("graph", "lowering", "native", "rl")
+"""Folders of tests that start nothing, so that several processes may share their files."""
 SHARED_MEMORY = Path("/dev/shm")
-SPENT = pytest.StashKey[Counter]()
-RAN = pytest.StashKey[Counter]()
 LEFT_OUT = pytest.StashKey[list]()
 
 
-def _tier(item: pytest.Item) -> str:
-    return next((tier for tier in TIERS if item.get_closest_marker(tier)), "unit")
+def _tier(names: Collection[str]) -> str:
+    return next((tier for tier in TIERS if tier in names), "unit")
 
 
 def _processes() -> set[psutil.Process]:
@@ -69,7 +70,14 @@ def no_leaks():
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[SPENT], config.stash[RAN], config.stash[LEFT_OUT] = Counter(), Counter(), []
+    config.stash[LEFT_OUT] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        tier = _tier({mark.name for mark in item.iter_markers()})
+        if item.path.parent.name in SIDE_BY_SIDE and tier in ("unit", "slow"):
+            item.add_marker("side_by_side")
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
@@ -77,21 +85,24 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
         items[0].config.stash[LEFT_OUT].extend(items)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item):
-    started = time.monotonic()
-    try:
-        return (yield)
-    finally:
-        item.config.stash[SPENT][_tier(item)] += time.monotonic() - started
-        item.config.stash[RAN][_tier(item)] += 1
-
-
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
-    spent, ran = config.stash[SPENT], config.stash[RAN]
+    spent, ran = Counter(), Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                spent[_tier(report.keywords)] += report.duration
+                ran[_tier(report.keywords)] += report.when == "setup"
     times = [f"{tier} {spent[tier]:.1f} s ({ran[tier]} tests)" for tier in ran]
     terminalreporter.write_line(f"Time by tier: {', '.join(times) or 'nothing ran'}")
     left_out = config.stash[LEFT_OUT]
+    if "not side_by_side" in config.option.markexpr:  # they ran before, but for the slow ones
+        left_out = [
+            item
+            for item in left_out
+            if not item.get_closest_marker("side_by_side") or item.get_closest_marker("slow")
+        ]
+    if config.getoption("numprocesses", None):  # a part of the tests, and others follow
+        return
     if not left_out:
         terminalreporter.write_line("Left out: nothing")
         return
