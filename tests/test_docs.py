@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -181,6 +182,55 @@ def test_commands_are_understood(argv):
     for name in (getattr(args, "algorithm", None) or "ppo", getattr(args, "policy", None) or ""):
         if name.startswith("docs/"):
             assert (ROOT / name).is_file()
+
+
+ELSEWHERE = {
+    "my_hosts.yaml": "hosts of a reader's own: multiprocess/test_hosts.py",
+    "fewer_hosts.yaml": "the same",
+    "--device gpu": "GPUs: gpu/test_hollow.py",
+    "--render": "a screen: nothing renders to one, test_looking.py has videos and errors",
+    "halfcheetah.npz": "files of a reader's own: datasets/test_sources.py",
+    "~/.minari": "the same",
+}
+"""What no test of pages can run, and which test stands in."""
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_a_page_run(page, tmp_path):
+    """In the page's order, as they stand, but for shorter training and fewer trials.
+
+    What is not `msrl` has tests of its own.
+    """
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    (tmp_path / "space.yaml").write_text(blocks(ROOT / "docs" / "tuning.md", "yaml")[0])
+    lines = [line for text in blocks(page, "bash") for line in text.splitlines()]
+    lines = [line for line in lines if line.startswith(("msrl ", "for "))]
+    lines = [line for line in lines if not any(name in line for name in ELSEWHERE)]
+    if any("RUN" in line or "runs" in line.split() for line in lines):
+        run = "msrl train ppo --profile 5 --total-steps 60000 --stop-return nan --run-dir runs/RUN"
+        _run(run, tmp_path)
+    for line in lines:
+        here = re.sub(r"runs/ppo-CartPole\S+|(?<= )RUN\b", "runs/RUN", line.split("  #")[0])
+        here = here.replace("--trials 30", "--trials 3")
+        if here.startswith("msrl train") and not {"--total-steps", "--help"} & {*here.split()}:
+            here += " --total-steps 8192"
+        _run(here, tmp_path)
+
+
+def _run(line: str, folder: Path) -> None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-c", line],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
