@@ -3,6 +3,7 @@
 
     scripts/reproduce_scaling.py --out docs/scaling          # all of it, on this machine
     scripts/reproduce_scaling.py --quick --out /tmp/scaling  # PPO, three policies, 1, 8 and 64 GPUs
+    scripts/reproduce_scaling.py --only real --ranks 4  # on more ranks than this machine has cores
     scripts/reproduce_scaling.py --only real --deployment HOSTS.yaml  # on those hosts
 
 MSRL (Zhu et al. 2023, "MSRL: Distributed reinforcement learning with dataflow fragments") says of
@@ -102,12 +103,12 @@ class Hosts:
 class Study:
     """Jobs that are planned and measured once, and simulated often."""
 
-    def __init__(self, quick: bool) -> None:
+    def __init__(self, quick: bool, ranks: list[int] | None = None) -> None:
         from mindspore_rl import registry  # noqa: PLC0415
         from mindspore_rl.plan import deployment  # noqa: PLC0415
         from mindspore_rl.scale import device, predict  # noqa: PLC0415
 
-        self.quick = quick
+        self.quick, self.ranks = quick, ranks
         self.policies = QUICK_POLICIES if quick else tuple(POLICIES)
         self.gpus = QUICK_GPUS if quick else GPUS
         self.algorithms = ("ppo",) if quick else tuple(ALGORITHMS)
@@ -224,7 +225,7 @@ def _words(algorithm: str, policy: str, workers: int) -> tuple[list[str], Row]:
     name, schedule = POLICIES[policy]
     schedule = _schedule(algorithm, name, schedule)
     words = [_file(algorithm), "--policy", name, "--workers", str(workers)]
-    words += [word for k, v in schedule.items() for word in ("--schedule", f"{k}={v}")]
+    words += ["--schedule", ",".join(f"{k}={v}" for k, v in schedule.items())] if schedule else []
     return words, ALGORITHMS[algorithm]
 
 
@@ -241,9 +242,8 @@ def real(study: Study, hosts: Hosts) -> Iterator[Row]:
     """What the hosts that are there can hold: predicted, and run."""
     for algorithm in study.algorithms:
         about = {"experiment": "real", "algorithm": algorithm}
-        for ranks in (1 << i for i in range(hosts.room.bit_length())):
-            if study.quick and 2 * ranks <= hosts.room:
-                continue
+        fitting = [1 << i for i in range(hosts.room.bit_length())]
+        for ranks in study.ranks or (fitting[-1:] if study.quick else fitting):
             for policy in study.policies:
                 found = study.trained(hosts, algorithm, policy, ranks)
                 yield {**about, "policy": policy, "gpus": ranks, **found}
@@ -345,6 +345,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("scaling"), metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="PPO, 3 policies; 1, 8 and 64 GPUs")
     parser.add_argument("--only", choices=EXPERIMENTS, nargs="+", help="(default: all)")
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="of the experiment `real`, also more than there are cores (default: 1, 2, 4 ... of "
+        "those that there is room for)",
+    )
     parser.add_argument("--deployment", type=Path, metavar="FILE", help="(default: this machine)")
     parser.add_argument("--hardware", choices=CLUSTERS, help="the GPUs of --deployment")
     args = parser.parse_args()
@@ -353,7 +361,8 @@ def main() -> int:
 
     prepare_mindspore()
     args.out.mkdir(parents=True, exist_ok=True)
-    begun, study, rows = time.monotonic(), Study(args.quick), list[Row]()
+    begun, rows = time.monotonic(), list[Row]()
+    study = Study(args.quick, args.ranks)
     hosts = study.hosts(args.deployment, args.hardware)
     with (args.out / "scaling.csv").open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
