@@ -15,7 +15,8 @@ Worker to coordinator, each with `rank`:
     checkpoint  iteration, path
     note        iteration, note (what the user should know, and no failure)
     error       iteration, stage, message, traceback, mistake (True: the user's, message suffices),
-                symptom (whether it may come of another rank's error)
+                symptom (whether it may come of another rank's error),
+                echo (whether it may come of another rank's end)
     finished    iteration, iterations_here (done in this process), traffic {name: [calls, bytes]}
 Coordinator to the leader (rank 0; by arrival the server):
     stop        finish this iteration, write a checkpoint, end

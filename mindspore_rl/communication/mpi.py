@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -114,6 +115,15 @@ class MpiCommunicator:
     def _has_sent(self) -> bool:
         self._sending = [entry for entry in self._sending if not entry[0].Test()]
         return not self._sending
+
+
+def is_mpi_error(error: BaseException) -> bool:
+    """Whether MPI itself raises it, as it does at a rank whose peer has ended.
+
+    Between processes of a host it copies from the peer's memory, which may be gone by then.
+    """
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and isinstance(error, mpi.Exception)
 
 
 def _remove_names() -> None:

@@ -99,6 +99,7 @@ def event(plan: Plan, rank: int, link: Link, stamp) -> None:
             traceback="Traceback: step()",
             mistake=mode == "mistake",
             symptom=False,
+            echo=False,
         )
         raise RuntimeError("the pole broke")
     if mode == "nonsense" and rank == victim:

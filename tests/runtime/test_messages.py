@@ -6,7 +6,7 @@ from mindspore_rl.runtime.coordinator.messages import FIELDS, check
 
 ITERATION = {"iteration": 1, "env_steps": 8, "episodes": [[1.5, 5]], "metrics": {"loss": 0.5}}
 FAILURE: dict = {"iteration": 1, "stage": "s", "message": "m", "traceback": "t"}
-FAILURE |= {"mistake": False, "symptom": False}
+FAILURE |= {"mistake": False, "symptom": False, "echo": False}
 RIGHT = {
     "hello": {"pid": 1, "proxy": 2, "host": "here"},
     "iteration": {**ITERATION, "age_s": 0.1},

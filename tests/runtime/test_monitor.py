@@ -116,7 +116,7 @@ PLAN = {
 DONE = {"kind": "finished", "iteration": 9, "iterations_here": 9, "traffic": {}}
 
 
-def error(rank, text, mistake=False, symptom=False, iteration=3):
+def error(rank, text, mistake=False, symptom=False, iteration=3, echo=False):
     return Heard(
         rank,
         {
@@ -127,6 +127,7 @@ def error(rank, text, mistake=False, symptom=False, iteration=3):
             "traceback": "Traceback: somewhere",
             "mistake": mistake,
             "symptom": symptom,
+            "echo": echo,
         },
     )
 
@@ -256,6 +257,18 @@ def test_who_has_failed_in_an_earlier_iteration_has_failed_first():
     assert "nan" in cause(later, before, after_s=CAUSE_S + 0.01)
     own = Arrivals("actor", "learner", 1, False)  # iterations of different workers say nothing
     assert "later" in cause(later, earlier, after_s=LAST_WORDS_S + 0.01, arrivals=own)
+
+
+def test_who_has_only_lost_a_peer_has_not_failed_first():
+    echo = error(0, "MPI_Test failed", echo=True, iteration=3)
+    ended = error(1, "loss is nan", symptom=True, iteration=4)
+    assert "loss is nan" in cause(echo, ended, after_s=CAUSE_S + 0.01)
+    assert "MPI_Test" in cause(echo, after_s=CAUSE_S + 0.01)
+    job = Job().running()
+    job.on(echo, Closed(0), Closed(1))
+    assert job.tick(0.0) == []
+    (found,) = job.tick(CAUSE_S + 0.01)
+    assert (found.what, found.rank) == ("death", 1)
 
 
 def test_nobody_waits_for_ranks_that_have_nothing_more_to_say():

@@ -32,8 +32,13 @@ class Causes:
     def __bool__(self) -> bool:
         return bool(self._told)
 
+    def __contains__(self, rank: int) -> bool:
+        return rank in self._told
+
     def found(self, now: float, gone: Collection[int]) -> tuple[int, dict[str, Any]] | None:
         """The error that all others may come of, and its rank; None: a better one may follow.
+
+        An echo says only that another rank has ended: one that died has died before it.
 
         Args:
             now: the time.
@@ -41,13 +46,14 @@ class Causes:
         """
         rank = min(self._told, key=self._order)
         error = self._told[rank]
-        wait_s = CAUSE_S if error["symptom"] else LAST_WORDS_S
+        wait_s = CAUSE_S if error["symptom"] or error["echo"] else LAST_WORDS_S
         if now - self._first_s < wait_s and len({*self._told, *gone}) < self._plan.num_ranks:
             return None
         return rank, error
 
-    def _order(self, rank: int) -> tuple[int, bool]:
-        """By iteration, where all ranks keep step, then causes before symptoms; else as told."""
+    def _order(self, rank: int) -> tuple[bool, int, bool]:
+        """Echoes last; by iteration, where all ranks keep step, then causes before symptoms."""
         error = self._told[rank]
         in_step = self._plan.arrivals is None
-        return (max(error["iteration"], 0) if in_step else 0), error["symptom"]
+        iteration = max(error["iteration"], 0) if in_step else 0
+        return error["echo"], iteration, error["symptom"]

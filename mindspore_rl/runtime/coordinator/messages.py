@@ -72,6 +72,7 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "traceback": _text,
         "mistake": _flag,
         "symptom": _flag,
+        "echo": _flag,
     },
     "finished": {"iteration": _whole, "iterations_here": _whole, "traffic": _traffic},
 }

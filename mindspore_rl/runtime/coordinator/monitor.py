@@ -177,8 +177,12 @@ class Monitor:
             self._awake_s = now
         self._ticked_s = now
         if self._causes:
-            found = self._causes.found(now, self._gone)
-            return [Fail(self._told(*found))] if found else []
+            if not (found := self._causes.found(now, self._gone)):
+                return []
+            silent = [rank for rank in self._died if rank not in self._causes]
+            if found[1]["echo"] and silent:
+                return [Examine("death", silent[0], lost=self._gone[silent[0]])]
+            return [Fail(self._told(*found))]
         if len(self._finished) == self.plan.num_ranks or (self._died and self._here):
             return [*self._line(self._joined.rest()), Finish()]
         if not self._here and (deaths := self._look_for_deaths(tick, now)):

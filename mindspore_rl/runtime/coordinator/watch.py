@@ -184,7 +184,7 @@ class Watch:
             stamp = self._stamps.read(peer.rank)
             failure = {"iteration": stamp.iteration, "stage": self._stages[stamp.stage]}
             failure |= {"message": f"it sent {error}", "traceback": ""}
-            failure |= {"mistake": False, "symptom": False}
+            failure |= {"mistake": False, "symptom": False, "echo": False}
             self._on(Heard(peer.rank, {"kind": "error", **failure}), now)
             return None
         return message

@@ -19,7 +19,7 @@ from mindspore_rl.communication.communicator import Communicator
 from mindspore_rl.communication.group import DebugGroup, Group, HostGroup, MindSporeGroup
 from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
-from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator
+from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator, is_mpi_error
 from mindspore_rl.environments.by_name import spec as environment_spec
 from mindspore_rl.errors import (
     EnvironmentFailure,
@@ -102,6 +102,7 @@ def _report(link: Link, number: int, error: BaseException, rank: Rank | None = N
             traceback="" if isinstance(error, StorageError) else shortened(traceback.format_exc()),
             mistake=isinstance(error, MsrlError) and not failure,
             symptom=isinstance(error, NumericsError),
+            echo=is_mpi_error(error),
         )
 
 
