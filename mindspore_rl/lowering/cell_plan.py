@@ -32,7 +32,7 @@ class Row:
         variable: what is written.
         rows: in the buffer.
         ends: of an environment's step, whose reward is written: terminated and truncated.
-        loop: the unrolled loop that writes the rows of a chunk together; empty: each by itself.
+        loop: the unrolled loop that writes the rows of a bundle together; empty: each by itself.
         told: what the runtime knows the variable as; empty: it need not find it.
         kept: whether a checkpoint has it.
     """
@@ -63,7 +63,7 @@ class CellPlan:
         starts: variables that exist, with their type, before the loop or branch that sets them.
         unrolled: loops of which one turn runs `UNROLL` of the program's.
         sliced: operations that take a row of a table, in an unrolled loop that has the rows of
-            a chunk at hand.
+            a bundle at hand.
         rows: what operations write into buffers.
         buffers: one writer of each buffer.
     """
@@ -230,7 +230,7 @@ def observations(op: Op) -> dict[str, str]:
 
 
 def _together(row: Row, loop: Loop) -> Row:
-    """A row as one of a chunk, if the turns of the loop fill the buffer from its first row on."""
+    """A row as one of a bundle, if the turns of the loop fill the buffer from its first row on."""
     fills = row.index == loop.index and row.rows == loop.count
     return replace(row, loop=loop.name) if fills else row
 

@@ -29,7 +29,7 @@ def buffer_setup(plan: CellPlan, row: Row) -> list[str]:
 
 
 def write_row(plan: CellPlan, row: Row) -> list[str]:
-    """Writes a row, or collects it with the others of its chunk."""
+    """Writes a row, or collects it with the others of its bundle."""
     if row.loop:
         pairs = zip(_collected(row), (row.variable, *row.ends), strict=True)
         return [f"{name} = {name} + ({variable},)" for name, variable in pairs]
@@ -46,22 +46,22 @@ def load(plan: CellPlan, name: str, buffer: str, rows: int) -> str:
 
 
 def unrolled_loop(plan: CellPlan, loop: Loop, body: list[str]) -> list[str]:
-    """A compiled `while` over chunks of turns, with a Python `for` over those of a chunk."""
-    chunk, turn = f"{loop.index}_chunk", f"{loop.index}_turn"
+    """A compiled `while` over bundles of turns, with a Python `for` over those of a bundle."""
+    bundle, turn = f"{loop.index}_bundle", f"{loop.index}_turn"
     ops = [op for op in loop.body if isinstance(op, Op)]
     rows = [row for op in ops for row in plan.rows[op.name] if row.loop == loop.name]
     tables = dict.fromkeys(op.args[0] for op in ops if op.name in plan.sliced)
     lines = [f"{name} = ()" for row in rows for name in _collected(row)]
-    lines += [_rows_of_chunk(table, plan.values[table], chunk) for table in tables]
+    lines += [_rows_of_bundle(table, plan.values[table], bundle) for table in tables]
     lines += [f"for {turn} in range({UNROLL}):"]
-    lines += indented([f"{loop.index} = {chunk} * {UNROLL} + {turn}", *body])
+    lines += indented([f"{loop.index} = {bundle} * {UNROLL} + {turn}", *body])
     for row in rows:
         stacks = [f"ms.ops.stack({name})" for name in _collected(row)]
-        lines.append(_write(row.buffer, chunk, _entry(plan, row, stacks)))
+        lines.append(_write(row.buffer, bundle, _entry(plan, row, stacks)))
     return [
-        f"{chunk} = ms.Tensor(0, ms.int32)",
-        f"while {chunk} < {(loop.count or 1) // UNROLL}:",
-        *indented([*lines, f"{chunk} = {chunk} + 1"]),
+        f"{bundle} = ms.Tensor(0, ms.int32)",
+        f"while {bundle} < {(loop.count or 1) // UNROLL}:",
+        *indented([*lines, f"{bundle} = {bundle} + 1"]),
     ]
 
 
@@ -70,10 +70,10 @@ def row_at_hand(table: str, loop: Loop) -> str:
     return f"{table}_rows[{loop.index}_turn]"
 
 
-def _rows_of_chunk(table: str, value: Value, chunk: str) -> str:
-    """Takes the rows of a chunk's turns from a table at once."""
+def _rows_of_bundle(table: str, value: Value, bundle: str) -> str:
+    """Takes the rows of a bundle's turns from a table at once."""
     shape = grouped((value.shape[0] // UNROLL, UNROLL), extents(value)[1:])
-    return f"{table}_rows = ms.ops.unstack(ms.ops.gather({table}.reshape({shape}), {chunk}, 0))"
+    return f"{table}_rows = ms.ops.unstack(ms.ops.gather({table}.reshape({shape}), {bundle}, 0))"
 
 
 def _collected(row: Row) -> list[str]:
@@ -81,7 +81,7 @@ def _collected(row: Row) -> list[str]:
 
 
 def _entry(plan: CellPlan, row: Row, values: Iterable[str]) -> str:
-    """What is written for a row, or for the rows of a chunk."""
+    """What is written for a row, or for the rows of a bundle."""
     first, *ends = values
     if row.ends:
         ended = f"ms.ops.logical_or({', '.join(ends)}).astype(ms.float32)"

@@ -111,7 +111,7 @@ class LoopWriter:
         if loop.chunks > 1:
             return self._all_chunks(loop)
         if loop.kind == "iterations" and self.projection.serves:
-            return self._turns(loop)
+            return self._serve(loop)
         head, first = f"for {loop.index} in range({loop.count}):", list[str]()
         if loop.kind == "iterations":
             head, first = self._iterations(loop.index)
@@ -133,15 +133,15 @@ class LoopWriter:
         restored = f"({', '.join(names)},) = w.take_restored({quoted})"
         return head, ["if w.restored:", INDENT + restored]
 
-    def _turns(self, loop: Loop) -> list[str]:
+    def _serve(self, loop: Loop) -> list[str]:
         """What serves one sender, fired for whichever is there."""
         doc = "One sender's iteration; each `yield` leaves until its next message is here."
         return [
             "",
-            f"def turns({loop.index}):",
+            f"def serve({loop.index}):",
             *indented([f'"""{doc}"""', *self._items(loop.body)]),
             "",
-            "for sender in w.arrivals(turns):",
+            "for sender in w.arrivals(serve):",
             INDENT + "w.fire(sender)",
         ]
 

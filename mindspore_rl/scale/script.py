@@ -62,7 +62,7 @@ class Script:
         """Of so many iterations and what is before them."""
         yield from self._items(self._body, 0, iterations)
 
-    def turns(self) -> Iterator[Word]:
+    def served(self) -> Iterator[Word]:
         """Of one iteration's loop body, of a fragment that serves others by arrival."""
         for item in self._body:
             if isinstance(item, Loop) and item.kind == "iterations":

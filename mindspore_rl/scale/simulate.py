@@ -324,7 +324,7 @@ class SimulatedRank:
         yield from self._work("boundary")
 
     def _parameters(self) -> Word:
-        for word in self.script.turns():
+        for word in self.script.served():
             if word.kind == RECEIVE and word.edge and word.edge.message.parameters:
                 return word
         raise AssertionError
@@ -349,7 +349,7 @@ class SimulatedRank:
                 yield from self._send(workers[worker], first.name, size)
                 tickets.begin(worker)
                 if worker not in scripts:
-                    scripts[worker] = iter(list(self.script.turns()))
+                    scripts[worker] = iter(list(self.script.served()))
                     expected[worker] = _first_from(workers[worker], scripts[worker])
             worker = yield from self._first_of(list(tickets.read), expected, workers)
             word = expected[worker]

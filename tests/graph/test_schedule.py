@@ -40,13 +40,13 @@ def test_workers_reduce_over_their_own_samples(tmp_path):
 def test_the_server_loops_over_arrivals(tmp_path):
     prepare(job("ppo", "Central"), tmp_path)
     server = (tmp_path / "fragments" / "server.py").read_text()
-    turns = server[server.index("    def turns(iteration):") :]
+    serve = server[server.index("    def serve(iteration):") :]
     for line in (
         '                (grads_2,) = yield "boundary:gradient#1 worker->server"\n',
         '                w.send("parameters:update#1 server->worker", ())\n',
-        "    for sender in w.arrivals(turns):\n        w.fire(sender)\n",
+        "    for sender in w.arrivals(serve):\n        w.fire(sender)\n",
     ):
-        assert line in turns
+        assert line in serve
 
 
 def test_stale_messages_make_no_update_if_dropped():

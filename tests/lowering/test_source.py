@@ -65,7 +65,7 @@ def test_users_names_do_not_meet_those_of_generated_code(tmp_path):
 
 
 def test_users_names_do_not_meet_those_of_cells_and_functions(tmp_path):
-    names = ("Act", "Learn", "Update2", "turns", "sender", "run", "reward_team", "obs_0")
+    names = ("Act", "Learn", "Update2", "serve", "sender", "run", "reward_team", "obs_0")
     lines = [
         f"{name} = target * {number}.0\ntarget = target + {name}"
         for number, name in enumerate(names)

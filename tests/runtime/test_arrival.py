@@ -1,4 +1,4 @@
-"""The server by arrival, with workers whose turns take a given time."""
+"""The server by arrival, with workers whose leases take a given time."""
 
 import heapq
 import random
@@ -54,7 +54,7 @@ class Wires:
 
 
 class Simulation:
-    """The rank of a server whose workers' turns take `durations` time units.
+    """The rank of a server whose workers' leases take `durations` time units.
 
     Attributes:
         staleness: of each update, with its worker, counted here and not by the server.
@@ -81,7 +81,7 @@ class Simulation:
         self.stages = SimpleNamespace(edge=lambda name: 0)
         iterations = np.zeros(count, int)
         self.server = Server(
-            self, self.exchange, iterations, self.turns, self.save, self.count_steps
+            self, self.exchange, iterations, self.serve, self.save, self.count_steps
         )
 
     def run(self):
@@ -89,7 +89,7 @@ class Simulation:
             self.server.fire(worker)
         return self
 
-    def turns(self, iteration):
+    def serve(self, iteration):
         for _ in range(self.messages):
             values = yield "forth"
             worker = self.server.current

@@ -28,7 +28,7 @@ RESERVED = {
     "operators",
     "reduced",
     "run",
-    "turns",
+    "serve",
     "sender",
     *keyword.kwlist,
     *BUILTINS,
@@ -36,7 +36,7 @@ RESERVED = {
 """Names that generated modules use themselves."""
 CLASSES = re.compile(f"({'|'.join(name.capitalize() for name in REGIONS)})[0-9]*")
 """Classes of cells."""
-GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_chunk", "_first", "_turn", "_rows", "_team")
+GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_bundle", "_first", "_turn", "_rows", "_team")
 
 
 @dataclass

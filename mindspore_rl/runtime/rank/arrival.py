@@ -1,9 +1,9 @@
 """Both ends of messages by arrival: the server of a job, and the workers that it serves.
 
-A worker's *turn* begins with parameters that the server sends it and ends when the server, having
+A worker's *lease* begins with parameters that the server sends it and ends when the server, having
 made the update, has new ones for it. The staleness of an update is the number of other updates
-since its worker's turn began. The server alone decides: it keeps the parameters, and with them the
-worker's next turn, back as long as that turn could make anybody's update too stale.
+since its worker's lease began. The server alone decides: it keeps the parameters, and with them the
+worker's next lease, back as long as that lease could make anybody's update too stale.
 
 Before parameters the server sends a word on the control tag, (command, environment steps so far):
 
@@ -23,7 +23,7 @@ from mindspore_rl.runtime.rank.exchange import Exchange
 from mindspore_rl.runtime.rank.messenger import CONTINUE, CONTROL_TAG, PAUSE, STOP
 from mindspore_rl.runtime.rank.rank import Rank
 
-Turns = Callable[[int], Generator[str, tuple, None]]
+Serve = Callable[[int], Generator[str, tuple, None]]
 
 
 class Tickets:
@@ -51,11 +51,11 @@ class Tickets:
         self.read[worker] = self.version
 
     def staleness(self, worker: int) -> int:
-        """Updates since a worker's turn began."""
+        """Updates since a worker's lease began."""
         return self.version - self.read[worker]
 
     def end(self, worker: int, updated: bool) -> None:
-        """A worker's turn is over."""
+        """A worker's lease is over."""
         del self.read[worker]
         self.version += updated
 
@@ -67,7 +67,7 @@ class Served:
     Attributes:
         iteration: its own, which its random numbers depend on.
         steps: environment steps of its iteration.
-        turns: its iteration under way; None: between two.
+        under_way: its iteration; None: between two.
         expected: the edge on which its next message comes.
         fresh: whether its last message was within the bound.
     """
@@ -75,7 +75,7 @@ class Served:
     rank: int
     steps: int
     iteration: int
-    turns: Generator[str, tuple, None] | None = None
+    under_way: Generator[str, tuple, None] | None = None
     expected: str = ""
     fresh: bool = True
 
@@ -108,7 +108,7 @@ class Server:
         rank: of the consumer.
         exchange: its side of the cut edges.
         iterations: done by each environment's worker, `[num_envs]`.
-        turns: generated; runs one worker's iteration, and yields the edge of the message that it
+        serve: generated; runs one worker's iteration, and yields the edge of the message that it
             needs next.
         save: writes a checkpoint together with all workers.
         count_steps: told the environment steps of an iteration that ended, and what gives the
@@ -120,13 +120,13 @@ class Server:
         rank: Rank,
         exchange: Exchange,
         iterations: np.ndarray,
-        turns: Turns,
+        serve: Serve,
         save: Callable[[], None],
         count_steps: Callable[[int, Callable[[], dict[str, float]]], None],
     ) -> None:
         plan = rank.plan
         assert plan.arrivals is not None
-        self._rank, self._exchange, self._turns = rank, exchange, turns
+        self._rank, self._exchange, self._serve = rank, exchange, serve
         self._save, self._count_steps = save, count_steps
         self._drops = plan.arrivals.drop_stale
         self._bound = plan.arrivals.staleness
@@ -160,21 +160,21 @@ class Server:
     def fire(self, worker: int) -> None:
         """Takes a worker's message and does what it is for."""
         served = self._served[worker]
-        assert served.turns is not None
+        assert served.under_way is not None
         values = self._exchange.receive(served.expected, worker)
         if self._drops:
             served.fresh = self.tickets.staleness(worker) <= self._bound
             values = (*values, np.bool_(served.fresh))
         self.current = worker
         try:
-            served.expected = served.turns.send(values)
+            served.expected = served.under_way.send(values)
         except StopIteration:
-            served.turns = None
+            served.under_way = None
             served.iteration += 1
             self._count_steps(served.steps, self._staleness.take)
 
     def send(self, name: str, values: tuple) -> None:
-        """Sends to the worker that is being served; parameters when its next turn may begin."""
+        """Sends to the worker that is being served; parameters when its next lease may begin."""
         worker, served = self.current, self._served[self.current]
         if not self._exchange.edges[name].message.parameters:
             self._exchange.send(name, values, worker)
@@ -186,7 +186,7 @@ class Server:
         self._reply[worker] = name
         self._waiting.append(worker)
 
-    # ---- between turns ---------------------------------------------------------------------
+    # ---- between leases --------------------------------------------------------------------
 
     def _answer(self) -> None:
         """Gives parameters to those that wait for them, first come first served."""
@@ -194,7 +194,7 @@ class Server:
         while self._waiting:
             worker = self._waiting[0]
             served = self._served[worker]
-            if served.turns is None and self._pausing():
+            if served.under_way is None and self._pausing():
                 self._say(PAUSE, served)
                 self._paused.append(self._waiting.popleft())
                 continue
@@ -204,21 +204,21 @@ class Server:
             self._say(CONTINUE, served)
             self._exchange.send(self._reply[worker], (), worker)
             self.tickets.begin(worker)
-            if served.turns is None:
+            if served.under_way is None:
                 self._begin(worker)
 
     def _begin(self, worker: int) -> None:
         served = self._served[worker]
         self._begun += served.steps
         self.current = worker
-        served.turns = self._turns(served.iteration)
-        served.expected = next(served.turns)
+        served.under_way = self._serve(served.iteration)
+        served.expected = next(served.under_way)
 
     def _pausing(self) -> bool:
         return self._command != CONTINUE or self._begun >= self._rank.plan.last_step
 
     def _next(self) -> int:
-        """The worker whose turn began first, of those whose message is here."""
+        """The worker whose lease began first, of those whose message is here."""
         workers = list(self.tickets.read)
         expected = []
         for served in (self._served[worker] for worker in workers):

@@ -15,7 +15,7 @@ from mindspore_rl.plan.stages import Stage
 from mindspore_rl.plan.traffic import CHECKPOINTS, CONTROL, Counts
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.rank.arrays import to_host
-from mindspore_rl.runtime.rank.arrival import Client, Server, Turns
+from mindspore_rl.runtime.rank.arrival import Client, Serve, Server
 from mindspore_rl.runtime.rank.cells import Cells
 from mindspore_rl.runtime.rank.chunks import run_in_turn
 from mindspore_rl.runtime.rank.graph_environment import GraphEnvironments
@@ -109,16 +109,16 @@ class FragmentRuntime(ShareRuntime):
             self._end_iteration()
         rank.stamp(Stage.FINISHED)
 
-    def arrivals(self, turns: Turns) -> Iterator[int]:
+    def arrivals(self, serve: Serve) -> Iterator[int]:
         """The workers that this fragment serves, each time that a message of one is here.
 
         Args:
-            turns: serves one worker's iteration.
+            serve: serves one worker's iteration.
         """
         self._begin()
         started = self.state.iterations
         self._server = Server(
-            self.rank, self.share.exchange, started, turns, self.save, self._count_steps
+            self.rank, self.share.exchange, started, serve, self.save, self._count_steps
         )
         yield from self._server
         self.rank.stamp(Stage.FINISHED)
@@ -151,17 +151,17 @@ class FragmentRuntime(ShareRuntime):
         self.rank.stamp(Stage.PYTHON)
         return ()
 
-    def record(self, key: str, value: Any, axis: int | None, turns: Any = None) -> None:
+    def record(self, key: str, value: Any, axis: int | None, made_in: Any = None) -> None:
         """Keeps a mark's values of this iteration for inspection.
 
         Args:
             key: the boundary's site and the position of the value in its tuple.
             value: of all turns, `[turns, ...]`; None if a condition was never met.
             axis: of the environments; None for a whole value.
-            turns: under a condition, the iteration that made each row, counted from 1.
+            made_in: under a condition, the iteration that made each row, counted from 1.
         """
         if value is not None and (axis is not None or self.rank.replica == 0):
-            rows = ... if turns is None else to_host(turns) == self.rank.iteration + 1
+            rows = ... if made_in is None else to_host(made_in) == self.rank.iteration + 1
             self._records[f"{key}|{'' if axis is None else axis}"] = to_host(value)[rows].copy()
 
     # ---- the iteration boundary ------------------------------------------------------------
