@@ -1,6 +1,7 @@
 """Cut edges as a rank sees them: what of which array goes to or comes from which rank."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ class Edge:
         self._sizes: dict[tuple[int, int], int] = {}
         self._cuts: dict[tuple[bool, int, int], list[tuple[int, Cut]]] = {}
 
+    @cached_property
     def pairs(self) -> list[tuple[int, int]]:
         """(source replica, target replica) that exchange something, in a fixed order."""
         if self.message.parameters:
@@ -58,13 +60,23 @@ class Edge:
     def _exchanged(self, i: int, j: int) -> list[tuple[int, "Block"]]:
         parts = []
         for index, leaf in enumerate(self.leaves):
-            blocks = [self._block(self.source, leaf, k) for k in range(len(self.source.shares))]
-            same = [k for k, block in enumerate(blocks) if block == blocks[i]]
-            common = blocks[i].common(self._block(self.target, leaf, j))
-            each = self.partial[index] or self.message.by_arrival
-            if common is not None and (each or i == same[j % len(same)]):
+            block = self._block(self.source, leaf, i)
+            common = block.common(self._block(self.target, leaf, j))
+            if common is None:
+                continue
+            same = self._sources[block]
+            if self.partial[index] or self.message.by_arrival or i == same[j % len(same)]:
                 parts.append((index, common))
         return parts
+
+    @cached_property
+    def _sources(self) -> dict["Block", list[int]]:
+        """Replicas of the source by what of a leaf they have, of every kind of leaf."""
+        found: dict[Block, list[int]] = {}
+        for leaf in {(v.axis is None, v.agent_axis is None): v for v in self.leaves}.values():
+            for replica in range(len(self.source.shares)):
+                found.setdefault(self._block(self.source, leaf, replica), []).append(replica)
+        return found
 
     def _block(self, fragment: FragmentPlan, leaf: Value, replica: int) -> "Block":
         """What of a leaf a replica has."""
@@ -214,6 +226,11 @@ def plan_edges(plan: Plan, chunk: int = 0) -> dict[str, Edge]:
         m.name: Edge(m, FIRST_EDGE_TAG + i, by_name[m.source], by_name[m.target], chunk)
         for i, m in enumerate(plan.messages)
     }
+
+
+def edges_by_chunk(plan: Plan) -> list[dict[str, Edge]]:
+    """A plan's cut edges by name, of each of its chunks."""
+    return [plan_edges(plan, chunk) for chunk in range(plan.chunks)]
 
 
 def local_shape(value: Value, num_envs: int, num_agents: int = 0) -> tuple[int, ...]:

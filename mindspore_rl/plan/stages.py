@@ -74,5 +74,5 @@ class Stages:
         for name, edge in plan_edges(plan).items():
             if stage == self._edges[name] and edge.target is fragment:
                 first = edge.source.first_rank
-                found = {first + source for source, target in edge.pairs() if target == replica}
+                found = {first + source for source, target in edge.pairs if target == replica}
         return found - {rank}

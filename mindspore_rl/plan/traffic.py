@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl.plan.edges import plan_edges
+from mindspore_rl.plan.edges import edges_by_chunk
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.storage import writing
 
@@ -48,13 +48,13 @@ class Traffic:
 def predict(plan: Plan) -> list[Traffic]:
     """What the plan says of every message, then of every collective."""
     found = []
-    edges = [plan_edges(plan, chunk) for chunk in range(plan.chunks)]
+    edges = edges_by_chunk(plan)
     for message in plan.messages:
         times = max(message.times, 1)
         sizes = [
             edge.size(i, j)
             for edge in (by_name[message.name] for by_name in edges[: message.chunks])
-            for i, j in edge.pairs()
+            for i, j in edge.pairs
         ]
         found.append(
             Traffic(

@@ -46,29 +46,28 @@ class Host:
         self._polling += change
         self._plan()
 
-    def _pace(self, slow: float) -> float:
-        """Seconds of work in a second, for one that is `slow` times as slow beside all others."""
+    def _pace(self) -> tuple[float, float]:
+        """What a job has of a core; how crowded the cores are: 0 alone, 1 if all are at work."""
         working = len(self._jobs)
-        others = min(working + self._spinning, self._cores) - 1
-        pace = 1.0
-        if self._cores > 1:
-            pace /= 1 + (slow - 1) * others / (self._cores - 1)
         left = max(self._cores - self._polling, LEAST_CORES)
-        return pace * min(1.0, left / working)
+        others = min(working + self._spinning, self._cores) - 1
+        return min(1.0, left / working), others / max(self._cores - 1, 1)
 
     def _pass(self) -> None:
         """Takes account of the time since the last change."""
         spent, self._since = self._env.now - self._since, self._env.now
-        if spent > 0:
+        if spent > 0 and self._jobs:
+            share, crowd = self._pace()
             for job in self._jobs.values():
-                job[0] -= spent * self._pace(job[1])
+                job[0] -= spent * share / (1 + (job[1] - 1) * crowd)
 
     def _plan(self) -> None:
         """Comes back when the next one is done."""
         self._version += 1
         if not self._jobs:
             return
-        soonest = min(left / self._pace(slow) for left, slow in self._jobs.values())
+        share, crowd = self._pace()
+        soonest = min(left * (1 + (slow - 1) * crowd) for left, slow in self._jobs.values()) / share
         timer, version = self._env.timeout(max(soonest, 0.0)), self._version
         timer.callbacks.append(lambda _: self._look(version))
 

@@ -199,7 +199,7 @@ def _name(plan: Plan, folder: Path, fragment: FragmentPlan) -> str:
 def _exchanged(plan: Plan, fragment: FragmentPlan) -> list[tuple[str, bool, list[int]]]:
     """The bytes of each message that a fragment's first replica sends or receives."""
     return [
-        (name, sent, [edge.size(i, j) for i, j in edge.pairs() if (i if sent else j) == 0])
+        (name, sent, [edge.size(i, j) for i, j in edge.pairs if (i if sent else j) == 0])
         for name, edge in plan_edges(plan).items()
         for sent, end in ((True, edge.source), (False, edge.target))
         if end.name == fragment.name

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.graph.ir import Op, Program, Region, paths
-from mindspore_rl.plan.edges import local_shape
+from mindspore_rl.plan.edges import edges_by_chunk, local_shape
 from mindspore_rl.plan.plan import Plan, read_value, save_plan
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.plan.traffic import Counts
@@ -87,9 +87,10 @@ def parts_of(
 ) -> dict[str, dict[str, Part]]:
     """What the fragments of a job do, each for as long as `sleeps` says."""
     found: dict[str, dict[str, Part]] = {}
+    edges = edges_by_chunk(plan)
     for fragment in plan.fragments:
         program = programs[fragment.name]
-        words = Script(plan, fragment.first_rank, program).words(1)
+        words = Script(plan, fragment.first_rank, program, edges).words(1)
         cells = {word.name: word for word in words if word.kind == CELL}
         parts = found[fragment.name] = {}
         for item, _ in paths(program.body):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mindspore_rl.graph.ir import Branch, Item, Loop, Lowered, Op, Program, Region
-from mindspore_rl.plan.edges import Edge, plan_edges
+from mindspore_rl.plan.edges import Edge
 from mindspore_rl.plan.plan import Plan
 
 CELL, ENVIRONMENT, DATASET, SEND, RECEIVE, BOUNDARY, YIELD = range(7)
@@ -48,13 +48,16 @@ class Script:
         plan: of the job.
         rank: whose.
         program: its fragment's, regions in place.
+        edges: of the plan, by chunk.
     """
 
-    def __init__(self, plan: Plan, rank: int, program: Program) -> None:
+    def __init__(
+        self, plan: Plan, rank: int, program: Program, edges: list[dict[str, Edge]]
+    ) -> None:
         self.plan, self.rank = plan, rank
         self.fragment, self.replica = plan.fragment_of(rank)
         self._body, self._values = program.body, program.values
-        self._edges = [plan_edges(plan, chunk) for chunk in range(plan.chunks)]
+        self._edges = edges
         self._cells: dict[str, Word] = {}
         self._messages: dict[tuple[str, str, int], tuple[Word, ...]] = {}
 
@@ -149,7 +152,7 @@ class Script:
             first = there.first_rank
             self._messages[key] = tuple(
                 Word(kind, f"{op.kind} {name}", edge, first + pair[1 - here], (edge.size(*pair),))
-                for pair in edge.pairs()
+                for pair in edge.pairs
                 if pair[here] == self.replica
             )
         return self._messages[key]

@@ -10,6 +10,7 @@ import simpy
 
 from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, SPIN_S
 from mindspore_rl.graph.ir import Program
+from mindspore_rl.plan.edges import edges_by_chunk
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import CONTROL
 from mindspore_rl.runtime.rank.arrival import Tickets
@@ -66,6 +67,7 @@ class Simulator:
         self.arrived: dict[int, simpy.Event] = {}
         self.meetings: dict[tuple[str, int], Meeting] = {}
         self.traffic: dict[str, tuple[int, int]] = {}
+        self.edges = edges_by_chunk(plan)
         self.ranks = [
             SimulatedRank(self, rank, programs, costs, self.hosts[names[rank]])
             for rank in range(plan.num_ranks)
@@ -163,7 +165,7 @@ class SimulatedRank:
     ) -> None:
         self.job, self.number, self.host = job, number, host
         self.fragment, self.replica = job.plan.fragment_of(number)
-        self.script = Script(job.plan, number, programs[self.fragment.name])
+        self.script = Script(job.plan, number, programs[self.fragment.name], job.edges)
         self._known = costs[self.fragment.name]
         self.costs = self._known.doings
         self.marks: list[float] = []

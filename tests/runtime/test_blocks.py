@@ -52,7 +52,7 @@ def test_a_message_arrives_as_the_target_shares_it(source, target):
     edge = Edge(message, 0, source, target)
     got = [edge.allocate(j) for j in range(len(target.shares))]
     received = 0
-    for i, j in edge.pairs():
+    for i, j in edge.pairs:
         parts = [share_of(v, w, source, i) for v, w in zip(VALUES, wholes, strict=True)]
         data = np.zeros(edge.size(i, j), np.uint8)
         edge.pack(i, j, parts, data)
@@ -93,7 +93,7 @@ def test_shares_of_a_sum_are_added_up_and_what_all_have_comes_once():
     message = MessagePlan("m", "m", "s", "t", values, "", (True, False), "", 1)
     edge = Edge(message, 0, source, target)
     got = edge.allocate(0)
-    for i, j in edge.pairs():
+    for i, j in edge.pairs:
         data = np.zeros(edge.size(i, j), np.uint8)
         share = np.full(3, i + 1.0, np.float32)
         edge.pack(i, j, [share, share[0].copy(), np.array(7.0, np.float32)], data)

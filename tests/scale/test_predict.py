@@ -9,6 +9,7 @@ import pytest
 from mindspore_rl import cli, programs, registry
 from mindspore_rl.graph.distribution_policy import Schedule
 from mindspore_rl.pipeline import JobRequest, prepare
+from mindspore_rl.plan.edges import edges_by_chunk
 from mindspore_rl.runtime.coordinator.launch import Commands
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.scale import device, predict
@@ -68,7 +69,8 @@ def test_collectives_in_mindspores_cells_are_told_by_the_plan(tmp_path):
 def test_all_that_a_fragment_does_is_measured(policy, workers, chunks):
     job = predict.job_of(request(policy, workers, chunks), said)
     for fragment in job.plan.fragments:
-        script = Script(job.plan, fragment.first_rank, job.programs[fragment.name])
+        program = job.programs[fragment.name]
+        script = Script(job.plan, fragment.first_rank, program, edges_by_chunk(job.plan))
         words = [w.name for w in script.words(3) if w.kind != YIELD]
         begin = words.index("boundary")
         doings = job.costs[fragment.name].doings

@@ -31,7 +31,7 @@ class Exchange:
         """
         edge, here = self.edges[name], self._rank.replica
         leaves = host_leaves(values)
-        for source, target in edge.pairs():
+        for source, target in edge.pairs:
             if source != here or only not in (None, target):
                 continue
             if edge.message.parameters:
@@ -52,7 +52,7 @@ class Exchange:
         """
         edge, here = self.edges[name], self._rank.replica
         arrays = edge.allocate(here)
-        for source, target in edge.pairs():
+        for source, target in edge.pairs:
             if target != here or only not in (None, source):
                 continue
             data = np.empty(edge.size(source, here), np.uint8)
