@@ -94,8 +94,8 @@ def calibrate(args: argparse.Namespace) -> int:
     from mindspore_rl.plan import deployment  # noqa: PLC0415
     from mindspore_rl.scale import predict  # noqa: PLC0415
     from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
-    from mindspore_rl.scale.inside import inside_s  # noqa: PLC0415
 
+    request = jobs.request(Job.of(args)) if args.algorithm else None
     hosts = deployment.load(registry.find_deployment(args.deployment)) if args.deployment else None
     machine = predict.machine_costs(say, anew=True)
     cluster, links = Cluster(machine), {"on a host": machine.near}
@@ -110,21 +110,35 @@ def calibrate(args: argparse.Namespace) -> int:
         ]
         print(f"messages {where}, us")
         _table(rows, ("bytes", "send", "receive", "on the way", "collective of two"))
-    if args.algorithm:
-        request = jobs.request(Job.of(args))
-        job = predict.job_of(request, say, anew=True)
-        ranks = job.plan.num_ranks
-        found = job.on(cluster, () if ranks == 1 else request.deployment.place(ranks, "CPU"))
-        for fragment in found.plan.fragments:
-            costs = job.costs[fragment.name]
-            for what, seconds in inside_s(found.plan, fragment, costs, cluster).items():
-                print(f"inside cells of {fragment.name}: {what} {seconds * 1e3:.2f} ms")
-        print(
-            f"{request.policy.name}: an iteration takes {found.simulation.iteration_s * 1e3:.2f} "
-            f"ms, {found.steps_per_s:,.0f} steps/s"
-        )
+    if request is not None:
+        _calibrate(request, cluster)
     print(f"kept in {in_cache(predict.MACHINE_FILE)}")
     return 0
+
+
+def _calibrate(request: Any, cluster: Any) -> None:
+    """Measures the parts of a job, with half, all and twice its environments."""
+    from mindspore_rl.scale import costs, predict  # noqa: PLC0415
+    from mindspore_rl.scale.inside import inside_s  # noqa: PLC0415
+
+    num_envs, rows = request.config.num_envs, list[tuple[str, ...]]()
+    measured = predict.by_rows(request, (max(num_envs // 2, 1), num_envs, 2 * num_envs), say)
+    for (fragment, what), times in measured.items():
+        line = costs.line(*zip(*times, strict=True))
+        at = ", ".join(f"{1e3 * seconds:.3f} ({count})" for count, seconds in times)
+        told = f"{1e3 * line.overhead_s:.3f}", f"{1e6 * line.row_s:.2f}", f"{line.residual:.0%}"
+        rows.append((fragment, what, at, *told))
+    job = predict.job_of(request, say)
+    ranks = job.plan.num_ranks
+    found = job.on(cluster, () if ranks == 1 else request.deployment.place(ranks, "CPU"))
+    _table(rows, ("fragment", "", "ms (environments)", "overhead, ms", "each, us", "off by"))
+    for part in found.plan.fragments:
+        for what, seconds in inside_s(found.plan, part, job.costs[part.name], cluster).items():
+            print(f"inside cells of {part.name}: {what} {seconds * 1e3:.2f} ms")
+    print(
+        f"{request.policy.name}: an iteration takes {found.simulation.iteration_s * 1e3:.2f} "
+        f"ms, {found.steps_per_s:,.0f} steps/s"
+    )
 
 
 def say(text: str) -> None:

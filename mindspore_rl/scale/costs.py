@@ -2,9 +2,12 @@
 
 import json
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from mindspore_rl.errors import MsrlError
 
@@ -99,6 +102,27 @@ class MachineCosts:
     reported_s: float = 0.0
     polling_share: float = 0.0
     about: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a cell or an environment takes by its rows: `overhead_s + rows * row_s`.
+
+    Attributes:
+        residual: how far a measurement is from it at most, as a share of the measurement.
+    """
+
+    overhead_s: float
+    row_s: float
+    residual: float
+
+
+def line(rows: Sequence[int], seconds: Sequence[float]) -> Line:
+    """The line of least squares; the mean of what was measured with one number of rows alone."""
+    times = np.array(seconds)
+    row_s, overhead_s = np.polyfit(rows, times, 1) if len(set(rows)) > 1 else (0.0, times.mean())
+    off = np.abs(overhead_s + row_s * np.array(rows) - times)
+    return Line(float(overhead_s), float(row_s), float(np.max(off / np.maximum(times, 1e-12))))
 
 
 def load_machine(path: Path) -> MachineCosts:

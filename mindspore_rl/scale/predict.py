@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,35 @@ def job_of(request: JobRequest, say: Say, anew: bool = False, most_ranks: int | 
         if most_ranks is not None and plan.num_ranks > most_ranks:
             raise MsrlError(f"it needs {plan.num_ranks} ranks, and there is room for {most_ranks}")
         return Job(plan, seen["regions"], fragment_costs(plan, folder, say, anew))
+
+
+def by_rows(
+    request: JobRequest, num_envs: Sequence[int], say: Say
+) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """Measures again what each cell and the environment take, by the environments of a replica.
+
+    Args:
+        request: of the job.
+        num_envs: of the whole job; numbers that it cannot have are left out, and told.
+        say: told what is being measured.
+
+    Returns: by fragment and what it does, (environments of a replica, seconds) in ascending order.
+    """
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for number in sorted(set(num_envs)):
+        try:
+            job = job_of(
+                replace(request, config=replace(request.config, num_envs=number)), say, anew=True
+            )
+        except MsrlError as error:
+            say(f"num_envs={number} is left out: {str(error).splitlines()[0]}")
+            continue
+        for name, known in job.costs.items():
+            for what, doing in known.doings.items():
+                if ">" not in what and (what.startswith("cell ") or what == "environment"):
+                    times = found.setdefault((name, what), [])
+                    times.append((known.environments, sum(doing.alone)))
+    return found
 
 
 def rehearsed(request: JobRequest, folder: Path, sleeps: rehearse.Sleeps) -> Job:

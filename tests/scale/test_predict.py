@@ -14,7 +14,7 @@ from mindspore_rl.runtime.coordinator.launch import Commands
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.scale import device, predict
 from mindspore_rl.scale.cluster import Cluster
-from mindspore_rl.scale.costs import FragmentCosts, Link, MachineCosts, Table
+from mindspore_rl.scale.costs import FragmentCosts, Line, Link, MachineCosts, Table, line
 from mindspore_rl.scale.inside import inside_s
 from mindspore_rl.scale.script import YIELD, Script
 
@@ -187,3 +187,24 @@ def test_policy_auto_trains_under_the_fastest(tmp_path, capsys):
     said_policy = next(x for x in capsys.readouterr().err.splitlines() if "msrl: policy " in x)
     chosen = said_policy.split("msrl: policy ")[1].split(" ")[0]
     assert json.loads((run / "plan.json").read_text())["policy"] == chosen
+
+
+def test_a_line_through_what_was_measured():
+    found = line([2, 4, 8], [1.2e-3, 1.4e-3, 1.8e-3])
+    assert (found.overhead_s, found.row_s) == pytest.approx((1e-3, 1e-4))
+    assert found.residual < 1e-9
+    bent = line([1, 2, 3], [1.0, 2.0, 2.0])
+    assert bent.residual == pytest.approx(1 / 6)
+    assert line([4], [0.5]) == Line(0.5, 0.0, 0.0)
+
+
+@pytest.mark.slow
+def test_cells_and_environments_are_measured_at_several_rows():
+    found = predict.by_rows(request("SingleLearnerCoarse", 2, 1), (3, 2, 4), said)
+    assert set(found) == {
+        ("actor", "cell act"),
+        ("actor", "environment"),
+        ("learner", "cell learn"),
+    }
+    assert [rows for rows, _ in found["actor", "environment"]] == [1, 2, 2]
+    assert all(seconds > 0 for times in found.values() for _, seconds in times)
