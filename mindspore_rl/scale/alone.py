@@ -314,11 +314,10 @@ def _doings(plan: Plan, phases: list[np.ndarray]) -> dict[str, Doing]:
         beside = busy.get(name, times)
         if beside.shape[1] != times.shape[1]:
             beside = times
-        whole = beside.sum(axis=1)
-        chosen = whole[np.linspace(0, len(whole) - 1, min(len(whole), SAMPLES)).astype(int)]
-        spread = np.round(chosen / max(chosen.mean(), 1e-12), 3)
+        chosen = beside[np.linspace(0, len(beside) - 1, min(len(beside), SAMPLES)).astype(int)]
+        spread = np.round(chosen / np.maximum(chosen.mean(axis=0), 1e-12), 3)
         idle, work = (tuple(table.mean(axis=0).tolist()) for table in (times, beside))
-        doings[name] = Doing(idle, work, tuple(spread.tolist()))
+        doings[name] = Doing(idle, work, tuple(map(tuple, spread.tolist())))
     return doings
 
 

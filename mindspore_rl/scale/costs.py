@@ -1,6 +1,7 @@
 """What things cost, as measured: the doings of fragments, messages, collectives and sleeps."""
 
 import json
+import random
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -56,12 +57,19 @@ class Doing:
     Attributes:
         alone: of each piece (a cell's are between its collectives), other cores idle.
         busy: the same while all other cores work.
-        spread: what single times are of their mean; who waits for several waits for the longest.
+        spread: of single times, what each piece was of its mean: whoever meets others between two
+            pieces waits for the longest of theirs. Empty: they do not vary.
     """
 
     alone: tuple[float, ...]
     busy: tuple[float, ...]
-    spread: tuple[float, ...] = (1.0,)
+    spread: tuple[tuple[float, ...], ...] = ()
+
+    def once(self, chance: random.Random) -> list[tuple[float, float]]:
+        """One time that it is done: seconds of each piece, alone and busy."""
+        times = chance.choice(self.spread) if self.spread else (1.0,) * len(self.alone)
+        pairs = zip(times, self.alone, self.busy, strict=True)
+        return [(times * alone, times * busy) for times, alone, busy in pairs]
 
 
 @dataclass(frozen=True)
@@ -151,7 +159,7 @@ def link(data: dict[str, Any]) -> Link:
 def fragment(data: dict[str, Any]) -> FragmentCosts:
     """From JSON."""
     doings = {
-        name: Doing(*(tuple(doing[key]) for key in ("alone", "busy", "spread")))
+        name: Doing(tuple(doing["alone"]), tuple(doing["busy"]), tuple(map(tuple, doing["spread"])))
         for name, doing in data["doings"].items()
     }
     work = {name: tuple(found) for name, found in data["work"].items()}

@@ -202,12 +202,11 @@ class SimulatedRank:
         self._before = name
 
     def _work(self, name: str, kind: str = "") -> Steps:
-        doing = self.costs.get(name, NOTHING)
-        times = self._chance.choice(doing.spread)
+        pieces = self.costs.get(name, NOTHING).once(self._chance)
+        alone, busy = map(sum, zip(*pieces, strict=True))
         if name in self._known.asleep:
-            yield from self._elsewhere(name, times * sum(doing.alone))
+            yield from self._elsewhere(name, alone)
         else:
-            alone, busy = times * sum(doing.alone), times * sum(doing.busy)
             yield from self._compute(kind or name, alone, busy)
 
     def _compute(self, kind: str, alone: float, busy: float) -> Steps:
@@ -227,13 +226,11 @@ class SimulatedRank:
             self.spent[kind] += self.job.env.now - begun
 
     def _cell(self, word: Word) -> Steps:
-        doing = self.costs.get(word.name, NOTHING)
-        times = self._chance.choice(doing.spread)
-        pieces = [(times * a, times * b) for a, b in zip(doing.alone, doing.busy, strict=True)]
+        pieces = self.costs.get(word.name, NOTHING).once(self._chance)
         count = len(word.sizes) + 1
         if len(pieces) != count:
-            whole = (times * sum(doing.alone) / count, times * sum(doing.busy) / count)
-            pieces = [whole] * count
+            sums = [sum(times) for times in zip(*pieces, strict=True)]
+            pieces = [(sums[0] / count, sums[1] / count)] * count
         device_s = self.job.cluster.cell_s(self._known, word.name)
         whole_s = sum(alone for alone, _ in pieces) or 1.0
         for i, (alone, busy) in enumerate(pieces):

@@ -1,6 +1,7 @@
 """Simulation carries out the plan: it sends what the plan says, and takes as long as it must."""
 
 import dataclasses
+import random
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,11 @@ def test_a_described_device_computes_instead(tmp_path):
     cluster = Cluster(machine(), device=device)
     found = Simulator(plan, regions, known, cluster).run(ITERATIONS)
     assert found.iteration_s == pytest.approx(100 * 1e-5 + 1e10 / 1e12, rel=0.01)
+
+
+def test_pieces_of_a_cell_vary_each_by_itself():
+    """Whoever meets others between two pieces waits for the longest of each."""
+    doing = Doing((1.0, 2.0), (3.0, 4.0), ((0.5, 1.5), (1.5, 0.5)))
+    chance = random.Random(1)
+    drawn = {tuple(doing.once(chance)) for _ in range(50)}
+    assert drawn == {((0.5, 1.5), (3.0, 6.0)), ((1.5, 4.5), (1.0, 2.0))}
