@@ -54,6 +54,11 @@ def test_list_says_what_gymnasium_would_bring(monkeypatch, capsys):
     assert f"{install('gymnasium')}\n  gymnasium:CartPole-v1" in err
 
 
+def test_what_stands_behind_a_name_has_a_key(capsys):
+    assert cli.main(["envs", "check", "CartPole-v1,human"]) == 2
+    assert "as KEY=VALUE, for example CartPole-v1,render_mode=rgb_array" in capsys.readouterr().err
+
+
 def test_check_says_whose_it_is(capsys):
     assert cli.main(["envs", "check", "gymnasium:FrozenLake-v1"]) == 0
     first, last = capsys.readouterr().out.splitlines()
