@@ -203,7 +203,8 @@ class Run:
         Raises:
             MsrlError: there is no such metric, or no matplotlib.
         """
-        return plotting.draw([self.path], metric, over, None if output is None else Path(output))
+        found = plotting.curves([self.path], metric, over)
+        return plotting.draw(found, metric, over, None if output is None else Path(output))
 
     @cached_property
     def policy(self) -> Any:
