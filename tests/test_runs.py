@@ -118,7 +118,9 @@ def test_ctrl_c_ends_the_run_with_a_checkpoint(tmp_path):
         ({"schedule": {"order": "arival"}}, "order is 'arival'"),
         ({"timeout": 0}, "config: timeout is 0.0, expected more than 0"),
         ({"stop_return": "high"}, "stop_return is 'high', expected a number, or nan: never"),
-        ({"resume": "runs/none"}, "no usable checkpoint in runs/none/checkpoints"),
+        ({"resume": "runs/none"}, "runs/none is not a run directory; expected one that"),
+        ({"config": {"policy": "Central"}}, "config: policy is no key of a configuration; give it"),
+        ({"config": {"start_timeout": 3}}, "give it as --start-timeout, from Python as start_time"),
     ],
 )
 def test_mistakes_are_told_in_a_line(words, message):
