@@ -39,7 +39,8 @@ def make_single(name: str, maker: Callable[[], Any] | None = None) -> Any:
         EnvironmentFailure: it cannot be built here, or its spaces are not supported.
     """
     env, _ = _make(name, maker)
-    space, module = env.action_space, gym_library.load(str(gym_library.library_of(type(env))))
+    space = env.action_space
+    module: Any = gym_library.load(str(gym_library.library_of(type(env))))
 
     class Actions(module.ActionWrapper):
         """Actions counted from 0, or within their bounds, as in a run."""
