@@ -15,6 +15,20 @@ setup(
     name="msrl-fragments",  # not mindspore_rl: an index has another project of that name
     version="0.1.0",
     description="Distributed reinforcement learning on MindSpore",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author="The mindspore_rl maintainers",
+    project_urls={  # in the place of real ones: names under .invalid lead nowhere (RFC 2606)
+        "Source": "https://mindspore-rl.invalid/source",
+        "Documentation": "https://mindspore-rl.invalid/docs",
+    },
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     license="Apache-2.0",
     license_files=["docs/LICENSE"],
     python_requires=">=3.10,<3.13",

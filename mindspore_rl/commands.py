@@ -100,5 +100,6 @@ def evaluate_run(args: argparse.Namespace) -> int:
         found = {"mean_return": returns.mean(), "std_return": returns.std()}
         print(json.dumps(about | found | {"returns": returns.tolist()}))
         return 0
-    print(f"return {returns.mean():.1f} +- {returns.std():.1f} over {len(returns)} episodes")
+    count = f"{len(returns)} episode{'s' * (len(returns) != 1)}"
+    print(f"return {returns.mean():.1f} +- {returns.std():.1f} over {count}")
     return 0

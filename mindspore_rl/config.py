@@ -92,19 +92,19 @@ def resolve(
     keys = keys_of(config_class)
     given: dict[str, object] = {}
     for key, value in (base or {}).items():
-        given[key] = _checked(key, value, keys, "earlier configuration", f"{key}=")
+        given[key] = checked(key, value, keys, "earlier configuration", f"{key}=")
     if yaml_file is not None:
         own = {k: v for k, v in read_yaml(yaml_file).items() if k not in others}
         for key, value in own.items():
-            given[key] = _checked(key, value, keys, str(yaml_file), f"{key}: ", others)
+            given[key] = checked(key, value, keys, str(yaml_file), f"{key}: ", others)
     for key, value in flags.items():
         if value is not None:
             flag = f"--{key.replace('_', '-')}"
-            given[key] = _checked(key, value, keys, f"flag {flag}", f"{flag} ")
+            given[key] = checked(key, value, keys, f"flag {flag}", f"{flag} ")
     for key, text in map(_split, assignments):
-        given[key] = _checked(key, text, keys, f"argument {key}={text}", f"{key}=")
+        given[key] = checked(key, text, keys, f"argument {key}={text}", f"{key}=")
     for key, value in (values or {}).items():
-        given[key] = _checked(key, value, keys, "config", f"{key}=", others)
+        given[key] = checked(key, value, keys, "config", f"{key}=", others)
     return _built(config_class, given, keys)
 
 
@@ -132,7 +132,7 @@ def _nested(config_class: type, value: object) -> Any:
         raise ValueError(value)
     keys = keys_of(config_class)
     given = {
-        key: _checked(key, item, keys, config_class.__name__, f"{key}: ")
+        key: checked(key, item, keys, config_class.__name__, f"{key}: ")
         for key, item in value.items()
     }
     return _built(config_class, given, keys)
@@ -204,7 +204,7 @@ def _haskeys_of(kind: Any) -> bool:
     return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
-def _checked(
+def checked(
     key: str,
     value: object,
     keys: Mapping[str, Key],
@@ -212,9 +212,20 @@ def _checked(
     written: str,
     others: Collection[str] = (),
 ) -> object:
-    """Parses one value; errors name its origin and show it as `written` there plus an example.
+    """Parses one value.
 
-    The nearest of `others` may be what an unknown key was to be.
+    Args:
+        key: its key.
+        value: as it was given.
+        keys: see `keys_of`.
+        origin: where it was given, which errors name.
+        written: what stands there before a value, as in `gamma: `, for the example of an error.
+        others: keys that an unknown one may be meant for.
+
+    Returns: the value, of the key's kind.
+
+    Raises:
+        ConfigError: the key is unknown, or the value of another kind or out of range.
     """
     if key not in keys:
         raise ConfigError(f"{origin}: {_unknown(key, keys, others)}")

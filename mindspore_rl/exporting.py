@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl import install, runs
-from mindspore_rl.errors import MissingPackageError, MsrlError
+from mindspore_rl.errors import ConfigError, MissingPackageError, MsrlError
 from mindspore_rl.storage import writing
 
 FORMS = ("onnx", "mindir")
@@ -52,7 +52,9 @@ def export(
             f"the policy of {run.path} depends on more than the observation (a recurrent state, "
             "earlier steps), and only a function of it can be exported; use load(...).policy"
         )
-    path = (output or run.path / f"policy.{form}").with_suffix(f".{form}")
+    path = output or run.path / f"policy.{form}"
+    if path.suffix != f".{form}":
+        raise ConfigError(f"{path} is to be a file of {form}; expected an ending of .{form}")
     played: list[np.ndarray] = []
     evaluate(
         run.path, 1, runs.EVALUATION_SEED, sample=False, which=run.checkpoint,
@@ -66,7 +68,7 @@ def export(
         exported = _read(made, form)
         found = [exported(obs[i : i + batch]) for i in range(0, whole, batch)]
         _compare(np.concatenate(found), policy(obs), obs)
-        with writing(path):
+        with writing(path, "--output"):
             path.unlink(missing_ok=True)
             shutil.copyfile(made, path)
     return path, len(obs)

@@ -95,6 +95,9 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
     policy_file, policy = _policy(job, written, earlier)
     file, assignments = _algorithm(job, written, earlier)
     cls: Any = programs.trainer_class(file)
+    keys = config.keys_of(cls.Config)
+    _refuse_flags(job.config, set(written_in(job)) - {*JOB_KEYS, *keys})
+    _refuse_flags("config", set(values or {}) - set(keys))
     flags = {key: getattr(job, key) for key in ("env", "num_envs", "seed", "total_steps")}
     settings = config.resolve(
         cls.Config, yaml_file, flags, assignments, JOB_KEYS, earlier.get("config"), values or {}
@@ -118,6 +121,15 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
         cells=job.cells or earlier.get("cells", "auto"),
         **more,
     )
+
+
+def _refuse_flags(origin: str | None, unknown: set[str]) -> None:
+    """Says of words of the job where they are to be given, rather than that they are no keys."""
+    for key in sorted(unknown & {field.name for field in dataclasses.fields(Job)}):
+        raise ConfigError(
+            f"{origin}: {key} is no key of a configuration; give it as --{key.replace('_', '-')}, "
+            f"from Python as {key}="
+        )
 
 
 def _algorithm(

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mindspore_rl import jobs, registry
+from mindspore_rl.environments import by_name
 from mindspore_rl.job_arguments import add_job
 from mindspore_rl.jobs import Job
 from mindspore_rl.storage import in_cache
@@ -75,6 +76,7 @@ def _simulated(
     schedule = jobs.schedule_asked(job)  # every candidate's; the request is under any policy
     any_policy = replace(job, policy=named or next(iter(registry.policies())), schedule=None)
     request = jobs.request(any_policy, values)
+    by_name.spec(request.config.env)  # else every policy would be told not to serve
     machine = predict.machine_costs(say)
     kind, cluster = "CPU", Cluster(machine)
     if hardware:

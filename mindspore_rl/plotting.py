@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -44,35 +45,59 @@ class Curve:
 
 def plot(args: argparse.Namespace) -> int:
     """`msrl plot`. Returns: the exit code."""
-    runs = list(find_runs(args.runs))
-    draw(runs, args.metric, args.over, args.output)
-    print(f"{args.output}: {args.metric} of {len(runs)} run{'s' if len(runs) > 1 else ''}")
+    found = curves(list(find_runs(args.runs)), args.metric, args.over)
+    draw(found, args.metric, args.over, args.output)
+    print(f"{args.output}: {args.metric} of {len(found)} run{'s' if len(found) > 1 else ''}")
     return 0
 
 
-def draw(
-    runs: Sequence[Path], metric: str, over: str = "env_steps", output: Path | None = None
-) -> Any:
-    """Draws the curves of some runs.
+def curves(runs: Sequence[Path], metric: str, over: str) -> list[Curve]:
+    """A metric of some runs; one that has it of no iteration is left out, and that is told.
 
     Args:
         runs: their directories.
         metric: a key of their lines, or one that the algorithm reported.
+        over: a key of `AXES`.
+
+    Raises:
+        MsrlError: there is no such metric, or nothing of it.
+    """
+    if over not in AXES:
+        raise MsrlError(f"over is {over!r}, expected one of {', '.join(AXES)}")
+    found = {run: curve(run, metric, over) for run in runs}
+    drawn = [one for one in found.values() if len(one.x)]
+    if not drawn:
+        raise MsrlError(
+            f"{', '.join(map(str, found))}: no {metric} of any iteration; returns come with the "
+            "first episode that ends: train for longer, or draw another metric"
+        )
+    for run, one in found.items():
+        if not len(one.x):
+            print(f"msrl: {run} is left out: it has no {metric} yet", file=sys.stderr)
+    return drawn
+
+
+def draw(
+    found: list[Curve], metric: str, over: str = "env_steps", output: Path | None = None
+) -> Any:
+    """Draws curves.
+
+    Args:
+        found: see `curves`.
+        metric: what they show.
         over: a key of `AXES`.
         output: a picture to be made.
 
     Returns: a figure of matplotlib's, which a notebook shows.
 
     Raises:
-        MsrlError: there is no such metric, or no such kind of picture.
+        MsrlError: there is no such kind of picture, or no matplotlib.
     """
     try:
         from matplotlib import pyplot  # noqa: PLC0415
     except ImportError as error:
         raise MsrlError(f"msrl plot needs matplotlib: {install('plot')}") from error
-    if over not in AXES:
-        raise MsrlError(f"over is {over!r}, expected one of {', '.join(AXES)}")
-    groups = grouped([curve(run, metric, over) for run in runs])
+    groups = grouped(found)
     with pyplot.ioff():
         figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
     pyplot.close(figure)  # shown where it is returned to, and only there
@@ -91,7 +116,7 @@ def draw(
             raise MsrlError(
                 f"{output} is to be a picture; expected an ending of {', '.join(known)}"
             )
-        with writing(output):
+        with writing(output, "--output"):
             figure.savefig(output, dpi=150)
     return figure
 
@@ -118,6 +143,8 @@ def curve(run: Path, metric: str, over: str) -> Curve:
         metric: a key of its lines, or one that the algorithm reported.
         over: a key of `AXES`.
 
+    Returns: it, without points if it has been of no iteration yet.
+
     Raises:
         MsrlError: there is no such metric.
     """
@@ -128,10 +155,10 @@ def curve(run: Path, metric: str, over: str) -> Curve:
         raise MsrlError(f"{path} cannot be read: {error}") from error
     rows = [flat(line) for line in lines]
     points = [(row[over], row[metric]) for row in rows if row.get(metric) is not None]
-    if not points:
-        names = sorted({name for row in rows for name in row} - set(AXES))
-        raise MsrlError(f"{path} has no {metric}; it has {', '.join(names) or 'no line yet'}")
-    x, y = np.array(points, float).T
+    names = sorted({name for row in rows for name in row} - set(AXES))
+    if rows and not points and metric not in names:
+        raise MsrlError(f"{path} has no {metric}; it has {', '.join(names)}")
+    x, y = np.array(points, float).reshape(-1, 2).T
     plan = load_plan(run)
     workers = f", {plan.workers} workers" if plan.workers > 1 else ""
     kind = f"{plan.algorithm['name']} on {plan.environment}, {plan.policy}{workers}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from mindspore_rl import filming, plotting, training
 from mindspore_rl.config import keys_of, resolve
+from mindspore_rl.environments import by_name
 from mindspore_rl.errors import ConfigError, MsrlError
 from mindspore_rl.jobs import Job
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE, Plan, load_plan
@@ -203,7 +204,25 @@ class Run:
         Raises:
             MsrlError: there is no such metric, or no matplotlib.
         """
-        return plotting.draw([self.path], metric, over, None if output is None else Path(output))
+        found = plotting.curves([self.path], metric, over)
+        return plotting.draw(found, metric, over, None if output is None else Path(output))
+
+    def make_env(self, render_mode: str | None = None) -> Any:
+        """One environment as the policy knows it, to be stepped by hand.
+
+        It gives observations that `policy` takes, and takes actions that `policy` gives, whatever
+        the spaces of the environment that it wraps: flattened, counted and bounded as in training.
+
+        Args:
+            render_mode: such as "human".
+
+        Returns: a gym.Env or a gymnasium.Env.
+
+        Raises:
+            MsrlError: the environment is of another kind, or cannot be made.
+        """
+        name = self.plan.environment
+        return by_name.make_single(filming.drawn(name, render_mode) if render_mode else name)
 
     @cached_property
     def policy(self) -> Any:

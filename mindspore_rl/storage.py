@@ -10,8 +10,12 @@ from mindspore_rl.errors import MsrlError, StorageError
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """A context that writes a file of a run.
+def writing(path: Path, flag: str = "--run-dir") -> Iterator[None]:
+    """A context that writes a file.
+
+    Args:
+        path: of it.
+        flag: by which another place can be chosen.
 
     Raises:
         StorageError: the disk is full, read-only or gone.
@@ -21,7 +25,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StorageError(
             f"{path} cannot be written ({error.strerror or error}); free some space or choose "
-            "another --run-dir"
+            f"another {flag}"
         ) from error
 
 

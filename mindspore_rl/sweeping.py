@@ -6,6 +6,7 @@ the median of those before it at the same point ends early.
 
 import argparse
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mindspore_rl import install, jobs, programs, registry, training
-from mindspore_rl.config import keys_of
+from mindspore_rl.config import checked, keys_of
 from mindspore_rl.errors import ConfigError, JobFailure, MissingPackageError, MsrlError
 from mindspore_rl.jobs import Job
 from mindspore_rl.plan.plan import load_plan
@@ -36,7 +37,7 @@ def sweep(args: argparse.Namespace) -> int:
     optuna = _optuna()
     job = Job.of(args)
     space = read_space(args.space, job)
-    with writing(args.study):
+    with writing(args.study, "--study"):
         args.study.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
@@ -54,7 +55,12 @@ def sweep(args: argparse.Namespace) -> int:
     best = trials.best()
     if best is not None:
         print(f"best: {best}; train with it: msrl train --config {best}")
-    return 130 if interrupted else 0
+    if interrupted:
+        return 130
+    if trials.done():
+        return 0
+    print("msrl: no trial has come to an end, see above", file=sys.stderr)
+    return 1
 
 
 def read_space(file: Path, job: Job) -> dict[str, dict[str, Any]]:
@@ -87,6 +93,8 @@ def read_space(file: Path, job: Job) -> dict[str, dict[str, Any]]:
         if "choices" in given:
             if not isinstance(given["choices"], list) or not given["choices"]:
                 raise ConfigError(f"{here}: choices is {given['choices']!r}, expected a list")
+            for value in given["choices"]:
+                checked(key, value, known, str(file), f"{key}: ")
             continue
         low, high = given["low"], given["high"]
         numbers = [type(value) in (int, float) for value in (low, high)]
@@ -95,6 +103,8 @@ def read_space(file: Path, job: Job) -> dict[str, dict[str, Any]]:
                 f"{here} is from {low!r} to {high!r}, expected two numbers, the lower one first"
                 + (", above 0 for log" if given.get("log") else "")
             )
+        for value in (low, high):
+            checked(key, value, known, str(file), f"{key}: ")
     return found
 
 
@@ -112,14 +122,31 @@ class _Trials:
     ) -> None:
         self._optuna, self._study = optuna, study
         self._job, self._space, self._folder = job, space, folder
-        total = jobs.request(job, _middle(space)).config.total_steps
-        self._each = math.ceil(total / POINTS)
+        request = jobs.request(job, _middle(space))
+        self._each = math.ceil(request.config.total_steps / POINTS)
+        self._check_study(registry.name_of(request.algorithm), request.config)
+
+    def _check_study(self, algorithm: str, config: Any) -> None:
+        """Refuses a study of other runs: what they come to says nothing about these."""
+        now = {"algorithm": algorithm, "env": config.env, "total_steps": config.total_steps}
+        for key, then in self._study.user_attrs.items():
+            if then != now[key]:
+                raise ConfigError(
+                    f"{self._folder} is a study with {key} {then}, and {now[key]} is asked for; "
+                    "undo that, or choose another --study"
+                )
+        for key, value in now.items():
+            self._study.set_user_attr(key, value)
+
+    def done(self) -> list[Any]:
+        """The trials that have come to an end, also to an early one."""
+        state = self._optuna.trial.TrialState
+        return self._study.get_trials(states=(state.COMPLETE, state.PRUNED))
 
     def run(self, trials: int) -> bool:
         """Runs what is missing to so many trials. Returns: whether the user has ended it."""
         state = self._optuna.trial.TrialState
-        done = self._study.get_trials(states=(state.COMPLETE, state.PRUNED))
-        for _ in range(trials - len(done)):
+        for _ in range(trials - len(self.done())):
             trial = self._study.ask()
             path = self._folder / f"trial-{trial.number:03d}"
             values = {key: _suggested(trial, key, given) for key, given in self._space.items()}
@@ -170,7 +197,7 @@ class _Trials:
         config = {k: list(v) if isinstance(v, tuple) else v for k, v in plan.config.items()}
         about = {"algorithm": plan.algorithm["name"], "policy": plan.policy}
         path = self._folder / BEST_FILE
-        with writing(path):
+        with writing(path, "--study"):
             path.write_text(yaml.safe_dump({**about, "workers": plan.workers, **config}))
         return path
 

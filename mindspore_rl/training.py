@@ -20,6 +20,7 @@ from mindspore_rl.output import steady
 from mindspore_rl.plan.text import plan_text
 from mindspore_rl.plan_commands import settled
 from mindspore_rl.run_directory import check_trusted, new_directory, write_job
+from mindspore_rl.storage import writing
 
 RETRY_S = 2.0
 """Between two attempts to reach a host that was lost."""
@@ -70,6 +71,8 @@ def train(
             "main one, which alone hears of Ctrl-C; train there"
         )
     resumed = Path(job.resume) if job.resume else None
+    if resumed and not resumed.is_dir():
+        raise ConfigError(f"{resumed} is not a run directory; expected one that `msrl train` wrote")
     if resumed and not job.trust:
         check_trusted(resumed)
     room.check_address_space(machine.address_space())
@@ -290,10 +293,12 @@ def dumper(folder: str | None) -> Any:
     if folder is None:
         return lambda name, result: None
     place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
+    with writing(place, "--dump-graph"):
+        place.mkdir(parents=True, exist_ok=True)
 
     def write(name: str, result: Any) -> None:
         number = pipeline.STAGES.index(name) + 1
-        (place / f"{number:02d}-{name}.txt").write_text(pipeline.stage_text(result))
+        with writing(place, "--dump-graph"):
+            (place / f"{number:02d}-{name}.txt").write_text(pipeline.stage_text(result))
 
     return write

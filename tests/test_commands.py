@@ -155,6 +155,11 @@ def test_a_file_of_keys_may_have_the_jobs(tmp_path, capsys):
     file.write_text("algorithm: a2c\npolcy: GPUOnly\n")
     assert main(["graph", "--config", str(file)]) == 2
     assert "unknown key polcy; did you mean policy?" in capsys.readouterr().err
+    file.write_text("algorithm: a2c\ndevice: gpu\n")
+    assert main(["graph", "--config", str(file)]) == 2
+    assert f"{file}: device is no key of a configuration; give it as --device" in (
+        capsys.readouterr().err
+    )
     for wrong in ("two", 0, True):
         file.write_text(f"algorithm: a2c\nworkers: {wrong}\n")
         assert main(["graph", "--config", str(file)]) == 2
@@ -218,6 +223,11 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
         ("dataset shwo d", "argument COMMAND: 'shwo': did you mean show?"),
         ("dataset foo", "'foo': expected one of import, record, show; see msrl dataset --help"),
         ("train ppo --device gup", "--device: 'gup': did you mean gpu?"),
+        (
+            "plan ppo --env CartPol-v1",
+            "there is no environment 'CartPol-v1'; did you mean 'CartPole-",
+        ),
+        ("train --resume runs/none", "runs/none is not a run directory; expected one that `msrl"),
         ("doctor a=1", "msrl doctor does not know a=1; see msrl doctor --help"),
     ],
 )
@@ -227,6 +237,14 @@ def test_a_wrong_word_is_told_in_a_line(words, message, capsys, monkeypatch):
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    words = ["--run-dir", str(tmp_path / "run"), "--dump-graph", str(tmp_path / "file" / "graph")]
+    assert main(["train", "a2c", *words]) == 1
+    assert "free some space or choose another --dump-graph" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_cannot_be_resumed_is_told(tmp_path, capsys):

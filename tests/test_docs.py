@@ -233,6 +233,12 @@ def _run(line: str, folder: Path) -> None:
     assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
 
+def test_the_readme_leads_to_every_page():
+    linked = {(ROOT / link).resolve() for link in LINK.findall((ROOT / "README.md").read_text())}
+    pages = {page for kind in ("md", "ipynb") for page in (ROOT / "docs").rglob(f"*.{kind}")}
+    assert pages - linked == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links(page):
     for link in LINK.findall(page.read_text()):

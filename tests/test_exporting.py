@@ -57,6 +57,16 @@ def test_a_file_that_gives_other_actions_is_not_kept(trained, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
+def test_a_name_says_its_form(trained, tmp_path, capsys):
+    command = ["export", str(trained.path), "--output"]
+    assert cli.main([*command, str(tmp_path / "policy.v2")]) == 2
+    assert "policy.v2 is to be a file of onnx; expected an ending of .onnx" in (
+        capsys.readouterr().err
+    )
+    assert cli.main([*command, str(tmp_path / "none" / "policy.onnx")]) == 1
+    assert "choose another --output" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

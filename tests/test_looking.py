@@ -12,6 +12,25 @@ from mindspore_rl.runtime.checkpoint import FOLDER
 from mindspore_rl.runtime.checkpoint import load as load_checkpoint
 
 SMALL = {"num_envs": 8, "num_steps": 32}
+BLIND = """
+import gymnasium
+import numpy as np
+
+
+class Blind(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(4, np.float32), 1.0, True, False, {}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +103,15 @@ def test_a_video_shows_the_first_episode(run, tmp_path):
     frames = imageio.v3.imread(file)
     assert frames.shape == (returns[0], 400, 600, 3)  # a picture before each step
     assert not np.array_equal(frames[0], frames[-1])
+
+
+def test_an_environment_that_draws_nothing_is_told(run, tmp_path, capsys):
+    (tmp_path / "blind.py").write_text(BLIND)
+    command = ["eval", str(run.path), "--episodes", "1", "--env", f"{tmp_path}/blind.py:Blind"]
+    assert cli.main(command) == 0
+    assert "over 1 episode\n" in capsys.readouterr().out
+    assert cli.main([*command, "--video", str(tmp_path / "x.gif")]) == 2
+    assert "it draws nothing: its class has no render()" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

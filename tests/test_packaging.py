@@ -80,8 +80,10 @@ def test_wheel_holds_one_package_with_algorithms_and_policies(tmp_path):
     source.mkdir()
     for name in SOURCES:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "pyproject.toml", "requirements.txt", "MANIFEST.in"):
-        shutil.copy(ROOT / name, source)
+    (source / "docs").mkdir()
+    files = ("setup.py", "pyproject.toml", "requirements.txt", "MANIFEST.in", "README.md")
+    for name in (*files, "docs/LICENSE"):
+        shutil.copy(ROOT / name, source / name)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path)]
     built = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
@@ -93,6 +95,14 @@ def test_wheel_holds_one_package_with_algorithms_and_policies(tmp_path):
         requirements = archive.read(metadata).decode()
         entry_points = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
     assert "Name: msrl-fragments" in requirements
+    for line in (
+        "Author: The mindspore_rl maintainers",
+        "License-File: docs/LICENSE",
+        "Project-URL: Source, https://mindspore-rl.invalid/source",
+        "Description-Content-Type: text/markdown",
+        (ROOT / "README.md").read_text().splitlines()[2],
+    ):
+        assert line in requirements
     tops = {name.split("/")[0] for name in names}
     assert tops == {"mindspore_rl", metadata.split("/")[0]}
     assert "numpy<2,>=1.26" in requirements.replace(" ", "")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -60,6 +61,22 @@ def test_a_mean_is_taken_where_all_runs_are(runs):
     np.testing.assert_allclose(high, np.max(both, axis=0))
 
 
+def test_a_run_without_returns_is_left_out(runs, tmp_path, capsys):
+    for name in "ab":
+        shutil.copytree(runs / name, tmp_path / name)
+    file = tmp_path / "b" / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({**line, "mean_return": None}) + "\n" for line in lines))
+    picture = tmp_path / "curves.png"
+    command = ["plot", "--output", str(picture)]
+    assert cli.main([*command, str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert f"{picture}: mean_return of 1 run\n" in told.out
+    assert f"{tmp_path / 'b'} is left out: it has no mean_return yet" in told.err
+    assert cli.main([*command, str(tmp_path / "b")]) == 2
+    assert "no mean_return of any iteration" in capsys.readouterr().err
+
+
 def test_what_cannot_be_drawn_is_told(runs, tmp_path, capsys):
     run = str(runs / "a")
     for words, message in (
@@ -69,3 +86,6 @@ def test_what_cannot_be_drawn_is_told(runs, tmp_path, capsys):
     ):
         assert cli.main(["plot", *words]) == 2
         assert message.split("approx")[0] in capsys.readouterr().err
+    nowhere = ["--metric", "loss", "--output", str(tmp_path / "none" / "a.png")]
+    assert cli.main(["plot", run, *nowhere]) == 1
+    assert "choose another --output" in capsys.readouterr().err

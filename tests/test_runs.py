@@ -104,6 +104,36 @@ def test_ctrl_c_ends_the_run_with_a_checkpoint(tmp_path):
     assert len(run.evaluate(2)) == 2
 
 
+ODD = """
+import gymnasium
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+
+
+class Odd(gymnasium.Env):
+    observation_space = Dict(place=Box(-1, 1, (2,)), kind=Discrete(3))
+    action_space = MultiDiscrete([2, 3], start=[4, 0])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return self.observation_space.sample(), 1.0, False, True, {}
+"""
+
+
+def test_a_policy_is_played_by_hand_in_an_environment_of_other_spaces(tmp_path):
+    (tmp_path / "odd.py").write_text(ODD)
+    name = f"{tmp_path}/odd.py:Odd"
+    run = train("a2c", env=name, **HERE, total_steps=16, run_dir=tmp_path / "run")
+    env = run.make_env()
+    obs, _ = env.reset(seed=1)
+    assert obs.shape == (5,)
+    assert env.step(run.policy(obs))[3]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -118,7 +148,9 @@ def test_ctrl_c_ends_the_run_with_a_checkpoint(tmp_path):
         ({"schedule": {"order": "arival"}}, "order is 'arival'"),
         ({"timeout": 0}, "config: timeout is 0.0, expected more than 0"),
         ({"stop_return": "high"}, "stop_return is 'high', expected a number, or nan: never"),
-        ({"resume": "runs/none"}, "no usable checkpoint in runs/none/checkpoints"),
+        ({"resume": "runs/none"}, "runs/none is not a run directory; expected one that"),
+        ({"config": {"policy": "Central"}}, "config: policy is no key of a configuration; give it"),
+        ({"config": {"start_timeout": 3}}, "give it as --start-timeout, from Python as start_time"),
     ],
 )
 def test_mistakes_are_told_in_a_line(words, message):

@@ -73,6 +73,22 @@ def test_a_trial_that_fails_is_told_and_the_search_goes_on(returns, tmp_path, ca
     assert not returns
 
 
+def test_a_search_without_any_end_has_failed(returns, tmp_path, capsys):
+    returns += [JobFailure("a rank died")]
+    assert sweep(tmp_path, 1) == 1
+    assert "no trial has come to an end" in capsys.readouterr().err
+
+
+def test_a_study_of_other_runs_does_not_go_on(returns, tmp_path, capsys):
+    returns += [3.0]
+    assert sweep(tmp_path, 1) == 0
+    study = ("--space", str(tmp_path / "space.yaml"), "--study", str(tmp_path / "study"))
+    assert cli.main(["sweep", "ppo", *JOB, *study]) == 2
+    assert "is a study with algorithm a2c, and ppo is asked for" in capsys.readouterr().err
+    assert cli.main(["sweep", "a2c", *JOB, *study, "--total-steps", "800"]) == 2
+    assert "is a study with total_steps 400, and 800" in capsys.readouterr().err
+
+
 def test_ctrl_c_ends_the_search(returns, tmp_path):
     returns += [None, 3.0]
     assert sweep(tmp_path, 2) == 130
@@ -90,6 +106,8 @@ def test_ctrl_c_ends_the_search(returns, tmp_path):
         ("gamma: {low: 0.0, high: 0.1, log: true}", "above 0 for log"),
         ("gamma: {low: 0.0, high: 0.1, lgo: true}", "has lgo"),
         ("gamma: {choices: 3}", "expected a list"),
+        ("gamma: {low: 0.9, high: 2}", "gamma is 2.0, expected 0 to 1"),
+        ("num_envs: {choices: [4, 0]}", "num_envs is 0, expected at least 1"),
     ],
 )
 def test_a_space_that_is_wrong(space, message, tmp_path, capsys):

@@ -177,6 +177,24 @@ def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
     return _gym_vector().GymVector(name, env_indices, seed)
 
 
+def make_single(name: str) -> Any:
+    """Builds one environment of gym's or gymnasium's; see `gym_vector.make_single`.
+
+    Raises:
+        UnknownEnvironmentError: there is none of this name, or it is of another kind.
+        EnvironmentFailure: it cannot be built here.
+    """
+    name = python_name(name) or name
+    if _is_file(name):
+        built = _load_own(name)
+        if not _is_graph_class(built) and _is_single(built):
+            maker = functools.partial(built, **split_options(name)[1])
+            return _gym_vector().make_single(name, maker)
+    elif not name.startswith(("probe:", "pettingzoo:", "envpool:", "graph:")):
+        return _gym_vector().make_single(name)
+    raise UnknownEnvironmentError(f"{name!r} is neither of gym nor of gymnasium, expected such")
+
+
 def make_graph(name: str) -> GraphEnvironment:
     """Builds an in-graph environment; imports MindSpore.
 

@@ -232,8 +232,13 @@ def graph_spec(name: str) -> EnvironmentSpec:
 
 def unknown(name: str, known: list[str], what: str = "environment") -> UnknownEnvironmentError:
     """Returns the error for a name that is not among `known`, with the nearest that are."""
+    if name.endswith(".py"):
+        return UnknownEnvironmentError(
+            f"{name!r} is a file; name the {what} in it, too, as in '{name}:ClassName'"
+        )
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {known[:5]} ..."
+    some = f"some are {', '.join(known[:5])}, and `msrl envs list` prints all."
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else some
     return UnknownEnvironmentError(
         f"there is no {what} {name!r}; {hint} "
         "Your own is named by its file and class: 'path/to/file.py:ClassName'"

@@ -85,6 +85,11 @@ def make(name: str) -> Any:
         UnknownEnvironmentError: no library knows the id.
         EnvironmentFailure: it cannot be made here.
     """
+    if "," in (base := split_options(name)[0]):
+        raise UnknownEnvironmentError(
+            f"{name!r}: what an environment is made with stands behind its name as KEY=VALUE, for "
+            f"example {base.partition(',')[0]},render_mode=rgb_array"
+        )
     prefix, _, rest = name.partition(":")
     asked, own_id = ((prefix,), rest) if prefix in LIBRARIES else (LIBRARIES, name)
     hint = ""
@@ -198,7 +203,7 @@ def flattened(name: str, env: Any) -> tuple[Any, str]:
         env, layout = _as_images(module, env)
         return env, "; ".join(filter(None, [layout, choices]))
     if isinstance(as_space(space), Box):
-        return env, choices
+        return env, "; ".join(filter(None, [_shape_lost(space), choices]))
     try:
         wrapped = module.wrappers.FlattenObservation(env)
         flat = as_space(wrapped.observation_space)
@@ -212,6 +217,16 @@ def flattened(name: str, env: Any) -> tuple[Any, str]:
     parts = ", ".join(layout_of(space, module.spaces.utils.flatdim))
     layout = f"observations are flattened to {flat.shape[0]} numbers: {parts}"
     return wrapped, "; ".join(filter(None, [layout, choices]))
+
+
+def _shape_lost(space: Any) -> str:
+    """What becomes of numbers that may be an image's; empty if they are none."""
+    if len(space.shape) != 3:
+        return ""
+    return (
+        f"observations {list(space.shape)} are {math.prod(space.shape)} numbers without neighbours "
+        "to a network; of an image, give bytes, Box(0, 255, dtype=uint8), for torso=cnn"
+    )
 
 
 def _as_choices(module: Any, env: Any) -> tuple[Any, str]:
@@ -276,6 +291,8 @@ def layout_of(space: Any, flatdim: Any, path: str = "") -> Iterator[str]:
         "Discrete": f"one-hot of {size}",
         "MultiDiscrete": f"one-hots, {size} numbers",
     }.get(type(space).__name__, f"{size} number{'s' * (size != 1)}")
+    if images.is_image(space):
+        how += " of an image without its neighbourhoods (alone it would be one for torso=cnn)"
     yield f"{path} {how}".lstrip()
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from mindspore_rl.environments import gym_library, gym_state
 from mindspore_rl.environments.environment import EnvironmentSpec
-from mindspore_rl.environments.loop_vector import LoopVector
+from mindspore_rl.environments.loop_vector import LoopVector, as_space
+from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.environments.trainable import all_trainable, are_trainable, untrainable
 from mindspore_rl.errors import EnvironmentFailure
 
@@ -26,6 +27,30 @@ def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSp
     found = gym_library.spec_of(name, env, layout)
     env.close()
     return found
+
+
+def make_single(name: str, maker: Callable[[], Any] | None = None) -> Any:
+    """One environment to be stepped by hand; its arguments are those of a `GymVector`.
+
+    Returns: a gym.Env or gymnasium.Env whose observations and actions are a run's.
+
+    Raises:
+        UnknownEnvironmentError: no library knows such an id.
+        EnvironmentFailure: it cannot be built here, or its spaces are not supported.
+    """
+    env, _ = _make(name, maker)
+    space = env.action_space
+    module: Any = gym_library.load(str(gym_library.library_of(type(env))))
+
+    class Actions(module.ActionWrapper):
+        """Actions counted from 0, or within their bounds, as in a run."""
+
+        def action(self, action: Any) -> Any:
+            if isinstance(as_space(space), Discrete):
+                return int(action) + int(getattr(space, "start", 0))
+            return np.clip(np.reshape(action, space.shape), space.low, space.high)
+
+    return Actions(env)
 
 
 class GymVector(LoopVector):

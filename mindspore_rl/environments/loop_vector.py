@@ -52,6 +52,9 @@ class LoopVector:
         """
         try:
             return self._envs[i].render()
+        except NotImplementedError as error:  # of the library's Env
+            text = "it draws nothing: its class has no render()"
+            raise self._failure(i, text) from error
         except Exception as error:
             raise self._failure(i, f"render raised {type(error).__name__}: {error}") from error
 

@@ -170,7 +170,7 @@ def test_an_environment_is_made_with_the_options_behind_its_name(name, obs_shape
         ("graph:simple_spread_v3,agents=4", "has no option 'agents'; it has N"),
         ("graph:CartPole-v1,N=4", "has no option 'N'; it has none"),
         ("CartPole-v1,gravity=1", "unexpected keyword argument 'gravity'"),
-        ("CartPole-v1,gravity", "Malformed environment ID"),
+        ("CartPole-v1,gravity", "stands behind its name as KEY=VALUE"),
     ],
 )
 def test_options_that_an_environment_does_not_have(name, said):

@@ -54,6 +54,20 @@ def test_list_says_what_gymnasium_would_bring(monkeypatch, capsys):
     assert f"{install('gymnasium')}\n  gymnasium:CartPole-v1" in err
 
 
+def test_what_stands_behind_a_name_has_a_key(capsys):
+    assert cli.main(["envs", "check", "CartPole-v1,human"]) == 2
+    assert "as KEY=VALUE, for example CartPole-v1,render_mode=rgb_array" in capsys.readouterr().err
+
+
+def test_a_name_that_nothing_has(capsys):
+    assert cli.main(["envs", "check", "own.py"]) == 2
+    assert "'own.py' is a file; name the environment in it, too, as in 'own.py:ClassName'" in (
+        capsys.readouterr().err
+    )
+    assert cli.main(["envs", "check", "qqq"]) == 2
+    assert "some are CartPole-v0, CartPole-v1, " in capsys.readouterr().err
+
+
 def test_check_says_whose_it_is(capsys):
     assert cli.main(["envs", "check", "gymnasium:FrozenLake-v1"]) == 0
     first, last = capsys.readouterr().out.splitlines()

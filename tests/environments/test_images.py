@@ -56,6 +56,17 @@ class Board(Screen):
 
 class Fractions(Screen):
     kind = np.float64
+
+
+class Floats(Screen):
+    def __init__(self):
+        self.observation_space = library.spaces.Box(0, 1, self.shape, np.float32)
+
+
+class Inside(Screen):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = library.spaces.Dict(eye=self.observation_space)
 """
 
 
@@ -112,6 +123,17 @@ def test_they_conform(own, name):
 def test_a_board_is_no_image(own):
     assert by_name.spec(own("Board")).obs_dtype == "float32"
     assert by_name.make_vector(own("Board"), range(1), 0).reset().dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("Floats", "observations [5, 6, 3] are 90 numbers without neighbours to a network"),
+        ("Inside", "['eye'] 90 numbers of an image without its neighbourhoods"),
+    ],
+)
+def test_pixels_that_become_mere_numbers_are_told(own, name, note):
+    assert note in by_name.spec(own(name)).notes
 
 
 def test_fractions_are_not_cut_to_bytes(own):

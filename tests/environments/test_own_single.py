@@ -211,3 +211,45 @@ def test_concurrent_must_be_a_number(tmp_path):
         EnvironmentFailure, match=r"metadata\['concurrent'\] = 'yes', expected True"
     ):
         by_name.make_vector(f"{file}:Waiting", range(3), 1)
+
+
+COUNTED = """
+import numpy as np
+import LIBRARY as library
+
+
+class Counted(library.Env):
+    observation_space = library.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = library.spaces.Discrete(2, start=5)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), float(action), False, False, {}
+
+
+class Bounded(Counted):
+    action_space = library.spaces.Box(-2, 3, (1, 1), np.float32)
+
+    def step(self, action):
+        return super().step(action[0, 0])
+"""
+
+
+@pytest.mark.parametrize("library", ["gym", "gymnasium"])
+def test_one_to_be_stepped_by_hand_takes_actions_as_a_run_has_them(library, tmp_path):
+    (tmp_path / "own.py").write_text(COUNTED.replace("LIBRARY", library))
+    for name, action, taken in (
+        ("Counted", np.int32(1), 6.0),
+        ("Bounded", np.float32([7.0]), 3.0),
+        ("Bounded", np.float32([-0.5]), -0.5),
+    ):
+        env = by_name.make_single(f"{tmp_path}/own.py:{name}")
+        env.reset(seed=1)
+        assert env.step(action)[1] == taken
+    assert by_name.make_single("graph:CartPole-v1").spec.id == "CartPole-v1"
+    for name in ("probe:bandit", f"{ROOT}/docs/examples/corridor.py:Corridor"):
+        with pytest.raises(UnknownEnvironmentError, match="is neither of gym nor of gymnasium"):
+            by_name.make_single(name)

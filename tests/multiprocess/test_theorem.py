@@ -260,19 +260,18 @@ IMAGES = {
 }
 
 
+def _seeing():
+    """Every policy but GPUOnly, for no environment in the graph gives images."""
+    quick = {("cnn", "MultipleLearners", 2)}
+    for torso, policy in itertools.product(IMAGES, POLICIES[:-1]):
+        if policy != "GPUOnly":
+            three = (torso, policy) == ("cnn", "SingleLearnerCoarse")
+            case = (torso, policy, 3 if three else 2)
+            yield pytest.param(*case, marks=() if case in quick else (pytest.mark.slow,))
+
+
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(
-    ("torso", "policy", "workers"),
-    [
-        ("cnn", "MultipleLearners", 2),
-        pytest.param("cnn", "SingleLearnerCoarse", 3, marks=pytest.mark.slow),
-        pytest.param("cnn", "SingleLearnerFine", 2, marks=pytest.mark.slow),
-        pytest.param("cnn", "Environments", 2, marks=pytest.mark.slow),
-        pytest.param("cnn", "Central", 2, marks=pytest.mark.slow),
-        pytest.param("impala", "MultipleLearners", 2, marks=pytest.mark.slow),
-        pytest.param("impala", "SingleLearnerCoarse", 1, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("torso", "policy", "workers"), list(_seeing()))
 def test_images_equal_reference(torso, policy, workers, references, tmp_path):
     """Convolutions are native, too: `_check` looks."""
     _check(request_for("ppo", policy, "probe:pixels", workers, IMAGES[torso]), references, tmp_path)
