@@ -23,6 +23,7 @@ def test_every_step_of_the_environments_counts(program, turns, tmp_path):
     plan, _ = prepare(dataclasses.replace(job, num_iterations=None), tmp_path)
     assert plan.steps_per_iteration == turns * 8
     assert plan.num_iterations == -(-2000 // (turns * 8))
+    assert load_plan(tmp_path) == plan
 
 
 @pytest.mark.parametrize(
