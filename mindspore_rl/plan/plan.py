@@ -246,11 +246,14 @@ def load_plan(folder: Path) -> Plan:
     """Reads `plan.json`.
 
     Raises:
-        OSError: there is none.
-        MsrlError: it is not one of this version.
+        MsrlError: there is none, or it is not one of this version.
     """
     path = folder / PLAN_FILE
-    text = path.read_text()
+    try:
+        text = path.read_text()
+    except OSError as error:
+        why = f"{folder} is not a run directory ({error.strerror})"
+        raise MsrlError(f"{why}; expected one that `msrl train` wrote") from error
     try:
         data = json.loads(text)
         if "file" in data["algorithm"]:  # the run may have been moved
