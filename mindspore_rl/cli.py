@@ -89,18 +89,10 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"msrl {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    add_training(
-        _command(
-            subparsers,
-            "train",
-            commands.train,
-            "train an algorithm under a distribution policy",
-            argv,
-        )
-    )
-    graph = _command(
-        subparsers, "graph", commands.graph, "show the graph, its cuts and its fragments", argv
-    )
+    text = "train an algorithm under a distribution policy"
+    add_training(_command(subparsers, "train", commands.train, text, argv))
+    text = "show the graph, its cuts and its fragments"
+    graph = _command(subparsers, "graph", commands.graph, text, argv)
     add_job(graph)
     graph.add_argument(
         "--format",

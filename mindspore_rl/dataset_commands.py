@@ -51,7 +51,7 @@ def record(args: argparse.Namespace) -> int:
     for run in args.runs:
         if not args.trust:
             check_trusted(run)
-    names = [_environment(run) for run in args.runs]
+    names = [load_plan(run).environment for run in args.runs]
     if len(set(names)) > 1:
         raise MsrlError(f"the runs are of {', '.join(set(names))}, expected one environment")
     spec = by_name.spec(names[0])
@@ -105,13 +105,6 @@ def _write(args: argparse.Namespace, columns: Any, about: Any, parts: list[Any])
     episodes = sum(len(part.lengths) for part in parts)
     steps = sum(sum(part.lengths) for part in parts)
     print(f"{args.dataset}: {episodes:,} episodes, {steps:,} steps")
-
-
-def _environment(run: Path) -> str:
-    try:
-        return load_plan(run).environment
-    except OSError as error:
-        raise MsrlError(f"{run} is not a run directory ({error.strerror})") from error
 
 
 def _newest(run: Path) -> int:

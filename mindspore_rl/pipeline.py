@@ -98,13 +98,13 @@ def environment_for(policy: DistributionPolicy, name: str) -> str:
     )
 
 
-def analyse(request: JobRequest, see: See = _nothing) -> Partition:
+def analyse(request: JobRequest) -> Partition:
     """Builds the graph and cuts it.
 
     Raises:
         MsrlError: any mistake in the program, the policy or the configuration.
     """
-    return _cut(request, _trainer(request), see)
+    return _cut(request, _trainer(request), _nothing)
 
 
 def _trainer(request: JobRequest) -> Any:

@@ -6,7 +6,7 @@ Edges are not stored; `flow.definitions` derives them (and the loop-carried ones
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
@@ -186,6 +186,20 @@ def walk(items: tuple[Item, ...], loops: tuple[Loop, ...] = ()) -> Iterator[tupl
         else:
             yield from walk(item.body, loops)
             yield from walk(item.orelse, loops)
+
+
+def with_ops(items: tuple[Item, ...], changed: dict[str, Op]) -> tuple[Item, ...]:
+    """The items of a body with other operations in the place of some, by their names."""
+    result: list[Item] = []
+    for item in items:
+        if isinstance(item, Loop):
+            result.append(replace(item, body=with_ops(item.body, changed)))
+        elif isinstance(item, Branch):
+            body, orelse = with_ops(item.body, changed), with_ops(item.orelse, changed)
+            result.append(replace(item, body=body, orelse=orelse))
+        else:
+            result.append(changed.get(item.name, item))
+    return tuple(result)
 
 
 def num_turns(loops: Iterable[Loop]) -> int:

@@ -106,10 +106,10 @@ class _Projector:
                 orelse = tuple(self.items(item.orelse, loops))
                 self.conditions -= 1
                 if body or orelse:
-                    yield replace(item, body=body or (), orelse=orelse)
-            yield from self._after(item, loops)
+                    yield replace(item, body=body, orelse=orelse)
+            yield from self._after(item)
 
-    def _after(self, item: Item, loops: tuple[Loop, ...]) -> Iterator[Item]:
+    def _after(self, item: Item) -> Iterator[Item]:
         for message in self.outgoing:
             if message.after == item.name:
                 names = message.variables

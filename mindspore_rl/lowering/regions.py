@@ -40,7 +40,7 @@ class _Finder:
         run: list[Item] = []
 
         def close() -> None:
-            result.extend(self._close(run, inside_loop))
+            result.extend(self._close(run))
             run.clear()
 
         for item in items:
@@ -77,7 +77,7 @@ class _Finder:
             case cell:
                 return cell != ""
 
-    def _close(self, run: list[Item], inside_loop: bool) -> list[Lowered]:
+    def _close(self, run: list[Item]) -> list[Lowered]:
         run = self._rows_first(run)
         start, end = 0, len(run)
         while start < end and _is_edge(run[start]):

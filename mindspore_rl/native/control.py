@@ -124,7 +124,7 @@ class _Builder:
                 self._call(block, args, (after, result))
                 known[node], block = result, after
             else:
-                known[node] = _structural(node, args, known) or self._node(block, node, args)
+                known[node] = _structural(node, args) or self._node(block, node, args)
         if last is not None:
             self._call(block, [get(arg) for arg in last.args], back)
         elif back is None:
@@ -233,7 +233,7 @@ def _tail_call(function: Function) -> Value | None:
     return value
 
 
-def _structural(node: Value, args: list[Any], known: dict[Any, Any]) -> Any:
+def _structural(node: Value, args: list[Any]) -> Any:
     """What is no computation: tuples, functions, the order of effects."""
     if node.op in ("MakeTuple", "MakeList"):
         return tuple(args)

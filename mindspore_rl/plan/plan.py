@@ -11,6 +11,7 @@ from typing import Any
 
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.loading import FOLDER, kept, unchanged_environment
+from mindspore_rl.plan.reading import read
 from mindspore_rl.plan.value import Value
 from mindspore_rl.storage import writing
 
@@ -245,54 +246,22 @@ def load_plan(folder: Path) -> Plan:
     """Reads `plan.json`.
 
     Raises:
-        OSError: there is none.
-        MsrlError: it is not one of this version.
+        MsrlError: there is none, or it is not one of this version.
     """
     path = folder / PLAN_FILE
-    text = path.read_text()
+    try:
+        text = path.read_text()
+    except OSError as error:
+        why = f"{folder} is not a run directory ({error.strerror})"
+        raise MsrlError(f"{why}; expected one that `msrl train` wrote") from error
     try:
         data = json.loads(text)
         if "file" in data["algorithm"]:  # the run may have been moved
             data["algorithm"]["file"] = str(kept(folder / FOLDER, data["algorithm"]["file"]))
         data["environment"] = unchanged_environment(data["environment"], folder)
-        return _plan(data)
+        return read(Plan, data)
     except (KeyError, TypeError, ValueError) as error:
         raise MsrlError(
             f"{path} was not written by this version of mindspore_rl ({type(error).__name__}: "
             f"{error}); train again, or use the version that wrote it"
         ) from error
-
-
-def _plan(data: dict[str, Any]) -> Plan:
-    data["fragments"] = tuple(
-        FragmentPlan(**{k: _tuples(v) for k, v in f.items()}) for f in data["fragments"]
-    )
-    data["messages"] = tuple(
-        MessagePlan(
-            **{**m, "values": tuple(map(read_value, m["values"])), "partial": tuple(m["partial"])}
-        )
-        for m in data["messages"]
-    )
-    data["reductions"] = tuple(ReductionPlan(**found) for found in data["reductions"])
-    data["carried"] = {name: read_value(value) for name, value in data["carried"].items()}
-    data["parameters"] = {name: tuple(shape) for name, shape in data["parameters"].items()}
-    data["record"] = tuple(data["record"])
-    data["hosts"] = tuple(data["hosts"])
-    data["arrivals"] = Arrivals(**data["arrivals"]) if data["arrivals"] else None
-    return Plan(**data)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def read_value(data: dict[str, Any]) -> Value:
-    """A value that was written as JSON."""
-    return Value(
-        tuple(data["shape"]),
-        data["dtype"],
-        data["axis"],
-        data["per_env"],
-        tuple(map(read_value, data["parts"])),
-        data["agent_axis"],
-    )

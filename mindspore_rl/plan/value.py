@@ -1,5 +1,6 @@
 """What is known of a variable: shape, type, and where environments and agents lie."""
 
+import math
 from dataclasses import dataclass, replace
 
 
@@ -49,10 +50,7 @@ class Value:
     @property
     def size(self) -> int:
         """Number of entries."""
-        size = 1
-        for extent in self.shape:
-            size *= extent
-        return size
+        return math.prod(self.shape)
 
     @property
     def message_bytes(self) -> int:
@@ -63,7 +61,4 @@ class Value:
 
 def reduced_count(shape: tuple[int, ...], keep: int) -> int:
     """Number of samples that `reduce_samples` takes together."""
-    count = 1
-    for extent in shape[: len(shape) - keep]:
-        count *= extent
-    return count
+    return math.prod(shape[: len(shape) - keep])

@@ -91,10 +91,7 @@ def load(run_dir: Path) -> Timeline:
     Raises:
         MsrlError: it has none.
     """
-    try:
-        plan = load_plan(run_dir)
-    except OSError as error:
-        raise MsrlError(f"{run_dir} is not a run directory: {error.strerror}") from error
+    plan = load_plan(run_dir)
     events = []
     for rank in range(plan.num_ranks):
         path = run_dir / FOLDER / f"{rank:04d}.npz"

@@ -37,45 +37,28 @@ def _all_rows_but(row: int, shape: tuple) -> Tensor:
     return Tensor(mask)
 
 
-def _scan(b: Tensor, a: Tensor, direction: int) -> Tensor:
-    """Solve ``y_t = b_t + a_t y_{t + direction}``; a is zero in the last row of that direction.
+def _linear_scan(b: Tensor, a: Tensor, direction: int) -> Tensor:
+    """Solve ``y_t = b_t + a_t y_{t + direction}`` for all t at once, with y = 0 beyond the end.
 
     Invariant: ``y_t = b_t + a_t y_{t + distance}`` before the round for that distance. A row whose
     map reaches past the end has a = 0 by then, so it may read any row: it reads the last one. (A
     Gather with constant rows; Pad with a negative width is one operator too, but wrong on the CPU
     from its second launch on.)
+
+    Args:
+        b: [T, ...] float32, the inhomogeneous term.
+        a: [T, ...] float32, the factor, of b's shape; its last row in that direction has no effect.
+        direction: 1 for what is ahead, -1 for what is behind.
+
+    Returns:
+        y: [T, ...] float32.
     """
+    a = a * _all_rows_but(-1 if direction == 1 else 0, a.shape)
     for distance in _doublings(b.shape[0]):
         rows = _rows_at(b.shape[0], distance * direction)
         b = b + a * ops.gather(b, rows, 0)
         a = a * ops.gather(a, rows, 0)
     return b
-
-
-def reverse_linear_scan(b: Tensor, a: Tensor) -> Tensor:
-    """Solve ``y_t = b_t + a_t y_{t+1}`` with ``y_T = 0``, for all t at once.
-
-    Args:
-        b: [T, ...] float32, the inhomogeneous term.
-        a: [T, ...] float32, the factor, of b's shape; its last row has no effect.
-
-    Returns:
-        y: [T, ...] float32.
-    """
-    return _scan(b, a * _all_rows_but(-1, a.shape), 1)
-
-
-def forward_linear_scan(b: Tensor, a: Tensor) -> Tensor:
-    """Solve ``y_t = b_t + a_t y_{t-1}`` with ``y_{-1} = 0``, for all t at once.
-
-    Args:
-        b: [T, ...] float32, the inhomogeneous term.
-        a: [T, ...] float32, the factor, of b's shape; its first row has no effect.
-
-    Returns:
-        y: [T, ...] float32.
-    """
-    return _scan(b, a * _all_rows_but(0, a.shape), -1)
 
 
 def gae(
@@ -112,7 +95,7 @@ def gae(
     bootstrap = ops.where(terminated, 0.0, final_value)
     delta = reward + gamma * bootstrap - value
     trace = ops.where(ops.logical_or(terminated, truncated), 0.0, gamma * gae_lambda)
-    advantage = reverse_linear_scan(delta, trace)
+    advantage = _linear_scan(delta, trace, 1)
     return advantage, advantage + value
 
 
@@ -144,7 +127,7 @@ def lambda_returns(
     trace = ops.where(ops.logical_or(terminated, truncated), 0.0, gamma * gae_lambda)
     trace = trace * _all_rows_but(-1, trace.shape)  # the rollout ends there
     bootstrap = ops.where(terminated, 0.0, final_value)
-    return reverse_linear_scan(reward + gamma * bootstrap - trace * final_value, trace)
+    return _linear_scan(reward + gamma * bootstrap - trace * final_value, trace, 1)
 
 
 def n_step(reward: Tensor, ended: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,4 +173,4 @@ def discounted_sum_forward(reward: Tensor, ended: Tensor, gamma: float) -> Tenso
         running: [T, B] float32, reward units; causal, for it looks back and never ahead.
     """
     previous = ops.gather(ops.where(ended, 0.0, gamma), _rows_at(ended.shape[0], -1), 0)
-    return forward_linear_scan(reward, previous)
+    return _linear_scan(reward, previous, -1)

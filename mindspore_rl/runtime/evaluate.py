@@ -204,10 +204,7 @@ def build_trained(
 
     Returns: the trainer, and what the checkpoint says of itself.
     """
-    try:
-        plan = load_plan(run_dir)
-    except OSError as error:
-        raise MsrlError(f"{run_dir} is not a run directory ({error.strerror})") from error
+    plan = load_plan(run_dir)
     folder = run_dir / checkpoint.FOLDER
     if which == "last":
         path, _, damaged = checkpoint.load_newest(folder, replay=False)

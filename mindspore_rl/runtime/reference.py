@@ -4,9 +4,12 @@ Everything that a distributed run computes is held to this one (design: the main
 knows nothing of graphs, and shares with the generated fragments only the formulas.
 """
 
+# ruff: noqa: D102  (the methods of `api.Msrl`)
+
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partialmethod
 from types import FrameType
 from typing import Any
 
@@ -109,7 +112,6 @@ class Reference:
     # ---- loops -----------------------------------------------------------------------------
 
     def iterations(self) -> Iterator[int]:
-        """See `api.Msrl`."""
         loop = sys._getframe(1)
         self._env_steps = 0
         for iteration in range(self.first_iteration, self.num_iterations):
@@ -123,15 +125,12 @@ class Reference:
             self.on_iteration(self.num_iterations, loop.f_locals)
 
     def steps(self) -> range:
-        """See `api.Msrl`."""
         return range(self.num_steps)
 
     def epochs(self, count: int) -> range:
-        """See `api.Msrl`."""
         return range(count)
 
     def minibatches(self, count: int, values: tuple, steps: int = 0) -> Iterator[tuple]:
-        """See `api.Msrl`."""
         site = self._site("permutations", sys._getframe(1))
         number = int(self.begun(site))
         self._begun[site] = number + 1
@@ -155,25 +154,20 @@ class Reference:
     # ---- environment, actor, replay --------------------------------------------------------
 
     def env_reset(self) -> Tensor:
-        """See `api.Msrl`."""
         return self.environment.reset(self._noise("env_reset", self.environment.noise_size))
 
     def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
-        """See `api.Msrl`."""
         self._env_steps += self.num_envs
         return self.environment.step(action, self._noise("env_step", self.environment.noise_size))
 
     def agent_act(self, *args: Any) -> Any:
-        """See `api.Msrl`."""
         noise = self._noise("agent_act", self.trainer.actor.noise_size)
         return self.trainer.actor.act(*args, *(() if noise is None else (noise,)))
 
     def agent_learn(self, *args: Any) -> Any:
-        """See `api.Msrl`."""
         return self.trainer.learner.learn(self, *args)
 
     def replay_insert(self, *values: Tensor, keep: int = 0) -> None:
-        """See `api.Msrl`."""
         if keep:
             capacity = keep // self.num_envs
             row = self._inserted % capacity
@@ -189,7 +183,6 @@ class Reference:
     def replay_sample(
         self, count: int = 0, by: str = "uniform", steps: int = 0
     ) -> tuple[Tensor, ...]:
-        """See `api.Msrl`."""
         if count:
             noise = self._noise("replay_sample", count // self.num_envs)
             if by == "priority":
@@ -213,19 +206,16 @@ class Reference:
         return (*columns, Tensor(found.reshape(-1)), Tensor(odds.reshape(-1)))
 
     def replay_update(self, ids: Tensor, priorities: Tensor) -> None:
-        """See `api.Msrl`."""
         pairs = zip(ids.asnumpy(), weights_of(priorities.asnumpy()), strict=True)
         for place, (row, weight) in enumerate(pairs):
             self._weights[row][place % self.num_envs] = weight
 
     def uniform(self, count: int, size: int) -> Tensor:
-        """See `api.Msrl`."""
         return operators.uniform(self._noise("uniform", count // self.num_envs * size), size)
 
     def dataset_windows(self, path: str, count: int, length: int) -> tuple[Tensor, ...]:
-        """See `api.Msrl`."""
         purpose = self._site("dataset_windows_order", sys._getframe(1))
-        step = self._iteration * self._turns_per_iteration(purpose) + self._turn(purpose)
+        step = self._step(purpose)
         if purpose not in self._windows:
             each, own = count // self.num_envs, range(self.num_envs)
             self._windows[purpose] = EnvironmentWindows(
@@ -239,34 +229,26 @@ class Reference:
     # ---- learning --------------------------------------------------------------------------
 
     def gradient(self, loss: Callable, network: Any, *args: Any) -> tuple:
-        """See `api.Msrl`."""
         key = (loss, id(network))
         if key not in self._gradients:
             self._gradients[key] = gradient_function(loss, network, None)
         return self._gradients[key](*args)
 
     def update(self, method: Callable, *args: Any) -> None:
-        """See `api.Msrl`."""
         method(*args)
 
-    def mean(self, *values: Tensor, keep: int = 0) -> Any:
-        """See `api.Msrl`."""
-        return self._reduce("mean", values, keep)
+    def _reduce(self, kind: str, *values: Tensor, keep: int = 0) -> Any:
+        results = tuple(
+            reduce_samples(kind, value, keep, reduced_count(value.shape, keep)) for value in values
+        )
+        return results if len(results) > 1 else results[0]
 
-    def sum(self, *values: Tensor, keep: int = 0) -> Any:
-        """See `api.Msrl`."""
-        return self._reduce("sum", values, keep)
-
-    def max(self, *values: Tensor, keep: int = 0) -> Any:
-        """See `api.Msrl`."""
-        return self._reduce("max", values, keep)
-
-    def min(self, *values: Tensor, keep: int = 0) -> Any:
-        """See `api.Msrl`."""
-        return self._reduce("min", values, keep)
+    mean = partialmethod(_reduce, "mean")
+    sum = partialmethod(_reduce, "sum")
+    max = partialmethod(_reduce, "max")
+    min = partialmethod(_reduce, "min")
 
     def env_steps(self) -> Tensor:
-        """See `api.Msrl`."""
         return Tensor(np.float32(self._steps_before))
 
     def __getattr__(self, name: str) -> Any:
@@ -276,24 +258,21 @@ class Reference:
         return getattr(operators, name)
 
     def boundary(self, name: str, value: Any) -> Any:
-        """See `api.Msrl`."""
         if self.recorder:
             site = self._site(f"boundary:{name}", sys._getframe(1))
             self.recorder(self._iteration, site, [to_array(leaf) for leaf in leaves(value)])
         return value
 
     def report(self, metrics: dict[str, Any]) -> None:
-        """See `api.Msrl`."""
         self.reports.append({key: float(to_array(value)) for key, value in metrics.items()})
 
     # ---- random numbers --------------------------------------------------------------------
 
     def _noise(self, call: str, size: int) -> Tensor | None:
         site = self._site(f"{call}_noise", sys._getframe(2))
-        turn = self._turn(site)
+        step = self._step(site)
         if not size:
             return None
-        step = self._iteration * self._turns_per_iteration(site) + turn
         shape = self.trainer.spec.agent_shape if call == "agent_act" else ()
         noise = random.uniform(
             self.seed,
@@ -314,18 +293,8 @@ class Reference:
         sites = self._sites.setdefault(purpose, {})
         return f"{purpose}#{sites.setdefault(tuple(place), len(sites) + 1)}"
 
-    def _turn(self, site: str) -> int:
+    def _step(self, site: str) -> int:
+        """Which of a site's calls in the whole run this is: every iteration has as many."""
         turn = self._turns.get(site, 0)
         self._turns[site] = turn + 1
-        return turn
-
-    def _turns_per_iteration(self, site: str) -> int:
-        """How often a call is reached in one iteration; known after the first."""
-        return self._counts.get(site, 0)
-
-    @staticmethod
-    def _reduce(kind: str, values: tuple, keep: int) -> Any:
-        results = tuple(
-            reduce_samples(kind, value, keep, reduced_count(value.shape, keep)) for value in values
-        )
-        return results if len(results) > 1 else results[0]
+        return self._iteration * self._counts.get(site, 0) + turn

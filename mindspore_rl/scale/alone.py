@@ -53,6 +53,9 @@ SAMPLES = 50
 VARIANTS = 37
 """Of each message, so that actions are not always the same."""
 READY = "ready"
+CALLS = {SEND: "send", RECEIVE: "receive"}
+APART = (Stage.ENVIRONMENT, Stage.DATASET, Stage.BOUNDARY)
+"""Stages of every rank that are doings of their own."""
 
 
 class Nobody:
@@ -277,10 +280,8 @@ def run(
     """
     fragment = next(f for f in plan.fragments if f.name == name)
     link = Unheard()
-    comm: Any = None
+    comm = Profiled(Nobody(plan, fragment.first_rank), recorder) if plan.num_ranks > 1 else None
     group: Any = None
-    if plan.num_ranks > 1:
-        comm = Profiled(Nobody(plan, fragment.first_rank), recorder)
     stamps = Stamps(None, plan.num_ranks)
     rank = Rank(plan, folder, fragment.first_rank, comm, link, stamps, recorder)
     rehearsed = (folder / REHEARSAL_FILE).is_file()
@@ -343,10 +344,8 @@ def _measured(
     while at < len(events):
         kind, begin, end, what, *_ = events[at]
         at += 1
-        if kind == SEND:
-            name, pieces = f"send {tags[what]}", [float(end - begin)]
-        elif kind == RECEIVE:
-            name, pieces = f"receive {tags[what]}", [float(end - begin)]
+        if kind in CALLS:
+            name, pieces = f"{CALLS[kind]} {tags[what]}", [float(end - begin)]
         elif kind == STAGE and (name := _name(stages, what)):
             pieces, start = [], begin
             while at < len(events) and events[at][0] == COLLECTIVE:
@@ -367,14 +366,10 @@ def _measured(
 
 def _name(stages: Stages, stage: int) -> str:
     """A stage's name in a script; empty of one that is no doing of its own."""
-    if stage == Stage.ENVIRONMENT:
-        return "environment"
-    if stage == Stage.DATASET:
-        return "dataset"
-    if stage == Stage.BOUNDARY:
-        return "boundary"
     words = stages.words[stage]
-    return " ".join(words.split()[:2]) if words.startswith("cell ") else ""
+    if words.startswith("cell "):
+        return " ".join(words.split()[:2])
+    return Stage(stage).name.lower() if stage in APART else ""
 
 
 ENDLESS = 10**9

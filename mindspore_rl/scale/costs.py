@@ -6,11 +6,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.plan.reading import read
 
 
 @dataclass(frozen=True)
@@ -136,32 +136,9 @@ def line(rows: Sequence[int], seconds: Sequence[float]) -> Line:
 def load_machine(path: Path) -> MachineCosts:
     """Reads a machine's costs. Raises: MsrlError: they are not there, or of another version."""
     try:
-        data = json.loads(path.read_text())
-        data["near"] = link(data["near"])
-        return MachineCosts(**data)
+        return read(MachineCosts, json.loads(path.read_text()))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise MsrlError(
             f"{path} holds no costs of a machine ({type(error).__name__}: {error}); measure them: "
             "msrl calibrate"
         ) from error
-
-
-def link(data: dict[str, Any]) -> Link:
-    """From JSON."""
-    return Link(
-        **{
-            name: Table(tuple(table["sizes"]), tuple(table["seconds"]))
-            for name, table in data.items()
-        }
-    )
-
-
-def fragment(data: dict[str, Any]) -> FragmentCosts:
-    """From JSON."""
-    doings = {
-        name: Doing(tuple(doing["alone"]), tuple(doing["busy"]), tuple(map(tuple, doing["spread"])))
-        for name, doing in data["doings"].items()
-    }
-    work = {name: tuple(found) for name, found in data["work"].items()}
-    asleep = tuple(data["asleep"])
-    return FragmentCosts(data["environments"], doings, work, asleep, data["env_step_s"])

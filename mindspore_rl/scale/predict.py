@@ -22,6 +22,7 @@ from mindspore_rl.pipeline import JobRequest, prepare
 from mindspore_rl.plan.deployment import Deployment, find_mpiexec
 from mindspore_rl.plan.edges import plan_edges
 from mindspore_rl.plan.plan import FragmentPlan, Plan
+from mindspore_rl.plan.reading import read
 from mindspore_rl.runtime.coordinator.launch import mpi_options
 from mindspore_rl.scale import alone, costs, links, rehearse
 from mindspore_rl.scale.cluster import Cluster
@@ -124,7 +125,7 @@ def rehearsed(request: JobRequest, folder: Path, sleeps: rehearse.Sleeps) -> Job
     seen = dict[str, Any]()
     plan, _ = prepare(replace(request, device="CPU", cells="mindspore"), folder, seen.__setitem__)
     plan = rehearse.write(plan, folder, rehearse.parts_of(plan, seen["regions"], sleeps))
-    found = {n: costs.fragment(x) for n, x in _measured(plan, folder, list(plan.fragments)).items()}
+    found = _measured(plan, folder, list(plan.fragments))
     for name, known in found.items():
         asleep = tuple(k for k in known.doings if k.startswith("cell ") or k == "environment")
         found[name] = replace(known, asleep=asleep)
@@ -154,14 +155,16 @@ def fragment_costs(
     """What a replica of each fragment does; measured if it is not known."""
     names = {f.name: _name(plan, folder, f) for f in plan.fragments}
     lacking = [f for f in plan.fragments if anew or in_cache(names[f.name]) is None]
-    found: dict[str, Any] = {}
+    found: dict[str, FragmentCosts] = {}
     if lacking:
         listed = ", ".join(f"{f.name} of {_environments(f)}" for f in lacking)
         say(f"measuring {plan.policy}: {listed} environments")
         found = _measured(plan, folder, lacking)
-        for name, data in found.items():
-            keep(names[name], json.dumps(data).encode())
-    return {name: costs.fragment(found.get(name) or _kept(file)) for name, file in names.items()}
+        for name, measured in found.items():
+            keep(names[name], json.dumps(asdict(measured)).encode())
+    return {
+        name: found.get(name) or read(FragmentCosts, _kept(file)) for name, file in names.items()
+    }
 
 
 def _kept(name: str) -> dict[str, Any]:
@@ -175,7 +178,7 @@ def _environments(fragment: FragmentPlan) -> int:
     return last - first
 
 
-def _measured(plan: Plan, folder: Path, fragments: list[FragmentPlan]) -> dict[str, Any]:
+def _measured(plan: Plan, folder: Path, fragments: list[FragmentPlan]) -> dict[str, FragmentCosts]:
     """Runs fragments alone, in a process of their own, on the cores that a rank would have."""
     cores = sorted(os.sched_getaffinity(0))
     each = max(len(cores) // plan.num_ranks, 1)
@@ -183,7 +186,7 @@ def _measured(plan: Plan, folder: Path, fragments: list[FragmentPlan]) -> dict[s
     names = ",".join(f.name for f in fragments)
     own = ",".join(map(str, cores[:each]))
     _run([*command, own, names], ALONE_S, f"{plan.policy} cannot be measured here")
-    return json.loads((folder / alone.COSTS_FILE).read_text())
+    return read(dict[str, FragmentCosts], json.loads((folder / alone.COSTS_FILE).read_text()))
 
 
 def _run(command: list[str], timeout_s: float, what: str, **variables: str) -> None:
@@ -264,7 +267,7 @@ def link_between(deployment: Deployment, say: Say, anew: bool = False) -> Link:
         say(f"measuring messages between {pair[0]} and {pair[1]}")
         with tempfile.TemporaryDirectory() as folder:
             keep(name, json.dumps(_linked(deployment, pair, Path(folder))).encode())
-    return costs.link(_kept(name))
+    return read(Link, _kept(name))
 
 
 def _linked(deployment: Deployment, hosts: tuple[str, ...], folder: Path) -> dict[str, Any]:
@@ -296,7 +299,7 @@ def machine_costs(say: Say, anew: bool = False) -> MachineCosts:
         found = _linked(Deployment(), (), Path(folder))
     date = {"date": time.strftime("%Y-%m-%d")}
     cores = machine.available_cores()
-    found["near"] = costs.link(found.pop("link"))
+    found["near"] = read(Link, found.pop("link"))
     made = MachineCosts(cores=cores, about={**here, **date}, **found)
     keep(MACHINE_FILE, json.dumps(asdict(made), indent=1).encode())
     return made

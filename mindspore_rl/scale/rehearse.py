@@ -20,7 +20,8 @@ import numpy as np
 
 from mindspore_rl.graph.ir import Op, Program, Region, paths
 from mindspore_rl.plan.edges import edges_by_chunk, local_shape
-from mindspore_rl.plan.plan import Plan, read_value, save_plan
+from mindspore_rl.plan.plan import Plan, save_plan
+from mindspore_rl.plan.reading import read
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.plan.traffic import Counts
 from mindspore_rl.plan.value import Value
@@ -116,14 +117,10 @@ class Rehearsed(FragmentRuntime):
 
     def __init__(self, rank: Rank, group: Reduce | None = None, threads: int = 1) -> None:
         super().__init__(rank, None, threads)
-        found = json.loads((rank.run_dir / REHEARSAL_FILE).read_text())[rank.fragment.name]
-        self._rehearsed = {
-            name: (
-                part["sleep_s"],
-                list(zip(part["collectives"], part["sizes"], strict=True)),
-                [self._array(read_value(value)) for value in part["outputs"]],
-            )
-            for name, part in found.items()
+        data = json.loads((rank.run_dir / REHEARSAL_FILE).read_text())[rank.fragment.name]
+        self._rehearsed = read(dict[str, Part], data)
+        self._arrays = {
+            name: tuple(map(self._array, part.outputs)) for name, part in self._rehearsed.items()
         }
         self._reduced: Counts = {}
         self._reduce = group
@@ -169,16 +166,16 @@ class Rehearsed(FragmentRuntime):
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _sleep(self, name: str) -> tuple:
-        seconds, collectives, outputs = self._rehearsed[name]
-        piece = seconds / (len(collectives) + 1)
-        for collective, size in collectives:
+        part = self._rehearsed[name]
+        piece = part.sleep_s / (len(part.sizes) + 1)
+        for collective, size in zip(part.collectives, part.sizes, strict=True):
             time.sleep(piece)
             assert self._reduce is not None
             self._reduce("sum", np.zeros(size // 4, np.float32))
             calls, total = self._reduced.get(collective, (0, 0))
             self._reduced[collective] = (calls + 1, total + size)
         time.sleep(piece)
-        return tuple(outputs)
+        return self._arrays[name]
 
 
 class _Nothing(importlib.abc.MetaPathFinder, importlib.abc.Loader):

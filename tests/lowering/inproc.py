@@ -13,6 +13,7 @@ from mindspore_rl.pipeline import JobRequest, prepare
 from mindspore_rl.plan.plan import FragmentPlan, Plan
 from mindspore_rl.runtime.rank.worker import run_inproc, run_worker
 from mindspore_rl.runtime.stamps import Stamps
+from tests.graph.reading_back import read_back
 from tests.multiprocess import theorem
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -53,7 +54,7 @@ def run_and_compare(
     """
     states = tuple((i, str(reference.checkpoints[i])) for i in range(job.num_iterations))
     job = dataclasses.replace(job, load_at=states)
-    plan, _ = prepare(job, folder)
+    plan, _ = prepare(job, folder, read_back)
     if change is not None:
         change(folder)
     _run(plan, folder)

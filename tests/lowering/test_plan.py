@@ -17,12 +17,18 @@ def test_plan_of_another_version_is_told(tmp_path, text):
         load_plan(tmp_path)
 
 
+def test_a_folder_without_a_plan_is_no_run_directory(tmp_path):
+    with pytest.raises(MsrlError, match=r"is not a run directory \(No such file or directory\)"):
+        load_plan(tmp_path)
+
+
 @pytest.mark.parametrize(("program", "turns"), [("a2c", 16), ("sampled_in_a_loop", 64)])
 def test_every_step_of_the_environments_counts(program, turns, tmp_path):
     job = inproc.request(inproc.PROGRAMS / f"{program}.py", "Central", 2, total_steps=2000)
     plan, _ = prepare(dataclasses.replace(job, num_iterations=None), tmp_path)
     assert plan.steps_per_iteration == turns * 8
     assert plan.num_iterations == -(-2000 // (turns * 8))
+    assert load_plan(tmp_path) == plan
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from mindspore_rl.pipeline import JobRequest, environment_for, prepare
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.datasets.files import played
+from tests.graph.reading_back import read_back
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 ITERATIONS = 3
@@ -304,7 +305,7 @@ def test_memories_equal_reference(torso, policy, workers, references, tmp_path):
 def _check(request, references, tmp_path):
     reference = references(request)
     starts = tuple((i, str(reference.checkpoints[i])) for i in range(ITERATIONS))
-    plan, _ = prepare(dataclasses.replace(request, load_at=starts), tmp_path)
+    plan, _ = prepare(dataclasses.replace(request, load_at=starts), tmp_path, read_back)
     outcome = run_job(plan, tmp_path, JobOptions(progress=False, total_steps=0))
     assert outcome.iterations == ITERATIONS
     marks = [m for m in theorem.MARKS if any(f":{m}#" in site for _, site in reference.records)]

@@ -121,7 +121,7 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
     if partial and op.kind != "copy":
         raise _used_before_mark(partial[0], fragment, op)
     if fragment.split == "agent":
-        _check_agents(result, fragment, op, split)
+        _check_agents(result, fragment, op)
     elif op.name in program.unsplittable:
         raise PolicyError(
             f"policy {policy.name} splits environments over {several}, and `{op.targets[0]}` has "
@@ -149,7 +149,7 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
     )
 
 
-def _check_agents(result: Partition, fragment: Fragment, op: Op, split: list[str]) -> None:
+def _check_agents(result: Partition, fragment: Fragment, op: Op) -> None:
     """Refuses an operation that mixes agents of different replicas."""
     program, policy = result.program, result.policy
     agents = (

@@ -1,6 +1,7 @@
 """Replicas: how often a policy's fragments run, and which environments and agents each one has."""
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.graph.distribution_policy import WORKERS, DistributionPolicy, FragmentRule
@@ -32,10 +33,8 @@ class Fragment:
 def shares(num_envs: int, replicas: int) -> tuple[range, ...]:
     """Consecutive shares of the environments, as even as possible: 8 on 3 is 3, 3, 2."""
     small, extra = divmod(num_envs, replicas)
-    bounds = [0]
-    for replica in range(replicas):
-        bounds.append(bounds[-1] + small + (replica < extra))
-    return tuple(range(a, b) for a, b in zip(bounds, bounds[1:], strict=False))
+    bounds = accumulate((small + (replica < extra) for replica in range(replicas)), initial=0)
+    return tuple(range(first, end) for first, end in pairwise(bounds))
 
 
 def agent_shares(teams: tuple[int, ...], replicas: int) -> tuple[range, ...]:

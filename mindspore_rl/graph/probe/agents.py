@@ -40,7 +40,7 @@ class AgentAxes:
         teams: tuple,
         values: dict[str, Value],
         generator: np.random.Generator,
-        reading: Reading | None = None,
+        reading: Reading,
     ) -> None:
         self.values = dict(values)
         self._bare = dict(values)

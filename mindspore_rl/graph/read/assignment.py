@@ -65,7 +65,7 @@ class Assignments:
                 value = self.draft.unpack(value, several)
             if not isinstance(value, tuple) or len(value) != several:
                 got = len(value) if isinstance(value, (tuple, dict)) else "one"
-                self.draft.frame.fail(target, f"{len(names)} names for {got} value(s)")
+                self.draft.fail(target, f"{len(names)} names for {got} value(s)")
             for place, element in enumerate(names):
                 if isinstance(element, ast.Starred):
                     names[place] = element.value
@@ -86,7 +86,7 @@ class Assignments:
         name = starred.value
         held = self.draft.frame.names.get(name.id) if isinstance(name, ast.Name) else None
         if not isinstance(held, tuple):
-            self.draft.frame.fail(
+            self.draft.fail(
                 starred,
                 "`*` in the target of an assignment, of a value whose length is not known now,",
                 "a name that is a tuple before keeps its length: `state = (hidden,)`, then "
@@ -97,13 +97,13 @@ class Assignments:
     def fail_target(self, target: ast.AST) -> NoReturn:
         """Refuses an assignment to an attribute or an element."""
         if isinstance(target, ast.Attribute):
-            self.draft.frame.fail(
+            self.draft.fail(
                 target,
                 "an assignment to an attribute",
                 "keep it in a local variable, or in a Parameter that a method changes through "
                 "msrl.update(self.method, ...)",
             )
-        self.draft.frame.fail(
+        self.draft.fail(
             target,
             "an assignment to an element",
             'make a new value: `d = {**d, "key": value}` for a dictionary, '

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import Item, Loop, Op, common, num_turns
+from mindspore_rl.graph.ir import Item, Loop, Op, common, num_turns, with_ops
 from mindspore_rl.graph.operations import REPLAY
 
 Insertion = tuple[Op, tuple[Loop, ...]]
@@ -24,7 +24,7 @@ def place_rows(items: tuple[Item, ...]) -> tuple[Item, ...]:
     """
     placement = _Placement()
     placement.visit(items, ())
-    return tuple(placement.replaced(items))
+    return with_ops(items, placement.placed)
 
 
 class _Placement:
@@ -79,14 +79,6 @@ class _Placement:
                 ),
             )
         self.sampled_rows, self.waiting = _rows(own), []
-
-    def replaced(self, items: tuple[Item, ...]) -> Iterator[Item]:
-        """A body with the operations that were placed."""
-        for item in items:
-            if isinstance(item, Loop):
-                yield replace(item, body=tuple(self.replaced(item.body)))
-            else:
-                yield self.placed.get(item.name, item) if isinstance(item, Op) else item
 
 
 def _rows(insertions: list[Insertion]) -> int:

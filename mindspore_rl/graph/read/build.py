@@ -34,24 +34,15 @@ from mindspore_rl.graph.read.kept_rows import place_kept
 
 STATEMENTS = {
     ast.While: "a `while` without a bound",
-    ast.Try: "`try`",
-    ast.With: "`with`",
-    ast.Global: "`global`",
-    ast.Nonlocal: "`nonlocal`",
     ast.FunctionDef: "a function inside a function",
     ast.ClassDef: "a class inside a function",
     ast.Delete: "`del`",
-    ast.Assert: "`assert`",
-    ast.Raise: "`raise`",
-    ast.Import: "`import`",
     ast.ImportFrom: "`import`",
-    ast.Break: "`break`",
-    ast.Continue: "`continue`",
-    ast.Match: "`match`",
     ast.AsyncFor: "`async for`",
     ast.AsyncWith: "`async with`",
     ast.AsyncFunctionDef: "`async def`",
 }
+"""Statements that Python's name for their kind does not tell."""
 
 
 def build(trainer: Any, algorithm: str, num_envs: int = 0) -> Program:

@@ -39,19 +39,19 @@ class Calls:
     def read(self, name: str, node: ast.Call) -> Struct:
         """What a call of `msrl.name` stands for."""
         if name in LOOPS:
-            self.draft.frame.fail(node, f"msrl.{name} outside the head of a `for`")
+            self.draft.fail(node, f"msrl.{name} outside the head of a `for`")
         calls = [name for name, kind in OPERATIONS.items() if kind.call]
         if name not in calls:
-            self.draft.frame.fail(node, f"msrl.{name}", f"msrl has {', '.join(sorted(calls))}")
+            self.draft.fail(node, f"msrl.{name}", f"msrl has {', '.join(sorted(calls))}")
         named = OPERATIONS[name].reduces or name in ("replay_insert", "replay_sample")
         if node.keywords and not named:
-            self.draft.frame.fail(
+            self.draft.fail(
                 node.keywords[0].value,
                 f"a keyword argument of msrl.{name}",
                 "its arguments are positional",
             )
         if self.draft.conditions and OPERATIONS[name].always:
-            self.draft.frame.fail(
+            self.draft.fail(
                 node,
                 f"msrl.{name} under a condition that is known only at run time, or in a loop that "
                 "`break` may end then,",
@@ -82,15 +82,13 @@ class Calls:
         texts, reads = self.reader.texts(list(self.reader.elements(node.args)), node)
         if name == "env_steps":
             if not self.draft.loops:
-                self.draft.frame.fail(node, "msrl.env_steps() outside msrl.iterations()")
+                self.draft.fail(node, "msrl.env_steps() outside msrl.iterations()")
             index = self.draft.loops[0].index
             return self.draft.result("env_steps", index, (index,))
         kind = OPERATIONS[name]
         wanted = len(texts) if kind.arguments is None else kind.arguments
         if len(texts) != wanted:
-            self.draft.frame.fail(
-                node, f"msrl.{name} with {len(texts)} arguments, expected {wanted},"
-            )
+            self.draft.fail(node, f"msrl.{name} with {len(texts)} arguments, expected {wanted},")
         if kind.noise:
             owner = kind.noise if self.reader.trainer.spec.teams or kind.noise == "env" else "actor"
             loops = self._inner_loops()
@@ -104,7 +102,7 @@ class Calls:
         elif name == "replay_sample":
             targets = self._sampled(node)
             if self.keep:
-                self.draft.frame.fail(
+                self.draft.fail(
                     node,
                     "msrl.replay_sample() of records that are kept",
                     "say how many: msrl.replay_sample(256)",
@@ -119,16 +117,14 @@ class Calls:
         """An insertion into the trajectory buffer, or of records that are kept."""
         texts, reads = self.reader.texts(list(self.reader.elements(node.args)), node)
         if self.replay_width not in (None, len(texts)) or not texts:
-            self.draft.frame.fail(
-                node, f"inserting {len(texts)} values, elsewhere {self.replay_width},"
-            )
+            self.draft.fail(node, f"inserting {len(texts)} values, elsewhere {self.replay_width},")
         self.replay_width, keep = len(texts), 0
         for item in node.keywords:
             if item.arg != "keep":
-                self.draft.frame.fail(item.value, f"the argument {item.arg!r} of replay_insert")
+                self.draft.fail(item.value, f"the argument {item.arg!r} of replay_insert")
             keep = self._per_env("keep", item.value)
         if self.keep not in (None, keep):
-            self.draft.frame.fail(
+            self.draft.fail(
                 node, "another `keep` than elsewhere", "a program has one replay: give the same"
             )
         self.keep = keep
@@ -143,7 +139,7 @@ class Calls:
         """As many records of each environment, by random numbers of their own."""
         targets = self._sampled(node)
         if not self.keep:
-            self.draft.frame.fail(
+            self.draft.fail(
                 node,
                 "msrl.replay_sample with a number of records that are not kept",
                 "keep them: msrl.replay_insert(obs, action, keep=100_000)",
@@ -164,19 +160,19 @@ class Calls:
         found = {key: self.draft.frame.known(value) for key, value in given.items()}
         by, steps = found.pop("by", "uniform"), found.pop("steps", 0)
         if by not in ("uniform", "priority") or len(node.args) > 3:
-            self.draft.frame.fail(node, f"a sample by {by!r}", 'by "uniform" or "priority"')
+            self.draft.fail(node, f"a sample by {by!r}", 'by "uniform" or "priority"')
         if type(steps) is not int or steps < 0 or set(found) != {"count"} or not node.args:
             known = "a number of records, `by` and a number of steps"
-            self.draft.frame.fail(node, "a sample of such windows", known)
+            self.draft.fail(node, "a sample of such windows", known)
         return by, steps
 
     def _uniform(self, node: ast.Call) -> Struct:
         """Random numbers for the rows of a batch that has as many of each environment."""
         if len(node.args) != 2:
-            self.draft.frame.fail(node, f"msrl.uniform with {len(node.args)} arguments, expected 2")
+            self.draft.fail(node, f"msrl.uniform with {len(node.args)} arguments, expected 2")
         size = self.draft.frame.known(node.args[1])
         if type(size) is not int or size < 1:
-            self.draft.frame.fail(node, f"msrl.uniform of {size} numbers a row", "at least 1")
+            self.draft.fail(node, f"msrl.uniform of {size} numbers a row", "at least 1")
         each = self._shared("a batch", node.args[0])
         noise = self._numbers("uniform", each * size, node)
         target = self.draft.new_temporary("value")
@@ -192,7 +188,7 @@ class Calls:
         """Windows of a data set, as many of each environment; an iteration's are read at once."""
         known = self.draft.frame.known
         if len(node.args) != 3:
-            self.draft.frame.fail(node, f"msrl.dataset_windows with {len(node.args)} arguments")
+            self.draft.fail(node, f"msrl.dataset_windows with {len(node.args)} arguments")
         path, length = known(node.args[0]), known(node.args[2])
         each = self._shared("a batch", node.args[1])
         try:
@@ -209,7 +205,7 @@ class Calls:
         """What each environment has of a number of records that all have in equal parts."""
         each, number = self._per_env(what, node), self.draft.frame.known(node)
         if each * self.num_envs != number:
-            self.draft.frame.fail(
+            self.draft.fail(
                 node,
                 f"{what} of {number} records with {self.num_envs} environments",
                 f"each has as many: choose a multiple, such as {each * self.num_envs}",
@@ -218,14 +214,14 @@ class Calls:
 
     def _sampled(self, node: ast.Call) -> tuple[str, ...]:
         if self.replay_width is None:
-            self.draft.frame.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
+            self.draft.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
         return tuple(self.draft.new_temporary("sample") for _ in range(self.replay_width or 0))
 
     def _per_env(self, what: str, node: ast.expr) -> int:
         """What a number of records is for each environment of the job."""
         number = self.draft.frame.known(node)
         if type(number) is not int or number < self.num_envs:
-            self.draft.frame.fail(
+            self.draft.fail(
                 node, f"{what} of {number} records", f"expected at least {self.num_envs}, one each"
             )
         return number // self.num_envs
@@ -254,19 +250,19 @@ class Calls:
         """The permutations of a loop over minibatches, and the minibatch of this turn."""
         node, steps = given[1], self.draft.frame.known(given[2]) if given[2:] else 0
         if type(steps) is not int or steps < 0:
-            self.draft.frame.fail(given[2], f"segments of {steps!r} steps", "a number of steps")
+            self.draft.fail(given[2], f"segments of {steps!r} steps", "a number of steps")
         parts = values if isinstance(values, tuple) else ()
         if not parts or not all(isinstance(part, Var) for part in parts):
-            self.draft.frame.fail(
+            self.draft.fail(
                 node,
                 "minibatches of something that is not a tuple of arrays",
                 "expected such as msrl.minibatches(4, (obs, action)); unpack first what a method "
                 "returns: a, b = ...",
             )
         if not self.draft.loops or self.draft.loops[0].kind != "iterations":
-            self.draft.frame.fail(node, "msrl.minibatches outside msrl.iterations()")
+            self.draft.fail(node, "msrl.minibatches outside msrl.iterations()")
         if self.left_out:
-            self.draft.frame.fail(
+            self.draft.fail(
                 node,
                 "msrl.minibatches after another that a condition may leave out",
                 "their random numbers go by the order in which they are first reached: put the one "
@@ -321,10 +317,10 @@ class Calls:
 
     def _boundary(self, node: ast.Call) -> Struct:
         if len(node.args) != 2:
-            self.draft.frame.fail(node, "msrl.boundary with other than a name and a value")
+            self.draft.fail(node, "msrl.boundary with other than a name and a value")
         mark = self.draft.frame.known(node.args[0])
         if not is_name(mark):
-            self.draft.frame.fail(node.args[0], f"the mark {mark!r}", f"expected {RULE}")
+            self.draft.fail(node.args[0], f"the mark {mark!r}", f"expected {RULE}")
         site = self.draft.name_op(f"boundary:{mark}")
         value = self.reader.expression(node.args[1])
 
@@ -347,12 +343,12 @@ class Calls:
     def _learner_call(self, name: str, node: ast.Call) -> Struct:
         minimum = 2 if name == "gradient" else 1
         if len(node.args) < minimum:
-            self.draft.frame.fail(node, f"msrl.{name} with {len(node.args)} arguments")
+            self.draft.fail(node, f"msrl.{name} with {len(node.args)} arguments")
         methods = []
         for arg in node.args[:minimum]:
             path = self.reader.path_of(arg)
             if path is None:
-                self.draft.frame.fail(
+                self.draft.fail(
                     arg,
                     f"msrl.{name} of something that is not `self.name`",
                     "pass a method or a network of the learner by its name",
@@ -374,9 +370,7 @@ class Calls:
     def _report(self, node: ast.Call) -> Struct:
         value = self.reader.expression(node.args[0]) if len(node.args) == 1 else None
         if not isinstance(value, dict):
-            self.draft.frame.fail(
-                node, "msrl.report of something that is not a dictionary of scalars"
-            )
+            self.draft.fail(node, "msrl.report of something that is not a dictionary of scalars")
         texts, reads = self.reader.texts(list(value.values()), node)
         attrs = (("keys", tuple(value)),)
         self.draft.emit("report", (), tuple(texts), reads=tuple(reads), attrs=attrs)
@@ -387,11 +381,11 @@ class Calls:
         keep = 0
         for item in node.keywords:
             if item.arg != "keep":
-                self.draft.frame.fail(item.value, f"the argument {item.arg!r} of msrl.{name}")
+                self.draft.fail(item.value, f"the argument {item.arg!r} of msrl.{name}")
             keep = self.draft.frame.known(item.value)
         for value in values:
             if not isinstance(value, Var):
-                self.draft.frame.fail(node, f"msrl.{name} of what is not an array")
+                self.draft.fail(node, f"msrl.{name} of what is not an array")
         texts, reads = self.reader.texts(values, node)
         targets = tuple(self.draft.new_temporary("value") for _ in texts)
         attrs = (("keep", keep),)

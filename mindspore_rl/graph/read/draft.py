@@ -6,10 +6,10 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from mindspore_rl.graph.ir import REGIONS, Loop, Op
-from mindspore_rl.graph.read.frame import BUILTINS, Frame, Scope, Var
+from mindspore_rl.graph.read.frame import BUILTINS, SUPPORTED, Frame, Scope, Var
 from mindspore_rl.names import unused
 
 RESERVED = {
@@ -71,6 +71,10 @@ class Draft:
         """The function being read."""
         return self.frames[-1]
 
+    def fail(self, node: ast.AST, construct: str, hint: str = SUPPORTED) -> NoReturn:
+        """See `Frame.fail`, of the function being read."""
+        self.frame.fail(node, construct, hint)
+
     # ---- operations ------------------------------------------------------------------------
 
     def emit(self, kind: str, targets: tuple, args: tuple, **rest: Any) -> tuple[Var, ...]:
@@ -121,11 +125,11 @@ class Draft:
         frame = self.frame
         if node.id not in frame.namespace:
             if node.id not in BUILTINS:
-                self.frame.fail(node, f"the unknown name {node.id!r}")
+                self.fail(node, f"the unknown name {node.id!r}")
             return node
         module = vars(sys.modules[frame.module])
         if node.id not in module:
-            self.frame.fail(node, f"{node.id!r}, a name of an enclosing function,")
+            self.fail(node, f"{node.id!r}, a name of an enclosing function,")
         for alias, (home, name) in self.imports.items():
             if name == node.id and vars(sys.modules[home])[name] is module[node.id]:
                 return ast.Name(alias, ast.Load())

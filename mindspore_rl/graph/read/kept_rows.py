@@ -4,11 +4,10 @@ Both follow from how often the program has come by, which the indices of its loo
 to be counted, sent or agreed on, and every replica knows it of its own environments.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import Item, Loop, Op, common, num_turns, turn_index, walk
+from mindspore_rl.graph.ir import Item, Loop, Op, common, num_turns, turn_index, walk, with_ops
 from mindspore_rl.graph.operations import REPLAY
 
 Site = tuple[Op, tuple[Loop, ...]]
@@ -54,7 +53,7 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
         others = tuple(name for name in op.reads if name != REPLAY)
         reads = (*dict.fromkeys((*others, *indices)), REPLAY)
         placed[op.name] = replace(op, reads=reads, attrs=tuple(attrs.items()))
-    return tuple(_replaced(items, placed))
+    return with_ops(items, placed)
 
 
 def _check_draw(op: Op, number: int) -> None:
@@ -98,14 +97,6 @@ def _before(
         if keep.name in earlier:
             number += each
     return number, terms
-
-
-def _replaced(items: tuple[Item, ...], placed: dict[str, Op]) -> Iterator[Item]:
-    for item in items:
-        if isinstance(item, Loop):
-            yield replace(item, body=tuple(_replaced(item.body, placed)))
-        else:
-            yield placed.get(item.name, item) if isinstance(item, Op) else item
 
 
 def inserted(op: Op) -> str:

@@ -1,5 +1,8 @@
 """Parts that generated cells are made of: random tables, collectives, buffers."""
 
+import math
+from itertools import accumulate
+
 import numpy as np
 from mindspore import Parameter, Tensor, int32, nn, ops
 
@@ -104,11 +107,8 @@ class AllReduce(nn.Cell):
         self.calls = Parameter(Tensor(0, int32), name=f"calls of {name}", requires_grad=False)
         self.collective = group.collective(reduction)
         self.shapes = shapes
-        bounds = [0]
-        for shape in shapes:
-            bounds.append(bounds[-1] + int(np.prod(shape, dtype=int)))
-        self.bounds = tuple(bounds)
-        self.message_bytes = 4 * bounds[-1]  # float32
+        self.bounds = tuple(accumulate(map(math.prod, shapes), initial=0))
+        self.message_bytes = 4 * self.bounds[-1]  # float32
 
     def reduce(self, *leaves: Tensor) -> tuple:
         """The values of all replicas together."""

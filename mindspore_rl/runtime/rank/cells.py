@@ -62,19 +62,12 @@ class Cells:
                 if isinstance(group, HostGroup) and group.error is not None:
                     raise group.error from None  # what happened inside a collective
                 raise
-            outputs = result if isinstance(result, tuple) else (result,)
+            outputs = list(result) if isinstance(result, tuple) else [result]
             graph.collect(kept, tuple([outputs[i] for i in obs]))
-            if not isinstance(result, tuple):
-                result = arrays.to_host(result) if to_host else result
-            elif to_host:
-                result = tuple(
-                    [
-                        arrays.to_host(part)
-                        if i in to_host and not isinstance(part, tuple)
-                        else part
-                        for i, part in enumerate(result)
-                    ]
-                )
+            for i in to_host:
+                if not isinstance(outputs[i], tuple):
+                    outputs[i] = arrays.to_host(outputs[i])
+            result = tuple(outputs) if isinstance(result, tuple) else outputs[0]
             rank.stamp(Stage.PYTHON)
             return result
 

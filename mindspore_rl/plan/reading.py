@@ -1,0 +1,25 @@
+"""JSON read back as what it was written from: dataclasses, tuples and dictionaries of them."""
+
+from dataclasses import is_dataclass
+from itertools import repeat
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+
+def read(kind: Any, data: Any) -> Any:
+    """A value of a type, from what `json.loads` makes of its `dataclasses.asdict`.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{key: read(hints[key], value) for key, value in dict(data).items()})
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        return tuple(map(read, repeat(args[0]) if args[-1] is Ellipsis else args, data))
+    if origin is dict:
+        return {key: read(args[1], value) for key, value in dict(data).items()}
+    if origin is UnionType:  # X | None
+        return None if data is None else read(args[0], data)
+    return data
