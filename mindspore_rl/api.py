@@ -48,15 +48,16 @@ class Msrl(Protocol):
                 0: until the next sample.
         """
 
-    def replay_sample(self, count: int = 0, by: str = "uniform", steps: int = 0) -> tuple:
+    def replay_sample(self, count: int = 0, by: str = "stratified", steps: int = 0) -> tuple:
         """The steps inserted since the last sample, in order; of records that are kept some.
 
         Args:
-            count: records of those that are kept, drawn uniformly with replacement, as many of
-                each environment: a stratified draw, so that the batch does not depend on the
-                placement. B must divide it.
-            by: `uniform`, or `priority`: each environment's in proportion to their priorities. A
-                new record has the largest priority of those that its environment has.
+            count: records of those that are kept; the batch does not depend on the placement. B
+                must divide it.
+            by: `stratified`: uniform with replacement, as many of each environment. `uniform`: with
+                replacement, from the records of all environments together. `distinct`: likewise
+                without replacement. `priority`: as many of each environment, in proportion to their
+                priorities. A new record has the largest priority of those that its environment has.
             steps: draws windows instead, of so many records of one environment one after the
                 other, none of which runs over the newest. The first one's priority counts.
 

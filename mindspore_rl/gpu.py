@@ -29,6 +29,8 @@ LIBRARIES = {
 }
 CUDA = (11, 8)
 """What NVRTC's output needs of the driver."""
+NEWEST = 90
+"""The newest GPU that NVRTC 11.8 knows; newer ones take its PTX too."""
 NO_DEVICE = 100
 """CUDA_ERROR_NO_DEVICE."""
 PLUGIN = "lib/plugin/gpu11.6"
@@ -186,6 +188,21 @@ def architecture() -> int:
         cuda.cuDeviceGetAttribute(ctypes.byref(version), attribute, 0)
         found.append(version.value)
     return 10 * found[0] + found[1]
+
+
+def entered() -> ctypes.CDLL:
+    """The driver's functions, in the context of this process's GPU that MindSpore is in, too.
+
+    Raises:
+        MsrlError: there is none.
+    """
+    cuda, context = _cuda(), ctypes.c_void_p()
+    cuda.cuCtxGetCurrent(ctypes.byref(context))
+    if not context:
+        code = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        if code or (code := cuda.cuCtxSetCurrent(context)):
+            raise MsrlError(f"the GPU cannot be used: CUDA error {code}")
+    return cuda
 
 
 def refuse_operators(modules: Iterable[ModuleType]) -> None:

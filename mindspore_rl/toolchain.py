@@ -28,6 +28,8 @@ CELL_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynami
               "max-inline-insns-auto=30", "-fno-math-errno", "-fno-trapping-math", "-fwrapv",
               "-shared", "-fPIC", "-w")  # fmt: skip
 KERNELS = Path(__file__).parent / "native" / "kernels.h"
+DRIVER = KERNELS.with_name("driver.h")
+"""Launches kernels, for operators that have one."""
 _making_threads = threading.Lock()
 _MARCH = {
     "x86_64": {

@@ -20,7 +20,6 @@ from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import EnvironmentFailure
 
 STEP = Path(__file__).parent / "native_step.h"
-NEWEST = 90  # that NVRTC 11.8 knows; newer GPUs take its PTX too
 
 
 class NativeEnvironment(nn.Cell):
@@ -83,9 +82,9 @@ def accelerated(environment: Any) -> Any:
 
 def _library(macros: dict[str, str | int], source: Path) -> Path:
     if toolchain.usable("GPU"):
-        oldest = min(gpu.architecture(), NEWEST)
+        oldest = min(gpu.architecture(), gpu.NEWEST)
         macros = {**macros, "KERNEL": f'"{toolchain.kernel(STEP, macros, (source,), oldest)}"'}
-    return toolchain.library(STEP, macros, (source,))
+    return toolchain.library(STEP, macros, (toolchain.DRIVER, source))
 
 
 def macros_of(source: Path, environment: Any) -> dict[str, str | int]:

@@ -73,48 +73,12 @@ extern "C" int step(int, void **params, int *, int64_t **shapes, const char **, 
 }
 
 #else
-#include <dlfcn.h>
-
-// The driver's functions are looked up when they are needed: no CUDA toolkit takes part.
-struct Driver {
-  int (*current)(void **context);
-  int (*retain)(void **context, int device);
-  int (*enter_context)(void *context);
-  int (*load)(void **module, const char *path);
-  int (*find)(void **function, void *module, const char *name);
-  int (*launch)(void *function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                unsigned shared_bytes, void *stream, void **arguments, void **extra);
-  void *function = nullptr;
-  int error = 1;
-
-  Driver() {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *module;
-    if (library == nullptr) return;
-    current = (decltype(current))dlsym(library, "cuCtxGetCurrent");
-    retain = (decltype(retain))dlsym(library, "cuDevicePrimaryCtxRetain");
-    enter_context = (decltype(enter_context))dlsym(library, "cuCtxSetCurrent");
-    load = (decltype(load))dlsym(library, "cuModuleLoad");
-    find = (decltype(find))dlsym(library, "cuModuleGetFunction");
-    launch = (decltype(launch))dlsym(library, "cuLaunchKernel");
-    error = enter();
-    if (error == 0) error = load(&module, KERNEL);
-    if (error == 0) error = find(&function, module, "step");
-  }
-
-  // The context in which MindSpore's arrays are; this thread may not have called CUDA yet.
-  int enter() {
-    void *context = nullptr;
-    int code = current(&context);
-    if (code != 0 || context != nullptr) return code;
-    code = retain(&context, 0);
-    return code != 0 ? code : enter_context(context);
-  }
-};
+#include "../native/driver.h"
 
 // On MindSpore's stream; the count is not 0.
 extern "C" int step(int, void **params, int *, int64_t **shapes, const char **, void *stream,
                     void *) {
-  static Driver driver;
+  static Driver driver(KERNEL, "step");
   if (driver.error != 0) return driver.error;
   if (int code = driver.enter()) return code;
   Arrays arrays = arrays_of(params);

@@ -109,7 +109,7 @@ OPERATIONS = {
     ),
     # What the two become where records are kept.
     "replay_keep": Kind("replay", reads=(REPLAY,), writes=(REPLAY,), cell="kept"),
-    "replay_draw": Kind("replay", reads=(REPLAY,), cell="kept"),
+    "replay_draw": Kind("replay", reads=(REPLAY,), cell="kept", whole=True),
     "replay_update": Kind(
         "replay", call=True, arguments=2, reads=(REPLAY,), writes=(REPLAY,), arrays=True
     ),

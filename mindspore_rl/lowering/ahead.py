@@ -1,8 +1,8 @@
 """Draws of records that are kept, all of an iteration at once, ahead of the loop that uses them.
 
-What a uniform draw finds depends on nothing that is computed in between, as long as the loop itself
-inserts nothing. Without its draws a loop over updates compiles as a whole: one call of a cell an
-iteration instead of one for each update.
+What a stratified draw finds depends on nothing that is computed in between, as long as the loop
+itself inserts nothing. Without its draws a loop over updates compiles as a whole: one call of a
+cell an iteration instead of one for each update.
 """
 
 from dataclasses import replace
@@ -39,15 +39,15 @@ def draw_ahead(items: tuple[Item, ...], values: dict[str, Value]) -> tuple[Item,
 def _can(loop: Loop, values: dict[str, Value]) -> bool:
     size = 0
     for op, loops in walk((loop,)):
-        if _is_uniform(op) and op.attr("index").isdecimal():  # nothing is inserted in these loops
+        if _compiles(op) and op.attr("index").isdecimal():  # nothing is inserted in these loops
             size += num_turns(loops) * sum(values[name].message_bytes for name in op.targets)
         elif OPERATIONS[op.kind].cell not in COMPILED:
             return False
     return 0 < size <= MOST_BYTES
 
 
-def _is_uniform(op: Op) -> bool:
-    return op.kind == "replay_draw" and not op.attr("weighted")
+def _compiles(op: Op) -> bool:
+    return op.kind == "replay_draw" and op.attr("compiles")
 
 
 def _without_draws(
@@ -55,7 +55,7 @@ def _without_draws(
 ) -> Loop:
     loops, body = (*around, loop), list[Item]()
     ops = [item for item in loop.body if isinstance(item, Op)]
-    drawn = {op.name: op for op in ops if _is_uniform(op)}
+    drawn = {op.name: op for op in ops if _compiles(op)}
     rows = {op.targets[0]: op for op in ops if op.kind == "index"}
     used = {rows[op.args[0]].name for op in drawn.values()}
     for item in loop.body:

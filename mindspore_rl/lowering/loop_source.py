@@ -5,7 +5,7 @@ from typing import Any
 
 from mindspore_rl.graph.flow import exposed
 from mindspore_rl.graph.ir import Branch, Loop, Lowered, Op, Region, paths, walk
-from mindspore_rl.graph.read.kept_rows import inserted, position
+from mindspore_rl.graph.read.kept_rows import ACROSS, inserted, position
 from mindspore_rl.lowering.cell_plan import observations
 from mindspore_rl.lowering.cell_source import noise_size
 from mindspore_rl.lowering.lines import INDENT, assignment, class_name, indented
@@ -219,6 +219,8 @@ class LoopWriter:
         return ", ".join([str(op.attr("capacity")), position(op), *op.args, *weighted])
 
     def _replay_draw(self, op: Op) -> list[str]:
+        if op.attr("by") in ACROSS:
+            return [assignment(op.targets, self._drawn_across(op))]
         way = "draw_weighted" if op.attr("by") == "priority" else "draw"
         given = (
             op.args[0],
@@ -228,6 +230,15 @@ class LoopWriter:
         )
         call = f"w.kept.{way}({', '.join(map(str, given))})"
         return [assignment(op.targets, call)]
+
+    def _drawn_across(self, op: Op) -> str:
+        noise = (
+            f'w.noise_of_all("{op.attr("purpose")}", {op.attr("iteration")}, {op.attr("rows")}, '
+            f"{2 * op.attr('per_env')})[{op.attr('turn')}]"
+        )
+        given = (noise, inserted(op), op.attr("capacity"), op.attr("steps"))
+        distinct = op.attr("by") == "distinct"
+        return f"w.kept_by_all.draw({', '.join(map(str, given))}, distinct={distinct})"
 
     def _replay_update(self, op: Op) -> list[str]:
         return [f"w.kept.update({', '.join(op.args)})"]

@@ -16,6 +16,7 @@ class Stage(IntEnum):
     CHECKPOINT = 4
     FINISHED = 5
     DATASET = 6
+    RECORDS = 7
 
 
 _WORDS = {
@@ -26,6 +27,7 @@ _WORDS = {
     Stage.CHECKPOINT: "a checkpoint",
     Stage.FINISHED: "finished",
     Stage.DATASET: "a data set",
+    Stage.RECORDS: "records of other replicas",
 }
 
 
@@ -68,6 +70,8 @@ class Stages:
                 found |= {f.first_rank for f in plan.fragments if "update" in f.components}
         elif stage == Stage.CHECKPOINT and rank == 0:  # which writes it
             found = set(range(plan.num_ranks))
+        elif stage == Stage.RECORDS:
+            found = set(fragment.ranks)
         for cell in fragment.collectives:
             if stage == self._cells[fragment.name, cell]:
                 found = set(fragment.ranks)

@@ -19,6 +19,8 @@ from mindspore_rl.storage import writing
 TRAFFIC_FILE = "communication.json"
 CONTROL, CHECKPOINTS = "iteration boundary", "start and checkpoints"
 """Traffic that no value of the program causes."""
+RECORDS = "records that others drew"
+"""Traffic that depends on chance."""
 
 Counts = dict[str, tuple[int, int]]
 """Calls and bytes by the name of a message or a collective."""

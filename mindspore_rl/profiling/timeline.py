@@ -18,7 +18,7 @@ from mindspore_rl.plan.edges import plan_edges
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.runtime.profile import COLLECTIVE, FOLDER, ITERATION, RECEIVE, SEND, STAGE
-from mindspore_rl.runtime.rank.messenger import BYTES_TAG, CONTROL_TAG
+from mindspore_rl.runtime.rank.messenger import BYTES_TAG, CONTROL_TAG, RECORDS_TAG
 
 COMPUTE, ENVIRONMENT, PYTHON = "compute", "environment", "Python"
 COMMUNICATION, WAITING, OTHER = "communication", "waiting", "other"
@@ -27,6 +27,7 @@ _KINDS = {
     Stage.PYTHON: PYTHON,
     Stage.BOUNDARY: COMMUNICATION,
     Stage.CHECKPOINT: COMMUNICATION,
+    Stage.RECORDS: COMMUNICATION,
 }
 
 
@@ -132,6 +133,7 @@ class _Reader:
         self._tags = {e.tag: f"message {e.message.mark}" for e in plan_edges(plan).values()}
         self._tags[CONTROL_TAG] = self._stages.words[Stage.BOUNDARY]
         self._tags[BYTES_TAG] = self._stages.words[Stage.CHECKPOINT]
+        self._tags[RECORDS_TAG] = self._stages.words[Stage.RECORDS]
         self._marks = {self._stages.edge(m.name): f"message {m.mark}" for m in plan.messages}
         # When a message was sent, and when each replica came to a collective.
         self._sent: dict[tuple[int, int, int, int], int] = {}

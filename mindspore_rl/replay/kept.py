@@ -89,7 +89,7 @@ class KeptReplay:
         rows = np.minimum(places.astype(np.int32), starts - 1)
         if steps:
             rows = (inserted - filled + rows) % capacity
-        return self._taken(self.columns, rows, capacity, steps)
+        return self._taken(self._values, rows, capacity, steps)
 
     def draw_weighted(
         self, noise: np.ndarray, inserted: int, capacity: int, steps: int = 0
@@ -101,8 +101,18 @@ class KeptReplay:
         """
         newest = [(inserted - 1 - i) % capacity for i in range(steps - 1)]
         rows, odds = self._weighed().draw(noise, min(inserted, capacity), newest)
-        taken = self._taken(self.columns[:-1], rows, capacity, steps)
+        taken = self._taken(self._values, rows, capacity, steps)
         return (*taken, rows.reshape(-1), odds.reshape(-1))
+
+    def records(
+        self, rows: np.ndarray, places: np.ndarray, steps: int = 0
+    ) -> tuple[np.ndarray, ...]:
+        """Records or windows from rows `[n]` on, each of the environment at one of `places`."""
+        if steps:
+            rows = (rows[:, None] + np.arange(steps)) % len(self.columns[0])
+            places = places[:, None]
+        at = rows * self.columns[0].shape[1] + places
+        return tuple(column.reshape(-1, *column.shape[2:]).take(at, 0) for column in self._values)
 
     def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
         """Gives records other priorities, both `[k * B]`, environments innermost."""
@@ -158,6 +168,11 @@ class KeptReplay:
         if not self.columns:
             return np.full(num_envs, ONE, np.int64)
         return self._weighed().largest(self._places)
+
+    @property
+    def _values(self) -> list[Any]:
+        """The columns without that of the weights, if there is one: who draws has written."""
+        return self.columns if self._weights.rows is None else self.columns[:-1]
 
     @property
     def _places(self) -> slice:

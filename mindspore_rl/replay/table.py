@@ -28,6 +28,7 @@ import numpy as np
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.machine import available_memory, free_shared_bytes
 from mindspore_rl.replay.library import functions, pointers
+from mindspore_rl.replay.page_lock import PageLock
 from mindspore_rl.replay.spec import (
     ENTRY,
     FIRST,
@@ -70,6 +71,7 @@ class Table:
         )
         self._map = mmap.mmap(descriptor, int(self._header["total_bytes"]), flags)
         self._base = np.frombuffer(self._map, np.uint8).ctypes.data
+        self._locked: PageLock | None = None
         self.entries = self._view(ENTRY, "entry_offset", (spec.lanes, spec.capacity))
         self.lanes = self._view(LANE, "lane_offset", (spec.lanes,))
         self.limit = self._view(LIMIT, "limit_offset", ())
@@ -168,10 +170,23 @@ class Table:
             raise ReplayError("a replay table is used that was closed; open it anew")
         return self._base
 
+    def address_on_gpu(self) -> int:
+        """Where this process's GPU finds it: page-locked and mapped from now on, until `close`.
+
+        Raises:
+            ReplayError: the driver does not lock so much.
+            MsrlError: no driver answers.
+        """
+        if self._locked is None:
+            self._locked = PageLock(self.base, int(self._header["total_bytes"]))
+        return self._locked.address
+
     def close(self) -> None:
         """Unmaps it, at the latest when the last array of it that somebody has kept is gone."""
         if not self._base:
             return
+        if self._locked is not None:
+            self._locked.free()
         self._base = 0
         os.close(self.descriptor)
         del self.entries, self.lanes, self.limit

@@ -160,9 +160,10 @@ class Played(Reference):
         super().replay_insert(*values, keep=min(keep, self.num_envs))
 
     def replay_sample(
-        self, count: int = 0, by: str = "uniform", steps: int = 0
+        self, count: int = 0, by: str = "stratified", steps: int = 0
     ) -> tuple[Tensor, ...]:
         """See `api.Msrl`; there may be more episodes to play than records to draw."""
+        by = by if by == "priority" else "stratified"
         found = super().replay_sample(max(count, self.num_envs) if count else 0, by)
         # Of windows the one record that is kept, repeated.
         return tuple(ops.stack([column] * steps, 1) for column in found) if steps else found

@@ -29,6 +29,7 @@ from mindspore_rl.operators import (
     to_array,
 )
 from mindspore_rl.plan.value import reduced_count
+from mindspore_rl.replay.across import drawn_across
 from mindspore_rl.replay.weights import ONE, weighted_rows, weights_of
 from mindspore_rl.rl import random
 from mindspore_rl.runtime.parameters import named_parameters
@@ -181,10 +182,13 @@ class Reference:
         self._rows.append(values)
 
     def replay_sample(
-        self, count: int = 0, by: str = "uniform", steps: int = 0
+        self, count: int = 0, by: str = "stratified", steps: int = 0
     ) -> tuple[Tensor, ...]:
         if count:
-            noise = self._noise("replay_sample", count // self.num_envs)
+            across = by in ("uniform", "distinct")
+            noise = self._noise("replay_sample", count // self.num_envs * (1 + across))
+            if across:
+                return self._across(noise, steps, by == "distinct")
             if by == "priority":
                 return self._weighted(noise, steps)
             columns = Tensor(np.arange(self.num_envs, dtype=np.int32))
@@ -199,11 +203,21 @@ class Reference:
         weights, length = np.stack(self._weights), max(steps, 1)
         newest = [(self._inserted - 1 - i) % self._capacity for i in range(length - 1)]
         found, odds = weighted_rows(noise.asnumpy(), weights, newest)
-        behind = [(found + i) % self._capacity for i in range(length)]
-        places = np.stack(behind, -1) * self.num_envs + np.arange(self.num_envs)[:, None]
-        rows = Tensor(places.reshape((-1, steps) if steps else -1).astype(np.int32))
-        columns = (take_rows(column, rows) for column in self._kept_columns())
+        columns = self._records(found, np.arange(self.num_envs), steps)
         return (*columns, Tensor(found.reshape(-1)), Tensor(odds.reshape(-1)))
+
+    def _across(self, noise: Tensor, steps: int, distinct: bool) -> tuple[Tensor, ...]:
+        records = len(self._kept) - max(steps, 1) + 1
+        found, holders = drawn_across(noise.asnumpy(), records, distinct)
+        oldest = self._inserted - len(self._kept)
+        return self._records(oldest + found, holders, steps)
+
+    def _records(self, rows: np.ndarray, holders: np.ndarray, steps: int) -> tuple[Tensor, ...]:
+        """Records or windows from rows `[k, B]` on, of the environments `holders`."""
+        behind = [(rows + i) % self._capacity for i in range(max(steps, 1))]
+        places = np.stack(behind, -1) * self.num_envs + np.expand_dims(holders, -1)
+        at = Tensor(places.reshape((-1, steps) if steps else -1).astype(np.int32))
+        return tuple(take_rows(column, at) for column in self._kept_columns())
 
     def replay_update(self, ids: Tensor, priorities: Tensor) -> None:
         pairs = zip(ids.asnumpy(), weights_of(priorities.asnumpy()), strict=True)

@@ -34,7 +34,13 @@ from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.profile import COLLECTIVE, RECEIVE, SEND, STAGE, Profile
 from mindspore_rl.runtime.profile import ProfiledCommunicator as Profiled
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
-from mindspore_rl.runtime.rank.messenger import BYTES_TAG, CONTINUE, CONTROL_TAG, STOP
+from mindspore_rl.runtime.rank.messenger import (
+    BYTES_TAG,
+    CONTINUE,
+    CONTROL_TAG,
+    RECORDS_TAG,
+    STOP,
+)
 from mindspore_rl.runtime.rank.rank import Rank
 from mindspore_rl.runtime.rank.worker import end_with_parent
 from mindspore_rl.runtime.stamps import Stamps
@@ -72,7 +78,7 @@ class Nobody:
 
     def receive(self, source: int, tag: int, data: np.ndarray, waiting: Waiting) -> None:
         """See `Communicator`."""
-        if tag == CONTROL_TAG:
+        if tag in (CONTROL_TAG, RECORDS_TAG):
             data[:] = 0
         elif tag == BYTES_TAG:  # of numbers of which the least counts
             data[:] = 0x7F
@@ -344,6 +350,8 @@ def _measured(
     while at < len(events):
         kind, begin, end, what, *_ = events[at]
         at += 1
+        if kind in CALLS and what == RECORDS_TAG:
+            continue  # chance says how many: part of what is around it
         if kind in CALLS:
             name, pieces = f"{CALLS[kind]} {tags[what]}", [float(end - begin)]
         elif kind == STAGE and (name := _name(stages, what)):

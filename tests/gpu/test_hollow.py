@@ -161,20 +161,84 @@ for name in sys.argv[1:]:
 """
 
 
-def test_operators_said_to_lack_a_kernel_do(cuda, tmp_path):
-    (tmp_path / "cell.py").write_text(A_CELL)
-    variables = hollow.environment(cuda, 1)
+def _with_the_plugin(cuda, file, *arguments, **more):
+    """Runs a program that uses MindSpore's plug-in itself."""
+    variables = hollow.environment(cuda, 1) | more
     wheels = (cuda / "wheels/nvidia").glob("*/lib")
     paths = [variables["LD_LIBRARY_PATH"], *wheels, gpu.plugin_folder()]
     variables["LD_LIBRARY_PATH"] = ":".join(map(str, paths))
     variables["CUDA_HOME"] = gpu.environment()["CUDA_HOME"]
-    job = subprocess.run(
-        [sys.executable, tmp_path / "cell.py", "tanh", *gpu.NO_KERNEL],
+    return subprocess.run(
+        [sys.executable, file, *arguments],
         env=variables,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+A_GATHER = """
+import sys
+from pathlib import Path
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay.operator import TableGather
+from mindspore_rl.replay.spec import Column, TableSpec
+from mindspore_rl.replay.table import Table
+
+ms.set_device("GPU")
+ms.set_context(mode=ms.GRAPH_MODE)
+
+
+class Cell(nn.Cell):
+    def __init__(self, gather):
+        super().__init__()
+        self.gather = gather
+
+    def construct(self, ids, first):
+        return self.gather(ids, first)
+
+
+spec = TableSpec((Column("obs", (4,), "float32"), Column("ended", (), "bool")), 8, length=5)
+with Table.create(spec) as table:
+    print(table.base, spec.header()["total_bytes"])
+    try:
+        cell = Cell(TableGather(table, 3))
+    except ReplayError as error:
+        print(error)
+        sys.exit()
+    found = cell(Tensor(np.zeros(6, np.int64)), Tensor(np.zeros(6, np.int32)))
+    shapes = [array.asnumpy().shape for array in found]
+    assert shapes == [(6, 3, 4), (6, 3), (6,)], shapes
+"""
+
+
+@pytest.mark.parametrize("most", ["", "1000"])
+def test_a_table_is_locked_for_the_gpu_until_it_is_closed(cuda, tmp_path, most):
+    """Where the memory is, how much of it, and mapped (2) for every context (1)."""
+    (tmp_path / "gather.py").write_text(A_GATHER)
+    log = tmp_path / "log.txt"
+    limit = {"HOLLOW_LOCKED": most} if most else {}
+    job = _with_the_plugin(cuda, tmp_path / "gather.py", HOLLOW_LOG=str(log), **limit)
+    assert job.returncode == 0, job.stderr
+    (base, size), *told = (line.split() for line in job.stdout.splitlines())
+    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    mapped = [line for line in lines if line[0] in ("locked", "unlocked", "gathered")]
+    if most:
+        assert "cannot be page-locked for the GPU (CUDA error 2)" in " ".join(told[0])
+        assert mapped == []
+    else:
+        locked, gathered, unlocked = mapped
+        assert locked == ["locked", base, size, "3"]
+        assert gathered == ["gathered", base, "6", "6"]
+        assert unlocked[:2] == ["unlocked", base]
+
+
+def test_operators_said_to_lack_a_kernel_do(cuda, tmp_path):
+    (tmp_path / "cell.py").write_text(A_CELL)
+    job = _with_the_plugin(cuda, tmp_path / "cell.py", "tanh", *gpu.NO_KERNEL)
     assert job.stdout == "tanh\n", job.stderr
 
 

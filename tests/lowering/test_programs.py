@@ -50,6 +50,12 @@ CASES += [
     ("kept", "GPUOnly", "graph:CartPole-v1"),
     ("kept", "SingleLearnerCoarse", "graph:CartPole-v1"),
     ("kept", SCATTERED, "CartPole-v1"),
+    ("across", "SingleLearnerCoarse", "CartPole-v1"),
+    ("across", "SingleLearnerFine", "CartPole-v1"),
+    ("across", "MultipleLearners", "CartPole-v1"),
+    ("across", "GPUOnly", "graph:CartPole-v1"),
+    ("across", "Central", "CartPole-v1"),
+    ("across", SCATTERED, "CartPole-v1"),
 ]
 
 
@@ -71,6 +77,12 @@ def references(tmp_path_factory):
 )
 def test_three_workers_equal_the_reference(name, policy, environment, references, tmp_path):
     job = inproc.request(inproc.PROGRAMS / f"{name}.py", policy, 3, env=environment)
+    assert inproc.run_and_compare(job, references(job), tmp_path) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_draws_from_all_are_the_same_on_fewer_workers(workers, references, tmp_path):
+    job = inproc.request(inproc.PROGRAMS / "across.py", "MultipleLearners", workers)
     assert inproc.run_and_compare(job, references(job), tmp_path) == []
 
 

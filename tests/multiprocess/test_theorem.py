@@ -48,6 +48,7 @@ ALGORITHMS = {
     ),
     str(PROGRAMS / "two_phase.py"): ({}, CARTPOLE),
     str(PROGRAMS / "early_ends.py"): ({}, CARTPOLE),
+    str(PROGRAMS / "across.py"): ({}, CARTPOLE),
 }
 """Their configurations and environments."""
 SHIPPED = ("ppo", "a2c", "mappo", "dqn", "sac", "td3", "decision_transformer")
@@ -87,6 +88,7 @@ QUICK = {
     (str(PROGRAMS / "two_phase.py"), "SingleLearnerCoarse", "graph:CartPole-v1", 2),
     (str(PROGRAMS / "two_phase.py"), "GPUOnly", "graph:CartPole-v1", 2),
     (str(PROGRAMS / "early_ends.py"), "Central", "CartPole-v1", 2),
+    (str(PROGRAMS / "across.py"), "MultipleLearners", "CartPole-v1", 3),
 }
 """A cover of the policies, the algorithms and the numbers of workers."""
 

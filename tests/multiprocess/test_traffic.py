@@ -8,7 +8,7 @@ from test_theorem import IMAGES, PROGRAMS, request_for
 
 from mindspore_rl.graph.distribution_policy import Schedule
 from mindspore_rl.pipeline import prepare
-from mindspore_rl.plan.traffic import TRAFFIC_FILE, predict
+from mindspore_rl.plan.traffic import RECORDS, TRAFFIC_FILE, predict
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 
 TWO_PHASE = str(PROGRAMS / "two_phase.py")
@@ -45,7 +45,7 @@ def _run(request, folder, compiled):
     return plan, outcome, json.loads((folder / TRAFFIC_FILE).read_text())
 
 
-def _assert_predicted(plan, outcome, found):
+def _assert_predicted(plan, outcome, found, moves=False):
     assert found["iterations"] == outcome.iterations == plan.num_iterations
     assert set(found["program"]) == {t.name for t in predict(plan)}
     for name, row in found["program"].items():
@@ -54,7 +54,8 @@ def _assert_predicted(plan, outcome, found):
     # Beside that, nothing but what every iteration boundary and every checkpoint takes.
     boundary = found["runtime"].get("iteration boundary", {"calls": 0})
     assert boundary["calls"] == (plan.num_ranks - 1) * (outcome.iterations + 1)
-    assert set(found["runtime"]) <= {"iteration boundary", "start and checkpoints"}
+    assert set(found["runtime"]) <= {"iteration boundary", "start and checkpoints", RECORDS}
+    assert (RECORDS in found["runtime"]) == moves
 
 
 def test_worked_by_hand(tmp_path):
@@ -89,6 +90,16 @@ def test_a_collective_by_hand(tmp_path):
 @pytest.mark.parametrize("case", IN_PROCESS, ids=_name)
 def test_in_process(case, tmp_path):
     _assert_predicted(*_run(request_for(*case), tmp_path, compiled=False))
+
+
+def test_records_of_other_replicas_are_counted_by_themselves(tmp_path):
+    request = request_for(str(PROGRAMS / "across.py"), "MultipleLearners", "CartPole-v1", 2)
+    plan, outcome, found = _run(request, tmp_path, compiled=False)
+    _assert_predicted(plan, outcome, found, moves=True)
+    moved = found["runtime"][RECORDS]
+    assert moved["calls"] <= 3 * 2 * 4  # iterations, replicas, draws
+    assert moved["bytes"] % (4 * 4 + 4 + 4 + 1) == 0  # a record: obs, action, reward, terminated
+    assert moved["bytes"] < 0.3 * 3 * (3 * 24 * 2 + 48) * 25  # the most are where they were
 
 
 def test_each_chunk_is_a_message_of_its_own(tmp_path):

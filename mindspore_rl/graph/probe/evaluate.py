@@ -256,7 +256,7 @@ class Probe:
         """A full buffer: the record seen, repeated, with 10 % noise where it is real-valued."""
         return tuple(map(Tensor, self._records(op.attr("rows"))))
 
-    def _replay_draw(self, op: Op, _: Tensor) -> tuple:
+    def _replay_draw(self, op: Op, *_: Tensor) -> tuple:
         columns, steps = list(self._records(op.attr("per_env"))), op.attr("steps")
         shape = columns[0].shape[:2]
         if steps:

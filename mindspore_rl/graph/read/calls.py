@@ -8,7 +8,11 @@ from mindspore_rl.graph.ir import Loop, Op, num_turns, turn_index
 from mindspore_rl.graph.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
 from mindspore_rl.graph.read.expressions import ExpressionReader
 from mindspore_rl.graph.read.frame import MSRL, Static, Struct, Var
+from mindspore_rl.graph.read.kept_rows import ACROSS, STRATIFIED
 from mindspore_rl.names import RULE, is_name
+
+WAYS = (STRATIFIED, *ACROSS, "priority")
+"""By what records are drawn."""
 
 
 class Calls:
@@ -136,7 +140,7 @@ class Calls:
         return Static(None)
 
     def _draw(self, node: ast.Call) -> Struct:
-        """As many records of each environment, by random numbers of their own."""
+        """Records that are kept, by random numbers of this turn."""
         targets = self._sampled(node)
         if not self.keep:
             self.draft.fail(
@@ -148,19 +152,25 @@ class Calls:
         if by == "priority":
             targets += tuple(self.draft.new_temporary(name) for name in ("ids", "odds"))
         each = self._shared("a sample", node.args[0])
-        noise = self._numbers("replay_sample", each, node)
-        reads = (noise, *OPERATIONS["replay_draw"].reads)
-        attrs = (("per_env", each), ("capacity", self.keep), ("by", by), ("steps", steps))
-        return self.draft.emit("replay_draw", targets, (noise,), reads=reads, attrs=attrs)
+        attrs = {"per_env": each, "capacity": self.keep, "by": by, "steps": steps}
+        noise: tuple[str, ...] = ()
+        if by in ACROSS:  # by random numbers of all environments, which no replica's share has
+            attrs["purpose"] = self.draft.name_op("replay_sample_noise")
+        else:
+            noise = (self._numbers("replay_sample", each, node),)
+        reads = (*noise, *OPERATIONS["replay_draw"].reads)
+        more = tuple(attrs.items())
+        return self.draft.emit("replay_draw", targets, noise, reads=reads, attrs=more)
 
     def _way(self, node: ast.Call) -> tuple[str, int]:
         """By what records are drawn, and of how many steps a window is."""
         given = dict(zip(("count", "by", "steps"), node.args, strict=False))
         given |= {str(item.arg): item.value for item in node.keywords}
         found = {key: self.draft.frame.known(value) for key, value in given.items()}
-        by, steps = found.pop("by", "uniform"), found.pop("steps", 0)
-        if by not in ("uniform", "priority") or len(node.args) > 3:
-            self.draft.fail(node, f"a sample by {by!r}", 'by "uniform" or "priority"')
+        by, steps = found.pop("by", STRATIFIED), found.pop("steps", 0)
+        if by not in WAYS or len(node.args) > 3:
+            known = ", ".join(f'"{way}"' for way in WAYS)
+            self.draft.fail(node, f"a sample by {by!r}", f"by one of {known}")
         if type(steps) is not int or steps < 0 or set(found) != {"count"} or not node.args:
             known = "a number of records, `by` and a number of steps"
             self.draft.fail(node, "a sample of such windows", known)

@@ -10,6 +10,8 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Item, Loop, Op, common, num_turns, turn_index, walk, with_ops
 from mindspore_rl.graph.operations import REPLAY
 
+STRATIFIED, ACROSS = "stratified", ("uniform", "distinct")
+"""The draw of which each replica makes its own part; those from the records of all replicas."""
 Site = tuple[Op, tuple[Loop, ...]]
 """An operation and the loops around it."""
 
@@ -27,7 +29,8 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
         if not loops or loops[0].kind != "iterations":
             raise ProgramError(f"{op.where}\n  it stands outside msrl.iterations()")
     total = sum(num_turns(loops[1:]) for _, loops in keeps)
-    weighted = any(op.kind == "replay_draw" and op.attr("by") == "priority" for op, _ in sites)
+    ways = {op.attr("by") for op, _ in sites if op.kind == "replay_draw"}
+    weighted = "priority" in ways
     _check_updates(items, weighted)
     placed = {}
     for number, (op, loops) in enumerate(sites):
@@ -48,6 +51,8 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
             "index": index,
             "rows": num_turns(loops[1:]),
             "weighted": weighted,
+            "compiles": ways <= {STRATIFIED},
+            "turn": turn_index(loops[1:]),
         }
         indices = tuple(loop.index for loop in loops)
         others = tuple(name for name in op.reads if name != REPLAY)
@@ -58,7 +63,15 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
 
 def _check_draw(op: Op, number: int) -> None:
     """Of the first draw of all, before which so many records of each environment are inserted."""
-    if op.kind != "replay_draw" or number >= max(op.attr("steps"), 1):
+    steps = max(op.attr("steps"), 1) if op.kind == "replay_draw" else 0
+    if op.kind == "replay_draw" and op.attr("by") == "distinct":
+        found, wanted = number - steps + 1, op.attr("per_env")
+        if 0 < found < wanted:
+            raise ProgramError(
+                f"{op.where}\n  it draws {wanted} records of each environment without replacement "
+                f"where there are {found}: put it after as many steps of the loop, or ask for fewer"
+            )
+    if number >= steps:
         return
     if not number:
         raise ProgramError(

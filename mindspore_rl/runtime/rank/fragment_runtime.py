@@ -12,7 +12,7 @@ import numpy as np
 from mindspore_rl.environments.by_name import make_graph
 from mindspore_rl.environments.by_name import spec as environment_spec
 from mindspore_rl.plan.stages import Stage
-from mindspore_rl.plan.traffic import CHECKPOINTS, CONTROL, Counts
+from mindspore_rl.plan.traffic import CHECKPOINTS, CONTROL, RECORDS, Counts
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.rank.arrays import to_host
 from mindspore_rl.runtime.rank.arrival import Client, Serve, Server
@@ -24,6 +24,7 @@ from mindspore_rl.runtime.rank.messenger import (
     CHECKPOINT,
     CONTINUE,
     CONTROL_TAG,
+    RECORDS_TAG,
     STOP,
 )
 from mindspore_rl.runtime.rank.rank import Rank
@@ -243,7 +244,7 @@ class FragmentRuntime(ShareRuntime):
     def traffic(self) -> Counts:
         """What this rank sent, and gave to collectives, since it started."""
         messenger, edges = self.rank.messenger, self.share.exchange.edges
-        names = {CONTROL_TAG: CONTROL, BYTES_TAG: CHECKPOINTS}
+        names = {CONTROL_TAG: CONTROL, BYTES_TAG: CHECKPOINTS, RECORDS_TAG: RECORDS}
         names |= {edge.tag: name for name, edge in edges.items()}
         counts = {names[tag]: (calls, size) for tag, (calls, size) in messenger.sent.items()}
         for part in self._cells.reductions:

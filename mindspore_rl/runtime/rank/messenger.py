@@ -8,7 +8,7 @@ import numpy as np
 from mindspore_rl.communication.communicator import Communicator
 from mindspore_rl.runtime.profile import clock_difference
 
-CONTROL_TAG, BYTES_TAG = 1, 2
+CONTROL_TAG, BYTES_TAG, RECORDS_TAG = 1, 2, 3
 CONTINUE, CHECKPOINT, STOP, PAUSE = range(4)
 """What is said on the control tag at an iteration boundary; `PAUSE` by arrival only."""
 

@@ -12,6 +12,7 @@ from mindspore_rl.plan.stages import Stage
 from mindspore_rl.runtime.rank.arrays import to_host
 from mindspore_rl.runtime.rank.cells import Cells
 from mindspore_rl.runtime.rank.graph_environment import GraphEnvironments
+from mindspore_rl.runtime.rank.kept_by_all import KeptByAll
 from mindspore_rl.runtime.rank.share import Share
 from mindspore_rl.runtime.rank.tables import RandomTables
 
@@ -42,6 +43,7 @@ class ShareRuntime:
         self.rank, self.share, self._parts = share.rank, share, parts
         self.env_indices, self.agents = share.env_indices, share.rank.agents
         self.seed, self.replay, self.kept = share.rank.plan.seed, share.replay, share.kept
+        self.kept_by_all = KeptByAll(share.rank, share.kept)
         self.environment, self.group = parts.environment, parts.group
         self.trainer = parts.trainer
         self.actor = self.trainer.actor if self.trainer else None
@@ -100,6 +102,14 @@ class ShareRuntime:
     ) -> np.ndarray:
         """Uniform numbers `[rows, B, size]` (`by_agent`: `[rows, B, A, size]`) of one call."""
         return self._tables.uniform(purpose, iteration, rows, size, by_agent)
+
+    @cached_property
+    def _tables_of_all(self) -> RandomTables:
+        return RandomTables(self.seed, range(self.rank.plan.num_envs), None)
+
+    def noise_of_all(self, purpose: str, iteration: int, rows: int, size: int) -> np.ndarray:
+        """Uniform numbers `[rows, B, size]` of one call, of the environments of all replicas."""
+        return self._tables_of_all.uniform(purpose, iteration, rows, size, by_agent=False)
 
     def permutations(self, purpose: str, iteration: Any, rounds: int, steps: int) -> np.ndarray:
         """See `RandomTables.permutations`."""

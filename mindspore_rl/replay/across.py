@@ -1,0 +1,51 @@
+"""Draws among the records of all environments together, and which rows of a batch they become.
+
+All environments have as many records, so random numbers that everybody knows say the whole draw. A
+batch has as many rows of each environment: its own records come there first, and what one has too
+many of, in order, goes to those that have too few. So the batch is the same whoever has which
+environments, and few of its records move.
+"""
+
+import numpy as np
+
+SECOND = 2.0**-24
+"""Of the second of a draw's two numbers: one of 24 bits alone would not reach all of many."""
+
+
+def drawn_across(
+    numbers: np.ndarray, records: int, distinct: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Records, each as likely as any other of all environments.
+
+    Args:
+        numbers: `[B, 2 k]` uniform in [0, 1), of 24 bits.
+        records: of each environment; with `distinct` at least k.
+        distinct: draws none twice (Floyd's way, Bentley 1987).
+
+    Returns: for each row of the batch which of the records, and whose, `[k, B]` int64 both.
+    """
+    count, each = len(numbers), numbers.shape[1] // 2
+    first, second = numbers[:, :each], numbers[:, each:]
+    fine = first.astype(np.float64) + second.astype(np.float64) * SECOND
+    number, total = count * each, count * records
+    most = total - number + 1 + np.arange(number) if distinct else total
+    found = (fine.reshape(-1) * most).astype(np.int64)
+    if distinct:
+        taken: set[int] = set()
+        for at, place in enumerate(found.tolist()):
+            found[at] = total - number + at if place in taken else place
+            taken.add(int(found[at]))
+    found = _sorted_in(found, found % count, count, each)
+    return found // count, found % count
+
+
+def _sorted_in(found: np.ndarray, holders: np.ndarray, count: int, each: int) -> np.ndarray:
+    """What was drawn, at the rows `[k, B]` of its environments where these have room."""
+    order, drawn = np.argsort(holders, kind="stable"), np.bincount(holders, minlength=count)
+    among = np.arange(len(found)) - (np.cumsum(drawn) - drawn)[holders[order]]
+    room = np.arange(each) < drawn[:, None]  # of each environment, which of its rows are taken
+    rows = holders[order] * each + among
+    rows[among >= each] = np.flatnonzero(~room)
+    result = np.empty(count * each, np.int64)
+    result[rows] = found[order]
+    return result.reshape(count, each).T

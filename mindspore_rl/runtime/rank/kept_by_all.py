@@ -1,0 +1,82 @@
+"""The replays of a fragment's replicas, drawn from as if they were one."""
+
+import numpy as np
+
+from mindspore_rl.plan.stages import Stage
+from mindspore_rl.replay.across import drawn_across
+from mindspore_rl.replay.kept import KeptReplay
+from mindspore_rl.runtime.rank.messenger import RECORDS_TAG
+from mindspore_rl.runtime.rank.rank import Rank
+
+
+class KeptByAll:
+    """One replica's end; all of them draw at once, and know who sends what to whom.
+
+    Args:
+        rank: whose.
+        kept: the records of its environments.
+    """
+
+    def __init__(self, rank: Rank, kept: KeptReplay) -> None:
+        self._rank, self._kept = rank, kept
+
+    def draw(
+        self,
+        numbers: np.ndarray,
+        inserted: int,
+        capacity: int,
+        steps: int = 0,
+        distinct: bool = False,
+    ) -> tuple[np.ndarray, ...]:
+        """Records of all environments, see `drawn_across`, for the rows of these.
+
+        Args:
+            numbers: `[B, 2 k]` of all environments, uniform in [0, 1).
+            inserted: how many records of each environment ever were.
+            capacity: how many are kept.
+            steps: of windows of records one after the other; 0: single records.
+            distinct: draws none twice (of windows, none with the same first record).
+
+        Returns: columns `[k * B, ...]`, environments innermost, of windows `[k * B, steps, ...]`.
+        """
+        filled = min(inserted, capacity)
+        rows, holders = drawn_across(numbers, filled - max(steps, 1) + 1, distinct)
+        rows = (inserted - filled + rows) % capacity
+        own, here = self._rank.env_indices, self._rank.replica
+        if len(own) == len(numbers):
+            return self._kept.records(rows.reshape(-1), holders.reshape(-1), steps)
+        ends = [end for _, end in self._rank.fragment.shares]
+        sources = np.searchsorted(ends, holders, "right")
+        targets = np.searchsorted(ends, np.arange(len(numbers)), "right")
+        for target in range(len(ends)):
+            moved = (sources == here) & (targets == target)
+            if target != here and moved.any():
+                self._send(target, rows[moved], holders[moved] - own.start, steps)
+        mine = slice(own.start, own.stop)
+        sources, rows, holders = (x[:, mine].reshape(-1) for x in (sources, rows, holders))
+        held = sources == here
+        found = self._kept.records(rows[held], holders[held] - own.start, steps)
+        columns = tuple(np.empty((len(rows), *x.shape[1:]), x.dtype) for x in found)
+        for column, records in zip(columns, found, strict=True):
+            column[held] = records
+        for source in np.unique(sources[~held]).tolist():
+            self._receive(source, np.flatnonzero(sources == source), columns)
+        self._rank.stamp(Stage.PYTHON)
+        return columns
+
+    def _send(self, target: int, rows: np.ndarray, places: np.ndarray, steps: int) -> None:
+        found = self._kept.records(rows, places, steps)
+        data = np.concatenate([records.reshape(-1).view(np.uint8) for records in found])
+        self._rank.messenger.send(self._rank.fragment.first_rank + target, RECORDS_TAG, data)
+
+    def _receive(self, source: int, at: np.ndarray, columns: tuple[np.ndarray, ...]) -> None:
+        """Takes records that another replica holds, into some rows of the columns."""
+        parts = [np.empty((len(at), *column.shape[1:]), column.dtype) for column in columns]
+        data = np.empty(sum(part.nbytes for part in parts), np.uint8)
+        first, messenger = self._rank.fragment.first_rank, self._rank.messenger
+        messenger.receive(first + source, RECORDS_TAG, data, Stage.RECORDS)
+        begin = 0
+        for column, part in zip(columns, parts, strict=True):
+            part.reshape(-1).view(np.uint8)[:] = data[begin : begin + part.nbytes]
+            column[at] = part
+            begin += part.nbytes

@@ -1,0 +1,48 @@
+"""Records and windows of all environments together, in their loop and behind it, and priorities."""
+
+from mindspore import ops
+
+from mindspore_rl.api import Trainer
+from tests.programs.small_agents import Act, BaseLearner, Config, Net
+
+
+class Learn(BaseLearner):
+    def learn(self, msrl, batch):
+        grads, means = msrl.boundary("gradient", msrl.gradient(self.loss, self.net, *batch))
+        msrl.update(self.apply, grads)
+        return means[0]
+
+
+class AcrossTrainer(Trainer):
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        net = Net(config, spec)
+        self.actor, self.learner = Act(net), Learn(net, config)
+
+    def train(self, msrl):
+        obs = msrl.boundary("observation", msrl.env_reset())
+        for _ in msrl.iterations():
+            loss = 0.0
+            for _ in range(3):
+                for _ in range(2):
+                    action = msrl.agent_act(obs)
+                    next_obs, _, reward, terminated, _ = msrl.boundary(
+                        "observation", msrl.env_step(msrl.boundary("action", action))
+                    )
+                    record = obs, action, reward + 0.1 * obs.sum(-1), terminated
+                    msrl.replay_insert(*msrl.boundary("transition", record), keep=80)
+                    obs = next_obs
+                seen, taken, got, ended = msrl.boundary(
+                    "batch", msrl.replay_sample(24, "uniform", steps=2)
+                )
+                target = got[:, 0] + 0.9 * ops.where(ended[:, 0], 0.0 * got[:, 1], got[:, 1])
+                loss += msrl.agent_learn((seen[:, 0], taken[:, 0], target))
+            seen, taken, got, _ = msrl.boundary("batch", msrl.replay_sample(48, "distinct"))
+            loss += msrl.agent_learn((seen, taken, got))
+            seen, taken, got, _, ids, odds = msrl.boundary(
+                "batch", msrl.replay_sample(16, "priority")
+            )
+            msrl.replay_update(ids, ops.abs(got))
+            msrl.report({"loss": loss, "last": msrl.agent_learn((seen, taken, got / odds))})
