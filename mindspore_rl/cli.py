@@ -218,7 +218,7 @@ def _export_arguments(subparsers: Any) -> None:
         help="observations that the file takes at a time (default: 1)",
     )
     add_trust(exported)
-    exported.set_defaults(run=exporting.run)
+    exported.set_defaults(run=commands.export)
 
 
 def _plot_arguments(subparsers: Any) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl import gpu, jobs, runs, training
+from mindspore_rl import exporting, gpu, jobs, runs, training
 from mindspore_rl.jobs import Job
 from mindspore_rl.output import steady
 from mindspore_rl.plan.text import plan_text
@@ -102,4 +102,15 @@ def evaluate_run(args: argparse.Namespace) -> int:
         return 0
     count = f"{len(returns)} episode{'s' * (len(returns) != 1)}"
     print(f"return {returns.mean():.1f} +- {returns.std():.1f} over {count}")
+    return 0
+
+
+def export(args: argparse.Namespace) -> int:
+    """`msrl export`."""
+    run = runs.load(args.run_directory, checkpoint=args.checkpoint, trust=args.trust)
+    path, compared = exporting.export(run, args.format, args.output, args.batch)
+    print(
+        f"{path}: takes {args.batch} observation{'s' * (args.batch > 1)} at a time, gives the "
+        f"policy's actions on {compared} of them"
+    )
     return 0

@@ -4,7 +4,6 @@ What is exported is the actor's greedy action for observations `[B, ...]`, with 
 does to them (normalisation too); the file is read again and compared with the policy.
 """
 
-import argparse
 import contextlib
 import io
 import shutil
@@ -16,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl import install, runs
+from mindspore_rl import install
 from mindspore_rl.errors import ConfigError, MissingPackageError, MsrlError
 from mindspore_rl.storage import writing
 
 FORMS = ("onnx", "mindir")
+SEED = 0
+"""Of the episode that is played for observations to compare at."""
 RANDOM_OBS = 64
 TOLERANCE = 1e-4
 """Of actions that are numbers, where their own bounds are of the order of 1."""
@@ -28,12 +29,12 @@ Exported = Callable[[np.ndarray], np.ndarray]
 
 
 def export(
-    run: runs.Run, form: str = "onnx", output: Path | None = None, batch: int = 1
+    run: Any, form: str = "onnx", output: Path | None = None, batch: int = 1
 ) -> tuple[Path, int]:
     """Writes the policy of a run's checkpoint.
 
     Args:
-        run: see `mindspore_rl.load`.
+        run: a `mindspore_rl.Run`.
         form: one of `FORMS`.
         output: the file; beside the checkpoints, `policy.onnx` or `policy.mindir`, if None.
         batch: observations that the file takes at a time.
@@ -46,6 +47,8 @@ def export(
     """
     from mindspore_rl.runtime.evaluate import evaluate  # noqa: PLC0415  (MindSpore)
 
+    if form not in FORMS:
+        raise ConfigError(f"format is {form!r}, expected one of {', '.join(FORMS)}")
     policy = run.policy
     if policy.remembers:
         raise MsrlError(
@@ -57,7 +60,7 @@ def export(
         raise ConfigError(f"{path} is to be a file of {form}; expected an ending of .{form}")
     played: list[np.ndarray] = []
     evaluate(
-        run.path, 1, runs.EVALUATION_SEED, sample=False, which=run.checkpoint,
+        run.path, 1, SEED, sample=False, which=run.checkpoint,
         watch=lambda obs, *_: played.append(obs),
     )  # fmt: skip
     obs = np.concatenate([*played, policy.some_obs(RANDOM_OBS)])
@@ -124,14 +127,3 @@ def _compare(found: np.ndarray, expected: np.ndarray, obs: np.ndarray) -> None:
             f"the file gives other actions than the policy for {len(rows)} of {len(obs)} "
             f"observations, the first {obs[rows[0]]}: {found[rows[0]]} for {expected[rows[0]]}"
         )
-
-
-def run(args: argparse.Namespace) -> int:
-    """`msrl export`. Returns: the exit code."""
-    found = runs.load(args.run_directory, checkpoint=args.checkpoint, trust=args.trust)
-    path, compared = export(found, args.format, args.output, args.batch)
-    print(
-        f"{path}: takes {args.batch} observation{'s' * (args.batch > 1)} at a time, gives the "
-        f"policy's actions on {compared} of them"
-    )
-    return 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl import filming, plotting, training
+from mindspore_rl import exporting, filming, plotting, training
 from mindspore_rl.config import keys_of, resolve
 from mindspore_rl.environments import by_name
 from mindspore_rl.errors import ConfigError, MsrlError
@@ -206,6 +206,26 @@ class Run:
         """
         found = plotting.curves([self.path], metric, over)
         return plotting.draw(found, metric, over, None if output is None else Path(output))
+
+    def export(
+        self,
+        format: str = "onnx",  # noqa: A002  (the flag's name)
+        output: str | Path | None = None,
+        batch: int = 1,
+    ) -> Path:
+        """Writes the policy of the checkpoint as a file of its own, as `msrl export` does.
+
+        Args:
+            format: `onnx` or `mindir`.
+            output: the file; `policy.onnx` or `policy.mindir` in the run if None.
+            batch: observations that the file takes at a time.
+
+        Returns: the file, which has been compared with the policy.
+
+        Raises:
+            MsrlError: the policy is no function of the observation, or cannot be written so.
+        """
+        return exporting.export(self, format, None if output is None else Path(output), batch)[0]
 
     def make_env(self, render_mode: str | None = None) -> Any:
         """One environment as the policy knows it, to be stepped by hand.

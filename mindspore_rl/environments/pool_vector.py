@@ -73,7 +73,8 @@ class PoolVector:
             self._pool.close()
             self._pool = _make(self._name, self._seeds)
         self._fresh = False
-        obs, about = self._pool.reset()
+        with _quietly():  # gymnasium, that bounds are rounded
+            obs, about = self._pool.reset()
         return self._in_order(self._arrays(obs), about)
 
     def step(

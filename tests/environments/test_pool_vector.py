@@ -116,9 +116,10 @@ def test_notebooks_still_show_figures():
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, env=variables)
 
 
-def test_it_keeps_its_promises(capfd):
+def test_it_keeps_its_promises(capfd, recwarn):
     assert cli.main(["envs", "check", "envpool:CartPole-v1"]) == 0
     assert capfd.readouterr().err == ""
+    assert not recwarn.list
 
 
 @pytest.mark.multiprocess
