@@ -4,7 +4,7 @@ import ctypes
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,53 +15,42 @@ SLOTS = 64
 _SOURCE = Path(__file__).parents[1] / "native" / "reduce.cpp"
 
 
-class Group(Protocol):
-    """The replicas of a fragment."""
-
-    def collective(self, reduction: str) -> Callable[[Any], Any]:
-        """An operator from one replica's `[n]` float32 to all replicas' `sum`, `max` or `min`."""
+Group = Callable[[str], Callable[[Any], Any]]
+"""The replicas of a fragment: for `sum`, `max` or `min` gives an operator from one replica's `[n]`
+float32 to that of all replicas."""
 
 
-class DebugGroup:
+def debug_group(reduce: Reduce) -> Group:
     """Threads of one process, whose cells are plain Python.
 
     Args:
         reduce: of a reduction and an array.
     """
 
-    def __init__(self, reduce: Reduce) -> None:
-        self._reduce = reduce
-
-    def collective(self, reduction: str) -> Callable[[Any], Any]:
-        """See `Group`."""
+    def collective(reduction: str) -> Callable[[Any], Any]:
         from mindspore import Tensor  # noqa: PLC0415
 
-        return lambda flat: Tensor(self._reduce(reduction, flat.asnumpy()))
+        return lambda flat: Tensor(reduce(reduction, flat.asnumpy()))
+
+    return collective
 
 
-class MindSporeGroup:
-    """MindSpore's own: NCCL on GPUs.
+def mindspore_group(name: str) -> Group:
+    """MindSpore's own, by the name that it was created with: NCCL on GPUs."""
+    from mindspore import ops  # noqa: PLC0415
 
-    Args:
-        name: that it was created with.
-    """
+    from mindspore_rl.operators import GatherAndReduce  # noqa: PLC0415
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def collective(self, reduction: str) -> Callable[[Any], Any]:
-        """See `Group`."""
-        from mindspore import ops  # noqa: PLC0415
-
+    def collective(reduction: str) -> Callable[[Any], Any]:
         if reduction == "sum":
-            return ops.AllReduce(ops.ReduceOp.SUM, self._name)
-        from mindspore_rl.operators import GatherAndReduce  # noqa: PLC0415
+            return ops.AllReduce(ops.ReduceOp.SUM, name)
+        return GatherAndReduce(name, reduction)
 
-        return GatherAndReduce(self._name, reduction)
+    return collective
 
 
 class HostGroup:
-    """Processes with an MPI, which cells on the CPU reach by an operator that calls back.
+    """A `Group` of processes with an MPI; cells on the CPU reach it by an operator that calls back.
 
     Each collective has a channel of its own, so that it does not matter in which order a graph runs
     those that do not depend on each other.
@@ -86,8 +75,8 @@ class HostGroup:
         library.set_reduce(self._callback)
         self.error: BaseException | None = None
 
-    def collective(self, reduction: str) -> Callable[[Any], Any]:
-        """See `Group`."""
+    def __call__(self, reduction: str) -> Callable[[Any], Any]:
+        """Opens a channel, and gives the operator that uses it."""
         from mindspore import ops  # noqa: PLC0415
 
         assert len(self._channels) < SLOTS

@@ -105,7 +105,7 @@ class AllReduce(nn.Cell):
         super().__init__()
         self.reduced = name
         self.calls = Parameter(Tensor(0, int32), name=f"calls of {name}", requires_grad=False)
-        self.collective = group.collective(reduction)
+        self.collective = group(reduction)
         self.shapes = shapes
         self.bounds = tuple(accumulate(map(math.prod, shapes), initial=0))
         self.message_bytes = 4 * self.bounds[-1]  # float32

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from mindspore_rl import gpu
 from mindspore_rl.communication.communicator import Communicator
-from mindspore_rl.communication.group import DebugGroup, Group, HostGroup, MindSporeGroup
+from mindspore_rl.communication.group import Group, HostGroup, debug_group, mindspore_group
 from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
 from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator, is_mpi_error
@@ -123,7 +123,6 @@ def run_inproc(plan: Plan, run_dir: Path, links: list[Link]) -> None:
     def run(rank: int) -> None:
         comm = hub.communicator(rank)
         fragment, _ = plan.fragment_of(rank)
-        members = len(fragment.shares)
         with hub.baton:
             try:
                 run_worker(
@@ -132,9 +131,7 @@ def run_inproc(plan: Plan, run_dir: Path, links: list[Link]) -> None:
                     rank,
                     links[rank],
                     comm,
-                    DebugGroup(
-                        lambda kind, data: comm.all_reduce(fragment.name, members, kind, data)
-                    ),
+                    debug_group(partial(comm.all_reduce, fragment.name, len(fragment.shares))),
                 )
             except BaseException as error:  # noqa: BLE001  (raised again below)
                 errors.append(error)
@@ -220,12 +217,12 @@ def _join_group(
     communication.init()
     fragments = [f for f in plan.fragments if f.collectives]
     if len(fragments) == 1:
-        return MindSporeGroup(communication.GlobalComm.WORLD_COMM_GROUP)
+        return mindspore_group(communication.GlobalComm.WORLD_COMM_GROUP)
     for fragment in fragments:
         members = [plan.group_ranks.index(r) for r in fragment.ranks]
         if fragment is own:
             communication.create_group(fragment.name, members)
-    return MindSporeGroup(own.name)
+    return mindspore_group(own.name)
 
 
 def end_with_parent() -> None:
