@@ -226,6 +226,7 @@ def test_equals_reference(algorithm, policy, environment, workers, options, refe
         ("ppo", "GPUOnly", "graph:CartPole-v1", 2),
         ("ppo", "MultipleLearners", "CartPole-v1", 2),
         pytest.param("ppo", "GPUOnly", "graph:Pendulum-v1", 3, marks=pytest.mark.slow),
+        pytest.param("dqn", "GPUOnly", "graph:CartPole-v1", 2, marks=pytest.mark.slow),
         pytest.param("ppo", "SingleLearnerCoarse", "CartPole-v1", 2, marks=pytest.mark.slow),
         pytest.param("ppo", "SingleLearnerFine", "CartPole-v1", 2, marks=pytest.mark.slow),
         pytest.param("ppo", "Central", "CartPole-v1", 2, marks=pytest.mark.slow),
