@@ -152,6 +152,18 @@ CHANGES = {
         "MultipleLearners",
         {"learn": "a, b = msrl.mean(reward, obs, keep=1)\ntarget = reward - a + msrl.mean(b)"},
     ),
+    "two updates one after the other under a condition": (
+        "Central",
+        {
+            "learn": """
+if msrl.env_steps() > 0:
+    grads, _ = msrl.boundary("gradient", msrl.gradient(self.loss, self.net, obs, action, target))
+    msrl.update(self.apply, grads)
+    grads, _ = msrl.boundary("gradient", msrl.gradient(self.loss, self.net, obs, action, target))
+    msrl.update(self.apply, grads)
+"""
+        },
+    ),
     "a whole value beside shares of a sum": (
         "Central",
         {

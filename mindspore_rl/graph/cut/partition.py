@@ -273,11 +273,19 @@ class _Demand:
         if PARAMETERS in message.variables:  # whole at any time: sent whatever was decided
             path = (*self.paths[message.site[-1]], self.op[message.site[-1]])
             place = path.index(shared[-1]) + 1 if shared else 0
-            # Of a loop that may end early, both know whether it has: the last turn sends once.
-            while isinstance(outer := path[place], Branch) and outer.first:
+            # Of a loop that may end early, both know whether it has: the last turn sends once. And
+            # of a condition under which they are needed, too.
+            while isinstance(outer := path[place], Branch) and (
+                outer.first or self._used_later(message, outer)
+            ):
                 place += 1
             after = path[place].name
         return replace(message, after=after, stacked=tuple(loop.name for loop in stacked))
+
+    def _used_later(self, message: Message, branch: Branch) -> bool:
+        """Whether what a message carries is needed before a branch that it is made in has ended."""
+        later = list(self.op)[list(self.op).index(message.site[-1]) + 1 :]
+        return any(use in later and branch in self.paths[use] for use in message.uses)
 
     def _has_gaps(self, source: str, target: str, loop: Loop, messages: list[Message]) -> bool:
         """Whether a turn of a loop may leave what one fragment sends to another unset.
