@@ -46,6 +46,7 @@ def test_from_scratch():
     )
     assert done.stdout.count("from the loop as it stands") == 5
     assert "would cross unmarked from actor" in done.stdout
+    assert "off: caught" in done.stdout
 
 
 @pytest.mark.multiprocess
