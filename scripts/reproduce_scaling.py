@@ -103,7 +103,9 @@ class Hosts:
 class Study:
     """Jobs that are planned and measured once, and simulated often."""
 
-    def __init__(self, quick: bool, ranks: list[int] | None = None) -> None:
+    def __init__(
+        self, quick: bool, ranks: list[int] | None = None, algorithms: list[str] | None = None
+    ) -> None:
         from mindspore_rl import registry  # noqa: PLC0415
         from mindspore_rl.plan import deployment  # noqa: PLC0415
         from mindspore_rl.scale import device, predict  # noqa: PLC0415
@@ -111,7 +113,7 @@ class Study:
         self.quick, self.ranks = quick, ranks
         self.policies = QUICK_POLICIES if quick else tuple(POLICIES)
         self.gpus = QUICK_GPUS if quick else GPUS
-        self.algorithms = ("ppo",) if quick else tuple(ALGORITHMS)
+        self.algorithms = algorithms or (("ppo",) if quick else tuple(ALGORITHMS))
         self.machine = predict.machine_costs(say)
         self.devices = {name: device.load(registry.find_device(name))[0] for name in CLUSTERS}
         self.deployments = {
@@ -346,6 +348,12 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="PPO, 3 policies; 1, 8 and 64 GPUs")
     parser.add_argument("--only", choices=EXPERIMENTS, nargs="+", help="(default: all)")
     parser.add_argument(
+        "--algorithms",
+        choices=ALGORITHMS,
+        nargs="+",
+        help="of the experiments `real` and `scaling` (default: all)",
+    )
+    parser.add_argument(
         "--ranks",
         type=int,
         nargs="+",
@@ -362,7 +370,7 @@ def main() -> int:
     prepare_mindspore()
     args.out.mkdir(parents=True, exist_ok=True)
     begun, rows = time.monotonic(), list[Row]()
-    study = Study(args.quick, args.ranks)
+    study = Study(args.quick, args.ranks, args.algorithms)
     hosts = study.hosts(args.deployment, args.hardware)
     with (args.out / "scaling.csv").open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
