@@ -96,7 +96,7 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
     file, assignments = _algorithm(job, written, earlier)
     cls: Any = programs.trainer_class(file)
     keys = config.keys_of(cls.Config)
-    _refuse_flags(job.config, set(written_in(job)) - {*JOB_KEYS, *keys})
+    _refuse_flags(job.config, set(written) - {*JOB_KEYS, *keys})
     _refuse_flags("config", set(values or {}) - set(keys))
     flags = {key: getattr(job, key) for key in ("env", "num_envs", "seed", "total_steps")}
     settings = config.resolve(

@@ -5,7 +5,7 @@ from typing import Any
 
 from mindspore_rl.graph.flow import exposed
 from mindspore_rl.graph.ir import Branch, Loop, Lowered, Op, Region, paths, walk
-from mindspore_rl.graph.read.kept_rows import ACROSS, inserted, position
+from mindspore_rl.graph.read.kept_rows import inserted, position
 from mindspore_rl.lowering.cell_plan import observations
 from mindspore_rl.lowering.cell_source import noise_size
 from mindspore_rl.lowering.lines import INDENT, assignment, class_name, indented
@@ -13,6 +13,7 @@ from mindspore_rl.lowering.project import Projection
 from mindspore_rl.lowering.regions import read_outside, regions_of
 from mindspore_rl.lowering.target import Target, capacity
 from mindspore_rl.plan.value import Value
+from mindspore_rl.replay.across import ACROSS
 
 VIEWS = ("copy", "glue")
 """Operations that leave an array where it is."""

@@ -8,6 +8,8 @@ environments, and few of its records move.
 
 import numpy as np
 
+ACROSS = ("uniform", "distinct")
+"""What a program calls them: with replacement, and without."""
 SECOND = 2.0**-24
 """Of the second of a draw's two numbers: one of 24 bits alone would not reach all of many."""
 

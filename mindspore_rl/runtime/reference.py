@@ -29,7 +29,7 @@ from mindspore_rl.operators import (
     to_array,
 )
 from mindspore_rl.plan.value import reduced_count
-from mindspore_rl.replay.across import drawn_across
+from mindspore_rl.replay.across import ACROSS, drawn_across
 from mindspore_rl.replay.weights import ONE, weighted_rows, weights_of
 from mindspore_rl.rl import random
 from mindspore_rl.runtime.parameters import named_parameters
@@ -185,7 +185,7 @@ class Reference:
         self, count: int = 0, by: str = "stratified", steps: int = 0
     ) -> tuple[Tensor, ...]:
         if count:
-            across = by in ("uniform", "distinct")
+            across = by in ACROSS
             noise = self._noise("replay_sample", count // self.num_envs * (1 + across))
             if across:
                 return self._across(noise, steps, by == "distinct")

@@ -284,7 +284,8 @@ class _Demand:
 
     def _used_later(self, message: Message, branch: Branch) -> bool:
         """Whether what a message carries is needed before a branch that it is made in has ended."""
-        later = list(self.op)[list(self.op).index(message.site[-1]) + 1 :]
+        ops = list(self.op)
+        later = ops[ops.index(message.site[-1]) + 1 :]
         return any(use in later and branch in self.paths[use] for use in message.uses)
 
     def _has_gaps(self, source: str, target: str, loop: Loop, messages: list[Message]) -> bool:

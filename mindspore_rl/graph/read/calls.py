@@ -8,8 +8,9 @@ from mindspore_rl.graph.ir import Loop, Op, num_turns, turn_index
 from mindspore_rl.graph.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
 from mindspore_rl.graph.read.expressions import ExpressionReader
 from mindspore_rl.graph.read.frame import MSRL, Static, Struct, Var
-from mindspore_rl.graph.read.kept_rows import ACROSS, STRATIFIED
+from mindspore_rl.graph.read.kept_rows import STRATIFIED
 from mindspore_rl.names import RULE, is_name
+from mindspore_rl.replay.across import ACROSS
 
 WAYS = (STRATIFIED, *ACROSS, "priority")
 """By what records are drawn."""

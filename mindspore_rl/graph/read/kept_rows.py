@@ -10,8 +10,8 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Item, Loop, Op, common, num_turns, turn_index, walk, with_ops
 from mindspore_rl.graph.operations import REPLAY
 
-STRATIFIED, ACROSS = "stratified", ("uniform", "distinct")
-"""The draw of which each replica makes its own part; those from the records of all replicas."""
+STRATIFIED = "stratified"
+"""The draw of which each replica makes its own part."""
 Site = tuple[Op, tuple[Loop, ...]]
 """An operation and the loops around it."""
 
