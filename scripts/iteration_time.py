@@ -9,7 +9,7 @@ from pathlib import Path
 from network_hosts import Network
 
 ROOT = Path(__file__).resolve().parents[1]
-WARM_UP, SECONDS, LEAST, MOST = 14, 1.5, 10, 300
+WARM_UP, SECONDS, LEAST, MOST = 14, 3.0, 10, 600
 """Iterations that do not count; for how long others do, and how few and how many of them."""
 
 
