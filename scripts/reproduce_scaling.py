@@ -13,6 +13,8 @@ their cells are costed by the description of a GPU (`distribution/devices/`), an
 job is carried out in virtual time: nothing of that is measured on a GPU, and each row says so. The
 experiment `real` trains, on as many ranks as this machine has cores or the hosts of `--deployment`
 take, and predicts the same; RLlib beside it, where scripts/setup_peers.sh installed it.
+
+Rows that DIR/scaling.csv has stay: a study that was cut off goes on where it was.
 """
 
 import argparse
@@ -20,7 +22,8 @@ import csv
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +80,11 @@ COLUMNS = (
 DESCRIBED = "predicted: cells by description, the rest measured here"
 MEASURED = "predicted by costs that were measured, and measured"
 THIS_MACHINE = "this machine"
+KEYS = ("experiment", "cluster", "algorithm", "workload", "policy", "gpus")
+"""What tells rows apart."""
 Row = dict[str, Any]
+Rows = Iterator[tuple[Row, Callable[[], Row]]]
+"""`KEYS` of rows, and functions that find out the rest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,17 +185,25 @@ class Study:
                 why = str(error).splitlines()[0]
         return why
 
-    def row(self, cluster: str, job: Any, device: Any = None) -> Row:
-        """What a job would take on a described cluster."""
+    def described(self, about: Row, config: Row | None = None, device: Any = None) -> Row:
+        """What a job would take on a described cluster.
+
+        Args:
+            about: `KEYS` of the row.
+            config: what differs from the algorithm's configuration in `ALGORITHMS`.
+            device: in place of the cluster's.
+        """
         from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
 
+        job = self.job(about["algorithm"], about["policy"], about["gpus"], **(config or {}))
         if isinstance(job, str):
-            return {"cluster": cluster, "why_not": job}
-        deployment = self.deployments[cluster]
-        where = Cluster.described(self.machine, deployment, device or self.devices[cluster])
-        return self._row(cluster, job, where, deployment, "GPU")
+            return {"why_not": job}
+        name = about["cluster"]
+        deployment = self.deployments[name]
+        where = Cluster.described(self.machine, deployment, device or self.devices[name])
+        return self._row(job, where, deployment, "GPU")
 
-    def _row(self, name: str, job: Any, cluster: Any, deployment: Any, device: str) -> Row:
+    def _row(self, job: Any, cluster: Any, deployment: Any, device: str) -> Row:
         from mindspore_rl.plan.traffic import predict  # noqa: PLC0415
         from mindspore_rl.scale.choose import bottleneck  # noqa: PLC0415
 
@@ -196,7 +211,6 @@ class Study:
         found = job.on(cluster, deployment.place(ranks, device) if ranks > 1 else ())
         sent = sum(traffic.message_bytes for traffic in predict(job.plan) if traffic.each)
         return {
-            "cluster": name,
             "ranks": ranks,
             "iteration_ms": round(1e3 * found.simulation.iteration_s, 3),
             "steps_per_s": round(found.steps_per_s),
@@ -211,8 +225,8 @@ class Study:
         """What a job would take on hosts that are there, and what it takes."""
         job = self.job(algorithm, policy, ranks)
         if isinstance(job, str):
-            return {"cluster": hosts.name, "why_not": job}
-        row = self._row(hosts.name, job, hosts.cluster, hosts.deployment, hosts.device)
+            return {"why_not": job}
+        row = self._row(job, hosts.cluster, hosts.deployment, hosts.device)
         row["basis"] = MEASURED if hosts.device == "CPU" else DESCRIBED
         words, settings = _words(algorithm, policy, job.plan.workers)
         try:
@@ -240,21 +254,29 @@ def _schedule(algorithm: str, policy: str, schedule: Row) -> Row:
     return {**schedule, **ARRIVAL} if (algorithm, policy) == ("a3c", "Central") else schedule
 
 
-def real(study: Study, hosts: Hosts) -> Iterator[Row]:
+def _about(
+    experiment: str, cluster: str, algorithm: str, policy: str, gpus: int, workload: str = ""
+) -> Row:
+    return dict(zip(KEYS, (experiment, cluster, algorithm, workload, policy, gpus), strict=True))
+
+
+def real(study: Study, hosts: Hosts) -> Rows:
     """What the hosts that are there can hold: predicted, and run."""
     for algorithm in study.algorithms:
-        about = {"experiment": "real", "algorithm": algorithm}
         fitting = [1 << i for i in range(hosts.room.bit_length())]
         for ranks in study.ranks or (fitting[-1:] if study.quick else fitting):
             for policy in study.policies:
-                found = study.trained(hosts, algorithm, policy, ranks)
-                yield {**about, "policy": policy, "gpus": ranks, **found}
-    if hosts.file is None and turns.installed(program := _task().rllib()):
-        steps = _task().num_envs * _task().num_steps
-        rate = turns.speed(program, steps, PEER_S, PEER_WARM_UP_S)
-        about = {"experiment": "real", "algorithm": "ppo", "policy": "RLlib", "gpus": 1}
-        measured = {"measured_ms": round(1e3 * steps / rate, 3), "basis": "measured"}
-        yield {**about, "cluster": hosts.name, "ranks": 1, **measured}
+                about = _about("real", hosts.name, algorithm, policy, ranks)
+                yield about, partial(study.trained, hosts, algorithm, policy, ranks)
+    if hosts.file is None and turns.installed(_task().rllib()):
+        yield _about("real", hosts.name, "ppo", "RLlib", 1), _rllib
+
+
+def _rllib() -> Row:
+    task = _task()
+    steps = task.num_envs * task.num_steps
+    rate = turns.speed(task.rllib(), steps, PEER_S, PEER_WARM_UP_S)
+    return {"ranks": 1, "measured_ms": round(1e3 * steps / rate, 3), "basis": "measured"}
 
 
 def _task() -> table.Task:
@@ -263,63 +285,56 @@ def _task() -> table.Task:
     return table.Task("ppo", *shape, keys)
 
 
-def scaling(study: Study, _: Hosts) -> Iterator[Row]:
+def scaling(study: Study, _: Hosts) -> Rows:
     """Time of an iteration, and to a fixed number of steps, by GPUs."""
     for algorithm in study.algorithms:
         for cluster in CLUSTERS:
             most = sum(host.gpus for host in study.deployments[cluster].hosts)
             for gpus in (n for n in study.gpus if n <= most):
                 for policy in study.policies:
-                    found = study.row(cluster, study.job(algorithm, policy, gpus))
-                    about = {"experiment": "scaling", "algorithm": algorithm, "policy": policy}
-                    yield {**about, "gpus": gpus, **found}
+                    about = _about("scaling", cluster, algorithm, policy, gpus)
+                    yield about, partial(study.described, about)
 
 
-def switching(study: Study, _: Hosts) -> Iterator[Row]:
+def switching(study: Study, _: Hosts) -> Rows:
     """What choosing the policy gains as the workload changes, and as the network is slower."""
     cluster = next(iter(CLUSTERS))
     for workload, config in WORKLOADS.items():
         if study.quick and config:
             continue
         for policy in study.policies:
-            found = study.row(cluster, study.job("ppo", policy, WORKLOAD_GPUS, **config))
-            about = {"experiment": "workload", "algorithm": "ppo", "policy": policy}
-            yield {**about, "workload": workload, "gpus": WORKLOAD_GPUS, **found}
+            about = _about("workload", cluster, "ppo", policy, WORKLOAD_GPUS, workload)
+            yield about, partial(study.described, about, config)
     for latency_s in (25e-6, 1e-3, 5e-3):
         device = dataclasses.replace(study.devices[cluster], far_latency_s=latency_s)
+        workload = f"{latency_s * 1e3:g} ms between hosts"
         for policy in study.policies:
-            found = study.row(cluster, study.job("ppo", policy, WORKLOAD_GPUS), device)
-            about = {"experiment": "latency", "algorithm": "ppo", "policy": policy}
-            workload = f"{latency_s * 1e3:g} ms between hosts"
-            yield {**about, "workload": workload, "gpus": WORKLOAD_GPUS, **found}
+            about = _about("latency", cluster, "ppo", policy, WORKLOAD_GPUS, workload)
+            yield about, partial(study.described, about, device=device)
 
 
-def agents(study: Study, _: Hosts) -> Iterator[Row]:
+def agents(study: Study, _: Hosts) -> Rows:
     """MAPPO with more and more agents."""
     cluster = next(iter(CLUSTERS))
     for number in () if study.quick else AGENTS:
         config = {**AGENTS_CONFIG, "env": f"graph:simple_spread_v3,N={number}"}
         for policy in study.policies:
-            found = study.row(cluster, study.job("mappo", policy, WORKLOAD_GPUS, **config))
-            about = {"experiment": "agents", "algorithm": "mappo", "policy": policy}
-            yield {**about, "workload": f"{number} agents", "gpus": WORKLOAD_GPUS, **found}
+            about = _about("agents", cluster, "mappo", policy, WORKLOAD_GPUS, f"{number} agents")
+            yield about, partial(study.described, about, config)
 
 
-def sensitivity(study: Study, _: Hosts) -> Iterator[Row]:
+def sensitivity(study: Study, _: Hosts) -> Rows:
     """How answers move if a described figure is off by a factor of two."""
-    gpus = study.gpus[-1]
-    cluster = next(iter(CLUSTERS))
+    cluster, gpus = next(iter(CLUSTERS)), study.gpus[-1]
     described = study.devices[cluster]
     for policy in ("GPUOnly", "MultipleLearners", "SingleLearnerCoarse"):
-        job = study.job("ppo", policy, gpus)
         for figure in dataclasses.fields(described):
             for factor in (0.5, 2.0):
                 value = getattr(described, figure.name) * factor
-                found = study.row(
-                    cluster, job, dataclasses.replace(described, **{figure.name: value})
-                )
-                about = {"experiment": "sensitivity", "algorithm": "ppo", "policy": policy}
-                yield {**about, "workload": f"{figure.name} x {factor:g}", "gpus": gpus, **found}
+                device = dataclasses.replace(described, **{figure.name: value})
+                workload = f"{figure.name} x {factor:g}"
+                about = _about("sensitivity", cluster, "ppo", policy, gpus, workload)
+                yield about, partial(study.described, about, device=device)
 
 
 EXPERIMENTS = {
@@ -334,6 +349,10 @@ EXPERIMENTS = {
 def say(text: str) -> None:
     """Tells what is being done."""
     print(f"reproduce_scaling: {text}", file=sys.stderr, flush=True)
+
+
+def _key(row: Row) -> tuple:
+    return tuple(row.get(key, "") for key in KEYS)
 
 
 def _told(row: Row) -> str:
@@ -369,23 +388,31 @@ def main() -> int:
 
     prepare_mindspore()
     args.out.mkdir(parents=True, exist_ok=True)
-    begun, rows = time.monotonic(), list[Row]()
+    begun, file = time.monotonic(), args.out / "scaling.csv"
+    rows = scaling_pictures.read(file) if file.exists() else []
+    if rows:
+        say(f"{file} has {len(rows)} rows, which stay; remove it to have them found out anew")
+    done = {_key(row) for row in rows}
     study = Study(args.quick, args.ranks, args.algorithms)
     hosts = study.hosts(args.deployment, args.hardware)
-    with (args.out / "scaling.csv").open("w", newline="") as stream:
+    with file.open("a" if rows else "w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-        writer.writeheader()
+        if not rows:
+            writer.writeheader()
         for name in args.only or EXPERIMENTS:
-            for row in EXPERIMENTS[name](study, hosts):
+            for about, find_out in EXPERIMENTS[name](study, hosts):
+                if _key(about) in done:
+                    continue
+                row = about | find_out()
                 rows.append(row)
                 writer.writerow(row)
                 stream.flush()
                 told = row.get("why_not") or _told(row)
-                about = (str(row.get(k, "")) for k in ("algorithm", "policy", "workload", "gpus"))
-                print(f"{', '.join(filter(None, about))} on {row['cluster']}: {told}", flush=True)
+                words = (str(row[k]) for k in ("algorithm", "policy", "workload", "gpus"))
+                print(f"{', '.join(filter(None, words))} on {row['cluster']}: {told}", flush=True)
     scaling_pictures.draw(rows, args.out)
     print(scaling_pictures.gains(rows, FIXED))
-    print(f"{len(rows)} rows in {args.out / 'scaling.csv'}, {time.monotonic() - begun:.0f} s")
+    print(f"{len(rows)} rows in {file}, {time.monotonic() - begun:.0f} s")
     return 0
 
 

@@ -1,6 +1,7 @@
 """Pictures and tables of `reproduce_scaling.py`."""
 
 import csv
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,22 @@ def error_band() -> float:
         measured = (float(row["measured_ms"]) + float(row["again_ms"])) / 2
         errors.append(abs(float(row["fresh_ms"] or row["predicted_ms"]) / measured - 1))
     return float(np.quantile(errors, 0.9))
+
+
+def read(file: Path) -> list[Row]:
+    """Rows as they were written; what a row has no figure of is left out."""
+    with file.open(newline="") as stream:
+        return [
+            {key: _number(text) for key, text in row.items() if text}
+            for row in csv.DictReader(stream)
+        ]
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def draw(rows: list[Row], folder: Path) -> None:
