@@ -3,8 +3,8 @@
 
     scripts/scaling_accuracy.py predict FILE.csv      # to be kept before anything is measured;
                                                       # what is predicted stays
-    scripts/scaling_accuracy.py measure FILE.csv      # adds predictions by costs of the minute, and
-                                                      # what two runs took; goes on where it was
+    scripts/scaling_accuracy.py measure FILE.csv      # twice in turn: predicts by costs of this
+                                                      # minute, and runs; goes on where it was
     scripts/scaling_accuracy.py report FILE.csv [--plot FILE.svg]
 
 Two ranks, on this machine's cores or, with a latency, on two network namespaces joined by a relay
@@ -63,9 +63,9 @@ DELAYS_MS = (0.0, 1.0, 5.0)
 COMMON = {"learning_rate": "1e-9", "update_epochs": "2"}
 COLUMNS = (
     *("policy", "workload", "delay_ms", "predicted_ms"),
-    *("fresh_ms", "measured_ms", "again_ms", "why_not"),
+    *("fresh_ms", "measured_ms", "fresh_again_ms", "again_ms", "why_not"),
 )
-KEYS = COLUMNS[:3]
+KEYS, FRESH, MEASURED = COLUMNS[:3], COLUMNS[4:8:2], COLUMNS[5:8:2]
 Row = dict[str, str]
 
 
@@ -105,7 +105,7 @@ def predict(
     from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
 
     hosts = load(deployment) if deployment else Deployment()
-    machine = scale.machine_costs(_say)
+    machine = scale.machine_costs(_say, anew=anew and deployment is None)
     cluster = Cluster(machine)
     if deployment:
         cluster = Cluster.measured(machine, hosts, scale.link_between(hosts, _say, anew=True))
@@ -134,15 +134,15 @@ def measure(
 ) -> None:
     """Fills in what rows take, all with one latency; those that are done stay."""
     for row in rows:
-        if not row["predicted_ms"] or row["again_ms"]:
+        if not row["predicted_ms"] or row["again_ms"] or row["why_not"]:
             continue
-        row["fresh_ms"] = ""
-        if deployment is None or network is None:
-            predict([row], None, "fresh_ms", anew=True)
-        else:
-            _predict_apart([row], deployment, network, "--anew")
-        for key in ("measured_ms", "again_ms"):
-            _measure(row, key, deployment, network)
+        row.update(dict.fromkeys(FRESH, ""))
+        for fresh, measured in zip(FRESH, MEASURED, strict=True):
+            if deployment is None or network is None:
+                predict([row], None, fresh, anew=True)
+            else:
+                _predict_apart([row], deployment, network, "--anew", fresh)
+            _measure(row, measured, deployment, network)
         print(_line(row), flush=True)
         keep()
 
@@ -162,26 +162,23 @@ def _measure(row: Row, key: str, deployment: Path | None, network: Network | Non
 def report(rows: list[Row]) -> str:
     """What came of it; `**` are rows off by more than 15 % and twice what repeats differ by."""
     done = [row for row in rows if row["measured_ms"]]
-    first = np.array([_error(row) for row in done])
-    errors = np.array(
-        [_error(row, "fresh_ms" if row["fresh_ms"] else "predicted_ms") for row in done]
-    )
-    fresh = np.array([_error(row, "fresh_ms") for row in done if row["fresh_ms"]])
+    first = np.array([float(row["predicted_ms"]) / _mean(row) - 1 for row in done])
+    errors = np.array([error(row) for row in done])
     spreads = np.array([_spread(row) for row in done])
     outside = np.abs(errors) > np.maximum(0.15, 2 * spreads)
     lines = [
         f"- {len(done)} configurations, as predicted first: |error| {_spoken(first)}",
-        f"- {len(fresh)} of them, by costs measured in the minute before: {_spoken(fresh)}",
+        f"- by costs measured in the minute before each run: {_spoken(errors)}",
         f"- two runs of one differ by {_spoken(spreads)}",
-        f"- off by more than 15 % and twice that (by the minute's costs, where there are some), "
-        f"marked **: {outside.sum()}",
+        f"- off by more than 15 % and twice that, marked **: {outside.sum()}",
         "",
-        "| policy | workload | latency | predicted ms | minute before | measured | again | error |",
-        "|---|---|---|---|---|---|---|---|",
+        "| policy | workload | latency | predicted ms | minute before | measured "
+        "| minute before | measured | error |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for row, error, out in zip(done, errors, outside, strict=True):
-        cells = [row[key] for key in (*KEYS, *COLUMNS[3:-1])]
-        lines.append(f"| {' | '.join(cells)} | {error:+.1%}{' **' if out else ''} |")
+    for row, off, out in zip(done, errors, outside, strict=True):
+        cells = [row[key] for key in COLUMNS[:-1]]
+        lines.append(f"| {' | '.join(cells)} | {off:+.1%}{' **' if out else ''} |")
     failed = [row for row in rows if row["why_not"]]
     lines += [f"- {row['policy']}, {row['workload']}: {row['why_not']}" for row in failed]
     return "\n".join([*lines, "", *_choices(done), "", *_measured(done)])
@@ -206,7 +203,7 @@ def _choices(done: list[Row]) -> list[str]:
         if len(found) < len(POLICIES) - 1:
             continue
         found.sort(key=_mean)
-        chosen = min(found, key=lambda row: float(row["fresh_ms"] or row["predicted_ms"]))
+        chosen = min(found, key=lambda row: _mean(row, FRESH))
         fastest, slowest = found[0], found[-1]
         cells = (workload, chosen["policy"], fastest["policy"], f"{_over(chosen, fastest) - 1:.1%}")
         others = [row for row in found if row["policy"] != "GPUOnly"]  # of one form of environment
@@ -234,12 +231,13 @@ def _over(one: Row, other: Row) -> float:
     return _mean(one) / _mean(other)
 
 
-def _error(row: Row, key: str = "predicted_ms") -> float:
-    return float(row[key]) / _mean(row) - 1
+def error(row: Row) -> float:
+    """By what share the costs of the minutes before were too high."""
+    return _mean(row, FRESH) / _mean(row) - 1
 
 
-def _mean(row: Row) -> float:
-    return float(np.mean([float(row[k]) for k in ("measured_ms", "again_ms") if row[k]]))
+def _mean(row: Row, keys: tuple[str, ...] = MEASURED) -> float:
+    return float(np.mean([float(row[key]) for key in keys if row[key]]))
 
 
 def _spread(row: Row) -> float:
@@ -260,7 +258,7 @@ def plot(rows: list[Row], file: Path) -> None:
     done = [row for row in rows if row["measured_ms"]]
     for policy in POLICIES:
         found = [row for row in done if row["policy"] == policy]
-        x = [float(row["predicted_ms"]) for row in found]
+        x = [_mean(row, FRESH) for row in found]
         axes.plot(x, [_mean(row) for row in found], "o", markersize=4, label=policy)
     ends = np.array([1.0, max(_mean(row) for row in done) * 1.3])
     axes.plot(ends, ends, "k-", linewidth=0.8)
@@ -279,7 +277,7 @@ def _say(text: str) -> None:
 def read(file: Path) -> list[Row]:
     """The rows of a file."""
     with file.open(newline="") as stream:
-        return list(csv.DictReader(stream))
+        return [dict.fromkeys(COLUMNS, "") | row for row in csv.DictReader(stream)]
 
 
 def write(rows: list[Row], file: Path) -> None:
@@ -351,7 +349,7 @@ def main() -> int:
         "--delays", type=float, nargs="+", default=DELAYS_MS, help="ms (default: all)"
     )
     parser.add_argument("--deployment", type=Path, help=argparse.SUPPRESS)  # from inside a host
-    parser.add_argument("--anew", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--anew", choices=FRESH, help=argparse.SUPPRESS)
     args = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     from mindspore_rl.runtime.rank.settings import prepare_mindspore  # noqa: PLC0415
@@ -359,7 +357,7 @@ def main() -> int:
     prepare_mindspore()
     if args.action == "predict" and args.deployment:
         rows = read(args.file)
-        predict(rows, args.deployment, "fresh_ms" if args.anew else "predicted_ms", args.anew)
+        predict(rows, args.deployment, args.anew or "predicted_ms", bool(args.anew))
         write(rows, args.file)
         return 0
     rows = read(args.file) if args.file.exists() or args.action != "predict" else configurations()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scaling_accuracy
 
 ROOT = Path(__file__).resolve().parents[1]
 ACCURACY = ROOT / "docs" / "scaling" / "accuracy.csv"
@@ -33,13 +34,8 @@ def _share(what: str) -> str:
 
 def error_band() -> float:
     """What nine in ten predictions of the accuracy study stay within, as a share."""
-    with ACCURACY.open(newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["again_ms"]]
-    errors = []
-    for row in rows:
-        measured = (float(row["measured_ms"]) + float(row["again_ms"])) / 2
-        errors.append(abs(float(row["fresh_ms"] or row["predicted_ms"]) / measured - 1))
-    return float(np.quantile(errors, 0.9))
+    rows = [row for row in scaling_accuracy.read(ACCURACY) if row["again_ms"]]
+    return float(np.quantile(np.abs([scaling_accuracy.error(row) for row in rows]), 0.9))
 
 
 def read(file: Path) -> list[Row]:
