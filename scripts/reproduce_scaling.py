@@ -221,9 +221,10 @@ class Study:
             "basis": DESCRIBED,
         }
 
-    def trained(self, hosts: Hosts, algorithm: str, policy: str, ranks: int) -> Row:
+    def trained(self, about: Row, hosts: Hosts) -> Row:
         """What a job would take on hosts that are there, and what it takes."""
-        job = self.job(algorithm, policy, ranks)
+        algorithm, policy = about["algorithm"], about["policy"]
+        job = self.job(algorithm, policy, about["gpus"])
         if isinstance(job, str):
             return {"why_not": job}
         row = self._row(job, hosts.cluster, hosts.deployment, hosts.device)
@@ -267,7 +268,7 @@ def real(study: Study, hosts: Hosts) -> Rows:
         for ranks in study.ranks or (fitting[-1:] if study.quick else fitting):
             for policy in study.policies:
                 about = _about("real", hosts.name, algorithm, policy, ranks)
-                yield about, partial(study.trained, hosts, algorithm, policy, ranks)
+                yield about, partial(study.trained, about, hosts)
     if hosts.file is None and turns.installed(_task().rllib()):
         yield _about("real", hosts.name, "ppo", "RLlib", 1), _rllib
 

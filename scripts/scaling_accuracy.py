@@ -278,7 +278,7 @@ def _say(text: str) -> None:
 def read(file: Path) -> list[Row]:
     """The rows of a file."""
     with file.open(newline="") as stream:
-        return [dict.fromkeys(COLUMNS, "") | row for row in csv.DictReader(stream)]
+        return list(csv.DictReader(stream))
 
 
 def write(rows: list[Row], file: Path) -> None:
