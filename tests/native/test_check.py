@@ -35,8 +35,24 @@ def test_a_step_that_is_made_of_rounding_alone_may_differ(shift, agrees):
     def native():
         return step(state, reversed, -shift)
 
-    off, where = difference(state, [], judge, native, ())
+    off, where = difference(state, [], judge, native, (), int)
     assert (off <= 1.0) == agrees
     assert agrees or where == "bias"
     assert (state["bias"].asnumpy() == 0.0).all()
     np.testing.assert_array_equal(state["weight"].asnumpy(), WEIGHT)
+
+
+@pytest.mark.parametrize(("least_of_others", "runs"), [(1, 1), (0, 2)])
+def test_all_replicas_run_a_cell_as_often(least_of_others, runs):
+    """Where one of them finds a difference that may be rounding: cells hold collectives."""
+    state, judged = parameters(), []
+
+    def judge():
+        judged.append(step(state, list))
+        return judged[-1]
+
+    def native():
+        return step(state, list)
+
+    difference(state, [], judge, native, (), lambda own: min(own, least_of_others))
+    assert len(judged) == runs
