@@ -225,9 +225,9 @@ class _Builder(ExpressionReader):
         self.draft.loops.append(loop)
         self.frame.nested += 1
         if kind == "iterations":
-            self.calls.top_of_iteration = []
+            self.calls.drawing.top_of_iteration = []
         if kind == "minibatches":
-            self.assignments.assign(node.target, self.calls.minibatch(loop, values, args))
+            self.assignments.assign(node.target, self.calls.drawing.minibatch(loop, values, args))
         elif isinstance(node.target, ast.Name):
             self.frame.names[node.target.id] = Var(index)
         else:
@@ -244,9 +244,9 @@ class _Builder(ExpressionReader):
             name = self.draft.name_op("if")
             body = [Branch(name, flag, (flag,), tuple(body), (), loop.where, first=True)]
         if kind == "iterations":
-            body = [*(self.calls.top_of_iteration or ()), *body]
-            self.calls.top_of_iteration = None
-            outer.items += self.calls.before_iterations
+            body = [*(self.calls.drawing.top_of_iteration or ()), *body]
+            self.calls.drawing.top_of_iteration = None
+            outer.items += self.calls.drawing.before_iterations
         self.draft.loops.pop()
         self.frame.nested -= 1
         self.draft.scope = outer
