@@ -8,12 +8,11 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,12 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.communication.communicator import Waiting
 from mindspore_rl.communication.group import HostGroup
-from mindspore_rl.communication.link import Link
 from mindspore_rl.environments.by_name import spec as environment_spec
 from mindspore_rl.loading import run_module
-from mindspore_rl.plan.edges import Edge, plan_edges
+from mindspore_rl.plan.edges import plan_edges
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.plan.traffic import CHECKPOINTS, CONTROL
@@ -46,6 +43,7 @@ from mindspore_rl.runtime.rank.worker import end_with_parent
 from mindspore_rl.runtime.stamps import Stamps
 from mindspore_rl.scale.costs import Doing, FragmentCosts
 from mindspore_rl.scale.inside import env_step_s
+from mindspore_rl.scale.nobody import Nobody, Unheard
 from mindspore_rl.scale.rehearse import REHEARSAL_FILE, Rehearsed, without_mindspore
 
 COSTS_FILE, BURN = "costs.json", "burn"
@@ -56,89 +54,10 @@ WARM_UP, WARM_UP_S, LEAST, MOST, PHASE_S = 12, 1.0, 4, 200, 0.8
 and how long it may take."""
 SAMPLES = 50
 """Times that are kept of each doing beside their mean."""
-VARIANTS = 37
-"""Of each message, so that actions are not always the same."""
 READY = "ready"
 CALLS = {SEND: "send", RECEIVE: "receive"}
 APART = (Stage.ENVIRONMENT, Stage.DATASET, Stage.BOUNDARY)
 """Stages of every rank that are doings of their own."""
-
-
-class Nobody:
-    """A communicator without others: messages are there at once, and hold what could be in them."""
-
-    def __init__(self, plan: Plan, rank: int) -> None:
-        self.rank, self.size = rank, plan.num_ranks
-        self._edges = {e.tag: e for e in plan_edges(plan).values()}
-        self._known: dict[tuple[int, int, int], deque[np.ndarray]] = {}
-
-    def send(self, target: int, tag: int, data: np.ndarray) -> None:
-        """See `Communicator`; copies, as MPI's does."""
-        data.copy()
-
-    def receive(self, source: int, tag: int, data: np.ndarray, waiting: Waiting) -> None:
-        """See `Communicator`."""
-        if tag in (CONTROL_TAG, RECORDS_TAG):
-            data[:] = 0
-        elif tag == BYTES_TAG:  # of numbers of which the least counts
-            data[:] = 0x7F
-        else:
-            key = (source, tag, len(data))
-            if key not in self._known:
-                edge, rng = self._edges[tag], np.random.default_rng(0)
-                self._known[key] = deque(_message(edge, len(data), rng) for _ in range(VARIANTS))
-            self._known[key].rotate()
-            data[:] = self._known[key][0]
-
-    def first_of(self, expected: list[tuple[int, int]], waiting: Waiting) -> int:
-        """See `Communicator`."""
-        return 0
-
-    def flush(self, waiting: Waiting) -> None:
-        """See `Communicator`."""
-
-    def close(self) -> None:
-        """See `Communicator`."""
-
-
-def _message(edge: Edge, size: int, chance: np.random.Generator) -> np.ndarray:
-    """Something in the place of a message: small numbers, and zeros and ones where they count."""
-    if edge.message.parameters:
-        return (0.1 * chance.standard_normal(size // 4)).astype(np.float32).view(np.uint8)
-    entries = [np.dtype(leaf.dtype) for leaf in edge.leaves]
-    whole = [leaf.size * dtype.itemsize for leaf, dtype in zip(edge.leaves, entries, strict=True)]
-    parts = []
-    for dtype, share in zip(entries, whole, strict=True):
-        count = round(size * share / max(sum(whole), 1) / dtype.itemsize)
-        if dtype.kind == "f":
-            part = chance.standard_normal(count).astype(dtype)
-        else:
-            part = chance.integers(0, 1 + (dtype.kind == "i"), count).astype(dtype)
-        parts.append(part.view(np.uint8))
-    data = np.zeros(size, np.uint8)
-    found = np.concatenate(parts)[:size] if parts else data
-    data[: len(found)] = found
-    return data
-
-
-class Unheard(Link):
-    """A line whose other end takes everything, and does nothing with it."""
-
-    def __init__(self) -> None:
-        ours, self._theirs = socket.socketpair()
-        self._theirs.setblocking(False)
-        super().__init__(ours)
-
-    def _flush(self, last: list[dict[str, Any]]) -> None:
-        super()._flush(last)
-        with contextlib.suppress(BlockingIOError):
-            while self._theirs.recv(1 << 16):
-                pass
-
-    def close(self) -> None:
-        """See `Link`."""
-        super().close()
-        self._theirs.close()
 
 
 class Recorder(Profile):
