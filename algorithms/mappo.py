@@ -72,17 +72,25 @@ class TeamNetworks(nn.Cell):
             ]
         )
 
-    def construct(self, features, teams):
-        """Returns: `[..., out_size]` of features `[..., in_size]` and one-hots `[..., teams]`."""
-        rows = features.reshape((-1, features.shape[-1]))
-        if self.num_teams == 1:
-            out = self.networks[0](rows)
-        else:
-            members = teams.reshape((-1, self.num_teams))
-            out = 0.0
-            for team in range(self.num_teams):
-                out = out + members[:, team : team + 1] * self.networks[team](rows)
-        return out.reshape((*features.shape[:-1], self.out_size))
+    def construct(self, obs, teams, state=None):
+        """What each agent's network gives.
+
+        Args:
+            obs: `[..., A, O]`, of each agent.
+            teams: one-hots `[..., A, teams]`.
+            state: `[..., S]`, what all agents' networks take besides.
+
+        Returns: `[..., A, out_size]`.
+        """
+        rows, members = obs.reshape((-1, obs.shape[-1])), teams.reshape((-1, self.num_teams))
+        out = 0.0
+        for team in range(self.num_teams):
+            if state is None:
+                found = self.networks[team](rows)
+            else:
+                found = self.networks[team].beside(rows, state.reshape((-1, state.shape[-1])))
+            out = out + (members[:, team : team + 1] * found if self.num_teams > 1 else found)
+        return out.reshape((*obs.shape[:-1], self.out_size))
 
 
 class ActorsCritics(nn.Cell):
@@ -113,8 +121,7 @@ class ActorsCritics(nn.Cell):
 
     def value(self, obs, state):
         """Returns: `[..., A]`."""
-        seen = ops.expand_dims(state, -2) + ops.zeros_like(obs[..., :1])
-        return self.critics(ops.concat((obs, seen), -1), self.teams(obs)).squeeze(-1)
+        return self.critics(obs, self.teams(obs), state).squeeze(-1)
 
 
 class MAPPOActor(Actor):

@@ -76,10 +76,30 @@ class MLP(nn.Cell):
             if not last:
                 layers.append(_ACTIVATIONS[activation]())
         self.layers = nn.SequentialCell(layers)
+        self.product = ops.MatMul(transpose_b=True)
 
     def construct(self, x: Tensor) -> Tensor:
         """Map [N, in_size] float32 to [N, out_size] float32."""
         return self.layers(x)
+
+    def beside(self, x: Tensor, shared: Tensor) -> Tensor:
+        """Map rows that share what stands behind them, which passes the first layer once for all.
+
+        Args:
+            x: [n * A, in_size - k] float32, A rows of each group in turn.
+            shared: [n, k] float32.
+
+        Returns:
+            [n * A, out_size] float32, as of `[n * A, in_size]`.
+        """
+        first, size = self.layers.cell_list[0], x.shape[-1]
+        own = self.product(x, first.weight[:, :size]) + first.bias
+        both = self.product(shared, first.weight[:, size:])
+        out = own.reshape((shared.shape[0], -1, own.shape[-1])) + ops.expand_dims(both, 1)
+        out = out.reshape(own.shape)
+        for layer in self.layers.cell_list[1:]:
+            out = layer(out)
+        return out
 
 
 def flat_size(spec: EnvironmentSpec) -> int:
