@@ -264,12 +264,25 @@ def _dqn_solved() -> Row:
     return Row("dqn-solved", work, (our, *peers), (target,), 8 * 10, unit="s")
 
 
+SB3S_SAC = {"updates": 1, "learning_rate": 3e-4, "learning_starts": 100}
+"""SB3's own settings."""
+
+
 def _sac() -> Row:
-    same = {"updates": 1, "learning_rate": 3e-4, "learning_starts": 100}  # SB3's own settings
-    task = Task("sac", "HalfCheetah-v4", 1, 1, same)
+    task = Task("sac", "HalfCheetah-v4", 1, 1, SB3S_SAC)
     work = "SAC HalfCheetah-v4, one environment, an update of 256 a step"
     ours = task.ours("MultipleLearners")
     return _row("sac", work, task, ours, _either(task.sb3()), Target(2.0))
+
+
+def _sac_learns() -> Row:
+    seeds, keys = (1, 2, 3), SB3S_SAC | {"total_steps": 100_000}
+    tasks = [Task("sac", "HalfCheetah-v4", 1, 1, keys | {"seed": seed}) for seed in seeds]
+    our = _in_turn([task.ours("MultipleLearners") for task in tasks])
+    their = replace(_in_turn([task.sb3() for task in tasks]), threads=1)
+    work = "mean return of SAC on HalfCheetah-v4 in 100,000 steps, seeds 1 to 3"
+    targets = (Target(1.0, against=(their.name,)),)
+    return Row("sac-learns", work, (our, their), targets, 1, unit="return")
 
 
 def _start(policy: str, env: str, cold: bool) -> Row:
@@ -318,6 +331,7 @@ def rows() -> list[Row]:
         _solved(),
         _dqn_solved(),
         _sac(),
+        _sac_learns(),
         *(
             _start(policy, env, cold)
             for policy, env in (("MultipleLearners", "CartPole-v1"), ("GPUOnly", cartpole))
