@@ -1,57 +1,20 @@
-"""Pictures and tables of `reproduce_scaling.py`."""
+"""Pictures of `reproduce_scaling.py`."""
 
-import csv
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scaling_accuracy
+from scaling_study import SHARES
+from scaling_tables import Row
 
 ROOT = Path(__file__).resolve().parents[1]
 ACCURACY = ROOT / "docs" / "scaling" / "accuracy.csv"
-SHARES = ("environment", "cells", "messages", "collectives", "python", "waiting")
-"""What a rank's time goes to."""
-TICKS = (1, 2, 4, 8, 16, 32, 64)
-Row = dict[str, Any]
-
-
-def shares(spent: list[dict[str, float]]) -> dict[str, float]:
-    """Where an iteration's time goes: ms of each of `SHARES`, the mean of all ranks."""
-    sums = dict.fromkeys(SHARES, 0.0)
-    for rank in spent:
-        for what, seconds in rank.items():
-            sums[_share(what)] += 1e3 * seconds / len(spent)
-    return {share: round(ms, 4) for share, ms in sums.items()}
-
-
-def _share(what: str) -> str:
-    first = what.split(maxsplit=1)[0]
-    words = {"cell": "cells", "send": "messages", "receive": "messages"}
-    found = words.get(first, first)
-    return found if found in SHARES else "python"
 
 
 def error_band() -> float:
     """What nine in ten predictions of the accuracy study stay within, as a share."""
     rows = [row for row in scaling_accuracy.read(ACCURACY) if row["again_ms"]]
     return float(np.quantile(np.abs([scaling_accuracy.error(row) for row in rows]), 0.9))
-
-
-def read(file: Path) -> list[Row]:
-    """Rows as they were written; what a row has no figure of is left out."""
-    with file.open(newline="") as stream:
-        return [
-            {key: _number(text) for key, text in row.items() if text}
-            for row in csv.DictReader(stream)
-        ]
-
-
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
 
 
 def draw(rows: list[Row], folder: Path) -> None:
@@ -126,26 +89,3 @@ def _parts(rows: list[Row], file: Path) -> None:
     figure.tight_layout(rect=(0, 0.1, 1, 1))
     figure.savefig(file)
     pyplot.close(figure)
-
-
-def gains(rows: list[Row], fixed: str) -> str:
-    """The best and the worst policy of each workload, and the best over a fixed one, as a table."""
-    lines = [
-        f"| workload | best | steps/s | worst | best over worst | best over {fixed} |",
-        "|---|---|---|---|---|---|",
-    ]
-    chosen = [row for row in rows if row.get("workload") and row.get("steps_per_s")]
-    chosen = [row for row in chosen if row["experiment"] != "sensitivity"]
-    for workload in dict.fromkeys(row["workload"] for row in chosen):
-        found = sorted(
-            (row for row in chosen if row["workload"] == workload),
-            key=lambda row: -row["steps_per_s"],
-        )
-        best, worst = found[0], found[-1]
-        over = {row["policy"]: best["steps_per_s"] / row["steps_per_s"] for row in found}
-        factor = f"{over[fixed]:.1f}" if fixed in over else ""
-        lines.append(
-            f"| {workload} | {best['policy']} | {best['steps_per_s']:,} | {worst['policy']} | "
-            f"{over[worst['policy']]:.1f} | {factor} |"
-        )
-    return "\n".join(lines)
