@@ -43,13 +43,15 @@ def stride_at(shape: tuple[int, ...], strides: list[int], inner: int, extent: in
     """The stride of a loop of `extent` turns, each of which is `inner` elements of the node."""
     if extent == 1:
         return 0
-    size = 1
+    size, begin, step = 1, 1, None  # of axes that are neighbours in memory, as of one
     for axis in range(len(shape) - 1, -1, -1):
         if shape[axis] == 1:
             continue
-        if size * shape[axis] > inner:
-            return strides[axis] * (inner // size)
+        if step is None or strides[axis] != step * (size // begin):
+            begin, step = size, strides[axis]
         size *= shape[axis]
+        if size > inner:
+            return step * (inner // begin)
     return 0
 
 

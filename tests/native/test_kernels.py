@@ -381,3 +381,15 @@ def test_rows_of_single_bytes_have_room_when_they_are_turned():
     values, index = run([made], {given: x}, list(made.attrs["parts"]))
     np.testing.assert_array_equal(values, np.sort(x, 0))
     np.testing.assert_array_equal(index, np.argsort(x, 0))
+
+
+def test_loops_of_other_shapes_are_fused():
+    """The rows of one end within a turn of the other's loop: 24 is no multiple of 16."""
+    chance = np.random.default_rng(1)
+    x, y = (chance.standard_normal(96).astype(np.float32) for _ in range(2))
+    first, second = tensor("x", x.reshape(6, 16)), tensor("y", y.reshape(4, 3, 8))
+    doubled = node("Add", first, first, type=Type((6, 16), "float32"))
+    turned = node("Strided", second, type=Type((4, 8, 3), "float32"), offset=0, strides=(24, 1, 8))
+    found = run([doubled, turned], {first: x.reshape(6, 16), second: y.reshape(4, 3, 8)})
+    np.testing.assert_array_equal(found[0], x.reshape(6, 16) * 2)
+    np.testing.assert_array_equal(found[1], y.reshape(4, 3, 8).transpose(0, 2, 1))
