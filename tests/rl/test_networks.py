@@ -162,3 +162,14 @@ def test_pixels_pass_through_no_mlp_in_silence(name):
     with pytest.raises(ConfigError, match="probe:pixels gives images.*torso=cnn"):
         trainer(trainer.Config(env="probe:pixels"), by_name.spec("probe:pixels"))
     assert flat_size(by_name.spec("CartPole-v1")) == 4
+
+
+def test_rows_that_share_what_stands_behind_them():
+    """As if each had it: a critic's rows of three agents, and the state that all of them see."""
+    chance = np.random.default_rng(0)
+    own, state = (chance.standard_normal(s).astype(np.float32) for s in ((6, 4), (2, 5)))
+    whole = np.concatenate([own, np.repeat(state, 3, axis=0)], axis=1)
+    for hidden in ((), (8, 8)):
+        mlp = MLP(9, hidden, 2, 1.0, seed=1, name_index=0)
+        wanted = mlp(Tensor(whole)).asnumpy()
+        np.testing.assert_allclose(mlp.beside(Tensor(own), Tensor(state)), wanted, atol=1e-5)
