@@ -82,14 +82,15 @@ class TeamNetworks(nn.Cell):
 
         Returns: `[..., A, out_size]`.
         """
-        rows, members = obs.reshape((-1, obs.shape[-1])), teams.reshape((-1, self.num_teams))
-        out = 0.0
-        for team in range(self.num_teams):
-            if state is None:
-                found = self.networks[team](rows)
-            else:
-                found = self.networks[team].beside(rows, state.reshape((-1, state.shape[-1])))
-            out = out + (members[:, team : team + 1] * found if self.num_teams > 1 else found)
+        rows = obs.reshape((-1, obs.shape[-1]))
+        shared = None if state is None else state.reshape((-1, state.shape[-1]))
+        if self.num_teams == 1:
+            out = self.networks[0](rows, shared)
+        else:
+            members = teams.reshape((-1, self.num_teams))
+            out = 0.0
+            for team in range(self.num_teams):
+                out = out + members[:, team : team + 1] * self.networks[team](rows, shared)
         return out.reshape((*obs.shape[:-1], self.out_size))
 
 

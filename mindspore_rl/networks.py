@@ -76,25 +76,24 @@ class MLP(nn.Cell):
             if not last:
                 layers.append(_ACTIVATIONS[activation]())
         self.layers = nn.SequentialCell(layers)
-        self.product = ops.MatMul(transpose_b=True)
 
-    def construct(self, x: Tensor) -> Tensor:
-        """Map [N, in_size] float32 to [N, out_size] float32."""
-        return self.layers(x)
-
-    def beside(self, x: Tensor, shared: Tensor) -> Tensor:
-        """Map rows that share what stands behind them, which passes the first layer once for all.
+    def construct(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
+        """Map rows to rows.
 
         Args:
-            x: [n * A, in_size - k] float32, A rows of each group in turn.
-            shared: [n, k] float32.
+            x: [N, in_size] float32; with `shared` [n * A, in_size - k], A rows of each group in
+                turn.
+            shared: [n, k] float32, what the rows of a group have behind them in common: it passes
+                the first layer once for all of them.
 
         Returns:
-            [n * A, out_size] float32, as of `[n * A, in_size]`.
+            [N, out_size] float32.
         """
+        if shared is None:
+            return self.layers(x)
         first, size = self.layers.cell_list[0], x.shape[-1]
-        own = self.product(x, first.weight[:, :size]) + first.bias
-        both = self.product(shared, first.weight[:, size:])
+        own = first.matmul(x, first.weight[:, :size]) + first.bias
+        both = first.matmul(shared, first.weight[:, size:])
         out = own.reshape((shared.shape[0], -1, own.shape[-1])) + ops.expand_dims(both, 1)
         out = out.reshape(own.shape)
         for layer in self.layers.cell_list[1:]:

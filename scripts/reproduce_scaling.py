@@ -216,10 +216,11 @@ def main() -> int:
                 words = (str(row[k]) for k in ("algorithm", "policy", "workload", "gpus"))
                 print(f"{', '.join(filter(None, words))} on {row['cluster']}: {told}", flush=True)
     scaling_pictures.draw(rows, args.out)
-    for algorithm in study.algorithms:
-        print(f"\n{algorithm}\n\n{scaling_tables.by_gpus(rows, algorithm, *CLUSTERS)}")
-    print(f"\nmappo\n\n{scaling_tables.by_agents(rows)}\n")
-    print(scaling_tables.gains(rows, FIXED))
+    tables = {name: scaling_tables.by_gpus(rows, name, *CLUSTERS) for name in study.algorithms}
+    tables["mappo, by agents"] = scaling_tables.by_agents(rows)
+    tables["what choosing gains"] = scaling_tables.gains(rows, FIXED)
+    for title, lines in tables.items():
+        print(f"{title}\n\n{lines}\n" if lines else "", end="")
     print(f"{len(rows)} rows in {file}, {time.monotonic() - begun:.0f} s")
     return 0
 

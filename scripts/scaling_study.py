@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from iteration_time import NotMeasured, iteration_ms
+from scaling_tables import Row
 
 CLUSTERS = {
     "v100_on_10gb_ethernet": "sixteen_hosts_of_four_gpus",
@@ -41,7 +42,6 @@ SHARES = ("environment", "cells", "messages", "collectives", "python", "waiting"
 """What a rank's time goes to."""
 KEYS = ("experiment", "cluster", "algorithm", "workload", "policy", "gpus")
 """What tells rows apart."""
-Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -77,7 +77,12 @@ def _grid(
     cell: Callable[[Row], str],
     last: str = "",
 ) -> str:
-    """A line for each policy that has a figure, and what binds where its last one is."""
+    """A line for each policy that has a figure, and what binds where its last one is.
+
+    Nothing if there are no rows.
+    """
+    if not rows:
+        return ""
     columns = sorted(set(map(column, rows)))
     heads = [corner, *map(str, columns), *[last] * bool(last)]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]

@@ -172,4 +172,4 @@ def test_rows_that_share_what_stands_behind_them():
     for hidden in ((), (8, 8)):
         mlp = MLP(9, hidden, 2, 1.0, seed=1, name_index=0)
         wanted = mlp(Tensor(whole)).asnumpy()
-        np.testing.assert_allclose(mlp.beside(Tensor(own), Tensor(state)), wanted, atol=1e-5)
+        np.testing.assert_allclose(mlp(Tensor(own), Tensor(state)), wanted, atol=1e-5)
