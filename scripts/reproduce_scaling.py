@@ -220,7 +220,8 @@ def main() -> int:
     tables["mappo, by agents"] = scaling_tables.by_agents(rows)
     tables["what choosing gains"] = scaling_tables.gains(rows, FIXED)
     for title, lines in tables.items():
-        print(f"{title}\n\n{lines}\n" if lines else "", end="")
+        if lines:
+            print(f"{title}\n\n{lines}\n")
     print(f"{len(rows)} rows in {file}, {time.monotonic() - begun:.0f} s")
     return 0
 
