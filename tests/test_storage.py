@@ -80,7 +80,7 @@ def test_a_trap_in_the_place_of_a_lock_or_its_folder_is_passed_by(homes, tmp_pat
         if kind == "link to a folder":
             elsewhere.mkdir(exist_ok=True)
             os.chown(path, 4711, 4711, follow_symlinks=False)
-        with pin_cores(1):
+        with pin_cores(1, pytest.fail):
             pass
         assert not elsewhere.exists() or list(elsewhere.iterdir()) == []
         path.unlink()

@@ -533,18 +533,27 @@ def test_one_rank_hang_can_be_interrupted(run_dir):
 def test_cores_are_reserved_once(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8})
-    with launch.pin_cores(2) as first:
+    notes = []
+    with launch.pin_cores(2, notes.append) as first:
         assert first == [(3,), (5,)]
-        with launch.pin_cores(2) as second:
+        assert notes == []
+        with launch.pin_cores(2, notes.append) as second:
             assert second is None
-        with launch.pin_cores(1) as single:
+        with launch.pin_cores(1, notes.append) as single:
             assert single == [(8,)]
-    with launch.pin_cores(3) as later:
+        assert [note.partition("; ")[2] for note in notes] == [
+            "this one shares them, unpinned.",
+            "this one has 1 to itself.",
+        ]
+        assert all(note.startswith("Other jobs have reserved 2 of 3 cores;") for note in notes)
+        notes.clear()
+    with launch.pin_cores(3, notes.append) as later:
         assert later == [(3,), (5,), (8,)]
-    with launch.pin_cores(1) as alone:
+    with launch.pin_cores(1, notes.append) as alone:
         assert alone == [(3, 5, 8)]
-    with launch.pin_cores(4) as too_many:
+    with launch.pin_cores(4, notes.append) as too_many:
         assert too_many is None
+    assert notes == []
 
 
 def test_environment_of_workers(monkeypatch, tmp_path):

@@ -24,7 +24,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,21 +115,38 @@ def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict
 
 
 @contextlib.contextmanager
-def pin_cores(num_ranks: int) -> Iterator[list[tuple[int, ...]] | None]:
+def pin_cores(
+    num_ranks: int, note: Callable[[str], None]
+) -> Iterator[list[tuple[int, ...]] | None]:
     """Reserves cores for each rank, against other jobs, for as long as the context lasts.
+
+    Args:
+        num_ranks: ranks; 0 reserves nothing.
+        note: told in words if other jobs have cores, for this one is slower by it.
 
     Returns: equally many for each rank, or None (no pinning) if fewer cores are free than ranks.
     """
     with contextlib.ExitStack() as locks:
+        every = sorted(os.sched_getaffinity(0)) if num_ranks else []
         cores: list[tuple[int, contextlib.ExitStack]] = []
-        for core in sorted(os.sched_getaffinity(0)) if num_ranks else ():
-            if (lock := _lock_core(core)) is not None:
+        taken = 0
+        for core in every:
+            try:
+                lock = _lock_core(core)
+            except BlockingIOError:
+                taken += 1
+            except OSError:  # no reservations here
+                pass
+            else:
                 held = locks.enter_context(contextlib.ExitStack())
                 held.callback(os.close, lock)
                 cores.append((core, held))
         each = len(cores) // num_ranks if num_ranks else 0
         for _, held in cores[each * num_ranks :]:  # another job may have them
             held.close()
+        if taken:
+            rest = f"has {each * num_ranks} to itself" if each else "shares them, unpinned"
+            note(f"Other jobs have reserved {taken} of {len(every)} cores; this one {rest}.")
         if each:
             own = [core for core, _ in cores]
             yield [tuple(own[rank * each : (rank + 1) * each]) for rank in range(num_ranks)]
@@ -137,20 +154,22 @@ def pin_cores(num_ranks: int) -> Iterator[list[tuple[int, ...]] | None]:
             yield None
 
 
-def _lock_core(core: int) -> int | None:
-    """A descriptor that holds the core's lock file, or None; the file itself stays."""
+def _lock_core(core: int) -> int:
+    """A descriptor that holds the core's lock file; the file itself stays.
+
+    Raises:
+        BlockingIOError: another job has it.
+        OSError: there can be no such file.
+    """
+    if not own_folder(temporary()):
+        raise PermissionError(f"{temporary()} is not a folder of this user")
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        if not own_folder(temporary()):
-            return None
-        descriptor = os.open(temporary() / f"core-{core}.lock", flags, 0o600)
-    except OSError:
-        return None
+    descriptor = os.open(temporary() / f"core-{core}.lock", flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        return None
+        raise
     return descriptor
 
 

@@ -84,8 +84,9 @@ def run_job(
 def _run_ranks(watch: Watch, run_dir: Path, commands: Commands) -> None:
     """Runs the ranks under mpiexec."""
     plan, deployment = watch.plan, watch.options.deployment
+    pinned = 0 if plan.hosts or plan.device == "GPU" else plan.num_ranks
     with (
-        pin_cores(0 if plan.hosts or plan.device == "GPU" else plan.num_ranks) as cores,
+        pin_cores(pinned, watch.metrics.note) as cores,
         _listener(plan, deployment) as listener,
         Orphans() as orphans,
         JobProcesses(plan, run_dir, commands, deployment, orphans) as processes,
@@ -182,7 +183,8 @@ def _run_here(watch: Watch, run_dir: Path, own: OwnProcess) -> None:
         with watch.interruption.raised_at_second():
             if len(pairs) == 1:
                 on_cpu = watch.plan.device == "CPU" and watch.plan.compiled
-                with pin_cores(int(on_cpu)) as cores:  # reserved; this process stays as it is
+                # Reserved; this process stays as it is.
+                with pin_cores(int(on_cpu), watch.metrics.note) as cores:
                     threads = len(cores[0]) if cores else 1
                     run_worker(watch.plan, run_dir, leader, theirs, threads=threads)
             else:
