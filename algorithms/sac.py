@@ -44,9 +44,8 @@ class Policy(nn.Cell):
     def __init__(self, config, spec):
         super().__init__()
         self.obs_size, self.size = flat_size(spec), spec.action_space.shape[0]
-        self.body = MLP(
-            self.obs_size, config.hidden, 2 * self.size, 0.01, config.seed, 1, activation="relu"
-        )
+        out_size, seed = 2 * self.size, config.seed
+        self.body = MLP(self.obs_size, config.hidden, out_size, 1.0, seed, 1, "relu", "uniform")
 
     def sample(self, obs, noise):
         """Returns: action `[n, k]` and its log-probability `[n]` of obs `[n, ...]`."""

@@ -50,7 +50,8 @@ class Policy(nn.Cell):
     def __init__(self, config, spec):
         super().__init__()
         self.obs_size, size = flat_size(spec), spec.action_space.shape[0]
-        self.body = MLP(self.obs_size, config.hidden, size, 0.01, config.seed, 1, activation="relu")
+        seed = config.seed
+        self.body = MLP(self.obs_size, config.hidden, size, 1.0, seed, 1, "relu", "uniform")
 
     def construct(self, obs):
         """Returns: `[n, k]` of obs `[n, ...]`."""

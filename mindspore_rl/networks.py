@@ -30,8 +30,22 @@ def orthogonal(shape: tuple, gain: float, seed: int, index: int | tuple) -> np.n
     return np.ascontiguousarray(gain * (q if rows >= columns else q.T), dtype=np.float32)
 
 
+def _orthogonal_layer(shape: tuple, gain: float, seed: int, index: tuple) -> tuple:
+    return orthogonal(shape, gain, seed, index), np.zeros(shape[0], np.float32)
+
+
+def _uniform_layer(shape: tuple, gain: float, seed: int, index: tuple) -> tuple:
+    rng, bound = np.random.default_rng((seed, *index)), gain / math.sqrt(shape[1])
+    weight, bias = rng.uniform(-bound, bound, shape), rng.uniform(-bound, bound, shape[0])
+    return weight.astype(np.float32), bias.astype(np.float32)
+
+
+_INITIAL = {"orthogonal": (_orthogonal_layer, math.sqrt(2.0)), "uniform": (_uniform_layer, 1.0)}
+"""How a layer's weights and biases begin, and the gain of hidden ones."""
+
+
 class MLP(nn.Cell):
-    """Fully connected layers with an activation between them: orthogonal weights, zero biases.
+    """Fully connected layers with an activation between them.
 
     A layer is MatMul then BiasAdd (what ``nn.Dense`` is for a matrix): 13 us at 64x64x64 on the
     CPU, as fast as ``addmm``.
@@ -40,14 +54,16 @@ class MLP(nn.Cell):
         in_size: features of the input.
         hidden: width of each hidden layer; () gives a linear map.
         out_size: features of the output.
-        out_gain: gain of the last layer's weights: 0.01 for a policy, 1 for a value (Andrychowicz
-            et al. 2021).
+        out_gain: factor on the last layer's weights: with orthogonal ones 0.01 for a policy, 1 for
+            a value (Andrychowicz et al. 2021).
         seed: the job's seed.
         name_index: number that tells this network from the others of the job.
         activation: "tanh" or "relu", after each hidden layer.
+        initial: "orthogonal": weights of gain sqrt(2), biases of zero; or "uniform": both within
+            ``1 / sqrt(columns)``, which is smaller, and from which SAC and TD3 learn much faster.
 
     Raises:
-        ValueError: if the activation is neither.
+        ValueError: there is no such activation, or no such way to begin.
     """
 
     def __init__(
@@ -59,20 +75,22 @@ class MLP(nn.Cell):
         seed: int,
         name_index: int,
         activation: str = "tanh",
+        initial: str = "orthogonal",
     ):
         super().__init__()
-        if activation not in _ACTIVATIONS:
-            raise ValueError(
-                f"activation is {activation!r}, but must be one of {sorted(_ACTIVATIONS)}."
-            )
+        for name, value, known in (
+            ("activation", activation, _ACTIVATIONS),
+            ("initial", initial, _INITIAL),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} is {value!r}, but must be one of {sorted(known)}.")
+        begin, gain = _INITIAL[initial]
         sizes = (in_size, *hidden, out_size)
         layers = []
         for i, (columns, rows) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
             last = i == len(hidden)
-            weight = orthogonal(
-                (rows, columns), out_gain if last else math.sqrt(2.0), seed, (name_index, i)
-            )
-            layers.append(nn.Dense(columns, rows, weight_init=Tensor(weight), bias_init="zeros"))
+            weight, bias = begin((rows, columns), out_gain if last else gain, seed, (name_index, i))
+            layers.append(nn.Dense(columns, rows, Tensor(weight), Tensor(bias)))
             if not last:
                 layers.append(_ACTIVATIONS[activation]())
         self.layers = nn.SequentialCell(layers)
@@ -288,8 +306,8 @@ class TwinCritics(nn.Cell):
         super().__init__()
         self.obs_size, self.action_size = int(np.prod(obs_shape)), action_size
         size = self.obs_size + action_size
-        self.first = MLP(size, hidden, 1, 1.0, seed, 2, activation="relu")
-        self.second = MLP(size, hidden, 1, 1.0, seed, 3, activation="relu")
+        self.first = MLP(size, hidden, 1, 1.0, seed, 2, "relu", "uniform")
+        self.second = MLP(size, hidden, 1, 1.0, seed, 3, "relu", "uniform")
 
     def construct(self, obs: Tensor, action: Tensor) -> tuple:
         """Return both values [N] float32 of obs [N, ...] and actions [N, action_size] float32."""

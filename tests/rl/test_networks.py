@@ -86,9 +86,24 @@ def test_only_the_layers_are_trained():
     assert not any("stats" in name for name in names)
 
 
-def test_unknown_activation():
+def test_uniform_layers_fill_the_range_that_their_inputs_give():
+    first, _, last = MLP(25, (400,), 100, 3.0, 1, 7, "relu", "uniform").layers.cell_list
+    for layer, bound in ((first, 1 / 5), (last, 3 / 20)):
+        for values in (layer.weight.asnumpy(), layer.bias.asnumpy()):
+            assert 0.95 * bound < np.abs(values).max() <= bound
+            assert abs(values.mean()) < 0.15 * bound
+    again, other = (MLP(25, (400,), 100, 3.0, 1, i, "relu", "uniform") for i in (7, 8))
+    np.testing.assert_array_equal(
+        first.weight.asnumpy(), again.layers.cell_list[0].weight.asnumpy()
+    )
+    assert (first.weight.asnumpy() != other.layers.cell_list[0].weight.asnumpy()).mean() > 0.99
+
+
+def test_unknown_activation_and_beginning():
     with pytest.raises(ValueError, match="'gelu'.*'relu', 'tanh'"):
         MLP(1, (), 1, 1.0, seed=0, name_index=0, activation="gelu")
+    with pytest.raises(ValueError, match="'zeros'.*'orthogonal', 'uniform'"):
+        MLP(1, (), 1, 1.0, seed=0, name_index=0, initial="zeros")
 
 
 def images(height, width, dtype="uint8"):
