@@ -35,7 +35,7 @@ ALGORITHMS = {
     "mappo": (SMALL, PARTICLES),
     "dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
     "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
-    "td3": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
+    "td3": ({"learning_starts": 16, "replay_size": 40, "policy_updates": 2}, PENDULUM),
     "decision_transformer": (
         {
             "dataset": "of the environment",
@@ -53,7 +53,7 @@ ALGORITHMS = {
 """Their configurations and environments.
 
 SAC and TD3 make few updates: each step of Adam makes rounding larger, in 8 of SAC's up to 4e-4 of
-16, in 16 of TD3's up to 8e-4 in 1 to 4 parameters of 768.
+16, in the 16 of TD3's default up to 8e-4 in 1 to 4 parameters of 768.
 """
 SHIPPED = ("ppo", "a2c", "mappo", "dqn", "sac", "td3", "decision_transformer")
 OF_TORSOS = {"torso", "state_size", "segment_steps"}
