@@ -244,6 +244,8 @@ class EpisodeFile:
                 found[part] = self._archive.rows(name)
             elif part not in _ENDS:
                 raise ValueError(f"there is no {names[0]}; there are {self._archive.names()[:9]}")
+        if not found["reward"].shape:
+            raise ValueError(f"{group}rewards is a single number, expected one of each step")
         if not found.keys() & set(_ENDS):
             names = [f"{group}{name}" for part in _ENDS for name in _NAMES[part]]
             raise ValueError(f"there is none of {', '.join(names)}: where do episodes end?")
@@ -286,6 +288,8 @@ class EpisodeFile:
         ends = {part: flags.get(part, np.zeros(steps, bool)).copy() for part in _ENDS}
         if self._discrete and action.dtype.kind not in "iu":
             raise ValueError(f"its actions are {action.dtype}, those of the first episode are not")
+        if self._discrete and (action != action.astype(np.int32)).any():
+            raise ValueError(f"its actions are {action.min()} to {action.max()}, expected int32")
         inside = np.flatnonzero((ends["terminated"] | ends["truncated"])[:-1])
         if len(inside):
             raise ValueError(f"it ends at step {inside[0]} of {steps}, expected at its last one")

@@ -149,6 +149,9 @@ def nan(name):
         ({**flat([3]), "rewards": np.full(3, 1e300)}, r"episode 0: reward\[0\] is inf"),
         ({**flat([2]), "rewards": np.array(["a", "b"])}, r"is <U1 \(2,\), expected numbers"),
         (flat([0]), "it has no steps"),
+        ({**flat([3]), "rewards": np.float32(1)}, "rewards is a single number"),
+        ({**grouped([3]), "episode_0/rewards": np.float32(1)}, "0/rewards is a single number"),
+        ({**flat([2]), "actions": np.array([0, 1 << 32])}, "its actions are 0 to 4294967296"),
         ({**grouped([3]), "episode_0/terminations": [True] * 3}, "it ends at step 0 of 3"),
         (
             {**grouped([2, 2]), "episode_1/observations": np.ones((2, 3))},
