@@ -1,8 +1,9 @@
 // The parts of a replay table, see spec.py, and the sums and maxima of its weights.
 //
 // Weights, sums and maxima change under the lane's lock; it is a robust mutex, and who finds that
-// its holder has died rebuilds them. Random draws take no lock: between two additions of an update
-// one may fall beside every record, and is drawn again.
+// its holder has died rebuilds them. Random draws take no lock, but to count those of a record that
+// may be drawn so often and no more: between two additions of an update one may fall beside every
+// record, and is drawn again.
 #pragma once
 #include <pthread.h>
 

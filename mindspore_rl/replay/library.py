@@ -40,6 +40,7 @@ def functions() -> ctypes.CDLL:
         ("pick", i, [p, i, i, p, p, p]),
         ("peek", i, [p, i, i, p, p, p]),
         ("claim", None, [p, i, p, p]),
+        ("release", None, [p, i, p, p]),
         ("mend", None, [p]),
         ("admit", i, [p, i]),
         ("count", None, [p, i]),

@@ -124,11 +124,11 @@ def sample(
     if isinstance(mode, Order):
         return until(table, lambda: _picked(table, mode, count), wait)
 
-    used = 0
+    used, wanted = 0, count
 
     def attempt() -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
         totals = table.totals()
-        drawn = draw(key, totals, count, mode, used)
+        drawn = draw(key, totals, wanted, mode, used)
         if not used:
             admit(table, count)
         return totals, *drawn
@@ -141,13 +141,28 @@ def sample(
             return Drawn(ids, _probabilities(weights, lanes, totals, mode), lengths)
         # Somebody else has changed the table, or died over it.
         functions().table_mend(table.base)
-        totals, lanes, offsets, more = until(table, attempt, wait)
+        rows = again
+        if mode is Mode.DISTINCT:  # no more than these: what the others took may be gone now
+            wanted, rows = len(again), np.arange(len(again))
+        try:
+            totals, lanes, offsets, more = until(table, attempt, wait)
+        except BaseException:
+            _give_back(table, ids, weights)
+            raise
         used += more
-        ids[again], weights[again], lengths[again] = table.resolve(lanes[again], offsets[again])
+        ids[again], weights[again], lengths[again] = table.resolve(lanes[rows], offsets[rows])
     raise ReplayError(
         f"{len(again)} of {count} records are overwritten faster than they are drawn; raise the "
         "capacity"
     )
+
+
+def _give_back(table: Table, ids: np.ndarray, weights: np.ndarray) -> None:
+    """Undoes the draws of a batch that nobody gets."""
+    places = (x.ctypes.data for x in (ids, weights))
+    functions().table_release(table.base, len(ids), *places)
+    if table.spec.limited:
+        functions().table_count(table.base, -len(ids))
 
 
 def to_redraw(ids: np.ndarray, mode: Mode | Order) -> np.ndarray:

@@ -17,6 +17,7 @@ MAGIC = b"MSRLTBL2"
 ALIGNMENT = 64  # a cache line
 PAGE = 4096
 FANOUT = 16
+MOST_WEIGHTED = 1 << 24  # of at most 2^40 each (index.h), which 64 bits can sum
 HEADER = np.dtype(
     [("magic", "S8")]
     + [
@@ -142,6 +143,11 @@ class TableSpec:
                 f"min_records of a replay table is {self.min_records}, expected at most the "
                 f"{self.lanes * self.capacity} that it holds"
             )
+        if self.weighted and self.lanes * self.capacity >= MOST_WEIGHTED:
+            raise ReplayError(
+                f"a weighted replay table has room for {self.lanes * self.capacity:,} records, "
+                f"expected fewer than {MOST_WEIGHTED:,}, whose weights fit an exact sum"
+            )
         names = [column.name for column in self.columns]
         if not names or len(set(names)) < len(names):
             raise ReplayError(f"columns of a replay table are {names}, expected different names")
@@ -154,11 +160,13 @@ class TableSpec:
     def part(self, lanes: int) -> "TableSpec":
         """Of some of the lanes alone, with their share of the limit's numbers."""
         ratio, share = self.samples_per_insert, lanes / self.lanes
+        # Each part's inserts may stop almost one short of what its slack allows.
+        slack = self.slack * share + ratio * (1 - share)
         return dataclasses.replace(
             self,
             lanes=lanes,
             min_records=max(math.ceil(self.min_records * share), 1),
-            slack=max(self.slack * share, (1 + ratio) / 2) if ratio else self.slack,
+            slack=max(slack, (1 + ratio) / 2) if ratio else self.slack,
         )
 
     @functools.cached_property
@@ -227,8 +235,10 @@ def described(descriptor: int, more_bytes: int = 0) -> TableSpec:
     header = np.frombuffer(os.pread(descriptor, HEADER.itemsize, 0), HEADER)[0]
     if header["magic"] != MAGIC:
         raise ValueError(f"it begins with {header['magic']!r}, expected {MAGIC!r}")
-    spec = TableSpec.parse(os.pread(descriptor, int(header["spec_bytes"]), HEADER.itemsize))
     size = os.fstat(descriptor).st_size - more_bytes
+    if not 0 <= header["spec_bytes"] <= size:
+        raise ValueError("its header and its size do not agree")
+    spec = TableSpec.parse(os.pread(descriptor, int(header["spec_bytes"]), HEADER.itemsize))
     if spec.header() != header or size != header["total_bytes"]:
         raise ValueError("its header and its size do not agree")
     return spec

@@ -170,7 +170,8 @@ class Spread:
                 f"{count} records are to be drawn ({order.name.lower()}) and {len(found)} can be; "
                 "insert more first"
             )
-        ids = found["id"][np.lexsort((found["id"] % whole, ~found["key"]))][:count]
+        ids = found["id"][np.lexsort((found["id"] % whole // self.spec.capacity, ~found["key"]))]
+        ids = ids[:count]
         lanes = (ids % whole // self.spec.capacity).astype(np.int32)
         return self._crossing(key, order, lanes, ids, 0, np.ones(self.spec.lanes), quotas)
 

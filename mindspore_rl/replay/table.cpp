@@ -237,11 +237,15 @@ int64_t table_resolve(char *base, int64_t counted, int64_t count, const int32_t 
       weights[at] = table.header.weighted ? load(table.weights(lanes[at])[slots[i]]) : 1;
       lengths[at] = int32_t(entry.length);
       if (generation % 2 || !weights[at]) continue;
-      uint32_t times = __atomic_add_fetch(&entry.sampled, uint32_t(counted), __ATOMIC_RELAXED);
-      if (table.header.max_times_sampled && times >= table.header.max_times_sampled) {
+      if (uint64_t most = table.header.max_times_sampled) {
+        // Nobody writes the record now, whose count would be that of the next one.
         Locked locked(table, lanes[at]);
-        if (entry.generation == generation) set_weight(table, lanes[at], slots[i], 0);
-        if (times > table.header.max_times_sampled) continue;  // another reader was faster
+        if (entry.generation != generation || !table.weights(lanes[at])[slots[i]]) continue;
+        entry.sampled += uint32_t(counted);
+        if (entry.sampled >= most) set_weight(table, lanes[at], slots[i], 0);
+        if (entry.sampled > most) continue;  // the last one to draw it died over it
+      } else {
+        __atomic_add_fetch(&entry.sampled, uint32_t(counted), __ATOMIC_RELAXED);
       }
       ids[at] = table.id(record, generation);
       found++;
@@ -281,7 +285,7 @@ int64_t table_pick(char *base, int64_t order, int64_t count, int64_t *ids, uint6
     int64_t record = walk.next();
     if (record < 0) break;
     Entry &entry = table.entry(record);
-    // Those who draw at random take no lock: the last time may just have gone to one of them.
+    // The last one to draw it may have died over it.
     if (__atomic_add_fetch(&entry.sampled, 1, __ATOMIC_RELAXED) > most && most) continue;
     ids[found] = table.id(record, entry.generation);
     weights[found] = table.weights(record / capacity)[record % capacity];
@@ -303,6 +307,7 @@ int64_t table_pick(char *base, int64_t order, int64_t count, int64_t *ids, uint6
 }
 
 // The first records in an order, without a draw: their keys in it, ids, lengths; how many there are.
+// A lane's records make way in turn: one that was committed late has the key of the one before it.
 int64_t table_peek(char *base, int64_t order, int64_t count, uint64_t *keys, int64_t *ids,
                    int32_t *lengths) {
   Table table(base);
@@ -310,8 +315,11 @@ int64_t table_peek(char *base, int64_t order, int64_t count, uint64_t *keys, int
   for (int64_t lane = 0; lane < table.header.lanes; lane++) locks.emplace_back(table, lane);
   Walk walk(table, order);
   int64_t found = 0, record;
+  std::vector<uint64_t> least(table.header.lanes, UINT64_MAX);
   while (found < count && (record = walk.next(&keys[found])) >= 0) {
     Entry &entry = table.entry(record);
+    uint64_t &key = least[record / table.header.capacity];
+    keys[found] = key = std::min(key, keys[found]);
     ids[found] = table.id(record, entry.generation);
     lengths[found++] = int32_t(entry.length);
   }
@@ -331,6 +339,21 @@ void table_claim(char *base, int64_t count, const int64_t *ids, bool *claimed) {
                  table.weights(lane)[slot] &&
                  (__atomic_add_fetch(&entry.sampled, 1, __ATOMIC_RELAXED) <= most || !most);
     if (claimed[i] && most && load(entry.sampled) >= most) set_weight(table, lane, slot, 0);
+  }
+}
+
+// Gives draws back, with the weights that the records had.
+void table_release(char *base, int64_t count, const int64_t *ids, const uint64_t *weights) {
+  Table table(base);
+  for (int64_t i = 0; i < count; i++) {
+    if (ids[i] < 0) continue;
+    int64_t record = ids[i] % table.records(), lane = record / table.header.capacity;
+    int64_t slot = record % table.header.capacity;
+    Locked locked(table, lane);
+    Entry &entry = table.entry(record);
+    if (entry.generation != uint32_t(ids[i] / table.records()) * 2) continue;
+    __atomic_sub_fetch(&entry.sampled, 1, __ATOMIC_RELAXED);
+    if (!table.weights(lane)[slot]) set_weight(table, lane, slot, weights[i]);
   }
 }
 

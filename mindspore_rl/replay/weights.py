@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mindspore_rl.errors import ReplayError
+
 ONE, LARGEST = 1 << 20, 1 << 40
 BLOCK = 64
 """Rows of a block, of which a draw reads one."""
@@ -55,6 +57,11 @@ class Weights:
 
     def take(self, rows: np.ndarray) -> None:
         """Has these from now on."""
+        if len(rows) * LARGEST > np.iinfo(np.int64).max:
+            raise ReplayError(
+                f"{len(rows):,} records of each environment are kept by priority, expected fewer "
+                f"than {(1 << 63) // LARGEST:,}: keep fewer, or have more environments"
+            )
         self.rows, blocks = rows, -(-len(rows) // BLOCK)
         self._sums = np.add.reduceat(rows, np.arange(blocks) * BLOCK)
         self._largest, self._changed = np.maximum.reduceat(rows, np.arange(blocks) * BLOCK), []

@@ -9,11 +9,13 @@ import pytest
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay import limit
+from mindspore_rl.replay.assignment import split
 from mindspore_rl.replay.limit import Wait
 from mindspore_rl.replay.selection import Key, Mode, Order, sample
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
+from tests.replay.ranks import on_ranks
 from tests.replay.tables import COLUMNS, filled, records
 
 KEY = Key(1, 0)
@@ -201,3 +203,22 @@ def test_the_limit_goes_on_in_a_saved_table(tmp_path):
         with pytest.raises(ReplayError, match="18 samples were drawn of 10 inserts"):
             sample(loaded, KEY, 3)
         sample(loaded, KEY, 2)
+
+
+@pytest.mark.parametrize("lanes", [(4,), (2, 2), (1, 1, 1, 1)])
+def test_a_batch_that_a_table_allows_its_parts_allow(lanes):
+    spec = TableSpec(COLUMNS, 50, lanes=4, min_records=4, samples_per_insert=10, slack=22)
+    tables, quotas = [Table.create(spec.part(count)) for count in lanes], split(34, len(lanes))
+
+    def job(sharded, comm):
+        out, own = spec.buffers(quotas[comm.rank]), tables[comm.rank]
+        for step in range(4):
+            with (
+                writing(own, range(lanes[comm.rank])) as writer,
+                pytest.raises(ReplayError, match="inserts are held back"),
+            ):
+                insert(writer, 50)
+            sharded.sample(Key(1, step), quotas, out)
+        return True
+
+    assert all(on_ranks(lanes, job, spec, lambda _, __, rank: tables[rank]))

@@ -10,6 +10,7 @@ from mindspore_rl.replay.selection import Key, Mode, Order, sample
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
+from tests.replay.ranks import on_ranks
 from tests.replay.tables import COLUMNS, filled, records
 
 KEY = Key(0, 0)
@@ -48,6 +49,24 @@ def test_records_that_were_open_long_keep_their_place():
         assert rewards(table, sample(table, KEY, 2, Order.LIFO)) == [3, 2]
         with pytest.raises(ReplayError, match="4 records are to be drawn .fifo. and 3 can be"):
             sample(table, KEY, 4, Order.FIFO)
+
+
+@pytest.mark.parametrize("order", [Order.FIFO, Order.LIFO])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_ranks_keep_the_places_of_records_that_were_open_long(order, count):
+    spec = TableSpec(COLUMNS, capacity=4, lanes=2)
+    table = Table.create(spec)
+    with writing(table, [0, 1]) as writer:
+        places = [writer.begin(lane) for lane in (0, 0, 0, 1, 1)]
+        for number in (1, 4, 2, 0, 3):
+            writer.append(places[number], records([number], 1))
+            writer.commit(places[number])
+
+    def job(sharded, comm):
+        return sharded.sample(KEY, [count], spec.buffers(count), order).ids.tolist()
+
+    found = on_ranks((2,), job, spec, lambda *_: table)[0]
+    assert found == sample(table, KEY, count, order).ids.tolist()
 
 
 @pytest.mark.parametrize("order", [Order.FIFO, Order.LIFO])

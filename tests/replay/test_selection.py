@@ -23,6 +23,7 @@ from mindspore_rl.replay.selection import (
 )
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
+from mindspore_rl.replay.weights import Weights
 from mindspore_rl.replay.writer import writing
 from mindspore_rl.rl.random import key_schedule, stream, threefry_2x32
 from tests.replay.tables import COLUMNS, filled, records
@@ -88,6 +89,23 @@ def test_without_replacement_two_draws_that_fall_on_one_record_are_told_apart(mo
     assert seen[:2] == [8, 7]
 
 
+def test_without_replacement_a_last_draw_that_is_made_again_has_enough(monkeypatch):
+    table, ids = filled(range(10), TableSpec(COLUMNS, capacity=10, max_times_sampled=1))
+    resolve, gone = table.resolve, []
+
+    def once_gone(*places):
+        found = resolve(*places)
+        if not gone:  # its record was overwritten meanwhile
+            gone.append(int(found[0][0]))
+            found[0][0] = -1
+        return found
+
+    monkeypatch.setattr(table, "resolve", once_gone)
+    drawn = sample(table, Key(1, 0), 7, Mode.DISTINCT).ids.tolist()
+    assert len({*drawn, *gone}) == 8
+    assert table.totals().tolist() == [2]
+
+
 def test_without_replacement_holds_while_records_are_overwritten():
     table, _ = filled(range(64), TableSpec(COLUMNS, capacity=64))
     stop = threading.Event()
@@ -103,6 +121,35 @@ def test_without_replacement_holds_while_records_are_overwritten():
     stop.set()
     writer.join()
     assert {len(set(ids.tolist())) for ids in drawn} == {48}
+
+
+@pytest.mark.parametrize("mode", [Mode.REPLACE, Mode.STRATIFIED])
+def test_a_batch_that_is_not_filled_takes_nothing(mode):
+    spec = TableSpec(COLUMNS, capacity=4, max_times_sampled=1, min_records=4)
+    table, ids = filled(range(4), spec)
+    with pytest.raises(ReplayError, match="5 records are to be drawn"):
+        sample(table, Key(1, 0), 5, mode)
+    assert int(table.limit["samples"]) == 0
+    assert sorted(sample(table, Key(1, 1), 4, mode).ids) == sorted(ids)
+
+
+def test_a_draw_beside_one_in_order_that_takes_nothing_loses_no_record():
+    table, ids = filled(range(2000), TableSpec(COLUMNS, capacity=2000, max_times_sampled=1))
+    drawn, stop = sample(table, Key(1, 0), 1).ids.tolist(), threading.Event()
+
+    def ask_for_too_many():
+        while not stop.is_set():
+            with pytest.raises(ReplayError):
+                sample(table, Key(1, 0), 2000, Order.FIFO)
+
+    asking = threading.Thread(target=ask_for_too_many)
+    asking.start()
+    for step in range(1, 2000):
+        if table.totals()[0]:
+            drawn += sample(table, Key(1, step), 1).ids.tolist()
+    stop.set()
+    asking.join()
+    assert sorted(drawn) == sorted(ids)
 
 
 def test_strata_are_the_lanes():
@@ -141,6 +188,15 @@ def test_windows_lie_within_their_records():
     counts = np.bincount(first[4000:])
     assert len(counts) == 5
     assert stats.chisquare(counts).pvalue > LEAST
+
+
+def test_more_records_than_whose_weights_can_be_summed_are_told():
+    TableSpec(COLUMNS, capacity=(1 << 23) - 1, lanes=2, weighted=True)
+    TableSpec(COLUMNS, capacity=1 << 23, lanes=2)
+    with pytest.raises(ReplayError, match="fewer than 16,777,216"):
+        TableSpec(COLUMNS, capacity=1 << 23, lanes=2, weighted=True)
+    with pytest.raises(ReplayError, match="fewer than 8,388,608"):
+        Weights().take(np.ones((1 << 23, 1), np.int64))
 
 
 def test_nothing_to_draw_from_is_told():

@@ -184,6 +184,12 @@ def test_what_is_no_table_is_told(tmp_path):
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(ReplayError, match="do not agree"):
         Table.open(path)
+    Table.create(TableSpec(COLUMNS, capacity=9), tmp_path / "other").close()
+    content = (tmp_path / "other").read_bytes()
+    for spec_bytes in (-1, 1 << 62, (1 << 63) - 1):
+        path.write_bytes(content[:8] + spec_bytes.to_bytes(8, "little", signed=True) + content[16:])
+        with pytest.raises(ReplayError, match="do not agree"):
+            Table.open(path)
 
 
 @pytest.mark.parametrize("folder", [None, Path("/dev/shm"), "disk"])
