@@ -53,6 +53,7 @@ UNSUPPORTED = {
     "early return": ("for i in range(2):\n    return {}", "return {}", "`return` inside a loop"),
     "keyword": ("target = msrl.boundary(name='x', value=reward)", "'x'", "a keyword argument"),
     "unused": ("self.optimizer(reward)", "self.optimizer", "whose result is not used"),
+    "thrown away": ("for _ in range(3):\n    target = target * _", "_", "reading `_`"),
     "unknown name": ("target = ops.abs(rewards)", "rewards)", "unknown name 'rewards'"),
     "loop over": ("for x in (1, 2):\n    target = reward", "(1, 2)", "a loop over something else"),
     "parts of unknown number": (
@@ -172,6 +173,10 @@ def test_a_run_has_no_break(tmp_path):
         "target = reward * max(tuple(2.0 * rate for rate in (self.config.gamma, 1)))",
         "for part, flag in msrl.minibatches(2, (reward, 0.5 * reward), steps=2):\n"
         "    again = msrl.mean(part[:, 1])",
+        "for parts in msrl.minibatches(2, (reward, target), steps=2):\n"
+        "    again = msrl.mean(parts[0][:, 1]) + msrl.mean(Pair.of(parts[1])[0][:, 0])",
+        "for _ in range(2):\n    if msrl.mean(reward) > 0.5:\n"
+        "        last, _ = target, 0.5 * reward\n        target = 0.9 * last",
         "(alone,) = Pair.of(reward)\ntarget = alone",
         "kept = ()\nfor (part,) in msrl.minibatches(2, (reward,), steps=2 if kept else 0):\n"
         "    last = part",

@@ -7,7 +7,15 @@ from typing import Any, NoReturn
 
 from mindspore_rl.graph.ir import Op
 from mindspore_rl.graph.read.draft import Draft
-from mindspore_rl.graph.read.frame import Gone, Static, Struct, Var, is_literal, literal
+from mindspore_rl.graph.read.frame import (
+    THROWN_AWAY,
+    Gone,
+    Static,
+    Struct,
+    Var,
+    is_literal,
+    literal,
+)
 
 
 class Assignments:
@@ -53,7 +61,8 @@ class Assignments:
 
     def _bindings(self, target: ast.expr, value: Struct) -> Iterator[tuple[str, Struct]]:
         if isinstance(target, ast.Name):
-            yield target.id, value
+            if target.id != THROWN_AWAY:
+                yield target.id, value
         elif isinstance(target, (ast.Tuple, ast.List)):
             if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
                 value = tuple(map(Static, value.value))

@@ -22,6 +22,7 @@ from mindspore_rl.graph.read.expressions import ExpressionReader
 from mindspore_rl.graph.read.frame import (
     MSRL,
     SUPPORTED,
+    THROWN_AWAY,
     Gone,
     Scope,
     Static,
@@ -213,8 +214,10 @@ class _Builder(ExpressionReader):
         count = self._loop_count(kind, args, node)
         values = self.expression(args[1]) if kind == "minibatches" else None
         index = LOOPS.get(kind, "i")
-        if isinstance(node.target, ast.Name) and kind != "minibatches" and node.target.id != "_":
-            index = node.target.id
+        target = getattr(node.target, "id", "")
+        named = target not in ("", THROWN_AWAY)
+        if named and kind != "minibatches":
+            index = target
         read, kept = carried(node, self.frame)
         going = self._flag_of(node)
         self.assignments.give_homes(sorted(read | kept | going))
@@ -228,17 +231,17 @@ class _Builder(ExpressionReader):
             self.calls.drawing.top_of_iteration = []
         if kind == "minibatches":
             self.assignments.assign(node.target, self.calls.drawing.minibatch(loop, values, args))
-        elif isinstance(node.target, ast.Name):
-            self.frame.names[node.target.id] = Var(index)
-        else:
+        elif named:
+            self.frame.names[target] = Var(index)
+        elif not target:
             self.frame.fail(node.target, "a loop target that is not a name")
         self.draft.conditions += len(going)
         for statement in node.body:
             self._statement(statement)
         self.draft.conditions -= len(going)
         self._check_carried(before, node)
-        if isinstance(node.target, ast.Name) and self.frame.names[node.target.id] == Var(index):
-            self.frame.names[node.target.id] = Gone("a loop's index after the loop")
+        if named and self.frame.names[target] == Var(index):
+            self.frame.names[target] = Gone("a loop's index after the loop")
         body = self.draft.scope.items
         for flag in (self.frame.names[name].name for name in going):
             name = self.draft.name_op("if")

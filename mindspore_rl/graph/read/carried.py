@@ -4,7 +4,7 @@ import ast
 import copy
 from typing import Any
 
-from mindspore_rl.graph.read.frame import Frame
+from mindspore_rl.graph.read.frame import THROWN_AWAY, Frame
 
 
 def assigned(nodes: list[ast.stmt]) -> set[str]:
@@ -21,7 +21,7 @@ def assigned(nodes: list[ast.stmt]) -> set[str]:
         for statement in nodes
         for node in ast.walk(statement)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in inside
-    }
+    } - {THROWN_AWAY}
 
 
 def carried(loop: ast.For, frame: Frame) -> tuple[set[str], set[str]]:

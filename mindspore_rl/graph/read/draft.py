@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from mindspore_rl.graph.ir import REGIONS, Loop, Op
-from mindspore_rl.graph.read.frame import BUILTINS, SUPPORTED, Frame, Scope, Var
+from mindspore_rl.graph.read.frame import BUILTINS, SUPPORTED, THROWN_AWAY, Frame, Scope, Var
 from mindspore_rl.names import unused
 
 RESERVED = {
@@ -124,6 +124,8 @@ class Draft:
         """A global of the function being read, as the generated module will know it."""
         frame = self.frame
         if node.id not in frame.namespace:
+            if node.id == THROWN_AWAY:
+                self.fail(node, "reading `_`, which is what is thrown away,", "give it a name")
             if node.id not in BUILTINS:
                 self.fail(node, f"the unknown name {node.id!r}")
             return node

@@ -154,8 +154,9 @@ class ExpressionReader:
         if isinstance(base, Var) and not isinstance(node.value, ast.Name):
             # Computed just now: its operation must not be emitted a second time.
             reads = [base.name]
-            text = ast.unparse(self._substitute(node.slice, reads))
-            return self.draft.result("glue", f"{base.name}[{text}]", reads)
+            place = self._substitute(node.slice, reads)
+            part = ast.Subscript(ast.Name(base.name, ast.Load()), place, ast.Load())
+            return self.draft.result("glue", ast.unparse(part), reads)
         if not isinstance(base, (tuple, dict)):
             return None
         key = node.slice

@@ -63,6 +63,10 @@ class Msrl:
 MSRL = Msrl()
 
 
+THROWN_AWAY = "_"
+"""What is given this name nobody reads: no loop carries it, and no branch changes it."""
+
+
 @dataclass
 class Scope:
     """Items of the loop body or branch being read."""
