@@ -1,6 +1,7 @@
 """Data sets of other systems' files: every number arrives, and what is wrong is told."""
 
 import io
+import json
 import re
 import tarfile
 import tracemalloc
@@ -113,6 +114,14 @@ def test_a_folder_that_minari_wrote(tmp_path, capsys):
                  "--env", "Pendulum-v1"]) == 2  # fmt: skip
     assert "name the --env that it is of" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+    metadata = tmp_path / "test-v0" / "data" / "metadata.json"
+    about = json.loads(metadata.read_text())
+    space = {"type": "Box", "shape": [2], "low": [-1, -1], "high": [1, 1]}
+    metadata.write_text(json.dumps({**about, "action_space": json.dumps(space)}))
+    assert main(["dataset", "import", str(tmp_path / "test-v0"), str(tmp_path / "x")]) == 2
+    assert re.search(
+        r"metadata says that actions are Box.*they are int64 \(", capsys.readouterr().err
+    )
 
 
 def test_what_is_cut_is_told(tmp_path, capsys):
