@@ -175,6 +175,7 @@ def test_a_run_has_no_break(tmp_path):
         "    again = msrl.mean(part[:, 1])",
         "for parts in msrl.minibatches(2, (reward, target), steps=2):\n"
         "    again = msrl.mean(parts[0][:, 1]) + msrl.mean(Pair.of(parts[1])[0][:, 0])",
+        "_ = x = reward\ntarget = 2.0 * x",
         "for _ in range(2):\n    if msrl.mean(reward) > 0.5:\n"
         "        last, _ = target, 0.5 * reward\n        target = 0.9 * last",
         "(alone,) = Pair.of(reward)\ntarget = alone",

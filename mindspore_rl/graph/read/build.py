@@ -165,7 +165,8 @@ class _Builder(ExpressionReader):
             value = self.expression(node.value)
             for target in node.targets:
                 self.assignments.assign(target, value)
-                value = self.frame.names[target.id] if isinstance(target, ast.Name) else value
+                if isinstance(target, ast.Name):
+                    value = self.frame.names.get(target.id, value)
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
             self.assignments.assign(node.target, self.expression(node.value))
         elif isinstance(node, ast.AugAssign):
