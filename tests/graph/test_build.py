@@ -109,7 +109,7 @@ UNSUPPORTED = {
         "one side of `x if c else y`",
     ),
     "branches differ": (
-        "if msrl.mean(reward) > 0:\n    x = reward\nelse:\n    x = (reward, 1)",
+        "if msrl.mean(reward) > 0:\n    x = reward\nelse:\n    x = (reward, 1)\ntarget = x[0]",
         "if msrl",
         "something else in each branch",
     ),
@@ -176,6 +176,15 @@ def test_a_run_has_no_break(tmp_path):
         "for parts in msrl.minibatches(2, (reward, target), steps=2):\n"
         "    again = msrl.mean(parts[0][:, 1]) + msrl.mean(Pair.of(parts[1])[0][:, 0])",
         "_ = x = reward\ntarget = 2.0 * x",
+        # What nobody reads behind them is the body's own, whatever it was before.
+        "if msrl.mean(reward) > 0.5:\n    a = msrl.mean(reward)\n    a = reward * a\n"
+        "    target = a * 0.5",
+        "a = msrl.mean(reward)\nfor i in range(2):\n    a = reward * i\n    target = a * 0.5",
+        "for k in range(2):\n    for i in range(2):\n        if msrl.mean(reward) > 0.5:\n"
+        "            a = reward * i\n            target = a * 0.5\n"
+        "    if msrl.mean(reward) > 0.2:\n        a = msrl.max(reward)\n        target *= a",
+        "if msrl.mean(reward) > 0.5:\n    a = msrl.mean(reward)\n    target = a * reward\n"
+        "if msrl.mean(reward) > 0.2:\n    a = 2.0 * reward\nelse:\n    a = reward\ntarget = a",
         "for _ in range(2):\n    if msrl.mean(reward) > 0.5:\n"
         "        last, _ = target, 0.5 * reward\n        target = 0.9 * last",
         "(alone,) = Pair.of(reward)\ntarget = alone",

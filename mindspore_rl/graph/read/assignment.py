@@ -44,6 +44,11 @@ class Assignments:
                     self.draft.frame.created[name] = self.draft.scope
                 self._write([(name, struct)], {name})
 
+    def forget(self, names: set[str]) -> None:
+        """Has an inner body make variables of its own for names that nobody reads behind it."""
+        for name in names:
+            self.draft.frame.created.pop(name, None)
+
     def assign(self, target: ast.expr, value: Struct) -> None:
         """Gives the parts of a value to the names of a target."""
         # Of a name that occurs twice (`a, _, _ = ...`) the last value counts.

@@ -32,6 +32,7 @@ from mindspore_rl.graph.read.frame import (
     variables,
 )
 from mindspore_rl.graph.read.kept_rows import place_kept
+from mindspore_rl.graph.read.liveness import live_behind
 
 STATEMENTS = {
     ast.While: "a `while` without a bound",
@@ -108,6 +109,7 @@ class _Builder(ExpressionReader):
         """Reads a function's body in place of its call. Returns what it returns."""
         frame, tree = open_frame(method)
         tree = end_by_flag(tree)
+        frame.live = live_behind(tree)
         if any(frame.function is other.function for other in self.draft.frames):
             self.frame.fail(self.frame.node, f"a function that calls itself ({tree.name})")
         if inspect.ismethod(method):
@@ -221,7 +223,9 @@ class _Builder(ExpressionReader):
             index = target
         read, kept = carried(node, self.frame)
         going = self._flag_of(node)
-        self.assignments.give_homes(sorted(read | kept | going))
+        own = assigned(node.body) - read - self.frame.live[node]
+        self.assignments.give_homes(sorted(read | (kept - own) | going))
+        self.assignments.forget(own)
         before = {name: self.frame.names[name] for name in read if name in self.frame.names}
         index = self.draft.fresh(index)
         loop = Loop(self.draft.name_op(kind), kind, index, count, (), self.frame.where(node))
@@ -241,6 +245,7 @@ class _Builder(ExpressionReader):
             self._statement(statement)
         self.draft.conditions -= len(going)
         self._check_carried(before, node)
+        self._end_of(own, "a loop")
         if named and self.frame.names[target] == Var(index):
             self.frame.names[target] = Gone("a loop's index after the loop")
         body = self.draft.scope.items
@@ -255,6 +260,11 @@ class _Builder(ExpressionReader):
         self.frame.nested -= 1
         self.draft.scope = outer
         self.draft.scope.items.append(replace(loop, body=tuple(body)))
+
+    def _end_of(self, names: set[str], statement: str) -> None:
+        """What only the body of a statement reads has no value behind it."""
+        for name in names & self.frame.names.keys():
+            self.frame.names[name] = Gone(f"`{name}` behind {statement}")
 
     def _flag_of(self, node: ast.For) -> set[str]:
         """The flag of a loop that may end early, unless what would end it is known never to."""
@@ -317,7 +327,10 @@ class _Builder(ExpressionReader):
         test, reads = condition
         where = self.frame.where(node)
         changed = assigned(node.body) | assigned(node.orelse)
+        own = changed - self.frame.live[node]
+        changed -= own
         self.assignments.give_homes(sorted(changed), always=True)
+        self.assignments.forget(own)
         before, ends, bodies = dict(self.frame.names), [], []
         self.draft.conditions += 1
         self.draft.perhaps += 1
@@ -343,6 +356,7 @@ class _Builder(ExpressionReader):
                     "or numbers, the same tuple or dictionary of them in both branches",
                 )
         self.frame.names = other | taken
+        self._end_of(own, "a condition")
         self.draft.scope.items.append(
             Branch(self.draft.name_op("if"), test, reads, bodies[0], bodies[1], where)
         )

@@ -93,6 +93,7 @@ class Frame:
         rename: the graph's name of each local variable.
         parts: the graph's names of the parts of tuples and dictionaries.
         created: the body in which each variable was made; assignments inside it keep its name.
+        live: of its loops and conditions, see `liveness`.
         nested: how many loops and run-time conditions of this function are open.
         node: the statement being read.
     """
@@ -108,6 +109,7 @@ class Frame:
     rename: dict[str, str] = field(default_factory=dict)
     parts: dict[tuple[str, Any], str] = field(default_factory=dict)
     created: dict[str, Scope] = field(default_factory=dict)
+    live: dict[ast.AST, set[str]] = field(default_factory=dict)
     nested: int = 0
     node: ast.AST = field(default_factory=ast.Pass)
 
