@@ -8,7 +8,6 @@ observations may be one more than its steps.
 
 import contextlib
 import json
-import math
 import re
 import zipfile
 import zlib
@@ -173,13 +172,14 @@ class EpisodeFile:
             self._discrete = first["action"].dtype.kind in "iu"
             size = int(np.prod(first["action"].shape[1:]))
             action = ((), "int32") if self._discrete else ((size,), "float32")
-            if (said := self.action_space) is not None:
-                numbers = math.prod(said.shape) if isinstance(said, Box) else None
-                if numbers != (None if self._discrete else size):
-                    raise ValueError(
-                        f"its metadata says that actions are {said}, and they are "
-                        f"{first['action'].dtype} {first['action'].shape}"
-                    )
+            said = self.action_space
+            if (said is not None and isinstance(said, Discrete) != self._discrete) or (
+                isinstance(said, Box) and int(np.prod(said.shape)) != size
+            ):
+                raise ValueError(
+                    f"its metadata says that actions are {said}, and they are "
+                    f"{first['action'].dtype} {first['action'].shape}"
+                )
             self.columns = columns_of(first["obs"].shape[1:], Column("action", *action))
 
     def episodes(self, space: Discrete | Box | None) -> Iterator[Episode]:

@@ -170,9 +170,9 @@ class Spread:
                 f"{count} records are to be drawn ({order.name.lower()}) and {len(found)} can be; "
                 "insert more first"
             )
-        ids = found["id"][np.lexsort((found["id"] % whole // self.spec.capacity, ~found["key"]))]
-        ids = ids[:count]
-        lanes = (ids % whole // self.spec.capacity).astype(np.int32)
+        lanes = (found["id"] % whole // self.spec.capacity).astype(np.int32)
+        first = np.lexsort((lanes, ~found["key"]))[:count]
+        ids, lanes = found["id"][first], lanes[first]
         return self._crossing(key, order, lanes, ids, 0, np.ones(self.spec.lanes), quotas)
 
     def _draws(self, key: Key, quotas: Sequence[int], mode: Mode | Order, wait_s: float) -> Draws:

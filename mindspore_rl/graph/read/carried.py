@@ -24,6 +24,17 @@ def assigned(nodes: list[ast.stmt]) -> set[str]:
     } - {THROWN_AWAY}
 
 
+def loaded(node: ast.AST) -> set[str]:
+    """Names that a statement or an expression reads."""
+    found = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
+            found.add(part.id)
+        elif isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
+            found.add(part.target.id)
+    return found
+
+
 def carried(loop: ast.For, frame: Frame) -> tuple[set[str], set[str]]:
     """Names that a loop carries round, where conditions that are known now are decided.
 
@@ -67,27 +78,15 @@ def decided(loop: ast.For, frame: Frame) -> list[ast.stmt]:
 
 
 def _expose(nodes: list[ast.stmt], known: set[str], found: set[str]) -> set[str]:
-    def read(node: ast.AST | None) -> None:
-        if node is not None:
-            found.update(
-                n.id
-                for n in ast.walk(node)
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id not in known
-            )
-
     for node in nodes:
         if isinstance(node, ast.If):
-            read(node.test)
+            found |= loaded(node.test) - known
             taken = _expose(node.body, set(known), found)
             known = taken & _expose(node.orelse, set(known), found)
         elif isinstance(node, ast.For):  # taken at least once
-            read(node.iter)
+            found |= loaded(node.iter) - known
             known = _expose(node.body, known | assigned([ast.Expr(node.target)]), found)
-        elif isinstance(node, ast.AugAssign):
-            read(node.value)
-            if isinstance(node.target, ast.Name) and node.target.id not in known:
-                found.add(node.target.id)
         else:
-            read(node)
+            found |= loaded(node) - known
             known = known | assigned([node])
     return known

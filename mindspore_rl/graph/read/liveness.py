@@ -2,7 +2,7 @@
 
 import ast
 
-from mindspore_rl.graph.read.carried import assigned
+from mindspore_rl.graph.read.carried import assigned, loaded
 
 Live = dict[ast.AST, set[str]]
 """Of each `if` and `for`, the names that may be read behind it before they are assigned anew, in a
@@ -38,15 +38,5 @@ def _before(statements: list[ast.stmt], after: set[str], live: Live) -> set[str]
 
 def _read(node: ast.AST) -> set[str]:
     """Names that are read, and those that keep the length which they have: `a, *rest = ...`."""
-    found = set()
-    for part in ast.walk(node):
-        name: ast.AST = part
-        if isinstance(part, ast.AugAssign):
-            name = part.target
-        elif isinstance(part, ast.Starred):
-            name = part.value
-        elif not isinstance(getattr(part, "ctx", None), ast.Load):
-            continue
-        if isinstance(name, ast.Name):
-            found.add(name.id)
-    return found
+    starred = (part.value for part in ast.walk(node) if isinstance(part, ast.Starred))
+    return loaded(node) | {name.id for name in starred if isinstance(name, ast.Name)}
