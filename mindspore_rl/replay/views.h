@@ -20,15 +20,18 @@ template <class Copy> bool read(const Table &table, int64_t id, Copy copy) {
 // Beyond this a batch does not stay in a cache: it is written past them, which saves reading first
 // what is overwritten.
 constexpr int64_t STREAMED = 1 << 24;
+constexpr int64_t AHEAD = 4096;
 
 void copy_past_caches(char *to, const char *from, int64_t size) {
 #ifdef __SSE2__
-  int64_t head = std::min(-intptr_t(to) & 15, size), at = head;
+  int64_t head = std::min(-intptr_t(to) & 63, size), at = head;
   memcpy(to, from, head);
-  for (; at + 64 <= size; at += 64)
+  for (; at + 64 <= size; at += 64) {
+    __builtin_prefetch(from + at + AHEAD, 0, 2);
     for (int64_t part = at; part < at + 64; part += 16)
       _mm_stream_si128(reinterpret_cast<__m128i *>(to + part),
                        _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + part)));
+  }
   memcpy(to + at, from + at, size - at);
 #else
   memcpy(to, from, size);
