@@ -36,3 +36,15 @@ class Communicator(Protocol):
 
     def close(self) -> None:
         """Finishes outstanding sends."""
+
+
+class HostCommunicator(Communicator, Protocol):
+    """Of ranks that, on one host, also tell each other things in memory that they share."""
+
+    def until(self, ready: Callable[[float], bool], waiting: Waiting) -> None:
+        """Waits for what another rank does there.
+
+        Args:
+            ready: whether it is done; waits for it so many seconds at most.
+            waiting: see `receive`.
+        """

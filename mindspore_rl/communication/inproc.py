@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -47,6 +48,11 @@ class InprocCommunicator:
         source, tag = expected[0]
         self._wait(lambda: bool(self._hub.mail.get((source, self.rank, tag))), waiting)
         return 0
+
+    def until(self, ready: Callable[[float], bool], waiting: Waiting) -> None:
+        """See `HostCommunicator`."""
+        self._hub.baton.notify_all()  # others may wait for what this rank has done
+        self._wait(lambda: ready(0.0), waiting)
 
     def all_reduce(self, group: str, members: int, reduction: str, data: np.ndarray) -> np.ndarray:
         """Sum, maximum or minimum over the `members` ranks of a group."""

@@ -25,6 +25,8 @@ SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 0.00002, 0.001
 ARRIVING_SLEEP_S, PIECE_BYTES = 0.0001, 1 << 16
 """While a message of more bytes arrives, which it does in such pieces: over TCP, MPI takes one
 whenever it is called, so that with longer sleeps a link of 1 Gb/s would have half its pace."""
+READY_S = 0.05
+"""Between two calls of `waiting` while another rank of the host is waited for."""
 _SO_ATTACH_FILTER = 26
 _RETURN = 0x06  # of BPF: keeps so many bytes of a packet
 
@@ -76,6 +78,16 @@ class MpiCommunicator:
 
         self._wait(look, waiting)
         return here[0]
+
+    def until(self, ready: Callable[[float], bool], waiting: Waiting) -> None:
+        """See `HostCommunicator`."""
+        polled = time.perf_counter() + self.spin_s
+        while not ready(0.0 if time.perf_counter() < polled else READY_S):
+            if time.perf_counter() < polled:
+                os.sched_yield()
+            else:
+                self._has_sent()  # MPI sends much only while it is called
+                waiting()
 
     def channel(self, ranks: range, waiting: Waiting) -> Callable[[str, np.ndarray], np.ndarray]:
         """A reduction over some ranks; each of them must open its channels in the same order."""

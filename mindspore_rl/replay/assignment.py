@@ -1,9 +1,10 @@
 """Which rank gets which rows of a batch: first those that it holds itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+
+from mindspore_rl.replay.library import functions
 
 
 def split(count: int, parts: int) -> tuple[int, ...]:
@@ -11,20 +12,9 @@ def split(count: int, parts: int) -> tuple[int, ...]:
     return tuple(count // parts + (part < count % parts) for part in range(parts))
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """Who gets which rows, by their positions in the batch.
-
-    Attributes:
-        kept: of each rank, the rows that it holds and gets.
-        moved: of a holder and another rank, the rows that the one sends to the other.
-    """
-
-    kept: tuple[np.ndarray, ...]
-    moved: dict[tuple[int, int], np.ndarray]
-
-
-def assign(holders: np.ndarray, quotas: Sequence[int]) -> Assignment:
+def assign(
+    lanes: np.ndarray, holders: np.ndarray, quotas: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
     """Gives every rank its quota: what it holds, then what others hold too much of.
 
     As few rows move as can, and they move between neighbours: rank by rank, what is too much fills
@@ -32,22 +22,15 @@ def assign(holders: np.ndarray, quotas: Sequence[int]) -> Assignment:
     ranks follow each other and have about what they need together.
 
     Args:
-        holders: `[B]`, the rank that holds each row.
+        lanes: `[B] int32`, of each row.
+        holders: `[lanes] int64`, the rank that holds each lane.
         quotas: rows that each rank gets, B in all.
+
+    Returns: which rank holds each row, and which gets it, `[B] int64` both.
     """
-    order = np.argsort(holders, kind="stable")
-    ends = np.cumsum(np.bincount(holders, minlength=len(quotas)))
-    held = np.split(order, ends[:-1])
-    kept = tuple(rows[:quota] for rows, quota in zip(held, quotas, strict=True))
-    missing = [quota - len(rows) for rows, quota in zip(kept, quotas, strict=True)]
-    moved: dict[tuple[int, int], np.ndarray] = {}
-    rank = 0
-    for holder, rows in enumerate(held):
-        left = rows[quotas[holder] :]
-        while len(left):
-            while not missing[rank]:
-                rank += 1
-            moved[holder, rank] = left[: missing[rank]]
-            left = left[missing[rank] :]
-            missing[rank] -= len(moved[holder, rank])
-    return Assignment(kept, moved)
+    found, wanted = np.empty((2, len(lanes)), np.int64), np.array(quotas, np.int64)
+    places = (x.ctypes.data for x in (lanes, holders))
+    functions().table_assign(
+        len(lanes), *places, len(wanted), wanted.ctypes.data, *(x.ctypes.data for x in found)
+    )
+    return found[0], found[1]

@@ -29,17 +29,23 @@ struct Header {
   int64_t limit_offset, lane_offset, entry_offset, weight_offset, weights, tree_offset, nodes;
   int64_t data_offset;
 };
-struct Limit {
+struct Post {
+  int64_t inserts, samples, over;
+};
+struct alignas(64) Limit {
   pthread_mutex_t lock;
   uint32_t changes, sleeping;  // see limit.h
   int64_t inserts, samples;
+  uint64_t posts;  // see post.h
+  Post post[2];
 };
-static_assert(sizeof(Limit) == 64, "as in spec.py");
+static_assert(sizeof(Limit) == 128, "as in spec.py");
 struct alignas(64) Lane {
   pthread_mutex_t lock;  // 40 bytes
   uint32_t session;      // counts its writers
   uint32_t unused;
-  uint64_t begun, committed, total, pad[7];
+  uint64_t begun, committed, total;
+  uint64_t post[2], pad[5];  // see post.h
 };
 static_assert(sizeof(Lane) == 128, "as in spec.py");
 struct Entry {
@@ -77,6 +83,48 @@ struct Table {
   int64_t id(int64_t record, uint32_t generation) const {
     return int64_t(generation / 2) * records() + record;
   }
+};
+
+// Where a lane of a table stands that is spread over several.
+struct Place {
+  char *base;  // 0: this process has not mapped it
+  int64_t lane;
+};
+
+// The lanes of one table, or of a whole of several; with ids of the whole.
+class Lanes {
+ public:
+  struct Record {
+    Table table;
+    int64_t at;
+    uint32_t generation;
+  };
+
+  // `places` is null for those of the table at `base`; else that is any of the tables.
+  Lanes(char *base, const Place *places, int64_t lanes)
+      : header(Table(base).header), base_(base), places_(places),
+        records_((places ? lanes : header.lanes) * header.capacity) {}
+
+  Table table(int64_t lane) const { return Table(places_ ? places_[lane].base : base_); }
+  int64_t own(int64_t lane) const { return places_ ? places_[lane].lane : lane; }
+  // Of an id that is not negative.
+  Record record(int64_t id) const {
+    int64_t at = id % records_;
+    uint32_t generation = uint32_t(id / records_) * 2;
+    if (!places_) return {Table(base_), at, generation};
+    int64_t lane = at / header.capacity;
+    return {table(lane), at + (own(lane) - lane) * header.capacity, generation};
+  }
+  int64_t id(int64_t lane, int64_t slot, uint32_t generation) const {
+    return int64_t(generation / 2) * records_ + lane * header.capacity + slot;
+  }
+
+  const Header &header;  // what is the same in all of them
+
+ private:
+  char *base_;
+  const Place *places_;
+  int64_t records_;
 };
 
 // Where a lane's levels of sums begin, from above the weights up, and their sizes, each a multiple

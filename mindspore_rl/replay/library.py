@@ -9,7 +9,7 @@ import numpy as np
 from mindspore_rl import toolchain
 
 SOURCE = Path(__file__).parent / "table.cpp"
-INCLUDES = tuple(SOURCE.with_name(f"{name}.h") for name in ("index", "limit", "order", "views"))
+INCLUDES = tuple(SOURCE.with_name(f"{name}.h") for name in ("index", "limit", "order", "post", "views"))
 FLAGS = ("-std=c++20", "-pthread")
 
 
@@ -32,18 +32,21 @@ def functions() -> ctypes.CDLL:
         ("insert", i, [p, i, i, p, p, p, d, i, p, p, p, p]),
         ("totals", None, [p, p]),
         ("draw", i, [u, u, u, u, i, i, i, p, p, p]),
-        ("resolve", i, [p, i, i, p, p, p, p, p]),
-        ("gather", None, [p, i, p, p, i, i, p, p, p, p]),
+        ("assign", None, [i, p, p, i, p, p, p]),
+        ("resolve", None, [p, p, i, i, p, p, p, p, p, p]),
+        ("gather", None, [p, p, i, i, p, p, i, i, p, p, p, p]),
         ("n_step", None, [p, i, p, i, d, i, i, i, p, p, i, p, p, p, p, p]),
         ("update", i, [p, i, p, p, d]),
         ("checksum", ctypes.c_uint64, [p, i, ctypes.c_uint64]),
         ("pick", i, [p, i, i, p, p, p]),
         ("peek", i, [p, i, i, p, p, p]),
-        ("claim", None, [p, i, p, p]),
+        ("claim", None, [p, p, i, i, p, p, p]),
         ("release", None, [p, i, p, p]),
         ("mend", None, [p]),
         ("admit", i, [p, i]),
         ("count", None, [p, i]),
+        ("post", ctypes.c_uint64, [p, i]),
+        ("posted", ctypes.c_bool, [p, ctypes.c_uint64, d, p]),
         ("watch", u, [p]),
         ("sleep", None, [p, u, d]),
     ):

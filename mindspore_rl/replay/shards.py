@@ -15,9 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.held import Draws, Held, to_local
+from mindspore_rl.replay.held import Draws, Held
+from mindspore_rl.replay.near import to_part
+from mindspore_rl.replay.records import Buffers
 from mindspore_rl.replay.selection import Key, Mode, Order, check_draw
-from mindspore_rl.replay.share import Filled, Message, Share, message_bytes
+from mindspore_rl.replay.share import ROW, Message, Share, message_bytes
 from mindspore_rl.replay.spec import check_priorities
 from mindspore_rl.replay.spread import Spread
 
@@ -28,6 +30,7 @@ class ShardedTable(Spread):
     """A rank's end of it; see `Spread` for its arguments."""
 
     _memory = np.empty(0, np.uint8)
+    _buffers: Buffers | None = None
 
     def sample(
         self,
@@ -55,91 +58,71 @@ class ShardedTable(Spread):
             ReplayError: there is not enough to draw from, here or on all ranks; the table never
                 allows such a batch, or did not in time; the buffers are others.
         """
-        window = self._check(out, quotas)
+        buffers = self._check(out, quotas)
         check_draw(self.spec, sum(quotas), mode)
         draws = self._draws(key, quotas, mode, wait_s)
-        found = self._find(draws, window)
-        least = min([self._look(draws), *(held.least for held in found.values())])
-        self._send_rows(draws, found, least, window)
-        filled = Filled(out, quotas[self._comm.rank])
-        self._read_rows(draws, found, filled)
-        least = min(least, self._receive_rows(draws, window, filled))
-        for holder, reader in draws.reads:
-            if not self._told:
-                if reader == self._comm.rank:
-                    self._send(holder, np.zeros(1, np.uint8))
-                if holder == self._comm.rank:  # what is here may change from now on
-                    self._receive(reader, np.empty(1, np.uint8))
+        messages = self.messages(draws)
+        mine = np.flatnonzero(self._here[draws.lanes] & (draws.getters == self._comm.rank))
+        sent = [rows for (source, _), rows in messages.items() if source == self._comm.rank]
+        found = np.sort(np.concatenate([mine, *sent])) if sent else mine
+        parts: list[list[np.ndarray]] = []
+        least = np.inf
+        if not self._near:
+            parts.append([mine, *(np.empty(0, ROW)[name] for name in ROW.names)])
+        else:
+            held = Held(self._near, draws, found, buffers.window, self._waiting)
+            least = self._least(draws, held)
+            for (source, target), rows in messages.items():
+                if source == self._comm.rank:
+                    self._send_rows(target, held, rows, least, buffers.window)
+            part = np.searchsorted(found, mine) if sent else slice(None)
+            held.copy(part, buffers, 0)
+            parts.append([mine, *(getattr(held, name)[part] for name in ROW.names)])
+        done = len(mine)
+        for (source, target), rows in messages.items():
+            if target == self._comm.rank:
+                message = self._receive_rows(source, len(rows), buffers.window)
+                for name, column in message.columns.items():
+                    out[name][done : done + len(rows)] = column
+                parts.append([rows, *(message.rows[name].copy() for name in ROW.names)])
+                least = min(least, float(message.least[0]))
+                done += len(rows)
+        if not self._told and self._meets:  # what is here may change from now on
+            self._tell(meeting=True)
         self._comm.flush(self._waiting)
         if not self.spec.weighted or isinstance(mode, Order):  # known without a word
             least = float(1 / draws.totals[draws.lanes].max())
-        return filled.share(least)
+        columns = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+        return Share(*columns, least)
 
-    def _look(self, draws: Draws) -> float:
-        """The smallest probability of what others find in this rank's lanes, or it in theirs.
+    def _least(self, draws: Draws, held: Held) -> float:
+        """The smallest probability of the records that this rank finds, or others in its sight."""
+        if not self.spec.weighted or isinstance(draws.mode, Order) or not self._near:
+            return np.inf
+        rows = self._here[draws.lanes]
+        rows[held.positions] = False
+        lanes, places = draws.lanes[rows], draws.places[rows]
+        ids, weights, _ = self._near.resolve(lanes, places, np.zeros(len(lanes), np.bool_))
+        there = ids >= 0
+        seen = weights[there] / draws.totals[lanes[there]]
+        return float(np.concatenate([held.probabilities, seen]).min(initial=np.inf))
 
-        On this host: what crosses to others is told with it.
-        """
-        least = np.inf
-        if not self.spec.weighted or isinstance(draws.mode, Order):
-            return least
-        for holder in {pair[0] for pair in draws.reads if self._comm.rank in pair}:
-            rows = np.flatnonzero(self._holders[draws.lanes] == holder)
-            lanes = draws.lanes[rows]
-            own = lanes - np.int32(self._blocks[holder].start)
-            ids, weights, _ = self._tables[holder].resolve(own, draws.places[rows], False)
-            there = ids >= 0
-            found = weights[there] / draws.totals[lanes[there]]
-            least = min(least, float(found.min(initial=np.inf)))
-        return least
+    def _send_rows(
+        self, target: int, held: Held, positions: np.ndarray, least: float, window: int
+    ) -> None:
+        message = self._message(len(positions), window)
+        message.least[0] = least
+        if len(positions):
+            part = np.searchsorted(held.positions, positions)
+            held.copy(part, Buffers(self.spec, message.columns, len(positions)), 0)
+            for name in ROW.names:
+                message.rows[name] = getattr(held, name)[part]
+        self._comm.send(target, self._tag, message.data)
 
-    def _find(self, draws: Draws, window: int) -> dict[int, Held]:
-        """What this rank finds of a batch, by who holds it: itself first."""
-        rank = self._comm.rank
-        found = {rank: draws.assignment.kept[rank]}
-        sent = [rows for pair, rows in draws.messages.items() if pair[0] == rank]
-        found[rank] = np.sort(np.concatenate([found[rank], *sent]))
-        found |= {holder: rows for (holder, reader), rows in draws.reads.items() if reader == rank}
-        return {
-            holder: Held(
-                self._tables[holder], self.spec, self._blocks[holder], draws, rows, window,
-                self._waiting,
-            )
-            for holder, rows in found.items()
-            if len(rows)
-        }  # fmt: skip
-
-    def _send_rows(self, draws: Draws, found: dict[int, Held], least: float, window: int) -> None:
-        for (source, target), positions in draws.messages.items():
-            if source == self._comm.rank:
-                message = self._message(len(positions), window)
-                message.least[0] = least
-                if len(positions):
-                    message.rows[:] = found[source].gather(positions, message.columns)
-                self._comm.send(target, self._tag, message.data)
-
-    def _read_rows(self, draws: Draws, found: dict[int, Held], filled: Filled) -> None:
-        """Copies what is in this host's memory."""
-        rank = self._comm.rank
-        for holder, held in found.items():
-            own = holder == rank
-            positions = draws.assignment.kept[rank] if own else draws.reads[holder, rank]
-            rows, columns = filled.more(positions)
-            rows[:] = held.gather(positions, columns)
-
-    def _receive_rows(self, draws: Draws, window: int, filled: Filled) -> float:
-        """Returns: the smallest probability that other ranks have found."""
-        least = np.inf
-        for (source, target), positions in draws.messages.items():
-            if target == self._comm.rank:
-                message = self._message(len(positions), window)
-                self._comm.receive(source, self._tag, message.data, self._waiting)
-                rows, columns = filled.more(positions)
-                rows[:] = message.rows
-                for name, column in message.columns.items():
-                    columns[name][:] = column
-                least = min(least, float(message.least[0]))
-        return least
+    def _receive_rows(self, source: int, count: int, window: int) -> Message:
+        message = self._message(count, window)
+        self._comm.receive(source, self._tag, message.data, self._waiting)
+        return message
 
     def message_bytes(self, rows: int, window: int | None = None) -> int:
         """What the message of so many rows weighs."""
@@ -188,7 +171,7 @@ class ShardedTable(Spread):
         order = np.lexsort((bits.view(np.float64), ids))
         ids, values = ids[order], bits.view(np.float64)[order]
         last = np.append(ids[1:] != ids[:-1], True)[: len(ids)]
-        table.update(to_local(ids[last], self.spec, block), values[last], exponent)
+        table.update(to_part(ids[last], self.spec, block), values[last], exponent)
 
     def _message(self, count: int, window: int) -> Message:
         """In memory that the next message takes again."""
@@ -197,10 +180,12 @@ class ShardedTable(Spread):
             self._memory = np.empty(size, np.uint8)
         return Message(self._memory[:size], count, self.spec, window)
 
-    def _check(self, out: dict[str, np.ndarray], quotas: Sequence[int]) -> int:
-        """The window of buffers. Raises: ReplayError."""
+    def _check(self, out: dict[str, np.ndarray], quotas: Sequence[int]) -> Buffers:
+        """The buffers, known by their arrays if they come again. Raises: ReplayError."""
         self._check_quotas(quotas)
         quota = quotas[self._comm.rank]
+        if self._buffers and self._buffers.are(out, quota):
+            return self._buffers
         shape = out.get(self.spec.columns[0].name, _NONE).shape
         window = shape[1] if self.spec.length > 1 and len(shape) > 1 else 1
         for name, like in self.spec.buffers(0, window).items():
@@ -210,4 +195,5 @@ class ShardedTable(Spread):
                     f"the buffer of column {name} is {array.dtype} {array.shape}, expected "
                     f"{like.dtype} {shape} and contiguous: the specification's `buffers({quota})`"
                 )
-        return window
+        self._buffers = Buffers(self.spec, out, quota)
+        return self._buffers

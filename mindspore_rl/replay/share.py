@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mindspore_rl.replay.held import ROW
 from mindspore_rl.replay.spec import TableSpec
+
+ROW = np.dtype([("ids", "i8"), ("probabilities", "f8"), ("lengths", "i4"), ("first", "i4")])
 
 
 @dataclass(frozen=True)
@@ -37,33 +38,6 @@ class Share:
         return ((self.probabilities / self.least) ** -exponent).astype(np.float32)
 
 
-class Filled:
-    """A rank's buffers, filled from their first row on.
-
-    Args:
-        out: the buffers.
-        quota: their rows.
-    """
-
-    def __init__(self, out: dict[str, np.ndarray], quota: int) -> None:
-        self._out, self._rows = out, np.empty(quota, ROW)
-        self._positions, self._end = [np.empty(0, np.int64)], 0
-
-    def more(self, positions: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Where the next rows are to stand, which have these positions in the batch."""
-        part = slice(self._end, self._end + len(positions))
-        self._positions.append(positions)
-        self._end = part.stop
-        return self._rows[part], {name: column[part] for name, column in self._out.items()}
-
-    def share(self, least: float) -> Share:
-        """What stands there, of a batch with this smallest probability elsewhere."""
-        columns = [self._rows[name].copy() for name in ("id", "probability", "length", "first")]
-        ids, probabilities, lengths, first = columns
-        least = float(probabilities.min(initial=least))
-        return Share(np.concatenate(self._positions), ids, probabilities, lengths, first, least)
-
-
 def message_bytes(spec: TableSpec, rows: int, window: int) -> int:
     """What the message of so many rows weighs."""
     return 8 + rows * (ROW.itemsize + window * sum(c.step_bytes for c in spec.columns))
@@ -74,7 +48,7 @@ class Message:
 
     Attributes:
         data: all of it.
-        least: `[1] float64`, the smallest probability among what the sender holds of the batch.
+        least: `[1] float64`, the smallest probability among what the sender has seen of the batch.
         rows: `[N] ROW`.
         columns: `[N, T, ...]`, by name.
     """

@@ -13,7 +13,7 @@ import numpy as np
 
 from mindspore_rl.errors import ReplayError
 
-MAGIC = b"MSRLTBL2"
+MAGIC = b"MSRLTBL3"
 ALIGNMENT = 64  # a cache line
 PAGE = 4096
 FANOUT = 16
@@ -46,7 +46,12 @@ HEADER = np.dtype(
     ]
 )
 LIMIT = np.dtype(
-    [("lock", "V40"), ("changes", "u4"), ("sleeping", "u4"), ("inserts", "i8"), ("samples", "i8")]
+    {
+        "names": ["lock", "changes", "sleeping", "inserts", "samples", "posts"],
+        "formats": ["V40", "u4", "u4", "i8", "i8", "u8"],
+        "offsets": [0, 40, 44, 48, 56, 64],
+        "itemsize": 128,
+    }
 )
 LANE = np.dtype(
     {

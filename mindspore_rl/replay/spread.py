@@ -7,17 +7,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mindspore_rl.communication.communicator import Communicator, Waiting
+from mindspore_rl.communication.communicator import HostCommunicator, Waiting
 from mindspore_rl.errors import HeldBackError, ReplayError
 from mindspore_rl.replay.assignment import assign
-from mindspore_rl.replay.held import Draws, to_global
+from mindspore_rl.replay.held import Draws
 from mindspore_rl.replay.library import functions
 from mindspore_rl.replay.limit import SLICE_S, check_samples
+from mindspore_rl.replay.near import Near, to_whole
 from mindspore_rl.replay.selection import Key, Mode, Order, draw
 from mindspore_rl.replay.spec import FIRST, TableSpec
 from mindspore_rl.replay.table import Table
 
-_NONE, _HEAD = np.empty(0, np.int64), 3
+_NONE = np.empty(0, np.int64)
+_INSERTS, _SAMPLES, _OVER, _LANES = range(4)
+"""What stands where in what a rank tells: counts, and from the last of these on its lanes' totals.
+
+When ranks first tell each other, the number of posts in the rank's table follows, see `post.h`.
+"""
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class Spread:
         spec: TableSpec,
         lanes: Sequence[int],
         tables: Mapping[int, Table],
-        comm: Communicator,
+        comm: HostCommunicator,
         tag: int,
         waiting: Waiting,
         hosts: Sequence[int] | None = None,
@@ -84,7 +90,14 @@ class Spread:
         ends = np.cumsum(lanes).tolist()
         self._blocks = [slice(end - count, end) for end, count in zip(ends, lanes, strict=True)]
         self._holders = np.repeat(np.arange(comm.size), lanes)
+        self._near = Near(spec, tables, self._blocks) if tables else None
+        # Which draw of a record is one too many goes by order: its holder finds all of them.
+        places = np.arange(comm.size) if spec.max_times_sampled else np.array(self._hosts)
+        self._far = places[:, None] != places
+        self._here = ~self._far[self._holders, comm.rank]
+        self._meets = np.count_nonzero(~self._far[comm.rank]) > 1
         self._told: _Told | None = None
+        self._posts: dict[int, int] | None = None  # that others have, once they have told
 
     def totals(self) -> np.ndarray:
         """What the weights of every lane are in all, `[lanes] uint64`, as the ranks tell."""
@@ -112,7 +125,7 @@ class Spread:
         self._tell()
 
     def draw(self, key: Key, quotas: Sequence[int], mode: Mode, totals: np.ndarray) -> Draws:
-        """What a batch will be made of, and what will cross for it; see `sample`.
+        """What a batch will be made of; see `ShardedTable.sample`.
 
         Raises:
             HeldBackError: there is not enough to draw from.
@@ -123,35 +136,27 @@ class Spread:
         if mode == Mode.STRATIFIED:
             drawn = np.maximum(np.bincount(lanes, minlength=len(totals)), 1)
             divisors = totals * (count / drawn)
-        return self._crossing(key, mode, lanes, offsets, used, divisors, quotas)
+        assigned = assign(lanes, self._holders, quotas)
+        return Draws(key, mode, lanes, offsets, used, divisors, *assigned)
 
-    def _crossing(
-        self,
-        key: Key,
-        mode: Mode | Order,
-        lanes: np.ndarray,
-        places: np.ndarray,
-        used: int,
-        divisors: np.ndarray,
-        quotas: Sequence[int],
-    ) -> Draws:
-        assignment = assign(self._holders[lanes], quotas)
-        # Which draw of a record is one too many goes by order: its holder finds all of them.
-        hosts = range(len(quotas)) if self.spec.max_times_sampled else self._hosts
-        reads: dict[tuple[int, int], np.ndarray] = {}
-        messages: dict[tuple[int, int], np.ndarray] = {}
-        for pair, positions in assignment.moved.items():
-            near = hosts[pair[0]] == hosts[pair[1]]
-            (reads if near else messages)[pair] = positions
-        if self.spec.weighted and isinstance(mode, Mode):
-            getters = [rank for rank, quota in enumerate(quotas) if quota]
-            for holder in np.unique(self._holders[lanes]).tolist():
-                for getter in getters:
-                    if holder != getter:
-                        near = hosts[holder] == hosts[getter]
-                        (reads if near else messages).setdefault((holder, getter), _NONE)
-        messages = dict(sorted(messages.items()))
-        return Draws(key, mode, lanes, places, used, divisors, assignment, reads, messages)
+    def messages(self, draws: Draws) -> dict[tuple[int, int], np.ndarray]:
+        """What crosses for a batch: of two ranks, the rows that the one sends the other.
+
+        Returns: by their positions. They may be of no row: where records have weights, all who get
+            rows find, or are told by those who do, how small a probability can be.
+        """
+        if not self._far.any():
+            return {}
+        found: dict[tuple[int, int], np.ndarray] = {}
+        if self.spec.weighted and isinstance(draws.mode, Mode):
+            getters = np.unique(draws.getters)
+            for holder in np.unique(draws.holders).tolist():
+                found |= {(holder, g): _NONE for g in getters[self._far[holder, getters]].tolist()}
+        moved = np.flatnonzero(self._far[draws.holders, draws.getters])
+        pairs = draws.holders[moved] * self._comm.size + draws.getters[moved]
+        for pair in np.unique(pairs).tolist():
+            found[divmod(pair, self._comm.size)] = moved[pairs == pair]
+        return dict(sorted(found.items()))
 
     def _first(self, key: Key, quotas: Sequence[int], order: Order) -> Draws:
         """The first records in an order, of what all ranks have."""
@@ -161,7 +166,7 @@ class Spread:
             one["id"] = -1
         if table := self._tables.get(self._comm.rank):
             first = table.peek(order.value, count)
-            first["id"] = to_global(first["id"], self.spec, self._blocks[self._comm.rank])
+            first["id"] = to_whole(first["id"], self.spec, self._blocks[self._comm.rank])
             told[self._comm.rank][: len(first)] = first
         found = self._told_by_all(told)
         found = found[found["id"] >= 0]
@@ -173,7 +178,8 @@ class Spread:
         lanes = (found["id"] % whole // self.spec.capacity).astype(np.int32)
         first = np.lexsort((lanes, ~found["key"]))[:count]
         ids, lanes = found["id"][first], lanes[first]
-        return self._crossing(key, order, lanes, ids, 0, np.ones(self.spec.lanes), quotas)
+        assigned = assign(lanes, self._holders, quotas)
+        return Draws(key, order, lanes, ids, 0, np.ones(self.spec.lanes), *assigned)
 
     def _draws(self, key: Key, quotas: Sequence[int], mode: Mode | Order, wait_s: float) -> Draws:
         """What a batch is made of, as soon as the table allows it."""
@@ -205,17 +211,47 @@ class Spread:
             if table:
                 functions().table_sleep(table.base, seen, SLICE_S)
 
-    def _tell(self, over: bool = True) -> _Told:
-        """Tells the others about this rank's lanes, and hears about theirs."""
-        told = [np.zeros(_HEAD + lanes, np.uint64) for lanes in self._lanes]
-        if table := self._tables.get(self._comm.rank):
-            told[self._comm.rank][:2] = table.limit["inserts"], table.limit["samples"]
-            told[self._comm.rank][_HEAD:] = table.totals()
-        told[self._comm.rank][2] = over
-        self._told_by_all(told)
-        counts = np.stack([one[:_HEAD] for one in told]).sum(0).astype(np.int64)
-        totals = np.concatenate([one[_HEAD:] for one in told])
-        return _Told(totals, counts[:2], bool(counts[2]))
+    def _tell(self, over: bool = True, meeting: bool = False) -> _Told:
+        """Tells the others about this rank's lanes, and hears about theirs.
+
+        Those of one host post it in their tables, for whoever has mapped these.
+
+        Args:
+            over: whether this rank does not wait any longer.
+            meeting: of this host's ranks alone, which wait for each other.
+        """
+        rank, table, known = self._comm.rank, self._tables.get(self._comm.rank), self._posts or {}
+        told = [np.zeros(_LANES + lanes + 1, np.uint64) for lanes in self._lanes]
+        told[rank][_OVER] = over
+        if table:
+            posts = functions().table_post(table.base, over)
+            functions().table_posted(table.base, posts, 0.0, told[rank].ctypes.data)
+            told[rank][-1] = posts
+        there = [
+            other
+            for other in self._others()
+            if not meeting or self._hosts[other] == self._hosts[rank]
+        ]
+        for other in there:
+            mapped = table and self._hosts[other] == self._hosts[rank]
+            if self._posts is None or not mapped:
+                self._send(other, told[rank])
+        for other in there:
+            if other in known:
+                known[other] += 1
+                self._read_post(other, known[other], told[other])
+            else:
+                self._receive(other, told[other])
+        if self._posts is None:
+            self._posts = {other: int(told[other][-1]) for other in self._tables}
+        totals = np.concatenate([one[_LANES:-1] for one in told])
+        counts = np.stack([one[:_LANES] for one in told]).sum(0).astype(np.int64)
+        return _Told(totals, counts[:_OVER], bool(counts[_OVER]))
+
+    def _read_post(self, rank: int, posts: int, told: np.ndarray) -> None:
+        base, place = self._tables[rank].base, told.ctypes.data
+        posted = functions().table_posted
+        self._comm.until(lambda seconds: posted(base, posts, seconds, place), self._waiting)
 
     def _told_by_all(self, arrays: list[np.ndarray]) -> np.ndarray:
         """Arrays of all ranks, of which each has its own."""

@@ -5,6 +5,7 @@
 #include "index.h"
 #include "limit.h"
 #include "order.h"
+#include "post.h"
 #include "views.h"
 
 #include <cmath>
@@ -42,14 +43,19 @@ int64_t committed(const Table &table, int64_t record, double priority, double ex
 }
 
 // Where in the lane each of a group of draws falls; -1 beside every record.
-void find(const Table &table, int64_t count, const int32_t *lanes, uint64_t *offsets,
+void find(const Lanes &lanes, int64_t count, const int32_t *lane, uint64_t *offsets,
           int64_t *slots) {
-  Levels levels(table.header.weights);
-  const uint64_t *sums[GROUP];
-  for (int64_t i = 0; i < count; i++) slots[i] = 0;
+  Levels levels(lanes.header.weights);
+  const uint64_t *sums[GROUP], *weights[GROUP], *bottom[GROUP];
+  for (int64_t i = 0; i < count; i++) {
+    Table table = lanes.table(lane[i]);
+    slots[i] = 0;
+    weights[i] = table.weights(lanes.own(lane[i]));
+    bottom[i] = table.sums(lanes.own(lane[i]));
+  }
   for (int64_t level = levels.count; level >= 0; level--) {
     for (int64_t i = 0; i < count; i++)
-      sums[i] = level ? table.sums(lanes[i]) + levels.start[level - 1] : table.weights(lanes[i]);
+      sums[i] = level ? bottom[i] + levels.start[level - 1] : weights[i];
     for (int64_t i = 0; i < count; i++) {
       if (slots[i] < 0) continue;
       const uint64_t *children = sums[i] + slots[i];
@@ -60,8 +66,7 @@ void find(const Table &table, int64_t count, const int32_t *lanes, uint64_t *off
       if (slots[i] < 0) continue;
       if (level) {
         slots[i] *= FANOUT;
-        const uint64_t *next =
-            level > 1 ? sums[i] - levels.size[level - 2] : table.weights(lanes[i]);
+        const uint64_t *next = level > 1 ? sums[i] - levels.size[level - 2] : weights[i];
         __builtin_prefetch(next + slots[i]);
         __builtin_prefetch(next + slots[i] + FANOUT / 2);
       }
@@ -206,52 +211,72 @@ int64_t table_draw(uint32_t seed, uint32_t stream, uint32_t step, uint32_t first
   return int64_t(index - first);
 }
 
+// Which rank gets each row of a batch, whose lanes' holders are known: its holder as far as that
+// one's quota goes; then rank by rank what holders have too much of fills what others miss.
+void table_assign(int64_t count, const int32_t *lane, const int64_t *holder_of_lane, int64_t ranks,
+                  const int64_t *quotas, int64_t *holders, int64_t *getters) {
+  std::vector<int64_t> held(ranks), next(ranks), missing;
+  for (int64_t i = 0; i < count; i++) held[holders[i] = holder_of_lane[lane[i]]]++;
+  for (int64_t rank = 0, moved = 0; rank < ranks; rank++) {
+    next[rank] = moved;
+    moved += std::max(held[rank] - quotas[rank], int64_t(0));
+    missing.insert(missing.end(), std::max(quotas[rank] - held[rank], int64_t(0)), rank);
+  }
+  std::fill(held.begin(), held.end(), 0);
+  for (int64_t i = 0; i < count; i++) {
+    int64_t holder = holders[i];
+    getters[i] = held[holder]++ < quotas[holder] ? holder : missing[next[holder]++];
+  }
+}
+
 // The records that draws fell on, as ids, with weights and lengths; id -1 where it is to be drawn
-// again, for it has changed since. How many were found. `counted`: they are drawn, not looked at.
-int64_t table_resolve(char *base, int64_t counted, int64_t count, const int32_t *lanes,
-                      const uint64_t *offsets, int64_t *ids, uint64_t *weights, int32_t *lengths) {
-  Table table(base);
-  int64_t found = 0;
+// again, for it has changed since. `counted`: which are drawn, and not looked at; null: all.
+void table_resolve(char *base, const Place *places, int64_t all_lanes, int64_t count,
+                   const int32_t *lane, const uint64_t *offsets, const uint8_t *counted,
+                   int64_t *ids, uint64_t *weights, int32_t *lengths) {
+  Lanes lanes(base, places, all_lanes);
   for (int64_t start = 0; start < count; start += GROUP) {
     int64_t size = std::min(GROUP, count - start), slots[GROUP];
     uint64_t left[GROUP];
-    bool direct = !table.header.weighted;
+    bool direct = !lanes.header.weighted;
     for (int64_t i = 0; direct && i < size; i++) {  // all records there are can be drawn
-      const Lane &lane = table.lane(lanes[start + i]);
+      const Lane &its = lanes.table(lane[start + i]).lane(lanes.own(lane[start + i]));
       slots[i] = int64_t(offsets[start + i]);
-      direct = load(lane.total) == std::min(load(lane.begun), uint64_t(table.header.capacity));
+      direct = load(its.total) == std::min(load(its.begun), uint64_t(lanes.header.capacity));
     }
     if (!direct) {
       memcpy(left, offsets + start, size * sizeof(uint64_t));
-      find(table, size, lanes + start, left, slots);
+      find(lanes, size, lane + start, left, slots);
     }
-    for (int64_t i = 0; i < size; i++)
-      if (slots[i] >= 0)
-        __builtin_prefetch(&table.entry(lanes[start + i] * table.header.capacity + slots[i]));
     for (int64_t i = 0; i < size; i++) {
-      int64_t at = start + i, record = lanes[at] * table.header.capacity + slots[i];
+      int64_t own = lanes.own(lane[start + i]);
+      if (slots[i] >= 0)
+        __builtin_prefetch(
+            &lanes.table(lane[start + i]).entry(own * lanes.header.capacity + slots[i]));
+    }
+    for (int64_t i = 0; i < size; i++) {
+      int64_t at = start + i, own = lanes.own(lane[at]);
       ids[at] = -1;
       if (slots[i] < 0) continue;
-      Entry &entry = table.entry(record);
-      uint32_t generation = load(entry.generation);
-      weights[at] = table.header.weighted ? load(table.weights(lanes[at])[slots[i]]) : 1;
+      Table table = lanes.table(lane[at]);
+      Entry &entry = table.entry(own * table.header.capacity + slots[i]);
+      uint32_t generation = load(entry.generation), draws = !counted || counted[at];
+      weights[at] = table.header.weighted ? load(table.weights(own)[slots[i]]) : 1;
       lengths[at] = int32_t(entry.length);
       if (generation % 2 || !weights[at]) continue;
       if (uint64_t most = table.header.max_times_sampled) {
         // Nobody writes the record now, whose count would be that of the next one.
-        Locked locked(table, lanes[at]);
-        if (entry.generation != generation || !table.weights(lanes[at])[slots[i]]) continue;
-        entry.sampled += uint32_t(counted);
-        if (entry.sampled >= most) set_weight(table, lanes[at], slots[i], 0);
+        Locked locked(table, own);
+        if (entry.generation != generation || !table.weights(own)[slots[i]]) continue;
+        entry.sampled += draws;
+        if (entry.sampled >= most) set_weight(table, own, slots[i], 0);
         if (entry.sampled > most) continue;  // the last one to draw it died over it
-      } else {
-        __atomic_add_fetch(&entry.sampled, uint32_t(counted), __ATOMIC_RELAXED);
+      } else if (draws) {
+        __atomic_add_fetch(&entry.sampled, 1, __ATOMIC_RELAXED);
       }
-      ids[at] = table.id(record, generation);
-      found++;
+      ids[at] = lanes.id(lane[at], slots[i], generation);
     }
   }
-  return found;
 }
 
 // Gives records new weights, but for those that have been overwritten or may not be drawn any
@@ -326,17 +351,18 @@ int64_t table_peek(char *base, int64_t order, int64_t count, uint64_t *keys, int
   return found;
 }
 
-// Draws records that are known by their ids, and whether each was still to be drawn.
-void table_claim(char *base, int64_t count, const int64_t *ids, bool *claimed) {
-  Table table(base);
-  uint64_t most = table.header.max_times_sampled;
+// Draws records that are known by their ids: whether each was still to be drawn, and its length.
+void table_claim(char *base, const Place *places, int64_t all_lanes, int64_t count,
+                 const int64_t *ids, bool *claimed, int32_t *lengths) {
+  Lanes lanes(base, places, all_lanes);
   for (int64_t i = 0; i < count; i++) {
-    int64_t record = ids[i] % table.records(), lane = record / table.header.capacity;
-    int64_t slot = record % table.header.capacity;
+    auto [table, record, generation] = lanes.record(ids[i]);
+    uint64_t most = table.header.max_times_sampled;
+    int64_t lane = record / table.header.capacity, slot = record % table.header.capacity;
     Locked locked(table, lane);
     Entry &entry = table.entry(record);
-    claimed[i] = entry.generation == uint32_t(ids[i] / table.records()) * 2 &&
-                 table.weights(lane)[slot] &&
+    lengths[i] = int32_t(entry.length);
+    claimed[i] = entry.generation == generation && table.weights(lane)[slot] &&
                  (__atomic_add_fetch(&entry.sampled, 1, __ATOMIC_RELAXED) <= most || !most);
     if (claimed[i] && most && load(entry.sampled) >= most) set_weight(table, lane, slot, 0);
   }

@@ -27,15 +27,15 @@ import numpy as np
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.machine import available_memory, free_shared_bytes
-from mindspore_rl.replay.library import functions, pointers
+from mindspore_rl.replay.library import functions
 from mindspore_rl.replay.page_lock import PageLock
+from mindspore_rl.replay.records import Records
 from mindspore_rl.replay.spec import (
     ENTRY,
     FIRST,
     LANE,
     LIMIT,
     TableSpec,
-    check_buffers,
     check_priorities,
     check_same,
     described,
@@ -47,7 +47,7 @@ _MAP_NORESERVE = 0x4000  # else a file larger than memory cannot be mapped; mmap
 _LOCK = struct.Struct("hhqqi4x")  # of fcntl's struct flock
 
 
-class Table:
+class Table(Records):
     """A table that this process has mapped. A context that unmaps it.
 
     Args:
@@ -62,7 +62,8 @@ class Table:
     """
 
     def __init__(self, descriptor: int, spec: TableSpec, prefault: bool) -> None:
-        self.spec, self.descriptor = spec, descriptor
+        super().__init__(spec)
+        self.descriptor = descriptor
         self._header = spec.header()
         shared = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
         # Of a file that is open for reading, what this process changes is its own.
@@ -75,8 +76,6 @@ class Table:
         self.entries = self._view(ENTRY, "entry_offset", (spec.lanes, spec.capacity))
         self.lanes = self._view(LANE, "lane_offset", (spec.lanes,))
         self.limit = self._view(LIMIT, "limit_offset", ())
-        self.columns = len(spec.columns)
-        self.step_bytes = np.array([c.step_bytes for c in spec.columns], np.int64)
 
     @staticmethod
     def create(spec: TableSpec, path: Path | None = None, prefault: bool = True) -> "Table":
@@ -169,6 +168,9 @@ class Table:
         if not self._base:
             raise ReplayError("a replay table is used that was closed; open it anew")
         return self._base
+
+    def _where(self) -> tuple[int, int | None, int]:
+        return self.base, None, 0
 
     def address_on_gpu(self) -> int:
         """Where this process's GPU finds it: page-locked and mapped from now on, until `close`.
@@ -271,61 +273,9 @@ class Table:
         functions().table_totals(self.base, totals.ctypes.data)
         return totals
 
-    def resolve(
-        self, lanes: np.ndarray, offsets: np.ndarray, counted: bool = True
-    ) -> tuple[np.ndarray, ...]:
-        """The records that draws fell on.
-
-        Args:
-            lanes: `[N] int32`.
-            offsets: `[N] uint64`, each below its lane's total.
-            counted: whether they are drawn; else this is a look at them.
-
-        Returns: ids `[N] int64` (-1 where a record has changed meanwhile, and is to be drawn
-            again), weights `[N] uint64`, lengths `[N] int32`.
-        """
-        count = len(lanes)
-        lanes = np.ascontiguousarray(lanes, np.int32)
-        offsets = np.ascontiguousarray(offsets, np.uint64)
-        ids, weights = np.empty(count, np.int64), np.empty(count, np.uint64)
-        lengths = np.empty(count, np.int32)
-        places = (x.ctypes.data for x in (lanes, offsets, ids, weights, lengths))
-        functions().table_resolve(self.base, counted, count, *places)
-        return ids, weights, lengths
-
     def buffers(self, count: int, window: int | None = None) -> dict[str, np.ndarray]:
         """See `TableSpec.buffers`."""
         return self.spec.buffers(count, window)
-
-    def gather(
-        self, ids: np.ndarray, out: dict[str, np.ndarray], first: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Copies records.
-
-        Args:
-            ids: `[N] int64`.
-            out: of `buffers`; what lies behind the end of a record is set to 0.
-            first: `[N] int32`, the step at which each window begins; 0 without it.
-
-        Returns: `[N] bool`, whether each was there; one may have been overwritten since its draw.
-
-        Raises:
-            ReplayError: an array has a wrong shape or type.
-        """
-        ids = np.ascontiguousarray(ids, np.int64)
-        whole = np.empty(len(ids), np.bool_)
-        arrays = check_buffers(self.spec, out, len(ids))
-        window = arrays[0].shape[1] if self.spec.length > 1 else 1
-        if first is not None:
-            first = np.ascontiguousarray(first, np.int32)
-            if first.shape != ids.shape or (first < 0).any():
-                raise ReplayError(f"windows begin at {first}, expected {len(ids)} from 0 on")
-        functions().table_gather(
-            self.base, len(ids), ids.ctypes.data, None if first is None else first.ctypes.data,
-            window, self.columns, self.spec.starts.ctypes.data, self.step_bytes.ctypes.data,
-            pointers(arrays), whole.ctypes.data,
-        )  # fmt: skip
-        return whole
 
     def update(self, ids: np.ndarray, priorities: np.ndarray, exponent: float = 1.0) -> int:
         """Gives records weights: their priorities to the power of an exponent.
@@ -368,12 +318,6 @@ class Table:
         for name, column in (("key", keys), ("id", ids), ("length", lengths)):
             found[name] = column[: len(found)]
         return found
-
-    def claim(self, ids: np.ndarray) -> np.ndarray:
-        """Draws records by their ids `[N]`. Returns: `[N] bool`, which were still to be drawn."""
-        ids, claimed = np.ascontiguousarray(ids, np.int64), np.empty(len(ids), np.bool_)
-        functions().table_claim(self.base, len(ids), ids.ctypes.data, claimed.ctypes.data)
-        return claimed
 
 
 def lock(descriptor: int, kind: int, byte: int, wait: bool = False) -> None:

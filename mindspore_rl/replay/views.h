@@ -8,11 +8,11 @@
 
 namespace {
 // Copies what it is told, if a record is still the one of an id then.
-template <class Copy> bool read(const Table &table, int64_t id, Copy copy) {
-  int64_t record = id % table.records();
-  uint32_t generation = uint32_t(id / table.records()) * 2;
-  if (id < 0 || load(table.entry(record).generation) != generation) return false;
-  copy(record);
+template <class Copy> bool read(const Lanes &lanes, int64_t id, Copy copy) {
+  if (id < 0) return false;
+  auto [table, record, generation] = lanes.record(id);
+  if (load(table.entry(record).generation) != generation) return false;
+  copy(table, record);
   std::atomic_thread_fence(std::memory_order_acquire);
   return __atomic_load_n(&table.entry(record).generation, __ATOMIC_RELAXED) == generation;
 }
@@ -45,10 +45,11 @@ void end_of_stream() {
 #endif
 }
 
-void fetch(const Table &table, int64_t id) {
-  if (table.header.record_bytes > 1024) return;
-  __builtin_prefetch(table.record(id % table.records()));
-  __builtin_prefetch(&table.entry(id % table.records()));
+void fetch(const Lanes &lanes, int64_t id) {
+  if (lanes.header.record_bytes > 1024 || id < 0) return;
+  auto [table, record, generation] = lanes.record(id);
+  __builtin_prefetch(table.record(record));
+  __builtin_prefetch(&table.entry(record));
 }
 
 // Whether a transition is the one some commits after another, of the same writer.
@@ -65,16 +66,17 @@ bool follows(const Table &table, int64_t record, int64_t before, int64_t commits
 extern "C" {
 // Copies steps of records to rows of column after column; what lies behind a record's end is 0.
 // `whole` is 0 where the record has been overwritten.
-void table_gather(char *base, int64_t count, const int64_t *ids, const int32_t *first,
-                  int64_t window, int64_t columns, const int64_t *starts,
-                  const int64_t *step_bytes, char *const *to, uint8_t *whole) {
-  Table table(base);
+void table_gather(char *base, const Place *places, int64_t all_lanes, int64_t count,
+                  const int64_t *ids, const int32_t *first, int64_t window, int64_t columns,
+                  const int64_t *starts, const int64_t *step_bytes, char *const *to,
+                  uint8_t *whole) {
+  Lanes lanes(base, places, all_lanes);
   int64_t bytes = 0;
   for (int64_t c = 0; c < columns; c++) bytes += count * window * step_bytes[c];
   bool streamed = bytes > STREAMED;
   for (int64_t i = 0; i < count; i++) {
-    if (i + 8 < count) fetch(table, ids[i + 8]);
-    whole[i] = read(table, ids[i], [&](int64_t record) {
+    if (i + 8 < count) fetch(lanes, ids[i + 8]);
+    whole[i] = read(lanes, ids[i], [&](const Table &table, int64_t record) {
       int64_t start = first ? first[i] : 0;
       int64_t steps = int64_t(table.entry(record).length) - start;
       int64_t length = std::min(window, std::max(steps, int64_t(0)));
@@ -101,12 +103,12 @@ void table_n_step(char *base, int64_t count, const int64_t *ids, int64_t n, doub
                   int64_t stride, int64_t reward, int64_t ends, const int64_t *end_starts,
                   const uint8_t *late, int64_t columns, const int64_t *starts,
                   const int64_t *step_bytes, char *const *to, int32_t *steps, uint8_t *whole) {
-  Table table(base);
-  int64_t capacity = table.header.capacity;
+  Lanes lanes(base, nullptr, 0);
+  int64_t capacity = lanes.header.capacity;
   for (int64_t i = 0; i < count; i++) {
-    if (i + 8 < count) fetch(table, ids[i + 8]);
+    if (i + 8 < count) fetch(lanes, ids[i + 8]);
     steps[i] = 0;
-    whole[i] = read(table, ids[i], [&](int64_t record) {
+    whole[i] = read(lanes, ids[i], [&](const Table &table, int64_t record) {
       int64_t lane = record / capacity * capacity, last = record;
       double sum = 0, discount = 1;
       while (true) {

@@ -76,8 +76,7 @@ def n_step(
     steps, whole = np.empty(len(ids), np.int32), np.empty(len(ids), np.bool_)
     functions().table_n_step(
         table.base, len(ids), ids.ctypes.data, view.steps, view.gamma, view.stride,
-        names.index(view.reward), len(ends), ends.ctypes.data, late.ctypes.data, table.columns,
-        spec.starts.ctypes.data, table.step_bytes.ctypes.data,
+        names.index(view.reward), len(ends), ends.ctypes.data, late.ctypes.data, *table.layout,
         pointers(arrays), steps.ctypes.data, whole.ctypes.data,
     )  # fmt: skip
     return whole, steps

@@ -93,9 +93,8 @@ class Writer:
             nonlocal done
             done = functions().table_insert(
                 table.base, done, count, lanes.ctypes.data, lengths.ctypes.data,
-                None if values is None else values.ctypes.data, exponent, table.columns,
-                spec.starts.ctypes.data, table.step_bytes.ctypes.data, pointers(arrays),
-                ids.ctypes.data,
+                None if values is None else values.ctypes.data, exponent, *table.layout,
+                pointers(arrays), ids.ctypes.data,
             )  # fmt: skip
             if done < 0:
                 raise self._full(int(lanes[-1 - done]))
@@ -127,10 +126,7 @@ class Writer:
         if done + steps > spec.length:
             raise ReplayError(f"a record of {done} steps gets {steps}; it holds {spec.length}")
         self._open[record] = done + steps
-        functions().table_append(
-            table.base, record, steps, table.columns, spec.starts.ctypes.data,
-            table.step_bytes.ctypes.data, pointers(arrays),
-        )  # fmt: skip
+        functions().table_append(table.base, record, steps, *table.layout, pointers(arrays))
 
     def commit(self, record: int, priority: float = 1.0, exponent: float = 1.0) -> int:
         """Closes a record: from now on it can be drawn. Returns: its id."""

@@ -102,7 +102,7 @@ def main() -> None:
     totals, moved, predicted = sharded.totals(), 0, 0
     for step in steps:
         draws = sharded.draw(Key(1, step), quotas, Mode.REPLACE, totals)
-        sizes = [len(rows) for rows in draws.messages.values()]
+        sizes = [len(rows) for rows in sharded.messages(draws).values()]
         moved += sum(sizes)
         predicted += sum(sharded.message_bytes(size) for size in sizes)
     comm.close()

@@ -69,7 +69,7 @@ class Counting:
 
     def __init__(self, comm):
         self.comm, self.rank, self.size, self.sent = comm, comm.rank, comm.size, []
-        self.receive, self.flush = comm.receive, comm.flush
+        self.receive, self.until, self.flush = comm.receive, comm.until, comm.flush
 
     def send(self, target, tag, data):
         self.sent.append((target, len(data)))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from scipy import stats
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.plan.deployment import find_mpiexec
 from mindspore_rl.replay.assignment import assign, split
+from mindspore_rl.replay.near import Near
 from mindspore_rl.replay.selection import Key, Mode, Order, importance_weights, sample
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
@@ -116,21 +118,16 @@ def test_rows_stay_where_they_are_as_far_as_quotas_go():
     rng = np.random.default_rng(1)
     for size in (1, 2, 3, 5):
         for _ in range(40):
-            holders = rng.integers(0, size, 20)
+            lanes, holders = rng.integers(0, 7, 20, np.int32), np.sort(rng.integers(0, size, 7))
             quotas = rng.multinomial(20, rng.dirichlet(np.full(size, 0.5)))
-            found = assign(holders, quotas.tolist())
-            held = np.bincount(holders, minlength=size)
-            assert [len(rows) for rows in found.kept] == np.minimum(held, quotas).tolist()
-            got = [len(rows) for rows in found.kept]
-            for (holder, rank), rows in found.moved.items():
-                assert holder != rank
-                assert len(rows)
-                assert (holders[rows] == holder).all()
-                got[rank] += len(rows)
-            assert got == quotas.tolist()
-            assert len(found.moved) < size
-            everything = [*found.kept, *found.moved.values()]
-            assert sorted(np.concatenate(everything)) == list(range(20))
+            held_by, got_by = assign(lanes, holders, quotas.tolist())
+            np.testing.assert_array_equal(held_by, holders[lanes])
+            held = np.bincount(held_by, minlength=size)
+            np.testing.assert_array_equal(np.bincount(got_by, minlength=size), quotas)
+            kept = np.bincount(got_by[held_by == got_by], minlength=size)
+            np.testing.assert_array_equal(kept, np.minimum(held, quotas))
+            moved = held_by != got_by
+            assert len(set(zip(held_by[moved], got_by[moved], strict=True))) < size
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -147,22 +144,22 @@ def test_what_crosses_is_what_was_predicted(weighted):
                 sharded.sample(Key(2, step), quotas, out)
                 predicted = [
                     (target, sharded.message_bytes(len(rows), 3))
-                    for (source, target), rows in draws.messages.items()
+                        for (source, target), rows in sharded.messages(draws).items()
                     if source == comm.rank
                 ]
-                found.append((predicted, comm.sent.copy(), draws.assignment.moved))
+                found.append((predicted, comm.sent.copy(), draws))
         return found
 
     row = 8 + 8 + 4 + 4 + 3 * (3 * 4 + 4)  # id, probability, length, first step, three steps
     crossed = 0
     for rank, found in enumerate(on_ranks(lanes, job, spec)):
-        for predicted, sent, moved in found:
+        for predicted, sent, draws in found:
             assert sent == predicted
             told = dict(sent)
             assert len(told) == len(sent), "two messages for a pair of ranks"
             for target in range(4):
-                rows = len(moved.get((rank, target), ()))
-                if rows or target in told:
+                rows = np.sum((draws.holders == rank) & (draws.getters == target))
+                if target != rank and (rows or target in told):
                     assert told[target] == 8 + rows * row
                     crossed += rows
                     assert rows or weighted
@@ -174,24 +171,18 @@ def test_what_a_host_has_is_read_in_place(weighted):
     lanes, quotas, spec = (2, 0, 4, 1), (2, 12, 3, 7), whole_spec(weighted)
 
     def job(sharded, comm):
-        out, key, totals = spec.buffers(quotas[comm.rank]), Key(2, 0), sharded.totals()
-        draws = sharded.draw(key, quotas, Mode.REPLACE, totals)
+        out, key = spec.buffers(quotas[comm.rank]), Key(2, 0)
+        sharded.totals()
         comm.sent.clear()
-        before = [sharded.sample(key, quotas, out), comm.sent.copy()]
+        before = sharded.sample(key, quotas, out)
         with sharded.reading():
-            comm.sent.clear()
-            return *before, sharded.sample(key, quotas, out), comm.sent.copy(), draws
+            return before, sharded.sample(key, quotas, out), comm.sent.copy()
 
-    results = on_ranks(lanes, job, spec, hosts=(5, 5, 5, 5))
-    draws = results[0][-1]
-    assert not draws.messages
-    moved = draws.assignment.moved.keys()
-    assert draws.reads.keys() > moved if weighted else draws.reads.keys() == moved
-    for rank, (share, sent, quiet_share, quiet_sent, _) in enumerate(results):
-        told = [(other, 8 * (3 + lanes[rank])) for other in range(4) if other != rank]
-        read = [(holder, 1) for holder, reader in draws.reads if reader == rank]
-        assert sent == told + read
-        assert quiet_sent == []
+    for rank, found in enumerate(on_ranks(lanes, job, spec, hosts=(5, 5, 5, 5))):
+        share, quiet_share, sent = found
+        # A rank without lanes has no table to post in: before a batch, behind it, for `reading`.
+        told = 3 * [(other, 8 * 4) for other in range(4) if other != rank]
+        assert sent == ([] if lanes[rank] else told)
         for name, value in vars(share).items():
             np.testing.assert_array_equal(getattr(quiet_share, name), value)
 
@@ -242,26 +233,25 @@ def test_the_first_in_an_order_are_the_same_on_any_ranks(order):
                 np.testing.assert_array_equal(value[np.argsort(positions)], wanted)
 
 
-def test_a_record_that_is_gone_is_replaced_by_the_next_in_its_order():
+def test_a_record_that_is_gone_is_replaced_by_the_next_in_its_order(monkeypatch):
     lanes, quotas, spec = (3, 4), (12, 12), whole_spec()
-
-    class Late(Table):
-        def claim(self, ids):
-            if len(ids) > 1:
-                with writing(self, [0]) as writer:
-                    writer.insert(np.zeros(2, np.int64), records(range(900, 902), spec.length))
-            return super().claim(ids)
-
-    def make(spec, lanes, rank):
-        table = shard(spec, lanes, rank)
-        if rank == 1:
-            table.__class__ = Late
-        return table
 
     def job(sharded, comm):
         return sharded.sample(Key(1, 0), quotas, spec.buffers(12), Order.FIFO).ids
 
-    quiet, found = (np.concatenate(on_ranks(lanes, job, spec, x)) for x in (shard, make))
+    claim = Near.claim
+
+    def late(near, ids):
+        with suppress(KeyError):  # of the other rank
+            table, _ = near.table_of(3)
+            if len(ids) > 1:
+                with writing(table, [0]) as writer:
+                    writer.insert(np.zeros(2, np.int64), records(range(900, 902), spec.length))
+        return claim(near, ids)
+
+    quiet = np.concatenate(on_ranks(lanes, job, spec))
+    monkeypatch.setattr(Near, "claim", late)
+    found = np.concatenate(on_ranks(lanes, job, spec))
     gone = quiet[~np.isin(quiet, found)]
     fresh = found[~np.isin(found, quiet)]
     assert (gone % 63 // EACH == 3).all()
@@ -381,38 +371,37 @@ def test_priorities_go_to_who_holds_the_records():
         np.testing.assert_array_equal(totals, table.totals())
 
 
-class Busy(Table):
-    """A table that a writer is faster than a reader of, now and then."""
+def overwriting(lane):
+    """A `Near.copy` that a writer of a lane is faster than, now and then."""
+    copy, copies = Near.copy, 0
 
-    @staticmethod
-    def of(table, lane):
-        table.__class__ = Busy
-        table.busy, table.gathers = lane, 0
-        return table
+    def slow(near, ids, first, buffers, row):
+        nonlocal copies
+        with suppress(KeyError):  # of another rank
+            table, block = near.table_of(lane)
+            copies += 1
+            if copies <= 3:
+                own = lane - block.start
+                with writing(table, [own]) as writer:
+                    fresh = np.arange(4) + 500 * copies
+                    writer.insert(np.full(4, own), records(fresh, near.spec.length))
+        return copy(near, ids, first, buffers, row)
 
-    def gather(self, ids, out, first=None):
-        self.gathers += 1
-        if self.gathers <= 3:
-            with writing(self, [self.busy]) as writer:
-                fresh = np.arange(4) + 500 * self.gathers
-                writer.insert(np.full(4, self.busy), records(fresh, self.spec.length))
-        return super().gather(ids, out, first)
+    return slow
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_what_is_overwritten_after_its_draw_is_drawn_again(mode):
+def test_what_is_overwritten_after_its_draw_is_drawn_again(mode, monkeypatch):
     lanes, quotas, spec = (3, 4), (30, 26), whole_spec()
-
-    def busy(spec, lanes, rank):
-        table = shard(spec, lanes, rank)
-        return Busy.of(table, 1) if rank == 0 else table
 
     def job(sharded, comm):
         out = sharded.spec.buffers(quotas[comm.rank])
         share = sharded.sample(Key(4, 3), quotas, out, mode)
         return {**{name: x[None] for name, x in (vars(share) | out).items() if name != "least"}}
 
-    quiet, found = (union(on_ranks(lanes, job, spec, make)) for make in (shard, busy))
+    quiet = union(on_ranks(lanes, job, spec))
+    monkeypatch.setattr(Near, "copy", overwriting(1))
+    found = union(on_ranks(lanes, job, spec))
     same = quiet["ids"] == found["ids"]
     own = np.isin(quiet["ids"] % (LANES * EACH) // EACH, [1])
     assert same[~own].all()

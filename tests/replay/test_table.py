@@ -240,8 +240,8 @@ def test_a_file_of_another_specification_is_told(tmp_path):
     with pytest.raises(ReplayError, match="capacity 9, expected 10; give another file"):
         Table.open(path, spec=TableSpec(COLUMNS, capacity=10, lanes=2))
     content = path.read_bytes()
-    path.write_bytes(b"MSRLTBL1" + content[8:])
-    with pytest.raises(ReplayError, match="begins with b'MSRLTBL1', expected b'MSRLTBL2'"):
+    path.write_bytes(b"MSRLTBL2" + content[8:])
+    with pytest.raises(ReplayError, match="begins with b'MSRLTBL2', expected b'MSRLTBL3'"):
         Table.open(path)
 
 

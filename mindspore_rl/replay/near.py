@@ -1,0 +1,73 @@
+"""The lanes of a spread table that this process has mapped: its own, and those of its host."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mindspore_rl.replay.records import Records
+from mindspore_rl.replay.spec import TableSpec
+from mindspore_rl.replay.table import Table
+
+PLACE = np.dtype([("base", "u8"), ("lane", "i8")])
+"""Where a lane stands, see `index.h`."""
+
+
+class Near(Records):
+    """Records of these lanes, by ids and lanes of the whole table.
+
+    Args:
+        spec: of the whole table.
+        tables: by the ranks that hold them.
+        blocks: which lanes each rank has.
+    """
+
+    def __init__(
+        self, spec: TableSpec, tables: Mapping[int, Table], blocks: Sequence[slice]
+    ) -> None:
+        super().__init__(spec)
+        self._tables = [(table, blocks[rank]) for rank, table in tables.items()]
+        self._places = np.zeros(spec.lanes, PLACE)
+        for table, block in self._tables:
+            self._places["base"][block] = table.base
+            self._places["lane"][block] = np.arange(len(table.lanes))
+        self._address = self._places.ctypes.data
+
+    def _where(self) -> tuple[int, int | None, int]:
+        return [table.base for table, _ in self._tables][0], self._address, self.spec.lanes
+
+    def table_of(self, lane: int) -> tuple[Table, slice]:
+        """The table with a lane, and which lanes it has."""
+        for table, block in self._tables:
+            if block.start <= lane < block.stop:
+                return table, block
+        raise KeyError(lane)
+
+    def totals(self, lane: int) -> np.ndarray:
+        """What the weights of the lanes are in the table with one of them, `[lanes] uint64`."""
+        table, block = self.table_of(lane)
+        totals = np.zeros(self.spec.lanes, np.uint64)
+        totals[block] = table.totals()
+        return totals
+
+    def peek(self, lane: int, order: int, count: int) -> np.ndarray:
+        """See `Table.peek`, of the table with one of the lanes."""
+        table, block = self.table_of(lane)
+        first = table.peek(order, count)
+        first["id"] = to_whole(first["id"], self.spec, block)
+        return first
+
+
+def to_part(ids: np.ndarray, spec: TableSpec, lanes: slice) -> np.ndarray:
+    """Ids of the whole table as the ids of a table that has some of its lanes."""
+    generations, places = np.divmod(ids, spec.lanes * spec.capacity)
+    own = (lanes.stop - lanes.start) * spec.capacity
+    return generations * own + places - lanes.start * spec.capacity
+
+
+def to_whole(ids: np.ndarray, spec: TableSpec, lanes: slice) -> np.ndarray:
+    """The other way round."""
+    generations, places = np.divmod(ids, (lanes.stop - lanes.start) * spec.capacity)
+    whole = spec.lanes * spec.capacity
+    return generations * whole + places + lanes.start * spec.capacity
+
+

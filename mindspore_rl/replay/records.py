@@ -1,0 +1,134 @@
+"""Records of a replay table, or of several that are parts of one: found, drawn and copied."""
+
+import ctypes
+from collections.abc import Mapping
+
+import numpy as np
+
+from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay.library import functions
+from mindspore_rl.replay.spec import TableSpec, check_buffers
+
+
+
+class Buffers:
+    """Arrays that records are copied to.
+
+    Args:
+        spec: of the records.
+        out: of `TableSpec.buffers`.
+        rows: that they need to have.
+
+    Attributes:
+        window: steps of a row.
+
+    Raises:
+        ReplayError: an array has a wrong shape or type.
+    """
+
+    def __init__(self, spec: TableSpec, out: Mapping[str, np.ndarray], rows: int) -> None:
+        self._spec, self._rows = spec, rows
+        self._arrays = check_buffers(spec, out, rows)
+        self.window = self._arrays[0].shape[1] if spec.length > 1 else 1
+        self._starts = [array.ctypes.data for array in self._arrays]
+        self._row_bytes = [self.window * column.step_bytes for column in spec.columns]
+
+    def are(self, out: Mapping[str, np.ndarray], rows: int) -> bool:
+        """Whether these are the same arrays, for as many rows."""
+        names = [column.name for column in self._spec.columns]
+        pairs = zip(names, self._arrays, strict=True)
+        return rows == self._rows and all(out.get(name) is array for name, array in pairs)
+
+    def at(self, row: int) -> ctypes.Array:
+        """Where a row stands in each, as C has it."""
+        pairs = zip(self._starts, self._row_bytes, strict=True)
+        return (ctypes.c_void_p * len(self._starts))(*(at + row * size for at, size in pairs))
+
+
+class Records:
+    """Records by their lanes and by their ids.
+
+    Args:
+        spec: of them.
+
+    Attributes:
+        layout: how many columns there are, and where C finds `TableSpec.starts` and their sizes.
+    """
+
+    def __init__(self, spec: TableSpec) -> None:
+        self.spec = spec
+        self._step_bytes = np.array([c.step_bytes for c in spec.columns], np.int64)
+        self.layout = len(spec.columns), spec.starts.ctypes.data, self._step_bytes.ctypes.data
+
+    def _where(self) -> tuple[int, int | None, int]:
+        """Where a table begins in memory; and, of several, the places of their lanes."""
+        raise NotImplementedError
+
+    def resolve(
+        self, lanes: np.ndarray, offsets: np.ndarray, counted: np.ndarray | None = None
+    ) -> tuple[np.ndarray, ...]:
+        """The records that draws fell on.
+
+        Args:
+            lanes: `[N] int32`.
+            offsets: `[N] uint64`, each below its lane's total.
+            counted: `[N] bool`, which are drawn, and not just looked at; all without it.
+
+        Returns: ids `[N] int64` (-1 where a record has changed meanwhile, and is to be drawn
+            again), weights `[N] uint64`, lengths `[N] int32`.
+        """
+        count = len(lanes)
+        lanes = np.ascontiguousarray(lanes, np.int32)
+        offsets = np.ascontiguousarray(offsets, np.uint64)
+        ids, weights = np.empty(count, np.int64), np.empty(count, np.uint64)
+        lengths = np.empty(count, np.int32)
+        mask = None if counted is None else counted.ctypes.data
+        places = (x.ctypes.data for x in (ids, weights, lengths))
+        functions().table_resolve(
+            *self._where(), count, lanes.ctypes.data, offsets.ctypes.data, mask, *places
+        )
+        return ids, weights, lengths
+
+    def gather(
+        self, ids: np.ndarray, out: Mapping[str, np.ndarray], first: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Copies records.
+
+        Args:
+            ids: `[N] int64`.
+            out: of `buffers`; what lies behind the end of a record is set to 0.
+            first: `[N] int32`, the step at which each window begins; 0 without it.
+
+        Returns: `[N] bool`, whether each was there; one may have been overwritten since its draw.
+
+        Raises:
+            ReplayError: an array has a wrong shape or type.
+        """
+        if first is not None and (np.shape(first) != np.shape(ids) or (first < 0).any()):
+            raise ReplayError(f"windows begin at {first}, expected {len(ids)} from 0 on")
+        return self.copy(ids, first, Buffers(self.spec, out, len(ids)))
+
+    def copy(
+        self, ids: np.ndarray, first: np.ndarray | None, buffers: Buffers, row: int = 0
+    ) -> np.ndarray:
+        """What `gather` does, to the buffers' rows from one of them on."""
+        count = len(ids)
+        ids, whole = np.ascontiguousarray(ids, np.int64), np.empty(count, np.bool_)
+        if first is not None:
+            first = np.ascontiguousarray(first, np.int32)
+        functions().table_gather(
+            *self._where(), count, ids.ctypes.data, None if first is None else first.ctypes.data,
+            buffers.window, *self.layout, buffers.at(row), whole.ctypes.data,
+        )  # fmt: skip
+        return whole
+
+    def claim(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draws records by their ids `[N]`.
+
+        Returns: `[N] bool`, which were still to be drawn, and `[N] int32`, the steps of each.
+        """
+        ids, claimed = np.ascontiguousarray(ids, np.int64), np.empty(len(ids), np.bool_)
+        lengths = np.empty(len(ids), np.int32)
+        places = (x.ctypes.data for x in (ids, claimed, lengths))
+        functions().table_claim(*self._where(), len(ids), *places)
+        return claimed, lengths
