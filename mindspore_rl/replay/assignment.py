@@ -1,7 +1,5 @@
 """Which rank gets which rows of a batch: first those that it holds itself."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from mindspore_rl.replay.library import functions
@@ -13,7 +11,7 @@ def split(count: int, parts: int) -> tuple[int, ...]:
 
 
 def assign(
-    lanes: np.ndarray, holders: np.ndarray, quotas: Sequence[int]
+    lanes: np.ndarray, holders: np.ndarray, quotas: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gives every rank its quota: what it holds, then what others hold too much of.
 
@@ -24,13 +22,13 @@ def assign(
     Args:
         lanes: `[B] int32`, of each row.
         holders: `[lanes] int64`, the rank that holds each lane.
-        quotas: rows that each rank gets, B in all.
+        quotas: `[ranks] int64`, rows that each rank gets, B in all.
 
     Returns: which rank holds each row, and which gets it, `[B] int64` both.
     """
-    found, wanted = np.empty((2, len(lanes)), np.int64), np.array(quotas, np.int64)
+    found = np.empty((2, len(lanes)), np.int64)
     places = (x.ctypes.data for x in (lanes, holders))
     functions().table_assign(
-        len(lanes), *places, len(wanted), wanted.ctypes.data, *(x.ctypes.data for x in found)
+        len(lanes), *places, len(quotas), quotas.ctypes.data, *(x.ctypes.data for x in found)
     )
     return found[0], found[1]

@@ -26,8 +26,7 @@ class Draws:
         places: `[B]`, where in its lane each draw fell (`selection.draw`), or in an order its id.
         used: random numbers of the key.
         totals: `[lanes] float64`, by which a record's weight is its probability.
-        holders: `[B] int64`, the rank that holds each row.
-        getters: `[B] int64`, the rank that gets it.
+        quotas: `[ranks] int64`, rows that each gets.
     """
 
     key: Key
@@ -36,8 +35,7 @@ class Draws:
     places: np.ndarray
     used: int
     totals: np.ndarray
-    holders: np.ndarray
-    getters: np.ndarray
+    quotas: np.ndarray
 
 
 class Held:
@@ -49,36 +47,38 @@ class Held:
     Args:
         near: what the rank can read.
         draws: of the whole batch.
-        positions: `[N]` in the batch, ascending, of these records.
+        window: steps of a row.
         waiting: called where a record is waited for.
 
     Attributes:
-        positions: as given.
+        positions: `[N] int64` in the batch, ascending, of these records.
         ids: `[N] int64`.
         probabilities: `[N] float64`, with which each was drawn.
         lengths: `[N] int32`, steps of each.
         first: `[N] int32`, the step at which its window begins.
+        least: the smallest probability in the batch, as far as this rank can see, see `Near.find`.
 
     Raises:
         ReplayError: there is nothing more to draw in these lanes.
     """
 
-    def __init__(
-        self, near: Near, draws: Draws, positions: np.ndarray, window: int, waiting: Waiting
-    ) -> None:
+    def __init__(self, near: Near, draws: Draws, window: int, waiting: Waiting) -> None:
         self._near, self._draws, self._window, self._waiting = near, draws, window, waiting
-        self.positions, self._lanes = positions, draws.lanes[positions]
-        places = draws.places[positions]
-        if isinstance(draws.mode, Order):
-            claimed, self.lengths = near.claim(places)
-            self.ids, weights = np.where(claimed, places, -1), np.ones(len(places), np.uint64)
-        else:
-            self.ids, weights, self.lengths = near.resolve(self._lanes, places)
-        self.probabilities = weights / draws.totals[self._lanes]
-        self.first = np.zeros(len(positions), np.int32)
+        order = isinstance(draws.mode, Order)
+        found, self.least, gone = near.find(
+            draws.lanes, None if order else draws.places, draws.totals, draws.quotas
+        )
+        self.positions, self.ids, self.probabilities, self.lengths = found
+        self.first = np.zeros(len(self.positions), np.int32)
+        self._lanes = draws.lanes[self.positions]
         self._tries: Counter[int] = Counter()
-        for at in to_redraw(self.ids, draws.mode):
-            self._draw_again(at)
+        if order:
+            places = draws.places[self.positions]
+            claimed, self.lengths = near.claim(places)
+            self.ids, self.probabilities = np.where(claimed, places, -1), np.ones(len(places))
+        if gone or order or draws.mode is Mode.DISTINCT:
+            for at in to_redraw(self.ids, draws.mode).tolist():
+                self._draw_again(at)
         self._place_windows()
 
     def copy(self, part: slice | np.ndarray, buffers: Buffers, row: int) -> None:
@@ -93,6 +93,11 @@ class Held:
                 self._draw_again(int(at[0]))
                 self._place_windows()
                 whole[i] = self._near.copy(self.ids[at], self.first[at], buffers, row + i)[0]
+
+    def rows(self, part: slice | np.ndarray) -> list[np.ndarray]:
+        """Positions, ids, probabilities, lengths and first steps of some of the records."""
+        columns = self.positions, self.ids, self.probabilities, self.lengths, self.first
+        return [column[part] for column in columns]
 
     def _tried(self, at: int) -> bool:
         """Counts another try. Raises: ReplayError: it would be one too many."""
@@ -145,6 +150,7 @@ class Held:
     def _put(self, at: int, lane: int, one: int, weight: float, length: int) -> None:
         self._lanes[at], self.ids[at], self.lengths[at] = lane, one, length
         self.probabilities[at] = weight / self._draws.totals[lane]
+        self.least = min(self.least, self.probabilities[at])
 
     def _place_windows(self) -> None:
         if self._window >= self._near.spec.length:

@@ -34,6 +34,7 @@ def functions() -> ctypes.CDLL:
         ("draw", i, [u, u, u, u, i, i, i, p, p, p]),
         ("assign", None, [i, p, p, i, p, p, p]),
         ("resolve", None, [p, p, i, i, p, p, p, p, p, p]),
+        ("find", i, [p, p, i, i, p, p, p, p, i, p, i, p, p, p, p, p, p, p]),
         ("gather", None, [p, p, i, i, p, p, i, i, p, p, p, p]),
         ("n_step", None, [p, i, p, i, d, i, i, i, p, p, i, p, p, p, p, p]),
         ("update", i, [p, i, p, p, d]),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from mindspore_rl.replay.library import functions
 from mindspore_rl.replay.records import Records
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
@@ -19,12 +20,21 @@ class Near(Records):
         spec: of the whole table.
         tables: by the ranks that hold them.
         blocks: which lanes each rank has.
+        rank: this one.
+        far: `[ranks, ranks] bool`, whether the second gets from the first by message.
     """
 
     def __init__(
-        self, spec: TableSpec, tables: Mapping[int, Table], blocks: Sequence[slice]
+        self,
+        spec: TableSpec,
+        tables: Mapping[int, Table],
+        blocks: Sequence[slice],
+        rank: int,
+        far: np.ndarray,
     ) -> None:
         super().__init__(spec)
+        self._rank, self._far = rank, np.ascontiguousarray(far, np.bool_)
+        self._holders = np.repeat(np.arange(len(blocks)), [b.stop - b.start for b in blocks])
         self._tables = [(table, blocks[rank]) for rank, table in tables.items()]
         self._places = np.zeros(spec.lanes, PLACE)
         for table, block in self._tables:
@@ -34,6 +44,40 @@ class Near(Records):
 
     def _where(self) -> tuple[int, int | None, int]:
         return [table.base for table, _ in self._tables][0], self._address, self.spec.lanes
+
+    def find(
+        self,
+        lanes: np.ndarray,
+        offsets: np.ndarray | None,
+        totals: np.ndarray,
+        quotas: np.ndarray,
+    ) -> tuple[tuple[np.ndarray, ...], float, bool]:
+        """The rows of a batch that this rank finds: what it gets of these lanes, or sends of its own.
+
+        Args:
+            lanes: `[B] int32`, of each row.
+            offsets: `[B] uint64`, each below its lane's total; without it no records are drawn.
+            totals: `[lanes] float64`, by which a record's weight is its probability.
+            quotas: `[ranks] int64`, rows that each gets.
+
+        Returns: positions in the batch `[N] int64`, ascending, ids `[N] int64`, probabilities `[N]
+            float64` and lengths `[N] int32` (see `resolve`); the smallest probability of the batch,
+            or where records have weights of all rows of these lanes; whether an id is -1.
+        """
+        count = len(lanes)
+        block = np.empty(4 * count + 2, np.int64)
+        start = block.ctypes.data
+        places = range(start, start + 32 * count, 8 * count) if count else 4 * [start]
+        found = functions().table_find(
+            *self._where(), count, lanes.ctypes.data,
+            None if offsets is None else offsets.ctypes.data, totals.ctypes.data,
+            self._holders.ctypes.data, len(quotas), quotas.ctypes.data, self._rank,
+            self._far.ctypes.data, *places, start + 32 * count, start + 32 * count + 8,
+        )  # fmt: skip
+        positions, ids, probabilities, lengths = block[:-2].reshape(4, count)
+        columns = positions, ids, probabilities.view(np.float64), lengths.view(np.int32)
+        least = float(block[-2:].view(np.float64)[0])
+        return tuple(column[:found] for column in columns), least, bool(block[-1])
 
     def table_of(self, lane: int) -> tuple[Table, slice]:
         """The table with a lane, and which lanes it has."""

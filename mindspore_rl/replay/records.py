@@ -2,11 +2,12 @@
 
 import ctypes
 from collections.abc import Mapping
+from operator import is_
 
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.library import functions
+from mindspore_rl.replay.library import functions, pointers
 from mindspore_rl.replay.spec import TableSpec, check_buffers
 
 
@@ -27,22 +28,22 @@ class Buffers:
     """
 
     def __init__(self, spec: TableSpec, out: Mapping[str, np.ndarray], rows: int) -> None:
-        self._spec, self._rows = spec, rows
+        self._rows, self._names = rows, [column.name for column in spec.columns]
         self._arrays = check_buffers(spec, out, rows)
         self.window = self._arrays[0].shape[1] if spec.length > 1 else 1
-        self._starts = [array.ctypes.data for array in self._arrays]
         self._row_bytes = [self.window * column.step_bytes for column in spec.columns]
+        self._begin = pointers(self._arrays)
 
     def are(self, out: Mapping[str, np.ndarray], rows: int) -> bool:
         """Whether these are the same arrays, for as many rows."""
-        names = [column.name for column in self._spec.columns]
-        pairs = zip(names, self._arrays, strict=True)
-        return rows == self._rows and all(out.get(name) is array for name, array in pairs)
+        return rows == self._rows and all(map(is_, map(out.get, self._names), self._arrays))
 
     def at(self, row: int) -> ctypes.Array:
         """Where a row stands in each, as C has it."""
-        pairs = zip(self._starts, self._row_bytes, strict=True)
-        return (ctypes.c_void_p * len(self._starts))(*(at + row * size for at, size in pairs))
+        if not row:
+            return self._begin
+        pairs = zip(self._begin, self._row_bytes, strict=True)
+        return type(self._begin)(*(at + row * size for at, size in pairs))
 
 
 class Records:

@@ -89,7 +89,7 @@ def draw(
     """
     lanes, offsets = np.empty(count, np.int32), np.empty(count, np.uint64)
     totals = np.ascontiguousarray(totals, np.uint64)
-    places = (x.ctypes.data for x in (totals, lanes, offsets))
+    places = totals.ctypes.data, lanes.ctypes.data, offsets.ctypes.data
     used = functions().table_draw(
         key.seed, STREAM, key.step, first, mode, count, len(totals), *places
     )

@@ -62,61 +62,42 @@ class ShardedTable(Spread):
         check_draw(self.spec, sum(quotas), mode)
         draws = self._draws(key, quotas, mode, wait_s)
         messages = self.messages(draws)
-        mine = np.flatnonzero(self._here[draws.lanes] & (draws.getters == self._comm.rank))
-        sent = [rows for (source, _), rows in messages.items() if source == self._comm.rank]
-        found = np.sort(np.concatenate([mine, *sent])) if sent else mine
         parts: list[list[np.ndarray]] = []
-        least = np.inf
-        if not self._near:
-            parts.append([mine, *(np.empty(0, ROW)[name] for name in ROW.names)])
-        else:
-            held = Held(self._near, draws, found, buffers.window, self._waiting)
-            least = self._least(draws, held)
+        least, done = np.inf, 0
+        if self._near:
+            held = Held(self._near, draws, buffers.window, self._waiting)
+            own = [rows for (source, _), rows in messages.items() if source == self._comm.rank]
             for (source, target), rows in messages.items():
                 if source == self._comm.rank:
-                    self._send_rows(target, held, rows, least, buffers.window)
-            part = np.searchsorted(found, mine) if sent else slice(None)
-            held.copy(part, buffers, 0)
-            parts.append([mine, *(getattr(held, name)[part] for name in ROW.names)])
-        done = len(mine)
+                    self._send_rows(target, held, rows, buffers.window)
+            kept: slice | np.ndarray = slice(None)
+            if own:
+                kept = np.flatnonzero(~np.isin(held.positions, np.concatenate(own)))
+            held.copy(kept, buffers, 0)
+            parts.append(held.rows(kept))
+            least, done = held.least, len(parts[0][0])
         for (source, target), rows in messages.items():
             if target == self._comm.rank:
                 message = self._receive_rows(source, len(rows), buffers.window)
                 for name, column in message.columns.items():
                     out[name][done : done + len(rows)] = column
-                parts.append([rows, *(message.rows[name].copy() for name in ROW.names)])
+                parts.append([rows, *(message.rows[name].copy() for name in ROW.names or ())])
                 least = min(least, float(message.least[0]))
                 done += len(rows)
         if not self._told and self._meets:  # what is here may change from now on
             self._tell(meeting=True)
         self._comm.flush(self._waiting)
-        if not self.spec.weighted or isinstance(mode, Order):  # known without a word
-            least = float(1 / draws.totals[draws.lanes].max())
         columns = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         return Share(*columns, least)
 
-    def _least(self, draws: Draws, held: Held) -> float:
-        """The smallest probability of the records that this rank finds, or others in its sight."""
-        if not self.spec.weighted or isinstance(draws.mode, Order) or not self._near:
-            return np.inf
-        rows = self._here[draws.lanes]
-        rows[held.positions] = False
-        lanes, places = draws.lanes[rows], draws.places[rows]
-        ids, weights, _ = self._near.resolve(lanes, places, np.zeros(len(lanes), np.bool_))
-        there = ids >= 0
-        seen = weights[there] / draws.totals[lanes[there]]
-        return float(np.concatenate([held.probabilities, seen]).min(initial=np.inf))
-
-    def _send_rows(
-        self, target: int, held: Held, positions: np.ndarray, least: float, window: int
-    ) -> None:
+    def _send_rows(self, target: int, held: Held, positions: np.ndarray, window: int) -> None:
         message = self._message(len(positions), window)
-        message.least[0] = least
+        message.least[0] = held.least
         if len(positions):
             part = np.searchsorted(held.positions, positions)
             held.copy(part, Buffers(self.spec, message.columns, len(positions)), 0)
-            for name in ROW.names:
-                message.rows[name] = getattr(held, name)[part]
+            for name, column in zip(ROW.names or (), held.rows(part)[1:], strict=True):
+                message.rows[name] = column
         self._comm.send(target, self._tag, message.data)
 
     def _receive_rows(self, source: int, count: int, window: int) -> Message:

@@ -32,12 +32,12 @@ class _Told:
 
     Attributes:
         totals: `[lanes] uint64`, of the weights.
-        counts: `[2] int64`, inserts and samples of a table that counts them.
+        counts: inserts and samples of a table that counts them.
         over: whether a rank does not wait any longer.
     """
 
     totals: np.ndarray
-    counts: np.ndarray
+    counts: tuple[int, int]
     over: bool
 
 
@@ -90,12 +90,12 @@ class Spread:
         ends = np.cumsum(lanes).tolist()
         self._blocks = [slice(end - count, end) for end, count in zip(ends, lanes, strict=True)]
         self._holders = np.repeat(np.arange(comm.size), lanes)
-        self._near = Near(spec, tables, self._blocks) if tables else None
         # Which draw of a record is one too many goes by order: its holder finds all of them.
         places = np.arange(comm.size) if spec.max_times_sampled else np.array(self._hosts)
         self._far = places[:, None] != places
-        self._here = ~self._far[self._holders, comm.rank]
+        self._near = Near(spec, tables, self._blocks, comm.rank, self._far) if tables else None
         self._meets = np.count_nonzero(~self._far[comm.rank]) > 1
+        self._lane_places = np.arange(max(lanes) + 1) < np.array(lanes)[:, None]  # in what is told
         self._told: _Told | None = None
         self._posts: dict[int, int] | None = None  # that others have, once they have told
 
@@ -136,8 +136,7 @@ class Spread:
         if mode == Mode.STRATIFIED:
             drawn = np.maximum(np.bincount(lanes, minlength=len(totals)), 1)
             divisors = totals * (count / drawn)
-        assigned = assign(lanes, self._holders, quotas)
-        return Draws(key, mode, lanes, offsets, used, divisors, *assigned)
+        return Draws(key, mode, lanes, offsets, used, divisors, np.array(quotas, np.int64))
 
     def messages(self, draws: Draws) -> dict[tuple[int, int], np.ndarray]:
         """What crosses for a batch: of two ranks, the rows that the one sends the other.
@@ -148,12 +147,13 @@ class Spread:
         if not self._far.any():
             return {}
         found: dict[tuple[int, int], np.ndarray] = {}
+        holders, getters = assign(draws.lanes, self._holders, draws.quotas)
         if self.spec.weighted and isinstance(draws.mode, Mode):
-            getters = np.unique(draws.getters)
-            for holder in np.unique(draws.holders).tolist():
-                found |= {(holder, g): _NONE for g in getters[self._far[holder, getters]].tolist()}
-        moved = np.flatnonzero(self._far[draws.holders, draws.getters])
-        pairs = draws.holders[moved] * self._comm.size + draws.getters[moved]
+            those = np.unique(getters)
+            for holder in np.unique(holders).tolist():
+                found |= {(holder, g): _NONE for g in those[self._far[holder, those]].tolist()}
+        moved = np.flatnonzero(self._far[holders, getters])
+        pairs = holders[moved] * self._comm.size + getters[moved]
         for pair in np.unique(pairs).tolist():
             found[divmod(pair, self._comm.size)] = moved[pairs == pair]
         return dict(sorted(found.items()))
@@ -178,18 +178,18 @@ class Spread:
         lanes = (found["id"] % whole // self.spec.capacity).astype(np.int32)
         first = np.lexsort((lanes, ~found["key"]))[:count]
         ids, lanes = found["id"][first], lanes[first]
-        assigned = assign(lanes, self._holders, quotas)
-        return Draws(key, order, lanes, ids, 0, np.ones(self.spec.lanes), *assigned)
+        wanted, totals = np.array(quotas, np.int64), np.ones(self.spec.lanes)
+        return Draws(key, order, lanes, ids, 0, totals, wanted)
 
     def _draws(self, key: Key, quotas: Sequence[int], mode: Mode | Order, wait_s: float) -> Draws:
         """What a batch is made of, as soon as the table allows it."""
         count, end = sum(quotas), time.monotonic() + wait_s
         table = self._tables.get(self._comm.rank)
         while True:
-            seen = functions().table_watch(table.base) if table else 0
+            seen = functions().table_watch(table.base) if table and not self._told else 0
             told = self._told or self._tell(time.monotonic() >= end)
             try:
-                inserts, samples = told.counts.tolist()
+                inserts, samples = told.counts
                 check_samples(self.spec, inserts, samples, count)
                 if isinstance(mode, Order):
                     draws = self._first(key, quotas, mode)
@@ -221,17 +221,15 @@ class Spread:
             meeting: of this host's ranks alone, which wait for each other.
         """
         rank, table, known = self._comm.rank, self._tables.get(self._comm.rank), self._posts or {}
-        told = [np.zeros(_LANES + lanes + 1, np.uint64) for lanes in self._lanes]
-        told[rank][_OVER] = over
+        told = np.zeros((self._comm.size, _LANES + max(self._lanes) + 1), np.uint64)
+        told[rank, _OVER] = over
         if table:
             posts = functions().table_post(table.base, over)
             functions().table_posted(table.base, posts, 0.0, told[rank].ctypes.data)
-            told[rank][-1] = posts
-        there = [
-            other
-            for other in self._others()
-            if not meeting or self._hosts[other] == self._hosts[rank]
-        ]
+            told[rank, -1] = posts
+        there = self._others()
+        if meeting:
+            there = [other for other in there if self._hosts[other] == self._hosts[rank]]
         for other in there:
             mapped = table and self._hosts[other] == self._hosts[rank]
             if self._posts is None or not mapped:
@@ -243,10 +241,9 @@ class Spread:
             else:
                 self._receive(other, told[other])
         if self._posts is None:
-            self._posts = {other: int(told[other][-1]) for other in self._tables}
-        totals = np.concatenate([one[_LANES:-1] for one in told])
-        counts = np.stack([one[:_LANES] for one in told]).sum(0).astype(np.int64)
-        return _Told(totals, counts[:_OVER], bool(counts[_OVER]))
+            self._posts = {other: int(told[other, -1]) for other in self._tables}
+        inserts, samples, waited = told[:, :_LANES].sum(0).tolist()
+        return _Told(told[:, _LANES:][self._lane_places], (inserts, samples), bool(waited))
 
     def _read_post(self, rank: int, posts: int, told: np.ndarray) -> None:
         base, place = self._tables[rank].base, told.ctypes.data

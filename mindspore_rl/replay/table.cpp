@@ -211,24 +211,6 @@ int64_t table_draw(uint32_t seed, uint32_t stream, uint32_t step, uint32_t first
   return int64_t(index - first);
 }
 
-// Which rank gets each row of a batch, whose lanes' holders are known: its holder as far as that
-// one's quota goes; then rank by rank what holders have too much of fills what others miss.
-void table_assign(int64_t count, const int32_t *lane, const int64_t *holder_of_lane, int64_t ranks,
-                  const int64_t *quotas, int64_t *holders, int64_t *getters) {
-  std::vector<int64_t> held(ranks), next(ranks), missing;
-  for (int64_t i = 0; i < count; i++) held[holders[i] = holder_of_lane[lane[i]]]++;
-  for (int64_t rank = 0, moved = 0; rank < ranks; rank++) {
-    next[rank] = moved;
-    moved += std::max(held[rank] - quotas[rank], int64_t(0));
-    missing.insert(missing.end(), std::max(quotas[rank] - held[rank], int64_t(0)), rank);
-  }
-  std::fill(held.begin(), held.end(), 0);
-  for (int64_t i = 0; i < count; i++) {
-    int64_t holder = holders[i];
-    getters[i] = held[holder]++ < quotas[holder] ? holder : missing[next[holder]++];
-  }
-}
-
 // The records that draws fell on, as ids, with weights and lengths; id -1 where it is to be drawn
 // again, for it has changed since. `counted`: which are drawn, and not looked at; null: all.
 void table_resolve(char *base, const Place *places, int64_t all_lanes, int64_t count,
@@ -277,6 +259,78 @@ void table_resolve(char *base, const Place *places, int64_t all_lanes, int64_t c
       ids[at] = lanes.id(lane[at], slots[i], generation);
     }
   }
+}
+
+// Which rank gets each row of a batch, whose lanes' holders are known: its holder as far as that
+// one's quota goes; then rank by rank what holders have too much of fills what others miss.
+void table_assign(int64_t count, const int32_t *lane, const int64_t *holder_of_lane, int64_t ranks,
+                  const int64_t *quotas, int64_t *holders, int64_t *getters) {
+  std::vector<int64_t> held(ranks), next(ranks), missing;
+  for (int64_t i = 0; i < count; i++) held[holders[i] = holder_of_lane[lane[i]]]++;
+  for (int64_t rank = 0, moved = 0; rank < ranks; rank++) {
+    next[rank] = moved;
+    moved += std::max(held[rank] - quotas[rank], int64_t(0));
+    missing.insert(missing.end(), std::max(quotas[rank] - held[rank], int64_t(0)), rank);
+  }
+  std::fill(held.begin(), held.end(), 0);
+  for (int64_t i = 0; i < count; i++) {
+    int64_t holder = holders[i];
+    getters[i] = held[holder]++ < quotas[holder] ? holder : missing[next[holder]++];
+  }
+}
+
+// The rows of a batch that a rank finds: those that it gets of lanes in its sight, and those of its
+// own that others get who are `far`, `[ranks][ranks]`. How many, with their positions in the batch,
+// and with ids, probabilities and lengths as of table_resolve, but without offsets. `gone`: how many
+// of them are to be drawn again. `least` is the smallest probability of the batch, or where records
+// have weights of all rows in its sight.
+int64_t table_find(char *base, const Place *places, int64_t all_lanes, int64_t count,
+                   const int32_t *lane, const uint64_t *offsets, const double *totals,
+                   const int64_t *holder_of_lane, int64_t ranks, const int64_t *quotas,
+                   int64_t rank, const uint8_t *far, int64_t *positions, int64_t *ids,
+                   double *probabilities, int32_t *lengths, double *least, int64_t *gone) {
+  std::vector<int64_t> holders(count), getters(count), rows, seen;
+  table_assign(count, lane, holder_of_lane, ranks, quotas, holders.data(), getters.data());
+  bool weighted = Table(base).header.weighted;
+  for (int64_t i = 0; i < count; i++) {
+    bool here = !far[holders[i] * ranks + rank];
+    bool sends = holders[i] == rank && far[rank * ranks + getters[i]];
+    if (sends || (here && getters[i] == rank)) {
+      rows.push_back(i);
+    } else if (here && weighted && offsets) {
+      seen.push_back(i);
+    }
+  }
+  int64_t found = int64_t(rows.size());
+  std::copy(rows.begin(), rows.end(), positions);
+  *least = INFINITY;
+  *gone = 0;
+  for (int64_t i = 0; i < count && !(weighted && offsets); i++)
+    *least = std::min(*least, 1 / totals[lane[i]]);
+  if (!offsets) return found;
+  rows.insert(rows.end(), seen.begin(), seen.end());
+  size_t all = rows.size();
+  std::vector<int32_t> lanes(all), steps(all);
+  std::vector<uint64_t> places_in(all), weights(all);
+  std::vector<int64_t> records(all);
+  std::vector<uint8_t> counted(all);
+  for (size_t i = 0; i < all; i++) {
+    lanes[i] = lane[rows[i]];
+    places_in[i] = offsets[rows[i]];
+    counted[i] = int64_t(i) < found;
+  }
+  table_resolve(base, places, all_lanes, int64_t(all), lanes.data(), places_in.data(),
+                counted.data(), records.data(), weights.data(), steps.data());
+  for (size_t i = 0; i < all; i++) {
+    double probability = double(weights[i]) / totals[lanes[i]];
+    if (records[i] >= 0) *least = std::min(*least, probability);
+    if (!counted[i]) continue;
+    *gone += records[i] < 0;
+    ids[i] = records[i];
+    probabilities[i] = probability;
+    lengths[i] = steps[i];
+  }
+  return found;
 }
 
 // Gives records new weights, but for those that have been overwritten or may not be drawn any

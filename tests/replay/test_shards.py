@@ -120,7 +120,7 @@ def test_rows_stay_where_they_are_as_far_as_quotas_go():
         for _ in range(40):
             lanes, holders = rng.integers(0, 7, 20, np.int32), np.sort(rng.integers(0, size, 7))
             quotas = rng.multinomial(20, rng.dirichlet(np.full(size, 0.5)))
-            held_by, got_by = assign(lanes, holders, quotas.tolist())
+            held_by, got_by = assign(lanes, holders, quotas)
             np.testing.assert_array_equal(held_by, holders[lanes])
             held = np.bincount(held_by, minlength=size)
             np.testing.assert_array_equal(np.bincount(got_by, minlength=size), quotas)
@@ -147,18 +147,19 @@ def test_what_crosses_is_what_was_predicted(weighted):
                         for (source, target), rows in sharded.messages(draws).items()
                     if source == comm.rank
                 ]
-                found.append((predicted, comm.sent.copy(), draws))
+                pairs = assign(draws.lanes, np.repeat(range(4), lanes), draws.quotas)
+                found.append((predicted, comm.sent.copy(), pairs))
         return found
 
     row = 8 + 8 + 4 + 4 + 3 * (3 * 4 + 4)  # id, probability, length, first step, three steps
     crossed = 0
     for rank, found in enumerate(on_ranks(lanes, job, spec)):
-        for predicted, sent, draws in found:
+        for predicted, sent, (holders, getters) in found:
             assert sent == predicted
             told = dict(sent)
             assert len(told) == len(sent), "two messages for a pair of ranks"
             for target in range(4):
-                rows = np.sum((draws.holders == rank) & (draws.getters == target))
+                rows = np.sum((holders == rank) & (getters == target))
                 if target != rank and (rows or target in told):
                     assert told[target] == 8 + rows * row
                     crossed += rows
@@ -181,7 +182,7 @@ def test_what_a_host_has_is_read_in_place(weighted):
     for rank, found in enumerate(on_ranks(lanes, job, spec, hosts=(5, 5, 5, 5))):
         share, quiet_share, sent = found
         # A rank without lanes has no table to post in: before a batch, behind it, for `reading`.
-        told = 3 * [(other, 8 * 4) for other in range(4) if other != rank]
+        told = 3 * [(other, 8 * (4 + 4)) for other in range(4) if other != rank]
         assert sent == ([] if lanes[rank] else told)
         for name, value in vars(share).items():
             np.testing.assert_array_equal(getattr(quiet_share, name), value)
