@@ -87,7 +87,7 @@ extern "C" int gather(int, void **params, int *, int64_t **shapes, const char **
   const Arrays arrays = arrays_of(params);
   table_gather((char *)arrays.table[0], nullptr, 0, shapes[1][0], (const int64_t *)arrays.ids,
                arrays.first, WINDOW, COLUMNS, starts, step_bytes, arrays.columns,
-               (uint8_t *)arrays.whole);
+               (uint8_t *)arrays.whole, nullptr);
   for (int64_t row = 0; row < shapes[1][0]; row++)
     if (!arrays.whole[row]) copy_part(arrays, row, false, 0, 1);
   return 0;

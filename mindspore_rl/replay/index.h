@@ -38,6 +38,7 @@ struct alignas(64) Limit {
   int64_t inserts, samples;
   uint64_t posts;  // see post.h
   Post post[2];
+  uint32_t waiting;
 };
 static_assert(sizeof(Limit) == 128, "as in spec.py");
 struct alignas(64) Lane {

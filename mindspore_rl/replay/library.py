@@ -19,6 +19,23 @@ def pointers(arrays: list[np.ndarray]) -> ctypes.Array:
 
 
 @functools.cache
+def _threads() -> tuple[ctypes.CDLL, int]:
+    """The pool that native cells work on too, and where its `in_parts` is."""
+    found = ctypes.CDLL(str(toolchain.threads()))
+    return found, ctypes.cast(found.in_parts, ctypes.c_void_p).value or 0
+
+
+def in_parts() -> int:
+    """What `table_gather` is given, to copy a large batch on the threads of this process."""
+    return _threads()[1]
+
+
+def use_threads(count: int) -> None:
+    """How many threads this process copies large batches on, and runs native cells; 1 at first."""
+    _threads()[0].set_threads(count)
+
+
+@functools.cache
 def functions() -> ctypes.CDLL:
     """Of `table.cpp`. Raises: MsrlError."""
     found = ctypes.CDLL(str(toolchain.library(SOURCE, {}, INCLUDES, FLAGS)))
@@ -35,7 +52,7 @@ def functions() -> ctypes.CDLL:
         ("assign", None, [i, p, p, i, p, p, p]),
         ("resolve", None, [p, p, i, i, p, p, p, p, p, p]),
         ("find", i, [p, p, i, i, p, p, p, p, i, p, i, p, p, p, p, p, p, p]),
-        ("gather", None, [p, p, i, i, p, p, i, i, p, p, p, p]),
+        ("gather", None, [p, p, i, i, p, p, i, i, p, p, p, p, p]),
         ("n_step", None, [p, i, p, i, d, i, i, i, p, p, i, p, p, p, p, p]),
         ("update", i, [p, i, p, p, d]),
         ("checksum", ctypes.c_uint64, [p, i, ctypes.c_uint64]),

@@ -61,6 +61,11 @@ void wake(const Table &table) {
   __atomic_add_fetch(&limit.changes, 1, __ATOMIC_SEQ_CST);
   syscall(SYS_futex, &limit.changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
+// Until the word at a place is another, or somebody wakes who sleeps there.
+void sleep_while(const void *place, uint32_t word, double seconds) {
+  timespec time{time_t(seconds), long((seconds - double(time_t(seconds))) * 1e9)};
+  syscall(SYS_futex, place, FUTEX_WAIT, word, &time, nullptr, 0);
+}
 }  // namespace
 
 extern "C" {
@@ -91,7 +96,6 @@ uint32_t table_watch(char *base) {
 }
 
 void table_sleep(char *base, uint32_t seen, double seconds) {
-  timespec time{time_t(seconds), long((seconds - double(time_t(seconds))) * 1e9)};
-  syscall(SYS_futex, &Table(base).limit().changes, FUTEX_WAIT, seen, &time, nullptr, 0);
+  sleep_while(&Table(base).limit().changes, seen, seconds);
 }
 }

@@ -1,7 +1,7 @@
 // What a rank that has some of a table's lanes tells ranks of its host, in the table itself: its
 // lanes' totals and the limit's counts, as they were at one moment.
 //
-// Each rank posts when all do, and reads the others' posts before its next: two places are enough.
+// Each rank posts when all do, and has read the others' posts before its next: two places do.
 #pragma once
 #include "limit.h"
 
@@ -15,7 +15,11 @@ uint64_t table_post(char *base, int64_t over) {
   for (int64_t i = 0; i < table.header.lanes; i++)
     table.lane(i).post[posts % 2] = load(table.lane(i).total);
   store(limit.posts, posts);
-  wake(table);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // the post first
+  if (load(limit.waiting)) {
+    store(limit.waiting, uint32_t(0));
+    syscall(SYS_futex, &limit.posts, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
   return posts;
 }
 
@@ -23,11 +27,14 @@ uint64_t table_post(char *base, int64_t over) {
 bool table_posted(char *base, uint64_t posts, double seconds, uint64_t *told) {
   Table table(base);
   Limit &limit = table.limit();
-  if (load(limit.posts) < posts && seconds > 0) {
-    uint32_t seen = table_watch(base);
-    if (load(limit.posts) < posts) table_sleep(base, seen, seconds);
+  uint64_t seen = load(limit.posts);
+  if (seen < posts && seconds > 0) {
+    store(limit.waiting, uint32_t(1));
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    sleep_while(&limit.posts, uint32_t(seen), seconds);  // its low half, which comes first
+    seen = load(limit.posts);
   }
-  if (load(limit.posts) < posts) return false;
+  if (seen < posts) return false;
   memcpy(told, &limit.post[posts % 2], sizeof(Post));
   for (int64_t i = 0; i < table.header.lanes; i++)
     told[sizeof(Post) / sizeof *told + i] = table.lane(i).post[posts % 2];

@@ -7,7 +7,7 @@ from operator import is_
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.library import functions, pointers
+from mindspore_rl.replay.library import functions, in_parts, pointers
 from mindspore_rl.replay.spec import TableSpec, check_buffers
 
 
@@ -119,7 +119,7 @@ class Records:
             first = np.ascontiguousarray(first, np.int32)
         functions().table_gather(
             *self._where(), count, ids.ctypes.data, None if first is None else first.ctypes.data,
-            buffers.window, *self.layout, buffers.at(row), whole.ctypes.data,
+            buffers.window, *self.layout, buffers.at(row), whole.ctypes.data, in_parts(),
         )  # fmt: skip
         return whole
 

@@ -21,6 +21,8 @@ template <class Copy> bool read(const Lanes &lanes, int64_t id, Copy copy) {
 // what is overwritten.
 constexpr int64_t STREAMED = 1 << 24;
 constexpr int64_t AHEAD = 4096;
+// From so many bytes on a batch is copied in parts, on what threads there are.
+constexpr int64_t SPLIT = 1 << 21, PARTS = 16;
 
 void copy_past_caches(char *to, const char *from, int64_t size) {
 #ifdef __SSE2__
@@ -65,34 +67,40 @@ bool follows(const Table &table, int64_t record, int64_t before, int64_t commits
 
 extern "C" {
 // Copies steps of records to rows of column after column; what lies behind a record's end is 0.
-// `whole` is 0 where the record has been overwritten.
+// `whole` is 0 where the record has been overwritten. `in_parts`: of ../native/threads.cpp, or null.
 void table_gather(char *base, const Place *places, int64_t all_lanes, int64_t count,
                   const int64_t *ids, const int32_t *first, int64_t window, int64_t columns,
                   const int64_t *starts, const int64_t *step_bytes, char *const *to,
-                  uint8_t *whole) {
+                  uint8_t *whole, void (*in_parts)(void (*)(void *, int64_t), void *, int64_t)) {
   Lanes lanes(base, places, all_lanes);
   int64_t bytes = 0;
   for (int64_t c = 0; c < columns; c++) bytes += count * window * step_bytes[c];
   bool streamed = bytes > STREAMED;
-  for (int64_t i = 0; i < count; i++) {
-    if (i + 8 < count) fetch(lanes, ids[i + 8]);
-    whole[i] = read(lanes, ids[i], [&](const Table &table, int64_t record) {
-      int64_t start = first ? first[i] : 0;
-      int64_t steps = int64_t(table.entry(record).length) - start;
-      int64_t length = std::min(window, std::max(steps, int64_t(0)));
-      for (int64_t c = 0; c < columns; c++) {
-        char *row = to[c] + i * window * step_bytes[c];
-        const char *from = table.record(record) + starts[c] + start * step_bytes[c];
-        if (streamed)
-          copy_past_caches(row, from, length * step_bytes[c]);
-        else
-          memcpy(row, from, length * step_bytes[c]);
-        if (length < window)
-          memset(row + length * step_bytes[c], 0, (window - length) * step_bytes[c]);
-      }
-    });
-  }
-  if (streamed) end_of_stream();
+  int64_t parts = in_parts && bytes >= SPLIT ? std::min(count, PARTS) : 1;
+  auto copy_part = [&](int64_t part) {
+    for (int64_t i = count * part / parts; i < count * (part + 1) / parts; i++) {
+      if (i + 8 < count) fetch(lanes, ids[i + 8]);
+      whole[i] = read(lanes, ids[i], [&](const Table &table, int64_t record) {
+        int64_t start = first ? first[i] : 0;
+        int64_t steps = int64_t(table.entry(record).length) - start;
+        int64_t length = std::min(window, std::max(steps, int64_t(0)));
+        for (int64_t c = 0; c < columns; c++) {
+          char *row = to[c] + i * window * step_bytes[c];
+          const char *from = table.record(record) + starts[c] + start * step_bytes[c];
+          if (streamed)
+            copy_past_caches(row, from, length * step_bytes[c]);
+          else
+            memcpy(row, from, length * step_bytes[c]);
+          if (length < window)
+            memset(row + length * step_bytes[c], 0, (window - length) * step_bytes[c]);
+        }
+      });
+    }
+    if (streamed) end_of_stream();
+  };
+  if (parts == 1) return copy_part(0);
+  in_parts([](void *context, int64_t part) { (*(decltype(copy_part) *)context)(part); },
+           &copy_part, parts);
 }
 
 // Copies transitions, each with the discounted sum of `n` rewards from it on in place of its

@@ -58,6 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hosts", action="store_true", help="each rank is on one of its own")
     parser.add_argument("--skew", type=float, default=0.0, help="of the weights are rank 0's")
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=1, help="that ours copies on")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument(
         "--table", default="", help="of another process, as it has told, or a folder"

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import replay_loop as loop
 
+from mindspore_rl.replay.library import use_threads
 from mindspore_rl.replay.selection import Key, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
@@ -46,6 +47,7 @@ elif args.what == "serve":
         finally:
             path.unlink()
 elif args.what == "read":
+    use_threads(args.threads)
     table = Table.open(Path(args.table), prefault=True) if args.table else filled()
     out, steps = table.buffers(args.batch), itertools.count()
 

@@ -16,6 +16,7 @@ from scipy import stats
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.plan.deployment import find_mpiexec
 from mindspore_rl.replay.assignment import assign, split
+from mindspore_rl.replay.limit import SLICE_S
 from mindspore_rl.replay.near import Near
 from mindspore_rl.replay.selection import Key, Mode, Order, importance_weights, sample
 from mindspore_rl.replay.spec import TableSpec
@@ -316,6 +317,21 @@ def test_a_batch_is_waited_for_on_all_ranks():
     make = lambda _, lanes, rank: tables[rank]  # noqa: E731
     assert sum(len(ids) for ids in on_ranks((3, 4), job, spec, make)) == 14
     writer.join()
+
+
+@pytest.mark.parametrize("hosts", [None, (0, 0)])
+def test_who_waits_for_records_sleeps(hosts):
+    def job(sharded, comm):
+        tell, told = sharded._tell, []
+        sharded._tell = lambda *over: told.append(over) or tell(*over)
+        with pytest.raises(ReplayError, match="after 0.5 s"):
+            sharded.sample(Key(1, 0), (7, 7), sharded.spec.buffers(7), wait_s=0.5)
+        return len(told)
+
+    spec = whole_spec(min_records=LANES * EACH)
+    empty = lambda spec, lanes, rank: Table.create(spec.part(lanes[rank]))  # noqa: E731
+    for told in on_ranks((3, 4), job, spec, empty, hosts=hosts):
+        assert 1 < told <= 0.5 / SLICE_S + 2
 
 
 def test_a_table_that_draws_change_is_not_read_without_a_word():
