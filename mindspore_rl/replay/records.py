@@ -105,20 +105,21 @@ class Records:
         Raises:
             ReplayError: an array has a wrong shape or type.
         """
-        if first is not None and (np.shape(first) != np.shape(ids) or (first < 0).any()):
-            raise ReplayError(f"windows begin at {first}, expected {len(ids)} from 0 on")
+        ids = np.ascontiguousarray(ids, np.int64)
+        if first is not None:
+            first = np.ascontiguousarray(first, np.int32)
+            if first.shape != ids.shape or (first < 0).any():
+                raise ReplayError(f"windows begin at {first}, expected {len(ids)} from 0 on")
         return self.copy(ids, first, Buffers(self.spec, out, len(ids)))
 
     def copy(
         self, ids: np.ndarray, first: np.ndarray | None, buffers: Buffers, row: int = 0
     ) -> np.ndarray:
         """What `gather` does, to the buffers' rows from one of them on."""
-        count = len(ids)
-        ids, whole = np.ascontiguousarray(ids, np.int64), np.empty(count, np.bool_)
-        if first is not None:
-            first = np.ascontiguousarray(first, np.int32)
+        ids, whole = np.ascontiguousarray(ids), np.empty(len(ids), np.bool_)
+        first = None if first is None else np.ascontiguousarray(first)
         functions().table_gather(
-            *self._where(), count, ids.ctypes.data, None if first is None else first.ctypes.data,
+            *self._where(), len(ids), ids.ctypes.data, None if first is None else first.ctypes.data,
             buffers.window, *self.layout, buffers.at(row), whole.ctypes.data, in_parts(),
         )  # fmt: skip
         return whole

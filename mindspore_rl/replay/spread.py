@@ -48,7 +48,7 @@ class Spread:
         spec: of the whole table.
         lanes: how many of them each rank holds, in order.
         tables: of the lanes of each rank that has some: this one, and all others of its host; of
-            the whole one's `TableSpec.part`.
+            the whole one's `TableSpec.part`, and in no other use that posts in them (`post.h`).
         comm: between the ranks.
         tag: of messages that are this table's alone.
         waiting: called now and then while this rank waits for others; raises to end that.

@@ -479,7 +479,7 @@ def test_no_row_is_torn_while_a_writer_writes(tmp_path):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("hosts", ["01", "0011"])
+@pytest.mark.parametrize("hosts", ["01", "0011", "000"])
 def test_processes_get_what_threads_get(hosts, tmp_path):
     size = len(hosts)
     root = Path(__file__).parents[2]
@@ -505,13 +505,15 @@ def test_processes_get_what_threads_get(hosts, tmp_path):
             np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def test_who_waits_for_a_rank_that_does_not_come_is_ended():
+@pytest.mark.parametrize("hosts", [None, (0, 0)])
+def test_who_waits_for_a_rank_that_does_not_come_is_ended(hosts):
     def job(sharded, comm):
+        sharded.totals()
         if comm.rank == 1:
             sharded.sample(Key(1, 0), (4, 4), sharded.spec.buffers(4))
 
     with pytest.raises(TimeoutError, match="the others are not coming"):
-        on_ranks((4, 3), job, whole_spec(), seconds=0.3)
+        on_ranks((4, 3), job, whole_spec(), seconds=0.3, hosts=hosts)
 
 
 def test_too_little_to_draw_is_told_on_all_ranks():

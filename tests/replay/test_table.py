@@ -16,6 +16,7 @@ import pytest
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.machine import free_shared_bytes
 from mindspore_rl.replay import table as table_module
+from mindspore_rl.replay.library import use_threads
 from mindspore_rl.replay.selection import Key, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
@@ -41,8 +42,9 @@ def test_a_full_lane_loses_its_oldest_record():
     assert table.totals().tolist() == [3, 3]
 
 
-def test_a_batch_beyond_the_caches_is_the_same():
-    """It is written past them, by 16 bytes at a time but at both ends of each part."""
+@pytest.mark.parametrize(("threads", "rows"), [(1, 1500), (3, 1500), (3, 300)])
+def test_a_large_batch_is_the_same(threads, rows):
+    """It is copied by several threads, and if it is larger yet past the caches, line by line."""
     columns = (Column("byte", (7,), "uint8"), Column("obs", (33,), "float32"))
     table = Table.create(TableSpec(columns, capacity=9, length=101))
     generator = np.random.default_rng(3)
@@ -53,12 +55,15 @@ def test_a_batch_beyond_the_caches_is_the_same():
     lengths = np.array([101, 1, 2, 50, 100, 99, 3, 17, 64])
     with writing(table, [0]) as writer:
         ids = writer.insert(np.zeros(9, int), data, lengths=lengths)
-    order, first = generator.integers(0, 9, 1500), generator.integers(0, 40, 1500).astype(np.int32)
-    many, few = table.buffers(1500, window=97), table.buffers(30, window=97)
-    assert sum(array.nbytes for array in many.values()) > 1 << 24
-    table.gather(ids[order], many, first)
-    for begin in range(0, 1500, 30):
-        part = slice(begin, begin + 30)
+    order, first = generator.integers(0, 9, rows), generator.integers(0, 40, rows).astype(np.int32)
+    many, few = table.buffers(rows, window=97), table.buffers(10, window=97)
+    size = sum(array.nbytes for array in many.values())
+    assert size > 1 << 24 if rows == 1500 else 1 << 21 < size < 1 << 24
+    use_threads(threads)
+    assert table.gather(ids[order], many, first).all()
+    use_threads(1)
+    for begin in range(0, rows, 10):
+        part = slice(begin, begin + 10)
         table.gather(ids[order[part]], few, first[part])
         for name, column in few.items():
             np.testing.assert_array_equal(many[name][part], column)
