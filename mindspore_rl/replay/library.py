@@ -9,7 +9,9 @@ import numpy as np
 from mindspore_rl import toolchain
 
 SOURCE = Path(__file__).parent / "table.cpp"
-INCLUDES = tuple(SOURCE.with_name(f"{name}.h") for name in ("index", "limit", "order", "post", "views"))
+INCLUDES = tuple(
+    SOURCE.with_name(f"{name}.h") for name in ("index", "limit", "order", "post", "views")
+)
 FLAGS = ("-std=c++20", "-pthread")
 
 

@@ -52,7 +52,7 @@ class Near(Records):
         totals: np.ndarray,
         quotas: np.ndarray,
     ) -> tuple[tuple[np.ndarray, ...], float, bool]:
-        """The rows of a batch that this rank finds: what it gets of these lanes, or sends of its own.
+        """The rows of a batch that this rank finds: those it gets of these, or sends of its own.
 
         Args:
             lanes: `[B] int32`, of each row.
@@ -67,7 +67,7 @@ class Near(Records):
         count = len(lanes)
         block = np.empty(4 * count + 2, np.int64)
         start = block.ctypes.data
-        places = range(start, start + 32 * count, 8 * count) if count else 4 * [start]
+        places = range(start, start + 32 * count, 8 * count)
         found = functions().table_find(
             *self._where(), count, lanes.ctypes.data,
             None if offsets is None else offsets.ctypes.data, totals.ctypes.data,
@@ -113,5 +113,3 @@ def to_whole(ids: np.ndarray, spec: TableSpec, lanes: slice) -> np.ndarray:
     generations, places = np.divmod(ids, (lanes.stop - lanes.start) * spec.capacity)
     whole = spec.lanes * spec.capacity
     return generations * whole + places + lanes.start * spec.capacity
-
-

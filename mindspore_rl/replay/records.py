@@ -11,7 +11,6 @@ from mindspore_rl.replay.library import functions, in_parts, pointers
 from mindspore_rl.replay.spec import TableSpec, check_buffers
 
 
-
 class Buffers:
     """Arrays that records are copied to.
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.held import Draws, Held
+from mindspore_rl.replay.held import Held
 from mindspore_rl.replay.near import to_part
 from mindspore_rl.replay.records import Buffers
 from mindspore_rl.replay.selection import Key, Mode, Order, check_draw
@@ -88,7 +88,8 @@ class ShardedTable(Spread):
             self._tell(meeting=True)
         self._comm.flush(self._waiting)
         columns = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
-        return Share(*columns, least)
+        positions, ids, probabilities, lengths, first = columns
+        return Share(positions, ids, probabilities, lengths, first, least)
 
     def _send_rows(self, target: int, held: Held, positions: np.ndarray, window: int) -> None:
         message = self._message(len(positions), window)

@@ -145,7 +145,7 @@ def test_what_crosses_is_what_was_predicted(weighted):
                 sharded.sample(Key(2, step), quotas, out)
                 predicted = [
                     (target, sharded.message_bytes(len(rows), 3))
-                        for (source, target), rows in sharded.messages(draws).items()
+                    for (source, target), rows in sharded.messages(draws).items()
                     if source == comm.rank
                 ]
                 pairs = assign(draws.lanes, np.repeat(range(4), lanes), draws.quotas)
