@@ -11,9 +11,13 @@ uint64_t table_post(char *base, int64_t over) {
   Table table(base);
   Limit &limit = table.limit();
   uint64_t posts = limit.posts + 1;
-  limit.post[posts % 2] = {load(limit.inserts), load(limit.samples), over};
-  for (int64_t i = 0; i < table.header.lanes; i++)
-    table.lane(i).post[posts % 2] = load(table.lane(i).total);
+  Post &post = limit.post[posts % 2];
+  post = {load(limit.inserts), load(limit.samples), over};
+  for (int64_t i = 0; i < table.header.lanes; i++) {
+    Lane &lane = table.lane(i);
+    lane.post[posts % 2] = load(lane.total);
+    if (!limited(table)) post.inserts += load(lane.committed);  // of a whole that may be limited
+  }
   store(limit.posts, posts);
   std::atomic_thread_fence(std::memory_order_seq_cst);  // the post first
   if (load(limit.waiting)) {

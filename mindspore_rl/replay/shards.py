@@ -24,6 +24,7 @@ from mindspore_rl.replay.spec import check_priorities
 from mindspore_rl.replay.spread import Spread
 
 _NONE = np.empty(0, np.int64)
+_NOTHING = [_NONE, *(np.empty(0, ROW)[name] for name in ROW.names or ())]
 
 
 class ShardedTable(Spread):
@@ -62,7 +63,7 @@ class ShardedTable(Spread):
         check_draw(self.spec, sum(quotas), mode)
         draws = self._draws(key, quotas, mode, wait_s)
         messages = self.messages(draws)
-        parts: list[list[np.ndarray]] = []
+        parts = [] if self._near else [_NOTHING]
         least, done = np.inf, 0
         if self._near:
             held = Held(self._near, draws, buffers.window, self._waiting)
