@@ -325,10 +325,10 @@ def test_few_records_are_waited_for_that_no_part_waits_for():
     spec = whole_spec(min_records=2)
 
     def job(sharded, comm):
-        return len(sharded.sample(Key(1, 0), (4, 4), spec.buffers(4)).ids)
+        return len(sharded.sample(Key(1, 0), (4, 4, 4), spec.buffers(4)).ids)
 
     make = lambda spec, lanes, rank: shard(spec.part(lanes[rank]), (lanes[rank],), 0)  # noqa: E731
-    assert on_ranks((3, 4), job, spec, make) == [4, 4]
+    assert on_ranks((3, 3, 1), job, spec, make) == [4, 4, 4]
 
 
 @pytest.mark.parametrize("hosts", [None, (0, 0)])
