@@ -61,6 +61,7 @@ void wake(const Table &table) {
   __atomic_add_fetch(&limit.changes, 1, __ATOMIC_SEQ_CST);
   syscall(SYS_futex, &limit.changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
+
 // Until the word at a place is another, or somebody wakes who sleeps there.
 void sleep_while(const void *place, uint32_t word, double seconds) {
   timespec time{time_t(seconds), long((seconds - double(time_t(seconds))) * 1e9)};
