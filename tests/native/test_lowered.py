@@ -32,6 +32,11 @@ class Count(nn.Cell):
         return self.sum - 1.0, (i, ops.tanh(x))
 
 
+class Masked(nn.Cell):
+    def construct(self, x):
+        return ops.where(x > 1.0, x, float("nan"))
+
+
 class Histogram(nn.Cell):
     """Has no native form."""
 
@@ -98,6 +103,12 @@ def test_a_native_cell_works_on_the_parameters_and_is_checked_once(cache):
     made(X)
     np.testing.assert_allclose(cell.sum.asnumpy(), 20 * X)
     assert len(list(cache.glob("cell-*.so"))) == len(list(cache.glob("cell-*.json"))) == 1
+
+
+def test_a_constant_may_be_no_number():
+    _, found, told = lowered(Masked(), X)
+    assert told == [(True, "")]
+    np.testing.assert_array_equal(found, [np.nan, np.nan, 2])
 
 
 def test_the_cpp_names_the_lines_that_it_comes_from(capsys):
