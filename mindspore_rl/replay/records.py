@@ -31,11 +31,12 @@ class Buffers:
         self._arrays = check_buffers(spec, out, rows)
         self.window = self._arrays[0].shape[1] if spec.length > 1 else 1
         self._row_bytes = [self.window * column.step_bytes for column in spec.columns]
-        self._begin = pointers(self._arrays)
+        self._begin, self._shapes = pointers(self._arrays), [a.shape for a in self._arrays]
 
     def are(self, out: Mapping[str, np.ndarray], rows: int) -> bool:
-        """Whether these are the same arrays, for as many rows."""
-        return rows == self._rows and all(map(is_, map(out.get, self._names), self._arrays))
+        """Whether these are the same arrays, for as many rows, and nobody has reshaped one."""
+        same = rows == self._rows and all(map(is_, map(out.get, self._names), self._arrays))
+        return same and [array.shape for array in self._arrays] == self._shapes
 
     def at(self, row: int) -> ctypes.Array:
         """Where a row stands in each, as C has it."""

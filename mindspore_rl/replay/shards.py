@@ -94,12 +94,12 @@ class ShardedTable(Spread):
 
     def _send_rows(self, target: int, held: Held, positions: np.ndarray, window: int) -> None:
         message = self._message(len(positions), window)
-        message.least[0] = held.least
         if len(positions):
             part = np.searchsorted(held.positions, positions)
             held.copy(part, Buffers(self.spec, message.columns, len(positions)), 0)
             for name, column in zip(ROW.names or (), held.rows(part)[1:], strict=True):
                 message.rows[name] = column
+        message.least[0] = held.least  # of what was drawn again, too
         self._comm.send(target, self._tag, message.data)
 
     def _receive_rows(self, source: int, count: int, window: int) -> Message:
@@ -173,10 +173,12 @@ class ShardedTable(Spread):
         window = shape[1] if self.spec.length > 1 and len(shape) > 1 else 1
         for name, like in self.spec.buffers(0, window).items():
             array, shape = out.get(name, _NONE), (quota, *like.shape[1:])
-            if (array.shape, array.dtype) != (shape, like.dtype) or not array.flags.c_contiguous:
+            right = array.flags.c_contiguous and array.flags.writeable
+            if (array.shape, array.dtype) != (shape, like.dtype) or not right:
                 raise ReplayError(
                     f"the buffer of column {name} is {array.dtype} {array.shape}, expected "
-                    f"{like.dtype} {shape} and contiguous: the specification's `buffers({quota})`"
+                    f"{like.dtype} {shape}, contiguous and to be written: the specification's "
+                    f"`buffers({quota})`"
                 )
         self._buffers = Buffers(self.spec, out, quota)
         return self._buffers

@@ -217,8 +217,10 @@ void table_resolve(char *base, const Place *places, int64_t all_lanes, int64_t c
                    const int32_t *lane, const uint64_t *offsets, const uint8_t *counted,
                    int64_t *ids, uint64_t *weights, int32_t *lengths) {
   Lanes lanes(base, places, all_lanes);
-  for (int64_t start = 0; start < count; start += GROUP) {
-    int64_t size = std::min(GROUP, count - start), slots[GROUP];
+  // A draw may be a record's last, and is known to the next draw then.
+  int64_t together = lanes.header.max_times_sampled ? 1 : GROUP;
+  for (int64_t start = 0; start < count; start += together) {
+    int64_t size = std::min(together, count - start), slots[GROUP];
     uint64_t left[GROUP];
     bool direct = !lanes.header.weighted;
     for (int64_t i = 0; direct && i < size; i++) {  // all records there are can be drawn

@@ -39,6 +39,10 @@ PLACES = [  # lanes, quotas and hosts of every rank
     ((0, 7, 0, 0), (10, 0, 9, 5), (0, 1, 1, 0)),
     ((0, 7, 0), (0, 24, 0), None),  # and who has nothing to do with it
 ]
+READ_ONLY = {
+    name: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape)
+    for name, x in whole_spec().buffers(4).items()
+}
 LEAST = 1e-4
 """Keys are fixed, so a test that passes once passes always."""
 
@@ -87,6 +91,50 @@ def test_times_sampled_have_a_limit_wherever_records_are():
     for lanes, quotas, hosts in PLACES:
         found = union(on_ranks(lanes, job(quotas), spec, hosts=hosts))
         np.testing.assert_array_equal(found["ids"], expected)
+
+
+@pytest.mark.parametrize("mode", [Mode.REPLACE, Mode.STRATIFIED])
+def test_a_records_last_draw_is_known_to_the_next_in_a_large_batch(mode):
+    spec = dataclasses.replace(whole_spec(max_times_sampled=3), capacity=40)
+
+    def job(quotas):
+        return lambda sharded, comm: batches(sharded, quotas, comm.rank, mode, steps=1)
+
+    def make(spec, lanes, rank):
+        table = Table.create(spec.part(lanes[rank]))
+        lane = np.arange(280) % LANES
+        first = sum(lanes[:rank])
+        own = np.flatnonzero((lane >= first) & (lane < first + lanes[rank]))
+        with writing(table, range(lanes[rank])) as writer:
+            writer.insert(lane[own] - first, records(own, spec.length))
+        return table
+
+    expected = union(on_ranks((LANES,), job((140,)), spec, make))["ids"]
+    assert np.bincount(expected[0] % (LANES * 40)).max() <= 3
+    for lanes, quotas in (((3, 4), (70, 70)), ((1, 4, 2), (100, 0, 40))):
+        found = union(on_ranks(lanes, job(quotas), spec, make))["ids"]
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_the_smallest_probability_is_of_what_was_drawn_again_too(monkeypatch):
+    lanes, quotas, spec = (0, 7), (12, 0), whole_spec(weighted=True)
+    copy, late = Near.copy, []
+
+    def overwritten(near, ids, *rest):
+        if not late:
+            late.append(True)
+            with writing(near.table_of(0)[0], range(LANES)) as writer:
+                fresh = records(range(63), spec.length)
+                writer.insert(np.arange(63) % 7, fresh, priorities=np.full(63, 1e-4))
+        return copy(near, ids, *rest)
+
+    def job(sharded, comm):
+        return sharded.sample(Key(3, 0), quotas, spec.buffers(quotas[comm.rank]))
+
+    monkeypatch.setattr(Near, "copy", overwritten)
+    share = on_ranks(lanes, job, spec)[0]
+    assert share.least <= share.probabilities.min()
+    assert share.importance_weights(1.0).max() <= 1
 
 
 @pytest.mark.parametrize(("mode", "weighted"), WAYS)
@@ -571,6 +619,7 @@ def test_hosts_that_do_not_fit_are_told():
         ({"quotas": (-1,)}, r"quotas are \[-1\]"),
         ({"out": whole_spec().buffers(3)}, r"the buffer of column obs is float32 \(3, 4, 3\)"),
         ({"out": {}}, "the buffer of column obs is"),
+        ({"out": READ_ONLY}, "the buffer of column obs is .* to be written"),
         ({"mode": Mode.DISTINCT}, "drawn by distinct from a table with weighted=True"),
     ],
 )
@@ -581,6 +630,17 @@ def test_wrong_batches_are_told(change, message):
             sharded.sample(Key(1, 0), **given)
 
     on_ranks((LANES,), job, whole_spec(weighted=True))
+
+
+def test_buffers_that_were_good_once_are_looked_at_again():
+    def job(sharded, comm):
+        out = sharded.spec.buffers(24)
+        sharded.sample(Key(1, 0), (24,), out)
+        out["obs"].shape = (12, 8, 3)
+        with pytest.raises(ReplayError, match=r"the buffer of column obs is float32 \(12, 8, 3\)"):
+            sharded.sample(Key(1, 1), (24,), out)
+
+    on_ranks((LANES,), job, whole_spec())
 
 
 def test_wrong_priorities_are_told():
