@@ -35,7 +35,7 @@ class Near(Records):
         super().__init__(spec)
         self._rank, self._far = rank, np.ascontiguousarray(far, np.bool_)
         self._holders = np.repeat(np.arange(len(blocks)), [b.stop - b.start for b in blocks])
-        self._tables = [(table, blocks[rank]) for rank, table in tables.items()]
+        self._tables = [(table, blocks[holder]) for holder, table in tables.items()]
         self._places = np.zeros(spec.lanes, PLACE)
         for table, block in self._tables:
             self._places["base"][block] = table.base
@@ -43,7 +43,8 @@ class Near(Records):
         self._address = self._places.ctypes.data
 
     def _where(self) -> tuple[int, int | None, int]:
-        return [table.base for table, _ in self._tables][0], self._address, self.spec.lanes
+        bases = [table.base for table, _ in self._tables]  # each is asked, lest one is closed
+        return bases[0], self._address, self.spec.lanes
 
     def find(
         self,

@@ -65,15 +65,12 @@ class Records:
         """Where a table begins in memory; and, of several, the places of their lanes."""
         raise NotImplementedError
 
-    def resolve(
-        self, lanes: np.ndarray, offsets: np.ndarray, counted: np.ndarray | None = None
-    ) -> tuple[np.ndarray, ...]:
-        """The records that draws fell on.
+    def resolve(self, lanes: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Draws the records that draws of lanes and places fell on.
 
         Args:
             lanes: `[N] int32`.
             offsets: `[N] uint64`, each below its lane's total.
-            counted: `[N] bool`, which are drawn, and not just looked at; all without it.
 
         Returns: ids `[N] int64` (-1 where a record has changed meanwhile, and is to be drawn
             again), weights `[N] uint64`, lengths `[N] int32`.
@@ -83,11 +80,11 @@ class Records:
         offsets = np.ascontiguousarray(offsets, np.uint64)
         ids, weights = np.empty(count, np.int64), np.empty(count, np.uint64)
         lengths = np.empty(count, np.int32)
-        mask = None if counted is None else counted.ctypes.data
-        places = (x.ctypes.data for x in (ids, weights, lengths))
+        inputs, results = (lanes, offsets), (ids, weights, lengths)
         functions().table_resolve(
-            *self._where(), count, lanes.ctypes.data, offsets.ctypes.data, mask, *places
-        )
+            *self._where(), count, *(x.ctypes.data for x in inputs), None,
+            *(x.ctypes.data for x in results),
+        )  # fmt: skip
         return ids, weights, lengths
 
     def gather(

@@ -79,10 +79,10 @@ def test_without_replacement_two_draws_that_fall_on_one_record_are_told_apart(mo
     table, _ = filled(range(64), TableSpec(COLUMNS, capacity=64))
     resolve, seen = table.resolve, []
 
-    def once_moved(lanes, offsets, counted=None):
+    def once_moved(lanes, offsets):
         moved = np.full_like(offsets, offsets[0]) if not seen else offsets
         seen.append(len(offsets))
-        return resolve(lanes, moved, counted)
+        return resolve(lanes, moved)
 
     monkeypatch.setattr(table, "resolve", once_moved)
     assert len(set(sample(table, Key(1, 0), 8, Mode.DISTINCT).ids.tolist())) == 8
