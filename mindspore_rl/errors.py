@@ -62,7 +62,7 @@ class HeldBackError(ReplayError):
 
 
 class NumericsError(MsrlError):
-    """A metric that is not finite."""
+    """A metric, action or priority that is not finite."""
 
 
 def shortened(text: str, limit: int = 20_000) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mindspore_rl.errors import ReplayError
+from mindspore_rl.errors import NumericsError, ReplayError
 
 ONE, LARGEST = 1 << 20, 1 << 40
 BLOCK = 64
@@ -15,8 +15,18 @@ BLOCK = 64
 
 
 def weights_of(priorities: np.ndarray) -> np.ndarray:
-    """Weights, int64 of at least 1, of priorities that are not negative; nan counts as 0."""
-    scaled = np.rint(np.nan_to_num(priorities, posinf=np.inf).astype(np.float64) * ONE)
+    """Weights, int64 of at least 1, of priorities.
+
+    Raises:
+        NumericsError: a priority is no number.
+        ReplayError: a priority is negative.
+    """
+    if not (priorities >= 0).all():
+        least = priorities.min()
+        if np.isnan(least):
+            raise NumericsError("a priority is nan: the learner has diverged")
+        raise ReplayError(f"a priority is {least:g}, expected 0 or more, such as ops.abs(error)")
+    scaled = np.rint(priorities.astype(np.float64) * ONE)
     return np.clip(scaled, 1, LARGEST).astype(np.int64)
 
 

@@ -108,6 +108,16 @@ UNSUPPORTED = {
         "self.apply(msrl)",
         "one side of `x if c else y`",
     ),
+    "sample under if": (
+        "if msrl.mean(reward) > 0:\n    obs, action, target = msrl.replay_sample()",
+        "msrl.replay_sample",
+        "under a condition",
+    ),
+    "a dictionary and something else": (
+        "d = {'a': reward} | reward\ntarget = d['a']",
+        "reward",
+        "`**` or `|` of something that is not a dictionary",
+    ),
     "branches differ": (
         "if msrl.mean(reward) > 0:\n    x = reward\nelse:\n    x = (reward, 1)\ntarget = x[0]",
         "if msrl",
@@ -146,6 +156,14 @@ def test_a_run_has_no_break(tmp_path):
         "pair = (msrl.max(reward), 1.0)\nfor i in range(2):\n    pair = (pair[1], pair[0])\n"
         "target = pair[0] * reward",
         "d = {'a/b': reward, 'c': 2}\nd = {**d, 'e': reward}\ntarget = d['a/b'] * d['c'] + d['e']",
+        "d = {'a': reward} | dict(b=2.0) | {'c': 1}\nd = dict(d, c=target, **{'e': reward})\n"
+        "target = d['a'] * d['b'] + d['c'] + d['e']",
+        "parts = (reward, 2.0 * reward, target)\na, b = parts[:1] + parts[2:]\n"
+        "target = msrl.mean(*(parts[1:] + parts[:1]))[0] * a + b",
+        "low, high = msrl.boundary('batch', Pair.of(reward, target))\ntarget = low + high",
+        "again, (loss, other) = msrl.boundary(\n"
+        "    'gradient', msrl.gradient(self.loss, self.net, obs, action, target))\n"
+        "target = target * loss - other",
         "target = reward.reshape(reward.shape)",
         "rate = self.optimizer.learning_rate\ntarget = reward * rate",
         "n = max(1, len(self.config.env))\ntarget = reward / n",

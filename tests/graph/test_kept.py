@@ -55,10 +55,10 @@ def test_windows_have_their_steps_behind_the_batch(tmp_path):
             "msrl.replay_sample(16, 2)",
             'a sample by 2(.|\n)*"uniform", "distinct", "priority"',
         ),
-        (", keep=1000", 'msrl.replay_sample(48, "distinct")', "6 records of each .* there are 4"),
+        (", keep=1000", 'msrl.replay_sample(48, "distinct")', "6 records an .* there are 4"),
         (", keep=1000", 'msrl.replay_sample(16, "distinct", steps=4)', "2 records .* there are 1"),
-        (", keep=1000", "msrl.replay_sample(16, steps=-1)", "sample of such windows"),
-        (", keep=1000", "msrl.replay_sample(16, stride=2)", "sample of such windows"),
+        (", keep=1000", "msrl.replay_sample(16, steps=-1)", "windows of -1 steps"),
+        (", keep=1000", "msrl.replay_sample(16, stride=2)", "argument 'stride'"),
         (", keep=1000", "msrl.replay_sample(16, steps=5)", "windows of 5 records where 4 of each"),
         (
             ", keep=1000); msrl.replay_insert(obs, action, reward, keep=800",

@@ -64,6 +64,12 @@ def test_glue_that_does_not_compile(tmp_path):
     assert str(caught.value).split("\n")[0].endswith(line)
 
 
+def test_pythons_max_of_an_array_is_told_what_to_take_instead(tmp_path):
+    line = "target = reward * max(0.5, msrl.mean(reward))"
+    with pytest.raises(ProgramError, match="ops.maximum in place of max"):
+        analyse_with(tmp_path, "GPUOnly", 1, learn=line)
+
+
 @pytest.mark.parametrize(
     ("line", "drawn"),
     [

@@ -5,7 +5,7 @@ import errno
 import numpy as np
 import pytest
 
-from mindspore_rl.errors import CheckpointError, ReplayError
+from mindspore_rl.errors import CheckpointError, NumericsError, ReplayError
 from mindspore_rl.replay.kept import KeptReplay
 from mindspore_rl.replay.weights import LARGEST, ONE, weighted_rows, weights_of
 
@@ -162,8 +162,15 @@ def test_draws_from_sums_of_blocks_are_those_from_all_weights(capacity):
 
 
 def test_any_priority_is_a_weight():
-    found = weights_of(np.array([0.0, 1.0, 1e30, np.inf, np.nan, -1.0]))
-    assert found.tolist() == [1, ONE, LARGEST, LARGEST, 1, 1]
+    found = weights_of(np.array([0.0, 1.0, 1e30, np.inf, -0.0]))
+    assert found.tolist() == [1, ONE, LARGEST, LARGEST, 1]
+
+
+def test_a_priority_that_is_negative_or_no_number_is_refused():
+    with pytest.raises(ReplayError, match="a priority is -0.5, expected 0 or more"):
+        weights_of(np.array([1.0, -0.5], np.float32))
+    with pytest.raises(NumericsError, match="a priority is nan"):
+        weights_of(np.array([-1.0, np.nan], np.float32))
 
 
 def test_more_than_fits_memory_is_refused(monkeypatch):

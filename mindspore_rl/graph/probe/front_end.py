@@ -186,11 +186,13 @@ def _not_compiled(op: Op, message: str) -> ProgramError:
     text = next(iter(message.strip().splitlines()), "")
     text = re.split(r" You can use os\.environ| Try to set jit_syntax_level", text)[0]
     inside = _users_line(message)
+    python = re.search(r"'(max|min)\(", text)
     return ProgramError(
         f"{op.where}\n  {op.name} cannot be compiled: {text}"
         + (f"\n  raised at {inside}" if inside and str(op.where) not in inside else "")
         + "\n  what a loop computes is compiled by MindSpore: expected its operators on tensors, "
         "no NumPy and no assignment to attributes"
+        + (f"; ops.{python[1]}imum in place of {python[1]}" if python else "")
     )
 
 

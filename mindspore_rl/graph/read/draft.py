@@ -36,6 +36,8 @@ RESERVED = {
 """Names that generated modules use themselves."""
 CLASSES = re.compile(f"({'|'.join(name.capitalize() for name in REGIONS)})[0-9]*")
 """Classes of cells."""
+SEVERAL = ("agent_act", "glue")
+"""Kinds of operations that give as many results as there are names for them."""
 GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_bundle", "_first", "_turn", "_rows", "_team")
 
 
@@ -95,7 +97,12 @@ class Draft:
             return (self.result("glue", f"{value.name}[0]", (value.name,)),)
         last = self.scope.items[-1] if self.scope.items else None
         names = tuple(self.new_temporary("part") for _ in range(count))
-        if isinstance(last, Op) and last.targets == (value.name,) and value.name in self.temporary:
+        if (
+            isinstance(last, Op)
+            and last.kind in SEVERAL
+            and last.targets == (value.name,)
+            and value.name in self.temporary
+        ):
             self.scope.items[-1] = replace(last, targets=names)
         else:
             self.emit("glue", names, (value.name,), reads=(value.name,))

@@ -73,16 +73,9 @@ class ExpressionReader:
             return None if isinstance(struct, Static) and is_array(struct.value) else struct
         if isinstance(node, (ast.Tuple, ast.List)):
             return tuple(self.elements(node.elts))
-        if isinstance(node, ast.Dict):
-            return self._dict(node)
         if isinstance(node, ast.Subscript):
             return self.part_of(node)
-        if (
-            isinstance(node, ast.BinOp)
-            and isinstance(node.op, ast.Add)
-            and self.is_tuple(node.left)
-            and self.is_tuple(node.right)
-        ):
+        if isinstance(node, ast.BinOp) and self.is_tuple(node):
             return self.expression(node.left) + self.expression(node.right)
         if (each := self.each(node)) is not None:
             return each
@@ -106,13 +99,40 @@ class ExpressionReader:
                 return self.call(name, node)
             if self.frame.gets_msrl(node):
                 return self._inlined(node)
-        return None
+        made = self._as_dict(node)
+        return None if made is None else self._dict(made)
 
     def is_tuple(self, node: ast.expr) -> bool:
         """Whether an expression is a tuple whose parts are known one by one."""
+        if isinstance(node, ast.Subscript):
+            return isinstance(node.slice, ast.Slice) and self.is_tuple(node.value)
+        if isinstance(node, ast.BinOp):
+            return isinstance(node.op, ast.Add) and all(map(self.is_tuple, (node.left, node.right)))
         return isinstance(node, ast.Tuple) or (
             isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), tuple)
         )
+
+    def _as_dict(self, node: ast.expr) -> ast.Dict | None:
+        """A literal for `dict(a=x, **more)`, `first | second` and a literal; None for others."""
+        if isinstance(node, ast.Dict):
+            return node
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            sides = [node.left, node.right]
+            return ast.Dict([None, None], sides) if any(map(self._is_dict, sides)) else None
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "dict"
+        ):
+            items = [ast.keyword(None, arg) for arg in node.args] + node.keywords
+            names = [ast.copy_location(ast.Constant(item.arg), node) for item in items]
+            keys: list[ast.expr | None] = [name if name.value else None for name in names]
+            return ast.Dict(keys, [item.value for item in items])
+        return None
+
+    def _is_dict(self, node: ast.expr) -> bool:
+        of_name = isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), dict)
+        return of_name or self._as_dict(node) is not None
 
     def each(self, node: ast.expr) -> tuple[Struct, ...] | None:
         """`tuple(f(x) for x in xs)` or `[f(x) for x in xs]`, one by one; None for anything else."""
@@ -232,7 +252,7 @@ class ExpressionReader:
             part = self.expression(value)
             if key is None:
                 if not isinstance(part, dict):
-                    self.frame.fail(value, "`**` of something that is not a dictionary")
+                    self.frame.fail(value, "`**` or `|` of something that is not a dictionary")
                 result |= part
             else:
                 result[str(self.frame.known(key))] = part

@@ -68,7 +68,7 @@ def _check_draw(op: Op, number: int) -> None:
         found, wanted = number - steps + 1, op.attr("per_env")
         if 0 < found < wanted:
             raise ProgramError(
-                f"{op.where}\n  it draws {wanted} records of each environment without replacement "
+                f"{op.where}\n  it draws {wanted} records an environment without replacement "
                 f"where there are {found}: put it after as many steps of the loop, or ask for fewer"
             )
     if number >= steps:

@@ -13,6 +13,7 @@ from mindspore_rl.replay.across import ACROSS
 
 WAYS = (STRATIFIED, *ACROSS, "priority")
 """By what records are drawn."""
+SAMPLE = 'expected a number of records, then `by` and `steps`: msrl.replay_sample(256, "priority")'
 
 
 class RecordCalls:
@@ -87,9 +88,10 @@ class RecordCalls:
         if by not in WAYS or len(node.args) > 3:
             known = ", ".join(f'"{way}"' for way in WAYS)
             self.draft.fail(node, f"a sample by {by!r}", f"by one of {known}")
-        if type(steps) is not int or steps < 0 or set(found) != {"count"} or not node.args:
-            known = "a number of records, `by` and a number of steps"
-            self.draft.fail(node, "a sample of such windows", known)
+        if odd := set(found) - {"count"}:
+            self.draft.fail(node, f"the argument {odd.pop()!r} of replay_sample", SAMPLE)
+        if type(steps) is not int or steps < 0 or not node.args:
+            self.draft.fail(node, f"a sample of windows of {steps!r} steps", SAMPLE)
         return by, steps
 
     def sampled(self, node: ast.Call) -> tuple[str, ...]:
