@@ -27,6 +27,7 @@ class Draws:
         used: random numbers of the key.
         totals: `[lanes] float64`, by which a record's weight is its probability.
         quotas: `[ranks] int64`, rows that each gets.
+        far: `[ranks, ranks] bool`, whether the second gets rows from the first by message.
     """
 
     key: Key
@@ -36,6 +37,7 @@ class Draws:
     used: int
     totals: np.ndarray
     quotas: np.ndarray
+    far: np.ndarray
 
 
 class Held:
@@ -65,17 +67,18 @@ class Held:
     def __init__(self, near: Near, draws: Draws, window: int, waiting: Waiting) -> None:
         self._near, self._draws, self._window, self._waiting = near, draws, window, waiting
         order = isinstance(draws.mode, Order)
+        places = None if order else draws.places
         found, self.least, gone = near.find(
-            draws.lanes, None if order else draws.places, draws.totals, draws.quotas
+            draws.lanes, places, draws.totals, draws.quotas, draws.far
         )
         self.positions, self.ids, self.probabilities, self.lengths = found
         self.first = np.zeros(len(self.positions), np.int32)
         self._lanes = draws.lanes[self.positions]
         self._tries: Counter[int] = Counter()
         if order:
-            places = draws.places[self.positions]
-            claimed, self.lengths = near.claim(places)
-            self.ids, self.probabilities = np.where(claimed, places, -1), np.ones(len(places))
+            ids = draws.places[self.positions]
+            claimed, self.lengths = near.claim(ids)
+            self.ids, self.probabilities = np.where(claimed, ids, -1), np.ones(len(ids))
         if gone or order or draws.mode is Mode.DISTINCT:
             for at in to_redraw(self.ids, draws.mode).tolist():
                 self._draw_again(at)
@@ -104,7 +107,8 @@ class Held:
         if self._tries[at] == TRIES:
             block = self._near.table_of(self._lanes[at])[1]
             raise ReplayError(
-                f"a record of lane {self._lanes[at]} was overwritten after it had been drawn, and "
+                f"a record of lane {self._lanes[at]} was overwritten after it had been drawn, "
+                "or drawn as often as the table allows, and "
                 f"lanes {block.start} to {block.stop - 1} gave no other in {TRIES} tries; raise "
                 "the capacity of a lane, or draw fewer records"
             )

@@ -21,7 +21,6 @@ class Near(Records):
         tables: by the ranks that hold them.
         blocks: which lanes each rank has.
         rank: this one.
-        far: `[ranks, ranks] bool`, whether the second gets from the first by message.
     """
 
     def __init__(
@@ -30,10 +29,9 @@ class Near(Records):
         tables: Mapping[int, Table],
         blocks: Sequence[slice],
         rank: int,
-        far: np.ndarray,
     ) -> None:
         super().__init__(spec)
-        self._rank, self._far = rank, np.ascontiguousarray(far, np.bool_)
+        self._rank = rank
         self._holders = np.repeat(np.arange(len(blocks)), [b.stop - b.start for b in blocks])
         self._tables = [(table, blocks[holder]) for holder, table in tables.items()]
         self._places = np.zeros(spec.lanes, PLACE)
@@ -52,6 +50,7 @@ class Near(Records):
         offsets: np.ndarray | None,
         totals: np.ndarray,
         quotas: np.ndarray,
+        far: np.ndarray,
     ) -> tuple[tuple[np.ndarray, ...], float, bool]:
         """The rows of a batch that this rank finds: those it gets of these, or sends of its own.
 
@@ -60,6 +59,7 @@ class Near(Records):
             offsets: `[B] uint64`, each below its lane's total; without it no records are drawn.
             totals: `[lanes] float64`, by which a record's weight is its probability.
             quotas: `[ranks] int64`, rows that each gets.
+            far: `[ranks, ranks] bool`, whether the second gets rows from the first by message.
 
         Returns: positions in the batch `[N] int64`, ascending, ids `[N] int64`, probabilities `[N]
             float64` and lengths `[N] int32` (see `resolve`); the smallest probability of the batch,
@@ -73,7 +73,7 @@ class Near(Records):
             *self._where(), count, lanes.ctypes.data,
             None if offsets is None else offsets.ctypes.data, totals.ctypes.data,
             self._holders.ctypes.data, len(quotas), quotas.ctypes.data, self._rank,
-            self._far.ctypes.data, *places, start + 32 * count, start + 32 * count + 8,
+            far.ctypes.data, *places, start + 32 * count, start + 32 * count + 8,
         )  # fmt: skip
         positions, ids, probabilities, lengths = block[:-2].reshape(4, count)
         columns = positions, ids, probabilities.view(np.float64), lengths.view(np.int32)

@@ -52,8 +52,7 @@ class ShardedTable(Spread):
 
         Returns: which rows stand in `out`. A record that was overwritten after the draw is replaced
             by another of its lane, or of its holder's if that has no more, drawn from what is there
-            now (without replacement: one that the same rank has not found for this batch yet; in an
-            order the next).
+            now (without replacement: one that is not in the batch yet; in an order the next).
 
         Raises:
             ReplayError: there is not enough to draw from, here or on all ranks; the table never
@@ -85,7 +84,8 @@ class ShardedTable(Spread):
                 parts.append([rows, *(message.rows[name].copy() for name in ROW.names or ())])
                 least = min(least, float(message.least[0]))
                 done += len(rows)
-        if not self._told and self._meets:  # what is here may change from now on
+        read_by_others = np.count_nonzero(~draws.far[self._comm.rank]) > 1
+        if read_by_others and not self._told:  # what is here may change from now on
             self._tell(meeting=True)
         self._comm.flush(self._waiting)
         columns = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))

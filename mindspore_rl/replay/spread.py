@@ -90,11 +90,7 @@ class Spread:
         ends = np.cumsum(lanes).tolist()
         self._blocks = [slice(end - count, end) for end, count in zip(ends, lanes, strict=True)]
         self._holders = np.repeat(np.arange(comm.size), lanes)
-        # Which draw of a record is one too many goes by order: its holder finds all of them.
-        places = np.arange(comm.size) if spec.max_times_sampled else np.array(self._hosts)
-        self._far = places[:, None] != places
-        self._near = Near(spec, tables, self._blocks, comm.rank, self._far) if tables else None
-        self._meets = np.count_nonzero(~self._far[comm.rank]) > 1
+        self._near = Near(spec, tables, self._blocks, comm.rank) if tables else None
         self._lane_places = np.arange(max(lanes) + 1) < np.array(lanes)[:, None]  # in what is told
         self._told: _Told | None = None
         self._posts: dict[int, int] | None = None  # that others have, once they have told
@@ -136,7 +132,21 @@ class Spread:
         if mode == Mode.STRATIFIED:
             drawn = np.maximum(np.bincount(lanes, minlength=len(totals)), 1)
             divisors = totals * (count / drawn)
-        return Draws(key, mode, lanes, offsets, used, divisors, np.array(quotas, np.int64))
+        return Draws(
+            key, mode, lanes, offsets, used, divisors, np.array(quotas, np.int64), self._far(mode)
+        )
+
+    def _far(self, mode: Mode | Order) -> np.ndarray:
+        """`[ranks, ranks] bool`, whether the second gets rows from the first by message.
+
+        Those of one host read them, but where it matters what else was found of a batch: which draw
+        of a record is one too many, or which other record is not drawn yet. There its holder finds
+        all of them.
+        """
+        once = isinstance(mode, Order) or mode is Mode.DISTINCT
+        holder_finds = self.spec.max_times_sampled or (once and not self._told)
+        places = np.arange(self._comm.size) if holder_finds else np.array(self._hosts)
+        return np.ascontiguousarray(places[:, None] != places)
 
     def messages(self, draws: Draws) -> dict[tuple[int, int], np.ndarray]:
         """What crosses for a batch: of two ranks, the rows that the one sends the other.
@@ -144,15 +154,16 @@ class Spread:
         Returns: by their positions. They may be of no row: where records have weights, all who get
             rows find, or are told by those who do, how small a probability can be.
         """
-        if not self._far.any():
+        far = draws.far
+        if not far.any():
             return {}
         found: dict[tuple[int, int], np.ndarray] = {}
         holders, getters = assign(draws.lanes, self._holders, draws.quotas)
         if self.spec.weighted and isinstance(draws.mode, Mode):
             those = np.unique(getters)
             for holder in np.unique(holders).tolist():
-                found |= {(holder, g): _NONE for g in those[self._far[holder, those]].tolist()}
-        moved = np.flatnonzero(self._far[holders, getters])
+                found |= {(holder, g): _NONE for g in those[far[holder, those]].tolist()}
+        moved = np.flatnonzero(far[holders, getters])
         pairs = holders[moved] * self._comm.size + getters[moved]
         for pair in np.unique(pairs).tolist():
             found[divmod(pair, self._comm.size)] = moved[pairs == pair]
@@ -179,7 +190,7 @@ class Spread:
         first = np.lexsort((lanes, ~found["key"]))[:count]
         ids, lanes = found["id"][first], lanes[first]
         wanted, totals = np.array(quotas, np.int64), np.ones(self.spec.lanes)
-        return Draws(key, order, lanes, ids, 0, totals, wanted)
+        return Draws(key, order, lanes, ids, 0, totals, wanted, self._far(order))
 
     def _draws(self, key: Key, quotas: Sequence[int], mode: Mode | Order, wait_s: float) -> Draws:
         """What a batch is made of, as soon as the table allows it."""

@@ -494,6 +494,34 @@ def test_what_is_overwritten_after_its_draw_is_drawn_again(mode, monkeypatch):
         assert len(set(found["ids"][0].tolist())) == 56
 
 
+@pytest.mark.parametrize("mode", [Mode.DISTINCT, Order.LARGEST])
+def test_no_two_ranks_of_a_host_get_one_record(mode, monkeypatch):
+    """Of lanes that a writer is faster in than both, of which most rows are another rank's."""
+    lanes, quotas, spec = (1, 6), (2, 46), whole_spec(weighted=mode is Order.LARGEST)
+    copy, lock, written = Near.copy, threading.Lock(), []
+
+    def overwritten(near, *rest):
+        with lock:
+            if len(written) < 6:
+                written.append(len(written))
+                with writing(near.table_of(0)[0], [0]) as writer:
+                    given = {"priorities": np.full(7, 9.0)} if spec.weighted else {}
+                    fresh = records(np.arange(7) + 500 * len(written), spec.length)
+                    writer.insert(np.zeros(7, int), fresh, **given)
+        return copy(near, *rest)
+
+    def job(sharded, comm):
+        found = []
+        for step in range(4):
+            share = sharded.sample(Key(4, step), quotas, spec.buffers(quotas[comm.rank]), mode)
+            found.append(share.ids)
+        return found
+
+    monkeypatch.setattr(Near, "copy", overwritten)
+    for of_ranks in zip(*on_ranks(lanes, job, spec, hosts=(0, 0)), strict=True):
+        assert len(set(np.concatenate(of_ranks).tolist())) == sum(quotas)
+
+
 def _write(path, start):
     with Table.open(path) as table, writing(table, [0, 1]) as writer:
         start.set()
