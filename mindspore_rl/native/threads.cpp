@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 typedef void (*part_function)(void *context, int64_t part);
@@ -64,14 +65,18 @@ void help() {
 }
 
 void start() {
-  while (helpers.load() < wanted) {
-    std::thread(help).detach();
-    helpers.fetch_add(1);
+  try {
+    while (helpers.load() < wanted) {
+      std::thread(help).detach();
+      helpers.fetch_add(1);
+    }
+  } catch (const std::system_error &) {
+    wanted = helpers.load();  // no more than there may be
   }
 }
 }  // namespace
 
-// How many threads work, the caller's included.
+// How many threads work, the caller's included; fewer where the system gives no more.
 extern "C" void set_threads(int count) { wanted = count - 1; }
 
 // A process that is forked has the calling thread only.

@@ -69,6 +69,34 @@ def test_a_large_batch_is_the_same(threads, rows):
             np.testing.assert_array_equal(many[name][part], column)
 
 
+FEW_THREADS = """
+import resource, psutil
+import numpy as np
+from mindspore_rl.replay.library import use_threads
+from mindspore_rl.replay.spec import Column, TableSpec
+from mindspore_rl.replay.table import Table
+from mindspore_rl.replay.writer import writing
+
+table = Table.create(TableSpec((Column("obs", (1 << 20,), "uint8"),), capacity=8))
+with writing(table, [0]) as writer:
+    ids = writer.insert(np.zeros(8, int), {"obs": np.full((8, 1 << 20), 7, np.uint8)})
+out = table.buffers(8)
+use_threads(500)
+limits = resource.getrlimit(resource.RLIMIT_AS)
+most = psutil.Process().memory_info().vms + (100 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
+assert table.gather(ids, out).all()
+resource.setrlimit(resource.RLIMIT_AS, limits)
+assert (out["obs"] == 7).all()
+threads = psutil.Process().num_threads()
+assert 1 < threads < 500, threads
+"""
+
+
+def test_no_more_threads_than_memory_allows():
+    subprocess.run([sys.executable, "-c", FEW_THREADS], check=True, timeout=60)
+
+
 def test_windows_are_padded_behind_the_end():
     spec = TableSpec(COLUMNS, capacity=4, length=4)
     table = Table.create(spec)
