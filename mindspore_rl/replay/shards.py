@@ -24,7 +24,7 @@ from mindspore_rl.replay.spec import check_priorities
 from mindspore_rl.replay.spread import Spread
 
 _NONE = np.empty(0, np.int64)
-_NOTHING = [_NONE, *(np.empty(0, ROW)[name] for name in ROW.names or ())]
+_NOTHING: list[np.ndarray] = [_NONE, *(np.empty(0, ROW)[name] for name in ROW.names or ())]
 
 
 class ShardedTable(Spread):
@@ -55,51 +55,70 @@ class ShardedTable(Spread):
             now (without replacement: one that is not in the batch yet; in an order the next).
 
         Raises:
-            ReplayError: there is not enough to draw from, here or on all ranks; the table never
-                allows such a batch, or did not in time; the buffers are others.
+            ReplayError: there is not enough to draw from, here, at a rank whose rows come here, or
+                in all; the table never allows such a batch, or did not in time; the buffers are
+                others. All ranks may go on with the next batch.
         """
         buffers = self._check(out, quotas)
         check_draw(self.spec, sum(quotas), mode)
         draws = self._draws(key, quotas, mode, wait_s)
         messages = self.messages(draws)
-        parts = [] if self._near else [_NOTHING]
-        least, done = np.inf, 0
-        if self._near:
-            held = Held(self._near, draws, buffers.window, self._waiting)
-            own = [rows for (source, _), rows in messages.items() if source == self._comm.rank]
-            for (source, target), rows in messages.items():
-                if source == self._comm.rank:
-                    self._send_rows(target, held, rows, buffers.window)
-            kept: slice | np.ndarray = slice(None)
-            if own:
-                kept = np.flatnonzero(~np.isin(held.positions, np.concatenate(own)))
-            held.copy(kept, buffers, 0)
-            parts.append(held.rows(kept))
-            least, done = held.least, len(parts[0][0])
+        sends = {to: rows for (source, to), rows in messages.items() if source == self._comm.rank}
+        own, least, failed = _NOTHING, np.inf, None
+        try:
+            if self._near:
+                held = Held(self._near, draws, buffers.window, self._waiting)
+                own, least = self._give(held, sends, buffers), held.least
+        except ReplayError as error:  # raised at the end, so that all ranks stay in step
+            failed = error
+            for target, rows in sends.items():
+                self._send_rows(target, None, rows, buffers.window)
+        parts, done = [own], len(own[0])
         for (source, target), rows in messages.items():
             if target == self._comm.rank:
                 message = self._receive_rows(source, len(rows), buffers.window)
                 for name, column in message.columns.items():
                     out[name][done : done + len(rows)] = column
                 parts.append([rows, *(message.rows[name].copy() for name in ROW.names or ())])
-                least = min(least, float(message.least[0]))
                 done += len(rows)
+                if np.isnan(message.least[0]):
+                    failed = failed or ReplayError(f"rank {source} could not draw its rows")
+                least = min(least, float(message.least[0]))
         read_by_others = np.count_nonzero(~draws.far[self._comm.rank]) > 1
         if read_by_others and not self._told:  # what is here may change from now on
             self._tell(meeting=True)
         self._comm.flush(self._waiting)
+        if failed:
+            raise failed
         columns = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         positions, ids, probabilities, lengths, first = columns
         return Share(positions, ids, probabilities, lengths, first, least)
 
-    def _send_rows(self, target: int, held: Held, positions: np.ndarray, window: int) -> None:
+    def _give(self, held: Held, sends: dict[int, np.ndarray], buffers: Buffers) -> list[np.ndarray]:
+        """Sends others what they get, and takes from `sends` whoever was sent his.
+
+        Returns: the rows that stay, which stand in the buffers now; see `Held.rows`.
+        """
+        kept: slice | np.ndarray = slice(None)
+        if sends:
+            kept = np.flatnonzero(~np.isin(held.positions, np.concatenate([*sends.values()])))
+        for target in list(sends):
+            self._send_rows(target, held, sends[target], buffers.window)
+            del sends[target]
+        held.copy(kept, buffers, 0)
+        return held.rows(kept)
+
+    def _send_rows(
+        self, target: int, held: Held | None, positions: np.ndarray, window: int
+    ) -> None:
+        """Sends rows; without `held` says that there are none."""
         message = self._message(len(positions), window)
-        if len(positions):
+        if held and len(positions):
             part = np.searchsorted(held.positions, positions)
             held.copy(part, Buffers(self.spec, message.columns, len(positions)), 0)
             for name, column in zip(ROW.names or (), held.rows(part)[1:], strict=True):
                 message.rows[name] = column
-        message.least[0] = held.least  # of what was drawn again, too
+        message.least[0] = held.least if held else np.nan  # of what was drawn again, too
         self._comm.send(target, self._tag, message.data)
 
     def _receive_rows(self, source: int, count: int, window: int) -> Message:

@@ -48,7 +48,8 @@ class Message:
 
     Attributes:
         data: all of it.
-        least: `[1] float64`, the smallest probability among what the sender has seen of the batch.
+        least: `[1] float64`, the smallest probability among what the sender has seen of the batch;
+            NaN if it could not draw all that it had to.
         rows: `[N] ROW`.
         columns: `[N, T, ...]`, by name.
     """

@@ -522,6 +522,31 @@ def test_no_two_ranks_of_a_host_get_one_record(mode, monkeypatch):
         assert len(set(np.concatenate(of_ranks).tolist())) == sum(quotas)
 
 
+@pytest.mark.parametrize("hosts", [None, (0, 0)])
+def test_ranks_stay_in_step_where_one_has_no_more(hosts):
+    """Records are drawn once, and in the last batch that finds any there are too few."""
+    lanes, quotas, spec = (1, 6), (1, 9), whole_spec(max_times_sampled=1)
+
+    def job(sharded, comm):
+        found = []
+        for step in range(8):
+            try:
+                out = spec.buffers(quotas[comm.rank])
+                found.append(sharded.sample(Key(4, step), quotas, out).ids)
+            except ReplayError as error:
+                found.append(str(error))
+        return found, sharded.totals()
+
+    (first, totals), (second, same) = on_ranks(lanes, job, spec, hosts=hosts)
+    np.testing.assert_array_equal(totals, same)
+    assert first[6] == "rank 1 could not draw its rows"
+    assert "drawn as often as the table allows, and lanes 1 to 6 gave no other" in second[6]
+    assert "insert more first" in first[7]
+    assert first[7] == second[7]
+    ids = np.concatenate([*first[:6], *second[:6]]).tolist()
+    assert len(set(ids)) == 60
+
+
 def _write(path, start):
     with Table.open(path) as table, writing(table, [0, 1]) as writer:
         start.set()
