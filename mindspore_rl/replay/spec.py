@@ -285,15 +285,15 @@ def check_columns(
 def check_buffers(spec: TableSpec, out: Mapping[str, np.ndarray], rows: int) -> list[np.ndarray]:
     """Arrays to copy records to, in the table's order, and what they hold. Raises: ReplayError."""
     arrays = [out.get(column.name, _NONE) for column in spec.columns]
-    steps = arrays[0].shape[1:2] if spec.length > 1 else ()
+    steps = (arrays[0].shape[1:2] or ("T",)) if spec.length > 1 else ()
     for column, array in zip(spec.columns, arrays, strict=True):
         right = array.shape[1:] == (*steps, *column.shape) and array.dtype == column.dtype
         right &= array.flags.c_contiguous and array.flags.writeable
-        if not right or len(array) < rows or len(steps) < (spec.length > 1):
+        if not right or len(array) < rows:
             raise ReplayError(
                 f"column {column.name} is to be copied to {array.dtype} {array.shape}, expected "
-                f"{column.dtype} {(rows, *(steps or ('T',) * (spec.length > 1)), *column.shape)}, "
-                "contiguous and to be written; see Table.buffers"
+                f"{column.dtype} {(rows, *steps, *column.shape)}, contiguous and to be written; "
+                "see Table.buffers"
             )
     return arrays
 

@@ -90,6 +90,9 @@ class Spread:
         ends = np.cumsum(lanes).tolist()
         self._blocks = [slice(end - count, end) for end, count in zip(ends, lanes, strict=True)]
         self._holders = np.repeat(np.arange(comm.size), lanes)
+        by_host, by_rank = np.array(self._hosts), np.arange(comm.size)
+        self._between_hosts = by_host[:, None] != by_host
+        self._between_ranks = by_rank[:, None] != by_rank
         self._near = Near(spec, tables, self._blocks, comm.rank) if tables else None
         self._lane_places = np.arange(max(lanes) + 1) < np.array(lanes)[:, None]  # in what is told
         self._told: _Told | None = None
@@ -145,8 +148,7 @@ class Spread:
         """
         once = isinstance(mode, Order) or mode is Mode.DISTINCT
         holder_finds = self.spec.max_times_sampled or (once and not self._told)
-        places = np.arange(self._comm.size) if holder_finds else np.array(self._hosts)
-        return np.ascontiguousarray(places[:, None] != places)
+        return self._between_ranks if holder_finds else self._between_hosts
 
     def messages(self, draws: Draws) -> dict[tuple[int, int], np.ndarray]:
         """What crosses for a batch: of two ranks, the rows that the one sends the other.
