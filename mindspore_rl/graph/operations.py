@@ -40,6 +40,7 @@ class Kind:
         arrays: whether its arguments are arrays and no tuples.
         agents: the axis of agents of each result; `()`: none has one; None: as its inputs have.
         reduces: whether it makes one of many samples.
+        splits: whether it gives as many results as there are names for them.
     """
 
     component: str = "glue"
@@ -56,6 +57,7 @@ class Kind:
     arrays: bool = False
     agents: tuple[int | None, ...] | None = ()
     reduces: bool = False
+    splits: bool = False
 
 
 _REDUCTION = Kind(call=True, cell="computes", whole=True, arrays=True, agents=None, reduces=True)
@@ -93,6 +95,7 @@ OPERATIONS = {
         traced=True,
         tried=True,
         agents=None,
+        splits=True,
     ),
     "replay_insert": Kind(
         "replay", call=True, reads=(REPLAY,), writes=(REPLAY,), always=True, cell="replay"
@@ -145,7 +148,7 @@ OPERATIONS = {
     "report": Kind(call=True),
     "agent_learn": Kind(call=True),  # its operations stand in its place
     # What expressions, loops and tables become.
-    "glue": Kind(cell="computes", traced=True, tried=True, agents=None),
+    "glue": Kind(cell="computes", traced=True, tried=True, agents=None, splits=True),
     "copy": Kind(cell="trims", agents=None),  # a plain name
     "constant": Kind(cell="trims"),  # a number
     "index": Kind(cell="trims"),  # a row of a table

@@ -46,9 +46,8 @@ class Calls:
                 node,
                 f"msrl.{name} under a condition that is known only at run time, or in a loop that "
                 "`break` may end then,",
-                "call it before: what is done with the sample may stand under the condition"
-                if name == "replay_sample"
-                else "call it always and choose between results with ops.where",
+                "call it always: what is done with its result may stand under the condition, or "
+                "ops.where choose between results",
             )
         if name == "boundary":
             return self._boundary(node)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from mindspore_rl.graph.ir import REGIONS, Loop, Op
+from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.graph.read.frame import BUILTINS, SUPPORTED, THROWN_AWAY, Frame, Scope, Var
 from mindspore_rl.names import unused
 
@@ -36,8 +37,6 @@ RESERVED = {
 """Names that generated modules use themselves."""
 CLASSES = re.compile(f"({'|'.join(name.capitalize() for name in REGIONS)})[0-9]*")
 """Classes of cells."""
-SEVERAL = ("agent_act", "glue")
-"""Kinds of operations that give as many results as there are names for them."""
 GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_bundle", "_first", "_turn", "_rows", "_team")
 
 
@@ -99,7 +98,7 @@ class Draft:
         names = tuple(self.new_temporary("part") for _ in range(count))
         if (
             isinstance(last, Op)
-            and last.kind in SEVERAL
+            and OPERATIONS[last.kind].splits
             and last.targets == (value.name,)
             and value.name in self.temporary
         ):

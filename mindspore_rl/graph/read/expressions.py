@@ -99,8 +99,8 @@ class ExpressionReader:
                 return self.call(name, node)
             if self.frame.gets_msrl(node):
                 return self._inlined(node)
-        made = self._as_dict(node)
-        return None if made is None else self._dict(made)
+        entries = self._entries(node)
+        return None if entries is None else self._dict(entries)
 
     def is_tuple(self, node: ast.expr) -> bool:
         """Whether an expression is a tuple whose parts are known one by one."""
@@ -112,27 +112,26 @@ class ExpressionReader:
             isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), tuple)
         )
 
-    def _as_dict(self, node: ast.expr) -> ast.Dict | None:
-        """A literal for `dict(a=x, **more)`, `first | second` and a literal; None for others."""
+    def _entries(self, node: ast.expr) -> list[tuple[str | None, ast.expr]] | None:
+        """Of `{"a": x}`, `dict(a=x)` and `first | second`; None for anything else.
+
+        Without a key it is all of a dictionary.
+        """
         if isinstance(node, ast.Dict):
-            return node
+            known = self.frame.known
+            keys = (None if key is None else str(known(key)) for key in node.keys)
+            return list(zip(keys, node.values, strict=True))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            sides = [node.left, node.right]
-            return ast.Dict([None, None], sides) if any(map(self._is_dict, sides)) else None
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "dict"
-        ):
-            items = [ast.keyword(None, arg) for arg in node.args] + node.keywords
-            names = [ast.copy_location(ast.Constant(item.arg), node) for item in items]
-            keys: list[ast.expr | None] = [name if name.value else None for name in names]
-            return ast.Dict(keys, [item.value for item in items])
+            sides = (node.left, node.right)
+            return [(None, side) for side in sides] if any(map(self._is_dict, sides)) else None
+        if isinstance(node, ast.Call) and self.frame.static(node.func)[1] is dict:
+            given = [(None, arg) for arg in node.args]
+            return given + [(item.arg, item.value) for item in node.keywords]
         return None
 
     def _is_dict(self, node: ast.expr) -> bool:
         of_name = isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), dict)
-        return of_name or self._as_dict(node) is not None
+        return of_name or self._entries(node) is not None
 
     def each(self, node: ast.expr) -> tuple[Struct, ...] | None:
         """`tuple(f(x) for x in xs)` or `[f(x) for x in xs]`, one by one; None for anything else."""
@@ -246,16 +245,16 @@ class ExpressionReader:
             else:
                 yield self.expression(node)
 
-    def _dict(self, node: ast.Dict) -> dict[str, Struct]:
+    def _dict(self, entries: list[tuple[str | None, ast.expr]]) -> dict[str, Struct]:
         result: dict[str, Struct] = {}
-        for key, value in zip(node.keys, node.values, strict=True):
+        for key, value in entries:
             part = self.expression(value)
-            if key is None:
-                if not isinstance(part, dict):
-                    self.frame.fail(value, "`**` or `|` of something that is not a dictionary")
+            if key is not None:
+                result[key] = part
+            elif isinstance(part, dict):
                 result |= part
             else:
-                result[str(self.frame.known(key))] = part
+                self.frame.fail(value, "`**` or `|` of something that is not a dictionary")
         return result
 
     # ---- calls -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from mindspore_rl.replay.across import ACROSS
 WAYS = (STRATIFIED, *ACROSS, "priority")
 """By what records are drawn."""
 SAMPLE = 'expected a number of records, then `by` and `steps`: msrl.replay_sample(256, "priority")'
+"""What to write instead of another call."""
 
 
 class RecordCalls:
