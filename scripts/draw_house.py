@@ -18,6 +18,7 @@ ROOMS = {
     "plan": ("plan",),
     "coordinator": ("runtime.coordinator",),
     "rank": ("runtime.rank",),
+    "purity": ("purity",),
     "native": ("native",),
     "communication": ("communication",),
     "environments": ("environments",),
