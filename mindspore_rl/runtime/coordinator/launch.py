@@ -104,6 +104,8 @@ def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict
         "MSRL_RUN": str(run_dir.resolve()),
         MARK: f"{host}:{port}",
         "MS_DEV_HOST_BLOCKING_RUN": "1",
+        # One order of sets of strings in all ranks, and in every run.
+        "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
         "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
         "PYTHONIOENCODING": "utf-8:backslashreplace",  # whatever an environment prints
         "PYTHONPATH": os.pathsep.join(paths),
