@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.purity.reached import is_installed
+from mindspore_rl.purity.reached import is_foreign
 
 RANDOM = "it gives another result each time (random numbers come as the noise of `act`)"
 PROCESS = (
@@ -97,7 +97,7 @@ def _native(frame: FrameType, function: Any, found: Watched) -> None:
 def _is_users(frame: FrameType) -> bool:
     """Whether a frame is of the user's code, or of an expression that is read."""
     module = _module(frame)
-    return not is_installed(module) and not module.startswith("mindspore_rl.")
+    return not is_foreign(module) and not module.startswith("mindspore_rl.")
 
 
 def _note_asker(what: str, frame: FrameType, why: str, found: Watched) -> None:

@@ -182,7 +182,9 @@ class Walk:
                 continue
             if name == "_abc_impl" or type(value).__name__ == "_tuplegetter":
                 continue
-            if not installed or is_plain(value) or (written and not is_installed(value.__module__)):
+            if written and installed and is_installed(value.__module__):
+                continue  # as its file has it
+            if not installed or written or is_plain(value) or isinstance(value, (list, dict, set)):
                 self.say(name)
                 self.add(value, f"{cls.__qualname__}.{name}")
         for base in cls.__bases__:
