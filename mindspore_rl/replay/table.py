@@ -315,6 +315,16 @@ class Table(Records):
         data = (ids.ctypes.data, values.ctypes.data)
         return int(functions().table_update(self.base, len(ids), *data, exponent))
 
+    def want(self, lanes: np.ndarray) -> None:
+        """Lets an insert through into each of these lanes that has nothing to draw.
+
+        Their writers may have come late, when others had inserted all that the limit allows.
+
+        Args:
+            lanes: `[N] int32`, that a draw is held back for.
+        """
+        functions().table_want(self.base, len(lanes), lanes.ctypes.data)
+
     def pick(self, order: int, count: int) -> tuple[np.ndarray, ...] | int:
         """Takes the first records in an order, of all lanes at one moment; see `selection.Order`.
 
