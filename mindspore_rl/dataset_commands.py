@@ -140,9 +140,12 @@ def _print_table(rows: list[Any]) -> None:
 
 
 def _print_returns(returns: Any) -> None:
-    """A histogram."""
+    """A histogram of those that are finite."""
     import numpy as np  # noqa: PLC0415
 
+    returns = returns[np.isfinite(returns)].astype(np.float64)
+    if not len(returns):
+        return
     counts, edges = np.histogram(returns, BARS)
     for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
         bar = "#" * -(-count * BAR_WIDTH // counts.max())
