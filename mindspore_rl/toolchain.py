@@ -42,7 +42,8 @@ _MARCH = {
 
 def compiler() -> str | None:
     """The C++ compiler, if there is one."""
-    return shutil.which(os.environ.get("CXX", "g++"))
+    found = shutil.which(os.environ.get("CXX", "g++"))
+    return found and os.path.abspath(found)
 
 
 def usable(*devices: str) -> bool:
@@ -72,7 +73,7 @@ def library(
     command = [compiler() or "", *FLAGS, *flags, *_defined(macros), "-x", "c++", str(source)]
 
     def build(path: Path) -> None:
-        job = subprocess.run([*command, "-o", path], capture_output=True, text=True, check=False)
+        job = _compile([*command, "-o", str(path)])
         if job.returncode:
             raise MsrlError(
                 f"{' '.join(command)} fails:\n{job.stderr.strip()}\n"
@@ -116,17 +117,18 @@ def cell_library(text: str, level: int) -> Path:
     digest.update(KERNELS.read_bytes())
 
     def build(path: Path) -> None:
-        job = subprocess.run(
-            [*command, "-o", path, *libraries, "-lm"],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        job = _compile([*command, "-o", str(path), *libraries, "-lm"], text)
         if job.returncode:
             raise MsrlError(f"{command[0]} fails: {job.stderr.strip()[:2000]}")
 
     return cached(f"native/cell-{digest.hexdigest()[:24]}.so", build)
+
+
+def _compile(command: list[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a compiler, in a folder of this project's: headers are looked for there first."""
+    return subprocess.run(
+        command, input=text, capture_output=True, text=True, check=False, cwd=KERNELS.parent
+    )
 
 
 def level() -> int:
