@@ -32,13 +32,19 @@ def writing(path: Path, flag: str = "--run-dir") -> Iterator[None]:
         ) from error
 
 
-def cached(name: str, make: Callable[[Path], None], anew: bool = False) -> Path:
+def cached(
+    name: str,
+    make: Callable[[Path], None],
+    anew: bool = False,
+    whole: Callable[[Path], bool] = lambda path: True,
+) -> Path:
     """A file in this user's cache.
 
     Args:
         name: its path there; names what is in it, for a file that is there is not made again.
         make: writes it at a path beside the one that it will have.
         anew: whether it is made even if it is there.
+        whole: whether one that is there is still as it was made.
 
     Raises:
         MsrlError: no folder can be written.
@@ -48,10 +54,9 @@ def cached(name: str, make: Callable[[Path], None], anew: bool = False) -> Path:
         path = home / name
         made = path.with_name(f"{path.name}.{os.getpid()}")
         try:
-            home.parent.mkdir(parents=True, exist_ok=True)
-            if not all(map(own_folder, _folders(home, name))):
+            if not _make_way(home) or not all(map(own_folder, _folders(home, name))):
                 continue
-            if anew or not (path.exists() and _is_own(path)):
+            if anew or not (path.exists() and _is_own(path) and whole(path)):
                 made.touch()
                 try:
                     make(made)
@@ -63,8 +68,8 @@ def cached(name: str, make: Callable[[Path], None], anew: bool = False) -> Path:
         except OSError:
             continue
     raise MsrlError(
-        f"none of {', '.join(str(home.parent) for home in homes)} can be written; set "
-        "XDG_CACHE_HOME to a folder that can"
+        f"none of {', '.join(str(home.parent) for home in homes)} can be written, and by nobody "
+        "else; set XDG_CACHE_HOME to a folder that can"
     )
 
 
@@ -82,7 +87,8 @@ def in_cache(name: str) -> Path | None:
     """A file of the cache, if it is there."""
     for home in _caches():
         with contextlib.suppress(OSError):
-            if all(map(_is_own, [*_folders(home, name), home / name])):
+            own = all(map(_is_own, [*_folders(home, name), home / name]))
+            if own and not replaceable(home):
                 return home / name
     return None
 
@@ -125,12 +131,13 @@ def replaceable(path: Path, by_all: bool = False) -> str:
         by_all: looks for what any user could do, rather than a folder's owner or group.
     """
     uid = os.getuid()
-    for folder in path.resolve().parents:
+    owners = (uid, 0, *_unknown_users())
+    for folder in dict.fromkeys([*path.absolute().parents, *path.resolve().parents]):
         try:
             found, above = folder.stat(), folder.parent.stat()
         except OSError:  # it will be made
             continue
-        is_others = found.st_uid not in (uid, 0, *_unknown_users())
+        is_others = found.st_uid not in owners
         if by_all:
             is_others = is_others and bool(above.st_mode & 0o002)
             is_open = bool(found.st_mode & 0o002)
@@ -176,6 +183,14 @@ def _caches() -> list[Path]:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     # A user may have no home.
     return [home for home in (cache / "mindspore_rl", temporary()) if home.is_absolute()]
+
+
+def _make_way(home: Path) -> bool:
+    """Makes the folders above one of the cache's. Returns: whether nobody else can replace it."""
+    for folder in reversed(home.parents):
+        if not folder.exists():
+            folder.mkdir(0o700, exist_ok=True)
+    return not replaceable(home)
 
 
 def _folders(home: Path, name: str) -> list[Path]:

@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from mindspore_rl.errors import MsrlError
@@ -30,6 +31,7 @@ CELL_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynami
 KERNELS = Path(__file__).parent / "native" / "kernels.h"
 DRIVER = KERNELS.with_name("driver.h")
 """Launches kernels, for operators that have one."""
+_CHECKSUM = b"\n// sha256 "
 _making_threads = threading.Lock()
 _MARCH = {
     "x86_64": {
@@ -80,7 +82,7 @@ def library(
                 "mend the source or the compiler, or do without native operators: CXX= msrl ..."
             )
 
-    return cached(_name([platform.machine(), *command], (source, *includes), "so"), build)
+    return _compiled(_name([platform.machine(), *command], (source, *includes), "so"), build)
 
 
 def threads() -> Path:
@@ -121,7 +123,27 @@ def cell_library(text: str, level: int) -> Path:
         if job.returncode:
             raise MsrlError(f"{command[0]} fails: {job.stderr.strip()[:2000]}")
 
-    return cached(f"native/cell-{digest.hexdigest()[:24]}.so", build)
+    return _compiled(f"native/cell-{digest.hexdigest()[:24]}.so", build)
+
+
+def _compiled(name: str, build: Callable[[Path], None]) -> Path:
+    """A file of the cache that is compiled, and compiled again if it is not as it was.
+
+    It ends in its checksum, after the end for a loader of libraries, in a comment of PTX.
+    """
+
+    def make(path: Path) -> None:
+        build(path)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        with path.open("ab") as file:
+            file.write(_CHECKSUM + digest.encode())
+
+    return cached(name, make, whole=_is_whole)
+
+
+def _is_whole(path: Path) -> bool:
+    code, _, digest = path.read_bytes().rpartition(_CHECKSUM)
+    return hashlib.sha256(code).hexdigest().encode() == digest
 
 
 def _compile(command: list[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -172,7 +194,7 @@ def kernel(
     def build(path: Path) -> None:
         compile_kernels(source, path, options)
 
-    return cached(_name(options, (source, *includes), "ptx"), build)
+    return _compiled(_name(options, (source, *includes), "ptx"), build)
 
 
 def _defined(macros: dict[str, str | int]) -> list[str]:
