@@ -115,6 +115,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     text = "say where the time of a run goes that was trained with --profile"
     profiled = subparsers.add_parser("profile", help=text, description=text)
     profiled.add_argument("run_directory", type=Path, metavar="RUN")
+    add_trust(profiled)
     profiled.set_defaults(run=report.show)
 
     _plot_arguments(subparsers)
@@ -196,6 +197,7 @@ def _sweep_arguments(subparsers: Any, argv: list[str]) -> None:
         metavar="DIR",
         help="folder of the study and its runs; one that is there goes on (default: runs/sweep)",
     )
+    add_trust(swept)
 
 
 def _export_arguments(subparsers: Any) -> None:

@@ -49,8 +49,7 @@ def record(args: argparse.Namespace) -> int:
 
     check_place(args.dataset, args.append)
     for run in args.runs:
-        if not args.trust:
-            check_trusted(run)
+        check_trusted(run, args.trust)
     names = [load_plan(run).environment for run in args.runs]
     if len(set(names)) > 1:
         raise MsrlError(f"the runs are of {', '.join(set(names))}, expected one environment")

@@ -164,7 +164,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="run what is in RUN even if other users own it or can write it",
+        help="use a run's directory, in which all is run, even if others own it or can write it",
     )
 
 

@@ -1,11 +1,12 @@
 """The cache and the locks of a user, in folders that others may have prepared."""
 
+import ctypes
 import os
 import tempfile
 
 import pytest
 
-from mindspore_rl import storage
+from mindspore_rl import storage, toolchain
 from mindspore_rl.runtime.coordinator.launch import pin_cores
 
 NAME = "native/thing.so"
@@ -51,6 +52,37 @@ def test_nor_what_others_can_write(homes, what):
     (file if what == "file" else file.parent).chmod(0o777)
     assert storage.in_cache(NAME) is None
     assert made() == b"ours"
+
+
+@pytest.mark.parametrize("how", ["open to all", "a link there"])
+def test_nor_is_a_cache_used_that_others_could_replace(homes, tmp_path, monkeypatch, how):
+    planted(homes[0])
+    above = homes[0].parent
+    above.chmod(0o777)
+    if how != "open to all":
+        (tmp_path / "link").symlink_to(above)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "link"))
+    assert storage.in_cache(NAME) is None
+    assert made() == b"ours"
+    assert storage.in_cache(NAME).parents[1] == homes[1]
+    above.chmod(0o1777)  # as in /tmp everything stays its owner's
+    assert storage.in_cache(NAME).read_bytes() == b"theirs"  # of this user's, here
+
+
+@pytest.mark.parametrize("damage", ["a bit", "the end", "the checksum", "all"])
+def test_compiled_code_that_is_not_as_it_was_is_compiled_again(homes, damage):
+    text = 'extern "C" int one() { return 1; }\n'
+    file = toolchain.cell_library(text, 0)
+    code = file.read_bytes()
+    wrong = bytearray(code)
+    wrong[len(code) // 2] ^= 1
+    cut = {"the end": len(code) - 1, "the checksum": code.rindex(b"\n//"), "all": 0}
+    file.write_bytes(wrong if damage == "a bit" else code[: cut[damage]])
+    assert toolchain.cell_library(text, 0) == file
+    assert file.read_bytes() == code
+    assert ctypes.CDLL(str(file)).one() == 1
+    before = file.stat().st_ino
+    assert toolchain.cell_library(text, 0).stat().st_ino == before
 
 
 def test_a_careless_umask_harms_nothing(homes):

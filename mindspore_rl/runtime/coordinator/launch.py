@@ -22,13 +22,12 @@ import os
 import re
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindspore_rl import gpu
+from mindspore_rl import gpu, interpreter
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.machine import SHARED_MEMORY, free_shared_bytes
 from mindspore_rl.plan.deployment import LAUNCHERS, Deployment, find_mpiexec
@@ -60,8 +59,8 @@ mindspore.communication.init()
 class Commands:
     """What is started; tests put others in their place."""
 
-    worker: tuple[str, ...] = (sys.executable, "-m", "mindspore_rl.runtime.rank.worker")
-    scheduler: tuple[str, ...] = (sys.executable, "-c", _SCHEDULER)
+    worker: tuple[str, ...] = tuple(interpreter.command("-m", "mindspore_rl.runtime.rank.worker"))
+    scheduler: tuple[str, ...] = tuple(interpreter.command("-c", _SCHEDULER))
 
 
 def reserve_port(host: str) -> socket.socket:
@@ -94,8 +93,6 @@ def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict
         port: the coordinator's.
         device: of the job.
     """
-    package_parent = str(Path(__file__).resolve().parents[3])
-    paths = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         "GLOG_v": "3",
         # Without one Hydra writes /tmp/hydra_hwloc_xmlfile_*, and leaves it behind when killed.
@@ -108,7 +105,7 @@ def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
         "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
         "PYTHONIOENCODING": "utf-8:backslashreplace",  # whatever an environment prints
-        "PYTHONPATH": os.pathsep.join(paths),
+        **interpreter.environment(),
         **(gpu.environment() if device == "GPU" else {}),
     }
     for inherited in ("MSRL_SCHEDULER", "MSRL_CORES", "PMI_RANK"):
