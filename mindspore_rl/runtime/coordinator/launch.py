@@ -47,6 +47,16 @@ MORE_SHARED = (
     "make room there, or more of it: mount -o remount,size=1G /dev/shm, or docker run --shm-size=1g"
 )
 
+FOREIGN = (
+    *("PMI_", "PMI2_", "PMIX_", "PALS_", "MPI_LOCAL"),
+    *("OMPI_", "OPAL_", "ORTE_", "PRTE_"),
+)
+SLURM_STEP = (
+    *("SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS"),
+    *("SLURM_TASK_PID", "SLURM_SRUN_COMM", "SLURM_MPI_TYPE", "SLURM_PMI"),
+)
+"""What another launcher has told this process, by the beginnings of the names: a rank that inherits
+it takes itself for one of that launcher's. Slurm's own launch needs what Slurm has told."""
 _SCHEDULER = """\
 import sys
 import mindspore
@@ -84,7 +94,15 @@ def check_shared_memory(num_ranks: int) -> None:
         )
 
 
-def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict[str, str]:
+def foreign_variables(slurm: bool = False) -> list[str]:
+    """Names of what another launcher has told this process; with `slurm` not what Slurm has."""
+    prefixes = FOREIGN if slurm else (*FOREIGN, *SLURM_STEP)
+    return sorted(name for name in os.environ if name.startswith(prefixes))
+
+
+def worker_environment(
+    run_dir: Path, host: str, port: int, device: str, slurm: bool = False
+) -> dict[str, str]:
     """The environment of a job's processes.
 
     Args:
@@ -92,6 +110,7 @@ def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict
         host: where the coordinator listens.
         port: the coordinator's.
         device: of the job.
+        slurm: whether Slurm starts them.
     """
     environment = {
         "GLOG_v": "3",
@@ -108,7 +127,7 @@ def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict
         **interpreter.environment(),
         **(gpu.environment() if device == "GPU" else {}),
     }
-    for inherited in ("MSRL_SCHEDULER", "MSRL_CORES", "PMI_RANK"):
+    for inherited in ("MSRL_SCHEDULER", "MSRL_CORES", *foreign_variables(slurm)):
         environment.pop(inherited, None)
     return environment
 
@@ -235,7 +254,10 @@ class JobProcesses:
         mpiexec = find_mpiexec()
         plan = self._plan
         check_shared_memory(sum(plan.same_host(rank, 0) for rank in range(plan.num_ranks)))
-        environment = worker_environment(self._run_dir, self._deployment.address, port, plan.device)
+        address, slurm = self._deployment.address, self._deployment.launcher not in ("ssh", "fork")
+        environment = worker_environment(
+            self._run_dir, address, port, plan.device, bool(plan.hosts) and slurm
+        )
         # On one host MPI's own shared memory carries all messages, and UCX would listen on every
         # network to carry nothing. UCX's files in /dev/shm would take four times as much, stay if a
         # rank is killed, and crash MPI where some of them fit.
