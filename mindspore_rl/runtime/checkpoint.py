@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -296,15 +297,21 @@ def _path(folder: Path, iteration: int) -> Path:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints in a folder, oldest first."""
-    return sorted(folder.glob("checkpoint-*.npz"))
+    """Checkpoints in a folder, oldest first: by number, for a name has eight digits or more."""
+    return [path for _, path in _numbered(folder)]
+
+
+def _numbered(folder: Path) -> list[tuple[int, Path]]:
+    """Checkpoints by iteration; a file with another name, such as a copy, is none."""
+    found = ((path.stem[len("checkpoint-") :], path) for path in folder.glob("checkpoint-*.npz"))
+    return sorted((int(text), path) for text, path in found if re.fullmatch("[0-9]{1,20}", text))
 
 
 def of_iteration(folder: Path, iteration: int) -> Path:
     """The checkpoint of an iteration. Raises: CheckpointError."""
-    path, found = _path(folder, iteration), list_checkpoints(folder)
-    if path not in found:
-        there = [int(path.stem.rpartition("-")[2]) for path in found]
+    path, found = _path(folder, iteration), _numbered(folder)
+    if (iteration, path) not in found:
+        there = [number for number, _ in found]
         raise CheckpointError(
             f"{folder} has no checkpoint of iteration {iteration}; there are those of {there}"
         )
