@@ -21,7 +21,7 @@ from mindspore_rl.config import checked, keys_of
 from mindspore_rl.errors import ConfigError, JobFailure, MissingPackageError, MsrlError
 from mindspore_rl.jobs import Job
 from mindspore_rl.plan.plan import load_plan
-from mindspore_rl.storage import writing
+from mindspore_rl.storage import write_file, writing
 from mindspore_rl.yaml_files import read_yaml
 
 STUDY_FILE, BEST_FILE, NAME = "study.db", "best.yaml", "sweep"
@@ -197,8 +197,7 @@ class _Trials:
         config = {k: list(v) if isinstance(v, tuple) else v for k, v in plan.config.items()}
         about = {"algorithm": plan.algorithm["name"], "policy": plan.policy}
         path = self._folder / BEST_FILE
-        with writing(path, "--study"):
-            path.write_text(yaml.safe_dump({**about, "workers": plan.workers, **config}))
+        write_file(path, yaml.safe_dump({**about, "workers": plan.workers, **config}), "--study")
         return path
 
 
