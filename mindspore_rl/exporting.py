@@ -6,7 +6,6 @@ does to them (normalisation too); the file is read again and compared with the p
 
 import contextlib
 import io
-import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import numpy as np
 
 from mindspore_rl import install
 from mindspore_rl.errors import ConfigError, MissingPackageError, MsrlError
-from mindspore_rl.storage import writing
+from mindspore_rl.storage import write_file
 
 FORMS = ("onnx", "mindir")
 SEED = 0
@@ -71,9 +70,7 @@ def export(
         exported = _read(made, form)
         found = [exported(obs[i : i + batch]) for i in range(0, whole, batch)]
         _compare(np.concatenate(found), policy(obs), obs)
-        with writing(path, "--output"):
-            path.unlink(missing_ok=True)
-            shutil.copyfile(made, path)
+        write_file(path, made.read_bytes(), "--output")
     return path, len(obs)
 
 

@@ -8,7 +8,6 @@ import ast
 import builtins
 import keyword
 import re
-import shutil
 import sys
 import traceback
 import zlib
@@ -20,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.storage import writing
+from mindspore_rl.storage import make_folder, write_file, writing
 
 OURS = "mindspore_rl"
 FOLDER, POLICY_FOLDER, ENVIRONMENT_FOLDER = "program", "policy", "environment"
@@ -149,8 +148,8 @@ def keep(file: Path, folder: Path) -> Path:
     for found in needed:
         copy = folder / found.relative_to(file.parent)
         with writing(copy):
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(found, copy)
+            make_folder(copy.parent)
+        write_file(copy, found.read_bytes())
     return folder / file.name
 
 

@@ -18,7 +18,7 @@ from mindspore_rl import __version__, config, loading, registry
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.names import check_name
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE
-from mindspore_rl.storage import others, replaceable, writing
+from mindspore_rl.storage import make_folder, others, replaceable, write_file
 
 DEPLOYMENT_FILE = "deployment.yaml"
 """A copy of the deployment, where one was asked for."""
@@ -47,7 +47,7 @@ def new_directory(chosen: Path | None, name: str, trust: bool = False) -> Iterat
             check_name(f"run directory {chosen}", chosen.resolve().name)
         existed = run_dir.exists()
         try:
-            run_dir.mkdir(parents=True, exist_ok=True)
+            make_folder(run_dir)
             try:
                 check_place(run_dir, trust)
             except MsrlError:
@@ -84,8 +84,7 @@ def write_job(run_dir: Path, request: Any) -> None:
     if request.policy_file:
         loading.keep(Path(request.policy_file), run_dir / loading.POLICY_FOLDER)
     if request.deployment_file:
-        with writing(run_dir / DEPLOYMENT_FILE):
-            shutil.copyfile(request.deployment_file, run_dir / DEPLOYMENT_FILE)
+        write_file(run_dir / DEPLOYMENT_FILE, Path(request.deployment_file).read_bytes())
     job = {
         "algorithm": registry.name_of(request.algorithm),
         "policy": request.policy_file and registry.name_of(Path(request.policy_file)),
@@ -96,8 +95,7 @@ def write_job(run_dir: Path, request: Any) -> None:
         "cells": request.cells,
         "version": __version__,
     }
-    with writing(run_dir / JOB_FILE):
-        (run_dir / JOB_FILE).write_text(json.dumps(job, indent=1))
+    write_file(run_dir / JOB_FILE, json.dumps(job, indent=1))
 
 
 def check_trusted(run: Path, trust: bool = False) -> None:

@@ -1,6 +1,7 @@
-"""Files: what is said when one of a run cannot be written, and a cache of what is made once."""
+"""Files: how they are written so that none is ever half there, and a cache of what is made once."""
 
 import contextlib
+import errno
 import grp
 import os
 import pwd
@@ -8,6 +9,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from mindspore_rl.errors import MsrlError, StorageError
 
@@ -30,6 +32,84 @@ def writing(path: Path, flag: str = "--run-dir") -> Iterator[None]:
             f"{path} cannot be written ({error.strerror or error}); free some space or choose "
             f"another {flag}"
         ) from error
+
+
+def write_file(path: Path, data: bytes | str, flag: str = "--run-dir") -> None:
+    """Writes a file: whole and on the disk when this returns, else what was there stays.
+
+    Args:
+        path: of it; its folder is there.
+        data: all of it; text as UTF-8.
+        flag: see `writing`.
+
+    Raises:
+        StorageError: see `writing`.
+    """
+    with writing(path, flag), replacing(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, look: Callable[[Path], object] | None = None) -> Iterator[BinaryIO]:
+    """A file to be written that takes the place of another once it is whole and on the disk.
+
+    Whatever happens meanwhile, a power failure too, `path` is what it was or what was written.
+
+    Args:
+        path: of it.
+        look: reads what was written, and raises if it cannot be used.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    made = path.with_name(f"{path.name}.tmp")
+    try:
+        made.unlink(missing_ok=True)  # its writer was killed
+        with open(made, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if look is not None:
+            look(made)
+        os.replace(made, path)
+        _sync(path.parent)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def settle(made: Path, path: Path) -> None:
+    """Gives a file that is written the name that it will have; its contents are on the disk first.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    _sync(made)
+    os.replace(made, path)
+    _sync(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, and those on the way to it, whose names are on the disk then.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    lacking = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(lacking):
+        _sync(folder.parent)
+
+
+def _sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL or not path.is_dir():  # some file systems sync no folder
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def cached(
@@ -61,7 +141,7 @@ def cached(
                 try:
                     make(made)
                     made.chmod(0o700)
-                    made.replace(path)  # two jobs may start at once
+                    settle(made, path)  # two jobs may start at once
                 finally:
                     made.unlink(missing_ok=True)
             return path

@@ -22,7 +22,7 @@ from mindspore_rl.errors import ConfigError, JobFailure, MissingPackageError, Ms
 from mindspore_rl.jobs import Job
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.run_directory import check_place
-from mindspore_rl.storage import writing
+from mindspore_rl.storage import write_file, writing
 from mindspore_rl.yaml_files import read_yaml
 
 STUDY_FILE, BEST_FILE, NAME = "study.db", "best.yaml", "sweep"
@@ -199,8 +199,7 @@ class _Trials:
         config = {k: list(v) if isinstance(v, tuple) else v for k, v in plan.config.items()}
         about = {"algorithm": plan.algorithm["name"], "policy": plan.policy}
         path = self._folder / BEST_FILE
-        with writing(path, "--study"):
-            path.write_text(yaml.safe_dump({**about, "workers": plan.workers, **config}))
+        write_file(path, yaml.safe_dump({**about, "workers": plan.workers, **config}), "--study")
         return path
 
 

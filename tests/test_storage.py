@@ -1,13 +1,27 @@
-"""The cache and the locks of a user, in folders that others may have prepared."""
+"""Files under disks that fail and power that goes, and in folders that others may have prepared."""
 
+import contextlib
 import ctypes
+import errno
+import io
+import itertools
 import os
+import stat
 import tempfile
+import threading
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from mindspore_rl import storage, toolchain
+import mindspore_rl
+from mindspore_rl import loading, storage, toolchain
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE, Plan, load_plan, save_plan
+from mindspore_rl.run_directory import earlier_job
+from mindspore_rl.runtime import best, checkpoint
 from mindspore_rl.runtime.coordinator.launch import pin_cores
+from mindspore_rl.runtime.coordinator.whole import check_whole
 
 NAME = "native/thing.so"
 
@@ -117,3 +131,204 @@ def test_a_trap_in_the_place_of_a_lock_or_its_folder_is_passed_by(homes, tmp_pat
         assert not elsewhere.exists() or list(elsewhere.iterdir()) == []
         path.unlink()
         homes[1].mkdir(mode=0o700, exist_ok=True)
+
+
+# ---- disks that fail -----------------------------------------------------------------------------
+
+
+class Disk:
+    """One whose n-th write, sync or change of a name goes wrong, once or from then on.
+
+    Args:
+        at: the call that does, from 1.
+        wrong: the error; None: a write takes a part only, and says so.
+        for_ever: whether all later ones fail too.
+    """
+
+    def __init__(self, monkeypatch, at, wrong, for_ever):
+        self.calls, self.at, self.wrong, self.for_ever = 0, at, wrong, for_ever
+        replace = os.replace
+        monkeypatch.setattr(os, "fsync", lambda descriptor: self.call())
+        monkeypatch.setattr(os, "replace", lambda *names: (self.call(), replace(*names)))
+        monkeypatch.setattr(storage, "open", self.open, raising=False)
+
+    def call(self):
+        self.calls += 1
+        struck = self.calls == self.at or (self.for_ever and self.calls > self.at)
+        if struck and self.wrong is not None:
+            raise OSError(self.wrong, os.strerror(self.wrong))
+        return struck
+
+    def open(self, path, mode):
+        class Raw(io.FileIO):
+            def write(raw, data):  # noqa: N805
+                return super().write(memoryview(data)[:3] if self.call() else data)
+
+        return io.BufferedWriter(Raw(path, mode), 512)
+
+
+def version(folder: Path, number: int) -> None:
+    """Writes all kinds of files of a run and of the cache once more; goes on after an error."""
+    (folder / "source").mkdir(exist_ok=True)
+    (folder / "source" / "program.py").write_text(f"NUMBER = {number}\n" * 20)
+    arrays = {"parameters/w": np.full(100, number, np.float32)}
+    meta = {"num_envs": 1, "steps_per_iteration": 1, "env_steps": number}
+    plan = Plan({"name": "a"}, "p", {}, "e", False, number, 1, 1, 1, 0, {}, (), ())
+    run = folder / "run"
+    for write in (
+        lambda: loading.keep(folder / "source" / "program.py", run / "program"),
+        lambda: save_plan(plan, run),
+        lambda: storage.write_file(run / JOB_FILE, f"{number}" * 200),
+        lambda: checkpoint.save(run / "checkpoints", number, arrays, meta),
+        lambda: best.keep_best(checkpoint.list_checkpoints(run / "checkpoints")[-1], number),
+        lambda: storage.keep(NAME, f"{number}".encode() * 200),
+    ):
+        with contextlib.suppress(MsrlError, OSError):
+            write()
+
+
+def versions(folder: Path) -> dict[str, float]:
+    """Which version each file is of. Raises: whatever a torn one does to its reader."""
+    run = folder / "run"
+    program = (run / "program" / "program.py").read_text()
+    job, kept = (run / JOB_FILE).read_text(), storage.in_cache(NAME).read_text()
+    assert (program, job, kept) == (program[:11] * 20, job[0] * 200, kept[0] * 200)
+    newest, about, damaged = checkpoint.load_newest(run / "checkpoints")
+    assert damaged == []
+    highest = checkpoint.load(best.chosen(run / "checkpoints", "best"))[1]
+    found = {"program": program[9], "job": job[0], "cache": kept[0]}
+    found |= {"plan": load_plan(run).num_envs, "best": highest["iteration"]}
+    return {name: int(number) for name, number in found.items()} | {"newest": about["iteration"]}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "for_ever"), [(errno.ENOSPC, True), (errno.EIO, False), (None, True)]
+)
+def test_a_write_that_fails_leaves_each_file_as_it_was_or_as_it_was_to_be(
+    homes, tmp_path, wrong, for_ever
+):
+    for at in itertools.count(1):
+        folder = tmp_path / f"{at}"
+        folder.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            Disk(patch, 0, None, False)  # which is sound, and not waited for
+            version(folder, 1)
+        assert set(versions(folder).values()) == {1}
+        with pytest.MonkeyPatch.context() as patch:
+            disk = Disk(patch, at, wrong, for_ever)
+            version(folder, 2)
+        found = versions(folder)
+        assert set(found.values()) <= {1, 2}
+        assert list(folder.rglob("*.tmp")) == []
+        assert [path.name for path in homes[0].rglob("*") if path.is_file()] == ["thing.so"]
+        if disk.calls < at or wrong is None:
+            assert set(found.values()) == {2}, found
+        if disk.calls < at:
+            break
+    assert at > 20
+
+
+# ---- power that goes -----------------------------------------------------------------------------
+
+
+class Power:
+    """Knows at each moment what a power failure would leave: of files what was synced, or nothing.
+
+    Names in a folder may be those of its last sync, or those that it has: a file system may put
+    them on the disk whenever it likes.
+    """
+
+    def __init__(self, monkeypatch, root: Path) -> None:
+        self.root, self._lock, self._held = root, threading.Lock(), []
+        self._synced = {root.stat().st_ino: {}}
+        self.folders: set[int] = set()
+        self.moments: list[tuple[dict, dict]] = []
+        replace = os.replace
+        monkeypatch.setattr(os, "fsync", self._sync)
+        monkeypatch.setattr(os, "replace", lambda *names: (replace(*names), self._look()))
+
+    def _sync(self, descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            content = {entry.name: entry.inode() for entry in os.scandir(descriptor)}
+        else:
+            content = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+        with self._lock:
+            self._held.append(os.dup(descriptor))  # no other file gets its number
+            self._synced = {**self._synced, found.st_ino: content}
+        self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            names = {}
+            for folder, _, _ in os.walk(self.root):
+                number = os.stat(folder).st_ino
+                names[number] = {entry.name: entry.inode() for entry in os.scandir(folder)}
+            self.folders |= names.keys()
+            self.moments.append((self._synced, names))
+
+    def left(self, moment: int, eager: bool, to: Path) -> Path:
+        """Makes what a failure at a moment leaves."""
+        synced, names = self.moments[moment]
+
+        def restore(number: int, place: Path) -> None:
+            place.mkdir()
+            for name, below in (names if eager else synced).get(number, {}).items():
+                if below in self.folders:
+                    restore(below, place / name)
+                else:
+                    (place / name).write_bytes(synced.get(below, b""))
+
+        restore(self.root.stat().st_ino, to)
+        return to
+
+    def close(self) -> None:
+        for descriptor in self._held:
+            os.close(descriptor)
+
+
+def test_what_a_power_failure_leaves_of_a_run_can_be_gone_on_from(tmp_path, monkeypatch):
+    root = tmp_path / "disk"
+    root.mkdir()
+    program = Path(mindspore_rl.__file__).parents[1] / "algorithms" / "a2c.py"
+    own = tmp_path / "own.py"
+    own.write_text(program.read_text())
+    with monkeypatch.context() as patch:
+        power = Power(patch, root)
+        words = {"env": "graph:CartPole-v1", "total_steps": 320, "run_dir": root / "deep" / "run"}
+        words |= {"backend": "inproc", "quiet": True, "checkpoint_every": 0, "trust": True}
+        run = mindspore_rl.train(own, policy="GPUOnly", **words)
+    files = [JOB_FILE, PLAN_FILE, "program/own.py"]
+    files += [str(path.relative_to(run.path)) for path in run.path.glob("fragments/*.py")]
+    counted = 0
+    for moment, eager in itertools.product(range(len(power.moments)), (False, True)):
+        place = power.left(moment, eager, tmp_path / f"{moment}-{eager}") / "deep" / "run"
+        if not checkpoint.list_checkpoints(place / checkpoint.FOLDER):
+            continue
+        counted += 1
+        assert checkpoint.load_newest(place / checkpoint.FOLDER)[2] == []
+        for name in files:
+            assert (place / name).read_bytes() == (run.path / name).read_bytes(), name
+        assert earlier_job(place)["workers"] == 1
+        assert load_plan(place).policy == "GPUOnly"
+    assert counted > 3
+    for eager in (False, True):
+        place = tmp_path / f"{len(power.moments) - 1}-{eager}" / "deep" / "run"
+        newest, about, _ = checkpoint.load_newest(place / checkpoint.FOLDER)
+        assert about["iteration"] == run.metrics[-1]["iteration"]
+        check_whole(place, about["iteration"], str(newest))
+    power.close()
+
+
+def test_nor_is_a_file_of_the_cache_ever_half_there_after_one(homes, tmp_path, monkeypatch):
+    homes[0].mkdir(parents=True, mode=0o700)
+    with monkeypatch.context() as patch:
+        power = Power(patch, homes[0])
+        made()
+        storage.keep(NAME, b"others")
+    found = set()
+    for moment, eager in itertools.product(range(len(power.moments)), (False, True)):
+        file = power.left(moment, eager, tmp_path / f"{moment}-{eager}") / NAME
+        found.add(file.read_bytes() if file.exists() else None)
+    assert found == {None, b"ours", b"others"}
+    power.close()

@@ -15,6 +15,7 @@ from mindspore_rl.errors import ReplayError, StorageError
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import Writer, writing
+from mindspore_rl.storage import settle
 
 LONGEST = 1000
 """Steps of a record, if nobody says so and episodes are longer."""
@@ -170,7 +171,7 @@ def _building(path: Path, spec: TableSpec, about: About) -> Iterator[_Builder]:
             assert (table.entries["generation"] == 2).all(), "its records are not all written"
             try:
                 finish(table.descriptor, dataclasses.replace(about, sources=tuple(builder.sources)))
-                temporary.replace(path)
+                settle(temporary, path)
             except OSError as error:
                 raise StorageError(f"{path} cannot be written ({error.strerror})") from error
     finally:

@@ -13,7 +13,7 @@ from mindspore_rl.lowering.project import Projection
 from mindspore_rl.lowering.source import Generated, generate
 from mindspore_rl.lowering.target import Target
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, ReductionPlan, save_plan
-from mindspore_rl.storage import writing
+from mindspore_rl.storage import make_folder, write_file
 
 
 def generate_all(
@@ -63,13 +63,12 @@ def make_plan(
         job: the other fields of `Plan`.
     """
     sources = folder / "fragments"
-    sources.mkdir(parents=True, exist_ok=True)
+    make_folder(sources)
     fragments: list[FragmentPlan] = []
     first_rank = 0
     for name, projection in projections.items():
         found = _fragment(projection.fragment, code[name], first_rank)
-        with writing(sources / found.file):
-            (sources / found.file).write_text(code[name].source)
+        write_file(sources / found.file, code[name].source)
         fragments.append(found)
         first_rank += projection.fragment.replicas
     plan = Plan(

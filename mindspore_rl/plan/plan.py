@@ -13,7 +13,7 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.loading import FOLDER, kept, unchanged_environment
 from mindspore_rl.plan.reading import read
 from mindspore_rl.plan.value import Value
-from mindspore_rl.storage import writing
+from mindspore_rl.storage import write_file
 
 PLAN_FILE, JOB_FILE = "plan.json", "job.json"
 STATE = "env_state"
@@ -235,11 +235,7 @@ class Plan:
 
 def save_plan(plan: Plan, folder: Path) -> None:
     """Writes `plan.json`."""
-    path = folder / PLAN_FILE
-    temporary = path.with_suffix(".tmp")
-    with writing(path):
-        temporary.write_text(json.dumps(asdict(plan), indent=1))
-        temporary.replace(path)
+    write_file(folder / PLAN_FILE, json.dumps(asdict(plan), indent=1))
 
 
 def load_plan(folder: Path) -> Plan:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mindspore_rl.plan.edges import edges_by_chunk
 from mindspore_rl.plan.plan import Plan
-from mindspore_rl.storage import writing
+from mindspore_rl.storage import write_file
 
 TRAFFIC_FILE = "communication.json"
 CONTROL, CHECKPOINTS = "iteration boundary", "start and checkpoints"
@@ -137,5 +137,4 @@ def compare(plan: Plan, iterations: Fraction, ranks: list[Counts]) -> dict[str, 
 def write(plan: Plan, run_dir: Path, iterations: Fraction, ranks: list[Counts]) -> None:
     """Writes the comparison into a run directory."""
     text = json.dumps(compare(plan, iterations, ranks), indent=1)
-    with writing(run_dir / TRAFFIC_FILE):
-        (run_dir / TRAFFIC_FILE).write_text(text + "\n")
+    write_file(run_dir / TRAFFIC_FILE, text + "\n")

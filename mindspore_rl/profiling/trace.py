@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl.profiling.timeline import COMMUNICATION, Timeline
-from mindspore_rl.storage import writing
+from mindspore_rl.storage import write_file
 
 TRACE_FILE = "trace.json"
 
@@ -35,8 +35,7 @@ def write_trace(timeline: Timeline, path: Path) -> None:
                 origin = {"ts": sent, "pid": places[source], "tid": source}
                 events.append({"ph": "s", **flow, **origin})
                 events.append({"ph": "f", "bp": "e", **flow, "ts": max(begin, sent), **where})
-    with writing(path):
-        path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    write_file(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
 
 def _us(timeline: Timeline, time_ns: int) -> float:

@@ -41,7 +41,7 @@ from mindspore_rl.replay.spec import (
     described,
 )
 from mindspore_rl.replay.weights import LARGEST
-from mindspore_rl.storage import writing
+from mindspore_rl.storage import replacing, writing
 
 PIECE_BYTES = 1 << 22
 _MAP_NORESERVE = 0x4000  # else a file larger than memory cannot be mapped; mmap's from 3.13 on
@@ -227,20 +227,12 @@ class Table(Records):
         Raises:
             StorageError: the disk is full; no file is left.
         """
-        temporary = path.with_name(path.name + ".tmp")
-        with writing(path):
-            try:
-                with temporary.open("wb") as file:
-                    checksum = 0
-                    for piece in self._pieces():
-                        file.write(piece)
-                        checksum = self._add(checksum, piece)
-                    file.write(checksum.to_bytes(8, "little"))
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
+        with writing(path), replacing(path) as file:
+            checksum = 0
+            for piece in self._pieces():
+                file.write(piece)
+                checksum = self._add(checksum, piece)
+            file.write(checksum.to_bytes(8, "little"))
 
     @staticmethod
     def load(path: Path, to: Path | None = None) -> "Table":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mindspore_rl.errors import CheckpointError
 from mindspore_rl.runtime import checkpoint
+from mindspore_rl.storage import settle
 
 CHOICES = "best, last or an iteration"
 
@@ -28,10 +29,13 @@ def keep_best(path: Path, mean_return: float) -> None:
     temporary = folder / "best.tmp"
     temporary.unlink(missing_ok=True)
     try:
-        os.link(path, temporary)
-    except OSError:
-        shutil.copyfile(path, temporary)
-    temporary.replace(folder / f"best-{number}-{mean_return:.6g}.npz")
+        try:
+            os.link(path, temporary)
+        except OSError:
+            shutil.copyfile(path, temporary)
+        settle(temporary, folder / f"best-{number}-{mean_return:.6g}.npz")
+    finally:
+        temporary.unlink(missing_ok=True)
     for old in before:
         old.unlink()
 

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import math
-import os
+import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mindspore_rl.errors import CheckpointError, StorageError
-from mindspore_rl.storage import writing
+from mindspore_rl.storage import make_folder, replacing, writing
 
 FOLDER = "checkpoints"
 KEEP = 3
@@ -65,22 +65,13 @@ def save(
             stays.
     """
     path = _path(folder, iteration)
-    temporary = path.with_suffix(".tmp")
     about = {**meta, "iteration": iteration, "format": FORMAT}
     with writing(path):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for stale in folder.glob("checkpoint-*.tmp"):  # its writer was killed
             stale.unlink()
-        try:
-            with temporary.open("wb") as file:
-                _write(file, arrays, streams or {}, about)
-                file.flush()
-                os.fsync(file.fileno())
-            _read_back(temporary)
-            temporary.replace(path)
-            _sync(folder)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(path, _read_back) as file:
+            _write(file, arrays, streams or {}, about)
         found = list_checkpoints(folder)
         newest = found.index(path) + 1
         # Those with higher numbers are damaged, or this run would have gone on from them.
@@ -135,14 +126,6 @@ def _read_back(path: Path) -> None:
         look(path)
     except CheckpointError as error:
         raise StorageError(f"a new checkpoint is not kept: {error}") from error
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def load(path: Path, replay: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -296,15 +279,21 @@ def _path(folder: Path, iteration: int) -> Path:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints in a folder, oldest first."""
-    return sorted(folder.glob("checkpoint-*.npz"))
+    """Checkpoints in a folder, oldest first: by number, for a name has eight digits or more."""
+    return [path for _, path in _numbered(folder)]
+
+
+def _numbered(folder: Path) -> list[tuple[int, Path]]:
+    """Checkpoints by iteration; a file with another name, such as a copy, is none."""
+    found = ((path.stem[len("checkpoint-") :], path) for path in folder.glob("checkpoint-*.npz"))
+    return sorted((int(text), path) for text, path in found if re.fullmatch("[0-9]{1,20}", text))
 
 
 def of_iteration(folder: Path, iteration: int) -> Path:
     """The checkpoint of an iteration. Raises: CheckpointError."""
-    path, found = _path(folder, iteration), list_checkpoints(folder)
-    if path not in found:
-        there = [int(path.stem.rpartition("-")[2]) for path in found]
+    path, found = _path(folder, iteration), _numbered(folder)
+    if (iteration, path) not in found:
+        there = [number for number, _ in found]
         raise CheckpointError(
             f"{folder} has no checkpoint of iteration {iteration}; there are those of {there}"
         )

@@ -66,6 +66,18 @@ def test_what_is_written_is_kept_before_damaged_ones_with_higher_numbers(tmp_pat
     assert [path.name[-5] for path in checkpoint.list_checkpoints(tmp_path)] == ["1", "2", "9"]
 
 
+def test_the_newest_is_that_of_the_highest_iteration_however_many_digits_it_has(tmp_path):
+    for iteration in (99_999_998, 99_999_999, 10**8, 10**8 + 1):
+        newest = saved(tmp_path, iteration)
+    (tmp_path / "checkpoint-00000007 (copy).npz").touch()
+    assert checkpoint.load_newest(tmp_path)[0] == newest
+    numbers = [int(path.stem[11:]) for path in checkpoint.list_checkpoints(tmp_path)]
+    assert numbers == [99_999_999, 10**8, 10**8 + 1]
+    assert checkpoint.of_iteration(tmp_path, 10**8).name == "checkpoint-100000000.npz"
+    with pytest.raises(CheckpointError, match=r"there are those of \[99999999, 100000000, "):
+        checkpoint.of_iteration(tmp_path, 7)
+
+
 def test_every_flipped_byte_is_found_or_harmless(tmp_path):
     path = saved(tmp_path)
     intact = path.read_bytes()

@@ -163,6 +163,7 @@ class Metrics:
             stack.callback(self._tensorboard.close)
             stack.callback(self._json.close)
             self._write()
+            os.fsync(self._json.fileno())
 
     def _tell_about(self, about: Mapping[str, object]) -> None:
         """Gives TensorBoard's table of hyper-parameters this run's row."""
