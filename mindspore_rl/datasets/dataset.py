@@ -90,7 +90,8 @@ class About:
             space = values["action_space"]
             if space is not None:
                 box = "n" not in space
-                space = Box(*(tuple(x) for x in space.values())) if box else Discrete(space["n"])
+                lists = {key: tuple(x) for key, x in space.items() if isinstance(x, list)}
+                space = Box(**space | lists) if box else Discrete(space["n"])
             sources = tuple(Source(**source) for source in values["sources"])
             numbers = (*(space.low + space.high if isinstance(space, Box) else ()),)
             for source in sources:

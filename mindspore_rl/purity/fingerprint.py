@@ -56,7 +56,7 @@ class _Digest(Walk):
         raise Unknown(kind)
 
     def attributes(self, value: Any) -> dict[str, Any]:
-        parts = dict(vars(value))
+        parts = super().attributes(value)
         if "seed" in parts and dataclasses.is_dataclass(value) and not _names_seeds():
             del parts["seed"]
         return parts

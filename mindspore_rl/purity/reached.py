@@ -145,8 +145,12 @@ class Walk:
             self.unknown(type(value).__qualname__)
 
     def attributes(self, value: Any) -> dict[str, Any]:
-        """The attributes of an object that count."""
-        return dict(vars(value))
+        """The attributes of an object that count: not what properties have derived from others."""
+        return {
+            name: part
+            for name, part in vars(value).items()
+            if not isinstance(getattr(type(value), name, None), functools.cached_property)
+        }
 
     def _named(self, values: dict[str, Any]) -> None:
         self.say(len(values))
