@@ -23,6 +23,7 @@ from mindspore_rl import (
     sweeping,
 )
 from mindspore_rl.arguments import Number, Parser, check_words
+from mindspore_rl.checking import command as checking
 from mindspore_rl.config import Range
 from mindspore_rl.doctor import doctor
 from mindspore_rl.errors import JobFailure, MsrlError, shortened
@@ -107,6 +108,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     )
 
     plan_commands.add(subparsers, _command, argv)
+    checking.add(subparsers, _command, argv)
 
     _evaluation_arguments(subparsers)
     _sweep_arguments(subparsers, argv)

@@ -11,7 +11,9 @@ import grimp
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tour.md"
 ROOMS = {
-    "the command line": ("cli", "commands", "jobs", "training", "runs", "plan_commands"),
+    "the command line": (
+        *("cli", "commands", "jobs", "training", "runs", "plan_commands", "checking"),
+    ),
     "pipeline": ("pipeline",),
     "graph": ("graph",),
     "lowering": ("lowering",),
