@@ -161,11 +161,14 @@ class MAPPOLearner(Learner):
         """Returns: values `[..., A]` in the column of their team `[..., A, teams]`."""
         return ops.expand_dims(value, -1) * teams
 
-    def normalised(self, advantage, teams, mean, square):
-        """Advantages to mean 0 and deviation 1 in each team, from means over all agents."""
-        mean, square = mean * self.weight, square * self.weight
-        deviation = ops.sqrt(ops.relu(square - mean * mean)) + 1e-8
-        return (self.by_team(advantage, teams) - teams * mean).sum(-1) / (teams * deviation).sum(-1)
+    def centred(self, advantage, teams, mean):
+        """Advantages by team less their team's mean, from the mean over all agents."""
+        return self.by_team(advantage, teams) - teams * (mean * self.weight)
+
+    def normalised(self, centred, teams, square):
+        """Advantages of deviation 1 in each team, from the mean square over all agents."""
+        deviation = ops.sqrt(square * self.weight) + 1e-8
+        return centred.sum(-1) / (teams * deviation).sum(-1)
 
     def loss(self, obs, state, action, old_log_prob, advantage, returns):
         """Per agent and sample `[n, A]`: PPO's loss, a mean over its team; then its terms."""
@@ -209,10 +212,10 @@ class MAPPOLearner(Learner):
             config.gae_lambda,
         )
         teams = self.network.teams(obs)
-        mean, square = msrl.mean(
-            self.by_team(advantage, teams), self.by_team(ops.square(advantage), teams), keep=1
-        )
-        advantage = msrl.boundary("advantage", self.normalised(advantage, teams, mean, square))
+        mean = msrl.mean(self.by_team(advantage, teams), keep=1)
+        centred = self.centred(advantage, teams, mean)
+        square = msrl.mean(ops.square(centred), keep=1)
+        advantage = msrl.boundary("advantage", self.normalised(centred, teams, square))
 
         learning_rate = config.learning_rate * (1.0 - msrl.env_steps() / config.total_steps)
         for _ in msrl.epochs(config.update_epochs):

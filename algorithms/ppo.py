@@ -30,6 +30,7 @@ from mindspore_rl.rl.losses import (
     value_loss,
 )
 from mindspore_rl.rl.returns import discounted_sum_forward, gae
+from mindspore_rl.rl.statistics import moments
 
 
 @dataclass(frozen=True)
@@ -195,10 +196,6 @@ class PPOLearner(Learner):
         """Rewards `[T, B]` in units of the deviation of discounted returns, at most 10."""
         return ops.clamp(reward * ops.rsqrt(self.reward_statistics.variance + 1e-8), -10.0, 10.0)
 
-    def merge_obs(self, mean, square, samples):
-        """Takes a batch's moments into the running statistics of observations."""
-        self.network.obs_statistics.merge(mean, ops.relu(square - mean * mean), samples)
-
     def learn(self, msrl, batch):
         """One iteration on `[T, B]` trajectories. Returns: metrics, those of the last minibatch."""
         config = self.config
@@ -207,8 +204,8 @@ class PPOLearner(Learner):
         samples = 1.0 * config.num_envs * config.num_steps
         if config.normalise_reward:
             income = discounted_sum_forward(reward, ended, config.gamma)
-            mean, square = msrl.boundary("gradient", msrl.mean(income, ops.square(income)))
-            msrl.update(self.reward_statistics.merge, mean, square - mean * mean, samples)
+            mean, variance = msrl.boundary("gradient", moments(msrl, income))
+            msrl.update(self.reward_statistics.merge, mean, variance, samples)
             reward = self.scale_reward(reward)
 
         # Of all steps at once: an operator costs as much for one step as for a rollout.
@@ -216,13 +213,9 @@ class PPOLearner(Learner):
         advantage, returns = gae(
             reward, value, final_value, terminated, truncated, config.gamma, config.gae_lambda
         )
-        mean, square, returns_mean, returns_square = msrl.mean(
-            advantage, ops.square(advantage), returns, ops.square(returns)
-        )
-        variance = ops.relu(square - mean * mean)
-        returns_variance = ops.relu(returns_square - returns_mean * returns_mean)
+        mean, variance = moments(msrl, ops.stack((advantage, returns), -1), keep=1)
         if config.normalise_advantage:
-            advantage = (advantage - mean) / (ops.sqrt(variance) + 1e-8)
+            advantage = (advantage - mean[0]) / (ops.sqrt(variance[0]) + 1e-8)
         advantage = msrl.boundary("advantage", advantage)
 
         fall = 1.0 / config.total_steps if config.anneal_learning_rate else 0.0
@@ -244,9 +237,8 @@ class PPOLearner(Learner):
                 break
 
         if config.normalise_obs:
-            moments = msrl.mean(obs, ops.square(obs), keep=self.obs_rank)
-            mean, square = msrl.boundary("gradient", moments)
-            msrl.update(self.merge_obs, mean, square, samples)
+            seen = msrl.boundary("gradient", moments(msrl, obs, keep=self.obs_rank))
+            msrl.update(self.network.obs_statistics.merge, *seen, samples)
         return {
             "loss": loss,
             "policy_loss": policy_loss,
@@ -255,7 +247,7 @@ class PPOLearner(Learner):
             "approx_kl": kl,
             "clip_fraction": clipped,
             "grad_norm": grad_norm,
-            "explained_variance": 1.0 - variance / (returns_variance + 1e-8),
+            "explained_variance": 1.0 - variance[0] / (variance[1] + 1e-8),
             "learning_rate": learning_rate,
         }
 

@@ -331,9 +331,8 @@ class RunningMeanStd(nn.Cell):
         self.variance = Parameter(
             Tensor(np.ones(shape, np.float32)), name="variance", requires_grad=False
         )
-        # Almost nothing: the first batch replaces the start values, and nothing divides by zero
-        # before it.
-        self.count = Parameter(Tensor(1e-4, float32), name="count", requires_grad=False)
+        # Nothing: the square of a mean far from 0 times any weight of the start values is large.
+        self.count = Parameter(Tensor(0.0, float32), name="count", requires_grad=False)
 
     def construct(self, x: Tensor) -> Tensor:
         """Return ``normalise(x)``."""

@@ -3,7 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor
+from mindspore import Tensor, ops
 
 from mindspore_rl import programs, registry
 from mindspore_rl.environments.by_name import spec
@@ -79,11 +79,10 @@ def test_a_team_learns_from_its_own_agents_and_by_their_mean(trainer, batch):
 def test_advantages_are_normalised_in_each_team(trainer, batch):
     learner = trainer.learner
     teams = trainer.actor.network.teams(batch[0])
-    advantage = Tensor(batch[4].asnumpy() * [1, 1, 1, 30] + np.float32(5))
-    means = [
-        learner.by_team(value, teams).mean((0, 1)) for value in (advantage, advantage * advantage)
-    ]
-    got = learner.normalised(advantage, teams, *means).asnumpy()
+    advantage = Tensor(batch[4].asnumpy() * [1, 1, 1, 30] + np.float32(500))
+    mean = learner.by_team(advantage, teams).mean((0, 1))
+    centred = learner.centred(advantage, teams, mean)
+    got = learner.normalised(centred, teams, ops.square(centred).mean((0, 1))).asnumpy()
     for team in (got[:, :3], got[:, 3:]):
         assert np.allclose([team.mean(), team.std()], [0.0, 1.0], atol=1e-3)
 

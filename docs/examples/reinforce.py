@@ -17,6 +17,7 @@ from mindspore_rl.rl.action_distributions import (
 )
 from mindspore_rl.rl.losses import clip_by_global_norm
 from mindspore_rl.rl.returns import lambda_returns
+from mindspore_rl.rl.statistics import moments
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,8 @@ class ReinforceLearner(Learner):
         obs, action, reward, terminated, truncated = batch
         returns = lambda_returns(
             reward, ops.zeros_like(reward), terminated, truncated, self.config.gamma)
-        mean, square = msrl.mean(returns, ops.square(returns))
-        deviation = ops.sqrt(ops.relu(square - mean * mean))
-        advantage = (returns - mean) / (deviation + 1e-8)
+        mean, variance = moments(msrl, returns)
+        advantage = (returns - mean) / (ops.sqrt(variance) + 1e-8)
         grads, means = msrl.boundary(
             "gradient", msrl.gradient(self.loss, self.network, obs, action, advantage))
         grads, grad_norm = clip_by_global_norm(grads, self.config.max_grad_norm)

@@ -1,0 +1,60 @@
+"""Means and variances of numbers whose mean is large beside their deviation."""
+
+from types import SimpleNamespace
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from mindspore_rl import programs, registry
+from mindspore_rl.environments.by_name import spec
+from mindspore_rl.operators import reduce_samples
+from mindspore_rl.plan.value import reduced_count
+from mindspore_rl.rl.statistics import moments
+from mindspore_rl.runtime.reference import Reference
+
+
+def mean(*values, keep):
+    found = [reduce_samples("mean", v, keep, reduced_count(v.shape, keep)) for v in values]
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+@pytest.fixture
+def samples():
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    noise = np.random.default_rng(0).standard_normal((64, 8, 5))
+    return (np.array([0.0, 1e3, -1e4, 1e6, 7e5]) + noise * [1, 1, 1, 1, 0]).astype(np.float32)
+
+
+def test_moments(samples):
+    msrl = SimpleNamespace(mean=mean)
+    found = [part.asnumpy() for part in moments(msrl, Tensor(samples), keep=1)]
+    exact = samples.astype(np.float64)
+    np.testing.assert_allclose(found[0], exact.mean((0, 1)), rtol=2e-7, atol=1e-6)
+    np.testing.assert_allclose(found[1], exact.var((0, 1)), rtol=1e-5, atol=1e-8)
+    whole = [float(part) for part in moments(msrl, Tensor(samples[..., 1]))]
+    np.testing.assert_allclose(whole, [exact[..., 1].mean(), exact[..., 1].var()], rtol=1e-5)
+
+
+def test_ppo_normalises_features_and_advantages_far_from_zero(samples):
+    cls = programs.trainer_class(registry.find_algorithm("ppo"))
+    config = cls.Config(num_steps=64, normalise_obs=True, update_epochs=1, num_minibatches=1)
+    trainer = cls(config, spec("CartPole-v1"))
+    reference = Reference(trainer, 1)
+    advantages = []
+    reference.recorder = lambda _, site, values: "advantage" in site and advantages.append(values)
+    obs, shape = Tensor(samples[..., :4]), (64, 8)
+    no, zeros = Tensor(np.zeros(shape, bool)), Tensor(np.zeros(shape, np.float32))
+    # Every step is an episode: the advantage is the reward less the value of few digits.
+    reward, action = Tensor(samples[..., 2]), Tensor(np.zeros(shape, np.int32))
+    found = trainer.learner.learn(
+        reference, (obs, action, zeros, reward, no.logical_not(), no, obs)
+    )
+    reference.environment.close()
+    statistics = trainer.actor.network.obs_statistics
+    exact = samples[..., :4].astype(np.float64)
+    np.testing.assert_allclose(statistics.variance.asnumpy(), exact.var((0, 1)), rtol=1e-4)
+    np.testing.assert_allclose(statistics.mean.asnumpy(), exact.mean((0, 1)), rtol=1e-4, atol=1e-4)
+    assert abs(advantages[0][0].std() - 1) < 1e-3
+    assert -0.1 < float(found["explained_variance"]) < 0.1
