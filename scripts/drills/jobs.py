@@ -84,6 +84,8 @@ def kind_of(words: Sequence[str], variables: Mapping[str, str]) -> str:
     if not name.startswith("python"):
         return "other"
     for before, word in zip(words, words[1:], strict=False):
+        if before == "-m" and word == "mindspore_rl.cli":
+            return "coordinator"
         if before == "-m":
             is_rank = word.startswith("mindspore_rl.") and "PMI_RANK" in variables
             return "rank" if is_rank else "other"
@@ -223,7 +225,7 @@ class Job:
                 self._seen[pid] = fields[19]
                 words = read(f"/proc/{pid}/cmdline").split("\0")[:-1]
                 own = pid == self.process.pid
-                found[pid] = "coordinator" if own else kind_of(words, variables)
+                found[pid] = "above" if own else kind_of(words, variables)
         return found
 
     def wait(self, within_s: float) -> int:
