@@ -5,6 +5,8 @@ import codecs
 import locale
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from mindspore_rl.pipeline import STAGES
 from mindspore_rl.profiling import report
 from mindspore_rl.runs import EVALUATION_SEED
 from mindspore_rl.runtime.best import CHOICES
+from mindspore_rl.runtime.coordinator import above, room
 from mindspore_rl.runtime.rank.settings import prepare_mindspore
 
 SEED = Number(int, config.REQUIRED["seed"])
@@ -45,17 +48,36 @@ EPILOG = """examples:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command. Returns: the exit code (0 done, 1 failed, 2 a mistake of the user's)."""
+    own = argv is None
     if argv is None:
         _use_utf8()
         argv = sys.argv[1:]
         completion.complete(_parser)
     prepare_mindspore()
+    return _told(partial(_run, argv, below=own))
+
+
+def _run(argv: list[str], below: bool) -> int:
+    """Runs a command, in a child that this process stands over or in this process."""
+    args, rest = _parser(argv).parse_known_args(argv)
+    if rest:
+        check_words(rest, args)
+        args.assignments = [*args.assignments, *rest]
+
+    if args.run is not doctor:
+        room.check_working_folder()
+
+    def command(tell: above.Tell | None) -> int:
+        args.tell = tell
+        return _told(partial(args.run, args))
+
+    return above.run_below(command) if below else command(None)
+
+
+def _told(command: Callable[[], int]) -> int:
+    """Runs something, and prints why it could not be done. Returns: the exit code."""
     try:
-        args, rest = _parser(argv).parse_known_args(argv)
-        if rest:
-            check_words(rest, args)
-            args.assignments = [*args.assignments, *rest]
-        return args.run(args)
+        return command()
     except (MsrlError, JobFailure) as error:
         print(f"msrl: {shortened(str(error))}", file=sys.stderr)
         return error.exit_code

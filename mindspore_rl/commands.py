@@ -20,7 +20,7 @@ def train(args: argparse.Namespace) -> int:
     """`msrl train`."""
     from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
 
-    trained = training.train(Job.of(args))
+    trained = training.train(Job.of(args), tell=getattr(args, "tell", None))
     outcome, run_dir = trained.outcome, trained.run_dir
     reached = "no finished episode"
     if outcome.mean_return is not None:

@@ -58,6 +58,12 @@ class Job:
         for key, choices in CHOICES.items():
             if (value := getattr(self, key)) is not None and value not in choices:
                 raise ConfigError(f"{key} is {value!r}, expected one of {', '.join(choices)}")
+        for field in dataclasses.fields(self):
+            if field.default is None and getattr(self, field.name) == "":
+                raise ConfigError(
+                    f"--{field.name.replace('_', '-')} is empty (a variable of the shell that has "
+                    f"no value?), expected: {field.metadata['help']}; or leave it out"
+                )
 
     @classmethod
     def of(cls, arguments: Any) -> "Job":

@@ -128,7 +128,7 @@ def load_module(file: Path, package: str = "", error: type[MsrlError] = MsrlErro
         return sys.modules[name]
     try:
         return run_module(name, file, _Loader(name, str(file)))
-    except Exception as found:
+    except (Exception, SystemExit) as found:
         own = isinstance(found, MsrlError)  # says what is wrong in its own words
         text = str(found) if own else f"cannot be imported: {type(found).__name__}: {found}"
         raise (type(found) if own else error)(
@@ -149,7 +149,7 @@ def run_module(name: str, file: Path, loader: Loader | None = None) -> ModuleTyp
     return module
 
 
-def _place(error: Exception, package: str) -> str:
+def _place(error: BaseException, package: str) -> str:
     """The last line of a package's that an error passed."""
     lines = [
         f"{frame.f_code.co_filename}:{line}"

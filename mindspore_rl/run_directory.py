@@ -4,6 +4,7 @@ What is in it is run again by `msrl eval` and `--resume`: it is code of whoever 
 """
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
@@ -61,8 +62,8 @@ def new_directory(chosen: Path | None, name: str, trust: bool = False) -> Iterat
                 f"run directory {run_dir} cannot be written ({error.strerror}); choose "
                 "another with --run-dir"
             ) from error
-        with contextlib.suppress(FileExistsError):  # of a run that may be starting just now
-            (run_dir / JOB_FILE).open("x").close()
+        claim = _claim(run_dir / JOB_FILE)
+        if claim is not None:
             break
     else:
         raise MsrlError(
@@ -77,6 +78,36 @@ def new_directory(chosen: Path | None, name: str, trust: bool = False) -> Iterat
         else:
             shutil.rmtree(run_dir)
         raise
+    finally:
+        os.close(claim)
+
+
+def _claim(path: Path) -> int | None:
+    """Takes a run directory by its `job.json`, which no other run may have.
+
+    One that is empty and that nobody holds is of a run that was killed before it began.
+
+    Returns: a descriptor that holds the file until it is closed; None: another run has it.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.ExitStack() as opened:
+        try:
+            claim = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+            new = True
+        except FileExistsError:
+            if path.is_symlink() or path.stat().st_size:
+                return None
+            claim, new = os.open(path, flags), False
+        opened.callback(os.close, claim)
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if isinstance(error, BlockingIOError) or not new:
+                return None  # else this file system has no locks
+        if os.fstat(claim).st_size:
+            return None
+        opened.pop_all()
+        return claim
 
 
 def write_job(run_dir: Path, request: Any) -> None:

@@ -49,6 +49,7 @@ def train(
     job: Job,
     values: Mapping[str, object] | None = None,
     on_iteration: OnIteration | None = None,
+    tell: Callable[[str, object], bool] | None = None,
 ) -> Trained:
     """Trains.
 
@@ -56,6 +57,7 @@ def train(
         job: what is asked for.
         values: keys of the algorithm's configuration.
         on_iteration: is shown each iteration's metrics.
+        tell: see `JobOptions`.
 
     Raises:
         MsrlError: what is asked for cannot be.
@@ -70,12 +72,14 @@ def train(
             f"a job is started from the thread {threading.current_thread().name}, expected the "
             "main one, which alone hears of Ctrl-C; train there"
         )
-    resumed = Path(job.resume) if job.resume else None
+    room.check_working_folder()
+    resumed = None if job.resume is None else Path(job.resume)
     if resumed and not resumed.is_dir():
         raise ConfigError(f"{resumed} is not a run directory; expected one that `msrl train` wrote")
     if resumed:
         check_trusted(resumed, job.trust)
     room.check_address_space(machine.address_space())
+    room.check_descriptors()
     if job.wandb:
         tracking.check()
     compiled = job.backend == "mpi"
@@ -102,6 +106,8 @@ def train(
                 _tell(plan, request, f"{device}{why and f': {why}'}")
             steps = resuming.counted_from(done, plan)[1] if resume else 0
             options = _options(job, request, plan, steps, on_iteration)
+            if tell is not None:
+                options = dataclasses.replace(options, tell=tell)
             return Trained(run_dir, plan, _run(plan, run_dir, options, job.max_restarts))
 
 
@@ -138,6 +144,7 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
                 )
         if warning := room.check_memory(plan, machine.available_memory()):
             print(f"msrl: {warning}", file=sys.stderr)
+        room.check_descriptors(plan.num_ranks)
         profile.check(plan)
         write_job(run_dir, request)
     return plan, run_dir

@@ -6,9 +6,10 @@
     .venv/bin/python scripts/drill.py --only disk two environments limits
     .venv/bin/python scripts/drill.py --only soak --minutes 60
 
-Kills and stops go to any process of a job (coordinator, keeper, mpiexec, proxy, rank, MindSpore's
-scheduler), at random moments, under every policy; whatever of it was the coordinator is resumed by
-hand. For root, jobs have a /dev/shm and a /tmp of their own; otherwise run no other job meanwhile.
+Kills and stops go to any process of a job (the one above, coordinator, keeper, mpiexec, proxy,
+rank, MindSpore's scheduler), at random moments, under every policy; whatever of it was the
+coordinator, or above it, is resumed by hand. For root, jobs have a /dev/shm and a /tmp of their
+own; otherwise run no other job meanwhile.
 
 The folder of a case that failed is kept, and named in the table. Exit code 1: a promise was broken.
 """

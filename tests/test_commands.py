@@ -56,6 +56,42 @@ def test_a_directory_is_taken_only_once_and_given_back(tmp_path):
         assert (chosen / run_directory.JOB_FILE).exists()
 
 
+def test_a_directory_of_a_run_that_was_killed_before_it_began_is_taken(tmp_path):
+    chosen = tmp_path / "run"
+    (chosen / run_directory.JOB_FILE).parent.mkdir()
+    (chosen / run_directory.JOB_FILE).touch()
+    with (
+        taken(chosen),
+        pytest.raises(MsrlError, match="already holds a run"),
+        taken(chosen),
+    ):
+        pass
+    (chosen / run_directory.JOB_FILE).write_text("{}")
+    with pytest.raises(MsrlError, match="already holds a run"), taken(chosen):
+        pass
+
+
+def test_a_flag_whose_value_is_empty_is_refused(capsys, tmp_path, monkeypatch):
+    """Such as `--resume "$RUN"` without a RUN, which would train anew."""
+    monkeypatch.chdir(tmp_path)
+    for flag in ("resume", "run-dir", "config", "env"):
+        assert main(["train", "ppo", f"--{flag}", ""]) == 2
+        assert f"msrl: --{flag} is empty (a variable" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_working_folder_that_is_gone_is_told(capsys, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["train", "ppo"]) == main(["envs", "list"]) == 2
+    assert capsys.readouterr().err.count("msrl: the working folder has been removed; change") == 2
+    with pytest.raises(MsrlError, match="the working folder has been removed"):
+        training.train(jobs.Job("ppo"))
+    assert main(["doctor"]) == 1
+    assert "has been removed" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("restarts", "interrupted", "runs"),
     [(2, False, 3), (2, True, 1), (0, False, 1), (-1, False, 1)],

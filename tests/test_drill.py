@@ -30,6 +30,7 @@ KEEPER = ["python", "-I", "-S", "/x/mindspore_rl/runtime/coordinator/keeper.py",
     [
         (WORKER, {"PMI_RANK": "1"}, "rank"),
         (OLDER_WORKER, {"PMI_RANK": "1"}, "rank"),
+        (["python", "-m", "mindspore_rl.cli", "train", "ppo"], {}, "coordinator"),
         (MPIEXEC, {}, "mpiexec"),
         (["/usr/bin/hydra_pmi_proxy", "--control-port", "::1:1"], {}, "proxy"),
         ([*KEEPER, *MPIEXEC], {}, "keeper"),

@@ -97,6 +97,9 @@ def test_a_failing_sibling_is_named(tmp_path):
     write(tmp_path, it="import parts", parts="\n\n1 / 0", odd="import nowhere_at_all")
     with pytest.raises(MsrlError, match=r"parts\.py:3: cannot be imported: ZeroDivision"):
         programs.trainer_class(tmp_path / "it.py")
+    write(tmp_path, ends="import sys\nsys.exit(0)")
+    with pytest.raises(MsrlError, match=r"ends\.py:2: cannot be imported: SystemExit: 0"):
+        programs.trainer_class(tmp_path / "ends.py")
     with pytest.raises(MsrlError, match=r"odd\.py:1: cannot be imported: .*nowhere_at_all"):
         registry.load_policy(tmp_path / "odd.py")
     with pytest.raises(EnvironmentFailure, match=r"parts\.py:3: cannot be imported: Zero"):

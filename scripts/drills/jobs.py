@@ -86,6 +86,8 @@ def kind_of(words: Sequence[str], variables: Mapping[str, str]) -> str:
     if "PMI_RANK" in variables:
         return "rank" if any(word.startswith("mindspore_rl.") for word in words) else "other"
     for before, word in zip(words, words[1:], strict=False):
+        if before == "-m" and word == "mindspore_rl.cli":
+            return "coordinator"
         if before in ("-m", "-c"):
             return "scheduler" if variables.get("MS_ROLE") == "MS_SCHED" else "other"
         if not word.startswith("-"):
@@ -222,7 +224,7 @@ class Job:
                 self._seen[pid] = fields[19]
                 words = read(f"/proc/{pid}/cmdline").split("\0")[:-1]
                 own = pid == self.process.pid
-                found[pid] = "coordinator" if own else kind_of(words, variables)
+                found[pid] = "above" if own else kind_of(words, variables)
         return found
 
     def wait(self, within_s: float) -> int:

@@ -17,7 +17,9 @@ from mindspore_rl.runtime.checkpoint import FOLDER, list_checkpoints, load, load
 
 LIFE_S, LONGER_S = 900.0, 5.0
 """A job has so long to end; a stop lasts so much longer than the deadline."""
-KINDS = ("coordinator", "keeper", "mpiexec", "proxy", "rank")
+ABOVE = ("above", "coordinator")
+"""`msrl train` and the process below it: with either a job ends."""
+KINDS = (*ABOVE, "keeper", "mpiexec", "proxy", "rank")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
 ITERATIONS = {"native": 300, "mindspore": 60}
 ENVS, STEPS = 8, 16
@@ -169,10 +171,11 @@ class Kills:
                 job.check(code, 0)
                 break
             by = struck.strikes[-1] if struck.strikes else None
-            if not by or by.kind != "coordinator":
+            if not by or by.kind not in ABOVE:
                 job.check(code, 0)
+            killed = -9 if by.kind == "above" else 1
             # A SIGTERM before it listens for one, and after.
-            job.check(code, *((-9,) if by.number == signal.SIGKILL else (-15, 130)))
+            job.check(code, *((killed,) if by.number == signal.SIGKILL else (-15, 130)))
             with contextlib.suppress(Exception):
                 load_newest(job.run / FOLDER)
                 last = job.run
@@ -215,7 +218,7 @@ class Kills:
             )
             least = min(self.counts[other, each] for other in KINDS for each in SIGNALS)
             if self.counts[kind, number] > least:
-                return False  # it is not its turn: at first there is nothing but a coordinator
+                return False  # it is not its turn: at first there is nothing but these two
             os.kill(pid, number)
         except (ValueError, ProcessLookupError):
             return False  # it has just ended
@@ -230,7 +233,7 @@ class Kills:
                 os.kill(pid, signal.SIGCONT)
         if job.err.count("restarting from") > before:
             strike.came = "restarted"
-        return kind == "coordinator" and not stopped
+        return kind in ABOVE and not stopped
 
     def _compare(self, work: Work, runs: list[Path]) -> None:
         """Looks whether a job ended with what it would have ended with anyway. Raises: Broken."""

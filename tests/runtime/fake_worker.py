@@ -1,7 +1,7 @@
 """A worker that trains nothing, speaks the protocol, and fails as its plan's config says.
 
 `python fake_worker.py` is a rank under mpiexec; with arguments `RUN_DIR TIMEOUT_S` it is a
-coordinator of such ranks.
+coordinator of such ranks, with a third one below a process as that of `msrl train` is.
 """
 
 import ctypes
@@ -18,6 +18,7 @@ from mindspore_rl.communication.link import Link
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.plan.stages import Stage, Stages
+from mindspore_rl.runtime.coordinator import above
 from mindspore_rl.runtime.coordinator.launch import Commands
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.runtime.rank import worker
@@ -25,6 +26,20 @@ from mindspore_rl.runtime.rank.settings import worker_settings
 from mindspore_rl.runtime.stamps import Stamps
 
 EVENT_ITERATION = 3  # when what the config asks for happens
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+DEEDS = {  # of an environment, to its process
+    "abort": os.abort,
+    "exit": lambda: os._exit(0),
+    "crash": lambda: ctypes.string_at(0),
+    "close": lambda: os.closerange(3, 1000),
+    "clear": os.environ.clear,
+    "interrupt": interrupt,
+}
 LEADER = 0
 
 
@@ -105,8 +120,8 @@ def event(plan: Plan, rank: int, link: Link, stamp) -> None:
     if mode == "nonsense" and rank == victim:
         link.connection.sendall(plan.config["sent"].encode("latin1") + b"\n")
         time.sleep(100)
-    if mode == "abort" and rank == victim:
-        os.abort()
+    if mode in DEEDS and rank == victim:
+        DEEDS[mode]()
     if mode in ("hang", "stubborn", "wait"):
         if rank != victim or mode == "wait":
             stamp(EVENT_ITERATION, Stages(plan).edge("action" if rank else "obs"))
@@ -140,6 +155,13 @@ def main() -> None:
         os._exit(1)
 
 
+def below(tell) -> int:
+    options = JobOptions(progress=False, total_steps=100, tell=tell)
+    worker.run_worker = work
+    run_job(load_plan(Path(sys.argv[1])), Path(sys.argv[1]), options)
+    return 0
+
+
 def coordinate(run_dir: Path, timeout_s: float) -> None:
     worker.run_worker = work
     options = JobOptions(progress=False, total_steps=100, start_timeout_s=timeout_s)
@@ -154,7 +176,9 @@ def coordinate(run_dir: Path, timeout_s: float) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if len(sys.argv) > 3:
+        sys.exit(above.run_below(below))
+    elif len(sys.argv) > 1:
         coordinate(Path(sys.argv[1]), float(sys.argv[2]))
     else:
         main()

@@ -24,6 +24,7 @@ from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, save_plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.plan.value import Value
 from mindspore_rl.runtime.coordinator import keeper, launch
+from mindspore_rl.runtime.coordinator.interruption import BURST_S, Interruption
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
 
@@ -475,6 +476,27 @@ def test_one_rank_error(run_dir, monkeypatch, mode):
     assert caught.value.mistake == (mode == "mistake")
 
 
+def test_one_rank_whose_environment_raises_an_interruption(run_dir, monkeypatch):
+    """Nobody has asked for an end: it is an error like others."""
+    said = r"^rank 0 \(learner\[0\]\), iteration 3, the environment: died: KeyboardInterrupt"
+    with pytest.raises(JobFailure, match=said):
+        run(fake_here(monkeypatch, run_dir, mode="interrupt"), run_dir)
+
+
+def test_signals_that_come_together_are_one_interruption():
+    """`timeout` sends one to a process and one to its group."""
+    with Interruption() as interruption, interruption.raised_at_second():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert interruption.poll() == 1
+        time.sleep(2 * BURST_S)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1.0)
+        assert interruption.poll() == 2
+
+
 @pytest.mark.parametrize("mode", ["", "deaf", "hang"])
 def test_one_rank_interruption(run_dir, monkeypatch, mode):
     def interrupt() -> None:
@@ -568,6 +590,18 @@ def test_environment_of_workers(monkeypatch, tmp_path):
     assert found["PYTHONHASHSEED"] == "0"  # sets of strings have one order in all ranks
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     assert launch.worker_environment(tmp_path, "::1", 5, "CPU")["PYTHONHASHSEED"] == "7"
+
+
+def test_ranks_inherit_nothing_of_another_launcher(monkeypatch, tmp_path):
+    """A shell of `srun --mpi=pmix` or of `mpirun`: MPI would look for that launcher's server."""
+    others = ("PMI_RANK", "PMIX_NAMESPACE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PRTE_LAUNCHED")
+    slurm = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID", "SLURM_JOB_ID")
+    for name in (*others, *slurm):
+        monkeypatch.setenv(name, "1")
+    found = launch.worker_environment(tmp_path, "127.0.0.1", 5, "CPU")
+    assert found.keys() & {*others, *slurm} == {"SLURM_JOB_ID"}
+    found = launch.worker_environment(tmp_path, "127.0.0.1", 5, "CPU", slurm=True)
+    assert found.keys() & {*others, *slurm} == set(slurm)
 
 
 def test_reserved_port_is_given_to_nobody_else():

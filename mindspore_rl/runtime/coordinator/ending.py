@@ -14,6 +14,9 @@ from mindspore_rl.runtime.coordinator import keeper
 
 MARK = "MSRL_COORDINATOR"
 LOOK_S = 5.0
+CLOSED = """the program has closed descriptors of this process that are not its own \
+(os.closerange?); expected that it closes what it has opened"""
+CLOSED_EXIT = 74  # EX_IOERR: how a process ends that cannot say so any more
 
 
 class Keeper:
@@ -156,7 +159,7 @@ class OwnProcess:
     def __exit__(self, *_: object) -> None:
         self.end()
         self._orphans.__exit__()
-        del os.environ[MARK]
+        os.environ.pop(MARK, None)  # an environment may have cleared them
 
     def look(self) -> str:
         """Sees to it, now and then, that the keeper lives. Returns: what the user should know."""

@@ -3,10 +3,29 @@
 import contextlib
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+BURST_S = 0.1
+
+
+class Burst:
+    """Tells a second interruption from the same one that comes again.
+
+    `timeout`, a batch system or a shell signals a process and then its whole group.
+    """
+
+    def __init__(self) -> None:
+        self._last_s = float("-inf")
+
+    def is_new(self) -> bool:
+        """Whether what has come just now is an interruption of its own."""
+        now = time.monotonic()
+        new = now - self._last_s > BURST_S
+        self._last_s = now if new else self._last_s
+        return new
 
 
 class Interruption:
@@ -18,7 +37,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self._count = 0
-        self._handled = 0
+        self._burst = Burst()
         self._raise = False
         self.socket, self._wakeup = socket.socketpair()
         self.socket.setblocking(False)
@@ -42,7 +61,8 @@ class Interruption:
     def poll(self) -> int:
         """How many arrived until now."""
         with contextlib.suppress(BlockingIOError):
-            self._count += sum(byte in SIGNALS for byte in self.socket.recv(1 << 10))
+            came = any(byte in SIGNALS for byte in self.socket.recv(1 << 10))
+            self._count += came and self._burst.is_new()
         return self._count
 
     @contextlib.contextmanager
@@ -55,6 +75,6 @@ class Interruption:
             self._raise = False
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        self._handled += 1
-        if self._raise and self._handled == 2:
+        if self._raise and self.poll() > 1:
+            self._raise = False
             raise KeyboardInterrupt

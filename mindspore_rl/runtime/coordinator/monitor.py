@@ -57,6 +57,8 @@ class JobOptions:
         start_steps: environment steps already done, in a resumed job.
         deployment: where it runs; the plan's ranks are placed on its hosts.
         on_iteration: is given a copy of each line of metrics; the job ends once it returns False.
+        tell: is told of the directory of the `run`, and of the exit code that this process `ends`
+            with if it has to end at once; gives whether it could be told.
         wandb: project of Weights & Biases that is told of it; empty: it is not.
     """
 
@@ -68,6 +70,7 @@ class JobOptions:
     start_steps: int = 0
     deployment: Deployment = Deployment()
     on_iteration: Callable[[dict[str, Any]], object] | None = None
+    tell: Callable[[str, object], bool] = lambda what, value: True
     wandb: str = ""
 
 

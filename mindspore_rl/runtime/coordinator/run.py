@@ -6,9 +6,12 @@ the leader (see `Plan.leader`) for a checkpoint or for an end, at an iteration b
 
 import _thread
 import contextlib
+import errno
+import faulthandler
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,9 +20,9 @@ from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import iterations_done, write
-from mindspore_rl.runtime.coordinator.ending import Orphans, OwnProcess
+from mindspore_rl.runtime.coordinator.ending import CLOSED, CLOSED_EXIT, Orphans, OwnProcess
 from mindspore_rl.runtime.coordinator.interruption import Interruption
-from mindspore_rl.runtime.coordinator.launch import Commands, JobProcesses, pin_cores
+from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG, Commands, JobProcesses, pin_cores
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.runtime.coordinator.monitor import JobOptions, Outcome, Stalled
 from mindspore_rl.runtime.coordinator.watch import Peer, Watch
@@ -58,6 +61,7 @@ def run_job(
         }
         metrics = Metrics(run_dir, *shown, about=job | plan.config, wandb=options.wandb)
         stack.callback(metrics.close)
+        options.tell("run", str(run_dir.resolve()))
         stamps = Stamps(run_dir, plan.num_ranks, create=True)
         stack.callback(stamps.close)
         here = plan.in_one_process
@@ -136,28 +140,39 @@ def _watch(
     except Stalled as failure:
         # Nothing can end a thread that hangs in a cell or in an environment but the end of
         # the process. (A hang that holds the interpreter's lock is out of reach even so.)
-        _end(watch.metrics, own, str(failure), failure.exit_code)
+        _end(watch, own, str(failure), failure.exit_code)
     except KeyboardInterrupt:
         _thread.interrupt_main()
         if not ended.wait(2.0):
-            _end(watch.metrics, own, "Interrupted.", INTERRUPTED_EXIT)
+            _end(watch, own, "Interrupted.", INTERRUPTED_EXIT)
     except Exception as error:  # noqa: BLE001  (raised below, in the main thread)
+        _end_if_closed(error, watch, own)
         failures.append(error)
         with contextlib.suppress(OSError):
             link.send("stop")
         link.close()
 
 
-def _end(metrics: Metrics, own: OwnProcess, text: str, exit_code: int) -> NoReturn:
+def _end_if_closed(error: BaseException, watch: Watch, own: OwnProcess) -> None:
+    """Ends this process if its descriptors were closed: nothing in it can be relied on."""
+    if isinstance(error, OSError) and error.errno == errno.EBADF:
+        failure = watch.died(watch.plan.leader, f": {CLOSED}")
+        _end(watch, own, str(failure), failure.exit_code)
+
+
+def _end(watch: Watch, own: OwnProcess, text: str, exit_code: int) -> NoReturn:
     """Ends this process, whatever its main thread does and even if no more can be written."""
+    told = False
     try:
         try:
-            metrics.note(text)
-            metrics.close()
+            told = watch.options.tell("ends", exit_code)
+            if told:  # else the process above says it
+                watch.metrics.note(text)
+            watch.metrics.close()
         finally:
             own.end()
     finally:
-        os._exit(exit_code)
+        os._exit(exit_code if told else CLOSED_EXIT)
 
 
 def _run_here(watch: Watch, run_dir: Path, own: OwnProcess) -> None:
@@ -178,9 +193,8 @@ def _run_here(watch: Watch, run_dir: Path, own: OwnProcess) -> None:
     arguments = (watch, own, ours, ended, failures)
     watcher = threading.Thread(target=_watch, args=arguments, name="monitor")
     watcher.start()
-    interrupted = False
     try:
-        with watch.interruption.raised_at_second():
+        with _crashes_told(run_dir), watch.interruption.raised_at_second():
             if len(pairs) == 1:
                 on_cpu = watch.plan.device == "CPU" and watch.plan.compiled
                 # Reserved; this process stays as it is.
@@ -189,19 +203,34 @@ def _run_here(watch: Watch, run_dir: Path, own: OwnProcess) -> None:
                     run_worker(watch.plan, run_dir, leader, theirs, threads=threads)
             else:
                 run_inproc(watch.plan, run_dir, [link for _, link in pairs])
-    except KeyboardInterrupt:
-        interrupted = True
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and watch.interruption.poll():
+            return  # without a signal it is what an environment or an algorithm has raised
+        _end_if_closed(error, watch, own)
         for _, link in pairs:  # over which a rank has told of it
             link.close()
         watcher.join()
         if failures:
             raise failures[0] from error
-        raise
+        raise watch.died(leader, f": {type(error).__name__}: {error}") from error
     finally:
         ended.set()
         for _, link in pairs:
             link.close()
         watcher.join()
-    if failures and not interrupted:
+    if failures:
         raise failures[0]
+
+
+@contextlib.contextmanager
+def _crashes_told(run_dir: Path) -> Iterator[None]:
+    """A context in which a crash in native code leaves a traceback in the log."""
+    if faulthandler.is_enabled():  # whoever did that looks elsewhere
+        yield
+        return
+    with (run_dir / WORKERS_LOG).open("a") as log:
+        faulthandler.enable(log)
+        try:
+            yield
+        finally:
+            faulthandler.disable()

@@ -283,6 +283,14 @@ class Watch:
             remains = Remains(scheduler.poll() or 0, scheduler.who, words=words)
         return self.monitor.explain(found, stamp, remains)
 
+    def died(self, rank: int, how: str) -> JobFailure:
+        """The failure of a rank that could not tell of it itself."""
+        stamp = self._stamps.read(rank)
+        action = self._last_action(rank, stamp)
+        return self.monitor.explain(
+            Examine("death", rank), stamp, Remains(actions={rank: how + action})
+        )
+
     def _last_action(self, rank: int, stamp: Stamp) -> str:
         """What the environments of a rank were doing, if that is where it was."""
         fragment, replica = self.plan.fragment_of(rank)

@@ -1,0 +1,131 @@
+"""The process that stands over a command: what it says of the command's end."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tests.runtime.fake_worker import HIDE
+from tests.runtime.test_coordinator import FAKE, make_plan, run_dir  # noqa: F401
+
+SCRIPT = """\
+import ctypes, os, signal, subprocess, sys, time
+from mindspore_rl.runtime.coordinator.above import run_below
+
+def go(name, command):
+    own = os.getpid()
+    code = run_below(command)
+    if os.getpid() != own:  # the child
+        os._exit(3)
+    print(name, code, flush=True)
+
+def waits(tell):
+    print("waits", flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        return 130
+
+"""
+
+
+def started(code):
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT + code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(FAKE.parents[2])},
+    )
+
+
+def test_a_command_is_done_only_if_it_says_so():
+    script = started(
+        "go('done', lambda tell: 0)\n"
+        "go('mistake', lambda tell: 2)\n"
+        "go('os._exit', lambda tell: os._exit(0))\n"
+        "go('exit of C', lambda tell: ctypes.CDLL(None).exit(0))\n"
+        "go('sys.exit', lambda tell: sys.exit(0))\n"
+        "go('crash', lambda tell: ctypes.string_at(0))\n"
+        "go('closed', lambda tell: os.closerange(3, 1000) or 0)\n"
+    )
+    printed, said = script.communicate()
+    ends = dict(line.rsplit(" ", 1) for line in printed.splitlines())
+    failed = dict.fromkeys(("os._exit", "exit of C", "sys.exit", "crash", "closed"), "1")
+    assert ends == {"done": "0", "mistake": "2", **failed}, said
+    why = [line for line in said.splitlines() if line.startswith("msrl: ")]
+    assert why[:2] == ["msrl: its process ended (exit status 0), before the command was done"] * 2
+    assert "sys.exit(0) at <string>:" in why[2]
+    assert why[3] == "msrl: its process was killed by signal 11, before the command was done"
+    assert "exit status 3" in why[4]
+
+
+def test_signals_are_passed_on_and_what_is_left_is_ended(tmp_path):
+    hide = [sys.executable, "-c", HIDE, str(tmp_path / "pid")]
+    script = started(
+        "def leaves(tell):\n"
+        f"    subprocess.run({hide!r}, env={{}})\n"
+        f"    while not os.path.exists({str(tmp_path / 'pid')!r}): time.sleep(0.01)\n"
+        "    return waits(tell)\n"
+        "go('ended', leaves)\n"
+    )
+    assert script.stdout.readline() == "waits\n"
+    script.send_signal(signal.SIGTERM)
+    assert script.communicate(timeout=30)[0] == "ended 130\n"
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+def test_killed_it_takes_the_command_with_it():
+    script = started("go('', waits)\n")
+    assert script.stdout.readline() == "waits\n"
+    below = psutil.Process(script.pid).children()
+    script.kill()
+    script.communicate()
+    assert len(below) == 1
+    assert not psutil.wait_procs(below, timeout=10)[1]
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("exit", ": its process ended (exit status 0)"),
+        (
+            "crash",
+            " (killed by signal 11): its process was killed by signal 11\nIt printed:\nFatal",
+        ),
+        ("close", ": the program has closed descriptors of this process that are not its own"),
+    ],
+)
+def test_what_an_environment_does_to_its_process_is_told_of_its_rank(run_dir, mode, said):  # noqa: F811
+    make_plan(run_dir, actors=0, victim=0, mode=mode)
+    (run_dir / "checkpoints").mkdir()
+    (run_dir / "checkpoints" / "checkpoint-00000002.npz").touch()
+    done = below(run_dir)
+    assert done.returncode == 1
+    where = "rank 0 (learner[0]), iteration 3, the environment: died"
+    assert f"msrl: {where}{said}" in done.stderr
+    assert "Last good checkpoint: " in done.stderr
+    assert done.stderr.count("the environment: died") == 1
+    if mode == "crash":
+        assert "fake_worker.py" in done.stderr  # where
+
+
+def test_an_environment_without_variables_ends_as_others_do(run_dir):  # noqa: F811
+    make_plan(run_dir, actors=0, victim=0, mode="clear")
+    done = below(run_dir)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def below(run_dir):  # noqa: F811
+    return subprocess.run(
+        [sys.executable, str(FAKE), str(run_dir), "60", "below"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(FAKE.parents[2])},
+        timeout=60,
+        check=False,
+    )
