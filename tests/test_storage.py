@@ -200,7 +200,7 @@ def test_a_write_that_fails_leaves_each_file_as_it_was_or_as_it_was_to_be(
 
 
 class Power:
-    """Knows at each moment what a power failure would leave: of files what was synced, else nothing.
+    """What a power failure would leave at each moment: of files what was synced, else nothing.
 
     Names in a folder may be those of its last sync, or those that it has: a file system may put
     them on the disk whenever it likes.
