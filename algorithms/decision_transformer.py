@@ -95,7 +95,7 @@ class DecisionTransformer(nn.Cell):
         self.config, self.obs_size = config, flat_size(spec)
         space, width = spec.action_space, config.width
         self.discrete = isinstance(space, Discrete)
-        self.action_size = space.n if self.discrete else space.shape[0]
+        self.action_size = space.n if self.discrete else space.size
         if not self.discrete:
             low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
             self.middle, self.half = Tensor((high + low) / 2), Tensor((high - low) / 2)
@@ -249,7 +249,7 @@ class DTTrainer(Trainer):
     def __init__(self, config, spec):
         super().__init__(config, spec)
         space = spec.action_space
-        if not isinstance(space, Discrete) and not np.isfinite([*space.low, *space.high]).all():
+        if not isinstance(space, Discrete) and not space.bounded:
             raise ConfigError(
                 f"the decision transformer takes bounded actions; {spec.name} has {space}"
             )

@@ -89,7 +89,7 @@ class ActorCritic(nn.Cell):
         self.discrete = isinstance(spec.action_space, Discrete)
         self.normalises = config.normalise_obs
         self.obs_shape = torso_shape(config.torso, spec, config.normalise_obs)
-        outputs = spec.action_space.n if self.discrete else spec.action_space.shape[0]
+        outputs = spec.action_space.n if self.discrete else spec.action_space.size
         torso, hidden, seed = config.torso, config.hidden, config.seed
         self.core = recurrent_core(torso, spec, config.state_size, seed, 3)
         self.policy = network(torso, spec, hidden, outputs, 0.01, seed, 1, self.core.size)
@@ -149,7 +149,7 @@ class PPOActor(Actor):
         super().__init__()
         self.network = network
         space = spec.action_space
-        self.noise_size = 1 if isinstance(space, Discrete) else 2 * space.shape[0]
+        self.noise_size = 1 if isinstance(space, Discrete) else 2 * space.size
 
     def act(self, obs, *state_and_noise):
         """Returns: action and log_prob `[B]`, then the new state."""

@@ -43,7 +43,7 @@ class Policy(nn.Cell):
 
     def __init__(self, config, spec):
         super().__init__()
-        self.obs_size, self.size = flat_size(spec), spec.action_space.shape[0]
+        self.obs_size, self.size = flat_size(spec), spec.action_space.size
         out_size, seed = 2 * self.size, config.seed
         self.body = MLP(self.obs_size, config.hidden, out_size, 1.0, seed, 1, "relu", "uniform")
 
@@ -64,7 +64,7 @@ class SACActor(Actor):
     def __init__(self, policy, spec):
         super().__init__()
         self.policy, space = policy, spec.action_space
-        self.size = space.shape[0]
+        self.size = space.size
         self.noise_size = 2 * self.size
         low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
         self.middle, self.half = Tensor((high + low) / 2), Tensor((high - low) / 2)
@@ -86,7 +86,7 @@ class SACLearner(Learner):
     def __init__(self, policy, critics, target, config, spec):
         super().__init__()
         self.policy, self.critics, self.target, self.config = policy, critics, target, config
-        self.target_entropy = -float(spec.action_space.shape[0])
+        self.target_entropy = -float(spec.action_space.size)
         self.log_alpha = Parameter(Tensor(np.zeros((), np.float32)), name="log_alpha")
         self.online, self.followers = critics.trainable_params(), target.trainable_params()
         for parameter in self.followers:
@@ -160,9 +160,9 @@ class SACTrainer(Trainer):
     def __init__(self, config, spec):
         super().__init__(config, spec)
         space = spec.action_space
-        if not isinstance(space, Box) or not np.isfinite([*space.low, *space.high]).all():
+        if not isinstance(space, Box) or not space.bounded:
             raise ConfigError(f"SAC takes bounded continuous actions; {spec.name} has {space}")
-        sizes = spec.obs_shape, space.shape[0], config.hidden, config.seed
+        sizes = spec.obs_shape, space.size, config.hidden, config.seed
         policy, critics, target = Policy(config, spec), TwinCritics(*sizes), TwinCritics(*sizes)
         self.actor = SACActor(policy, spec)
         self.learner = SACLearner(policy, critics, target, config, spec)

@@ -49,7 +49,7 @@ class Policy(nn.Cell):
 
     def __init__(self, config, spec):
         super().__init__()
-        self.obs_size, size = flat_size(spec), spec.action_space.shape[0]
+        self.obs_size, size = flat_size(spec), spec.action_space.size
         seed = config.seed
         self.body = MLP(self.obs_size, config.hidden, size, 1.0, seed, 1, "relu", "uniform")
 
@@ -64,7 +64,7 @@ class TD3Actor(Actor):
     def __init__(self, policy, config, spec):
         super().__init__()
         self.policy, self.exploration, space = policy, config.exploration, spec.action_space
-        self.size = space.shape[0]
+        self.size = space.size
         self.noise_size = 2 * self.size
         low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
         self.middle, self.half = Tensor((high + low) / 2), Tensor((high - low) / 2)
@@ -154,9 +154,9 @@ class TD3Trainer(Trainer):
     def __init__(self, config, spec):
         super().__init__(config, spec)
         space = spec.action_space
-        if not isinstance(space, Box) or not np.isfinite([*space.low, *space.high]).all():
+        if not isinstance(space, Box) or not space.bounded:
             raise ConfigError(f"TD3 takes bounded continuous actions; {spec.name} has {space}")
-        sizes = spec.obs_shape, space.shape[0], config.hidden, config.seed
+        sizes = spec.obs_shape, space.size, config.hidden, config.seed
         policy, critics = Policy(config, spec), TwinCritics(*sizes)
         targets = Policy(config, spec), TwinCritics(*sizes)
         self.actor = TD3Actor(policy, config, spec)

@@ -23,6 +23,7 @@ from mindspore_rl import (
     sweeping,
 )
 from mindspore_rl.arguments import Number, Parser, check_words
+from mindspore_rl.checking import command as checking
 from mindspore_rl.config import Range
 from mindspore_rl.doctor import doctor
 from mindspore_rl.errors import JobFailure, MsrlError, shortened
@@ -107,6 +108,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     )
 
     plan_commands.add(subparsers, _command, argv)
+    checking.add(subparsers, _command, argv)
 
     _evaluation_arguments(subparsers)
     _sweep_arguments(subparsers, argv)
@@ -115,6 +117,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     text = "say where the time of a run goes that was trained with --profile"
     profiled = subparsers.add_parser("profile", help=text, description=text)
     profiled.add_argument("run_directory", type=Path, metavar="RUN")
+    add_trust(profiled)
     profiled.set_defaults(run=report.show)
 
     _plot_arguments(subparsers)
@@ -196,6 +199,7 @@ def _sweep_arguments(subparsers: Any, argv: list[str]) -> None:
         metavar="DIR",
         help="folder of the study and its runs; one that is there goes on (default: runs/sweep)",
     )
+    add_trust(swept)
 
 
 def _export_arguments(subparsers: Any) -> None:

@@ -49,8 +49,7 @@ def record(args: argparse.Namespace) -> int:
 
     check_place(args.dataset, args.append)
     for run in args.runs:
-        if not args.trust:
-            check_trusted(run)
+        check_trusted(run, args.trust)
     names = [load_plan(run).environment for run in args.runs]
     if len(set(names)) > 1:
         raise MsrlError(f"the runs are of {', '.join(set(names))}, expected one environment")
@@ -140,9 +139,12 @@ def _print_table(rows: list[Any]) -> None:
 
 
 def _print_returns(returns: Any) -> None:
-    """A histogram."""
+    """A histogram of those that are finite."""
     import numpy as np  # noqa: PLC0415
 
+    returns = returns[np.isfinite(returns)].astype(np.float64)
+    if not len(returns):
+        return
     counts, edges = np.histogram(returns, BARS)
     for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
         bar = "#" * -(-count * BAR_WIDTH // counts.max())

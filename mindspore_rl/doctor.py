@@ -3,6 +3,7 @@
 import argparse
 import importlib.metadata
 import importlib.util
+import math
 import os
 import socket
 import sys
@@ -96,6 +97,26 @@ def _machine() -> Iterator[Finding]:
         yield Finding("host name", f"{name} has no address ({error.strerror})", mend)
 
 
+def _surroundings() -> Iterator[Finding]:
+    """What the shell gives a job that is started here."""
+    from mindspore_rl.runtime.coordinator import launch, room  # noqa: PLC0415
+
+    files, least = machine.descriptors(), room.DESCRIPTORS + 4 * room.RANK_DESCRIPTORS
+    mend = "ulimit -n 1024" if files < least else ""
+    yield Finding("open files", f"{files} for a process", mend, needed=True)
+    addresses = machine.address_space()
+    found = f"{addresses / 2**30:,.1f} GiB for a process" if addresses < math.inf else "no limit"
+    mend = "ulimit -v unlimited" if addresses < room.ADDRESS_BYTES else ""
+    yield Finding("addresses", found, mend, needed=True)
+    there = machine.has_working_folder()
+    found, mend = (os.getcwd(), "") if there else ("has been removed", "cd to one that is there")
+    yield Finding("working folder", found, mend, needed=True)
+    foreign = launch.foreign_variables()
+    shown = ", ".join(foreign[:4]) + (f" and {len(foreign) - 4} more" if foreign[4:] else "")
+    text = f"has left {shown}; ranks do not inherit them" if foreign else "has left no variables"
+    yield Finding("other launcher", text)
+
+
 def _leftovers() -> Iterator[Finding]:
     """This user's shared memory of MPI that no process has open."""
     from mindspore_rl.runtime.coordinator import keeper  # noqa: PLC0415
@@ -126,6 +147,7 @@ LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _mpi,
     _compiler,
     _machine,
+    _surroundings,
     _leftovers,
     _gpu,
 )

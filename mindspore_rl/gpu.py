@@ -5,14 +5,13 @@ import ctypes
 import importlib.util
 import os
 import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mindspore_rl import install
+from mindspore_rl import install, interpreter
 from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.storage import cached
 
@@ -164,7 +163,11 @@ def take(number: int, members: int) -> None:
     # In another process: the driver reads the variable once, when it is first called.
     command = "from mindspore_rl import gpu; print(len(gpu.driver().gpus))"
     asked = subprocess.run(
-        [sys.executable, "-c", command], capture_output=True, text=True, check=False
+        interpreter.command("-c", command),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **interpreter.environment()},
     )
     if asked.returncode:
         *_, text = asked.stderr.strip().splitlines()

@@ -14,17 +14,7 @@ KEYS = config.keys_of(Job)
 
 def add_job(parser: argparse.ArgumentParser) -> None:
     """Adds what a job is: algorithm, configuration, policy, place."""
-    parser.add_argument(
-        "algorithm",
-        nargs="?",
-        help=f"{', '.join(registry.algorithms())}, or a .py file (may be left out with --resume)",
-    )
-    parser.add_argument(
-        "assignments",
-        nargs="*",
-        metavar="KEY=VALUE",
-        help="keys of the algorithm's configuration, see below",
-    )
+    add_configuration(parser)
     parser.add_argument(
         "--policy",
         metavar="POLICY",
@@ -60,6 +50,21 @@ def add_job(parser: argparse.ArgumentParser) -> None:
         choices=CHOICES["cells"],
         help="who runs compiled cells on the CPU: native code made from MindSpore's graph of them, "
         "or MindSpore; auto: native where there is a C++ compiler (default: auto)",
+    )
+
+
+def add_configuration(parser: argparse.ArgumentParser) -> None:
+    """Adds the algorithm and its configuration."""
+    parser.add_argument(
+        "algorithm",
+        nargs="?",
+        help=f"{', '.join(registry.algorithms())}, or a .py file (may be left out with --resume)",
+    )
+    parser.add_argument(
+        "assignments",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="keys of the algorithm's configuration, see below",
     )
     parser.add_argument(
         "--config",
@@ -164,7 +169,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="run what is in RUN even if other users own it or can write it",
+        help="use a run's directory, in which all is run, even if others own it or can write it",
     )
 
 

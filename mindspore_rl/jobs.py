@@ -41,7 +41,7 @@ class Job:
     total_steps: str | None = option(None, "environment steps, all environments together")
     run_dir: str | None = option(None, "where everything is written")
     resume: str | None = option(None, "directory of a run to go on from")
-    trust: bool = option(False, "resume even what other users could have written")
+    trust: bool = option(False, "use directories of runs that other users could write")
     backend: str = option("mpi", "mpi, or inproc: threads of this process, uncompiled")
     stop_return: float | None = option(None, "mean return that ends the run; nan: none does")
     checkpoint_every: float = option(60.0, "seconds between checkpoints", least=0)

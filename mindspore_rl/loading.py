@@ -6,6 +6,7 @@ The folder of a file stands as a package under a name of its own: two folders ma
 
 import ast
 import builtins
+import contextlib
 import keyword
 import re
 import sys
@@ -15,7 +16,7 @@ from importlib.abc import Loader
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from mindspore_rl.errors import MsrlError
@@ -27,11 +28,22 @@ FOLDER, POLICY_FOLDER, ENVIRONMENT_FOLDER = "program", "policy", "environment"
 
 
 class _Folder(ModuleType):
-    """A folder of the user's as a package."""
+    """A folder of the user's as a package.
+
+    Attributes:
+        read: what the files that were asked for were then, by their names, see `_sources`.
+    """
 
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(name)
         self.folder, self.__path__ = folder, [str(folder)]
+        self.read: dict[str, int] = {}
+
+    def is_of(self, name: str, sources: int) -> bool:
+        """Whether all that was imported here still is as files are, one of which is given."""
+        if name in self.read:
+            return self.read[name] == sources
+        return all(_sources(self.folder / other) == was for other, was in self.read.items())
 
 
 class _Finder:
@@ -48,6 +60,10 @@ class _Finder:
 
 class _Loader(SourceFileLoader):
     """Runs a module for which the names of files in its folder come first."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Of the source: compiled files know a change by its second and size alone."""
+        return self.source_to_code(self.get_data(self.path), self.path)
 
     def exec_module(self, module: ModuleType) -> None:
         """See `importlib.abc.Loader`."""
@@ -82,6 +98,8 @@ def package_of(file: Path, kind: str = "program") -> str:
 def load_module(file: Path, package: str = "", error: type[MsrlError] = MsrlError) -> ModuleType:
     """Imports a file under a name that is the same in every process.
 
+    Again, with all that its folder's package has, if it or a file that it imports has changed.
+
     Args:
         file: the user's, or a copy of it.
         package: of the user's file, see `package_of`; needed for a copy.
@@ -96,8 +114,12 @@ def load_module(file: Path, package: str = "", error: type[MsrlError] = MsrlErro
     package = package or package_of(file)
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
-    if package not in sys.modules:
-        sys.modules[package] = _Folder(package, file.parent)
+    folder, sources = sys.modules.get(package), _sources(file)
+    if not (isinstance(folder, _Folder) and folder.is_of(file.name, sources)):
+        for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
+            del sys.modules[name]
+        folder = sys.modules[package] = _Folder(package, file.parent)
+    folder.read[file.name] = sources
     stem = file.stem
     if not stem.isidentifier() or keyword.iskeyword(stem):  # generated code imports it by name
         stem = "file_" + re.sub(r"\W", "_", stem)
@@ -196,6 +218,19 @@ def _named(value: object, folder: Path) -> Path | None:
         return found if found.is_relative_to(folder) and found.is_file() else None
     except (OSError, ValueError):  # it cannot be a file's name
         return None
+
+
+def _sources(file: Path) -> int:
+    """A checksum of a Python file and of those of its folder that it imports."""
+    file, found = file.resolve(), 0
+    needed = {file}
+    with contextlib.suppress(OSError, SyntaxError, ValueError):  # told where it is imported
+        _follow(file, file.parent, needed)
+    for source in sorted(needed):
+        if source.suffix == ".py" and source.is_file():
+            name = str(source.relative_to(file.parent)).encode()
+            found = zlib.crc32(source.read_bytes(), zlib.crc32(name, found))
+    return found
 
 
 def _follow(file: Path, folder: Path, needed: set[Path]) -> None:

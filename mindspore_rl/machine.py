@@ -1,30 +1,90 @@
-"""What this machine has left for a job: memory, shared memory and cores."""
+"""What this machine has left for a job: memory, shared memory, cores, descriptors, a folder."""
 
 import contextlib
 import math
 import os
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
-_GROUP = Path("/sys/fs/cgroup")
+_GROUP_FILES = {
+    "cgroup2": ("memory.max", "memory.current", "inactive_file"),
+    "cgroup": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""Of a control group, by its version: its limit, what it has, and of memory.stat what of that the
+kernel gives back."""
 
 
-def available_memory() -> int:
-    """Bytes that programs can still have, swap included, and within the limit of a container."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes that programs can still have, swap included.
+
+    Counted are the limits of all control groups that this process is in, one within the other.
+
+    Args:
+        root: where the files of the kernel are.
+    """
+    lines = (root / "proc/meminfo").read_text().splitlines()
     found = {name: int(rest.split()[0]) for name, _, rest in (x.partition(":") for x in lines)}
     free = (found["MemAvailable"] + found["SwapFree"]) << 10
-    with contextlib.suppress(OSError, ValueError):  # no group, or one without a limit
-        used = int((_GROUP / "memory.current").read_text())
-        free = min(free, int((_GROUP / "memory.max").read_text()) - used)
-    return free
+    return min([free, *_left_of_groups(root)])
+
+
+def _left_of_groups(root: Path) -> Iterator[int]:
+    """Bytes that each group which has a limit leaves."""
+    for kind, group in _groups(root):
+        limit, used, given_back = _GROUP_FILES[kind]
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has no limit
+            most = int((group / limit).read_text())
+            stat = (group / "memory.stat").read_text().split()
+            spare = int(stat[stat.index(given_back) + 1])
+            yield most - int((group / used).read_text()) + spare
+
+
+def _groups(root: Path) -> Iterator[tuple[str, Path]]:
+    """The groups of memory that this process is in, and those that they are in; with their kind."""
+    with contextlib.suppress(OSError):
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        own = {kinds: path for _, kinds, path in (line.split(":", 2) for line in lines)}
+        for line in (root / "proc/self/mountinfo").read_text().splitlines():
+            mount, _, system = line.partition(" - ")
+            kind, _, options = system.split(" ", 2)
+            of_memory = kind == "cgroup2" or "memory" in options.split(",")
+            if kind not in _GROUP_FILES or not of_memory:
+                continue
+            names = [kinds for kinds in own if "memory" in kinds.split(",")]
+            path = own.get("" if kind == "cgroup2" else next(iter(names), "-"), "/")
+            top, place = mount.split(" ")[3:5]
+            group = root / place.lstrip("/")
+            yield kind, group
+            if path.startswith(top):  # a container may see only a part
+                for part in Path(path).relative_to(top).parts:
+                    group /= part
+                    yield kind, group
 
 
 def address_space() -> float:
     """Bytes of addresses that a process may use (`ulimit -v`)."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return math.inf if limit == resource.RLIM_INFINITY else limit
+
+
+def descriptors(least: int = 0) -> int:
+    """Files that a process may have open (`ulimit -n`); as many as `least` if that is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < least <= hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least, hard))
+        return least
+    return soft
+
+
+def has_working_folder() -> bool:
+    """Whether the folder that this process was started in is there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def free_shared_bytes() -> float:

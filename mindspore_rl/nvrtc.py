@@ -5,11 +5,12 @@ encoding in which Python opens files.
 """
 
 import ctypes
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-from mindspore_rl import gpu
+from mindspore_rl import gpu, interpreter
 from mindspore_rl.errors import MsrlError
 
 
@@ -19,8 +20,14 @@ def compile_kernels(source: Path, ptx: Path, options: list[str]) -> None:
     Raises:
         MsrlError: NVRTC is missing, or the source does not compile.
     """
-    command = [sys.executable, "-m", "mindspore_rl.nvrtc", str(source), str(ptx), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    words = ("-m", "mindspore_rl.nvrtc", str(source), str(ptx), *options)
+    done = subprocess.run(
+        interpreter.command(*words),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **interpreter.environment()},
+    )
     if done.returncode:
         raise MsrlError(f"NVRTC cannot compile {source}:\n{done.stderr.strip()}")
 

@@ -224,7 +224,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         code,
         run_dir,
         record=request.record,
-        parameter_entries=_parameter_entries(trainer),
+        parameter_bytes=_parameter_bytes(trainer),
         parameters=_parameters(trainer),
         algorithm=algorithm,
         config=to_dict(config),
@@ -271,11 +271,11 @@ def _parameters(trainer: Any) -> dict[str, tuple[int, ...]]:
     return {name: tuple(found.shape) for name, found in named_parameters(trainer, "state")}
 
 
-def _parameter_entries(trainer: Any) -> dict[str, int]:
-    """How many numbers a message of parameters holds, by scope."""
+def _parameter_bytes(trainer: Any) -> dict[str, int]:
+    """The size of a message of parameters, by scope."""
     from mindspore_rl.runtime.parameters import named_parameters  # noqa: PLC0415
 
     return {
-        scope: sum(parameter.size for _, parameter in named_parameters(trainer, scope))
+        scope: sum(parameter.nbytes for _, parameter in named_parameters(trainer, scope))
         for scope in ("actor", "all")
     }

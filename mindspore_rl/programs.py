@@ -1,6 +1,7 @@
 """Loads algorithms from their files, the user's own like those of the project."""
 
 import inspect
+import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,9 +52,29 @@ def modules_of(trainer: Any) -> list[ModuleType]:
     return [sys.modules[name] for name in names if name.split(".")[0] != "mindspore"]
 
 
+def make_trainer(cls: Any, config: Any, spec: Any) -> Any:
+    """Makes a trainer as every process makes it.
+
+    MindSpore's, NumPy's and Python's generators are seeded with the configuration's seed, so that
+    parameters that a program leaves to chance are the same everywhere; a caller's numbers go on.
+    """
+    import mindspore  # noqa: PLC0415
+    import numpy as np  # noqa: PLC0415
+
+    numpys, pythons = np.random.get_state(), random.getstate()
+    try:
+        mindspore.set_seed(config.seed)  # NumPy's, too
+        random.seed(config.seed)
+        return cls(config, spec)
+    finally:
+        np.random.set_state(numpys)
+        random.setstate(pythons)
+
+
 def load_trainer(
     algorithm: dict[str, str], config: dict[str, Any], spec: Any, assignments: Sequence[str] = ()
 ) -> Any:
     """Builds an algorithm's trainer from a plan, perhaps with other keys of its configuration."""
     cls: Any = trainer_class(Path(algorithm["file"]), algorithm.get("package", ""))
-    return cls(configuration.resolve(cls.Config, None, {}, assignments, base=config), spec)
+    resolved = configuration.resolve(cls.Config, None, {}, assignments, base=config)
+    return make_trainer(cls, resolved, spec)

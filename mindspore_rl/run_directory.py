@@ -7,10 +7,9 @@ import contextlib
 import itertools
 import json
 import os
-import pwd
 import shutil
-import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,21 +18,28 @@ from mindspore_rl import __version__, config, loading, registry
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.names import check_name
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE
-from mindspore_rl.storage import make_folder, write_file
+from mindspore_rl.storage import make_folder, others, replaceable, write_file
 
 DEPLOYMENT_FILE = "deployment.yaml"
 """A copy of the deployment, where one was asked for."""
 PROBE_BYTES = 1 << 20
 """Less room than this is a full disk before anything is started."""
+CODE_FOLDERS = (loading.FOLDER, loading.POLICY_FOLDER, loading.ENVIRONMENT_FOLDER, "fragments")
+"""Of a run: what is in them is run."""
+HINT = ": use it with --trust if you trust all who could have written it"
 
 
 @contextlib.contextmanager
-def new_directory(chosen: Path | None, name: str) -> Iterator[Path]:
+def new_directory(chosen: Path | None, name: str, trust: bool = False) -> Iterator[Path]:
     """Makes a directory of this run's own, and takes it away again if nothing can be run.
 
     Args:
         chosen: by the user.
         name: of a folder of `runs`, if none was chosen; a number is added if it is taken.
+        trust: use it even if others own it, or could write it.
+
+    Raises:
+        MsrlError: it cannot be written, others could write it, or it holds a run.
     """
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     for run_dir in [chosen] if chosen else (Path("runs", found) for found in names):
@@ -42,11 +48,14 @@ def new_directory(chosen: Path | None, name: str) -> Iterator[Path]:
         existed = run_dir.exists()
         try:
             make_folder(run_dir)
-            probe = run_dir / ".writable"
             try:
-                probe.write_bytes(bytes(PROBE_BYTES))
-            finally:
-                probe.unlink(missing_ok=True)
+                check_place(run_dir, trust)
+            except MsrlError:
+                if not existed:
+                    run_dir.rmdir()
+                raise
+            with tempfile.TemporaryFile(dir=run_dir) as probe:  # no name that a link could have
+                probe.write(bytes(PROBE_BYTES))
         except OSError as error:
             raise MsrlError(
                 f"run directory {run_dir} cannot be written ({error.strerror}); choose "
@@ -89,18 +98,48 @@ def write_job(run_dir: Path, request: Any) -> None:
     write_file(run_dir / JOB_FILE, json.dumps(job, indent=1))
 
 
-def check_trusted(run: Path) -> None:
-    """Looks whether all that would be run of a run directory is this user's.
+def check_trusted(run: Path, trust: bool = False) -> None:
+    """The door of every command that takes a run: all that would be run of it is this user's.
+
+    Args:
+        run: its directory.
+        trust: use it even if it is not.
 
     Raises:
         MsrlError: somebody else could have written it.
     """
+    if trust:
+        return
+    _check_above(run)
     for name in (".", JOB_FILE, PLAN_FILE, DEPLOYMENT_FILE):
         _check_own(run / name)
-    for name in (loading.FOLDER, loading.POLICY_FOLDER, loading.ENVIRONMENT_FOLDER):
+    for name in CODE_FOLDERS:
         folder = run / name
         for path in (folder, *folder.rglob("*")):  # what Python has compiled too
             _check_own(path)
+
+
+def check_place(folder: Path, trust: bool = False) -> None:
+    """The door of every command that makes runs: nobody else can put anything into a folder.
+
+    Args:
+        folder: of a run, or of several.
+        trust: use it even if others can.
+
+    Raises:
+        MsrlError: they can, or have.
+    """
+    if trust:
+        return
+    _check_above(folder)
+    for path in (folder, *(folder.iterdir() if folder.is_dir() else ())):
+        _check_own(path)
+
+
+def _check_above(folder: Path) -> None:
+    """Looks whether any user could put another folder in the place of this one."""
+    if why := replaceable(folder, by_all=True):
+        raise MsrlError(f"{why}, so others could put their own in the place of {folder}{HINT}")
 
 
 def _check_own(path: Path) -> None:
@@ -111,30 +150,7 @@ def _check_own(path: Path) -> None:
         except OSError:
             continue  # what is missing or cannot be read is not run
         if why := others(found, os.getuid()):
-            raise MsrlError(
-                f"{path} {why}, and what is in a run directory is run: use it with --trust if "
-                "you trust all who could have written it"
-            )
-
-
-def others(found: os.stat_result, uid: int) -> str:
-    """Who else than a user can write a file; empty if nobody.
-
-    Root is nobody else: he can change what this user runs in any case. A group is: it may be that
-    of all users.
-    """
-    if found.st_uid not in (uid, 0):
-        return f"is owned by {_user(found.st_uid)}"
-    if found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):  # a link's mode means nothing
-        return f"can be written by others (mode {stat.S_IMODE(found.st_mode):03o})"
-    return ""
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"the user {uid}"
+            raise MsrlError(f"{path} {why}, and what is in a run directory is run{HINT}")
 
 
 def earlier_job(run: Path | None) -> dict[str, Any]:

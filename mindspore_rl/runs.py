@@ -105,8 +105,7 @@ def load(path: str | Path, *, checkpoint: str | int = "last", trust: bool = Fals
     """
     prepare_mindspore()
     path = Path(path)
-    if not trust:
-        check_trusted(path)
+    check_trusted(path, trust)
     if not (path / PLAN_FILE).is_file():
         raise MsrlError(f"{path} is not a run directory; expected one that `msrl train` wrote")
     return Run(path, checkpoint=str(checkpoint))

@@ -2,7 +2,10 @@
 
 import contextlib
 import errno
+import grp
 import os
+import pwd
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -109,13 +112,19 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def cached(name: str, make: Callable[[Path], None], anew: bool = False) -> Path:
+def cached(
+    name: str,
+    make: Callable[[Path], None],
+    anew: bool = False,
+    whole: Callable[[Path], bool] = lambda path: True,
+) -> Path:
     """A file in this user's cache.
 
     Args:
         name: its path there; names what is in it, for a file that is there is not made again.
         make: writes it at a path beside the one that it will have.
         anew: whether it is made even if it is there.
+        whole: whether one that is there is still as it was made.
 
     Raises:
         MsrlError: no folder can be written.
@@ -125,10 +134,9 @@ def cached(name: str, make: Callable[[Path], None], anew: bool = False) -> Path:
         path = home / name
         made = path.with_name(f"{path.name}.{os.getpid()}")
         try:
-            home.parent.mkdir(parents=True, exist_ok=True)
-            if not all(map(own_folder, _folders(home, name))):
+            if not _make_way(home) or not all(map(own_folder, _folders(home, name))):
                 continue
-            if anew or not (path.exists() and _is_own(path)):
+            if anew or not (path.exists() and _is_own(path) and whole(path)):
                 made.touch()
                 try:
                     make(made)
@@ -140,8 +148,8 @@ def cached(name: str, make: Callable[[Path], None], anew: bool = False) -> Path:
         except OSError:
             continue
     raise MsrlError(
-        f"none of {', '.join(str(home.parent) for home in homes)} can be written; set "
-        "XDG_CACHE_HOME to a folder that can"
+        f"none of {', '.join(str(home.parent) for home in homes)} can be written, and by nobody "
+        "else; set XDG_CACHE_HOME to a folder that can"
     )
 
 
@@ -159,7 +167,8 @@ def in_cache(name: str) -> Path | None:
     """A file of the cache, if it is there."""
     for home in _caches():
         with contextlib.suppress(OSError):
-            if all(map(_is_own, [*_folders(home, name), home / name])):
+            own = all(map(_is_own, [*_folders(home, name), home / name]))
+            if own and not replaceable(home):
                 return home / name
     return None
 
@@ -181,10 +190,87 @@ def own_folder(path: Path) -> bool:
     return _is_own(path)
 
 
+def others(found: os.stat_result, uid: int) -> str:
+    """Who else than a user can write a file; empty if nobody.
+
+    Root is nobody else: he can change what this user runs in any case. A group is: it may be that
+    of all users; but not one of the user's name, in which he is alone.
+    """
+    if found.st_uid not in (uid, 0):
+        return f"is owned by {_user(found.st_uid)}"
+    if _is_open(found, uid):
+        return f"can be written by others (mode {stat.S_IMODE(found.st_mode):03o})"
+    return ""
+
+
+def replaceable(path: Path, by_all: bool = False) -> str:
+    """Who else could put something in a path's place, by a folder above it; empty if nobody.
+
+    Args:
+        path: it need not be there.
+        by_all: looks for what any user could do, rather than a folder's owner or group.
+    """
+    uid = os.getuid()
+    owners = (uid, 0, *_unknown_users())
+    for folder in dict.fromkeys([*path.absolute().parents, *path.resolve().parents]):
+        try:
+            found, above = folder.stat(), folder.parent.stat()
+        except OSError:  # it will be made
+            continue
+        is_others = found.st_uid not in owners
+        if by_all:
+            is_others = is_others and bool(above.st_mode & 0o002)
+            is_open = bool(found.st_mode & 0o002)
+        else:
+            is_open = _is_open(found, uid)
+        if is_others or is_open and not found.st_mode & stat.S_ISVTX:  # as in /tmp
+            return f"{folder} {others(found, uid)}"
+    return ""
+
+
+def _is_open(found: os.stat_result, uid: int) -> bool:
+    """Whether the mode of a user's file lets others write it."""
+    if stat.S_ISLNK(found.st_mode):  # whose mode means nothing
+        return False
+    return bool(found.st_mode & 0o002 or found.st_mode & 0o020 and not _alone(uid, found.st_gid))
+
+
+def _alone(uid: int, gid: int) -> bool:
+    """Whether a group is a user's own, as systems make it that let files be written by groups."""
+    try:
+        user, group = pwd.getpwuid(uid), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    members = {user.pw_name, *group.gr_mem}
+    return user.pw_gid == gid and members == {group.gr_name}
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"the user {uid}"
+
+
+def _unknown_users() -> list[int]:
+    """Who all those are here, root too, that a container does not know."""
+    if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
+        return []
+    return [int(Path("/proc/sys/kernel/overflowuid").read_text())]
+
+
 def _caches() -> list[Path]:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     # A user may have no home.
     return [home for home in (cache / "mindspore_rl", temporary()) if home.is_absolute()]
+
+
+def _make_way(home: Path) -> bool:
+    """Makes the folders above one of the cache's. Returns: whether nobody else can replace it."""
+    for folder in reversed(home.parents):
+        if not folder.exists():
+            folder.mkdir(0o700, exist_ok=True)
+    return not replaceable(home)
 
 
 def _folders(home: Path, name: str) -> list[Path]:

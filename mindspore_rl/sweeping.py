@@ -21,6 +21,7 @@ from mindspore_rl.config import checked, keys_of
 from mindspore_rl.errors import ConfigError, JobFailure, MissingPackageError, MsrlError
 from mindspore_rl.jobs import Job
 from mindspore_rl.plan.plan import load_plan
+from mindspore_rl.run_directory import check_place
 from mindspore_rl.storage import write_file, writing
 from mindspore_rl.yaml_files import read_yaml
 
@@ -38,7 +39,8 @@ def sweep(args: argparse.Namespace) -> int:
     job = Job.of(args)
     space = read_space(args.space, job)
     with writing(args.study, "--study"):
-        args.study.mkdir(parents=True, exist_ok=True)
+        args.study.mkdir(0o755, parents=True, exist_ok=True)
+    check_place(args.study, args.trust)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
         storage=f"sqlite:///{(args.study / STUDY_FILE).resolve()}",

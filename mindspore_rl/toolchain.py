@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from mindspore_rl.errors import MsrlError
@@ -30,6 +31,7 @@ CELL_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynami
 KERNELS = Path(__file__).parent / "native" / "kernels.h"
 DRIVER = KERNELS.with_name("driver.h")
 """Launches kernels, for operators that have one."""
+_CHECKSUM = b"\n// sha256 "
 _making_threads = threading.Lock()
 _MARCH = {
     "x86_64": {
@@ -42,7 +44,8 @@ _MARCH = {
 
 def compiler() -> str | None:
     """The C++ compiler, if there is one."""
-    return shutil.which(os.environ.get("CXX", "g++"))
+    found = shutil.which(os.environ.get("CXX", "g++"))
+    return found and os.path.abspath(found)
 
 
 def usable(*devices: str) -> bool:
@@ -72,14 +75,14 @@ def library(
     command = [compiler() or "", *FLAGS, *flags, *_defined(macros), "-x", "c++", str(source)]
 
     def build(path: Path) -> None:
-        job = subprocess.run([*command, "-o", path], capture_output=True, text=True, check=False)
+        job = _compile([*command, "-o", str(path)])
         if job.returncode:
             raise MsrlError(
                 f"{' '.join(command)} fails:\n{job.stderr.strip()}\n"
                 "mend the source or the compiler, or do without native operators: CXX= msrl ..."
             )
 
-    return cached(_name([platform.machine(), *command], (source, *includes), "so"), build)
+    return _compiled(_name([platform.machine(), *command], (source, *includes), "so"), build)
 
 
 def threads() -> Path:
@@ -116,17 +119,38 @@ def cell_library(text: str, level: int) -> Path:
     digest.update(KERNELS.read_bytes())
 
     def build(path: Path) -> None:
-        job = subprocess.run(
-            [*command, "-o", path, *libraries, "-lm"],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        job = _compile([*command, "-o", str(path), *libraries, "-lm"], text)
         if job.returncode:
             raise MsrlError(f"{command[0]} fails: {job.stderr.strip()[:2000]}")
 
-    return cached(f"native/cell-{digest.hexdigest()[:24]}.so", build)
+    return _compiled(f"native/cell-{digest.hexdigest()[:24]}.so", build)
+
+
+def _compiled(name: str, build: Callable[[Path], None]) -> Path:
+    """A file of the cache that is compiled, and compiled again if it is not as it was.
+
+    It ends in its checksum, after the end for a loader of libraries, in a comment of PTX.
+    """
+
+    def make(path: Path) -> None:
+        build(path)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        with path.open("ab") as file:
+            file.write(_CHECKSUM + digest.encode())
+
+    return cached(name, make, whole=_is_whole)
+
+
+def _is_whole(path: Path) -> bool:
+    code, _, digest = path.read_bytes().rpartition(_CHECKSUM)
+    return hashlib.sha256(code).hexdigest().encode() == digest
+
+
+def _compile(command: list[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a compiler, in a folder of this project's: headers are looked for there first."""
+    return subprocess.run(
+        command, input=text, capture_output=True, text=True, check=False, cwd=KERNELS.parent
+    )
 
 
 def level() -> int:
@@ -170,7 +194,7 @@ def kernel(
     def build(path: Path) -> None:
         compile_kernels(source, path, options)
 
-    return cached(_name(options, (source, *includes), "ptx"), build)
+    return _compiled(_name(options, (source, *includes), "ptx"), build)
 
 
 def _defined(macros: dict[str, str | int]) -> list[str]:

@@ -73,8 +73,8 @@ def train(
     resumed = Path(job.resume) if job.resume else None
     if resumed and not resumed.is_dir():
         raise ConfigError(f"{resumed} is not a run directory; expected one that `msrl train` wrote")
-    if resumed and not job.trust:
-        check_trusted(resumed)
+    if resumed:
+        check_trusted(resumed, job.trust)
     room.check_address_space(machine.address_space())
     if job.wandb:
         tracking.check()
@@ -125,7 +125,8 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
     stamp = time.strftime("%Y%m%d-%H%M%S")
     environment = name_from(request.config.env)
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
-    with new_directory(Path(job.run_dir) if job.run_dir else None, name) as run_dir:
+    chosen = Path(job.run_dir) if job.run_dir else None
+    with new_directory(chosen, name, job.trust) as run_dir:
         plan, _ = prepare(request, run_dir, dumper(job.dump_graph))
         if resume is not None:
             resuming.check_job(resume, done, plan)

@@ -11,13 +11,16 @@ import grimp
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tour.md"
 ROOMS = {
-    "the command line": ("cli", "commands", "jobs", "training", "runs", "plan_commands"),
+    "the command line": (
+        *("cli", "commands", "jobs", "training", "runs", "plan_commands", "checking"),
+    ),
     "pipeline": ("pipeline",),
     "graph": ("graph",),
     "lowering": ("lowering",),
     "plan": ("plan",),
     "coordinator": ("runtime.coordinator",),
     "rank": ("runtime.rank",),
+    "purity": ("purity",),
     "native": ("native",),
     "communication": ("communication",),
     "environments": ("environments",),

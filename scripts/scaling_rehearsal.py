@@ -69,12 +69,13 @@ def predict(row: Row) -> None:
 
 def measure(row: Row) -> None:
     """Fills in what a row takes."""
+    from mindspore_rl import interpreter  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.launch import Commands  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.run import JobOptions, run_job  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         job, place = planned(row, Path(folder))
-        worker = (sys.executable, "-m", "mindspore_rl.scale.rehearse")
+        worker = tuple(interpreter.command("-m", "mindspore_rl.scale.rehearse"))
         options = JobOptions(progress=False, total_steps=0, start_timeout_s=600.0)
         run_job(job.plan, place, options, Commands(worker=worker))
         lines = (place / "metrics.jsonl").read_text().splitlines()

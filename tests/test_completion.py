@@ -36,6 +36,7 @@ cli.main()
         ("msrl train ppo --policy Mul", {"MultipleLearners"}),
         ("msrl train ppo --device g", {"gpu"}),
         ("msrl train ppo gae", {"gae_lambda="}),
+        ("msrl check ppo --policy Mul", {"MultipleLearners"}),
     ],
 )
 def test_words_are_completed(line, expected):

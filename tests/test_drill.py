@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from mindspore_rl import interpreter
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 import drill  # noqa: E402 (a script)
 from drills import kills, soak  # noqa: E402
 from drills.jobs import Case, Place, kind_of  # noqa: E402
 
-WORKER = ["/usr/bin/python3", "-m", "mindspore_rl.runtime.rank.worker"]
+PYTHON, RANK = "/usr/bin/python3", ("-m", "mindspore_rl.runtime.rank.worker")
+WORKER = [PYTHON, *interpreter.command(*RANK, version=(3, 11))[1:]]
+OLDER_WORKER = [PYTHON, *interpreter.command(*RANK, version=(3, 10))[1:]]
 MPIEXEC = ["/usr/bin/mpiexec.hydra", "-launcher", "fork", "-n", "2", *WORKER]
 KEEPER = ["python", "-I", "-S", "/x/mindspore_rl/runtime/coordinator/keeper.py", "1", "mark"]
 
@@ -25,6 +29,7 @@ KEEPER = ["python", "-I", "-S", "/x/mindspore_rl/runtime/coordinator/keeper.py",
     ("words", "variables", "kind"),
     [
         (WORKER, {"PMI_RANK": "1"}, "rank"),
+        (OLDER_WORKER, {"PMI_RANK": "1"}, "rank"),
         (MPIEXEC, {}, "mpiexec"),
         (["/usr/bin/hydra_pmi_proxy", "--control-port", "::1:1"], {}, "proxy"),
         ([*KEEPER, *MPIEXEC], {}, "keeper"),

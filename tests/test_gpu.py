@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from mindspore_rl import doctor, gpu
+from mindspore_rl import doctor, gpu, machine
 from mindspore_rl.cli import main
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.runtime.coordinator import keeper
@@ -148,6 +148,22 @@ def test_doctor_finds_what_trains(capsys):
         "NCCL",
     ):
         assert word in text
+
+
+def test_doctor_looks_at_what_the_shell_gives(capsys, monkeypatch):
+    monkeypatch.setenv("PMIX_NAMESPACE", "1")
+    monkeypatch.setattr(machine, "descriptors", lambda: 40)
+    monkeypatch.setattr(machine, "address_space", lambda: 1 << 30)
+    assert main(["doctor"]) == 1
+    text = capsys.readouterr().out
+    for said in (
+        "40 for a process",
+        "ulimit -n 1024",
+        "1.0 GiB for",
+        "ulimit -v",
+        "PMIX_NAMESPACE",
+    ):
+        assert said in text
 
 
 def test_doctor_says_how_to_mend(capsys, monkeypatch, tmp_path):

@@ -59,6 +59,24 @@ def test_every_form_of_import_finds_siblings(tmp_path):
     assert found["os"].path.sep == "/"
 
 
+def test_a_file_that_was_changed_is_imported_again(tmp_path):
+    """So is what imports it; a run's copy that is the same is not."""
+    text = "from parts import value"
+    file = write(tmp_path, it=text, other=text, parts="value = 1") / "it.py"
+    package = loading.package_of(file)
+    first = loading.load_module(file)
+    write(tmp_path, parts="value = 2")  # of the same size, within the same second
+    assert load(tmp_path / "other.py")["value"] == 2
+    second = loading.load_module(file)
+    assert (first.value, second.value) == (1, 2)
+    copy = loading.keep(file, tmp_path / "run")
+    assert loading.load_module(copy, package) is second
+    write(tmp_path, parts="value = 3")
+    assert loading.load_module(copy, package) is second
+    assert load(file)["value"] == 3
+    assert loading.load_module(copy, package).value == 2
+
+
 def test_names_of_packages_stay_theirs(tmp_path):
     """A file is not its own sibling, and none stands in for this project."""
     write(tmp_path, gym="import gym\nfrom mindspore_rl import api")

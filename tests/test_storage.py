@@ -1,6 +1,7 @@
 """Files under disks that fail and power that goes, and in folders that others may have prepared."""
 
 import contextlib
+import ctypes
 import errno
 import io
 import itertools
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import mindspore_rl
-from mindspore_rl import loading, storage
+from mindspore_rl import loading, storage, toolchain
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE, Plan, load_plan, save_plan
 from mindspore_rl.run_directory import earlier_job
@@ -65,6 +66,37 @@ def test_nor_what_others_can_write(homes, what):
     (file if what == "file" else file.parent).chmod(0o777)
     assert storage.in_cache(NAME) is None
     assert made() == b"ours"
+
+
+@pytest.mark.parametrize("how", ["open to all", "a link there"])
+def test_nor_is_a_cache_used_that_others_could_replace(homes, tmp_path, monkeypatch, how):
+    planted(homes[0])
+    above = homes[0].parent
+    above.chmod(0o777)
+    if how != "open to all":
+        (tmp_path / "link").symlink_to(above)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "link"))
+    assert storage.in_cache(NAME) is None
+    assert made() == b"ours"
+    assert storage.in_cache(NAME).parents[1] == homes[1]
+    above.chmod(0o1777)  # as in /tmp everything stays its owner's
+    assert storage.in_cache(NAME).read_bytes() == b"theirs"  # of this user's, here
+
+
+@pytest.mark.parametrize("damage", ["a bit", "the end", "the checksum", "all"])
+def test_compiled_code_that_is_not_as_it_was_is_compiled_again(homes, damage):
+    text = 'extern "C" int one() { return 1; }\n'
+    file = toolchain.cell_library(text, 0)
+    code = file.read_bytes()
+    wrong = bytearray(code)
+    wrong[len(code) // 2] ^= 1
+    cut = {"the end": len(code) - 1, "the checksum": code.rindex(b"\n//"), "all": 0}
+    file.write_bytes(wrong if damage == "a bit" else code[: cut[damage]])
+    assert toolchain.cell_library(text, 0) == file
+    assert file.read_bytes() == code
+    assert ctypes.CDLL(str(file)).one() == 1
+    before = file.stat().st_ino
+    assert toolchain.cell_library(text, 0).stat().st_ino == before
 
 
 def test_a_careless_umask_harms_nothing(homes):
@@ -200,7 +232,7 @@ def test_a_write_that_fails_leaves_each_file_as_it_was_or_as_it_was_to_be(
 
 
 class Power:
-    """What a power failure would leave at each moment: of files what was synced, else nothing.
+    """Knows at each moment what a power failure would leave: of files what was synced, or nothing.
 
     Names in a folder may be those of its last sync, or those that it has: a file system may put
     them on the disk whenever it likes.

@@ -19,17 +19,18 @@ from pathlib import Path
 
 import numpy as np
 
-from mindspore_rl.datasets.episodes import NAMES
+from mindspore_rl.datasets.episodes import NAMES, columns_of
 from mindspore_rl.environments.spaces import Box, Discrete
-from mindspore_rl.errors import ReplayError
+from mindspore_rl.errors import ReplayError, shortened
 from mindspore_rl.replay.library import functions
-from mindspore_rl.replay.spec import described
+from mindspore_rl.replay.spec import TableSpec, described
 from mindspore_rl.replay.table import Table
 
 MAGIC = b"MSRLDAT1"
 _END = struct.Struct("<QQI8s")  # bytes before the records, of the JSON; CRC-32, magic number
 _PIECE_BYTES = 1 << 22
 _RECORDS = 1024
+_MOST_TEXT = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -83,13 +84,25 @@ class About:
 
     @staticmethod
     def parse(text: bytes) -> "About":
-        """Of JSON. Raises: ValueError, KeyError, TypeError."""
-        values = json.loads(text)
-        space = values["action_space"]
-        if space is not None:
-            box = "n" not in space
-            space = Box(*(tuple(x) for x in space.values())) if box else Discrete(space["n"])
-        sources = tuple(Source(**source) for source in values["sources"])
+        """Of JSON. Raises: ValueError."""
+        try:
+            values = json.loads(text)
+            space = values["action_space"]
+            if space is not None:
+                box = "n" not in space
+                lists = {key: tuple(x) for key, x in space.items() if isinstance(x, list)}
+                space = Box(**space | lists) if box else Discrete(space["n"])
+            sources = tuple(Source(**source) for source in values["sources"])
+            numbers = (*(space.low + space.high if isinstance(space, Box) else ()),)
+            for source in sources:
+                numbers += dataclasses.astuple(source)[1:]
+            names = (values["environment"], *(source.name for source in sources))
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"what made it cannot be read: {error!r}") from error
+        if not all(isinstance(x, (int, float)) for x in numbers) or not all(
+            isinstance(name, str) for name in names
+        ):
+            raise ValueError(f"what made it is {shortened(str(values), 500)}")
         return About(values["environment"], space, sources)
 
 
@@ -116,16 +129,16 @@ class Dataset:
         except OSError as error:
             raise ReplayError(f"data set {path} cannot be opened: {error.strerror}") from error
         try:
-            self.about, more_bytes = _read_about(descriptor)
-            self.table = Table(descriptor, described(descriptor, more_bytes), prefault=False)
-            names = tuple(column.name for column in self.table.spec.columns)
-            if names != NAMES:
-                raise ValueError(f"its columns are {names}, expected {NAMES}")
-        except (OSError, ValueError, KeyError, TypeError, IndexError, ReplayError) as error:
+            self.about, spec = _read_about(descriptor)
+            self.table = Table(descriptor, spec, prefault=False)
+            self.table.check_index()
+            entries = self.table.entries[0]
+            if (entries["generation"] != 2).any() or not entries["length"].all():
+                raise ValueError("its index does not say that each record was written once")
+        except (OSError, ValueError, ReplayError) as error:
             os.close(descriptor)
             raise ReplayError(f"{path} is not a data set, or damaged: {error}") from error
         functions().table_init(self.table.base)
-        entries = self.table.entries[0]
         self.lengths = entries["length"].astype(np.int32)
         self.ids = np.arange(len(entries)) + len(entries)  # each was written once
 
@@ -171,19 +184,30 @@ def finish(descriptor: int, about: About) -> None:
     os.fsync(descriptor)
 
 
-def _read_about(descriptor: int) -> tuple[About, int]:
-    """What made a data set, and how many bytes say so."""
+def _read_about(descriptor: int) -> tuple[About, TableSpec]:
+    """What made a data set, and what its table holds. Raises: OSError, ValueError, ReplayError."""
     size = os.fstat(descriptor).st_size - _END.size
     if size < 0:
         raise ValueError(f"it has {size + _END.size} bytes")
     end = os.pread(descriptor, _END.size, size)
     index_bytes, length, checksum, magic = _END.unpack(end)
-    if magic != MAGIC or index_bytes + length > size:
+    if magic != MAGIC or index_bytes + length > size or length > _MOST_TEXT:
         raise ValueError("it ends differently")
+    spec = described(descriptor, length + _END.size)
+    if index_bytes != spec.header()["data_offset"]:
+        raise ValueError("its end and its header do not agree")
     text = os.pread(descriptor, length, size - length)
     if zlib.crc32(text, _checksum(descriptor, index_bytes)) != checksum:
         raise ValueError("its checksum is not that of its contents")
-    return About.parse(text), length + _END.size
+    names = tuple(column.name for column in spec.columns)
+    if names != NAMES:
+        raise ValueError(f"its columns are {names}, expected {NAMES}")
+    obs, action, reward = spec.columns[:3]
+    columns = columns_of(obs.shape, action, reward.shape, obs.dtype)
+    plain = TableSpec(columns, spec.capacity, length=spec.length)
+    if spec != plain or spec.length < 2 or action.dtype not in ("int32", "float32"):
+        raise ValueError(f"its table is none of episodes: {shortened(str(spec), 500)}")
+    return About.parse(text), spec
 
 
 def _checksum(descriptor: int, count: int) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec
-from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.environments.spaces import Box, Discrete, within
 from mindspore_rl.environments.trainable import all_trainable, untrainable
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.spec import Column
@@ -114,8 +114,8 @@ class Recorder:
         """Takes obs, action, reward, terminated, truncated, and which episodes are under way."""
         *parts, under_way = step
         if isinstance(self._space, Box):
-            low, high = (np.array(x, np.float32) for x in (self._space.low, self._space.high))
-            parts[1] = np.clip(parts[1], low, high)
+            found = within(parts[1], *self._space.limits, self._space.whole)
+            parts[1] = found.astype(np.float32, copy=False)
         for row in np.flatnonzero(under_way).tolist():
             self._rows.setdefault(row, []).append(tuple(part[row].copy() for part in parts))
 

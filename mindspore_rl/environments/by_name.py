@@ -24,6 +24,7 @@ from mindspore_rl.environments.environment import (
     graph_spec,
     unknown,
 )
+from mindspore_rl.environments.loop_vector import RAISED, closed
 from mindspore_rl.environments.options import split_options, with_options
 from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
 from mindspore_rl.loading import load_module, package_of
@@ -117,7 +118,7 @@ def spec(name: str) -> EnvironmentSpec:
         if _is_single(built):
             return _gym_vector().gym_spec(name, functools.partial(built, **options))
         env = _of_user(name, built, range(1), 0)
-        env.close()
+        closed(name, env.close)
         return env.spec
     if name.startswith("probe:"):
         return _probe(name).spec
@@ -229,7 +230,7 @@ def _of_user(name: str, built: Any, *arguments: Any) -> Any:
         environment = built(*arguments, **split_options(name)[1])
     except EnvironmentFailure:
         raise
-    except Exception as error:  # the user's own code
+    except RAISED as error:  # the user's own code
         text = f"{name} could not be made: {type(error).__name__}: {error}"
         raise EnvironmentFailure(text) from error
     of_python = ("get_state", "close") if arguments else ()

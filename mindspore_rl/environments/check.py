@@ -10,7 +10,8 @@ import numpy as np
 from mindspore_rl.environments import by_name
 from mindspore_rl.environments.environment import EnvironmentSpec, VectorEnvironment
 from mindspore_rl.environments.guarded import FIELDS
-from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.environments.loop_vector import RAISED, raised
+from mindspore_rl.environments.spaces import Discrete, within
 from mindspore_rl.environments.trainable import all_trainable, untrainable
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
 
@@ -59,9 +60,9 @@ def check(name: str, tell: Callable[[int, int], None] = lambda done, most: None)
         return [str(failure)]
     except MsrlError:
         raise
-    except Exception as error:  # noqa: BLE001  (the environment's own code)
+    except RAISED as error:  # the environment's own code
         place = traceback.extract_tb(error.__traceback__)[-1]
-        return [f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"]
+        return [f"it {raised(error)} ({place.filename}, line {place.lineno})"]
 
 
 def random_actions(spec: EnvironmentSpec, steps: int, num_envs: int) -> np.ndarray:
@@ -76,6 +77,14 @@ def random_actions(spec: EnvironmentSpec, steps: int, num_envs: int) -> np.ndarr
     high = np.array(spec.action_space.high, np.float32)
     high = np.where(np.isfinite(high), 1.1 * high, 1.0).astype(np.float32)
     return rng.uniform(-1, 1, (*shape, len(high))).astype(np.float32) * high
+
+
+def _bounded(spec: EnvironmentSpec, action: np.ndarray) -> np.ndarray:
+    """Actions of a network, within the bounds of their space."""
+    space = spec.action_space
+    if isinstance(space, Discrete):
+        return action
+    return within(action, *space.limits, space.whole).astype(np.float32)
 
 
 def _num_steps(spec: EnvironmentSpec) -> int:
@@ -182,6 +191,11 @@ def _check_graph_in_pynative(name: str, spec: EnvironmentSpec, tell: Callable) -
             rows = tuple(array[2:] for array in (state, *rest))
             if not _same([rows], [step(before[2:], action[2:], noise[t, 2:])]):
                 found.append(f"step {t}: environments [2:4] depend on [0:2]")
+            if not _same([(state, *rest)], [step(before, _bounded(spec, action), noise[t])]):
+                found.append(
+                    f"step {t}: an action beyond the bounds does something else than one at them: "
+                    "clip it in the environment, as `load(run).policy` and exported files do"
+                )
     found += _wrong_ends(spec, first_obs, steps)
     if isinstance(env, native.NativeEnvironment):
         found += _differs_from_operators(env, reset(noise[-1])[0], actions, noise)

@@ -124,7 +124,8 @@ class VectorEnvironment(Protocol):
         """Takes one step of every environment.
 
         Args:
-            action: `[B] int32` (Discrete) or `[B, k] float32` (Box; clipped to the bounds).
+            action: `[B] int32` (Discrete) or `[B, k] float32` (Box; within the bounds, and whole
+                where the space says so, see `spaces.within`).
 
         Returns:
             Fresh arrays: next_obs `[B, ...] float32`, after the reset where an episode ended;
@@ -169,7 +170,8 @@ class GraphEnvironment(Protocol):
 
         Args:
             state: `[B, state_size] float32`.
-            action: as for `VectorEnvironment.step`.
+            action: as for `VectorEnvironment.step`, but as the network gives them: one beyond the
+                bounds is to do what one at them does.
             noise: `[B, noise_size] float32`, for the environments that start anew.
 
         Returns:

@@ -2,12 +2,20 @@
 
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec, VectorEnvironment
-from mindspore_rl.environments.loop_vector import LoopVector, all_finite, diverged
+from mindspore_rl.environments.loop_vector import (
+    RAISED,
+    LoopVector,
+    all_finite,
+    diverged,
+    raised,
+    shape_of,
+)
+from mindspore_rl.environments.spaces import Box, within
 from mindspore_rl.environments.trainable import all_trainable, first_untrainable, untrainable
 from mindspore_rl.errors import EnvironmentFailure, NumericsError
 
@@ -58,8 +66,11 @@ class GuardedVector:
         """See `VectorEnvironment`. Raises: EnvironmentFailure, NumericsError (of the action)."""
         self._action = action
         self._note(action)
-        if not self._careful and action.dtype.kind == "f" and not all_finite(action):
-            raise diverged(self.spec.name, self._indices, action)
+        if not self._careful and action.dtype.kind == "f":
+            if not all_finite(action):
+                raise diverged(self.spec.name, self._indices, action)
+            space = cast(Box, self.spec.action_space)
+            action = within(action, *space.limits, space.whole).astype(np.float32, copy=False)
         outcome = self._call("step", action)
         if not self._careful:
             if not isinstance(outcome, tuple) or len(outcome) != len(FIELDS):
@@ -88,15 +99,15 @@ class GuardedVector:
 
     def close(self) -> None:
         """See `VectorEnvironment`."""
-        self._environment.close()
+        self._call("close")
 
     def _call(self, method: str, *arguments: Any) -> Any:
         try:
             return getattr(self._environment, method)(*arguments)
         except (EnvironmentFailure, NumericsError):
             raise  # it knows better
-        except Exception as error:
-            raise self._failure(f"{method} raised {type(error).__name__}: {error}") from error
+        except RAISED as error:
+            raise self._failure(f"{method} {raised(error)}") from error
 
     def _look_at(
         self, method: str, field: str, array: Any, dtype: np.dtype, shape: tuple[int, ...]
@@ -104,7 +115,7 @@ class GuardedVector:
         if getattr(array, "dtype", None) != dtype or array.shape != shape:
             got = getattr(array, "dtype", type(array).__name__)
             raise self._failure(
-                f"{method}: {field} is {got} {np.shape(array)}, expected {dtype} {shape}",
+                f"{method}: {field} is {got} {shape_of(array)}, expected {dtype} {shape}",
                 row=_odd_row(array, shape),
             )
         if not all_trainable(array):
@@ -146,5 +157,5 @@ def _odd_row(rows: Any, shape: tuple[int, ...]) -> int | None:
     """The first row that is not like the others should be, where rows are separate at all."""
     if not isinstance(rows, (list, tuple)) or len(rows) != shape[0]:
         return None
-    odd = [i for i, row in enumerate(rows) if np.shape(row) != shape[1:]]
+    odd = [i for i, row in enumerate(rows) if shape_of(row) != shape[1:]]
     return odd[0] if odd and not isinstance(rows[odd[0]], numbers.Number) else None

@@ -16,13 +16,16 @@ import numpy as np
 from mindspore_rl import install
 from mindspore_rl.environments import images
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
-from mindspore_rl.environments.loop_vector import as_space
+from mindspore_rl.environments.loop_vector import RAISED, as_space
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
 
 LIBRARIES = ("gym", "gymnasium")
-_OBSERVATIONS = "a Box, or Discrete, MultiBinary, MultiDiscrete, Dict and Tuple spaces of such"
+_OBSERVATIONS = (
+    "a Box of one number at least, or Discrete, MultiBinary, MultiDiscrete, Dict and Tuple spaces "
+    "of such"
+)
 _MOST_CHOICES = 1024  # each is an output of a network
 _ACTIONS = f"Discrete, Box, or MultiDiscrete or MultiBinary of up to {_MOST_CHOICES} combinations"
 
@@ -122,7 +125,7 @@ def _make_in(module: Any, library: str, name: str) -> Any:
         raise
     except (module.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise _missing(name, error) from error
-    except Exception as error:  # the environment's own code
+    except RAISED as error:  # the environment's own code
         text = f"{library} could not make {name!r}: {type(error).__name__}: {error}"
         raise EnvironmentFailure(text) from error
 

@@ -4,14 +4,22 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
 from mindspore_rl.environments import gym_library, gym_state
 from mindspore_rl.environments.environment import EnvironmentSpec
-from mindspore_rl.environments.loop_vector import LoopVector, as_space
-from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.environments.loop_vector import (
+    RAISED,
+    LoopVector,
+    as_space,
+    closed,
+    own,
+    raised,
+    shape_of,
+)
+from mindspore_rl.environments.spaces import Box, Discrete, taken
 from mindspore_rl.environments.trainable import all_trainable, are_trainable, untrainable
 from mindspore_rl.errors import EnvironmentFailure
 
@@ -25,7 +33,7 @@ def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSp
     """
     env, layout = _make(name, maker)
     found = gym_library.spec_of(name, env, layout)
-    env.close()
+    closed(name, env.close)
     return found
 
 
@@ -40,15 +48,16 @@ def make_single(name: str, maker: Callable[[], Any] | None = None) -> Any:
     """
     env, _ = _make(name, maker)
     space = env.action_space
+    own_space = cast(Discrete | Box, as_space(space))
     module: Any = gym_library.load(str(gym_library.library_of(type(env))))
 
     class Actions(module.ActionWrapper):
         """Actions counted from 0, or within their bounds, as in a run."""
 
         def action(self, action: Any) -> Any:
-            if isinstance(as_space(space), Discrete):
-                return int(action) + int(getattr(space, "start", 0))
-            return np.clip(np.reshape(action, space.shape), space.low, space.high)
+            if isinstance(own_space, Discrete):
+                return type(space.sample())(int(action) + int(getattr(space, "start", 0)))
+            return taken(own_space, np.reshape(action, own_space.size))
 
     return Actions(env)
 
@@ -146,13 +155,12 @@ class GymVector(LoopVector):
             for i, (step, one) in enumerate(outcomes):
                 at_work[0] = i
                 obs, reward, end, cut, _ = step(one)
-                obs_rows.append(obs)
+                obs_rows.append(own(obs))
                 rewards.append(reward)
                 ends.append(end)
                 cuts.append(cut)
-        except Exception as error:
-            what = f"step raised {type(error).__name__}: {error}"
-            raise self._failure(len(obs_rows), what) from error
+        except RAISED as error:
+            raise self._failure(len(obs_rows), f"step {raised(error)}") from error
         final_obs = self._batch(obs_rows)
         try:
             reward = np.array(rewards, np.float32)
@@ -160,9 +168,9 @@ class GymVector(LoopVector):
             self._report(obs_rows, rewards)
         if reward.ndim != 1 or not (all_trainable(final_obs) and all_trainable(reward)):
             self._report(obs_rows, rewards)
+        terminated, cut_short = self._truths("terminated", ends), self._truths("truncated", cuts)
         self._counters += 1
-        terminated = np.array(ends, np.bool_)
-        truncated = np.array(cuts, np.bool_) | (self._elapsed >= self._limit)
+        truncated = cut_short | (self._elapsed >= self._limit)
         next_obs = final_obs.copy()
         ended = terminated | truncated
         if np.count_nonzero(ended):
@@ -187,8 +195,9 @@ class GymVector(LoopVector):
         found: list[tuple[Callable[[Any], Any], Any]] = []
         for step, one in zip(self._steps[start:stop], self._actions[start:stop], strict=True):
             try:
-                found.append((_given, step(one)))
-            except Exception as error:  # noqa: BLE001  (raised again, by who asked)
+                obs, *rest = step(one)
+                found.append((_given, (own(obs), *rest)))
+            except RAISED as error:
                 found.append((_raise, error))
         return found
 
@@ -259,19 +268,29 @@ class GymVector(LoopVector):
             self._report(rows, [0.0] * len(rows))
         return obs
 
+    def _truths(self, name: str, values: list[Any]) -> np.ndarray:
+        try:
+            found = np.array(values, np.bool_)
+            if found.ndim == 1:
+                return found
+        except (TypeError, ValueError):
+            pass
+        i = next(i for i, value in enumerate(values) if shape_of(value) != ())
+        raise self._failure(i, f"{name} is {values[i]!r}, expected one truth value, True or False")
+
     def _report(self, obs_rows: list[Any], rewards: list[Any], first: int = 0) -> NoReturn:
         """Raises for the first environment, counted from `first`, that gave what is wrong."""
         expected = self.spec.obs_shape
         for i, (obs, reward) in enumerate(zip(obs_rows, rewards, strict=True), first):
-            if np.shape(obs) != expected:
-                text = f"got an observation of shape {np.shape(obs)}, expected {expected}: {obs!r}"
+            if (shape := shape_of(obs)) != expected:
+                text = f"got an observation of shape {shape}, expected {expected}: {obs!r}"
                 raise self._failure(i, text)
             if self.spec.images and getattr(obs, "dtype", None) != np.uint8:
                 kind = getattr(obs, "dtype", type(obs).__name__)
                 raise self._failure(i, f"got an observation of {kind}, expected an image of uint8")
             if not are_trainable(obs):
                 raise self._failure(i, untrainable("the observation", obs))
-            if np.shape(reward) != ():
+            if shape_of(reward) != ():
                 raise self._failure(i, f"the reward is {reward!r}, expected one number")
             if not are_trainable(reward):
                 raise self._failure(i, untrainable("the reward", reward))
@@ -282,7 +301,7 @@ def _given(outcome: Any) -> Any:
     return outcome
 
 
-def _raise(error: Exception) -> NoReturn:
+def _raise(error: BaseException) -> NoReturn:
     raise error
 
 
@@ -295,7 +314,7 @@ def _make(name: str, maker: Callable[[], Any] | None) -> tuple[Any, str]:
 def _of_user(name: str, maker: Callable[[], Any]) -> Any:
     try:
         env = maker()
-    except Exception as error:  # the user's own code
+    except RAISED as error:  # the user's own code
         hint = ""
         if isinstance(error, TypeError):
             hint = "; it is called with the options behind its name alone: name a function"

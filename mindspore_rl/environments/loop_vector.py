@@ -1,12 +1,17 @@
 """What environments that are stepped one after the other have in common."""
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec
-from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.environments.spaces import TYPES, Box, Discrete, taken
 from mindspore_rl.errors import EnvironmentFailure, NumericsError
+
+RAISED = (Exception, SystemExit)
+"""What is a failure of an environment's, if its code raises it."""
 
 
 class LoopVector:
@@ -35,8 +40,7 @@ class LoopVector:
         size = len(envs)
         self._box = isinstance(spec.action_space, Box)
         self._first_action = 0 if self._box else int(getattr(space, "start", 0))
-        self._low: Any = space.low if self._box else None
-        self._high: Any = space.high if self._box else None
+        self._of_gym = any(kind.__module__.startswith("gym.") for kind in type(space).__mro__)
         self._lead = (size, *spec.agent_shape)
         self._action_shape = (*self._lead, space.low.size) if self._box else self._lead
         self._actions: Any = [None] * size
@@ -55,19 +59,25 @@ class LoopVector:
         except NotImplementedError as error:  # of the library's Env
             text = "it draws nothing: its class has no render()"
             raise self._failure(i, text) from error
-        except Exception as error:
-            raise self._failure(i, f"render raised {type(error).__name__}: {error}") from error
+        except RAISED as error:
+            raise self._failure(i, f"render {raised(error)}") from error
 
     def close(self) -> None:
-        """Closes every environment."""
-        for env in self._envs:
-            env.close()
+        """Closes every environment. Raises: EnvironmentFailure: of the first that raised."""
+        failures = []
+        for i, env in enumerate(self._envs):
+            try:
+                env.close()
+            except RAISED as error:
+                failures.append(self._failure(i, f"close {raised(error)}"))
+        if failures:
+            raise failures[0]
 
     def _begin(self) -> list[Any]:
         """Goes back to the very beginning. Returns: what each environment observes."""
         self._counters[:] = 0
         self._actions = [None] * len(self._envs)
-        return [self._reset_one(i) for i in range(len(self._envs))]
+        return [own(self._reset_one(i)) for i in range(len(self._envs))]
 
     def _reset_one(self, i: int) -> Any:
         key = (self._seed, self._indices[i], int(self._total[i]))
@@ -75,8 +85,8 @@ class LoopVector:
         self.at_work[0] = i
         try:
             begun = self._envs[i].reset(seed=seed)
-        except Exception as error:
-            raise self._failure(i, f"reset raised {type(error).__name__}: {error}") from error
+        except RAISED as error:
+            raise self._failure(i, f"reset {raised(error)}") from error
         if not isinstance(begun, tuple) or len(begun) != 2:
             text = f"reset returned {begun!r}, expected a pair: the observation and a dict"
             raise self._failure(i, text)
@@ -99,10 +109,14 @@ class LoopVector:
                 f"{'float32' if self._box else 'int32'} {self._action_shape}"
             )
         if not self._box:
-            return (action + self._first_action).tolist() if self._first_action else action.tolist()
+            # As the library's own `sample` gives them: int of gym's, np.int64 of gymnasium's.
+            counted = action.astype(np.int64) + self._first_action
+            return counted.tolist() if self._of_gym else counted
         if not all_finite(action):
             raise diverged(self.spec.name, self._indices, action)
-        return np.clip(action.reshape(*self._lead, *self._low.shape), self._low, self._high)
+        found = taken(self.spec.action_space, action)
+        # An array each, as `sample` gives it, also where its shape is ().
+        return found if found.ndim > len(self._lead) else [found[i, ...] for i in range(len(found))]
 
     def _failure(self, i: int, what: str) -> EnvironmentFailure:
         return EnvironmentFailure(
@@ -111,15 +125,43 @@ class LoopVector:
         )
 
 
+def own(obs: Any) -> Any:
+    """Returns a copy of an observation: its environment may write all of them to one array."""
+    return np.array(obs) if hasattr(obs, "__array__") else copy.deepcopy(obs)
+
+
+def shape_of(value: Any) -> tuple[int, ...] | str:
+    """The shape of what an environment gave; in words where it is no array."""
+    try:
+        return np.shape(value)
+    except (TypeError, ValueError):  # of lists that are not equally long
+        return "none (its parts differ in length)"
+
+
+def raised(error: BaseException) -> str:
+    """What is said of an exception in the code of an environment, behind its method."""
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({'' if error.code is None else repr(error.code)})"
+    return f"raised {type(error).__name__}: {error}"
+
+
+def closed(name: str, close: Callable[[], Any]) -> None:
+    """Closes one that was made for its shapes. Raises: EnvironmentFailure: it raised."""
+    try:
+        close()
+    except RAISED as error:
+        raise EnvironmentFailure(f"{name}: close {raised(error)}") from error
+
+
 def as_space(space: Any) -> Discrete | Box | None:
-    """Converts gym's or gymnasium's space; None if it is neither Discrete nor Box."""
+    """Converts gym's or gymnasium's space; None if it is neither Discrete nor a Box of numbers."""
     kinds = {kind.__name__ for kind in type(space).__mro__}
     if "Discrete" in kinds:
         return Discrete(int(space.n))
-    if "Box" in kinds:
+    if "Box" in kinds and 0 not in space.shape and str(space.dtype) in TYPES:
         shape = tuple(int(size) for size in space.shape)
         low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
-        return Box(shape, low, high)
+        return Box(shape, low, high, str(space.dtype))
     return None
 
 

@@ -12,7 +12,14 @@ import numpy as np
 
 from mindspore_rl import install
 from mindspore_rl.environments.environment import EnvironmentSpec, Team, unknown
-from mindspore_rl.environments.loop_vector import LoopVector, as_space
+from mindspore_rl.environments.loop_vector import (
+    RAISED,
+    LoopVector,
+    as_space,
+    closed,
+    raised,
+    shape_of,
+)
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.environments.trainable import are_trainable, untrainable
@@ -32,7 +39,7 @@ def pettingzoo_spec(name: str) -> EnvironmentSpec:
     """
     env = _make(name)
     found = _spec(name, env)
-    env.close()
+    closed(name, env.close)
     return found
 
 
@@ -116,8 +123,8 @@ class PettingZooVector(LoopVector):
         self.at_work[0] = i
         try:
             obs, rewards, ends, cuts, _ = self._envs[i].step(self._actions[i])
-        except Exception as error:
-            raise self._failure(i, f"step raised {type(error).__name__}: {error}") from error
+        except RAISED as error:
+            raise self._failure(i, f"step {raised(error)}") from error
         missing = [agent for agent in self._agents if agent not in obs or agent not in rewards]
         over = {agent for agent in self._agents if ends.get(agent) or cuts.get(agent)}
         if missing or len(over) not in (0, len(self._agents)):
@@ -139,7 +146,7 @@ class PettingZooVector(LoopVector):
             if agent not in obs:
                 raise self._failure(i, f"no observation of {agent}, got {sorted(obs)}")
             found = self._envs[i].observation_space(agent).shape
-            if np.shape(obs[agent]) != found:
+            if shape_of(obs[agent]) != found:
                 raise self._failure(
                     i, f"{agent} observes {obs[agent]!r}, expected an array of shape {found}"
                 )
@@ -186,7 +193,7 @@ def _make(name: str) -> Any:
     try:
         env = module.parallel_env(**options)
         env.reset(seed=0)
-    except Exception as error:  # the environment's own code
+    except RAISED as error:  # the environment's own code
         text = f"{path}.parallel_env could not be made: {type(error).__name__}: {error}"
         raise EnvironmentFailure(text) from error
     return env

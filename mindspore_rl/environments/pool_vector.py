@@ -17,7 +17,7 @@ from mindspore_rl.environments.environment import EnvironmentSpec, unknown
 from mindspore_rl.environments.gym_library import layout_of
 from mindspore_rl.environments.loop_vector import as_space
 from mindspore_rl.environments.options import split_options
-from mindspore_rl.environments.spaces import Box
+from mindspore_rl.environments.spaces import Box, taken
 from mindspore_rl.errors import EnvironmentFailure, MissingPackageError
 
 PREFIX = "envpool:"
@@ -62,9 +62,6 @@ class PoolVector:
         self._pool, self._fresh = _make(name, self._seeds), True
         self._space, bounds = _spaces(self._pool)
         self.spec = _spec(name, self._pool)
-        self._box = isinstance(self.spec.action_space, Box)
-        self._low: Any = bounds.low if self._box else None
-        self._high: Any = bounds.high if self._box else None
         self._kind = bounds.dtype
 
     def reset(self) -> np.ndarray:
@@ -81,9 +78,8 @@ class PoolVector:
         self, action: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """See `VectorEnvironment`."""
-        if self._box:
-            action = np.clip(action.reshape(-1, *self._low.shape), self._low, self._high)
-        obs, *others, about = self._pool.step(action.astype(self._kind), self._rows)
+        action = taken(self.spec.action_space, action).astype(self._kind, copy=False)
+        obs, *others, about = self._pool.step(action, self._rows)
         final_obs, reward, terminated, truncated = (
             self._in_order(rows, about) for rows in (self._arrays(obs), *others)
         )

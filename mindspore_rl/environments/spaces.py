@@ -1,9 +1,21 @@
 """What an action may be."""
 
+import functools
 import math
 import numbers
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+
+from mindspore_rl.environments.trainable import LARGEST
+
+_WIDTHS = (8, 16, 32, 64)
+TYPES = (
+    *(f"float{width}" for width in _WIDTHS[1:]),
+    *(f"{kind}int{width}" for kind in ("", "u") for width in _WIDTHS),
+)
+"""Of a Box's numbers."""
 
 
 def is_shape(value: Any) -> bool:
@@ -33,23 +45,75 @@ class Discrete:
 
 @dataclass(frozen=True)
 class Box:
-    """Real numbers between bounds; a batch of actions is `[B, k] float32`.
+    """Numbers between bounds; a batch of a network's actions is `[B, k] float32`, see `taken`.
 
     Args:
         shape: the shape of one action; k is its product.
-        low: k lower bounds, row-major; `-inf` where there is none.
+        low: k lower bounds, row-major; `-inf` where there is none, which is so beyond `LARGEST`.
         high: k upper bounds.
+        dtype: of what the environment takes; to whole numbers, as of "int32", actions are rounded.
     """
 
     shape: tuple[int, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         if not is_shape(self.shape):
-            raise ValueError(f"Box(shape={self.shape!r}), expected a tuple of whole numbers")
-        size = math.prod(self.shape)
+            raise ValueError(
+                f"Box(shape={self.shape!r}), expected a tuple of whole numbers of at least 1"
+            )
         for key in ("low", "high"):
             bounds = getattr(self, key)
-            if not isinstance(bounds, tuple) or len(bounds) != size:
-                raise ValueError(f"Box({key}={bounds!r}), expected a tuple of {size} numbers")
+            if not isinstance(bounds, tuple) or len(bounds) != self.size:
+                raise ValueError(f"Box({key}={bounds!r}), expected a tuple of {self.size} numbers")
+            if any(math.isfinite(bound) and abs(bound) > LARGEST for bound in bounds):
+                real = (b if abs(b) <= LARGEST else math.copysign(math.inf, b) for b in bounds)
+                object.__setattr__(self, key, tuple(real))
+        if self.dtype not in TYPES:
+            raise ValueError(f"Box(dtype={self.dtype!r}), expected one of {', '.join(TYPES)}")
+
+    @property
+    def size(self) -> int:
+        """k, the numbers of an action."""
+        return math.prod(self.shape)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether every number has both bounds."""
+        return all(math.isfinite(bound) for bound in (*self.low, *self.high))
+
+    @property
+    def whole(self) -> bool:
+        """Whether actions are whole numbers."""
+        return not self.dtype.startswith("float")
+
+    @functools.cached_property
+    def limits(self) -> tuple[np.ndarray, np.ndarray]:
+        """`low` and `high` as arrays `[k]`, precise enough to be compared with `dtype`."""
+        kind = np.float32 if self.dtype in ("float16", "float32") else np.float64
+        return np.array(self.low, kind), np.array(self.high, kind)
+
+
+def taken(space: Discrete | Box, action: np.ndarray) -> np.ndarray:
+    """Turns a network's actions into those that an environment takes: the one place that does.
+
+    Args:
+        space: of the environment.
+        action: `[..., k]`, or of a Discrete space `[...]`.
+
+    Returns: within the bounds, in the space's type and shape, `[..., *shape]`; of a Discrete space
+        as they were.
+    """
+    if isinstance(space, Discrete):
+        return action
+    found = within(action, *space.limits, space.whole)
+    return found.reshape(action.shape[:-1] + space.shape).astype(space.dtype, copy=False)
+
+
+def within(action: Any, low: Any, high: Any, whole: bool, of: Any = np) -> Any:
+    """`[..., k]` actions within bounds `[k]`, of the operators of NumPy or of MindSpore."""
+    action = of.minimum(of.maximum(action, low), high)
+    # MindSpore writes no rounding that ONNX could read.
+    return of.floor(action + 0.5) if whole else action

@@ -17,7 +17,7 @@ from mindspore_rl.lowering.cell_rows import (
     unrolled_loop,
     write_row,
 )
-from mindspore_rl.lowering.lines import assignment, class_name, indented
+from mindspore_rl.lowering.lines import assignment, class_name, indented, no_writer
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.value import Value, reduced_count
 
@@ -141,6 +141,11 @@ class CellWriter:
             return self._reduction(op)
         if op.kind in ("glue", "copy"):
             return [assignment(op.targets, owned(op.args[0]))]
+        from mindspore_rl import operators  # noqa: PLC0415
+
+        if not hasattr(operators, op.kind):
+            missing = f"CellWriter has no method _{op.kind} and operators.py no {op.kind}"
+            raise no_writer(op, missing)
         return [assignment(op.targets, f"operators.{op.kind}({', '.join(op.args)})")]
 
     def _constant(self, op: Op) -> list[str]:

@@ -1,5 +1,8 @@
 """Lines of generated source."""
 
+from mindspore_rl.errors import ProgramError
+from mindspore_rl.graph.ir import Op
+
 INDENT = "    "
 
 
@@ -11,6 +14,11 @@ def indented(lines: list[str]) -> list[str]:
 def assignment(targets: tuple[str, ...], call: str) -> str:
     """A call and what its results are called."""
     return f"{', '.join(targets)} = {call}" if targets else call
+
+
+def no_writer(op: Op, missing: str) -> ProgramError:
+    """The error of an operation that nothing writes."""
+    return ProgramError(f"{op.where}\n  {op.name} cannot be written: {missing}")
 
 
 def class_name(region: str) -> str:

@@ -8,7 +8,7 @@ from mindspore_rl.graph.ir import Branch, Loop, Lowered, Op, Region, paths, walk
 from mindspore_rl.graph.read.kept_rows import inserted, position
 from mindspore_rl.lowering.cell_plan import observations
 from mindspore_rl.lowering.cell_source import noise_size
-from mindspore_rl.lowering.lines import INDENT, assignment, class_name, indented
+from mindspore_rl.lowering.lines import INDENT, assignment, class_name, indented, no_writer
 from mindspore_rl.lowering.project import Projection
 from mindspore_rl.lowering.regions import read_outside, regions_of
 from mindspore_rl.lowering.target import Target, capacity
@@ -150,7 +150,9 @@ class LoopWriter:
         special = getattr(self, f"_{op.kind}", None)
         if special is not None:
             return special(op)
-        return [assignment(op.targets, op.args[0])]
+        if op.kind in VIEWS:
+            return [assignment(op.targets, op.args[0])]
+        raise no_writer(op, f"LoopWriter has no method _{op.kind}")
 
     def _constant(self, op: Op) -> list[str]:
         dtype = self.projection.values[op.targets[0]].dtype

@@ -48,7 +48,7 @@ def make_plan(
     folder: Path,
     *,
     record: tuple[str, ...] = (),
-    parameter_entries: dict[str, int],
+    parameter_bytes: dict[str, int],
     **job: Any,
 ) -> Plan:
     """Writes the plan of generated fragments into a folder.
@@ -59,7 +59,7 @@ def make_plan(
         code: their modules.
         folder: gets `plan.json` and `fragments/*.py`.
         record: see `Plan`.
-        parameter_entries: numbers in a message of parameters, by `MessagePlan.parameters`.
+        parameter_bytes: size of a message of parameters, by `MessagePlan.parameters`.
         job: the other fields of `Plan`.
     """
     sources = folder / "fragments"
@@ -74,7 +74,7 @@ def make_plan(
     plan = Plan(
         fragments=tuple(fragments),
         messages=tuple(
-            _message(partition, message, parameter_entries) for message in partition.messages
+            _message(partition, message, parameter_bytes) for message in partition.messages
         ),
         reductions=tuple(
             found for projection in projections.values() for found in _reductions(projection)
@@ -136,7 +136,7 @@ def _conditional(around: tuple[Loop | Branch, ...]) -> bool:
 
 
 def _message(
-    partition: Partition, message: Message, parameter_entries: dict[str, int]
+    partition: Partition, message: Message, parameter_bytes: dict[str, int]
 ) -> MessagePlan:
     program = partition.program
     source, target = partition.fragment(message.source), partition.fragment(message.target)
@@ -176,7 +176,7 @@ def _message(
         if partition.arrivals is None
         else "Send by arrival",
         _times(around),
-        parameter_entries[parameters] if parameters else 0,
+        parameter_bytes[parameters] if parameters else 0,
         _conditional(around),
         partition.arrivals is not None,
         max([item.chunks for item in around if isinstance(item, Loop)], default=1),

@@ -7,6 +7,8 @@ edges become `send`, `receive`, `stack` and `unstack`; shares of sums get their 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from mindspore_rl.graph.cut.partition import Message, Partition
 from mindspore_rl.graph.cut.replicate import Fragment
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, num_turns, turn_index, walk
@@ -261,7 +263,8 @@ class _Projector:
         if value.parts:
             flat = f"{name}_flat"
             size = sum(leaf.size for leaf in value.leaves)
-            self.values[flat] = Value((size,), "float32")
+            dtype = np.result_type(*(leaf.dtype for leaf in value.leaves)).name
+            self.values[flat] = Value((size,), dtype)
             yield Op(f"flatten:{name}", "flatten", (flat,), (name,), (name,), op.where)
             name = flat
         if not any(loop.kind == "iterations" for loop in loops):

@@ -93,7 +93,7 @@ class Edge:
         return self._sizes[i, j]
 
     def _size(self, i: int, j: int) -> int:
-        total = self.message.parameter_entries * np.dtype(np.float32).itemsize
+        total = self.message.parameter_bytes
         for index, block in self._parts(i, j):
             leaf = self.leaves[index]
             shape = local_shape(leaf, block.num_envs, block.num_agents)

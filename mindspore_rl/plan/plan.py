@@ -74,7 +74,7 @@ class MessagePlan:
         partial: whether the target sums the shares of all senders, for each value.
         pattern: the collective that the two layouts amount to.
         times: messages from one replica to another in an iteration; 0: one, before the first.
-        parameter_entries: numbers in a parameter message.
+        parameter_bytes: size of a parameter message.
         conditional: whether a condition of the program decides about it: `times` is a bound then.
         by_arrival: whether each replica of the source or target is served by itself.
         chunks: in how many parts of the environments it is sent, each as a message of its own.
@@ -89,7 +89,7 @@ class MessagePlan:
     partial: tuple[bool, ...]
     pattern: str
     times: int
-    parameter_entries: int = 0
+    parameter_bytes: int = 0
     conditional: bool = False
     by_arrival: bool = False
     chunks: int = 1

@@ -3,6 +3,11 @@
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+_ENTRY_BYTES = {"none": 0, "bfloat16": 2}
+"""Of dtypes that NumPy does not know."""
+
 
 @dataclass(frozen=True)
 class Value:
@@ -25,7 +30,7 @@ class Value:
     @property
     def leaves(self) -> tuple["Value", ...]:
         """The arrays in it, in order."""
-        if not self.parts:
+        if self.dtype != "tuple":
             return (self,)
         return tuple(leaf for part in self.parts for leaf in part.leaves)
 
@@ -55,8 +60,12 @@ class Value:
     @property
     def message_bytes(self) -> int:
         """Bytes of all its arrays."""
-        width = {"bool": 1, "uint8": 1, "float64": 8, "int64": 8}
-        return sum(leaf.size * width.get(leaf.dtype, 4) for leaf in self.leaves)
+        return sum(leaf.size * _entry_bytes(leaf.dtype) for leaf in self.leaves)
+
+
+def _entry_bytes(dtype: str) -> int:
+    known = _ENTRY_BYTES.get(dtype)
+    return np.dtype(dtype).itemsize if known is None else known
 
 
 def reduced_count(shape: tuple[int, ...], keep: int) -> int:

@@ -12,6 +12,7 @@ from mindspore_rl.plan.plan import Plan
 from mindspore_rl.profiling import critical
 from mindspore_rl.profiling.timeline import WAITING, Part, Timeline, load
 from mindspore_rl.profiling.trace import TRACE_FILE, write_trace
+from mindspore_rl.run_directory import check_trusted
 from mindspore_rl.runtime.profile import FOLDER
 
 LEAST_SHARE = 0.002
@@ -22,6 +23,7 @@ Inside = dict[str, dict[str, float]]
 
 def show(args: argparse.Namespace) -> int:
     """Prints where the time of a run goes; writes its trace."""
+    check_trusted(args.run_directory, args.trust)  # what no profile sees is run
     timeline = load(args.run_directory)
     path = args.run_directory / FOLDER / TRACE_FILE
     write_trace(timeline, path)

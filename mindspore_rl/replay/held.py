@@ -80,7 +80,11 @@ class Held:
             claimed, self.lengths = near.claim(ids)
             self.ids, self.probabilities = np.where(claimed, ids, -1), np.ones(len(ids))
         if gone or order or draws.mode is Mode.DISTINCT:
-            for at in to_redraw(self.ids, draws.mode).tolist():
+            again = to_redraw(self.ids, draws.mode)
+            if draws.mode is Mode.DISTINCT:
+                self._give_back(self.ids[again])
+                self.ids[again] = -1
+            for at in again.tolist():
                 self._draw_again(at)
         self._place_windows()
 
@@ -129,12 +133,18 @@ class Held:
                 again = (self._tries[at] - 1) * len(draws.lanes)
                 lanes, offsets, _ = draw(draws.key, totals, 1, Mode.REPLACE, int(numbers + again))
                 ids, weights, lengths = self._near.resolve(lanes, offsets)
-                if ids[0] >= 0 and not (draws.mode == Mode.DISTINCT and ids[0] in self.ids):
+                if draws.mode is Mode.DISTINCT and ids[0] in self.ids:
+                    self._give_back(ids)
+                elif ids[0] >= 0:
                     self._put(at, lanes[0], ids[0], float(weights[0]), lengths[0])
                     return
             else:  # all that is here is being written
                 self._waiting()
                 time.sleep(PAUSE_S)
+
+    def _give_back(self, ids: np.ndarray) -> None:
+        """Undoes draws of records that are in the batch already, each with the weight 1."""
+        self._near.release(ids, np.ones(len(ids)))
 
     def _take_next(self, at: int, order: Order) -> None:
         """In place of a record the first in the order, of all its holder's, not in the batch."""

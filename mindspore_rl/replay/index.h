@@ -44,7 +44,7 @@ static_assert(sizeof(Limit) == 128, "as in spec.py");
 struct alignas(64) Lane {
   pthread_mutex_t lock;  // 40 bytes
   uint32_t session;      // counts its writers
-  uint32_t unused;
+  uint32_t wanted;       // a draw is held back for its records, see limit.h
   uint64_t begun, committed, total;
   uint64_t post[2], pad[5];  // see post.h
 };
@@ -230,6 +230,7 @@ int64_t commit(const Table &table, int64_t record, uint64_t weight) {
   store(entry.generation, entry.generation + 1);
   store(table.lane(at).committed, table.lane(at).committed + 1);
   set_weight(table, at, record % table.header.capacity, weight);
+  store(table.lane(at).wanted, uint32_t(0));
   return table.id(record, entry.generation);
 }
 }  // namespace

@@ -2,6 +2,9 @@
 //
 // Who waits sleeps on the word `changes`. Only the kernel knows who sleeps, so one that is killed
 // leaves nothing behind: `sleeping` then costs the next change one call that wakes nobody.
+//
+// The counts are those of all lanes. A stratified draw waits for each lane: one that is empty gets a
+// record whatever other lanes' writers have inserted, else both would wait for ever.
 #pragma once
 #include "index.h"
 
@@ -29,8 +32,8 @@ bool limited(const Table &table) {
   return table.header.samples_per_insert > 0 || table.header.min_records > 1;
 }
 
-// Counts inserts or samples, if the table allows them now.
-bool admit(const Table &table, int64_t inserts, int64_t samples) {
+// Counts inserts, into a lane, or samples, if the table allows them now.
+bool admit(const Table &table, int64_t inserts, int64_t samples, const Lane *lane = nullptr) {
   if (!limited(table)) return true;
   const Header &header = table.header;
   Limit &limit = table.limit();
@@ -38,7 +41,8 @@ bool admit(const Table &table, int64_t inserts, int64_t samples) {
   double ratio = header.samples_per_insert, middle = ratio * double(header.min_records);
   double due = ratio * double(limit.inserts + inserts) - double(limit.samples + samples) - middle;
   bool early = limit.inserts + inserts <= header.min_records;
-  if (inserts && !early && ratio > 0 && due > header.slack) return false;
+  bool wanted = lane && load(lane->wanted);
+  if (inserts && !early && ratio > 0 && due > header.slack && !wanted) return false;
   if (samples && limit.inserts < header.min_records) return false;
   if (samples && ratio > 0 && due < -header.slack) return false;
   store(limit.inserts, limit.inserts + inserts);
@@ -85,6 +89,19 @@ void table_count(char *base, int64_t samples) {
     store(table.limit().samples, table.limit().samples + samples);
   }
   wake(table);
+}
+
+// A draw is held back for some lanes: those that are empty are wanted until a record is committed.
+void table_want(char *base, int64_t count, const int32_t *lanes) {
+  Table table(base);
+  bool news = false;
+  for (int64_t i = 0; i < count; i++) {
+    Lane &lane = table.lane(lanes[i]);
+    if (load(lane.total) || load(lane.wanted)) continue;
+    store(lane.wanted, uint32_t(1));
+    news = true;
+  }
+  if (news) wake(table);  // only then, for else who waits for it would wake itself
 }
 
 // Before a last look at the table: any change after this ends a sleep.

@@ -131,3 +131,13 @@ class Records:
         places = (x.ctypes.data for x in (ids, claimed, lengths))
         functions().table_claim(*self._where(), len(ids), *places)
         return claimed, lengths
+
+    def release(self, ids: np.ndarray, weights: np.ndarray) -> None:
+        """Gives draws back that nobody gets, one for each id `[N]` from 0 on.
+
+        Args:
+            ids: of the records; some may be overwritten.
+            weights: `[N] uint64`, that they had when they were drawn.
+        """
+        ids, weights = np.ascontiguousarray(ids, np.int64), np.ascontiguousarray(weights, np.uint64)
+        functions().table_release(*self._where(), len(ids), ids.ctypes.data, weights.ctypes.data)

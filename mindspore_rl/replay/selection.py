@@ -69,8 +69,18 @@ class Drawn:
     lengths: np.ndarray
 
 
+def strata(count: int, lanes: int) -> np.ndarray:
+    """The lane of each row of a stratified batch, `[N] int32`: as many of each, in order."""
+    return (np.arange(count) * lanes // count).astype(np.int32)
+
+
 def draw(
-    key: Key, totals: np.ndarray, count: int, mode: Mode = Mode.REPLACE, first: int = 0
+    key: Key,
+    totals: np.ndarray,
+    count: int,
+    mode: Mode = Mode.REPLACE,
+    first: int = 0,
+    rows: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Draws lanes and places in them.
 
@@ -80,6 +90,7 @@ def draw(
         count: N.
         mode: see `Mode`.
         first: random numbers of this key that were used already.
+        rows: `[N] int32`, the lane of each row of a stratified draw; without it, `strata`.
 
     Returns: lanes `[N] int32`, offsets `[N] uint64` below the lanes' totals, and how many random
         numbers were used.
@@ -88,21 +99,29 @@ def draw(
         HeldBackError: there is not enough to draw from.
     """
     lanes, offsets = np.empty(count, np.int32), np.empty(count, np.uint64)
+    if mode is Mode.STRATIFIED:
+        lanes[:] = strata(count, len(totals)) if rows is None else rows
     totals = np.ascontiguousarray(totals, np.uint64)
     places = totals.ctypes.data, lanes.ctypes.data, offsets.ctypes.data
     used = functions().table_draw(
         key.seed, STREAM, key.step, first, mode, count, len(totals), *places
     )
     if used < 0:
-        there = f"{int(totals.sum())} can be"
-        if mode == Mode.STRATIFIED:
-            there = f"lanes {np.flatnonzero(totals == 0).tolist()} have none"
-        elif mode == Mode.REPLACE:
-            there = "none can be"
-        raise HeldBackError(
-            f"{count} records are to be drawn ({mode.name.lower()}) and {there}; insert more first"
-        )
+        raise _lacking(totals, count, mode, lanes)
     return lanes, offsets, used
+
+
+def _lacking(totals: np.ndarray, count: int, mode: Mode, lanes: np.ndarray) -> HeldBackError:
+    there = f"{int(totals.sum())} can be"
+    if mode is Mode.STRATIFIED:
+        there = (
+            f"lanes {[lane for lane in np.unique(lanes).tolist() if not totals[lane]]} have none"
+        )
+    elif mode is Mode.REPLACE:
+        there = "none can be"
+    return HeldBackError(
+        f"{count} records are to be drawn ({mode.name.lower()}) and {there}; insert more first"
+    )
 
 
 def sample(
@@ -118,51 +137,79 @@ def sample(
         wait: how long, if there is not enough to draw from, or the table's limit holds it back.
 
     Raises:
-        ReplayError: the table never allows such a batch, or did not in time.
+        ReplayError: the table never allows such a batch, or did not in time; nothing is drawn then.
     """
     check_draw(table.spec, count, mode)
     if isinstance(mode, Order):
         return until(table, lambda: _picked(table, mode, count), wait)
+    batch = _Batch(table, key, count, mode)
+    try:
+        for _ in range(TRIES):
+            batch.resolve(*until(table, batch.draw, wait))
+            if not len(batch.rows):
+                return Drawn(batch.ids, batch.probabilities, batch.lengths)
+            # Somebody else has changed the table, or died over it.
+            functions().table_mend(table.base)
+        raise ReplayError(
+            f"{len(batch.rows)} of {count} records are overwritten faster than they are drawn; "
+            "raise the capacity"
+        )
+    except BaseException:
+        batch.give_back()
+        raise
 
-    used, wanted = 0, count
 
-    def attempt() -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        totals = table.totals()
-        drawn = draw(key, totals, wanted, mode, used)
-        if not used:
-            admit(table, count)
-        return totals, *drawn
+class _Batch:
+    """A batch that is being drawn; what falls on no record, or on one twice, is drawn again.
 
-    totals, lanes, offsets, used = until(table, attempt, wait)
-    ids, weights, lengths = table.resolve(lanes, offsets)
-    for _ in range(TRIES):
-        again = to_redraw(ids, mode)
-        if not len(again):
-            return Drawn(ids, _probabilities(weights, lanes, totals, mode), lengths)
-        # Somebody else has changed the table, or died over it.
-        functions().table_mend(table.base)
-        rows = again
-        if mode is Mode.DISTINCT:  # no more than these: what the others took may be gone now
-            wanted, rows = len(again), np.arange(len(again))
+    Attributes:
+        rows: that are still to be drawn.
+        ids, probabilities, lengths: see `Drawn`; ids are -1 in these rows.
+    """
+
+    def __init__(self, table: Table, key: Key, count: int, mode: Mode) -> None:
+        self._table, self._key, self._mode = table, key, mode
+        self._used, self._strata = 0, strata(count, table.spec.lanes)
+        self.rows, self.ids = np.arange(count), np.full(count, -1)
+        self.probabilities, self.lengths = np.empty(count), np.empty(count, np.int32)
+        self._weights = np.empty(count, np.uint64)
+
+    def draw(self) -> tuple[np.ndarray, ...]:
+        """Lanes and offsets for the rows, of a table with such totals. Raises: HeldBackError."""
+        totals, lanes, mode = self._table.totals(), self._strata[self.rows], self._mode
+        # Those without replacement alone: others in the batch may be all that there is.
+        count = len(self.rows) if mode is not Mode.REPLACE else len(self.ids)
         try:
-            totals, lanes, offsets, more = until(table, attempt, wait)
-        except BaseException:
-            _give_back(table, ids, weights)
-            raise
-        used += more
-        ids[again], weights[again], lengths[again] = table.resolve(lanes[rows], offsets[rows])
-    raise ReplayError(
-        f"{len(again)} of {count} records are overwritten faster than they are drawn; raise the "
-        "capacity"
-    )
+            lanes, offsets, more = draw(self._key, totals, count, mode, self._used, lanes)
+        except HeldBackError:
+            if mode is not Mode.STRATIFIED:
+                raise
+            self._table.want(lanes)
+            raise _lacking(totals, len(self.ids), mode, lanes) from None
+        if not self._used:
+            admit(self._table, len(self.ids))
+        self._used += more
+        rows = self.rows if mode is Mode.REPLACE else slice(None)
+        return lanes[rows], offsets[rows], totals
 
+    def resolve(self, lanes: np.ndarray, offsets: np.ndarray, totals: np.ndarray) -> None:
+        """Takes the records that the rows fell on."""
+        rows, ids = self.rows, self.ids
+        ids[rows], weights, self.lengths[rows] = self._table.resolve(lanes, offsets)
+        self._weights[rows], self.probabilities[rows] = weights, weights / float(totals.sum())
+        if self._mode is Mode.STRATIFIED:
+            of_lane = np.bincount(self._strata)[lanes]
+            self.probabilities[rows] = weights / totals[lanes] * of_lane / len(ids)
+        self.rows = to_redraw(ids, self._mode)
+        if len(self.rows):
+            self._table.release(ids[self.rows], self._weights[self.rows])
+            ids[self.rows] = -1
 
-def _give_back(table: Table, ids: np.ndarray, weights: np.ndarray) -> None:
-    """Undoes the draws of a batch that nobody gets."""
-    places = (x.ctypes.data for x in (ids, weights))
-    functions().table_release(table.base, len(ids), *places)
-    if table.spec.limited:
-        functions().table_count(table.base, -len(ids))
+    def give_back(self) -> None:
+        """Undoes what was drawn of a batch that nobody gets."""
+        self._table.release(self.ids, self._weights)
+        if self._used and self._table.spec.limited:
+            functions().table_count(self._table.base, -len(self.ids))
 
 
 def to_redraw(ids: np.ndarray, mode: Mode | Order) -> np.ndarray:
@@ -207,15 +254,6 @@ def _picked(table: Table, order: Order, count: int) -> Drawn:
         f"{count} records are to be drawn ({order.name.lower()}) and {found} can be; insert more "
         "first"
     )
-
-
-def _probabilities(
-    weights: np.ndarray, lanes: np.ndarray, totals: np.ndarray, mode: Mode
-) -> np.ndarray:
-    if mode != Mode.STRATIFIED:
-        return weights / float(totals.sum())
-    rows = np.bincount(lanes, minlength=len(totals))
-    return weights / totals[lanes] * rows[lanes] / len(lanes)
 
 
 def importance_weights(probabilities: np.ndarray, records: int, exponent: float) -> np.ndarray:

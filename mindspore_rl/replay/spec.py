@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
+import numbers
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ ALIGNMENT = 64  # a cache line
 PAGE = 4096
 FANOUT = 16
 MOST_WEIGHTED = 1 << 24  # of at most 2^40 each (index.h), which 64 bits can sum
+MOST_BYTES = 1 << 62  # of a table, so that every place in it is an int64
+MOST_TEXT = 1 << 20  # of a specification in a file
 HEADER = np.dtype(
     [("magic", "S8")]
     + [
@@ -83,12 +87,23 @@ class Column:
     Args:
         name: of the column.
         shape: of the value of one step.
-        dtype: NumPy's name of its type.
+        dtype: NumPy's name of its type, one of numbers or truth values.
+
+    Raises:
+        ReplayError: it is not so.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    def __post_init__(self) -> None:
+        sized = all(isinstance(x, numbers.Integral) and x >= 0 for x in self.shape)
+        if not isinstance(self.name, str) or not sized or not _is_number(self.dtype):
+            raise ReplayError(
+                f"a column of a replay table is {self.name!r}, {self.shape!r}, {self.dtype!r}, "
+                'expected a name, a shape and a type of numbers, such as "obs", (4,), "float32"'
+            )
 
     @property
     def step_bytes(self) -> int:
@@ -138,10 +153,11 @@ class TableSpec:
             ("samples_per_insert", 0),
             ("slack", (1 + ratio) / 2 if ratio else 0),
         ):
-            value = getattr(self, name)
-            if not least <= value < math.inf:
+            value, whole = getattr(self, name), name not in ("samples_per_insert", "slack")
+            if not isinstance(value, int if whole else (int, float)) or not least <= value < 2**63:
                 raise ReplayError(
                     f"{name} of a replay table is {value}, expected at least {least:g}"
+                    f"{' and whole' if whole else ''}"
                 )
         if self.min_records > self.lanes * self.capacity:
             raise ReplayError(
@@ -156,6 +172,11 @@ class TableSpec:
         names = [column.name for column in self.columns]
         if not names or len(set(names)) < len(names):
             raise ReplayError(f"columns of a replay table are {names}, expected different names")
+        # An empty value takes no memory, but NumPy knows no array of such extents either.
+        steps = sum(math.prod(extent or 1 for extent in c.shape) for c in self.columns)
+        size = self.lanes * self.capacity * (1 + 32 * self.length * (ALIGNMENT + steps))
+        if size >= MOST_BYTES:
+            raise ReplayError(f"a replay table does not fit: it would take {size:,} bytes")
 
     @property
     def limited(self) -> bool:
@@ -181,7 +202,7 @@ class TableSpec:
         if self.length == 1:  # small ones without gaps
             sizes = [column.step_bytes for column in self.columns]
             sizes[-1] += -sum(sizes) % 8
-        return np.cumsum([0, *sizes], dtype=np.int64)
+        return np.array(list(itertools.accumulate(sizes, initial=0)), np.int64)
 
     def buffers(self, count: int, window: int | None = None) -> dict[str, np.ndarray]:
         """Arrays to gather records into, `[N, T, ...]` each, or `[N, ...]` of transitions."""
@@ -224,24 +245,39 @@ class TableSpec:
 
     @staticmethod
     def parse(text: bytes) -> "TableSpec":
-        """Of JSON. Raises: ValueError, KeyError, TypeError."""
-        values = json.loads(text)
-        del values["starts"]
-        columns = [Column(name, tuple(shape), dtype) for name, shape, dtype in values["columns"]]
-        return TableSpec(**{**values, "columns": tuple(columns)})
+        """Of JSON. Raises: ValueError, ReplayError."""
+        try:
+            values = json.loads(text)
+            del values["starts"]
+            columns = tuple(Column(name, tuple(shape), dtype)
+                            for name, shape, dtype in values["columns"])  # fmt: skip
+            return TableSpec(**{**values, "columns": columns})
+        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise ValueError(f"its specification cannot be read: {error!r}") from error
+
+
+def _is_number(dtype: object) -> bool:
+    """Whether it is NumPy's name of a type of numbers; others may hold addresses."""
+    try:
+        return isinstance(dtype, str) and np.dtype(dtype).kind in "biufc"
+    except (TypeError, ValueError, SyntaxError):
+        return False
 
 
 def described(descriptor: int, more_bytes: int = 0) -> TableSpec:
     """What a file says that it holds.
 
     Raises:
-        ValueError, KeyError, TypeError, IndexError, ReplayError: it is none of ours, or not whole.
+        OSError, ValueError, ReplayError: it is none of ours, or not whole.
     """
-    header = np.frombuffer(os.pread(descriptor, HEADER.itemsize, 0), HEADER)[0]
+    size = os.fstat(descriptor).st_size - more_bytes
+    begin = os.pread(descriptor, HEADER.itemsize, 0)
+    if size < HEADER.itemsize or len(begin) < HEADER.itemsize:
+        raise ValueError(f"it has {size} bytes")
+    header = np.frombuffer(begin, HEADER)[0]
     if header["magic"] != MAGIC:
         raise ValueError(f"it begins with {header['magic']!r}, expected {MAGIC!r}")
-    size = os.fstat(descriptor).st_size - more_bytes
-    if not 0 <= header["spec_bytes"] <= size:
+    if not 0 <= header["spec_bytes"] <= min(size, MOST_TEXT):
         raise ValueError("its header and its size do not agree")
     spec = TableSpec.parse(os.pread(descriptor, int(header["spec_bytes"]), HEADER.itemsize))
     if spec.header() != header or size != header["total_bytes"]:

@@ -14,7 +14,7 @@ from mindspore_rl.replay.held import Draws
 from mindspore_rl.replay.library import functions
 from mindspore_rl.replay.limit import SLICE_S, check_samples
 from mindspore_rl.replay.near import Near, to_whole
-from mindspore_rl.replay.selection import Key, Mode, Order, draw
+from mindspore_rl.replay.selection import Key, Mode, Order, draw, strata
 from mindspore_rl.replay.spec import FIRST, TableSpec
 from mindspore_rl.replay.table import Table
 
@@ -211,6 +211,9 @@ class Spread:
             except HeldBackError as error:
                 if told.over:
                     raise ReplayError(f"after {wait_s:g} s: {error}") from None
+                if table and mode is Mode.STRATIFIED:
+                    own, rows = self._blocks[self._comm.rank], strata(count, self.spec.lanes)
+                    table.want(rows[(rows >= own.start) & (rows < own.stop)] - own.start)
             else:
                 if table and self.spec.limited:  # an even share of them, wherever rows were drawn
                     own, lanes = self._blocks[self._comm.rank], self.spec.lanes

@@ -123,7 +123,7 @@ int64_t table_begin(char *base, int64_t at) {
 // -1 if the table allows no insert now.
 int64_t table_commit(char *base, int64_t record, double priority, double exponent) {
   Table table(base);
-  if (!admit(table, 1, 0)) return -1;
+  if (!admit(table, 1, 0, &table.lane(record / table.header.capacity))) return -1;
   int64_t id = committed(table, record, priority, exponent);
   wake(table);
   return id;
@@ -147,7 +147,7 @@ int64_t table_insert(char *base, int64_t done, int64_t count, const int32_t *lan
                      int64_t *ids) {
   Table table(base);
   int64_t i = done;
-  for (; i < count && admit(table, 1, 0); i++) {
+  for (; i < count && admit(table, 1, 0, &table.lane(lanes[i])); i++) {
     int64_t record = table_begin(base, lanes[i]);
     if (record < 0) {
       withdraw_insert(table);
@@ -169,17 +169,16 @@ void table_totals(char *base, uint64_t *totals) {
 }
 
 // Draws of lanes and of places in them, from the lanes' totals alone: the same on every rank.
-// mode 0: with replacement; 1: without; 2: stratified by lane. How many random numbers it took,
-// or -1 if there is nothing to draw, for mode 1 less than asked for.
+// mode 0: with replacement; 1: without; 2: of the lane that is given for each. How many random
+// numbers it took, or -1 if there is nothing to draw, for mode 1 less than asked for.
 int64_t table_draw(uint32_t seed, uint32_t stream, uint32_t step, uint32_t first, int64_t mode,
                    int64_t count, int64_t lanes, const uint64_t *totals, int32_t *lane,
                    uint64_t *offset) {
   std::vector<uint64_t> ends(lanes), taken;
   uint64_t total = 0;
-  for (int64_t i = 0; i < lanes; i++) {
-    if (mode == 2 && !totals[i]) return -1;
-    ends[i] = total += totals[i];
-  }
+  for (int64_t i = 0; i < lanes; i++) ends[i] = total += totals[i];
+  for (int64_t i = 0; i < count && mode == 2; i++)
+    if (!totals[lane[i]]) return -1;
   if (!total || (mode == 1 && total < uint64_t(count))) return -1;
   uint64_t mask = 0;
   if (mode == 1) {
@@ -190,7 +189,6 @@ int64_t table_draw(uint32_t seed, uint32_t stream, uint32_t step, uint32_t first
   for (int64_t i = 0; i < count; i++) {
     uint64_t bits = random_bits(seed, stream, step, index++);
     if (mode == 2) {
-      lane[i] = int32_t(i * lanes / count);
       offset[i] = high(bits, totals[lane[i]]);
       continue;
     }
@@ -425,15 +423,16 @@ void table_claim(char *base, const Place *places, int64_t all_lanes, int64_t cou
 }
 
 // Gives draws back, with the weights that the records had.
-void table_release(char *base, int64_t count, const int64_t *ids, const uint64_t *weights) {
-  Table table(base);
+void table_release(char *base, const Place *places, int64_t all_lanes, int64_t count,
+                   const int64_t *ids, const uint64_t *weights) {
+  Lanes lanes(base, places, all_lanes);
   for (int64_t i = 0; i < count; i++) {
     if (ids[i] < 0) continue;
-    int64_t record = ids[i] % table.records(), lane = record / table.header.capacity;
-    int64_t slot = record % table.header.capacity;
+    auto [table, record, generation] = lanes.record(ids[i]);
+    int64_t lane = record / table.header.capacity, slot = record % table.header.capacity;
     Locked locked(table, lane);
     Entry &entry = table.entry(record);
-    if (entry.generation != uint32_t(ids[i] / table.records()) * 2) continue;
+    if (entry.generation != generation) continue;
     __atomic_sub_fetch(&entry.sampled, 1, __ATOMIC_RELAXED);
     if (!table.weights(lane)[slot]) set_weight(table, lane, slot, weights[i]);
   }

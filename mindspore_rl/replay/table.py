@@ -40,6 +40,7 @@ from mindspore_rl.replay.spec import (
     check_same,
     described,
 )
+from mindspore_rl.replay.weights import LARGEST
 from mindspore_rl.storage import replacing, writing
 
 PIECE_BYTES = 1 << 22
@@ -143,10 +144,11 @@ class Table(Records):
             found = described(descriptor)
             check_same(path, found, spec or found)
             table = Table(descriptor, found, prefault)
+            table.check_index()
         except ReplayError:
             os.close(descriptor)
             raise
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        except (OSError, ValueError) as error:
             os.close(descriptor)
             raise ReplayError(f"{path} is not a replay table, or damaged: {error}") from error
         with contextlib.suppress(OSError):
@@ -204,6 +206,21 @@ class Table(Records):
             shape
         )
 
+    def check_index(self) -> None:
+        """Looks whether all that the index says lies within the table, whoever has made it.
+
+        Raises:
+            ValueError: a record is longer than it can be, or what is no record has a weight.
+        """
+        spec, most = self.spec, LARGEST if self.spec.weighted else 1
+        longest = int(self.entries["length"].max())
+        if longest > min(spec.length, np.iinfo(np.int32).max):
+            raise ValueError(f"it has a record of {longest} steps, expected at most {spec.length}")
+        shape = (spec.lanes, int(self._header["weights"]))
+        weights = self._view(np.dtype(np.uint64), "weight_offset", shape)
+        if weights[:, : spec.capacity].max() > most or weights[:, spec.capacity :].any():
+            raise ValueError("it has weights that no record can have")
+
     def save(self, path: Path) -> None:
         """Writes a copy to a file, piece by piece; nobody may write the table meanwhile.
 
@@ -233,12 +250,13 @@ class Table(Records):
                 table = Table.create(described(file.fileno(), 8), to)
                 try:
                     table._read(file)
+                    table.check_index()
                 except (OSError, ValueError):
                     table.close()
                     if to is not None:
                         to.unlink()
                     raise
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        except (OSError, ValueError) as error:
             raise ReplayError(f"{path} is not a saved replay table, or damaged: {error}") from error
         functions().table_init(table.base)
         return table
@@ -288,6 +306,16 @@ class Table(Records):
             raise ReplayError(f"{len(ids)} ids have {len(values)} priorities, expected as many")
         data = (ids.ctypes.data, values.ctypes.data)
         return int(functions().table_update(self.base, len(ids), *data, exponent))
+
+    def want(self, lanes: np.ndarray) -> None:
+        """Lets an insert through into each of these lanes that has nothing to draw.
+
+        Their writers may have come late, when others had inserted all that the limit allows.
+
+        Args:
+            lanes: `[N] int32`, that a draw is held back for.
+        """
+        functions().table_want(self.base, len(lanes), lanes.ctypes.data)
 
     def pick(self, order: int, count: int) -> tuple[np.ndarray, ...] | int:
         """Takes the first records in an order, of all lanes at one moment; see `selection.Order`.

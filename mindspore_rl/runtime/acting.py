@@ -10,10 +10,12 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 
 from mindspore_rl import device
+from mindspore_rl.environments.spaces import Box, Discrete, taken, within
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.operators import to_array
 from mindspore_rl.plan.plan import load_plan
@@ -63,7 +65,8 @@ class Policy:
                 another one; for a policy that remembers.
             sample: sample actions instead of taking the most likely.
 
-        Returns: the action, as the environment takes it; `[B]` or `[B, k]` of a batch.
+        Returns: the action as the environment takes it, see `spaces.taken`; `[B]` or `[B, ...]` of
+            a batch.
 
         Raises:
             MsrlError: the observation has another shape.
@@ -82,6 +85,7 @@ class Policy:
                 trained = build_trained(self._run_dir, rows, self._seed, which=self._which)
                 self._episodes = _Episodes(_Loop(trained, rows, self._drawn_seed()))
             action = self._episodes.next((found, gained, over), sample)
+        action = taken(self.spec.action_space, action)
         return action[0] if alone else action
 
     def greedy_cell(self) -> nn.Cell:
@@ -105,7 +109,7 @@ class Policy:
                 f"{type(actor).__name__}.act is not given the observation as it is and single "
                 "numbers: do in the actor what the loop does to observations"
             )
-        return _Greedy(actor, [Tensor(other) for other in others])
+        return _Greedy(actor, [Tensor(other) for other in others], self.spec.action_space)
 
     def reset(self) -> None:
         """Forgets what was before: the next observations are first ones of episodes."""
@@ -158,17 +162,28 @@ class _Greedy(nn.Cell):
     Args:
         actor: that has `act_greedily`.
         numbers: what it is given beside the observation.
+        space: of the actions, which are as `spaces.taken` gives them.
     """
 
-    def __init__(self, actor: Any, numbers: list[Tensor]) -> None:
+    def __init__(self, actor: Any, numbers: list[Tensor], space: Discrete | Box) -> None:
         super().__init__(auto_prefix=False)
         self.actor, self.numbers = actor, tuple(numbers)
+        self.box = isinstance(space, Box)
+        if isinstance(space, Box):
+            self.low, self.high = map(Tensor, space.limits)
+            self.whole, self.shape = space.whole, space.shape
+            self.precise, self.kind = self.low.dtype, getattr(ms, space.dtype)
         self.set_train(False)
 
     def construct(self, obs: Tensor) -> Tensor:
         """See `Policy.greedy_cell`."""
         acted = self.actor.act_greedily(obs, *self.numbers)
-        return acted[0] if isinstance(acted, tuple) else acted
+        action = acted[0] if isinstance(acted, tuple) else acted
+        if self.box:
+            action = ops.cast(action, self.precise)
+            action = within(action, self.low, self.high, self.whole, ops)
+            action = ops.cast(action.reshape(action.shape[:-1] + self.shape), self.kind)
+        return action
 
 
 class _Loop(Played):

@@ -35,22 +35,24 @@ def set_parameter(parameter: Parameter, value: np.ndarray) -> None:
     ops.assign(parameter, Tensor(np.array(value), parameter.dtype))
 
 
-def write_parameters(parameters: list[Parameter], flat: np.ndarray) -> None:
+def write_parameters(parameters: list[Parameter], data: np.ndarray) -> None:
     """Overwrites parameters between calls of cells that read them.
 
     On the CPU into their memory, as native cells write it: a twentieth of an assignment's time.
 
     Args:
         parameters: of one rank, in the order of the message.
-        flat: their values, one after the other.
+        data: their values, one after the other, as uint8.
     """
     in_memory = mindspore.get_context("device_target") == "CPU"
     start = 0
     for parameter in parameters:
-        value = flat[start : start + parameter.size].reshape(parameter.shape)
-        start += parameter.size
+        there = parameter.asnumpy()
+        size = there.nbytes
+        value = data[start : start + size].view(there.dtype).reshape(there.shape)
+        start += size
         if in_memory:
-            parameter.asnumpy()[...] = value
+            there[...] = value
         else:
             set_parameter(parameter, value)
 

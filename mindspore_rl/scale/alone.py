@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_rl import interpreter
 from mindspore_rl.communication.group import HostGroup
 from mindspore_rl.environments.by_name import spec as environment_spec
 from mindspore_rl.loading import run_module
@@ -117,7 +118,8 @@ class Others:
     def __init__(self, folder: Path, fragments: list[tuple[int, str]]) -> None:
         self._processes = []
         for core, name in fragments:
-            command = [sys.executable, "-m", __spec__.name, str(folder), str(core), name, BURN]
+            words = ("-m", __spec__.name, str(folder), str(core), name, BURN)
+            command = interpreter.command(*words)
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             self._processes.append(process)
 
@@ -305,6 +307,7 @@ ENDLESS = 10**9
 
 def main() -> None:
     """Measures fragments: `... RUN_DIRECTORY CORES FRAGMENTS`; with `burn`, only runs them."""
+    interpreter.look_last()
     end_with_parent()
     folder, own = Path(sys.argv[1]), {int(core) for core in sys.argv[2].split(",")}
     names, plan = sys.argv[3].split(","), replace(load_plan(folder), num_iterations=ENDLESS)

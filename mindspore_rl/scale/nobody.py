@@ -57,7 +57,8 @@ class Nobody:
 def _message(edge: Edge, size: int, chance: np.random.Generator) -> np.ndarray:
     """Something in the place of a message: small numbers, and zeros and ones where they count."""
     if edge.message.parameters:
-        return (0.1 * chance.standard_normal(size // 4)).astype(np.float32).view(np.uint8)
+        numbers = (0.1 * chance.standard_normal(size // 4)).astype(np.float32)
+        return np.frombuffer(numbers.tobytes().ljust(size, b"\0"), np.uint8)
     entries = [np.dtype(leaf.dtype) for leaf in edge.leaves]
     whole = [leaf.size * dtype.itemsize for leaf, dtype in zip(edge.leaves, entries, strict=True)]
     parts = []

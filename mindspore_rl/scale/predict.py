@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import mindspore_rl
-from mindspore_rl import machine
+from mindspore_rl import interpreter, machine
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.graph.ir import Program
 from mindspore_rl.pipeline import JobRequest, prepare
@@ -182,19 +181,16 @@ def _measured(plan: Plan, folder: Path, fragments: list[FragmentPlan]) -> dict[s
     """Runs fragments alone, in a process of their own, on the cores that a rank would have."""
     cores = sorted(os.sched_getaffinity(0))
     each = max(len(cores) // plan.num_ranks, 1)
-    command = [sys.executable, "-m", "mindspore_rl.scale.alone", str(folder)]
     names = ",".join(f.name for f in fragments)
     own = ",".join(map(str, cores[:each]))
-    _run([*command, own, names], ALONE_S, f"{plan.policy} cannot be measured here")
+    command = interpreter.command("-m", "mindspore_rl.scale.alone", str(folder), own, names)
+    _run(command, ALONE_S, f"{plan.policy} cannot be measured here")
     return read(dict[str, FragmentCosts], json.loads((folder / alone.COSTS_FILE).read_text()))
 
 
 def _run(command: list[str], timeout_s: float, what: str, **variables: str) -> None:
     """Runs a program. Raises: MsrlError: with what it printed last."""
-    package_parent = str(Path(mindspore_rl.__file__).parents[1])
-    paths = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HWLOC_XMLFILE": ""}
-    environment = {**variables, **environment}
+    environment = {**variables, **os.environ, **interpreter.environment(), "HWLOC_XMLFILE": ""}
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
@@ -273,8 +269,9 @@ def link_between(deployment: Deployment, say: Say, anew: bool = False) -> Link:
 def _linked(deployment: Deployment, hosts: tuple[str, ...], folder: Path) -> dict[str, Any]:
     """Messages between two ranks, on this host or each on one of two."""
     file = folder / "links.json"
-    command = [find_mpiexec(), *mpi_options(deployment, hosts, folder), "-n", "2", sys.executable]
-    command += ["-m", "mindspore_rl.scale.links", str(file), *([links.FAR] if hosts else [])]
+    words = ("-m", "mindspore_rl.scale.links", str(file), *([links.FAR] if hosts else []))
+    command = [find_mpiexec(), *mpi_options(deployment, hosts, folder), "-n", "2"]
+    command += interpreter.command(*words)
     what = f"messages cannot be measured between {' and '.join(hosts) or 'two ranks here'}"
     _run(command, LINKS_S, what, UCX_TLS="^posix" if hosts else "self,sysv")
     found = json.loads(file.read_text())

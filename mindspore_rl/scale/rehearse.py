@@ -126,8 +126,8 @@ class Rehearsed(FragmentRuntime):
         self._reduce = group
         self.actor = self.learner = SimpleNamespace(noise_size=NOISE_SIZE)
         exchange: Any = self.share.exchange
-        exchange._parameters = lambda edge: np.zeros(edge.message.parameter_entries, np.float32)
-        exchange._take_parameters = lambda edge, flat: None
+        exchange._parameters = lambda edge: np.zeros(edge.message.parameter_bytes, np.uint8)
+        exchange._take_parameters = lambda edge, data: None
 
     def _array(self, value: Value) -> Any:
         if value.parts:

@@ -340,7 +340,7 @@ class SimulatedRank:
         scripts: dict[int, Iterator[Word]] = {}
         expected: dict[int, Word] = {}
         first = next(m for m in plan.messages if m.parameters)
-        size = 4 * first.parameter_entries
+        size = first.parameter_bytes
         while len(self.marks) <= turns:
             while waiting and tickets.free():
                 worker = waiting.popleft()

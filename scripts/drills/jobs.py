@@ -83,11 +83,10 @@ def kind_of(words: Sequence[str], variables: Mapping[str, str]) -> str:
         return "proxy"
     if not name.startswith("python"):
         return "other"
+    if "PMI_RANK" in variables:
+        return "rank" if any(word.startswith("mindspore_rl.") for word in words) else "other"
     for before, word in zip(words, words[1:], strict=False):
-        if before == "-m":
-            is_rank = word.startswith("mindspore_rl.") and "PMI_RANK" in variables
-            return "rank" if is_rank else "other"
-        if before == "-c":
+        if before in ("-m", "-c"):
             return "scheduler" if variables.get("MS_ROLE") == "MS_SCHED" else "other"
         if not word.startswith("-"):
             return "keeper" if "mindspore_rl" in Path(word).parts else "other"

@@ -1,21 +1,25 @@
 """The file of a data set: what is put in comes out, and all of it or nothing is there."""
 
+import contextlib
 import gc
+import json
 import os
 import stat
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mindspore_rl.datasets.build import Part, write
-from mindspore_rl.datasets.dataset import About, Dataset, Source, finish
+from mindspore_rl.datasets.dataset import _END, About, Dataset, Source, finish
 from mindspore_rl.datasets.episodes import Episode, Recorder, of_environment
+from mindspore_rl.datasets.windows import Batches
 from mindspore_rl.environments.environment import GRAPH_SPECS
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.selection import Key, sample
-from mindspore_rl.replay.spec import ENTRY, TableSpec
+from mindspore_rl.replay.spec import ENTRY, HEADER, LANE, PAGE, TableSpec
 from tests.datasets.files import ABOUT, COLUMNS, episode, made
 
 
@@ -171,6 +175,125 @@ def test_what_is_no_data_set_is_told(tmp_path):
         with pytest.raises(ReplayError, match="is not a data set, or damaged"):
             Dataset(path)
     assert not descriptors(path)
+
+
+def forged(whole, descriptor=None, **values):
+    """The bytes of a data set that says otherwise of itself, with the checksum of that.
+
+    Args:
+        whole: of an honest one.
+        descriptor: what it says that its table holds, in place of some of the specification.
+        values: by header offset, what stands there, `[lanes or records]`.
+    """
+    found, text_end = bytearray(whole), len(whole) - _END.size
+    index_bytes, length, _, magic = _END.unpack(whole[text_end:])
+    header = np.frombuffer(found, HEADER, 1)[0]
+    if descriptor is not None:
+        spec = json.loads(whole[HEADER.itemsize :][: header["spec_bytes"]]) | descriptor
+        text = json.dumps(spec).encode()
+        room = bytes(PAGE - HEADER.itemsize - len(text))
+        found[HEADER.itemsize : PAGE] = text + room
+        header = np.frombuffer(found, HEADER, 1)
+        header["spec_bytes"] = len(text)
+        with contextlib.suppress(ValueError, ReplayError):
+            header[:] = TableSpec.parse(text).header()
+    for place, change in values.items():
+        dtype = {"entry": ENTRY, "lane": LANE, "weight": np.dtype("u8")}[place]
+        at = int(header[f"{place}_offset"])
+        change(np.frombuffer(found, dtype, 20 if place != "lane" else 1, at))
+    checksum = zlib.crc32(whole[text_end - length : text_end], zlib.crc32(found[:index_bytes]))
+    found[text_end:] = _END.pack(index_bytes, length, checksum, magic)
+    return bytes(found)
+
+
+def read_all(path):
+    """Whether a file opens; then all that anybody reads of it is read."""
+    try:
+        dataset = Dataset(path)
+    except ReplayError as error:
+        assert "is not a data set, or damaged" in str(error)
+        return False
+    with dataset, np.errstate(all="ignore"):
+        dataset.returns()
+        assert sum(len(one["obs"]) for one in dataset.records()) == dataset.lengths.sum()
+        for window in (None, 2):
+            batches = Batches(dataset, window, 8, 1)
+            for step in range(3):
+                batches.gather(step, batch := batches.buffer())
+        assert batch.columns["obs"].shape[1] == 2
+        sample(dataset.table, Key(1, 2), 5)
+    return True
+
+
+def put(name, value, rows=slice(3, 4)):
+    def change(array):
+        (array[name] if name else array)[rows] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"entry": put("length", 5)},
+        {"entry": put("length", 10**6)},
+        {"entry": put("length", 2**32 - 1)},
+        {"entry": put("length", 0)},
+        {"entry": put("generation", 3)},
+        {"entry": put("generation", 0)},
+        {"weight": put("", 2**63)},
+        {"weight": put("", 2)},
+        {"descriptor": {"length": 10**6}},
+        {"descriptor": {"length": 4.0}},
+        {"descriptor": {"length": 2**62}},
+        {"descriptor": {"capacity": 21}},
+        {"descriptor": {"capacity": -20}},
+        {"descriptor": {"capacity": 10**400}},
+        {"descriptor": {"lanes": 20, "capacity": 1}},
+        {"descriptor": {"weighted": True}},
+        {"descriptor": {"slack": 10**400}},
+        {"descriptor": {"samples_per_insert": "much"}},
+        {"descriptor": {"columns": [["obs", [-2], "float32"]]}},
+        {"descriptor": {"columns": {"obs": 1}}},
+        {"descriptor": {"more": 1}},
+    ],
+)
+def test_an_index_that_claims_more_than_there_is_is_refused(tmp_path, claim):
+    made(path := tmp_path / "set", [4] * 20).table.close()
+    assert read_all(path)
+    path.write_bytes(forged(path.read_bytes(), **claim))
+    assert not read_all(path)
+
+
+@pytest.mark.parametrize("dtype", ["O", "V4", "S4", "f4,O", "(2,f4", "float63", "", "int32", None])
+def test_columns_that_are_no_numbers_are_refused(tmp_path, dtype):
+    """An object would be an address, out of the file."""
+    made(path := tmp_path / "set", [4] * 20).table.close()
+    for at in range(len(COLUMNS)):
+        columns = [[c.name, list(c.shape), c.dtype] for c in COLUMNS]
+        columns[at][2] = dtype
+        path.write_bytes(forged(whole := path.read_bytes(), {"columns": columns}))
+        assert not read_all(path) or (
+            dtype == "int32" and COLUMNS[at].dtype in ("int32", "float32")
+        )
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_an_index_says_it_is_read_or_refused(tmp_path, seed):
+    """Bytes of the index flipped or set, under a checksum that is right."""
+    random = np.random.default_rng(seed)
+    made(path := tmp_path / "set", [4, 2, 3, 1] * 5).table.close()
+    whole = path.read_bytes()
+    places = np.flatnonzero(np.frombuffer(whole, np.uint8)[: 6 * PAGE])
+    opened = 0
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for place in random.choice(places, random.integers(1, 4)):
+            damaged[place : place + 1] = bytes([random.choice([damaged[place] ^ 1, 0, 255])])
+        path.write_bytes(forged(bytes(damaged)))
+        opened += read_all(path)
+    assert 0 < opened < 150
 
 
 def test_the_first_episode_of_each_environment_is_recorded():

@@ -7,7 +7,7 @@ import pytest
 
 from mindspore_rl.environments import by_name
 from mindspore_rl.environments.check import check
-from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.environments.spaces import Box, Discrete, taken
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -275,3 +275,53 @@ def test_a_class_of_ones_own_that_raises_is_told(tmp_path):
     with pytest.raises(EnvironmentFailure, match="Raises could not be made: ValueError: no"):
         by_name.spec(f"{file}:Raises")
     assert "no simulator" in check(f"{file}:Raises")[0]
+
+
+def test_actions_are_taken_within_bounds_in_the_spaces_type_and_shape():
+    given = np.float32([[-7.0, 0.4, 0.6, 9.0]])
+    for dtype, expected in (
+        ("float32", [[-1.0, 0.4], [0.6, 2.1]]),
+        ("float64", [[-1.0, 0.4], [0.6, 2.1]]),
+        ("int32", [[-1, 0], [1, 2]]),
+    ):
+        high = 2 if dtype == "int32" else 2.1
+        found = taken(Box((2, 2), (-1,) * 4, (high,) * 4, dtype), given)
+        assert (found.dtype, found.shape) == (np.dtype(dtype), (1, 2, 2))
+        np.testing.assert_allclose(found[0], expected, rtol=1e-6)
+        assert found.max() <= np.array(high, dtype)
+    one = Box((), (-1.0,), (1.0,))
+    assert taken(one, np.float32([[3.0], [0.5]])).tolist() == [1.0, 0.5]
+    chosen = np.int32([3, 1])
+    assert taken(Discrete(4), chosen) is chosen
+    largest = float(np.finfo(np.float32).max)
+    assert not Box((1,), (-largest,), (largest,)).bounded
+
+
+PUSHES = """
+from mindspore import nn, ops
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.spaces import Box
+
+
+class Pushes(nn.Cell):
+    spec = EnvironmentSpec("pushes", (1,), Box((1,), (-1.0,), (1.0,)), 9, None, in_graph=True)
+    noise_size, state_size = 1, 2
+
+    def reset(self, noise):
+        return ops.concat((noise, 0.0 * noise), 1), noise
+
+    def step(self, state, action, noise):
+        place, steps = state[:, 0:1] + ACTION, state[:, 1:2] + 1.0
+        over = steps[:, 0] >= 9.0
+        at = ops.where(over.expand_dims(1), noise, place)
+        state = ops.concat((at, ops.where(over.expand_dims(1), 0.0 * steps, steps)), 1)
+        return state, at, place, place[:, 0], ops.zeros_like(over), over
+"""
+
+
+def test_one_in_the_graph_clips_its_actions(tmp_path):
+    file = tmp_path / "own.py"
+    for action, wrong in (("action", ["an action beyond"]), ("ops.clamp(action, -1.0, 1.0)", [])):
+        file.write_text(PUSHES.replace("ACTION", action))
+        found = check(f"{file}:Pushes")
+        assert [text.split(": ")[1][:16] for text in found[:1]] == wrong

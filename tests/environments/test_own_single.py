@@ -1,6 +1,7 @@
 """Environments of the user's own with the interface of gym or gymnasium, named by file."""
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -253,3 +254,91 @@ def test_one_to_be_stepped_by_hand_takes_actions_as_a_run_has_them(library, tmp_
     for name in ("probe:bandit", f"{ROOT}/docs/examples/corridor.py:Corridor"):
         with pytest.raises(UnknownEnvironmentError, match="is neither of gym nor of gymnasium"):
             by_name.make_single(name)
+
+
+ODD = """
+import sys
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+ALL = np.zeros((1, 2), np.float32)
+
+
+class Shared(gymnasium.Env):
+    observation_space, action_space = Box(-9, 9, (2,)), Discrete(3, start=4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        ALL[0] = self.place, self.steps = self.np_random.uniform(), 0
+        return ALL[0], {}
+
+    def step(self, action):
+        self.steps += action.item() - 4
+        ALL[0] = self.place, self.steps
+        return ALL[0], float(self.place), False, self.steps > 20, {}
+
+
+class Listed(Shared):
+    def step(self, action):
+        *others, info = super().step(action)
+        return others[0], others[1], np.array([False]), others[3], info
+
+
+class Ragged(Shared):
+    def step(self, action):
+        return [[1.0, 2.0], [3.0]], 0.0, False, False, {}
+
+
+class Closes(Shared):
+    def close(self):
+        raise RuntimeError("no")
+
+
+class Exits(Shared):
+    def step(self, action):
+        sys.exit(0)
+
+
+class ExitsAtOnce(Shared):
+    def __init__(self):
+        sys.exit(3)
+
+
+class Empty(Shared):
+    observation_space = Box(-9, 9, (0,))
+"""
+
+
+@pytest.fixture
+def odd(tmp_path):
+    (tmp_path / "odd.py").write_text(ODD)
+    return f"{tmp_path / 'odd.py'}:"
+
+
+def test_observations_may_all_live_in_one_array(odd):
+    """And an action is the number that gymnasium gives, which has `item()`."""
+    vector = by_name.make_vector(f"{odd}Shared", range(3), 1)
+    places = vector.reset()[:, 0]
+    assert len(np.unique(places)) == 3
+    next_obs, _, reward, _, _ = vector.step(np.array([0, 1, 2], np.int32))
+    np.testing.assert_array_equal(reward, places)
+    np.testing.assert_array_equal(next_obs, np.stack([places, [0, 1, 2]], 1))
+    assert check(f"{odd}Shared") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Listed", r"step.*: terminated is array\(\[False\]\), expected one truth value"),
+        ("Ragged", r"of shape none \(its parts differ in length\), expected \(2,\): \[\[1"),
+        ("Closes", "odd.py:Closes: close raised RuntimeError: no"),
+        ("Exits", r"after 0 steps: step called sys.exit\(0\); the last action was"),
+        ("ExitsAtOnce", "could not be made: SystemExit: 3"),
+        ("Empty", r"has the observation space Box\(\[\], \[\], \(0,\).*of one number at least"),
+    ],
+)
+def test_what_is_odd_is_a_finding_in_words(odd, name, text):
+    (found,) = check(odd + name)
+    assert re.search(text, found)

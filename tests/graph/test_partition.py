@@ -84,6 +84,11 @@ WRONG = {
         },
         "changes parameters",
     ),
+    "sum of integers": ({"learn": "target = reward * msrl.sum(action)"}, "int64"),
+    "mean of halves": (
+        {"learn": "r = reward.astype('float16')\ntarget = msrl.mean(r) * r"},
+        "float16",
+    ),
     "random": ({"learn": "target = reward + ops.rand_like(reward)"}, "another result each time"),
 }
 

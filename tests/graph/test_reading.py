@@ -9,7 +9,7 @@ import pytest
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.probe.front_end import SOURCE
-from mindspore_rl.graph.probe.randomness import watch_draws
+from mindspore_rl.purity.calls import watch
 from tests.graph.programs import analyse_with
 
 ACT = """
@@ -91,10 +91,75 @@ def test_random_numbers_are_found_whatever_they_are(line, drawn, tmp_path):
 def test_watching_leaves_a_profiler_as_it_was():
     profiler = cProfile.Profile()
     profiler.enable()
-    with watch_draws() as found:
+    with watch() as found:
         random.random()
     try:
         assert sys.getprofile() is profiler
     finally:
         profiler.disable()
-    assert len(found) == 1
+    assert len(found.impure) == 1
+
+
+HELPERS = """
+import functools
+import os
+
+ACTS = [0.0]
+
+def doubled(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return 2.0 * function(*args)
+    return wrapper
+
+@doubled
+def decorated(x):
+    return x + 1.0
+
+def counted(x):
+    ACTS[0] += 1.0
+    return x * (ACTS[0] > 0.0)
+
+class Learn("""
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("decorated(reward)", "calls decorated by its decorator of .*program_"),
+        ("counted(reward)", r"changes .*\.ACTS\[0\]: Python keeps that"),
+        ("reward * (os.getpid() > 0)", "os.getpid at .*another in each process"),
+    ],
+)
+def test_what_is_no_function_of_its_arguments_is_refused(call, told, tmp_path):
+    """Uncompiled, where MindSpore's parser refuses nothing."""
+    line = f"target = {call}"
+    with pytest.raises(ProgramError, match=told) as caught:
+        analyse_with(
+            tmp_path, "GPUOnly", 1, [("\nclass Learn(", HELPERS)], compiled=False, learn=line
+        )
+    assert str(caught.value).split("\n")[0].endswith(line)
+
+
+def test_state_that_python_keeps_of_an_update(tmp_path):
+    """Nothing sends it to other ranks, and `learn` was read once."""
+    counting = """
+    def apply(self, grads):
+        self.calls["n"] += 1
+        super().apply(grads)
+
+    def learn("""
+    changed = [
+        ("\n    def learn(", counting),
+        ("Learn(net, config)\n", "Learn(net, config)\n        self.learner.calls = dict(n=0)\n"),
+    ]
+    with pytest.raises(ProgramError, match=r"update#1 changes trainer.learner.calls\['n'\]"):
+        analyse_with(tmp_path, "GPUOnly", 1, changed, compiled=False)
+
+
+@pytest.mark.parametrize("where", ["\n    def learn(", "\n    def train("])
+def test_decorators_of_what_is_read_are_refused(where, tmp_path):
+    changed = [("\nclass Learn(", HELPERS), (where, f"\n    @doubled{where}")]
+    with pytest.raises(ProgramError, match="decorator of `(learn|train)`, which is read") as caught:
+        analyse_with(tmp_path, "GPUOnly", 1, changed)
+    assert re.match(r".*program_\w+\.py:\d+: ", str(caught.value))

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from mindspore_rl import registry
+from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.distribution_policy import Cut, DistributionPolicy, FragmentRule
 from mindspore_rl.pipeline import prepare
 from mindspore_rl.runtime import checkpoint
@@ -277,3 +278,43 @@ def test_compiled_equals_the_reference(name, environment, references, tmp_path):
     reference = references(job)
     job = dataclasses.replace(job, compiled=True)
     assert inproc.run_and_compare(job, reference, tmp_path) == []
+
+
+FROZEN = """
+def frozen(size, value=0):
+    value = Tensor(np.full(size, value, np.float32))
+    return Parameter(value, requires_grad=False)
+
+class Algorithm("""
+ODD = "net = Net(config, spec)\n        "
+ODD += "self.made = Algorithm.made = getattr(Algorithm, 'made', 0) + 1\n        {line}"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("net.more = frozen(2 + self.made)", r"net\.more is \[\d+\] float32, and \[\d+\]"),
+        ("setattr(net, f'more_{self.made}', frozen(2))", r"more_\d+ in the place of"),
+        ("net.more = frozen(2, self.made)", "has other initial values"),
+        ("net.more = nn.Dense(2, 2)", ""),
+    ],
+    ids=["shape", "name", "values", "seeded"],
+)
+def test_ranks_whose_trainers_differ_are_told_at_the_start(line, told, tmp_path):
+    changed = [
+        (
+            "from mindspore import nn",
+            "import numpy as np\nfrom mindspore import Parameter, Tensor, nn",
+        ),
+        ("\nclass Algorithm(", FROZEN),
+        ("net = Net(config, spec)", ODD.format(line=line)),
+    ]
+    file = program_with(tmp_path, changed)
+    job = inproc.request(file, "MultipleLearners", 2, num_steps=4)
+    plan, _ = prepare(dataclasses.replace(job, record=()), tmp_path / "run")
+    if not told:
+        inproc._run(plan, tmp_path / "run")
+        return
+    with pytest.raises(ProgramError, match=told) as caught:
+        inproc._run(plan, tmp_path / "run")
+    assert "rank 0" in str(caught.value)

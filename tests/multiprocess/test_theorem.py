@@ -14,11 +14,11 @@ import pytest
 import theorem
 
 from mindspore_rl import programs, registry
+from mindspore_rl.checking import compared, held
 from mindspore_rl.config import REQUIRED
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.graph.distribution_policy import Schedule
 from mindspore_rl.pipeline import JobRequest, environment_for, prepare
-from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.datasets.files import played
 from tests.graph.reading_back import read_back
@@ -312,16 +312,11 @@ def test_memories_equal_reference(torso, policy, workers, references, tmp_path):
 
 def _check(request, references, tmp_path):
     reference = references(request)
-    starts = tuple((i, str(reference.checkpoints[i])) for i in range(ITERATIONS))
-    plan, _ = prepare(dataclasses.replace(request, load_at=starts), tmp_path, read_back)
-    outcome = run_job(plan, tmp_path, JobOptions(progress=False, total_steps=0))
-    assert outcome.iterations == ITERATIONS
-    marks = [m for m in theorem.MARKS if any(f":{m}#" in site for _, site in reference.records)]
-    assert {"action", "gradient"} <= set(marks)
-    assert theorem.compare(tmp_path, reference, ITERATIONS, marks) == []
-    assert theorem.compare_states(Path(outcome.checkpoint), reference.checkpoints[-1]) == []
-    arrays, _ = checkpoint.load(Path(outcome.checkpoint))
-    native = {name: bool(value) for name, value in arrays.items() if name.startswith("cells/")}
+    assert {"action", "gradient"} <= {compared.mark_of(site) for _, site in reference.records}
+    plan, _ = prepare(request, tmp_path, read_back)
+    native, found = held.run_held(plan, tmp_path, reference, ITERATIONS)
+    assert {"variables/", "parameters/"} <= {one.name.split("/")[0] + "/" for one in found}
+    assert [str(one) for one in found if one.wrong] == []
     expected = [f"cells/{f.name}/{cell}" for f in plan.fragments for cell in f.cells]
     assert sorted(native) == (sorted(expected) if plan.cells == "native" else [])
     assert all(native.values())

@@ -1,4 +1,4 @@
-"""PPO's stranger: initial weights that are drawn anew in every process."""
+"""Initial weights from a generator that the program does not seed."""
 
 import numpy as np
 from mindspore import Tensor
@@ -12,4 +12,4 @@ class RandomStart(TwoPhase):
     def __init__(self, config, spec):
         super().__init__(config, spec)
         weight = self.actor.net.policy.weight
-        weight.set_data(Tensor(np.random.default_rng().normal(size=weight.shape), weight.dtype))
+        weight.set_data(Tensor(np.random.normal(size=weight.shape), weight.dtype))

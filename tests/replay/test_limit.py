@@ -91,6 +91,30 @@ def test_a_batch_that_would_wait_for_ever_is_told():
         TableSpec(COLUMNS, 10, min_records=11)
 
 
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_writer_that_comes_late_is_let_in_where_a_draw_waits_for_its_lane(most):
+    """The first one has inserted all that the limit allows before the second one begins."""
+    spec = TableSpec(COLUMNS, 100, 2, max_times_sampled=most, samples_per_insert=1, slack=8)
+    table, drawn = Table.create(spec), []
+
+    def learn():
+        drawn.extend(sample(table, Key(1, step), 8, Mode.STRATIFIED, LONG) for step in range(2))
+
+    with writing(table, [0], Wait(0.05)) as early, writing(table, [1], Wait(0.05)) as late:
+        with pytest.raises(ReplayError, match="inserts are held back"):
+            insert(early, 50)
+        with pytest.raises(ReplayError, match="inserts are held back"):
+            insert(late, 1, lane=1)
+        learner = threading.Thread(target=learn)
+        learner.start()
+        late.wait = LONG
+        insert(late, 8, lane=1)
+        learner.join()
+    assert [len(batch.ids) for batch in drawn] == [8, 8]
+    assert (int(table.limit["inserts"]), int(table.limit["samples"])) == (17, 16)
+    assert not table.totals()[1] or not most
+
+
 def test_a_full_lane_takes_its_insert_back():
     table = Table.create(TableSpec(COLUMNS, 2, min_records=2))
     with writing(table, [0]) as writer:

@@ -133,6 +133,50 @@ def test_a_batch_that_is_not_filled_takes_nothing(mode):
     assert sorted(sample(table, Key(1, 1), 4, mode).ids) == sorted(ids)
 
 
+@pytest.mark.parametrize("most", [2, 3])
+def test_draws_count_that_somebody_gets(most):
+    """Without replacement: a record's last draw moves those behind it up, under other draws."""
+    table, ids = filled(range(20), TableSpec(COLUMNS, capacity=20, max_times_sampled=most))
+    drawn = np.zeros(20, int)
+    for step in range(200):
+        try:
+            found = sample(table, Key(1, step), 10, Mode.DISTINCT)
+        except ReplayError:
+            break
+        drawn[np.searchsorted(ids, found.ids)] += 1
+        np.testing.assert_array_equal(table.entries["sampled"][0], drawn)
+    assert step > most and (drawn <= most).all()
+    assert (drawn < most).sum() < 10  # no more than a batch lacks
+    np.testing.assert_array_equal(table.entries["sampled"][0], drawn)
+
+
+def test_strata_are_served_as_long_as_each_has_what_it_is_to_give():
+    spec = TableSpec(COLUMNS, capacity=20, lanes=2, max_times_sampled=2)
+    for start in range(20):
+        table, ids = filled(range(40), spec)
+        drawn = []
+        for step in range(10):
+            found = sample(table, Key(start, step), 8, Mode.STRATIFIED)
+            assert np.isfinite(found.probabilities).all() and (found.probabilities > 0).all()
+            drawn += found.ids.tolist()
+            lanes = found.ids % 40 // 20
+            assert lanes.tolist() == [0] * 4 + [1] * 4
+        assert sorted(drawn) == sorted([*ids, *ids])
+        with pytest.raises(ReplayError, match=r"2 records .* lanes \[0, 1\] have none"):
+            sample(table, Key(start, 10), 2, Mode.STRATIFIED)
+
+
+def test_strata_of_which_one_lacks_a_record_take_nothing():
+    spec = TableSpec(COLUMNS, capacity=20, lanes=2, max_times_sampled=1)
+    table, ids = filled(range(12), spec, np.repeat([0, 1], [9, 3]))
+    for step in range(20):
+        with pytest.raises(ReplayError, match=r"8 records .* lanes \[1\] have none"):
+            sample(table, Key(1, step), 8, Mode.STRATIFIED)
+    assert not table.entries["sampled"].any()
+    assert table.totals().tolist() == [9, 3]
+    assert len(sample(table, Key(1, 0), 6, Mode.STRATIFIED).ids) == 6
+
+
 def test_a_draw_beside_one_in_order_that_takes_nothing_loses_no_record():
     table, ids = filled(range(2000), TableSpec(COLUMNS, capacity=2000, max_times_sampled=1))
     drawn, stop = sample(table, Key(1, 0), 1).ids.tolist(), threading.Event()

@@ -1,6 +1,7 @@
 """Tables spread over ranks: one batch, whoever holds its records and whoever gets them."""
 
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from scipy import stats
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.plan.deployment import find_mpiexec
 from mindspore_rl.replay.assignment import assign, split
-from mindspore_rl.replay.limit import SLICE_S
+from mindspore_rl.replay.limit import SLICE_S, Wait
 from mindspore_rl.replay.near import Near
 from mindspore_rl.replay.selection import Key, Mode, Order, importance_weights, sample
 from mindspore_rl.replay.spec import TableSpec
@@ -520,6 +521,47 @@ def test_no_two_ranks_of_a_host_get_one_record(mode, monkeypatch):
     monkeypatch.setattr(Near, "copy", overwritten)
     for of_ranks in zip(*on_ranks(lanes, job, spec, hosts=(0, 0)), strict=True):
         assert len(set(np.concatenate(of_ranks).tolist())) == sum(quotas)
+
+
+@pytest.mark.parametrize("hosts", [None, (0, 0)])
+@pytest.mark.parametrize("lanes", [(LANES, 0), (1, 6), (4, 3)])
+def test_draws_count_that_some_rank_gets(lanes, hosts):
+    spec, tables = whole_spec(max_times_sampled=2), {}
+
+    def make(spec, lanes, rank):
+        return tables.setdefault(rank, shard(spec, lanes, rank))
+
+    def job(sharded, comm):
+        out, draw = spec.buffers(7), sharded.sample
+        return [draw(Key(4, step), (7, 7), out, Mode.DISTINCT).ids for step in range(6)]
+
+    ids = np.concatenate([*itertools.chain(*on_ranks(lanes, job, spec, make, hosts=hosts))])
+    assert np.unique(ids, return_counts=True)[1].max() == 2
+    assert sum(int(table.entries["sampled"].sum()) for table in tables.values()) == len(ids) == 84
+
+
+def test_a_late_writer_of_a_share_is_let_in_where_a_draw_waits_for_its_lane():
+    spec = TableSpec(COLUMNS, 100, lanes=2, samples_per_insert=1, slack=8)
+    tables = {}
+
+    def job(sharded, comm):
+        with writing(tables[0], [0, 1], Wait(60)) as writer:
+            late = threading.Thread(
+                target=lambda: [writer.insert([1], records([i], 1)) for i in range(4)]
+            )
+            late.start()
+            for step in range(2):
+                ids = sharded.sample(Key(1, step), (8,), spec.buffers(8), Mode.STRATIFIED, 60).ids
+                assert (ids % 200 // 100).tolist() == [0] * 4 + [1] * 4
+            late.join()
+
+    def make(spec, lanes, rank):
+        tables[0] = table = Table.create(spec.part(2))
+        with writing(table, [0]) as writer, pytest.raises(ReplayError, match="held back"):
+            writer.insert(np.zeros(50), records(range(50), 1))
+        return table
+
+    on_ranks((2,), job, spec, make)
 
 
 @pytest.mark.parametrize("hosts", [None, (0, 0)])

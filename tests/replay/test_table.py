@@ -225,6 +225,26 @@ def test_what_is_no_table_is_told(tmp_path):
             Table.open(path)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["length", "weight", "weight_behind"])
+def test_an_index_that_points_out_of_a_table_is_refused(tmp_path, name, weighted):
+    spec = TableSpec(COLUMNS, capacity=5, lanes=2, length=4, weighted=weighted)
+    table, _ = filled(range(8), spec)
+    weights = table._view(np.dtype("u8"), "weight_offset", (2, 16))
+    if name == "length":
+        table.entries["length"][1, 2] = 5
+    else:
+        weights[0, 2 if name == "weight" else 5] = 1 if name == "weight_behind" else (2**40 + 1)
+    table.save(tmp_path / "saved")
+    with pytest.raises(ReplayError, match="it has a record of 5 steps|it has weights"):
+        Table.load(tmp_path / "saved", tmp_path / "table")
+    content = (tmp_path / "saved").read_bytes()[:-8]  # without its checksum, a table
+    (tmp_path / "opened").write_bytes(content)
+    with pytest.raises(ReplayError, match="it has a record of 5 steps|it has weights"):
+        Table.open(tmp_path / "opened")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["opened", "saved"]
+
+
 @pytest.mark.parametrize("folder", [None, Path("/dev/shm"), "disk"])
 def test_what_does_not_fit_is_told_and_leaves_nothing(tmp_path, folder):
     image = (Column("image", (1 << 20,), "float32"),)

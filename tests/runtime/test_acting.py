@@ -1,5 +1,6 @@
 """`load(run).policy`: the actions that `msrl eval` takes, one observation at a time or many."""
 
+import mindspore as ms
 import numpy as np
 import pytest
 
@@ -90,3 +91,49 @@ def test_samples_differ_and_wrong_observations_are_told(tmp_path):
             policy(wrong)
     with pytest.raises(MsrlError, match="obs is str, expected numbers"):
         policy("left")
+
+
+CHOOSES = """
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+
+class Chooses(gymnasium.Env):
+    observation_space, action_space = Box(-9, 9, (3,)), Box(-1, 5, (2, 3), np.int32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.np_random.normal(size=3).astype(np.float32), {}
+
+    def step(self, action):
+        assert isinstance(action, np.ndarray) and self.action_space.contains(action), action
+        self.steps += 1
+        obs = self.np_random.normal(size=3).astype(np.float32)
+        return obs, float(action.sum()), False, self.steps == 9, {}
+"""
+
+
+@pytest.mark.parametrize(
+    "space",
+    ["-1, 5, (2, 3), np.int32", pytest.param("-0.1, 0.1, (2, 3), np.float64", marks=SLOW)],
+)
+def test_actions_are_those_of_the_space_everywhere(space, tmp_path):
+    """In training, evaluation, `policy` and files that are exported: bounds, type and shape."""
+    (tmp_path / "own.py").write_text(CHOOSES.replace("-1, 5, (2, 3), np.int32", space))
+    run = trained(tmp_path / "run", "ppo", f"{tmp_path}/own.py:Chooses")
+    run.evaluate(2)
+    weights = run.policy._trained[0].actor.network.policy.trainable_params()[-2]
+    weights.set_data(ms.Tensor(100 * np.abs(weights.asnumpy()).astype(np.float32)))
+    env, obs = run.make_env(), np.random.default_rng(1).normal(0, 9, (20, 3)).astype(np.float32)
+    actions = run.policy(obs)
+    assert all(map(env.action_space.contains, actions))
+    assert {*np.unique(actions)} > {env.action_space.low.min(), env.action_space.high.max()}
+    env.reset(seed=1)
+    env.step(run.policy(obs[0]))
+    onnxruntime = pytest.importorskip("onnxruntime")
+    file = onnxruntime.InferenceSession(run.export(batch=20))
+    found = file.run(None, {file.get_inputs()[0].name: obs})[0]
+    assert all(map(env.action_space.contains, found))
+    np.testing.assert_allclose(found, actions, atol=1e-3)

@@ -1,14 +1,18 @@
 """Messages and checkpoints of values that are shared by environments and by agents."""
 
 import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from mindspore import Parameter, Tensor, nn
 
 from mindspore_rl.plan.edges import Edge
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan
 from mindspore_rl.plan.value import Value
 from mindspore_rl.rl import random
+from mindspore_rl.runtime.rank.exchange import Exchange
 from mindspore_rl.runtime.rank.state import merge
 
 ENVS, AGENTS, TURNS = 5, 3, 2
@@ -100,3 +104,41 @@ def test_shares_of_a_sum_are_added_up_and_what_all_have_comes_once():
         edge.unpack(i, j, data, got)
     assert got[0].tolist() == [6.0, 6.0, 6.0]
     assert got[1:] == [6.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "int16", "uint16", "float16", "int64", "float64"]
+)
+def test_a_message_has_as_many_bytes_as_its_numbers(dtype):
+    value = Value((ENVS, 2), dtype, 0)
+    pair = Value((), "tuple", parts=(value, Value((), "tuple"), Value((), "none"), value))
+    size = np.ones((ENVS, 2), dtype).nbytes
+    assert (value.message_bytes, pair.message_bytes) == (size, 2 * size)
+
+
+NUMBERS = {
+    "count": np.int64([2**40 + 1]),
+    "bits": np.int32([2**24 + 1]),
+    "half": np.float16([1.5, 2]),
+}
+
+
+class Holder(nn.Cell):
+    def __init__(self, numbers):
+        super().__init__()
+        for name, number in numbers.items():
+            setattr(self, name, Parameter(Tensor(number), name=name, requires_grad=False))
+
+
+def test_parameters_arrive_as_they_are():
+    """An integer beyond 2^24 has no float32."""
+    sender, receiver = (
+        SimpleNamespace(actor=Holder({name: array * by for name, array in NUMBERS.items()}))
+        for by in (1, 0)
+    )
+    edge: Any = SimpleNamespace(message=SimpleNamespace(parameters="actor"))
+    data = Exchange(None, {}, sender)._parameters(edge)
+    assert data.nbytes == sum(array.nbytes for array in NUMBERS.values())
+    Exchange(None, {}, receiver)._take_parameters(edge, data)
+    for name, array in NUMBERS.items():
+        assert np.array_equal(getattr(receiver.actor, name).asnumpy(), array)

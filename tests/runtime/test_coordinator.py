@@ -559,11 +559,15 @@ def test_cores_are_reserved_once(monkeypatch, tmp_path):
 def test_environment_of_workers(monkeypatch, tmp_path):
     monkeypatch.setenv("GLOG_v", "1")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     found = launch.worker_environment(tmp_path, "127.0.0.1", 5, "CPU")
     assert found["MSRL_COORDINATOR"] == "127.0.0.1:5"
     assert (found["GLOG_v"], found["MS_DEV_HOST_BLOCKING_RUN"]) == ("1", "1")
     assert found["PYTHONPATH"] == f"{FAKE.parents[2]}:/elsewhere"
     assert "MSRL_SCHEDULER" not in found
+    assert found["PYTHONHASHSEED"] == "0"  # sets of strings have one order in all ranks
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    assert launch.worker_environment(tmp_path, "::1", 5, "CPU")["PYTHONHASHSEED"] == "7"
 
 
 def test_reserved_port_is_given_to_nobody_else():

@@ -17,8 +17,8 @@ def reduce_partials(result: Partition) -> Partition:
     """Finds the values that are shares of a sum on replicated fragments, and reduces them.
 
     Raises:
-        PolicyError: a share is used before its mark, rows of different replicas would mix, or an
-            update would get a different value on each replica.
+        PolicyError: a share is used before its mark, rows of different replicas would mix, an
+            update would get a different value on each replica, or shares are not float32.
     """
     program = result.program
     values = program.values
@@ -43,6 +43,8 @@ def reduce_partials(result: Partition) -> Partition:
             if op.name in fragment.ops and _check_shares(result, fragment, op, partials):
                 reduced.add((fragment.name, op.name))
     partial = _only_sent(result, reduced, partials)
+    for _, name in sorted(reduced - partial):
+        _check_float32(program, partials.op[name])
     return replace(result, reduced=frozenset(reduced - partial), partial=frozenset(partial))
 
 
@@ -71,6 +73,17 @@ def _only_sent(result: Partition, reduced: set, partials: "_Partials") -> set[tu
         for fragment, op in reduced
         if op in site and (fragment, site[op]) not in kept
     }
+
+
+def _check_float32(program: Program, op: Op) -> None:
+    """Refuses other numbers: collectives inside cells take float32."""
+    for target in op.targets:
+        other = {leaf.dtype for leaf in program.values[target].leaves} - {"float32"}
+        if other:
+            raise PolicyError(
+                f"msrl.{op.kind} of several replicas gives {', '.join(sorted(other))}, and they "
+                f'reduce float32 alone: give it .astype("float32")\n  {op.where}'
+            )
 
 
 class _Partials:

@@ -14,7 +14,6 @@ from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Program, Where
 from mindspore_rl.graph.operations import OPERATIONS
-from mindspore_rl.graph.probe.randomness import watch_draws
 from mindspore_rl.graph.probe.trainer import innermost
 from mindspore_rl.operators import (
     gradient_function,
@@ -27,6 +26,8 @@ from mindspore_rl.operators import (
     to_array,
 )
 from mindspore_rl.plan.value import reduced_count
+from mindspore_rl.purity.calls import watch
+from mindspore_rl.purity.state import DECORATED, KEPT, State
 from mindspore_rl.rl import random
 
 
@@ -43,7 +44,7 @@ class Probe:
         self.evaluated: list[tuple[Op, dict[str, Any]]] = []
         self.made_at: dict[str, Where] = {}
         self.record: tuple = ()
-        self.drawn: dict[str, str] = {}
+        self.impure: dict[str, str] = {}
         self.users_file = inspect.getsourcefile(type(trainer)) or ""
         self.parameters = self._parameters()
         self.names = {"trainer": trainer, "actor": trainer.actor, "learner": trainer.learner}
@@ -52,12 +53,29 @@ class Probe:
         }
         self.generator = np.random.default_rng(0)
 
-    def run(self) -> None:
-        """Evaluates the whole program."""
+    def run(self, look: bool = False) -> None:
+        """Evaluates the whole program.
+
+        Args:
+            look: whether to find which operations depend on more than their arguments, and why;
+                what is made at the first call alone is no change.
+        """
+        before = State(self.names) if look else None
+        self.decorated = before.decorated() if before else {}
         try:
             self._items(self.program.body)
+            if before and before.changed(State(self.names)):
+                self._look_for_changes()
         finally:
             self.environment.close()
+
+    def _look_for_changes(self) -> None:
+        for op, inputs in self.evaluated:
+            if OPERATIONS[op.kind].traced:
+                before = State(self.names)
+                self.evaluate(op, inputs)
+                if path := before.changed(State(self.names)):
+                    self.impure.setdefault(op.name, f"changes {path}: {KEPT}")
 
     def _items(self, items: tuple[Item, ...]) -> None:
         for item in items:
@@ -80,10 +98,13 @@ class Probe:
                     f"unpack it first, as in first, second = {name}"
                 )
         try:
-            with watch_draws() as drawn:
+            with watch() as watched:
                 results = self.evaluate(op, inputs)
-            if drawn and OPERATIONS[op.kind].traced:
-                self.drawn[op.name] = drawn[0]
+            if OPERATIONS[op.kind].traced:
+                for asked, why in watched.impure[:1]:
+                    self.impure[op.name] = f"draws from {asked}: {why}"
+                for code in self.decorated.keys() & watched.codes:
+                    self.impure[op.name] = f"{self.decorated[code]}: {DECORATED}"
             settle((*results, *self._cell_parameters()) if op.kind == "update" else results)
         except MsrlError:
             raise

@@ -20,12 +20,13 @@ from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.graph.probe.agents import AgentAxes
 from mindspore_rl.graph.probe.evaluate import Probe
 from mindspore_rl.graph.probe.front_end import Reading
-from mindspore_rl.graph.probe.rows import RANDOM, RowTrials, environment_rows
+from mindspore_rl.graph.probe.rows import RowTrials, environment_rows
 from mindspore_rl.graph.probe.trainer import smaller_trainer
 from mindspore_rl.graph.read.build import build
-from mindspore_rl.native.fingerprint import Unknown, fingerprint
 from mindspore_rl.operators import to_array
 from mindspore_rl.plan.value import Value
+from mindspore_rl.purity.calls import RANDOM
+from mindspore_rl.purity.fingerprint import Unknown, fingerprint
 from mindspore_rl.storage import in_cache, keep
 
 PROBE_ENVS = (4, 6)
@@ -99,12 +100,13 @@ def _from_cache(name: str) -> Findings | None:
 
 def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     """Evaluates a program with two small numbers of environments and reads its compiled graph."""
-    small, large = (_probed(trainer, program.algorithm, number) for number in PROBE_ENVS)
+    small = _probed(trainer, program.algorithm, PROBE_ENVS[0])
+    large = _probed(trainer, program.algorithm, PROBE_ENVS[1], look=True)
     programs = small.program, large.program
     _check_same(program, programs, trainer.config.num_envs)
     values = _values(small, large, program.algorithm)
     reading = Reading(program, large.names, large.evaluated, compiled)
-    _check_random(large, reading)
+    _check_pure(large, reading)
     trials = RowTrials(large.evaluate, environment_rows(large.num_envs), large.generator, reading)
     dependent: dict[str, str] = {}
     unsplittable: dict[str, None] = {}
@@ -123,10 +125,10 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     return Findings(programs, agents.values, dependent, tuple(unsplittable), agents.mixed)
 
 
-def _probed(trainer: Any, algorithm: str, num_envs: int) -> Probe:
+def _probed(trainer: Any, algorithm: str, num_envs: int, look: bool = False) -> Probe:
     smaller = smaller_trainer(trainer, num_envs, algorithm)
     probe = Probe(smaller, build(smaller, algorithm, trainer.config.num_envs), num_envs)
-    probe.run()
+    probe.run(look)
     return probe
 
 
@@ -158,15 +160,17 @@ def _form(item: Item) -> tuple:
     return item.name, line, item.reads, *map(ast.dump, trees), *rest
 
 
-def _check_random(probe: Probe, reading: Reading) -> None:
-    """Random numbers come as the noise of `act`; others would differ from rank to rank.
+def _check_pure(probe: Probe, reading: Reading) -> None:
+    """Operations are functions of their arguments alone; others would differ from rank to rank.
 
-    A compiled cell would even hold for ever what Python drew while it was compiled.
+    A compiled cell would even hold for ever what Python drew or read while it was compiled.
     """
     for op, _ in probe.evaluated:
-        drawn = probe.drawn.get(op.name) or reading.draws(op)
-        if drawn:
-            raise ProgramError(f"{op.where}\n  {op.name} draws from {drawn}: {RANDOM}")
+        evidence = probe.impure.get(op.name, "")
+        if not evidence and (drawn := reading.draws(op)):
+            evidence = f"draws from {drawn}: {RANDOM}"
+        if evidence:
+            raise ProgramError(f"{op.where}\n  {op.name} {evidence}")
 
 
 def _values(small: Probe, large: Probe, algorithm: str) -> dict[str, Value]:

@@ -17,14 +17,14 @@ from mindspore_rl.graph.probe.front_end import Reading
 from mindspore_rl.graph.probe.reach import Reach
 from mindspore_rl.operators import leaves, settle, to_array
 from mindspore_rl.plan.value import Value
-
-RANDOM = "it gives another result each time (random numbers come as the noise of `act`)"
-
+from mindspore_rl.purity.calls import RANDOM
 
 MOST_ENTRIES = 1_000_000
 """Of what is tried, where the graph decides: trials of larger images would take minutes."""
 LARGE = 20_000
 """Entries, as of small images, of which one trial has to do where the graph decides."""
+UNSTEADY = 6
+"""Results of which no two are the same, where by its graph an operation is not random."""
 UNDECIDED = (0.1, 2.0, 1e-3, 30.0, 1e3, 0.5, 1e5, 0.0)
 
 
@@ -142,8 +142,7 @@ class RowTrials:
     def _evidence(self, op: Op, inputs: dict, values: dict[str, Value], decided: bool) -> str:
         split = self.rows.split
         if not any(name in values and values[name].split_by(split) for name in inputs):
-            twice = [self._results(op, inputs) for _ in range(2)]
-            return "" if decided or all(map(_close, *twice)) else RANDOM
+            return "" if self._steady(op, inputs, decided) else RANDOM
         op = without_differentiation(op)
         # Where the graph does not decide, shares and wholes get many chances to differ.
         scales: tuple[float, ...] = (0.1, 2.0, 0.0) if decided else UNDECIDED
@@ -166,14 +165,27 @@ class RowTrials:
                     for name, value in whole.items()
                 }
                 evidence = self._differs(op, whole, share, chosen, lenient=attempt > 0)
-                # By its graph nothing is random: what is not the same twice says nothing.
-                if evidence and not (decided and evidence == RANDOM):
+                if evidence and not (evidence == RANDOM and self._steady(op, whole, decided)):
                     return evidence
                 # Again with other data: in a rollout's first steps much is zero or False.
                 whole = {
                     name: self._shaken(value, values[name], scale) for name, value in inputs.items()
                 }
         return ""
+
+    def _steady(self, op: Op, inputs: dict, decided: bool) -> bool:
+        """Whether an operation does not give another result each time.
+
+        Where nothing is random by its graph, what is not the same twice says nothing (MindSpore's
+        threads may disagree); what Python counts is never the same.
+        """
+        found: list[list[Any]] = []
+        for _ in range(UNSTEADY if decided else 2):
+            results = self._results(op, inputs)
+            if any(all(map(_close, results, other)) for other in found):
+                return True
+            found.append(results)
+        return False
 
     def _results(self, op: Op, inputs: dict) -> list[Any]:
         results = leaves(self.evaluate(op, inputs))

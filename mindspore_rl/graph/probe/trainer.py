@@ -5,7 +5,7 @@ import traceback
 from dataclasses import replace
 from typing import Any
 
-from mindspore_rl import device
+from mindspore_rl import device, programs
 from mindspore_rl.errors import MsrlError, ProgramError
 
 
@@ -17,7 +17,7 @@ def make_trainer(trainer_class: type, config: Any, spec: Any) -> Any:
     """
     device.use()
     try:
-        trainer = trainer_class(config, spec)
+        trainer = programs.make_trainer(trainer_class, config, spec)
     except MsrlError:
         raise
     except Exception as error:

@@ -235,7 +235,8 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
     Raises:
         ProgramError: there is no source, or it is not a plain `def`.
     """
-    function = inspect.unwrap(getattr(function, "__func__", function))
+    given = getattr(function, "__func__", function)
+    function = inspect.unwrap(given)
     try:
         lines, first_line = inspect.getsourcelines(function)
     except (OSError, TypeError) as error:
@@ -263,6 +264,13 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
         definition = ast.Pass(lineno=1, col_offset=0)
     if not isinstance(definition, ast.FunctionDef):
         frame.fail(definition, "a function that is not a plain `def`")
+    decorators = [ast.unparse(decorator) for decorator in definition.decorator_list]
+    if function is not given or not {*decorators} <= {"staticmethod", "classmethod"}:
+        frame.fail(
+            definition,
+            f"a decorator of `{definition.name}`, which is read and not called,",
+            "write what the decorator does into the function",
+        )
     return frame, definition
 
 

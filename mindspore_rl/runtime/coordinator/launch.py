@@ -22,13 +22,12 @@ import os
 import re
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindspore_rl import gpu
+from mindspore_rl import gpu, interpreter
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.machine import SHARED_MEMORY, free_shared_bytes
 from mindspore_rl.plan.deployment import LAUNCHERS, Deployment, find_mpiexec
@@ -48,6 +47,16 @@ MORE_SHARED = (
     "make room there, or more of it: mount -o remount,size=1G /dev/shm, or docker run --shm-size=1g"
 )
 
+FOREIGN = (
+    *("PMI_", "PMI2_", "PMIX_", "PALS_", "MPI_LOCAL"),
+    *("OMPI_", "OPAL_", "ORTE_", "PRTE_"),
+)
+SLURM_STEP = (
+    *("SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS"),
+    *("SLURM_TASK_PID", "SLURM_SRUN_COMM", "SLURM_MPI_TYPE", "SLURM_PMI"),
+)
+"""What another launcher has told this process, by the beginnings of the names: a rank that inherits
+it takes itself for one of that launcher's. Slurm's own launch needs what Slurm has told."""
 _SCHEDULER = """\
 import sys
 import mindspore
@@ -60,8 +69,8 @@ mindspore.communication.init()
 class Commands:
     """What is started; tests put others in their place."""
 
-    worker: tuple[str, ...] = (sys.executable, "-m", "mindspore_rl.runtime.rank.worker")
-    scheduler: tuple[str, ...] = (sys.executable, "-c", _SCHEDULER)
+    worker: tuple[str, ...] = tuple(interpreter.command("-m", "mindspore_rl.runtime.rank.worker"))
+    scheduler: tuple[str, ...] = tuple(interpreter.command("-c", _SCHEDULER))
 
 
 def reserve_port(host: str) -> socket.socket:
@@ -85,7 +94,15 @@ def check_shared_memory(num_ranks: int) -> None:
         )
 
 
-def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict[str, str]:
+def foreign_variables(slurm: bool = False) -> list[str]:
+    """Names of what another launcher has told this process; with `slurm` not what Slurm has."""
+    prefixes = FOREIGN if slurm else (*FOREIGN, *SLURM_STEP)
+    return sorted(name for name in os.environ if name.startswith(prefixes))
+
+
+def worker_environment(
+    run_dir: Path, host: str, port: int, device: str, slurm: bool = False
+) -> dict[str, str]:
     """The environment of a job's processes.
 
     Args:
@@ -93,9 +110,8 @@ def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict
         host: where the coordinator listens.
         port: the coordinator's.
         device: of the job.
+        slurm: whether Slurm starts them.
     """
-    package_parent = str(Path(__file__).resolve().parents[3])
-    paths = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         "GLOG_v": "3",
         # Without one Hydra writes /tmp/hydra_hwloc_xmlfile_*, and leaves it behind when killed.
@@ -104,12 +120,14 @@ def worker_environment(run_dir: Path, host: str, port: int, device: str) -> dict
         "MSRL_RUN": str(run_dir.resolve()),
         MARK: f"{host}:{port}",
         "MS_DEV_HOST_BLOCKING_RUN": "1",
+        # One order of sets of strings in all ranks, and in every run.
+        "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
         "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
         "PYTHONIOENCODING": "utf-8:backslashreplace",  # whatever an environment prints
-        "PYTHONPATH": os.pathsep.join(paths),
+        **interpreter.environment(),
         **(gpu.environment() if device == "GPU" else {}),
     }
-    for inherited in ("MSRL_SCHEDULER", "MSRL_CORES", "PMI_RANK"):
+    for inherited in ("MSRL_SCHEDULER", "MSRL_CORES", *foreign_variables(slurm)):
         environment.pop(inherited, None)
     return environment
 
@@ -236,7 +254,10 @@ class JobProcesses:
         mpiexec = find_mpiexec()
         plan = self._plan
         check_shared_memory(sum(plan.same_host(rank, 0) for rank in range(plan.num_ranks)))
-        environment = worker_environment(self._run_dir, self._deployment.address, port, plan.device)
+        address, slurm = self._deployment.address, self._deployment.launcher not in ("ssh", "fork")
+        environment = worker_environment(
+            self._run_dir, address, port, plan.device, bool(plan.hosts) and slurm
+        )
         # On one host MPI's own shared memory carries all messages, and UCX would listen on every
         # network to carry nothing. UCX's files in /dev/shm would take four times as much, stay if a
         # rank is killed, and crash MPI where some of them fit.

@@ -1,5 +1,6 @@
 """What the ranks of a job need of this machine: memory, and time to start."""
 
+from mindspore_rl import machine
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import Plan
 
@@ -9,6 +10,8 @@ to 292 MiB, PPO on CartPole with native cells, mindspore 2.10.0), and what it ta
 ADDRESS_BYTES = 3_000_000 << 10
 """What a process needs that imports MindSpore: PPO on CartPole trained with that, and a fifth less
 was aborted in any place (mindspore 2.10.0)."""
+DESCRIPTORS, RANK_DESCRIPTORS = 48, 4
+"""What a process of a job has open, and more for each rank: a job of three ends well with 64."""
 START_TIMEOUT_S, GPU_START_TIMEOUT_S = 300.0, 1800.0
 """Where each rank has a core; on GPUs the driver may have to compile MindSpore's kernels once."""
 
@@ -27,6 +30,22 @@ def check_address_space(limit_bytes: float) -> None:
             f"a process may use {limit_bytes / 2**20:,.0f} MiB of addresses here, and MindSpore "
             f"needs {ADDRESS_BYTES >> 20:,}: raise the limit (ulimit -v unlimited)"
         )
+
+
+def check_descriptors(ranks: int = 1) -> None:
+    """Makes room for so many open files as ranks need, if that is allowed. Raises: MsrlError."""
+    least = DESCRIPTORS + RANK_DESCRIPTORS * ranks
+    if (limit := machine.descriptors(least)) < least:
+        raise MsrlError(
+            f"a process may have {limit} files open here, and a job of {ranks} "
+            f"rank{'s' * (ranks > 1)} needs {least}: raise the limit (ulimit -n 1024)"
+        )
+
+
+def check_working_folder() -> None:
+    """Refuses to start where paths mean nothing. Raises: MsrlError."""
+    if not machine.has_working_folder():
+        raise MsrlError("the working folder has been removed; change to one that is there (cd)")
 
 
 def check_memory(plan: Plan, available_bytes: int) -> str:

@@ -35,7 +35,7 @@ class Exchange:
             if source != here or only not in (None, target):
                 continue
             if edge.message.parameters:
-                data = self._parameters(edge).view(np.uint8)
+                data = self._parameters(edge)
             else:
                 data = np.empty(edge.size(source, target), np.uint8)
                 edge.pack(source, target, leaves, data)
@@ -59,7 +59,7 @@ class Exchange:
             stage = self._rank.stages.edge(name)
             self._rank.messenger.receive(edge.source.first_rank + source, edge.tag, data, stage)
             if edge.message.parameters:
-                self._take_parameters(edge, data.view(np.float32))
+                self._take_parameters(edge, data)
             else:
                 edge.unpack(source, here, data, arrays)
         result, start = [], 0
@@ -71,13 +71,14 @@ class Exchange:
         return tuple(result)
 
     def _parameters(self, edge: Edge) -> np.ndarray:
-        found = [p.asnumpy().ravel() for p in self._known_parameters(edge.message.parameters)]
-        return np.concatenate(found, dtype=np.float32)
+        arrays = [p.asnumpy() for p in self._known_parameters(edge.message.parameters)]
+        found = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
+        return np.concatenate([np.empty(0, np.uint8), *found])
 
-    def _take_parameters(self, edge: Edge, flat: np.ndarray) -> None:
+    def _take_parameters(self, edge: Edge, data: np.ndarray) -> None:
         from mindspore_rl.runtime.parameters import write_parameters  # noqa: PLC0415
 
-        write_parameters(self._known_parameters(edge.message.parameters), flat)
+        write_parameters(self._known_parameters(edge.message.parameters), data)
 
     def _known_parameters(self, scope: str) -> list[Any]:
         from mindspore_rl.runtime.parameters import named_parameters  # noqa: PLC0415

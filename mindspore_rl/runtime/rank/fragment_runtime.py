@@ -168,13 +168,13 @@ class FragmentRuntime(ShareRuntime):
     # ---- the iteration boundary ------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Every rank starts from a checkpoint, or from the parameters of one."""
+        """Every rank starts from a checkpoint, or from the parameters that its trainer made."""
         if self.rank.profile is not None and self.rank.plan.hosts:
             self.rank.profile.clock_ns = self.rank.messenger.clock_difference(Stage.BOUNDARY)
+        self.state.compare_parameters()
         if self.rank.plan.resume:
             self.state.load(Path(self.rank.plan.resume))
         else:
-            self.state.share_parameters()
             self.save()
 
     def _agree(self) -> int:

@@ -13,9 +13,9 @@ from mindspore_rl import toolchain
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.native.cell import NativeCell, unit_of
 from mindspore_rl.native.check import LARGEST, difference
-from mindspore_rl.native.fingerprint import Unknown, fingerprint
 from mindspore_rl.native.program import Graph
 from mindspore_rl.native.unit import Unit
+from mindspore_rl.purity.fingerprint import Unknown, fingerprint
 from mindspore_rl.runtime.rank.compiled import CompiledCell
 from mindspore_rl.storage import in_cache, keep
 

@@ -5,12 +5,13 @@ policy and another number of workers.
 """
 
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mindspore_rl.errors import CheckpointError, NumericsError
+from mindspore_rl.errors import CheckpointError, NumericsError, ProgramError
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.runtime import checkpoint, resuming
@@ -209,21 +210,44 @@ class RankState:
                     raise KeyError(f"environment/{name}")
             self._share.vector.set_state(state)
 
-    def share_parameters(self) -> None:
-        """All ranks start from the parameters of one, however an algorithm initialises them."""
+    def compare_parameters(self) -> None:
+        """Looks whether all ranks have made the same parameters.
+
+        Raises:
+            ProgramError: this rank has made others than the one that updates them.
+        """
         rank = self._rank
         if rank.messenger.alone or not rank.fragment.needs_tensors:
             return
         fragments = rank.plan.fragments
         source = next(f for f in fragments if "update" in f.components).first_rank
+        own = {name: parameter.asnumpy() for name, parameter in self._parameters()}
         if rank.number == source:
-            state = {
-                f"parameters/{name}": parameter.asnumpy() for name, parameter in self._parameters()
-            }
             for other in (r for f in fragments if f.needs_tensors for r in f.ranks if r != source):
-                rank.messenger.send_arrays(other, state)
-        else:
-            self._take_parameters(rank.messenger.receive_arrays(source, Stage.BOUNDARY))
+                rank.messenger.send_arrays(other, own)
+            return
+        expected = rank.messenger.receive_arrays(source, Stage.BOUNDARY)
+        if evidence := _difference(own, expected):
+            raise ProgramError(
+                f"this rank's trainer has other parameters than that of "
+                f"{rank.plan.rank_name(source)}: {evidence}. `__init__` of the trainer has to make "
+                "the same ones in each process: of its config and spec alone, and of random "
+                "numbers whose generators config.seed seeds"
+            )
+
+
+def _difference(own: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> str:
+    """The first parameter that is another one, in words; empty: none is."""
+    for name, other in zip_longest(own, expected):
+        if name != other:
+            return f"{name or 'none'} in the place of {other or 'none'}"
+        mine, wanted = own[name], expected[name]
+        types = [f"{list(value.shape)} {value.dtype}" for value in (mine, wanted)]
+        if types[0] != types[1]:
+            return f"{name} is {types[0]}, and {types[1]} there"
+        if mine.tobytes() != wanted.tobytes():
+            return f"{name} has other initial values"
+    return ""
 
 
 def merge(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

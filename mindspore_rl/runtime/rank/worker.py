@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mindspore_rl import gpu
+from mindspore_rl import gpu, interpreter
 from mindspore_rl.communication.communicator import Communicator
 from mindspore_rl.communication.group import Group, HostGroup, debug_group, mindspore_group
 from mindspore_rl.communication.inproc import InprocHub
@@ -156,6 +156,7 @@ def main(kind: type[FragmentRuntime] | None = None, join: Callable[..., Any] | N
         kind: of the fragment's runtime, where it is another one.
         join: forms the group of the rank's fragment, as `_join_group` does.
     """
+    interpreter.look_last()
     end_with_parent()
     settings = worker_settings()
     plan = load_plan(settings.run_dir)

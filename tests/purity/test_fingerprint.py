@@ -2,15 +2,15 @@
 
 import threading
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindspore_rl.native import fingerprint as native_fingerprint
-from mindspore_rl.native.fingerprint import Unknown, fingerprint
+from mindspore_rl.purity import fingerprint as fingerprints
+from mindspore_rl.purity.fingerprint import Unknown, fingerprint
 
 SCALE = 2.0
 CLASS = {"__annotations__": {"seed": int}}
@@ -113,7 +113,7 @@ def test_a_seed_counts_where_code_names_it(code, counts, monkeypatch):
     exec(compile(code, "program.py", "exec"), vars(module))  # noqa: S102
     module.Config = dataclass(type("Config", (), CLASS | {"__module__": "program"}))
     module.__file__ = __file__
-    monkeypatch.setattr(native_fingerprint, "_users_modules", lambda: [("program", module)])
+    monkeypatch.setattr(fingerprints, "_users_modules", lambda: [("program", module)])
     one, other = (fingerprint(Config(seed=seed)) for seed in (1, 2))
     assert (one != other) is counts
     assert fingerprint(Config(rate=0.1)) != fingerprint(Config(rate=0.2))
@@ -124,3 +124,41 @@ def test_what_cannot_be_seen_is_said():
     cell.options["lock"] = threading.Lock()
     with pytest.raises(Unknown, match="lock"):
         fingerprint(cell, (X,))
+
+
+class Hyper:
+    temperature = 1.0
+    options = {"depth": 1}
+
+
+SETTINGS = ModuleType("settings")
+
+
+class Reader(nn.Cell):
+    scale = 1.0
+
+    def construct(self, x):
+        return self.helped(x) * Hyper.temperature * SETTINGS.args.rate
+
+    def helped(self, x):
+        return x * self.scale
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (Hyper, "temperature", 2.0),
+        (Hyper, "options", {"depth": 2}),
+        (Reader, "scale", 2.0),
+        (Reader, "helped", lambda self, x: x + 1.0),
+        (SETTINGS, "args", SimpleNamespace(rate=0.2)),
+    ],
+    ids=["class", "class's dictionary", "own class", "method", "module"],
+)
+def test_attributes_of_classes_and_modules(owner, name, value, monkeypatch):
+    """Which a constructor may set from the configuration, and code reads."""
+    monkeypatch.setattr(SETTINGS, "args", SimpleNamespace(rate=0.1), raising=False)
+    before = fingerprint(Reader(), (X,))
+    assert fingerprint(Reader(), (X,)) == before
+    monkeypatch.setattr(owner, name, value)
+    assert fingerprint(Reader(), (X,)) != before

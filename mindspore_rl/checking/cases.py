@@ -1,0 +1,206 @@
+"""What a check runs: cases, each a job beside the plain loop, and what came of them."""
+
+import time
+import traceback
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl import jobs
+from mindspore_rl.checking import lines
+from mindspore_rl.environments import by_name
+from mindspore_rl.errors import ConfigError, JobFailure, MsrlError, PolicyError, ProgramError
+from mindspore_rl.graph.distribution_policy import SYNCHRONOUS
+from mindspore_rl.jobs import Job
+from mindspore_rl.plan_commands import say
+
+SMALL = {"num_envs": 8, "num_steps": 16}
+"""The most of these keys where they are not given."""
+EQUAL, ROUNDING, DIFFERENT, FAILED, REFUSED = (
+    *("equal", "rounding", "different"),
+    *("failed", "refused"),
+)
+"""Outcomes; `rounding`: different, but no more than the plain loop is from itself."""
+TIMEOUT_S = 240.0
+"""Of a message or a cell: numbers are compared here, on machines that may be busy."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to run the program: a policy's file, its name, workers, and who runs cells."""
+
+    file: str
+    policy: str
+    workers: int
+    cells: str
+
+    def __str__(self) -> str:
+        several = "s" * (self.workers > 1)
+        return f"{self.policy}, {self.workers} worker{several}, {self.cells} cells"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of a case.
+
+    Attributes:
+        text: which value is the farthest off, what differs first, or why it is refused.
+        far: see `compared.Compared`; None: nothing was compared.
+        fallen: cells that were to be native and that MindSpore ran, of `cells`.
+        environment: its form, if anything was compared.
+    """
+
+    case: Case
+    outcome: str
+    text: str = ""
+    far: float | None = None
+    fallen: int = 0
+    cells: int = 0
+    environment: str = ""
+
+
+@dataclass
+class Held:
+    """A program that is held to its plain loop, of which there is one for each configuration.
+
+    Args:
+        job: what is asked for, whatever the policy.
+        folder: for run directories.
+        iterations: of each job.
+        sizes: the most of some keys of the configuration that are not given.
+
+    Attributes:
+        shrunk: what became of these keys, as `key=value`.
+        lines: of the user's file, see `lines.of_program`.
+        runs: configuration, plain loop and names of carried variables, by environment.
+    """
+
+    job: Job
+    folder: Path
+    iterations: int
+    sizes: dict[str, int]
+    shrunk: str = ""
+    lines: dict[str, str] = field(default_factory=dict)
+    runs: dict[str, tuple[Any, Any, dict[str, str]]] = field(default_factory=dict)
+    _number: int = 0
+
+    def row(self, case: Case) -> Row:
+        """Runs a case, and says what came of it.
+
+        Raises:
+            MsrlError: what is asked for cannot be under any policy, or the plain loop fails.
+        """
+        began = time.monotonic()
+        try:
+            row = self._run(case)
+        except (ProgramError, PolicyError) as error:
+            row = Row(case, REFUSED, " ".join(str(error).split()))
+        say(f"{case}: {row.outcome}, {time.monotonic() - began:.1f} s")
+        return row
+
+    def _run(self, case: Case) -> Row:
+        from mindspore_rl import pipeline  # noqa: PLC0415  (imports MindSpore)
+        from mindspore_rl.checking import held, plain  # noqa: PLC0415
+
+        request = self._request(case)
+        self._number += 1
+        run_dir = self.folder / f"{self._number}"
+        run_dir.mkdir(parents=True)
+        plan, cut = pipeline.prepare(request, run_dir, self._see)
+        carried = held.names_in_source(plan, dict(cut.program.locals))
+        reference = self._reference(request, carried)
+        try:
+            native, found = held.run_held(plan, run_dir, reference, self.iterations)
+        except (JobFailure, MsrlError) as error:
+            return Row(case, FAILED, str(error))
+        row = Row(
+            case,
+            EQUAL,
+            fallen=len(native) - sum(native.values()),
+            cells=len(native),
+            environment=request.config.env,
+        )
+        wrong = [one for one in found if one.wrong]
+        if not wrong:
+            worst = max(found, key=lambda one: one.far)
+            text = lines.told(worst, self.lines) if worst.far else "to the last bit"
+            return replace(row, far=worst.far, text=text)
+        known = request.algorithm, request.config, reference, carried
+        moved = plain.rounding_alone(wrong, *known)
+        mistakes = [one for one in wrong if not plain.is_rounding(one, moved[one])]
+        first = (mistakes or wrong)[0]
+        text = f"{lines.told(first, self.lines)}: {first.wrong}; in the plain loop a "
+        text += f"millionth in the parameters moves it by {moved[first]:.1e}"
+        return replace(row, outcome=DIFFERENT if mistakes else ROUNDING, far=first.far, text=text)
+
+    def _request(self, case: Case) -> Any:
+        """What is to be run. Raises: PolicyError: the policy does not take the environment."""
+        from mindspore_rl.checking.compared import MARKS  # noqa: PLC0415
+
+        job = replace(self.job, policy=case.file, workers=case.workers, cells=case.cells)
+        more: dict[str, Any] = {
+            "num_iterations": self.iterations,
+            "record": MARKS,
+            "timeout_s": TIMEOUT_S,
+        }
+        request = jobs.request(job, **more)
+        by_name.spec(request.config.env)
+        if request.policy.schedule.order != SYNCHRONOUS:
+            raise PolicyError(
+                f"schedule: order is {request.policy.schedule.order}, by which a job is another "
+                "one each time, and equals no plain loop"
+            )
+        given = {word.partition("=")[0] for word in (*job.assignments, str(job.algorithm))}
+        given |= {*jobs.written_in(job), *(["num_envs"] if job.num_envs else [])}
+        own = {key: getattr(request.config, key) for key in self.sizes if key not in given}
+        small = {key: _halved(value, self.sizes[key]) for key, value in own.items()}
+        small = {key: value for key, value in small.items() if value != own[key]}
+        if not small:
+            return request
+        try:
+            request = jobs.request(job, small, **more)
+        except ConfigError:
+            return request
+        self.shrunk = " ".join(f"{key}={value}" for key, value in small.items())
+        return request
+
+    def _reference(self, request: Any, carried: dict[str, str]) -> Any:
+        """The plain loop of an environment, which does not depend on policy and workers."""
+        from mindspore_rl.checking import plain  # noqa: PLC0415
+
+        name = request.config.env
+        known = self.runs.get(name)
+        if known and known[2] == carried:
+            return known[1]
+        began = time.monotonic()
+        place = self.folder / f"plain-{self._number}"
+        file, config = request.algorithm, request.config
+        try:
+            run = plain.run_reference(file, config, place, self.iterations, carried)
+        except plain.UnsteadyError as error:
+            where = lines.of(error.first.name, self.lines)
+            raise plain.UnsteadyError(where or file.name, error.first) from None
+        except MsrlError:
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            own = [f for f in frames if Path(f.filename).parent == file.parent] or frames
+            raise ConfigError(
+                f"the plain loop fails at {Path(own[-1].filename).name}:{own[-1].lineno}: "
+                f"{own[-1].line}\n  {type(error).__name__}: {error}"
+            ) from error
+        self.runs[name] = config, run, carried
+        say(f"the plain loop of {name}: two runs agree, {time.monotonic() - began:.1f} s")
+        return run
+
+    def _see(self, name: str, result: Any) -> None:
+        """Keeps which line is whose, once the program is read."""
+        if name == "infer" and not self.lines:
+            self.lines = lines.of_program(result)
+
+
+def _halved(value: int, most: int) -> int:
+    """A number halved while it is even until it is small: it still divides what it divided."""
+    while value > most and value % 2 == 0:
+        value //= 2
+    return value

@@ -1,0 +1,142 @@
+"""`msrl check`: a program held to its plain loop, under policies and numbers of workers."""
+
+import argparse
+import contextlib
+import itertools
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl import registry, toolchain
+from mindspore_rl.arguments import Number
+from mindspore_rl.checking import table
+from mindspore_rl.checking.cases import DIFFERENT, FAILED, REFUSED, SMALL, Case, Held, Row
+from mindspore_rl.config import Range
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.job_arguments import add_configuration
+from mindspore_rl.jobs import Job
+from mindspore_rl.plan_commands import say
+
+WORKERS = (3, 2, 1)
+NATIVE, MINDSPORE = "native", "mindspore"
+
+
+def add(subparsers: Any, command: Any, argv: list[str]) -> None:
+    """Adds the sub-command."""
+    text = "hold an algorithm to its plain loop, value by value, under every policy"
+    parser = command(subparsers, "check", check, text, argv)
+    add_configuration(parser)
+    parser.add_argument(
+        "--policy",
+        nargs="+",
+        action="extend",
+        metavar="POLICY",
+        help=f"{', '.join(registry.policies())}, or .py files (default: all of these)",
+    )
+    parser.add_argument(
+        "--workers",
+        nargs="+",
+        action="extend",
+        type=Number(int, Range(1)),
+        metavar="N",
+        help="numbers of workers (default: 3 2 1)",
+    )
+    parser.add_argument(
+        "--cells",
+        choices=(NATIVE, MINDSPORE),
+        help="who runs compiled cells (default: native code, and MindSpore in one case of each "
+        "form of the environment)",
+    )
+    parser.add_argument(
+        "--iterations",
+        type=Number(int, Range(1)),
+        default=3,
+        metavar="N",
+        help="iterations that are compared (default: 3)",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="every policy with every number of workers and both kinds of cells; by default each "
+        "occurs, but not with all others",
+    )
+
+
+def check(args: argparse.Namespace) -> int:
+    """`msrl check`. Returns: 1 if a job differs from the plain loop or fails."""
+    words = [word for word in args.policy or () if "=" in word]  # --policy A B num_steps=4
+    named = [word for word in args.policy or registry.policies() if word not in words]
+    files = [registry.find_policy(word) for word in named or registry.policies()]
+    policies = [(str(file), registry.load_policy(file).name) for file in files]
+    workers = sorted(set(args.workers or WORKERS), reverse=True)
+    kinds = [args.cells] if args.cells else [NATIVE, MINDSPORE]
+    if not args.cells and toolchain.compiler() is None:
+        say("there is no C++ compiler, so no native cells")
+        kinds = [MINDSPORE]
+    job = Job(
+        algorithm=args.algorithm,
+        assignments=(*args.assignments, *words),
+        config=args.config,
+        env=args.env,
+        num_envs=args.num_envs,
+        seed=args.seed,
+        total_steps=args.total_steps,
+    )
+    with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="msrl-check-") as folder:
+        for name, sizes in {"small": SMALL, "own": {}}.items():
+            held = Held(job, Path(folder, name), args.iterations, sizes)
+            rows = list(_rows(held, policies, workers, kinds, args.all))
+            outcomes = {row.outcome for row in rows}
+            if outcomes != {REFUSED} or not held.shrunk:
+                break
+            say(f"all refused with {held.shrunk}: once more with the configuration's own")
+    table.print_table(rows)
+    table.print_summary(held, rows, len(policies) * len(workers) * len(kinds))
+    if outcomes == {REFUSED}:
+        raise MsrlError("nothing was compared: every case is refused")
+    return 1 if outcomes & {DIFFERENT, FAILED} else 0
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A context that ends as by Ctrl-C, and so is left clean, when the process is told to end."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def cover(
+    policies: Sequence[tuple[str, str]], workers: Sequence[int], cells: str
+) -> Iterator[Case]:
+    """As few cases as every policy and every number of workers need to occur."""
+    for i in range(max(len(policies), len(workers))):
+        yield Case(*policies[i % len(policies)], workers[i % len(workers)], cells)
+
+
+def _rows(
+    held: Held,
+    policies: Sequence[tuple[str, str]],
+    workers: Sequence[int],
+    kinds: Sequence[str],
+    every: bool,
+) -> Iterator[Row]:
+    """Runs the cases. Of a cover, the first of each form of the environment has all cells."""
+    if every:
+        for policy, number, kind in itertools.product(policies, workers, kinds):
+            yield held.row(Case(*policy, number, kind))
+        return
+    firsts: dict[str, Case] = {}
+    for case in cover(policies, workers, kinds[0]):
+        row = held.row(case)
+        yield row
+        if row.environment:
+            firsts.setdefault(row.environment, case)
+    for kind, case in itertools.product(kinds[1:], firsts.values()):
+        yield held.row(replace(case, workers=workers[len(workers) // 2], cells=kind))

@@ -1,0 +1,137 @@
+"""A job of which each iteration starts from the plain loop's state, and all that it did."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl import machine
+from mindspore_rl.checking.compared import (
+    ATOL,
+    CELLS,
+    MARKS,
+    METRIC,
+    PARAMETERS,
+    RTOL,
+    STATE,
+    Compared,
+    compared,
+    mark_of,
+)
+from mindspore_rl.checking.plain import PlainRun, sites_of
+from mindspore_rl.pipeline import JobRequest, prepare
+from mindspore_rl.plan.plan import Plan, save_plan
+from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime.coordinator import room
+from mindspore_rl.runtime.coordinator.monitor import JobOptions
+from mindspore_rl.runtime.coordinator.run import run_job
+
+
+def carried_names(request: JobRequest, folder: Path) -> dict[str, str]:
+    """The carried variables of a job and their names in the source."""
+    plan, cut = prepare(request, folder)
+    return names_in_source(plan, dict(cut.program.locals))
+
+
+def names_in_source(plan: Plan, sources: Mapping[str, str]) -> dict[str, str]:
+    """The names that a plan's carried variables have in the source."""
+    return {name: sources[name] for name in plan.carried}
+
+
+def run_held(
+    plan: Plan, run_dir: Path, reference: PlainRun, iterations: int
+) -> tuple[dict[str, bool], list[Compared]]:
+    """Runs a job, each iteration of it from the plain loop's state, and compares all that it did.
+
+    Args:
+        plan: lowered into `run_dir`, of so many iterations and with `MARKS` kept.
+        run_dir: its directory.
+        reference: of the same program and configuration.
+        iterations: how many.
+
+    Returns: whether each cell was native in the end, by name, and what was compared.
+
+    Raises:
+        JobFailure: it failed.
+        KeyboardInterrupt: it was told to end.
+    """
+    starts = {str(i): str(reference.checkpoints[i]) for i in range(iterations)}
+    plan = replace(plan, load_at=starts)
+    save_plan(plan, run_dir)
+    lines: list[dict[str, Any]] = []
+    limit_s = room.start_timeout_s(plan, machine.available_cores())
+    options = JobOptions(False, 0, start_timeout_s=limit_s, on_iteration=lines.append)
+    outcome = run_job(plan, run_dir, options)
+    if outcome.stopped == "interrupted":
+        raise KeyboardInterrupt
+    reports = {int(line["iteration"]) - 1: line["values"] for line in lines}
+    found = []
+    for iteration in range(iterations):
+        found += compare_records(run_dir, reference, iteration)
+        found += compare_reports(reports.get(iteration, {}), reference, iteration)
+    end = checkpoint.load(Path(str(outcome.checkpoint)))[0]
+    native = {name: bool(value) for name, value in end.items() if name.startswith(CELLS)}
+    return native, found + compare_states(end, reference.states[-1], STATE)
+
+
+def compare_records(
+    run_dir: Path, reference: PlainRun, iteration: int, marks: tuple[str, ...] = MARKS
+) -> list[Compared]:
+    """A job's values at boundaries in an iteration beside the plain loop's, in its order."""
+    files = sorted((run_dir / "records").glob(f"{iteration:06d}-*.npz"))
+    parts = [dict(np.load(file)) for file in files]
+    keys = sorted({key for part in parts for key in part if len(part[key])})
+    expected = {k: v for k, v in sites_of(reference, iteration) if mark_of(k) in marks}
+    passed = {key.split("/")[0] for key in keys}
+    found = [
+        Compared(iteration, site, math.inf, "the reference did not pass it")
+        for site in sorted(s for s in passed - set(expected) if mark_of(s) in marks)
+    ]
+    for site, wanted in expected.items():
+        members = []
+        for key in (key for key in keys if key.startswith(f"{site}/")):
+            axis = key.split("|")[1]
+            shares = [part[key] for part in parts if key in part]
+            value = np.concatenate(shares, int(axis)) if axis else shares[0]
+            members.append(value.reshape(len(value), -1))
+        if members:
+            got = np.concatenate(members, axis=1)
+            found.append(compared(iteration, site, got, wanted))
+        else:
+            found.append(Compared(iteration, site, math.inf, "the job did not pass it"))
+    return found
+
+
+def compare_reports(
+    values: Mapping[str, float | None], reference: PlainRun, iteration: int
+) -> list[Compared]:
+    """A job's metrics of an iteration beside the plain loop's; None: not finite."""
+    wanted = {k: v if math.isfinite(v) else None for k, v in reference.reports[iteration].items()}
+    found = []
+    for name in dict.fromkeys([*wanted, *values]):
+        if name in wanted and name in values:
+            got, expected = (np.array(side[name], np.float64) for side in (values, wanted))
+            found.append(compared(iteration, METRIC + name, got, expected))
+        else:
+            found.append(Compared(iteration, METRIC + name, math.inf, "only one of the two has it"))
+    return found
+
+
+def compare_states(
+    got: Mapping[str, np.ndarray],
+    wanted: Mapping[str, np.ndarray],
+    prefixes: tuple[str, ...] = (PARAMETERS,),
+    rtol: float = RTOL,
+    atol: float = ATOL,
+) -> list[Compared]:
+    """The arrays of two checkpoints whose names begin with one of these."""
+    found = []
+    for name in sorted(name for name in wanted if name.startswith(prefixes)):
+        if name in got:
+            found.append(compared(None, name, got[name], wanted[name], rtol, atol))
+        else:
+            found.append(Compared(None, name, math.inf, "the job's checkpoint does not hold it"))
+    return found

@@ -1,0 +1,49 @@
+"""Where in the user's file a value is made that a check compares."""
+
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl.graph.ir import Program, walk
+
+CHANGED_BY = {
+    "metric": "report",
+    "environment": "env_step",
+    "replay": "replay_insert",
+    "parameters": "update",
+}
+"""What changes what else is compared, beside the values at boundaries and carried variables."""
+
+
+def of_program(program: Program) -> dict[str, str]:
+    """The lines of boundaries by site, of carried variables by name, and of `CHANGED_BY`."""
+    kinds = {operation: kind for kind, operation in CHANGED_BY.items()}
+    found: dict[str, list[str]] = {}
+    for op, loops in walk(program.body):
+        place = f"{Path(op.where.file).name}:{op.where.line}"
+        keys = [kinds[op.kind]] if op.kind in kinds else []
+        if op.kind == "boundary":
+            keys.append(str(op.attr("site")))
+        for key in keys:
+            found.setdefault(key, []).append(place)
+        if loops:  # the last one counts
+            found |= {f"variables/{name}": [place] for name in op.targets}
+    return {key: ", ".join(dict.fromkeys(places)) for key, places in found.items()}
+
+
+def of(name: str, lines: dict[str, str]) -> str:
+    """The line of a value; empty if none is known."""
+    return lines.get(name) or lines.get(_kind(name), "")
+
+
+def told(one: Any, lines: dict[str, str]) -> str:
+    """Which value a `compared.Compared` is of, in the words of the user, and its line."""
+    words = {"parameters": "parameter", "variables": "variable"}
+    kind = _kind(one.name)
+    name = one.name.removeprefix("boundary:").replace(f"{kind}/", f"{words.get(kind, kind)} ", 1)
+    when = "at the end" if one.iteration is None else f"iteration {one.iteration}"
+    line = of(one.name, lines)
+    return f"{name}{line and f' ({line})'}, {when}"
+
+
+def _kind(name: str) -> str:
+    return name.replace(" ", "/").partition("/")[0]

@@ -1,0 +1,237 @@
+"""The plain loop: run twice, and, where a job differs, once more with nudged parameters."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+
+from mindspore_rl import programs
+from mindspore_rl.checking.compared import METRIC, Compared, compared
+from mindspore_rl.config import to_dict
+from mindspore_rl.environments.by_name import spec
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime.parameters import named_parameters, set_parameter
+from mindspore_rl.runtime.reference import Reference
+
+ATTEMPTS = 4
+NUDGE = 1e-6
+"""Relative change of the parameters: some eight last bits, about what rounding does to a layer."""
+ROUNDING = 2.0
+"""A value that moves by so much less than a job is off is off for another reason."""
+
+
+@dataclass
+class PlainRun:
+    """What the plain loop did: values at boundaries by iteration, and states between iterations.
+
+    Attributes:
+        records: `{(iteration, site): [arrays of every pass, leaves flattened]}`.
+        reports: the metrics of each iteration.
+        states: one before each iteration, and one after the last.
+        env_steps: that it took, over all environments.
+        checkpoints: the states as files.
+    """
+
+    records: dict[tuple[int, str], list[list[np.ndarray]]] = field(default_factory=dict)
+    reports: list[dict[str, float]] = field(default_factory=list)
+    states: list[dict[str, np.ndarray]] = field(default_factory=list)
+    env_steps: int = 0
+    checkpoints: list[Path] = field(default_factory=list)
+
+
+class UnsteadyError(MsrlError):
+    """A plain loop that computes something else each time.
+
+    Args:
+        place: in the user's file.
+        first: what differs between two runs.
+    """
+
+    exit_code = 1
+
+    def __init__(self, place: str, first: Compared) -> None:
+        super().__init__(
+            f"{place}: two runs of the plain loop differ, first in {first}; expected a function of "
+            "the configuration: look for the clock, for what Python counts or keeps between calls, "
+            "for generators other than `noise`, and at an environment that does not go by its seed"
+        )
+        self.first = first
+
+
+def run_reference(
+    algorithm: Path, config: Any, folder: Path, iterations: int, carried: dict[str, str]
+) -> PlainRun:
+    """Runs the algorithm as plain Python, until two runs agree to the last bit.
+
+    MindSpore, running operators one by one, has once given zeros for the log-probabilities of a
+    step: every policy then differs from such a reference. A thousand runs did not show it again.
+
+    Args:
+        algorithm: its file.
+        config: an instance of its `Config`.
+        folder: for the checkpoints.
+        iterations: how many.
+        carried: the graph's names of the loop's carried variables, and their names in the source.
+
+    Raises:
+        UnsteadyError: no two runs agree.
+    """
+    found = plain_run(algorithm, config, iterations, carried)
+    for _ in range(ATTEMPTS - 1):
+        earlier, found = found, plain_run(algorithm, config, iterations, carried)
+        if _same(earlier, found):
+            break
+    else:
+        raise UnsteadyError(algorithm.name, _first_difference(earlier, found))
+    steps = found.env_steps // iterations
+    about = {
+        "algorithm": algorithm.stem,
+        "environment": config.env,
+        "config": to_dict(config),
+        "num_envs": config.num_envs,
+        "steps_per_iteration": steps,
+    }
+    found.checkpoints = [
+        checkpoint.save(folder / f"before-{i}", i, state, {**about, "env_steps": i * steps})
+        for i, state in enumerate(found.states)
+    ]
+    return found
+
+
+def plain_run(
+    algorithm: Path,
+    config: Any,
+    iterations: int,
+    carried: dict[str, str],
+    nudged_at: int | None = None,
+) -> PlainRun:
+    """Runs the algorithm as plain Python once.
+
+    Args:
+        algorithm: its file.
+        config: an instance of its `Config`.
+        iterations: how many.
+        carried: see `run_reference`.
+        nudged_at: an iteration before which the parameters are changed by a millionth.
+    """
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    ms.set_seed(config.seed)  # of the parameters whose initial values the program leaves to chance
+    trainer = programs.trainer_class(algorithm)(config, spec(config.env))
+    run = PlainRun()
+
+    def keep(iteration: int, site: str, values: list[np.ndarray]) -> None:
+        run.records.setdefault((iteration, site), []).append(values)
+
+    def snapshot(iteration: int, variables: dict[str, Any]) -> None:
+        if iteration:
+            reported: dict[str, float] = {}
+            for report in reference.reports:
+                reported |= report
+            run.reports.append(reported)
+            reference.reports.clear()
+        chosen = {name: eval(source, {}, dict(variables)) for name, source in carried.items()}
+        run.states.append({name: np.array(v) for name, v in reference.state(chosen).items()})
+        if iteration == nudged_at:
+            _nudge(trainer)
+
+    reference = Reference(trainer, iterations, keep, snapshot)
+    reference.run()
+    run.env_steps = int(reference._env_steps)
+    return run
+
+
+def _nudge(trainer: Any) -> None:
+    """Changes each entry of the parameters by `NUDGE`, up or down."""
+    signs = np.random.default_rng(0)
+    for _, parameter in named_parameters(trainer, "all"):
+        value = parameter.asnumpy()
+        if value.dtype == np.float32:
+            by = signs.choice((-NUDGE, NUDGE), value.shape)
+            set_parameter(parameter, (value * (1.0 + by)).astype(np.float32))
+
+
+def _same(first: PlainRun, second: PlainRun) -> bool:
+    parts = ("records", "reports", "states")
+    return all(_equal(getattr(first, part), getattr(second, part)) for part in parts)
+
+
+def _equal(first: Any, second: Any) -> bool:
+    """Whether nested lists and dictionaries of numbers and arrays are the same, bit by bit."""
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(_equal(first[k], second[k]) for k in first)
+    if isinstance(first, (list, tuple)):
+        return len(first) == len(second) and all(map(_equal, first, second))
+    first, second = np.asarray(first), np.asarray(second)
+    return first.dtype == second.dtype and first.tobytes() == second.tobytes()
+
+
+def _first_difference(first: PlainRun, second: PlainRun) -> Compared:
+    """Where two plain runs part, however little."""
+    for iteration in range(len(first.reports)):
+        got, wanted = (values_of(run, iteration) for run in (second, first))
+        for name in wanted:
+            if name not in got:
+                return Compared(iteration, name, math.inf, "only one of them comes here")
+            if not _equal(got[name], wanted[name]):
+                one = compared(iteration, name, got[name], wanted[name], 0.0, 0.0)
+                return one if one.wrong else replace(one, wrong="another type")
+    names = [name for name in first.states[-1] if name in second.states[-1]]
+    pairs = ((name, second.states[-1][name], first.states[-1][name]) for name in names)
+    found = [compared(None, name, got, wanted, 0.0, 0.0) for name, got, wanted in pairs]
+    return next((one for one in found if one.wrong), Compared(None, "the state at the end"))
+
+
+def values_of(run: PlainRun, iteration: int) -> dict[str, np.ndarray]:
+    """The values at boundaries and the metrics of an iteration, by name."""
+    metrics = run.reports[iteration].items()
+    named = ((METRIC + name, np.array(value)) for name, value in metrics)
+    return dict([*sites_of(run, iteration), *named])
+
+
+def sites_of(run: PlainRun, iteration: int) -> Iterator[tuple[str, np.ndarray]]:
+    """The values at boundaries, `[passes, ...]` flattened, in the order of the first passes."""
+    for (number, site), turns in run.records.items():
+        if number == iteration:
+            yield site, np.stack([np.concatenate([leaf.ravel() for leaf in t]) for t in turns])
+
+
+def rounding_alone(
+    found: Iterable[Compared],
+    algorithm: Path,
+    config: Any,
+    reference: PlainRun,
+    carried: dict[str, str],
+) -> dict[Compared, float]:
+    """How far what differs moves in the plain loop if its parameters change by a millionth.
+
+    Args:
+        found: values of a job that differ.
+        algorithm: the program's file.
+        config: the program's configuration.
+        reference: its plain run.
+        carried: see `run_reference`.
+    """
+    iterations = len(reference.reports)
+    nudged: dict[int, PlainRun] = {}
+    moved = {}
+    for one in found:
+        at = iterations - 1 if one.iteration is None else one.iteration
+        if at not in nudged:
+            nudged[at] = plain_run(algorithm, config, iterations, carried, at)
+        if one.iteration is None:
+            got, wanted = (run.states[-1] for run in (nudged[at], reference))
+        else:
+            got, wanted = (values_of(run, at) for run in (nudged[at], reference))
+        known = one.name in got and one.name in wanted
+        moved[one] = compared(at, one.name, got[one.name], wanted[one.name]).far if known else 0.0
+    return moved
+
+
+def is_rounding(one: Compared, moved: float) -> bool:
+    """Whether a difference is no larger than what rounding does to that value in any case."""
+    return math.isfinite(moved) and one.far <= ROUNDING * moved

@@ -1,0 +1,76 @@
+"""What a check says: its table, and what it covered."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from mindspore_rl.checking import compared
+from mindspore_rl.checking.cases import DIFFERENT, EQUAL, FAILED, REFUSED, ROUNDING, Held, Row
+from mindspore_rl.errors import shortened
+from mindspore_rl.plan_commands import WIDTH
+
+HEAD = ("policy", "workers", "cells", "outcome", "how far", "where, or why")
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Prints what came of each case."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in HEAD:
+        table.add_column(name, justify="right" if name in ("workers", "how far") else "left")
+    for row in rows:
+        cells = row.case.cells
+        cells += f", {row.fallen} of {row.cells} not" if row.fallen else ""
+        far = "" if row.far is None else f"{row.far:.1e}"
+        text = shortened(row.text, 600)
+        table.add_row(row.case.policy, str(row.case.workers), cells, row.outcome, far, text)
+    Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, highlight=False).print(
+        table
+    )
+
+
+def print_summary(held: Held, rows: Sequence[Row], possible: int) -> None:
+    """Prints what was compared, what was not, and how many cases came to what.
+
+    Args:
+        held: the program.
+        rows: of all cases.
+        possible: how many cases there could be.
+    """
+    passed = {site for _, run, _ in held.runs.values() for _, site in run.records}
+    covered: dict[str, list[str]] = {}
+    for config, run, _ in held.runs.values():
+        covered.setdefault(_what(config, run), []).append(config.env)
+    for what, environments in covered.items():
+        begin = f"{held.iterations} iterations, each from the plain loop's state, of"
+        print(f"{begin} {' and '.join(environments)}, {what}")
+    for site, line in held.lines.items():
+        if held.runs and compared.is_held(site) and site not in passed:
+            print(
+                f"not compared: {site.removeprefix('boundary:')} ({line}), which no iteration came "
+                "to; with more --iterations or other keys one may"
+            )
+    print(
+        f"equal: within {compared.ATOL:g} of an array's largest entry (or of 1) and "
+        f"{compared.RTOL:g} of each; whole numbers exactly"
+    )
+    outcomes = [row.outcome for row in rows]
+    kinds = (EQUAL, ROUNDING, DIFFERENT, FAILED, REFUSED)
+    said = ", ".join(f"{outcomes.count(kind)} {kind}" for kind in kinds if kind in outcomes)
+    left = f"; {len(rows)} cases of {possible}, --all: every one" if len(rows) < possible else ""
+    print(said + left)
+
+
+def _what(config: Any, run: Any) -> str:
+    """The size of an iteration, and what is compared of it."""
+    sites = {site for _, site in run.records if compared.is_held(site)}
+    marks = sorted(site.removeprefix("boundary:") for site in sites)
+    parameters = sum(name.startswith(compared.PARAMETERS) for name in run.states[-1])
+    parts = [*marks, f"{len(run.reports[-1])} metrics", f"{parameters} parameters"]
+    return (
+        f"num_envs={config.num_envs} num_steps={config.num_steps}: {', '.join(parts)}, and what is "
+        "carried over"
+    )

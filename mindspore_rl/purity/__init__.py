@@ -1,0 +1,1 @@
+"""Tells whether code is a function of its arguments alone, and if not, of what else."""

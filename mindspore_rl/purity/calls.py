@@ -1,0 +1,116 @@
+"""Sees Python code ask for what is no argument of it: random numbers, the time, the process."""
+
+import datetime
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.purity.reached import is_foreign
+
+RANDOM = "it gives another result each time (random numbers come as the noise of `act`)"
+PROCESS = (
+    "that is another in each process or run, and compiled code keeps what it was (make it an "
+    "option of Config)"
+)
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_OWNERS = {"posix": "os", "_socket": "socket"}
+"""Modules of C whose functions tell of the process and its surroundings, by their usual names."""
+_BUILTINS = frozenset((id, hash, open, input))
+_CLOCKS = ("now", "today", "utcnow")
+_MACHINERY = ("importlib", "warnings", "linecache", "traceback", "logging")
+
+
+@dataclass
+class Watched:
+    """Calls that were seen.
+
+    Attributes:
+        impure: what was asked for, where, and why no operation may.
+        codes: of the functions that were called.
+    """
+
+    impure: list[tuple[str, str]] = field(default_factory=list)
+    codes: set[CodeType] = field(default_factory=set)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+@contextmanager
+def watch() -> Iterator[Watched]:
+    """Notes calls of Python's, NumPy's and the system's sources of what no argument tells."""
+    found = Watched()
+
+    def note(frame: FrameType, event: str, function: Any) -> None:
+        if event == "call":
+            found.codes.add(frame.f_code)
+            _python(frame, found)
+        elif event == "c_call":
+            _native(frame, function, found)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        if before is None or callable(before):
+            sys.setprofile(before)
+        else:  # cProfile's, which has to start itself
+            sys.setprofile(None)
+            before.enable()
+
+
+def _python(frame: FrameType, found: Watched) -> None:
+    """Looks at a call of a Python function."""
+    module, name, caller = _module(frame), frame.f_code.co_name, frame.f_back
+    if module == random.__name__ and caller and not _module(caller).startswith("mindspore."):
+        found.impure.append((_at(f"random.{name}", caller), RANDOM))
+    elif module == os.__name__ and isinstance(frame.f_locals.get("self"), type(os.environ)):
+        _note_asker("os.environ", frame, PROCESS, found)
+
+
+def _native(frame: FrameType, function: Any, found: Watched) -> None:
+    """Looks at a call of a function of C."""
+    owner, name = getattr(function, "__self__", None), function.__name__
+    if isinstance(owner, GENERATORS) or owner is time or function == os.urandom:
+        if not _module(frame).startswith("mindspore."):
+            module = getattr(owner, "__name__", type(owner).__module__)
+            found.impure.append((_at(f"{module}.{name}", frame), RANDOM))
+    elif isinstance(owner, type) and issubclass(owner, datetime.date) and name in _CLOCKS:
+        _note_asker(f"datetime.{name}", frame, RANDOM, found)
+    elif function in _BUILTINS:
+        if _is_users(frame):
+            found.impure.append((_at(name, frame), PROCESS))
+    elif (module := _OWNERS.get(getattr(owner, "__name__", ""))) and function is not os.fspath:
+        _note_asker(f"{module}.{name}", frame, PROCESS, found)
+
+
+def _is_users(frame: FrameType) -> bool:
+    """Whether a frame is of the user's code, or of an expression that is read."""
+    module = _module(frame)
+    return not is_foreign(module) and not module.startswith("mindspore_rl.")
+
+
+def _note_asker(what: str, frame: FrameType, why: str, found: Watched) -> None:
+    """Notes what a library asked for the user's code, but not what MindSpore and Python did."""
+    asker: FrameType | None = frame
+    while asker is not None and not _is_users(asker):
+        root = _module(asker).partition(".")[0]
+        if root in ("mindspore", "mindspore_rl", *_MACHINERY):
+            return
+        asker = asker.f_back
+    if asker is not None:
+        found.impure.append((_at(what, asker), why))
+
+
+def _at(what: str, frame: FrameType) -> str:
+    return f"{what} at {frame.f_code.co_filename}:{frame.f_lineno}"

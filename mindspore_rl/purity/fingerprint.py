@@ -1,0 +1,142 @@
+"""Cache key of compiled code: a hash of all sources, values and input types that it depends on.
+
+A graph is made of the sources that the cell reaches, of the values that it finds there (numbers,
+constant tensors, other cells, what functions close over, attributes of classes and modules) and of
+the types of its inputs and parameters. The seed of a configuration does not count unless code
+beside constructors names it: it makes numbers, and those are found where they are kept.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import os
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Tensor
+
+from mindspore_rl.purity.reached import INSTALLED, OWN, Walk, is_plain, name_of
+
+
+class Unknown(Exception):
+    """A value that cannot be told from another one."""
+
+
+def fingerprint(value: Any, inputs: tuple = ()) -> str:
+    """The same for cells, or whatever holds some, whose graphs for such inputs are the same.
+
+    Raises:
+        Unknown: it reaches something whose value cannot be seen.
+    """
+    walk = _Digest()
+    try:
+        walk.add(value, "")
+    except RecursionError:
+        raise Unknown("values nested too deep") from None
+    walk.add(_types(inputs), "")
+    found = walk.digest.hexdigest() + _sources(walk.modules)
+    return hashlib.sha256(found.encode()).hexdigest()[:32]
+
+
+class _Digest(Walk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.digest = hashlib.sha256()
+
+    def say(self, *words: Any) -> None:
+        self.digest.update(repr(words).encode())
+
+    def unknown(self, kind: str) -> None:
+        raise Unknown(kind)
+
+    def attributes(self, value: Any) -> dict[str, Any]:
+        parts = super().attributes(value)
+        if "seed" in parts and dataclasses.is_dataclass(value) and not _names_seeds():
+            del parts["seed"]
+        return parts
+
+
+def _types(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_types, value))
+    if isinstance(value, (Tensor, np.ndarray)):
+        return str(value.dtype), tuple(value.shape)
+    return type(value).__name__
+
+
+def _sources(reached: set[str]) -> str:
+    """Of this project, of the user's modules, and of installed ones by their size and time.
+
+    Of installed modules only those count from which something is reached: which others are loaded
+    depends on what else the process did.
+    """
+    digest = hashlib.sha256(f"{sys.version} {mindspore.__version__} {_own()}".encode())
+    reached = set(reached)
+    for name, module in _users_modules():
+        digest.update(name.encode() + Path(module.__file__ or "").read_bytes())
+        for key, value in sorted(vars(module).items()):
+            if not key.startswith("__") and is_plain(value):
+                digest.update(f"{key} {value!r}".encode())
+            reached.add(str(getattr(value, "__module__", getattr(value, "__name__", ""))))
+    for name in sorted(reached & set(sys.modules)):
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and file.startswith(INSTALLED):
+            found = Path(file).stat()
+            digest.update(f"{name} {found.st_size} {found.st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+def _users_modules() -> list[tuple[str, types.ModuleType]]:
+    """Those that are neither installed nor this project's, with their names, in order."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and not file.startswith((*INSTALLED, f"{OWN}{os.sep}")):
+            found[name_of(name)] = module
+    return sorted(found.items())
+
+
+def _names_seeds() -> bool:
+    """Whether users' code names a seed, constructors aside."""
+    for _, module in _users_modules():
+        for value in vars(module).values():
+            own = getattr(value, "__module__", None) == module.__name__
+            if own and "seed" in _names_in(value):
+                return True
+    return False
+
+
+def _names_in(value: Any) -> Iterator[Any]:
+    """Names and constants in the code of a function, or of a class but for its constructor.
+
+    And but for what `dataclass` writes, which names every field.
+    """
+    if isinstance(value, type):
+        for key, part in vars(value).items():
+            if key != "__init__":
+                yield from _names_in(part)
+    elif isinstance(value, property):
+        yield from _names_in(value.fget)
+    elif isinstance(value, (staticmethod, classmethod, types.FunctionType)):
+        function: Any = value
+        yield from _names_in(getattr(inspect.unwrap(function), "__code__", None))
+    elif isinstance(value, types.CodeType) and value.co_filename != "<string>":
+        yield from (*value.co_names, *value.co_consts)
+        for constant in value.co_consts:
+            if isinstance(constant, types.CodeType):
+                yield from _names_in(constant)
+
+
+@functools.cache
+def _own() -> str:
+    """This project's sources, loaded or not."""
+    digest = hashlib.sha256()
+    for path in sorted(p for kind in ("py", "h", "cpp", "cu") for p in OWN.rglob(f"*.{kind}")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,280 @@
+"""Walks through all that a value and its code can reach: attributes, globals, closures, classes."""
+
+import contextlib
+import enum
+import functools
+import hashlib
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+INSTALLED = tuple(
+    sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+)
+OWN = Path(__file__).parents[1]
+_NOTHING = (type(None), type(...), type(NotImplemented))
+_PLAIN = (bool, int, float, complex, str, bytes, np.generic, np.dtype, range, slice, *_NOTHING)
+_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a number, a text or a tuple of such."""
+    if isinstance(value, tuple):
+        return all(map(is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+@functools.cache
+def is_foreign(module: str) -> bool:
+    """Whether a module is of Python's library, MindSpore or NumPy: its values do not change."""
+    root = module.partition(".")[0]
+    return root in ("mindspore", "numpy", "builtins") or root in sys.stdlib_module_names
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module is a library's, so that its file tells what its functions do."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return is_foreign(module) or (
+        file.startswith(INSTALLED) and not file.startswith(f"{OWN}{os.sep}")
+    )
+
+
+class Walk:
+    """Goes through everything that can be reached, each once.
+
+    Of parameters it tells the name and type, for their values are state that ranks share.
+
+    Attributes:
+        path: where it is, as source: `trainer.learner.table['x']`.
+        modules: those from which something is reached.
+        functions: those that were reached.
+    """
+
+    def __init__(self) -> None:
+        self.path = ""
+        self.modules: set[str] = set()
+        self.functions: list[types.FunctionType] = []
+        self._seen: dict[int, tuple[int, Any]] = {}  # with the object, so that no other has its id
+
+    def say(self, *words: Any) -> None:
+        """Takes what was found at the path, as plain values."""
+        raise NotImplementedError
+
+    def unknown(self, kind: str) -> None:
+        """Takes the kind of a value that cannot be seen."""
+        raise NotImplementedError
+
+    def add(self, value: Any, path: str) -> None:
+        """Goes through a value, which is at a path."""
+        before, self.path = self.path, path
+        try:
+            self._add(value)
+        finally:
+            self.path = before
+
+    def _add(self, value: Any) -> None:
+        if isinstance(value, _PLAIN):
+            self.say(type(value).__name__, value)
+            return
+        if id(value) in self._seen:
+            self.say("again", self._seen[id(value)][0])
+            return
+        self._seen[id(value)] = len(self._seen), value
+        self._from(type(value).__module__, type(value).__qualname__)
+        if not isinstance(value, type):
+            self._class_of(value)
+        self._parts(value)
+
+    def _from(self, module: str, name: str) -> None:
+        self.modules.add(module)
+        self.say(name_of(module), name)
+
+    def _parts(self, value: Any) -> None:
+        if isinstance(value, (tuple, list)):
+            self.say(len(value))
+            for number, part in enumerate(value):
+                self.add(part, f"{self.path}[{number}]")
+        elif isinstance(value, (dict, types.MappingProxyType)):
+            self.say(len(value))
+            for name, part in value.items():
+                self.add(name, self.path)
+                self.add(part, f"{self.path}[{name!r}]")
+        elif isinstance(value, (set, frozenset)):
+            for part in sorted(value, key=repr):
+                self.add(part, self.path)
+        elif isinstance(value, np.ndarray):
+            if value.dtype.hasobject:
+                self.unknown("an array of objects")
+                return
+            self.say(value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).digest())
+        elif isinstance(value, Parameter):
+            self.say(value.name, tuple(value.shape), str(value.dtype), value.requires_grad)
+        elif isinstance(value, Tensor):
+            self.add(value.asnumpy(), self.path)
+        elif isinstance(value, nn.Cell):
+            self._cell(value)
+        elif isinstance(value, ops.Primitive):
+            self.say(value.name)
+            self._named({k: v for k, v in vars(value).items() if not k.startswith("_")})
+        elif isinstance(value, functools.partial):
+            self.add((value.func, value.args, value.keywords), self.path)
+        elif isinstance(value, types.FunctionType):
+            self._function(value)
+        elif isinstance(value, types.MethodType):
+            self.add(value.__self__, self.path)
+            self.add(value.__func__, self.path)
+        elif isinstance(value, type):
+            self._class(value)
+        elif isinstance(value, types.BuiltinFunctionType):
+            self._from(str(value.__module__), value.__qualname__)
+        elif isinstance(value, types.ModuleType):
+            self._module(value)
+        elif isinstance(value, (enum.Enum, Path, mindspore.dtype.Type)):
+            self.say(str(value))
+        elif hasattr(value, "__dict__"):
+            self._named(self.attributes(value))
+        else:
+            self.unknown(type(value).__qualname__)
+
+    def attributes(self, value: Any) -> dict[str, Any]:
+        """The attributes of an object that count: not what properties have derived from others."""
+        return {
+            name: part
+            for name, part in vars(value).items()
+            if not isinstance(getattr(type(value), name, None), functools.cached_property)
+        }
+
+    def _named(self, values: dict[str, Any]) -> None:
+        self.say(len(values))
+        for name, value in values.items():
+            self.add(name, self.path)
+            self.add(value, f"{self.path}.{name}")
+
+    def _cell(self, cell: nn.Cell) -> None:
+        own = {k: v for k, v in vars(cell).items() if k not in _of_every_cell()}
+        parts = (cell._params, cell._buffers, cell._cells, cell._primitives)
+        self.say(cell.training, [len(part) for part in parts])
+        for part in (*parts, own):
+            self._named(dict(part))
+        for parameter in cell.get_parameters(expand=False):
+            self.add(parameter, f"{self.path}.{parameter.name}")
+
+    # ---- classes and modules ---------------------------------------------------------------
+
+    def _class_of(self, value: Any) -> None:
+        cls = type(value)
+        if not is_foreign(cls.__module__):
+            self.add(cls, cls.__qualname__)
+
+    def _class(self, cls: type) -> None:
+        """Goes through a class's attributes: code may have set them, and its objects read them."""
+        self._from(str(cls.__module__), cls.__qualname__)
+        if is_foreign(cls.__module__):
+            return
+        installed = is_installed(cls.__module__)
+        for name, value in ((name, _behind(part)) for name, part in vars(cls).items()):
+            written = isinstance(value, types.FunctionType) and value.__code__.co_filename[0] != "<"
+            if name.startswith("__") and not written or isinstance(value, _DESCRIPTORS):
+                continue
+            if name == "_abc_impl" or type(value).__name__ == "_tuplegetter":
+                continue
+            if written and installed and is_installed(value.__module__):
+                continue  # as its file has it
+            if not installed or written or is_plain(value) or isinstance(value, (list, dict, set)):
+                self.say(name)
+                self.add(value, f"{cls.__qualname__}.{name}")
+        for base in cls.__bases__:
+            self.add(base, base.__qualname__)
+
+    def _module(self, module: types.ModuleType) -> None:
+        """Goes through a module that code hands on; of one that it names, see `_attributes_of`."""
+        self.say(module.__name__)
+        if not is_installed(module.__name__):
+            found = {k: v for k, v in vars(module).items() if not k.startswith("__")}
+            for name, value in found.items():
+                if isinstance(value, types.ModuleType):
+                    self.say(value.__name__)
+                else:
+                    self.add(value, f"{module.__name__}.{name}")
+
+    def _attributes_of(
+        self, module: types.ModuleType, names: Iterable[str], inside: tuple = ()
+    ) -> None:
+        """Goes through what code that has such names in it can read of a module."""
+        self.say(module.__name__)
+        if module.__name__.partition(".")[0] == "mindspore" or module in inside:
+            return
+        known = is_foreign(module.__name__)
+        for name in names:
+            value = vars(module).get(name)
+            if isinstance(value, types.ModuleType):
+                self._attributes_of(value, names, (*inside, module))
+            elif name in vars(module) and not (known and callable(value)):
+                self.say(name)
+                self.add(value, f"{module.__name__}.{name}")
+
+    # ---- functions -------------------------------------------------------------------------
+
+    def _function(self, function: types.FunctionType) -> None:
+        self._from(function.__module__, function.__qualname__)
+        self.functions.append(function)
+        free = function.__code__.co_freevars
+        for name, cell in zip(free, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # it has no contents yet
+                if name != "hash_obj":  # the time at which MindSpore wrapped it
+                    self.add(cell.cell_contents, f"{function.__qualname__}: {name}")
+        self.add(function.__defaults__, f"{function.__qualname__}: defaults")
+        self.add(function.__kwdefaults__, f"{function.__qualname__}: defaults")
+        if is_foreign(function.__module__):
+            return
+        self.add(dict(vars(function)), f"{function.__qualname__}: attributes")
+        names = sorted(self._code(function.__code__))
+        for name in names:
+            if name not in function.__globals__:
+                continue
+            self.say(name)
+            value = function.__globals__[name]
+            if isinstance(value, types.ModuleType):
+                self._attributes_of(value, names)
+            else:
+                self.add(value, f"{function.__module__}.{name}")
+
+    def _code(self, code: types.CodeType) -> set[str]:
+        """Takes a function's code; returns the names in it."""
+        self.say(code.co_code, code.co_varnames, code.co_names)
+        names = set(code.co_names)
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                names |= self._code(constant)
+            else:
+                self.add(constant, self.path)
+        return names
+
+
+def name_of(module: str) -> str:
+    """A module's name; a run's fragments have a number of their own, which is left out."""
+    head, _, rest = module.partition("_")
+    number, _, name = rest.partition("_")
+    return f"fragment_{name}" if head == "fragment" and number.isdigit() else module
+
+
+def _behind(value: Any) -> Any:
+    """The function behind a descriptor of a class."""
+    if isinstance(value, (staticmethod, classmethod)):
+        return value.__func__
+    if isinstance(value, property):
+        return value.fget
+    return value.func if isinstance(value, functools.cached_property) else value
+
+
+@functools.cache
+def _of_every_cell() -> set[str]:
+    return {*vars(nn.Cell()), "_cell_init_args"}

@@ -1,0 +1,195 @@
+"""`msrl check`: a program beside its plain loop, as a user asks for it."""
+
+import dataclasses
+import itertools
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mindspore_rl import pipeline, programs
+from mindspore_rl.checking import held, plain
+from mindspore_rl.checking.command import cover
+from mindspore_rl.checking.compared import Compared, compared
+from mindspore_rl.cli import main
+from mindspore_rl.errors import JobFailure
+
+ROOT = Path(__file__).parents[2]
+REINFORCE = ROOT / "docs" / "examples" / "reinforce.py"
+CORRIDOR = f"{ROOT / 'docs' / 'examples' / 'corridor.py'}:Corridor"
+IN_THIS_PROCESS = ("--workers", "1", "--cells", "native", "--iterations", "1")
+"""Where a policy has one fragment, as the two below have."""
+LEARNERS, LOOP = ("--policy", "MultipleLearners"), ("--policy", "GPUOnly")
+
+
+def line_of(text: str, file: Path = REINFORCE) -> str:
+    """`file.py:7`, of the first line that holds a text."""
+    number = next(i for i, line in enumerate(file.read_text().splitlines(), 1) if text in line)
+    return f"{file.name}:{number}"
+
+
+def changed(folder: Path, old: str, new: str) -> Path:
+    """The example, otherwise in one place."""
+    source = REINFORCE.read_text()
+    assert old in source
+    file = folder / "changed.py"
+    file.write_text(source.replace(old, new))
+    return file
+
+
+def outcomes(printed: str) -> dict[str, str]:
+    """What came of each policy, by the table."""
+    found = re.findall(r"^ (\w+) +\d+ +\w+ +(\w+) ", printed, re.M)
+    return dict(found)
+
+
+def test_equal_under_two_policies(capsys):
+    assert main(["check", str(REINFORCE), *LEARNERS, "GPUOnly", *IN_THIS_PROCESS]) == 0
+    printed = capsys.readouterr()
+    assert outcomes(printed.out) == {"MultipleLearners": "equal", "GPUOnly": "equal"}
+    assert "of CartPole-v1 and graph:CartPole-v1, num_envs=8 num_steps=16" in printed.out
+    assert "action#1, gradient#1, 4 metrics, 16 parameters" in printed.out
+    assert printed.out.endswith("2 equal\n")
+    assert "GPUOnly, 1 worker, native cells: equal" in printed.err
+
+
+def test_a_mistake_is_told_with_its_line_and_how_far_it_goes(monkeypatch, capsys, tmp_path):
+    """The gradient of a fragment is a third of what it should be."""
+    prepare = pipeline.prepare
+
+    def spoilt(request, run_dir, see):
+        found = prepare(request, run_dir, see)
+        (file,) = (run_dir / "fragments").glob("*.py")
+        source = file.read_text()
+        file.write_text(re.sub(r"(gradient_function\(.*?, )(\d+)\)", r"\1\2 * 3)", source))
+        assert file.read_text() != source
+        return found
+
+    monkeypatch.setattr(pipeline, "prepare", spoilt)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert main(["check", str(REINFORCE), "num_steps=8", *LEARNERS, *IN_THIS_PROCESS]) == 1
+    printed = capsys.readouterr().out
+    assert outcomes(printed) == {"MultipleLearners": "different"}
+    words = " ".join(printed.split())
+    assert f"gradient#1 ({line_of('grads, means = ')}), iteration 0: " in words
+    assert "(relative 6.7e-01)" in words
+    assert list(tmp_path.glob("msrl-check-*")) == []
+
+
+def test_an_environment_in_python_is_refused_where_it_is_to_be_compiled(capsys):
+    environment = ("--env", CORRIDOR)
+    asked = (*LEARNERS, "GPUOnly", *environment, "num_steps=8", *IN_THIS_PROCESS)
+    assert main(["check", str(REINFORCE), *asked]) == 0
+    printed = capsys.readouterr().out
+    assert outcomes(printed) == {"MultipleLearners": "equal", "GPUOnly": "refused"}
+    assert "has no graph form" in " ".join(printed.split())
+    assert printed.endswith("1 equal, 1 refused\n")
+
+
+def test_what_is_refused_is_told_with_its_line(tmp_path, capsys):
+    """A mean over the batch without `msrl`, among two learners; nothing is left to compare."""
+    file = changed(tmp_path, "(deviation + 1e-8)", "(deviation + 1e-8) - returns.mean()")
+    assert main(["check", str(file), *LEARNERS, "--workers", "2"]) == 2
+    printed = capsys.readouterr()
+    assert outcomes(printed.out) == {"MultipleLearners": "refused"}
+    assert line_of("returns.mean()", file) in printed.out
+    assert "nothing was compared: every case is refused" in printed.err
+
+
+def test_a_loop_that_differs_from_itself(tmp_path, capsys):
+    count = "COUNT = __import__('itertools').count()\n\n\n@dataclass(frozen=True)"
+    file = changed(tmp_path, "@dataclass(frozen=True)", count)
+    file.write_text(file.read_text().replace("config.seed, 1)", "config.seed, next(COUNT))"))
+    assert main(["check", str(file), *LEARNERS, *IN_THIS_PROCESS]) == 1
+    told = capsys.readouterr().err
+    line = line_of("grads, means = ", file)
+    assert f"{line}: two runs of the plain loop differ, first in iteration 0: " in told
+
+
+def test_a_job_that_fails_is_no_equal_one(monkeypatch, capsys):
+    def fails(*_):
+        raise JobFailure("rank 0 died")
+
+    monkeypatch.setattr(held, "run_held", fails)
+    asked = (*LEARNERS, "num_steps=8", *IN_THIS_PROCESS)
+    assert main(["check", str(REINFORCE), *asked]) == 1
+    assert "failed              rank 0 died" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["pppo"], "unknown algorithm 'pppo'"),
+        (["ppo", "--policy", "Centrel"], "did you mean Central"),
+        (["ppo", "num_stepz=3"], "num_steps"),
+        (["ppo", "--policy", "auto"], "policy auto"),
+        (["ppo", "--workers", "0"], "at least 1"),
+        (["ppo", "--env", "CartPole-v7"], "CartPole-v"),
+    ],
+)
+def test_wrong_words_are_refused(words, told, capsys):
+    assert main(["check", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.multiprocess
+def test_an_interruption_leaves_nothing(tmp_path):
+    command = (sys.executable, "-m", "mindspore_rl.cli", "check", str(REINFORCE), "num_steps=8")
+    process = subprocess.Popen(
+        [*command, "--policy", "SingleLearnerFine"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+    )
+    for line in process.stderr:
+        if "two runs agree" in line:  # ranks are started now
+            break
+    assert len(list(tmp_path.glob("msrl-check-*"))) == 1
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=120)
+    assert (process.returncode, list(tmp_path.glob("msrl-check-*"))) == (130, [])
+    assert "msrl: interrupted" in told
+
+
+@pytest.mark.parametrize(("policies", "workers"), [*itertools.product((1, 2, 6), (1, 3))])
+def test_every_policy_and_every_number_of_workers_occurs(policies, workers):
+    named = [(f"{name}.py", name) for name in "abcdef"[:policies]]
+    cases = list(cover(named, range(workers), "native"))
+    assert {case.policy for case in cases} == {name for _, name in named}
+    assert {case.workers for case in cases} == set(range(workers))
+    assert len(cases) == len(set(cases)) == max(policies, workers)
+
+
+def test_whole_numbers_are_compared_exactly():
+    wanted = np.array([1_000_000, 3], np.int32)
+    assert compared(0, "ids", wanted, wanted).wrong == ""
+    assert "1 of 2 differ, worst 1000001" in compared(0, "ids", wanted + [1, 0], wanted).wrong
+    assert compared(0, "ids", wanted * 1.000001, wanted * 1.0).wrong == ""
+
+
+@pytest.mark.parametrize(
+    ("got", "far"), [([1.0, math.nan], 0.0), ([3.0, math.nan], 2.0), ([1.0, 0.0], math.inf)]
+)
+def test_how_far_a_value_is(got, far):
+    assert compared(0, "x", np.array(got), np.array([1.0, math.nan])).far == far
+
+
+def test_what_rounding_does_is_told_from_a_mistake(tmp_path):
+    """A metric that is the tenth digit of a loss; its gradient is as good as any."""
+    file = changed(tmp_path, '"returns": mean}', '"returns": ops.sin(1e9 * loss)}')
+    file.write_text(file.read_text().replace("action_space.n, 0.01", "action_space.n, 1.0"))
+    config = dataclasses.replace(programs.trainer_class(file).Config(), num_steps=8)
+    known = plain.plain_run(file, config, 1, {})
+    off = [Compared(0, "metric returns", 0.5, "!"), Compared(0, "boundary:gradient#1", 1e-3, "!")]
+    moved = plain.rounding_alone(off, file, config, known, {})
+    assert [plain.is_rounding(one, moved[one]) for one in off] == [True, False]
+    assert moved[off[0]] > 0.05
+    assert 0.0 < moved[off[1]] < 1e-5
