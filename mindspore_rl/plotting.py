@@ -1,8 +1,8 @@
 """`msrl plot RUN...`: learning curves, runs of one kind together with their spread."""
 
 import argparse
-import json
 import sys
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import numpy as np
 from mindspore_rl import install
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import PLAN_FILE, load_plan
-from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE
+from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE, read_lines
 from mindspore_rl.storage import writing
 
 AXES = {
@@ -149,16 +149,15 @@ def curve(run: Path, metric: str, over: str) -> Curve:
         MsrlError: there is no such metric.
     """
     path = run / METRICS_FILE
-    try:
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-    except (OSError, ValueError) as error:
-        raise MsrlError(f"{path} cannot be read: {error}") from error
-    rows = [flat(line) for line in lines]
-    points = [(row[over], row[metric]) for row in rows if row.get(metric) is not None]
-    names = sorted({name for row in rows for name in row} - set(AXES))
-    if rows and not points and metric not in names:
-        raise MsrlError(f"{path} has no {metric}; it has {', '.join(names)}")
-    x, y = np.array(points, float).reshape(-1, 2).T
+    points, names = array("d"), set[str]()
+    for line in read_lines(path):
+        row = flat(line)
+        names |= row.keys()
+        if row.get(metric) is not None:
+            points.extend((row[over], row[metric]))
+    if names and not points and metric not in names:
+        raise MsrlError(f"{path} has no {metric}; it has {', '.join(sorted(names - set(AXES)))}")
+    x, y = np.array(points).reshape(-1, 2).T
     plan = load_plan(run)
     workers = f", {plan.workers} workers" if plan.workers > 1 else ""
     kind = f"{plan.algorithm['name']} on {plan.environment}, {plan.policy}{workers}"

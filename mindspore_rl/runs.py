@@ -1,7 +1,6 @@
 """Training and its results from Python: `from mindspore_rl import train, load`."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ from mindspore_rl.errors import ConfigError, MsrlError
 from mindspore_rl.jobs import Job
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE, Plan, load_plan
 from mindspore_rl.run_directory import check_trusted, earlier_job, tell_copies
+from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE, read_lines
 from mindspore_rl.runtime.rank.settings import prepare_mindspore
 
 EVALUATION_SEED = 1_000_003
@@ -137,9 +137,8 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, one an iteration."""
-        text = (self.path / plotting.METRICS_FILE).read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()]
+        """The lines of metrics.jsonl, one an iteration, or of a very long run one a second."""
+        return list(read_lines(self.path / METRICS_FILE))
 
     def evaluate(
         self,

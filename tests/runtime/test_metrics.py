@@ -5,12 +5,15 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
-from mindspore_rl.errors import StorageError
-from mindspore_rl.runtime.coordinator.metrics import Metrics
+from mindspore_rl.errors import JobFailure, MsrlError, StorageError
+from mindspore_rl.runtime.coordinator import metrics as metrics_module
+from mindspore_rl.runtime.coordinator.metrics import Metrics, read_lines
+from mindspore_rl.runtime.coordinator.whole import check_whole
 
 
 class Clock:
@@ -94,6 +97,101 @@ def test_json_lines_hold_what_was_logged(tmp_path, clock):
     assert second["mean_length"] == 6.0
     assert second["values"] == {"loss": None}
     assert metrics.episodes_seen == 2
+
+
+def test_a_long_run_has_a_line_a_second_that_stands_for_all_its_iterations(
+    tmp_path, clock, monkeypatch
+):
+    monkeypatch.setattr(metrics_module, "WHOLE_LINES", 10)
+    metrics = Metrics(tmp_path, 10**6, progress=False, clock=clock)
+    for i in range(1, 2001):  # 20 s
+        clock.now += 0.01
+        values = {"loss": float(i)} | ({"rare": 7.0} if i % 10 == 0 else {})
+        told = metrics.log(i, 4 * i, values, [(float(i), 1)])
+        assert (told["iteration"], told["values"]["loss"]) == (i, i)
+    metrics.close()
+    found = list(read_lines(tmp_path / "metrics.jsonl"))
+    assert len(found) == 10 + 20
+    assert [line["iteration"] for line in found[:10]] == list(range(1, 11))
+    assert all("iterations" not in line for line in found[:10])
+    assert found[-1]["iteration"] == 2000
+    assert found[-1]["env_steps"] == 8000
+    assert found[-1]["mean_return"] == np.mean(range(1901, 2001))
+    covered, before = [line.get("iterations", 1) for line in found], 0
+    assert sum(covered) == 2000
+    for line, count in zip(found, covered, strict=True):
+        assert line["iteration"] == before + count
+        assert line["values"]["loss"] == pytest.approx(before + (count + 1) / 2)
+        before += count
+    assert {line["values"]["rare"] for line in found if "rare" in line["values"]} == {7.0}
+    losses = [(step, value) for tag, step, value in scalars(tmp_path) if tag == "train/loss"]
+    assert losses[-1] == (8000, pytest.approx(found[-1]["values"]["loss"]))
+
+
+def test_a_slow_run_keeps_a_line_an_iteration_however_long_it_is(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(metrics_module, "WHOLE_LINES", 0)
+    metrics = Metrics(tmp_path, 10**6, progress=False, clock=clock)
+    for i in range(1, 6):
+        clock.now += 1.0
+        metrics.log(i, i, {"loss": float(i)}, [])
+    metrics.close()
+    assert [line["values"]["loss"] for line in lines(tmp_path)] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert all("iterations" not in line for line in lines(tmp_path))
+
+
+def test_what_a_restart_keeps_of_a_long_run_ends_with_its_checkpoint(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(metrics_module, "WHOLE_LINES", 0)
+    for started in (0, 40):
+        metrics = Metrics(tmp_path, 100, progress=False, start_steps=started, clock=clock)
+        for i in range(started + 1, started + 61):
+            if i == 41 and not started:
+                metrics.end_line(40)  # it is told of after the iteration
+            if i == 70:
+                metrics.end_line(75)  # or before it
+            metrics.log(i, i, {"loss": float(i)}, [])
+        metrics.close()
+    found = [(line["iteration"], line["iterations"]) for line in lines(tmp_path)]
+    assert found == [(40, 40), (75, 35), (100, 25)]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"[1, 2]",
+        b"7",
+        b'{"iteration": 2}',
+        b'{"iteration": 2, "env_steps": 2, "wall_s": 1.0, "values": [3]}',
+        b'{"iteration": 2, "env_steps": 2, "wall_s": 1.0, "values": {"loss": "much"}}',
+        b'{"iteration": 2, "env_steps": 2, "wall_s": 1.0, "values": {"loss": NaN}}',
+        b'{"iteration": 2, "env_steps": 1' + b"0" * 400 + b', "wall_s": 1.0, "values": {}}',
+        b'{"iteration": 2, "env_steps": null, "wall_s": 1.0, "values": {}}',
+        b'{"iteration": 2, "env_steps": 2, "wall_s": true, "values": {}}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b" " * (3 << 20),
+    ],
+)
+def test_an_odd_line_is_told_by_readers_and_cut_off_by_a_restart(tmp_path, clock, odd):
+    file = tmp_path / "metrics.jsonl"
+    good = b'{"iteration": 1, "env_steps": 1, "wall_s": 1.0, "values": {"loss": null}}\n'
+    file.write_bytes(good + odd + b"\n" + good)
+    with pytest.raises(MsrlError, match=r"metrics.jsonl: line 2 is none that a run writes \("):
+        list(read_lines(file))
+    with pytest.raises(JobFailure, match="line 2 is none"):
+        for name in ("job.json", "plan.json"):
+            (tmp_path / name).write_text("{}")
+        check_whole(tmp_path, 1, None)
+    Metrics(tmp_path, 10, progress=False, start_steps=5, clock=clock).close()
+    assert file.read_bytes() == good
+
+
+def test_a_half_written_line_is_passed_over(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    good = b'{"iteration": 1, "env_steps": 1, "wall_s": 1.0, "values": {}}\n'
+    file.write_bytes(good + good[:20])
+    assert [line["iteration"] for line in read_lines(file)] == [1]
+    with pytest.raises(MsrlError, match="cannot be read"):
+        list(read_lines(tmp_path / "none.jsonl"))
 
 
 def test_a_restart_forgets_what_is_done_again(tmp_path, clock):

@@ -1,13 +1,14 @@
 """What a run reports while it trains: JSON lines, TensorBoard scalars, a progress bar, others."""
 
 import contextlib
+import itertools
 import json
 import math
 import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,16 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams, scalar
 
+from mindspore_rl.errors import MsrlError
 from mindspore_rl.runtime.coordinator.tracking import Tracked
 from mindspore_rl.storage import writing
 
 METRICS_FILE = "metrics.jsonl"
 RETURN = "episode/mean_return"
+WHOLE_LINES = 100_000
+"""Lines of a file that stand for an iteration each; each after them stands for a second."""
+LONGEST_LINE = 1 << 20
+"""Bytes; what is longer is no line of a run."""
 _MEAN_EPISODES = 100
 _SPEED_WINDOW_S = 5.0
 _WRITE_INTERVAL_S = 1.0
@@ -36,6 +42,10 @@ class Metrics:
     `steps_per_second` (over the last 5 s), `mean_return` and `mean_length` (over the last 100
     finished episodes, null before the first), and `values`, the iteration's own. A value that is
     not finite is written as null, since JSON has no NaN.
+
+    After `WHOLE_LINES` lines there is one a second, and one where a checkpoint is, so that a fast
+    run fills no disk: such a line says how many `iterations` it stands for, and `values` are their
+    means.
     """
 
     def __init__(
@@ -68,7 +78,7 @@ class Metrics:
         self._path = run_dir / METRICS_FILE
         with writing(self._path):
             run_dir.mkdir(parents=True, exist_ok=True)
-            _forget_after(self._path, start_steps)
+            self._lines = _forget_after(self._path, start_steps)
             # One write a second, of whole lines: the buffer is larger than a second's lines.
             self._json = self._path.open("a", encoding="utf-8", buffering=1 << 20)
             self._tensorboard = _start_events(run_dir / "tensorboard", start_steps)
@@ -81,6 +91,9 @@ class Metrics:
         self._lengths: deque[int] = deque(maxlen=_MEAN_EPISODES)
         self._episodes_seen = 0
         self._last: dict[str, Any] | None = None
+        self._sums: dict[str, tuple[float, int]] = {}  # of the iterations without a line yet
+        self._without_line = 0
+        self._line_at: int | None = None
         self._closed = False
         self._progress = progress
         self._bar = _start_bar(total_steps, start_steps) if progress and _on_terminal() else None
@@ -132,15 +145,41 @@ class Metrics:
             "mean_length": _mean(self._lengths),
             "values": {name: _finite(float(value)) for name, value in values.items()},
         }
-        self._json.write(json.dumps(self._last) + "\n")
-        if now - self._written >= _WRITE_INTERVAL_S:
+        told = {**self._last, "values": dict(self._last["values"])}
+        for name, value in values.items():
+            total, count = self._sums.get(name, (0.0, 0))
+            self._sums[name] = total + float(value), count + 1
+        self._without_line += 1
+        due = now - self._written >= _WRITE_INTERVAL_S
+        saved = self._line_at is not None and iteration >= self._line_at
+        if due or saved or self._lines < WHOLE_LINES:
+            self._write_line()
+        if due:
             self._written = now
             self._write()
         interval_s = _BAR_INTERVAL_S if self._bar else _LINE_INTERVAL_S
         if now - self._shown >= interval_s:
             self._shown = now
             self._show()
-        return {**self._last, "values": dict(self._last["values"])}
+        return told
+
+    def end_line(self, iteration: int) -> None:
+        """Lets a line end with an iteration, from which a restart would go on."""
+        if self._last is not None and self._last["iteration"] >= iteration:
+            self._write_line()
+        else:
+            self._line_at = iteration
+
+    def _write_line(self) -> None:
+        """Writes the line of the iterations that have none yet, if there are any."""
+        if self._last is None or not self._without_line:
+            return
+        means = {name: _finite(total / count) for name, (total, count) in self._sums.items()}
+        many = {"iterations": self._without_line} if self._without_line > 1 else {}
+        self._last = {**self._last, **many, "values": means}
+        self._json.write(json.dumps(self._last) + "\n")
+        self._sums, self._without_line, self._line_at = {}, 0, None
+        self._lines += 1
 
     def note(self, text: str) -> None:
         """Prints a line on standard error, above the bar if there is one."""
@@ -162,6 +201,7 @@ class Metrics:
                 stack.callback(self._tracked.close)
             stack.callback(self._tensorboard.close)
             stack.callback(self._json.close)
+            self._write_line()
             self._write()
             os.fsync(self._json.fileno())
 
@@ -217,17 +257,73 @@ class Metrics:
         )
 
 
-def _forget_after(path: Path, env_steps: int) -> None:
-    """Cuts off the lines of iterations that a restarted run does again, and one half written."""
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Reads the lines of a run, one at a time; one that is half written is left out.
+
+    Args:
+        path: of its `metrics.jsonl`.
+
+    Raises:
+        MsrlError: it cannot be read, or has a line that no run writes.
+    """
+    try:
+        with path.open("rb") as file:
+            for number in itertools.count(1):
+                text = file.readline(LONGEST_LINE)
+                if len(text) < LONGEST_LINE and not text.endswith(b"\n"):
+                    return
+                try:
+                    yield _read_line(text)
+                except (ValueError, RecursionError) as error:
+                    raise MsrlError(
+                        f"{path}: line {number} is none that a run writes ({error}); expected an "
+                        "object of numbers: remove the line"
+                    ) from error
+    except OSError as error:
+        raise MsrlError(f"{path} cannot be read: {error}") from error
+
+
+def _read_line(text: bytes) -> dict[str, Any]:
+    """Reads one line. Raises: ValueError, RecursionError: it is none."""
+    line = json.loads(text)
+    if not isinstance(line, dict) or not isinstance(line.get("values"), dict):
+        raise ValueError("it has no `values`")
+    for name in ("iteration", "env_steps", "wall_s"):
+        if line.get(name) is None:
+            raise ValueError(f"it has no {name}")
+    for name, value in [*{**line, "values": None}.items(), *line["values"].items()]:
+        if not _is_number(value):
+            raise ValueError(f"{name} is no number")
+    return line
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a number or null, as lines have them."""
+    if isinstance(value, bool) or not isinstance(value, int | float | type(None)):
+        return False
+    try:
+        return value is None or math.isfinite(value)
+    except OverflowError:  # a whole number of 400 digits
+        return False
+
+
+def _forget_after(path: Path, env_steps: int) -> int:
+    """Cuts off the lines of iterations that a restarted run does again, and what is no line.
+
+    Returns: how many are left.
+    """
     if not path.exists():
-        return
+        return 0
+    kept = lines = 0
     with path.open("r+b") as file:
-        kept = 0
-        for line in file:
-            if not line.endswith(b"\n") or json.loads(line)["env_steps"] > env_steps:
-                break
-            kept += len(line)
+        while (text := file.readline(LONGEST_LINE)).endswith(b"\n"):
+            with contextlib.suppress(ValueError, RecursionError):
+                if _read_line(text)["env_steps"] <= env_steps:
+                    kept, lines = kept + len(text), lines + 1
+                    continue
+            break
         file.truncate(kept)
+    return lines
 
 
 def _start_events(folder: Path, start_steps: int) -> EventsWriter:

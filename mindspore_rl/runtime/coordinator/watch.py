@@ -199,6 +199,8 @@ class Watch:
         elif message["kind"] == "iteration" and self.plan.hosts:
             # Its next stamp is on its way, and this one may be old.
             self._stamps.write(peer.rank, message["iteration"], Stage.BOUNDARY)
+        elif message["kind"] == "checkpoint":
+            self.metrics.end_line(message["iteration"])
         self._on(Heard(peer.rank, message), now)
 
     def _on(self, event: Event, now: float) -> None:

@@ -1,12 +1,13 @@
 """What a job that ends well has left: without it nothing ends with exit code 0."""
 
 import json
+from collections import deque
 from pathlib import Path
 
-from mindspore_rl.errors import CheckpointError, JobFailure
+from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE
+from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE, read_lines
 
 
 def check_whole(run_dir: Path, iterations: int, saved: str | None) -> None:
@@ -26,14 +27,13 @@ def check_whole(run_dir: Path, iterations: int, saved: str | None) -> None:
             path = run_dir / name
             json.loads(path.read_text())
         path = run_dir / METRICS_FILE
-        with path.open() as lines:
-            numbers = [json.loads(line)["iteration"] for line in lines]
-        if not numbers or numbers[-1] != iterations:
-            raise ValueError(f"its last line is of iteration {numbers[-1:]}")
+        numbers = deque((line["iteration"] for line in read_lines(path)), maxlen=1)
+        if list(numbers) != [iterations]:
+            raise ValueError(f"its last line is of iteration {list(numbers)}")
         path = Path(saved or run_dir / checkpoint.FOLDER)
         if (found := checkpoint.look(path)["iteration"]) != iterations:
             raise ValueError(f"the last one is of iteration {found}")
-    except (OSError, ValueError, KeyError, TypeError, CheckpointError) as error:
+    except (OSError, ValueError, KeyError, TypeError, MsrlError) as error:
         raise JobFailure(
             f"all {iterations} iterations were done, but {path} is not as it should be: {error}"
         ) from error
