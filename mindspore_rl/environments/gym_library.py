@@ -176,6 +176,13 @@ def _missing(name: str, error: Exception) -> EnvironmentFailure:
             return MissingPackageError(
                 f"{name!r} needs {package}, which is not installed; {install(extra)}", extra
             )
+    own, colon, _ = split_options(name)[0].partition(":")
+    if colon and importlib.util.find_spec(own.partition(".")[0]) is None:
+        return MissingPackageError(
+            f"{name!r}: there is no module {own}, which is looked for where Python's packages are "
+            "and in PYTHONPATH, and not in the working folder: add its folder to PYTHONPATH, or "
+            f"name a file, as in '{own.replace('.', '/')}.py:ClassName'"
+        )
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         return MissingPackageError(

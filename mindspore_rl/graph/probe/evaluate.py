@@ -54,10 +54,8 @@ class Probe:
 
     def run(self) -> None:
         """Evaluates the whole program."""
-        try:
+        with self.environment:
             self._items(self.program.body)
-        finally:
-            self.environment.close()
 
     def _items(self, items: tuple[Item, ...]) -> None:
         for item in items:
