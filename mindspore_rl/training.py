@@ -179,6 +179,8 @@ def _tell(plan: Any, request: Any, place: str) -> None:
     spec = by_name.spec(plan.environment)
     if spec.notes:
         print(f"  {spec.name}: {spec.notes}", file=sys.stderr)
+    if spec.warning:
+        print(f"msrl: {spec.name}: {spec.warning}", file=sys.stderr)
 
 
 def _options(

@@ -55,7 +55,8 @@ def check(name: str, tell: Callable[[int, int], None] = lambda done, most: None)
     """
     try:
         spec = by_name.spec(name)
-        return (_check_graph if spec.in_graph else _check_vector)(name, spec, tell)
+        found = (_check_graph if spec.in_graph else _check_vector)(name, spec, tell)
+        return [*found, *filter(None, [spec.warning])]
     except EnvironmentFailure as failure:
         return [str(failure)]
     except MsrlError:

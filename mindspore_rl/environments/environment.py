@@ -47,6 +47,7 @@ class EnvironmentSpec:
         teams: of a multi-agent environment; empty for a single agent.
         notes: where it comes from and how its observations are laid out, in words for its user.
         obs_dtype: "float32", or "uint8" of images, which are kept and sent as these bytes.
+        warning: what of it evaluation cannot play as it was trained in, in words for its user.
     """
 
     name: str
@@ -58,6 +59,7 @@ class EnvironmentSpec:
     teams: tuple[Team, ...] = ()
     notes: str = ""
     obs_dtype: str = "float32"
+    warning: str = ""
 
     def __post_init__(self) -> None:
         teams = isinstance(self.teams, tuple) and all(isinstance(t, Team) for t in self.teams)

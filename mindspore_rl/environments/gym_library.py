@@ -176,6 +176,13 @@ def _missing(name: str, error: Exception) -> EnvironmentFailure:
             return MissingPackageError(
                 f"{name!r} needs {package}, which is not installed; {install(extra)}", extra
             )
+    own, colon, _ = split_options(name)[0].partition(":")
+    if colon and importlib.util.find_spec(own.partition(".")[0]) is None:
+        return MissingPackageError(
+            f"{name!r}: there is no module {own}, which is looked for where Python's packages are "
+            "and in PYTHONPATH, and not in the working folder: add its folder to PYTHONPATH, or "
+            f"name a file, as in '{own.replace('.', '/')}.py:ClassName'"
+        )
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         return MissingPackageError(
@@ -198,8 +205,8 @@ def flattened(name: str, env: Any) -> tuple[Any, str]:
     env, choices = _as_choices(module, env)
     if as_space(env.action_space) is None:
         raise EnvironmentFailure(
-            f"{name!r} has the action space {env.action_space}, expected {_ACTIONS}: wrap it, or "
-            "write a class of your own"
+            f"{name!r} has the action space {env.action_space}, expected {_ACTIONS}: "
+            f"{_foreign(module, env.action_space) or 'wrap it, or write a class of your own'}"
         )
     space = env.observation_space
     if images.is_image(space):
@@ -214,12 +221,22 @@ def flattened(name: str, env: Any) -> tuple[Any, str]:
         flat = None
     if not isinstance(flat, Box):
         raise EnvironmentFailure(
-            f"{name!r} has the observation space {space}, expected {_OBSERVATIONS}: wrap it, or "
-            "write a class of your own that gives arrays"
+            f"{name!r} has the observation space {space}, expected {_OBSERVATIONS}: "
+            + (_foreign(module, space) or "wrap it, or write a class of your own that gives arrays")
         )
     parts = ", ".join(layout_of(space, module.spaces.utils.flatdim))
     layout = f"observations are flattened to {flat.shape[0]} numbers: {parts}"
     return wrapped, "; ".join(filter(None, [layout, choices]))
+
+
+def _foreign(module: Any, space: Any) -> str:
+    """What to do about a space of the other library's; empty if it is the environment's own."""
+    if isinstance(space, module.spaces.Space):
+        return ""
+    return (
+        f"it is a space of {type(space).__module__.partition('.')[0]}, and the environment is one "
+        f"of {module.__name__}: take both of one library"
+    )
 
 
 def _shape_lost(space: Any) -> str:
@@ -320,6 +337,26 @@ def spec_of(name: str, env: Any, layout: str) -> EnvironmentSpec:
         in_graph=False,
         notes=notes,
         obs_dtype="uint8" if images.is_image(env.observation_space) else "float32",
+        warning=_own_statistics(env),
+    )
+
+
+def _own_statistics(env: Any) -> str:
+    """What wrappers do that scale by running statistics, such as `NormalizeObservation`."""
+    module, found = load(str(library_of(type(env)))), []
+    while env is not None:
+        parts = {type(part).__name__ for part in vars(env).values()}
+        # gymnasium's can be told to keep them as they are.
+        if "RunningMeanStd" in parts and getattr(env, "update_running_mean", True):
+            found.append(type(env).__name__)
+        env = env.env if isinstance(env, module.Wrapper) else None
+    if not found:
+        return ""
+    return (
+        f"{' and '.join(found)}: running statistics of its own, in each environment others and in "
+        "no checkpoint: evaluation, policies and a resumed run begin them anew and do not see what "
+        "was trained on; leave it out, and normalise in the algorithm (ppo: normalise_obs=true, "
+        "normalise_reward=true) or scale by constants"
     )
 
 

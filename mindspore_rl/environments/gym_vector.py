@@ -316,7 +316,7 @@ def _of_user(name: str, maker: Callable[[], Any]) -> Any:
         env = maker()
     except RAISED as error:  # the user's own code
         hint = ""
-        if isinstance(error, TypeError):
+        if isinstance(error, TypeError) and "argument" in str(error):
             hint = "; it is called with the options behind its name alone: name a function"
         text = f"{name} could not be made: {type(error).__name__}: {error}{hint}"
         raise EnvironmentFailure(text) from error

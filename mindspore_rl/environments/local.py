@@ -1,5 +1,6 @@
 """Any environment as tensors in and tensors out, in this process (the reference, shape probes)."""
 
+import contextlib
 from typing import Any, cast
 
 import mindspore as ms
@@ -73,6 +74,14 @@ class LocalEnvironment:
     def picture(self) -> Any:
         """How the first environment looks, if it draws itself: `[H, W, 3]` uint8."""
         return None if self.in_graph else self._environment.render(0)
+
+    def __enter__(self) -> "LocalEnvironment":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Closes it; where something failed before, that is what is told."""
+        with contextlib.suppress(*([EnvironmentFailure] if kind else [])):
+            self.close()
 
     def close(self) -> None:
         """Frees what a Python environment holds."""

@@ -127,6 +127,8 @@ class LoopVector:
 
 def own(obs: Any) -> Any:
     """Returns a copy of an observation: its environment may write all of them to one array."""
+    if type(obs) is np.ndarray:
+        return obs.copy()
     return np.array(obs) if hasattr(obs, "__array__") else copy.deepcopy(obs)
 
 

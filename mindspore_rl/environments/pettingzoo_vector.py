@@ -215,8 +215,10 @@ def _spec(name: str, env: Any) -> EnvironmentSpec:
         Team(team, len(list(members))) for team, members in itertools.groupby(agents, _team)
     )
     spaces = {agent: env.observation_space(agent) for agent in agents}
-    if any(type(space).__name__ != "Box" for space in spaces.values()):
-        raise EnvironmentFailure(f"{name!r} has the observation spaces {spaces}, expected Boxes")
+    if not all(isinstance(as_space(space), Box) for space in spaces.values()):
+        raise EnvironmentFailure(
+            f"{name!r} has the observation spaces {spaces}, expected Boxes of one number at least"
+        )
     own = max(int(np.prod(space.shape)) for space in spaces.values())
     return EnvironmentSpec(
         name=name,

@@ -21,6 +21,7 @@ from mindspore_rl.environments.spaces import Box, taken
 from mindspore_rl.errors import EnvironmentFailure, MissingPackageError
 
 PREFIX = "envpool:"
+NO_LIMIT = 2**31 - 1
 PLOTTING = ("MPLBACKEND", "MPLCONFIGDIR")
 """What EnvPool's import sets for the whole process, so that notebooks would show no figures."""
 
@@ -148,11 +149,17 @@ def _spec(name: str, pool: Any) -> EnvironmentSpec:
         notes.append(f"observations are flattened to {shape[0]} numbers: {parts}")
     elif image:
         notes.append(f"observations are images, uint8 [C, H, W] = {list(shape)}")
+    limit = int(pool.spec.config.max_episode_steps)
+    if limit < NO_LIMIT:
+        notes.append(
+            f"what ends at the limit of {limit:,} steps is truncated, also where the task ended "
+            "with this very step: EnvPool does not say"
+        )
     return EnvironmentSpec(
         name=name,
         obs_shape=tuple(int(size) for size in shape),
         action_space=own,
-        max_episode_steps=int(pool.spec.config.max_episode_steps),
+        max_episode_steps=limit,
         reward_threshold=pool.spec.reward_threshold,
         in_graph=False,
         notes="; ".join(notes),

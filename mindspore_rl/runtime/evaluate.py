@@ -229,6 +229,8 @@ def build_trained(
                 f"{env} has the {part} {getattr(played, part)}, and {run_dir} was trained in "
                 f"{plan.environment} with {getattr(trained, part)}: name another --env"
             )
+    if played.warning:
+        print(f"msrl: {env}: {played.warning}", file=sys.stderr)
     changed = {"env": env, "num_envs": episodes, "seed": seed}
     if set(changed) & {text.partition("=")[0].strip() for text in assignments}:
         raise ConfigError("env, num_envs and seed are --env, --episodes and --seed here")

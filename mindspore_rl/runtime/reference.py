@@ -84,9 +84,9 @@ class Reference:
     def run(self) -> None:
         """Trains."""
         try:
-            self.trainer.train(self)
+            with self.environment:
+                self.trainer.train(self)
         finally:
-            self.environment.close()
             for windows in self._windows.values():
                 windows.close()
 

@@ -371,3 +371,23 @@ def test_missing_box2d_says_what_to_install(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "Box2D", None)
     with pytest.raises(MissingPackageError, match=r"pip install '\.\[box2d\]'"):
         by_name.spec(name)
+
+
+@pytest.mark.parametrize("prefix", ["", "gymnasium:"])
+def test_a_module_is_not_looked_for_in_the_working_folder_and_says_so(
+    prefix, tmp_path, monkeypatch
+):
+    module = f"ours_{len(prefix)}"
+    (tmp_path / f"{module}.py").write_text(
+        "import gymnasium\n"
+        "entry = 'gymnasium.envs.classic_control:CartPoleEnv'\n"
+        "gymnasium.register('Ours-v0', entry_point=entry, max_episode_steps=9)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    name = f"{prefix}{module}:Ours-v0"
+    text = rf"no module {module}, .*not in the working folder.*as in '{module}\.py:ClassName'"
+    with pytest.raises(MissingPackageError, match=text):
+        by_name.spec(name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert by_name.spec(name).max_episode_steps == 9
+    gymnasium.registry.pop("Ours-v0")

@@ -166,3 +166,14 @@ def test_the_command_says_it_in_one_line(tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.startswith("msrl: odd, after 0 steps: reset: obs is dict (), expected float32")
     assert error.count("\n") == 1
+
+
+def test_what_failed_before_a_close_that_fails_is_told(tmp_path):
+    parts = PARTS | {"STEP": "1 / 0", "SPEC": ""}
+    name = written(tmp_path, PYTHON.replace("pass\n", "raise OSError('gone')\n"), parts)
+    env = LocalEnvironment(f"{name}", False, range(3), 0)
+    env.reset(None)
+    with pytest.raises(EnvironmentFailure, match="step raised ZeroDivisionError"), env:
+        env.step(ms.Tensor([0, 1, 0], ms.int32), None)
+    with pytest.raises(EnvironmentFailure, match="close raised OSError: gone"), env:
+        env.reset(None)

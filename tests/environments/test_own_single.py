@@ -73,6 +73,17 @@ def bare():
 
 def number():
     return 3
+
+
+def normalised():
+    wrappers = library.wrappers
+    return wrappers.NormalizeReward(wrappers.NormalizeObservation(wrapped()))
+
+
+def frozen():
+    env = library.wrappers.NormalizeObservation(wrapped())
+    env.update_running_mean = False
+    return env
 """
 
 
@@ -155,6 +166,14 @@ def test_what_cannot_be_made_says_why(own, name, text):
 def test_a_name_that_is_none_offers_classes_and_functions(own):
     with pytest.raises(UnknownEnvironmentError, match="no class or function 'Drft'.*Drift.*bare"):
         by_name.spec(own("Drft"))
+
+
+def test_statistics_of_a_wrapper_are_told(own):
+    (found,) = check(own("normalised"))
+    assert found.startswith("NormalizeReward and NormalizeObservation: running statistics of its")
+    assert "normalise_obs=true" in found
+    if own.library == "gymnasium":  # gym's go on in any case
+        assert by_name.spec(own("frozen")).warning == ""
 
 
 def test_check_finds_one_that_ignores_its_seed(own):
@@ -259,6 +278,7 @@ def test_one_to_be_stepped_by_hand_takes_actions_as_a_run_has_them(library, tmp_
 ODD = """
 import sys
 
+import gym
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -308,6 +328,14 @@ class ExitsAtOnce(Shared):
 
 class Empty(Shared):
     observation_space = Box(-9, 9, (0,))
+
+
+class Mixed(Shared):
+    observation_space = gym.spaces.Dict({"a": gym.spaces.Box(-9, 9, (2,))})
+
+
+class MixedActions(Shared):
+    action_space = gym.spaces.MultiDiscrete([3, 2])
 """
 
 
@@ -337,6 +365,8 @@ def test_observations_may_all_live_in_one_array(odd):
         ("Exits", r"after 0 steps: step called sys.exit\(0\); the last action was"),
         ("ExitsAtOnce", "could not be made: SystemExit: 3"),
         ("Empty", r"has the observation space Box\(\[\], \[\], \(0,\).*of one number at least"),
+        ("Mixed", "it is a space of gym, and the environment is one of gymnasium: take both of"),
+        ("MixedActions", r"MultiDiscrete\(\[3 2\]\), expected .* it is a space of gym, and"),
     ],
 )
 def test_what_is_odd_is_a_finding_in_words(odd, name, text):

@@ -77,10 +77,21 @@ def test_a_time_limit_truncates():
     cuts = [vector.step(np.full(2, t % 2, np.int32))[3:] for t in range(8)]
     assert [bool(truncated.all()) for _, truncated in cuts] == [False, False, False, True] * 2
     assert not any(terminated.any() for terminated, _ in cuts)
+    assert "the limit of 4 steps is truncated, also where the task ended" in vector.spec.notes
+
+
+def test_an_end_at_the_very_limit_is_truncated_alone_as_is_told():
+    """Should EnvPool pass it on one day, the note may go."""
+    vector = by_name.make_vector("envpool:CartPole-v1,max_episode_steps=9", range(64), 3)
+    vector.reset()
+    for _ in range(9):
+        _, final_obs, _, terminated, truncated = vector.step(np.ones(64, np.int32))
+    fallen = np.abs(final_obs[:, 2]) > 0.2095
+    assert fallen[truncated].any() and not terminated[truncated].any()
 
 
 def test_parts_of_an_observation_stand_behind_one_another():
-    assert by_name.spec("envpool:FrozenLake-v1").notes.endswith("16 numbers: one-hot of 16")
+    assert "16 numbers: one-hot of 16" in by_name.spec("envpool:FrozenLake-v1").notes
     vector = by_name.make_vector("envpool:FrozenLake-v1", range(2), 1)
     np.testing.assert_array_equal(vector.reset(), np.eye(16)[[0, 0]])
     assert "['observation'] 25 numbers" in by_name.spec("envpool:FetchPushDense-v4").notes

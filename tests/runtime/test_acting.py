@@ -112,6 +112,10 @@ class Chooses(gymnasium.Env):
         self.steps += 1
         obs = self.np_random.normal(size=3).astype(np.float32)
         return obs, float(action.sum()), False, self.steps == 9, {}
+
+
+def make():
+    return gymnasium.wrappers.NormalizeReward(Chooses())
 """
 
 
@@ -119,11 +123,15 @@ class Chooses(gymnasium.Env):
     "space",
     ["-1, 5, (2, 3), np.int32", pytest.param("-0.1, 0.1, (2, 3), np.float64", marks=SLOW)],
 )
-def test_actions_are_those_of_the_space_everywhere(space, tmp_path):
-    """In training, evaluation, `policy` and files that are exported: bounds, type and shape."""
+def test_actions_are_those_of_the_space_everywhere(space, tmp_path, capsys):
+    """In training, evaluation, `policy` and files that are exported: bounds, type and shape.
+
+    And evaluation tells of a wrapper's statistics, which it has not.
+    """
     (tmp_path / "own.py").write_text(CHOOSES.replace("-1, 5, (2, 3), np.int32", space))
-    run = trained(tmp_path / "run", "ppo", f"{tmp_path}/own.py:Chooses")
+    run = trained(tmp_path / "run", "ppo", f"{tmp_path}/own.py:make")
     run.evaluate(2)
+    assert "own.py:make: NormalizeReward: running statistics of its own" in capsys.readouterr().err
     weights = run.policy._trained[0].actor.network.policy.trainable_params()[-2]
     weights.set_data(ms.Tensor(100 * np.abs(weights.asnumpy()).astype(np.float32)))
     env, obs = run.make_env(), np.random.default_rng(1).normal(0, 9, (20, 3)).astype(np.float32)

@@ -62,12 +62,10 @@ class Probe:
         """
         before = State(self.names) if look else None
         self.decorated = before.decorated() if before else {}
-        try:
+        with self.environment:
             self._items(self.program.body)
             if before and before.changed(State(self.names)):
                 self._look_for_changes()
-        finally:
-            self.environment.close()
 
     def _look_for_changes(self) -> None:
         for op, inputs in self.evaluated:
