@@ -33,6 +33,7 @@ def _known(parser: argparse.ArgumentParser) -> Any:
     words = {
         "algorithm": lambda **_: registry.algorithms(),
         "policy": lambda **_: ["auto", *registry.policies()],
+        "policies": lambda **_: registry.policies(),
         "assignments": _keys,
     }
     for action in parser._actions:

@@ -31,6 +31,7 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
     add_configuration(parser)
     parser.add_argument(
         "--policy",
+        dest="policies",
         nargs="+",
         action="extend",
         metavar="POLICY",
@@ -67,8 +68,8 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
 
 def check(args: argparse.Namespace) -> int:
     """`msrl check`. Returns: 1 if a job differs from the plain loop or fails."""
-    words = [word for word in args.policy or () if "=" in word]  # --policy A B num_steps=4
-    named = [word for word in args.policy or registry.policies() if word not in words]
+    words = [word for word in args.policies or () if "=" in word]  # --policy A B num_steps=4
+    named = [word for word in args.policies or registry.policies() if word not in words]
     files = [registry.find_policy(word) for word in named or registry.policies()]
     policies = [(str(file), registry.load_policy(file).name) for file in files]
     workers = sorted(set(args.workers or WORKERS), reverse=True)
