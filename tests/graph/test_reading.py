@@ -5,10 +5,15 @@ import random
 import re
 import sys
 
+import mindspore as ms
 import pytest
+from mindspore import nn
+from mindspore.graph.api import _cell_graph_executor
 
+from mindspore_rl import device
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.probe.front_end import SOURCE
+from mindspore_rl.native.program import graph_of, read
 from mindspore_rl.purity.calls import watch
 from tests.graph.programs import analyse_with
 
@@ -104,7 +109,7 @@ HELPERS = """
 import functools
 import os
 
-ACTS = [0.0]
+COUNT = 0.0
 
 def doubled(function):
     @functools.wraps(function)
@@ -117,8 +122,9 @@ def decorated(x):
     return x + 1.0
 
 def counted(x):
-    ACTS[0] += 1.0
-    return x * (ACTS[0] > 0.0)
+    global COUNT
+    COUNT += 1.0
+    return x * (COUNT > 0.0)
 
 class Learn("""
 
@@ -127,7 +133,7 @@ class Learn("""
     ("call", "told"),
     [
         ("decorated(reward)", "calls decorated by its decorator of .*program_"),
-        ("counted(reward)", r"changes .*\.ACTS\[0\]: Python keeps that"),
+        ("counted(reward)", r"changes .*\.COUNT: Python keeps that"),
         ("reward * (os.getpid() > 0)", "os.getpid at .*another in each process"),
     ],
 )
@@ -145,15 +151,15 @@ def test_state_that_python_keeps_of_an_update(tmp_path):
     """Nothing sends it to other ranks, and `learn` was read once."""
     counting = """
     def apply(self, grads):
-        self.calls["n"] += 1
+        self.calls = self.calls + 1
         super().apply(grads)
 
     def learn("""
     changed = [
         ("\n    def learn(", counting),
-        ("Learn(net, config)\n", "Learn(net, config)\n        self.learner.calls = dict(n=0)\n"),
+        ("Learn(net, config)\n", "Learn(net, config)\n        self.learner.calls = 0\n"),
     ]
-    with pytest.raises(ProgramError, match=r"update#1 changes trainer.learner.calls\['n'\]"):
+    with pytest.raises(ProgramError, match="update#1 changes trainer.learner.calls"):
         analyse_with(tmp_path, "GPUOnly", 1, changed, compiled=False)
 
 
@@ -163,3 +169,129 @@ def test_decorators_of_what_is_read_are_refused(where, tmp_path):
     with pytest.raises(ProgramError, match="decorator of `(learn|train)`, which is read") as caught:
         analyse_with(tmp_path, "GPUOnly", 1, changed)
     assert re.match(r".*program_\w+\.py:\d+: ", str(caught.value))
+
+
+def _helped(folder, helper, line="target = helped(reward)", **parts):
+    """Analyses the template with a helper of the user's, and a line of `learn` that calls it."""
+    changed = [("\nclass Learn(", f"\n{helper}\n\nclass Learn(")]
+    return analyse_with(folder, "GPUOnly", 1, remove=changed, learn=line, **parts)
+
+
+@pytest.mark.parametrize(
+    ("helper", "said"),
+    [
+        (
+            "def helped(x):\n    x[0] = 0.0\n    return x",
+            r"changes `x` at \S+:\d+ \(x\[0\] = 0.0\)",
+        ),
+        (
+            "def helped(x):\n    x = x * 1.0\n    y = x[1:]\n    y[0] = 0.0\n    return x",
+            r"changes `y` at",
+        ),
+        (
+            "def helped(x):\n    d = {1: x}\n    e = d\n    e |= {1: 2.0 * x}\n    return d[1]",
+            r"changes `e` at",
+        ),
+        (
+            "def fill(xs, x):\n    xs.append(x)\n\n"
+            "def helped(x):\n    xs = [x]\n    fill(xs, x)\n    return xs[0] * len(xs)",
+            r"changes `xs` at \S+:\d+ \(xs.append\(x\)\)",
+        ),
+        (
+            "def helped(x):\n    x = x * 1.0\n    x.add_(1.0)\n    return x",
+            "changes an array in place that is used elsewhere, by InplaceAdd",
+        ),
+    ],
+)
+def test_what_is_changed_in_place_for_others_too_is_told(helper, said, tmp_path):
+    with pytest.raises(ProgramError, match=said) as caught:
+        _helped(tmp_path, helper)
+    assert str(caught.value).split("\n")[0].endswith("target = helped(reward)")
+
+
+OWN = """
+def helped(x):
+    total, rows, kept = 0.0, [], {"x": x}
+    for k in range(3):
+        total += x * k
+        rows.append(total)
+        kept["x"] = rows[-1]
+    y = x * 1.0
+    y[0] = kept["x"][0]
+    held = y
+    held += 1.0
+    return y + total + held
+"""
+
+
+def test_what_nobody_else_holds_may_change_in_place(tmp_path):
+    _helped(tmp_path, OWN)
+
+
+def test_sums_of_a_compiled_cell_are_new_arrays(tmp_path):
+    """MindSpore's own `x += y` would change an input of the cell, and cost it its native code."""
+
+    def construct(self, x):
+        total = 0.0
+        for k in range(3):
+            total += x * k
+            total += x
+            total *= 2.0
+        return total, x * 1.0
+
+    cell = type("Sums", (nn.Cell,), {"construct": construct})()
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        phase, _ = _cell_graph_executor.compile(cell, ms.ops.ones(3), phase="export.mindir")
+    finally:
+        device.use()
+    nodes = read(graph_of(cell, phase)).main.nodes
+    assert not any(node.op.startswith("Inplace") for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("helper", "line", "said"),
+    [
+        (
+            "",
+            "s = 12345\nfor k in range(3):\n    s = (s * 1103515245 + 12345) % 2147483648\n"
+            "target = reward + 1e-9 * s",
+            "an integer becomes 13622895699525, and a compiled cell has 32 bits",
+        ),
+        (
+            "def helped(s, x):\n    return x + 1e-9 * ((s * 1103515245 + 12345) % 2147483648)",
+            "for k in range(3):\n    target = helped(k, target)",
+            "something else for k = 2 as Python's integers",
+        ),
+    ],
+)
+def test_integers_that_outgrow_32_bits_are_told(helper, line, said, tmp_path):
+    with pytest.raises(ProgramError, match=said) as caught:
+        _helped(tmp_path, helper, line)
+    assert re.match(r".*program_\w+\.py:\d+: ", str(caught.value))
+
+
+def test_integers_that_stay_small_are_left_in_peace(tmp_path):
+    line = "n = 1\nfor k in range(8):\n    n = n * 2 + k\n    target = target / (n + 2 ** k)"
+    _helped(tmp_path, "", line)
+
+
+COUNTED = """
+class Learn(BaseLearner):
+    def __init__(self, net, config):
+        super().__init__(net, config)
+        self.calls = Parameter(Tensor(0), requires_grad=False)
+
+    def count(self):
+        ops.assign(self.calls, self.calls + 1)
+        if self.calls % 3 == 0:
+            ops.assign(self.calls, self.calls * 2)
+"""
+
+
+def test_a_branch_that_only_assigns_is_told_with_its_line(tmp_path):
+    changed = [("class Learn(BaseLearner):", "from mindspore import Parameter, Tensor" + COUNTED)]
+    line = "msrl.update(self.count)"
+    with pytest.raises(ProgramError, match="`if` on an array in `count`") as caught:
+        analyse_with(tmp_path, "GPUOnly", 1, learn=line, remove=changed)
+    assert str(caught.value).split("\n")[0].endswith(line)

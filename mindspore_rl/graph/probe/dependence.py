@@ -5,13 +5,15 @@ functions by what their arguments are, loops until nothing more is found, and wh
 chooses is as mixed as the condition.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_rl.graph.probe.reach import WHOLE, Call, Mixed, Reach, Undecided
 from mindspore_rl.graph.probe.travel import SHAPE_ONLY, TRAVEL
-from mindspore_rl.native.program import Function, Type, Value
+from mindspore_rl.native.program import Function, Program, Type, Value
 
 _ORDER = ("whole", "rows", "unsure", "mixed")
 
@@ -180,6 +182,41 @@ def _tainted(value: Any, condition: Any) -> Any:
 def random_primitive(value: Any) -> str:
     """The primitive that draws random numbers for a value; empty if none does."""
     return next((v.op for v in _needs(value) if isinstance(v, Value) and _draws(v)), "")
+
+
+def changed_in_place(program: Program) -> str:
+    """The primitive that changes an array which others read; empty if none does.
+
+    What nobody else reads may be worked on in place.
+    """
+    nodes = [node for function in program.functions.values() for node in function.nodes]
+    readers = Counter(arg for node in nodes if node.op != "UpdateState" for arg in set(node.args))
+    for node in nodes:
+        if not node.args or not node.op.startswith("Inplace"):
+            continue
+        target = node.args[0]
+        while isinstance(target, Value) and target.op in ("Depend", "Load"):
+            if readers[target] > 1:
+                return node.op
+            target = target.args[0]
+        if target.op in ("argument", "constant", "weight") or readers[target] > 1:
+            return node.op
+    return ""
+
+
+def branch_without_value(program: Program) -> str:
+    """The function of the user's with a branch on an array that gives nothing; empty if none has.
+
+    MindSpore 2.10 compiles such a branch in front and fails behind, without a line.
+    """
+    for function in program.functions.values():
+        result = function.result
+        while isinstance(result, Value) and result.op == "Depend":
+            result = result.args[0]
+        branch = re.search(r"[✓✗](\w+?)_\d+$", function.name)
+        if branch and isinstance(result, Value) and result.op == "constant" and result.data is None:
+            return branch[1]
+    return ""
 
 
 def _draws(value: Value) -> bool:

@@ -14,6 +14,7 @@ from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Program, Where
 from mindspore_rl.graph.operations import OPERATIONS
+from mindspore_rl.graph.probe.in_place import HINT, copies, first_changed, watch_changes
 from mindspore_rl.graph.probe.trainer import innermost
 from mindspore_rl.operators import (
     gradient_function,
@@ -97,7 +98,7 @@ class Probe:
                 )
         try:
             with watch() as watched:
-                results = self.evaluate(op, inputs)
+                results = self._watched(op, inputs)
             if OPERATIONS[op.kind].traced:
                 for asked, why in watched.impure[:1]:
                     self.impure[op.name] = f"draws from {asked}: {why}"
@@ -132,6 +133,19 @@ class Probe:
                 )
             self.seen[name] = value
             self.made_at.setdefault(name, op.where)
+
+    def _watched(self, op: Op, inputs: dict[str, Any]) -> tuple:
+        """The operation's results, where it changes nothing in place that others hold."""
+        if not OPERATIONS[op.kind].traced:
+            return self.evaluate(op, inputs)
+        before = copies(inputs)
+        with watch_changes(sys._getframe()) as changed:
+            results = self.evaluate(op, inputs)
+        given = first_changed(before, inputs)
+        if changed or given:
+            what = changed[0] if changed else f"`{given}`, which it is given,"
+            raise ProgramError(f"{op.where}\n  {op.name} changes {what} in place: {HINT}")
+        return results
 
     def _cell_parameters(self) -> list[Tensor]:
         cells = (self.trainer.actor, self.trainer.learner)

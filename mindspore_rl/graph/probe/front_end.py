@@ -20,7 +20,12 @@ from mindspore_rl import device
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Op, Program
 from mindspore_rl.graph.operations import OPERATIONS
-from mindspore_rl.graph.probe.dependence import Dependence, random_primitive
+from mindspore_rl.graph.probe.dependence import (
+    Dependence,
+    branch_without_value,
+    changed_in_place,
+    random_primitive,
+)
 from mindspore_rl.graph.probe.reach import WHOLE, Reach
 from mindspore_rl.graph.read.substitute import OWNERS, owned
 from mindspore_rl.loading import run_module
@@ -61,6 +66,9 @@ class Reading:
             self._read(chosen)
         except Exception:  # noqa: BLE001  (each one by itself tells)
             self._read([one for one in chosen if self._readable(one)])
+        if self._results and (changed_in_place(self._whole) or branch_without_value(self._whole)):
+            for one in chosen:
+                self._check_graph(one)
 
     def _read(self, chosen: list[Evaluated]) -> None:
         if not chosen:
@@ -74,7 +82,25 @@ class Reading:
             result = result.args[0]
         for (op, _), found in zip(chosen, result.args, strict=True):
             self._results[op.name] = found
-        self._main = graph.main
+        self._main, self._whole = graph.main, graph
+
+    def _check_graph(self, one: Evaluated) -> None:
+        """Refuses what MindSpore compiles as something else than it says, or fails to run."""
+        op, _ = one
+        if op.name not in self._results:
+            return
+        graph = self._compile([one])()
+        if primitive := changed_in_place(graph):
+            raise ProgramError(
+                f"{op.where}\n  {op.name} changes an array in place that is used elsewhere, by "
+                f"{primitive} in its compiled graph: make a new one, x = x + 1.0"
+            )
+        if self._must_compile and (function := branch_without_value(graph)):
+            raise ProgramError(
+                f"{op.where}\n  {op.name}: MindSpore cannot run the `if` on an array in "
+                f"`{function}`, whose branches only assign: decide with ops.where, "
+                "ops.assign(p, ops.where(condition, new, p))"
+            )
 
     def _readable(self, one: Evaluated) -> bool:
         """Whether an operation's graph can be read; MindSpore gives none that calls Python."""

@@ -20,6 +20,7 @@ from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.graph.probe.agents import AgentAxes
 from mindspore_rl.graph.probe.evaluate import Probe
 from mindspore_rl.graph.probe.front_end import Reading
+from mindspore_rl.graph.probe.integers import check_integers
 from mindspore_rl.graph.probe.rows import RowTrials, environment_rows
 from mindspore_rl.graph.probe.trainer import smaller_trainer
 from mindspore_rl.graph.read.build import build
@@ -107,6 +108,7 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     values = _values(small, large, program.algorithm)
     reading = Reading(program, large.names, large.evaluated, compiled)
     _check_pure(large, reading)
+    check_integers(large)
     trials = RowTrials(large.evaluate, environment_rows(large.num_envs), large.generator, reading)
     dependent: dict[str, str] = {}
     unsplittable: dict[str, None] = {}

@@ -1,12 +1,17 @@
 """The trainer whose `train` is read, made as the user's class makes it."""
 
+import inspect
+import re
 import sys
 import traceback
 from dataclasses import replace
 from typing import Any
 
+from mindspore import Parameter, nn
+
 from mindspore_rl import device, programs
 from mindspore_rl.errors import MsrlError, ProgramError
+from mindspore_rl.graph.probe.in_place import is_users
 
 
 def make_trainer(trainer_class: type, config: Any, spec: Any) -> Any:
@@ -31,7 +36,60 @@ def make_trainer(trainer_class: type, config: Any, spec: Any) -> Any:
                 f"{trainer_class.__name__}.__init__ sets no self.{name}; expected "
                 f"an instance of a subclass of mindspore_rl.api.{kind}"
             )
+    _check_found(trainer)
     return trainer
+
+
+def _check_found(trainer: Any) -> None:
+    """Refuses networks and Parameters that MindSpore does not find: no checkpoint has them.
+
+    Raises:
+        ProgramError: with the line that keeps one, and how to keep it.
+    """
+    owners = (trainer.actor, trainer.learner)
+    known = {id(p) for owner in owners for p in owner.get_parameters()}
+    seen: set[int] = set()
+    waiting: list[tuple[Any, Any, str]] = [(trainer, trainer, "")]
+    while waiting:
+        value, holder, attribute = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, (list, tuple, set)):
+            waiting += [(part, holder, attribute) for part in value]
+        elif isinstance(value, dict):
+            waiting += [(part, holder, attribute) for part in value.values()]
+        elif isinstance(value, Parameter):
+            if id(value) not in known:
+                raise _not_found(holder, attribute, "a Parameter", "ParameterTuple([...])")
+        elif isinstance(value, nn.Cell) and any(id(p) not in known for p in value.get_parameters()):
+            raise _not_found(holder, attribute, "a network or an optimiser", "nn.CellList([...])")
+        elif is_users(type(value)):
+            fields = getattr(value, "__dict__", {})
+            waiting += [(part, value, name) for name, part in fields.items()]
+
+
+def _not_found(holder: Any, attribute: str, what: str, instead: str) -> ProgramError:
+    text = f"self.{attribute}"
+    return ProgramError(
+        f"{_line_with(type(holder), text)}\n  `{text}` holds {what} that is no part of the actor "
+        "or the learner to MindSpore, which looks into no list, tuple or dictionary of Python's: "
+        f"no checkpoint would have it; keep it as {instead}, or in an attribute of its own of one "
+        "of the two"
+    )
+
+
+def _line_with(cls: type, text: str) -> str:
+    """The line of a class or of its bases that assigns to an attribute; else its first."""
+    first = ""
+    for one in filter(is_users, cls.__mro__):
+        lines, start = inspect.getsourcelines(one)
+        for at, line in enumerate(lines):
+            where = f"{inspect.getsourcefile(one)}:{start + at}: {line.strip()}"
+            first = first or where
+            if re.search(rf"{re.escape(text)}\b.*=", line):
+                return where
+    return first
 
 
 def innermost(error: BaseException, file: str) -> str:

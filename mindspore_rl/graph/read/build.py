@@ -10,6 +10,8 @@ import inspect
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.graph.ir import Branch, Loop, Program
 from mindspore_rl.graph.operations import LOOPS
@@ -174,9 +176,7 @@ class _Builder(ExpressionReader):
         elif isinstance(node, ast.AugAssign):
             if not isinstance(node.target, ast.Name):
                 self.assignments.fail_target(node.target)
-            load = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
-            value = ast.copy_location(ast.BinOp(load, node.op, node.value), node)
-            self.assignments.assign(node.target, self.expression(value))
+            self._augmented(node, node.target)
         elif isinstance(node, ast.Expr):
             self._lone_expression(node.value)
         elif isinstance(node, ast.For):
@@ -193,6 +193,21 @@ class _Builder(ExpressionReader):
         elif not isinstance(node, (ast.Pass, ast.AnnAssign)):
             text = STATEMENTS.get(type(node), f"`{type(node).__name__.lower()}`")
             self.frame.fail(node, text, BOUND if isinstance(node, ast.While) else SUPPORTED)
+
+    def _augmented(self, node: ast.AugAssign, target: ast.Name) -> None:
+        """Of arrays and numbers `x += y` makes another one; a list would change for all names."""
+        load = ast.copy_location(ast.Name(target.id, ast.Load()), target)
+        struct = self.frame.names.get(target.id)
+        known = struct.value if isinstance(struct, Static) else None
+        if isinstance(struct, (tuple, dict)) or isinstance(known, (list, dict, set, np.ndarray)):
+            text = ast.unparse(ast.BinOp(load, node.op, node.value))
+            self.frame.fail(
+                node,
+                f"a change in place of `{target.id}`, which may have another name,",
+                f"make a new value: {target.id} = {text}",
+            )
+        value = ast.copy_location(ast.BinOp(load, node.op, node.value), node)
+        self.assignments.assign(target, self.expression(value))
 
     def _lone_expression(self, node: ast.expr) -> None:
         if isinstance(node, ast.Constant):

@@ -1,0 +1,182 @@
+"""What the user's functions change in place while somebody else holds it.
+
+Python changes an object for all who hold it. MindSpore compiles the change as another value of one
+name: a second name, a view, the caller and an attribute keep the old one. Where nobody else holds
+what is changed, both are the same.
+"""
+
+import ast
+import functools
+import inspect
+import linecache
+import sys
+import sysconfig
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor
+
+from mindspore_rl.operators import leaves, to_array
+
+_OTHERS = tuple(
+    str(folder)
+    for folder in (
+        Path(ms.__file__).parent,
+        Path(__file__).parents[2],
+        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+    )
+)
+"""Whose functions are not looked at."""
+_METHODS = {"add", "append", "clear", "difference_update", "discard", "extend", "insert"}
+_METHODS |= {"intersection_update", "pop", "popitem", "remove", "reverse", "setdefault", "sort"}
+_METHODS |= {"update"}
+HINT = (
+    "a compiled cell changes it for one name alone: make a new value, x = ops.where(...), "
+    "d = {**d, key: value}, xs = [*xs, x]"
+)
+
+
+@contextmanager
+def watch_changes(outermost: FrameType) -> Iterator[list[str]]:
+    """Notes changes in place of what somebody else holds, with their lines.
+
+    Args:
+        outermost: the frame that has what the functions are given.
+    """
+    found: list[str] = []
+    before = sys.getprofile()
+
+    def note(frame: FrameType, event: Any, given: Any) -> None:
+        if callable(before):
+            before(frame, event, given)
+        if event == "return" and not frame.f_code.co_filename.startswith(_OTHERS):
+            for text, line, value in _changed(frame):
+                if _held(value, text, frame, outermost):
+                    file = frame.f_code.co_filename
+                    source = linecache.getline(file, line).strip()
+                    found.append(f"`{text}` at {file}:{line} ({source})")
+
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        if before is None or callable(before):
+            sys.setprofile(before)
+        else:  # cProfile's, which has to start itself
+            sys.setprofile(None)
+            before.enable()
+
+
+def is_users(cls: type) -> bool:
+    """Whether a class is the user's own, of a file that is not installed."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return bool(file) and not str(file).startswith(_OTHERS)
+
+
+def copies(inputs: dict[str, Any]) -> dict[str, list[np.ndarray]]:
+    """The numbers of an operation's inputs as they are now."""
+    return {
+        name: [np.array(to_array(leaf)) for leaf in leaves(value) if isinstance(leaf, Tensor)]
+        for name, value in inputs.items()
+    }
+
+
+def first_changed(before: dict[str, list[np.ndarray]], inputs: dict[str, Any]) -> str:
+    """The input that is not as it was; empty if there is none."""
+    for name, now in copies(inputs).items():
+        for old, new in zip(before[name], now, strict=True):
+            if not np.array_equal(old, new, equal_nan=old.dtype.kind == "f"):
+                return name
+    return ""
+
+
+def _changed(frame: FrameType) -> Iterator[tuple[str, int, Any]]:
+    """What a function that ends has changed in place: its name, the line, the object."""
+    for text, line, grows in _changes(frame.f_code):
+        name, *path = text.split(".")
+        value = frame.f_locals.get(name, frame.f_globals.get(name))
+        for attribute in path:
+            value = getattr(value, attribute, None)
+        kinds = (list, dict, set) if grows else (list, dict, set, Tensor, np.ndarray)
+        if isinstance(value, kinds) and not isinstance(value, Parameter):
+            yield text, line, value
+
+
+@functools.cache
+def _changes(code: CodeType) -> tuple[tuple[str, int, bool], ...]:
+    """Names and attributes that a function's own statements change in place, with their lines.
+
+    The third says that arrays are not changed so: `x += y` makes another one.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, TypeError, SyntaxError):  # part of a longer expression, such as a lambda
+        return ()
+    found: dict[tuple[str, bool], int] = {}
+    waiting: list[ast.AST] = list(getattr(tree.body[0], "body", ()))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+            continue
+        waiting += ast.iter_child_nodes(node)
+        target, grows = None, False
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            target = node.value
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, (ast.Name, ast.Attribute)):
+            target, grows = node.target, True
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            target, grows = (node.func.value if node.func.attr in _METHODS else None), True
+        while isinstance(target, ast.Subscript):
+            target = target.value
+        if target is not None and _is_path(target):
+            line = code.co_firstlineno + getattr(node, "lineno", 1) - 1
+            found.setdefault((ast.unparse(target), grows), line)
+    return tuple((text, line, grows) for (text, grows), line in found.items())
+
+
+def _is_path(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def _held(value: Any, text: str, frame: FrameType, outermost: FrameType) -> bool:
+    """Whether anything but one local name of a function holds an object."""
+    if text not in frame.f_locals:
+        return True
+    if any(_holds(v, value) for name, v in frame.f_locals.items() if name != text):
+        return True
+    around: FrameType | None = frame
+    while around is not None and around is not outermost:
+        around = around.f_back
+        if around is not None and any(_holds(v, value) for v in around.f_locals.values()):
+            return True
+    return False
+
+
+def _holds(holder: Any, value: Any, depth: int = 2) -> bool:
+    if holder is value:
+        return True
+    if isinstance(holder, Tensor):
+        return isinstance(value, Tensor) and _memory(holder) == _memory(value)
+    if isinstance(holder, np.ndarray):
+        return isinstance(value, np.ndarray) and np.may_share_memory(holder, value)
+    if not depth:
+        return False
+    if isinstance(holder, dict):
+        holder = tuple(holder.values())
+    elif not isinstance(holder, (list, tuple)):
+        if not is_users(type(holder)):
+            return False
+        holder = tuple(getattr(holder, "__dict__", {}).values())
+    return any(_holds(part, value, depth - 1) for part in holder)
+
+
+def _memory(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage().data_ptr())
