@@ -3,7 +3,7 @@
 
     .venv/bin/python scripts/drill.py --minutes 60 --soak --output table.md    (all of it)
     .venv/bin/python scripts/drill.py --only kills --kills 10 --seed 3
-    .venv/bin/python scripts/drill.py --only disk two environments limits
+    .venv/bin/python scripts/drill.py --only disk two environments limits neighbours network
     .venv/bin/python scripts/drill.py --only soak --minutes 60
 
 Kills and stops go to any process of a job (the one above, coordinator, keeper, mpiexec, proxy,
@@ -33,12 +33,13 @@ from drills.jobs import ROOT, Broken, Case, Place, private_mounts, public_again
 
 sys.path.insert(0, str(ROOT))
 
-from drills import kills, small  # noqa: E402 (needs the project)
+from drills import kills, small, surroundings  # noqa: E402 (needs the project)
 from drills.soak import Soak  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: E402
 
-PARTS = (*small.PARTS, "kills", "soak")
+SMALL = {**small.PARTS, **surroundings.PARTS}
+PARTS = (*SMALL, "kills", "soak")
 HEADER = """{machine}, {minutes:.0f} minutes, {strikes} kills and stops, {broken} promises
 broken. Made by
 
@@ -111,7 +112,7 @@ def _parts(
     others = place if soak is None else Place(place.folder / "beside")
     try:
         others.folder.mkdir(exist_ok=True)
-        for part, which in small.PARTS.items():
+        for part, which in SMALL.items():
             if part in args.only:
                 cases.extend(small.run_part(part, which, others, tell))
         if "kills" in args.only:

@@ -79,15 +79,21 @@ class Network:
         hosts: how many, 2 or more.
         delay_ms: from one host to another, one way; None: a cable, as fast as it goes.
         ssh: whether each host has processes of its own, and an ssh server.
+        loss: the share of packets that are lost between hosts; with a delay only.
         pinned: whether each host has one core of this machine's, and not all of them.
     """
 
     def __init__(
-        self, hosts: int, delay_ms: float | None = None, ssh: bool = False, pinned: bool = False
+        self,
+        hosts: int,
+        delay_ms: float | None = None,
+        ssh: bool = False,
+        pinned: bool = False,
+        loss: float = 0.0,
     ) -> None:
         self.names = [f"msrl-{os.getpid()}-{i}" for i in range(hosts)]
         self.addresses = [f"10.77.0.{i + 1}" for i in range(hosts)]
-        self._delay_ms, self._ssh, self._pinned = delay_ms, ssh, pinned
+        self._delay_ms, self._ssh, self._pinned, self._loss = delay_ms, ssh, pinned, loss
         self._servers: list[subprocess.Popen] = []
         self._switch = f"msrl-{os.getpid()}-switch"
         self._relay: subprocess.Popen | None = None
@@ -139,7 +145,9 @@ class Network:
         build = ["g++", "-O2", "-o", str(program), str(HERE / "network_relay.cpp")]
         subprocess.run(build, check=True)
         self._relay = subprocess.Popen(
-            [program, str(self._delay_ms), *self.names], stdout=subprocess.PIPE, text=True
+            [program, str(self._delay_ms), str(self._loss), *self.names],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self._relay.stdout is not None
         if self._relay.stdout.readline() != "ready\n":

@@ -1,9 +1,9 @@
 // Passes IP packets between hosts (network namespaces) after a delay, in place of `tc netem`.
 //
-//   network_relay DELAY_MS NAMESPACE...
+//   network_relay DELAY_MS LOSS NAMESPACE...
 //
 // Makes a TUN device `eth0` in each namespace and prints "ready". A packet for 10.77.0.<i> goes to the
-// i-th namespace, DELAY_MS after it was sent. Needs root; ends with SIGTERM, and the devices with it.
+// i-th namespace, DELAY_MS after it was sent, or with probability LOSS nowhere. Needs root; ends with SIGTERM, and the devices with it.
 
 #include <fcntl.h>
 #include <linux/if.h>
@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -49,16 +50,19 @@ static int open_tun(const std::string& name) {
 }
 
 int main(int argc, char** argv) {
-  if (argc < 4) {
-    std::fprintf(stderr, "usage: network_relay DELAY_MS NAMESPACE NAMESPACE...\n");
+  if (argc < 5) {
+    std::fprintf(stderr, "usage: network_relay DELAY_MS LOSS NAMESPACE NAMESPACE...\n");
     return 2;
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   prctl(PR_SET_TIMERSLACK, 1000);  // ns
   const auto delay = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double, std::milli>(std::atof(argv[1])));
+  const double loss = std::atof(argv[2]);
+  std::minstd_rand generator(1);
+  std::uniform_real_distribution<double> uniform;
   std::vector<pollfd> ends;
-  for (int i = 2; i < argc; ++i) ends.push_back({open_tun(argv[i]), POLLIN, 0});
+  for (int i = 3; i < argc; ++i) ends.push_back({open_tun(argv[i]), POLLIN, 0});
   std::puts("ready");
   std::fflush(stdout);
 
@@ -78,6 +82,7 @@ int main(int argc, char** argv) {
         if (size < 20 || (buffer[0] & 0xf0) != 0x40 || target < 0 ||
             target >= static_cast<int>(ends.size()))
           continue;  // IPv6 neighbour discovery and the like
+        if (uniform(generator) < loss) continue;
         waiting.push_back({Clock::now() + delay, target, {buffer, buffer + size}});
       }
     }

@@ -150,7 +150,7 @@ def test_kills(tmp_path, policy):
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("part", ["disk", "two", "environments", "limits"])
+@pytest.mark.parametrize("part", [*drill.SMALL])
 def test_part(tmp_path, part):
     if part == "disk" and os.getuid():
         pytest.skip("only root can mount a small disk")

@@ -28,6 +28,8 @@ SMALL = (
     *("--checkpoint-every", "0.3"),
 )
 PPO = ("ppo", "update_epochs=1", "num_minibatches=2", "--policy")
+REMEMBERING = ("torso=gru", "state_size=16", "segment_steps=8")
+KEPT = ("num_envs=8", "learning_starts=64", "replay_size=2000", "updates=2", "batch_size=32")
 ARRIVAL = ("a2c", "--policy", "Central", "--schedule", "order=arrival")
 
 
@@ -59,6 +61,11 @@ WORKS = (
     Work("Environments", (*PPO, "Environments")),
     Work("Central", (*PPO, "Central")),
     Work("Central by arrival", ARRIVAL, exact=False),
+    Work("recurrent PPO", (*PPO, "SingleLearnerCoarse", *REMEMBERING)),
+    Work("DQN", ("dqn", *KEPT, "--policy", "MultipleLearners")),
+    Work("DQN by priority", ("dqn", *KEPT, "priority=0.6", "--policy", "SingleLearnerCoarse")),
+    Work("SAC", ("sac", *KEPT, "--policy", "SingleLearnerFine")),
+    Work("MAPPO", ("mappo", "num_envs=8", "num_minibatches=2", "--policy", "Environments")),
     Work("MultipleLearners, MindSpore's cells", (*PPO, "MultipleLearners"), "mindspore"),
 )
 
