@@ -29,7 +29,7 @@ from mindspore_rl.rl.losses import (
     clipped_value_loss,
     value_loss,
 )
-from mindspore_rl.rl.returns import discounted_sum_forward, gae
+from mindspore_rl.rl.returns import gae
 from mindspore_rl.rl.statistics import moments
 
 
@@ -203,7 +203,7 @@ class PPOLearner(Learner):
         ended = ops.logical_or(terminated, truncated)
         samples = 1.0 * config.num_envs * config.num_steps
         if config.normalise_reward:
-            income = discounted_sum_forward(reward, ended, config.gamma)
+            income, *state = state
             mean, variance = msrl.boundary("gradient", moments(msrl, income))
             msrl.update(self.reward_statistics.merge, mean, variance, samples)
             reward = self.scale_reward(reward)
@@ -268,6 +268,9 @@ class PPOTrainer(Trainer):
         obs = msrl.boundary("observation", msrl.env_reset())
         sizes = self.actor.network.core.state_sizes
         state = tuple(ops.zeros((obs.shape[0], size)) for size in sizes)
+        gamma = self.config.gamma
+        # Of each episode so far the discounted sum, where rewards are scaled by its deviation.
+        income = (ops.zeros((obs.shape[0],)),) if self.config.normalise_reward else ()
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 before = state
@@ -276,13 +279,11 @@ class PPOTrainer(Trainer):
                 next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
                     "observation", outcome
                 )
-                msrl.replay_insert(
-                    *msrl.boundary(
-                        "transition",
-                        (obs, action, log_prob, reward, terminated, truncated, final_obs, *before),
-                    )
-                )
+                income = tuple(reward + gamma * part for part in income)
+                step = (obs, action, log_prob, reward, terminated, truncated, final_obs)
+                msrl.replay_insert(*msrl.boundary("transition", (*step, *income, *before)))
                 obs, ended = next_obs, ops.logical_or(terminated, truncated)
+                income = tuple(ops.where(ended, 0.0, part) for part in income)
                 state = tuple(restarted(part, ended) for part in state)
             batch = msrl.boundary("batch", msrl.replay_sample())
             msrl.report(msrl.agent_learn(batch))

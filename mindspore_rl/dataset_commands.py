@@ -19,7 +19,7 @@ def import_file(args: argparse.Namespace) -> int:
     """`msrl dataset import`."""
     from mindspore_rl.datasets.build import Part, check_place  # noqa: PLC0415
     from mindspore_rl.datasets.dataset import About  # noqa: PLC0415
-    from mindspore_rl.datasets.episodes import of_environment  # noqa: PLC0415
+    from mindspore_rl.datasets.episodes import Bounded, of_environment  # noqa: PLC0415
     from mindspore_rl.datasets.sources import EpisodeFile  # noqa: PLC0415
 
     check_place(args.dataset, args.append)
@@ -35,8 +35,11 @@ def import_file(args: argparse.Namespace) -> int:
         about = About(args.env, spec.action_space)
     if file.open_end:
         print("msrl: nothing says how the last episode ended: it is truncated", file=sys.stderr)
-    shown = _shown(file.episodes(about.action_space), len(file.lengths))
+    bounded = Bounded(about.action_space)
+    shown = _shown(bounded.of(file.episodes(about.action_space)), len(file.lengths))
     _write(args, file.columns, about, [Part(str(args.source), file.lengths, shown)])
+    if told := bounded.told():
+        print(f"msrl: {args.source}: {told}", file=sys.stderr)
     return 0
 
 

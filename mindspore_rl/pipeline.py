@@ -107,6 +107,14 @@ def analyse(request: JobRequest) -> Partition:
     return _cut(request, _trainer(request), _nothing)
 
 
+def schedules(request: JobRequest, env_steps: int) -> dict[str, float]:
+    """What the algorithm's schedules are after so many environment steps, by name."""
+    from mindspore_rl.graph.probe import schedules as found  # noqa: PLC0415  (MindSpore)
+
+    trainer = _trainer(request)
+    return found.schedules(build(trainer, request.algorithm.stem), trainer, env_steps)
+
+
 def _trainer(request: JobRequest) -> Any:
     from mindspore_rl.graph.probe.trainer import make_trainer  # noqa: PLC0415  (MindSpore)
 

@@ -142,6 +142,7 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
                     f"{job.resume} is done: it has trained for {done['env_steps']:,} steps, and "
                     f"{plan.last_step:,} are asked for; raise --total-steps to go on"
                 )
+            _tell_schedules(done, request)
         if warning := room.check_memory(plan, machine.available_memory()):
             print(f"msrl: {warning}", file=sys.stderr)
         room.check_descriptors(plan.num_ranks)
@@ -163,6 +164,31 @@ def _tell_sizes(done: dict[str, Any], plan: Any) -> None:
         iteration, steps = resuming.counted_from(done, plan)
         text += f"iterations count on from {iteration:,}, steps from {steps:,}"
         print(text, file=sys.stderr)
+
+
+def _tell_schedules(done: dict[str, Any], request: Any) -> None:
+    """Says which schedules jump in a run that goes on with other total_steps."""
+    from mindspore_rl.pipeline import schedules  # noqa: PLC0415
+
+    then, now = done["config"]["total_steps"], request.config.total_steps
+    if then == now:
+        return
+    config = dataclasses.replace(request.config, total_steps=then)
+    at = done["env_steps"]
+    before, after = (
+        schedules(one, at) for one in (dataclasses.replace(request, config=config), request)
+    )
+    jumps = [
+        f"{name} goes from {before[name]:.3g} to {value:.3g}"
+        for name, value in after.items()
+        if name in before and before[name] != value
+    ]
+    if jumps:
+        print(
+            f"msrl: total_steps was {then:,} and is {now:,} now, and schedules are of the whole: "
+            f"at {at:,} steps {', '.join(jumps)}",
+            file=sys.stderr,
+        )
 
 
 def _tell(plan: Any, request: Any, place: str) -> None:

@@ -1,6 +1,7 @@
 """An episode, and what a data set keeps of its steps."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -95,6 +96,48 @@ class Episode:
         left = np.cumsum(self.rewards[::-1])[::-1]
         steps = np.arange(len(left), dtype=np.int32)
         return {**vars(self), "return_to_go": left.astype(np.float32), "step": steps}
+
+
+class Bounded:
+    """Episodes whose actions are within the bounds of a `Box`, as an environment takes them.
+
+    Args:
+        space: of the actions, if it is known.
+    """
+
+    def __init__(self, space: Discrete | Box | None) -> None:
+        self._space = space
+        self._outside, self._steps, self._worst, self._beyond = 0, 0, "", 0.0
+
+    def of(self, episodes: Iterable[Episode]) -> Iterator[Episode]:
+        """The same, with actions clipped."""
+        for number, episode in enumerate(episodes):
+            if not isinstance(self._space, Box):
+                yield episode
+                continue
+            found = within(episode.action, *self._space.limits, whole=False)
+            action = found.astype(np.float32, copy=False)
+            beyond = np.abs(episode.action - action)
+            self._steps += len(action)
+            self._outside += int(np.count_nonzero(beyond.any(axis=1)))
+            if beyond.max() > self._beyond:
+                step, k = np.unravel_index(beyond.argmax(), beyond.shape)
+                low, high = self._space.low[k], self._space.high[k]
+                self._beyond = float(beyond.max())
+                self._worst = (
+                    f"{episode.action[step, k]:g} for {low:g} to {high:g}, in episode {number}"
+                )
+            yield replace(episode, action=action)
+
+    def told(self) -> str:
+        """What was outside; empty if nothing was."""
+        if not self._outside:
+            return ""
+        return (
+            f"{self._outside:,} of {self._steps:,} actions are outside the bounds of their space "
+            f"(at worst {self._worst}) and were clipped, as an environment does: if they are in "
+            "other units, scale them and import them anew"
+        )
 
 
 class Recorder:

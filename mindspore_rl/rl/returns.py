@@ -25,20 +25,20 @@ def _doublings(length: int) -> tuple:
 
 @constexpr
 def _rows_at(length: int, distance: int) -> Tensor:
-    """Return [T] int32, the row ``distance`` after each row, held at the first and the last."""
-    return Tensor(np.clip(np.arange(length) + distance, 0, length - 1).astype(np.int32))
+    """Return [T] int32, the row ``distance`` after each row, held at the last."""
+    return Tensor(np.minimum(np.arange(length) + distance, length - 1).astype(np.int32))
 
 
 @constexpr
-def _all_rows_but(row: int, shape: tuple) -> Tensor:
-    """Return [T, 1, ...] float32, 0 at one row and 1 elsewhere."""
+def _all_rows_but_last(shape: tuple) -> Tensor:
+    """Return [T, 1, ...] float32, 0 at the last row and 1 elsewhere."""
     mask = np.ones((shape[0],) + (1,) * (len(shape) - 1), np.float32)
-    mask[row] = 0.0
+    mask[-1] = 0.0
     return Tensor(mask)
 
 
-def _linear_scan(b: Tensor, a: Tensor, direction: int) -> Tensor:
-    """Solve ``y_t = b_t + a_t y_{t + direction}`` for all t at once, with y = 0 beyond the end.
+def _linear_scan(b: Tensor, a: Tensor) -> Tensor:
+    """Solve ``y_t = b_t + a_t y_{t + 1}`` for all t at once, with y = 0 beyond the end.
 
     Invariant: ``y_t = b_t + a_t y_{t + distance}`` before the round for that distance. A row whose
     map reaches past the end has a = 0 by then, so it may read any row: it reads the last one. (A
@@ -47,15 +47,14 @@ def _linear_scan(b: Tensor, a: Tensor, direction: int) -> Tensor:
 
     Args:
         b: [T, ...] float32, the inhomogeneous term.
-        a: [T, ...] float32, the factor, of b's shape; its last row in that direction has no effect.
-        direction: 1 for what is ahead, -1 for what is behind.
+        a: [T, ...] float32, the factor, of b's shape; its last row has no effect.
 
     Returns:
         y: [T, ...] float32.
     """
-    a = a * _all_rows_but(-1 if direction == 1 else 0, a.shape)
+    a = a * _all_rows_but_last(a.shape)
     for distance in _doublings(b.shape[0]):
-        rows = _rows_at(b.shape[0], distance * direction)
+        rows = _rows_at(b.shape[0], distance)
         b = b + a * ops.gather(b, rows, 0)
         a = a * ops.gather(a, rows, 0)
     return b
@@ -95,7 +94,7 @@ def gae(
     bootstrap = ops.where(terminated, 0.0, final_value)
     delta = reward + gamma * bootstrap - value
     trace = ops.where(ops.logical_or(terminated, truncated), 0.0, gamma * gae_lambda)
-    advantage = _linear_scan(delta, trace, 1)
+    advantage = _linear_scan(delta, trace)
     return advantage, advantage + value
 
 
@@ -125,9 +124,9 @@ def lambda_returns(
         returns: [T, B] float32, reward units.
     """
     trace = ops.where(ops.logical_or(terminated, truncated), 0.0, gamma * gae_lambda)
-    trace = trace * _all_rows_but(-1, trace.shape)  # the rollout ends there
+    trace = trace * _all_rows_but_last(trace.shape)  # the rollout ends there
     bootstrap = ops.where(terminated, 0.0, final_value)
-    return _linear_scan(reward + gamma * bootstrap - trace * final_value, trace, 1)
+    return _linear_scan(reward + gamma * bootstrap - trace * final_value, trace)
 
 
 def n_step(reward: Tensor, ended: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -156,21 +155,3 @@ def n_step(reward: Tensor, ended: Tensor, gamma: float) -> tuple[Tensor, Tensor,
         going = going - last
         lasts.append(last)
     return total, ops.stack(lasts, 1), factor
-
-
-def discounted_sum_forward(reward: Tensor, ended: Tensor, gamma: float) -> Tensor:
-    """Return the running discounted sum that scales rewards (Engstrom et al. 2020, section 3).
-
-    ``G_t = r_t + gamma (1 - ended_{t-1}) G_{t-1}``. To go on from an earlier rollout, add
-    ``gamma (1 - ended_{-1}) G_{-1}`` to the first reward.
-
-    Args:
-        reward: [T, B] float32, reward units.
-        ended: [T, B] bool, terminated or truncated at t.
-        gamma: discount of a step, in [0, 1].
-
-    Returns:
-        running: [T, B] float32, reward units; causal, for it looks back and never ahead.
-    """
-    previous = ops.gather(ops.where(ended, 0.0, gamma), _rows_at(ended.shape[0], -1), 0)
-    return _linear_scan(reward, previous, -1)

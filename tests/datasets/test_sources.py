@@ -262,6 +262,29 @@ def test_actions_of_another_space_are_told(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [source]
 
 
+def test_actions_beyond_their_bounds_are_clipped_and_told(tmp_path, capsys):
+    """An environment would have clipped them, as it does those of a policy."""
+    source = tmp_path / "file.npz"
+    arrays = flat([3, 4])
+    actions = np.array([[2.0], [-2.1], [0.5], [-2.0], [1.0], [4.9], [4.8]])
+    save(source, {**arrays, "observations": np.ones((7, 3)), "actions": actions})
+    with imported(source, "--env", "Pendulum-v1") as dataset:
+        found = np.concatenate([one["action"].copy() for one in dataset.records()])
+    np.testing.assert_array_equal(found, np.clip(actions, -2, 2).astype(np.float32))
+    told = capsys.readouterr().err
+    assert "file.npz: 3 of 7 actions are outside the bounds" in told
+    assert "at worst 4.9 for -2 to 2, in episode 1" in told
+
+
+def test_actions_within_their_bounds_are_kept(tmp_path, capsys):
+    source = tmp_path / "file.npz"
+    actions = np.array([[2.0], [-2.0], [0.5]])
+    save(source, {**flat([3]), "observations": np.ones((3, 3)), "actions": actions})
+    with imported(source, "--env", "Pendulum-v1") as dataset:
+        np.testing.assert_array_equal(next(dataset.records())["action"], actions)
+    assert "outside" not in capsys.readouterr().err
+
+
 def test_there_is_never_more_than_an_episode_in_memory(tmp_path):
     """Of 100 of them, 64 MB in all."""
     steps = 10_000

@@ -80,10 +80,15 @@ def test_images_are_sent_as_bytes(tmp_path):
 
 
 def test_a_collective_by_hand(tmp_path):
-    """Advantages' mean and spread together, then 4 minibatches of 2 epochs, on each of 3."""
+    """Means and variances of advantages and returns, then 4 minibatches of 2 epochs, on each of 3.
+
+    A variance is of deviations from the mean, which goes round first; with it goes what is left of
+    the mean.
+    """
     plan, _ = prepare(request_for("ppo", "MultipleLearners", "CartPole-v1", 3), tmp_path)
-    mean, gradient = predict(plan)
-    assert (mean.calls, mean.message_bytes) == (3, 3 * 4 * 4)
+    mean, variance, gradient = predict(plan)
+    assert (mean.calls, mean.message_bytes) == (3, 3 * 2 * 4)
+    assert (variance.calls, variance.message_bytes) == (3, 3 * 2 * 2 * 4)
     assert gradient.calls == 3 * 2 * 4
 
 

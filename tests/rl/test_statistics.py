@@ -58,3 +58,24 @@ def test_ppo_normalises_features_and_advantages_far_from_zero(samples):
     np.testing.assert_allclose(statistics.mean.asnumpy(), exact.mean((0, 1)), rtol=1e-4, atol=1e-4)
     assert abs(advantages[0][0].std() - 1) < 1e-3
     assert -0.1 < float(found["explained_variance"]) < 0.1
+
+
+def test_discounted_sums_that_scale_rewards_go_on_over_rollouts():
+    """With four steps in a rollout their variance was a fraction of this."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    cls = programs.trainer_class(registry.find_algorithm("ppo"))
+    sizes = {"num_envs": 3, "num_steps": 4, "num_minibatches": 1, "update_epochs": 1}
+    trainer = cls(cls.Config(normalise_reward=True, **sizes), spec("CartPole-v1"))
+    steps = []
+    reference = Reference(trainer, 12)
+    reference.recorder = lambda _, site, values: "transition" in site and steps.append(values)
+    reference.run()
+    sums, running = [], np.zeros(3)
+    for _, _, _, reward, terminated, truncated, *_ in steps:
+        running = reward + 0.99 * running
+        sums.append(running)
+        running = np.where(terminated | truncated, 0.0, running)
+    statistics = trainer.learner.reward_statistics
+    assert np.max(sums) > 10.0
+    np.testing.assert_allclose(float(statistics.mean), np.mean(sums), rtol=1e-5)
+    np.testing.assert_allclose(float(statistics.variance), np.var(sums), rtol=1e-4)

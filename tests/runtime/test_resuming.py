@@ -5,7 +5,10 @@ import pytest
 
 from mindspore_rl import train
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.pipeline import schedules
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+from tests.graph.programs import program_with
+from tests.lowering import inproc
 
 TINY = {"backend": "inproc", "quiet": True, "stop_return": float("nan")}
 
@@ -59,6 +62,25 @@ def test_other_steps_leave_episodes_as_they_are(tmp_path):
     further = train(resume=run, config=config, run_dir=tmp_path / "further", **TINY)
     before, after = newest(run)[0]["episodes/length"], newest(further)[0]["episodes/length"]
     assert np.array_equal(before + 1, after)
+
+
+def test_a_schedule_that_had_ended_begins_anew_and_says_so(tmp_path, capsys):
+    config = {"num_envs": 2, "num_steps": 8, "learning_rate": 0.01}
+    run = train("a2c", config=config, total_steps=32, run_dir=tmp_path / "run", **TINY)
+    capsys.readouterr()
+    further = train(resume=run, total_steps=48, run_dir=tmp_path / "further", **TINY)
+    told = "total_steps was 32 and is 48 now, and schedules are of the whole: at 32 steps "
+    assert told + "learning_rate goes from 0 to 0.00333" in capsys.readouterr().err
+    assert np.isclose(further.metrics[-1]["values"]["learning_rate"], 0.01 / 3)
+
+
+def test_schedules_are_what_follows_from_the_steps(tmp_path):
+    learn = "t = 0.5 * msrl.env_steps()\ntarget = target * ops.clamp(t / 8.0, 0.0, 3.0)"
+    job = inproc.request(program_with(tmp_path, learn=learn), "SingleLearnerCoarse", 1)
+    assert schedules(job, 32) == {"t": 16.0}
+    learn = "pace = ops.clamp(msrl.env_steps() / 64.0, 0.0, 1.0)\ntarget = target * pace"
+    job = inproc.request(program_with(tmp_path, learn=learn), "SingleLearnerCoarse", 1)
+    assert [schedules(job, at) for at in (32, 128)] == [{"pace": 0.5}, {"pace": 1.0}]
 
 
 def test_a_kept_replay_is_laid_out_by_environments(tmp_path):
