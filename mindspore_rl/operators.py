@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from mindspore import ParameterTuple, Tensor, float32, int32, nn, ops, value_and_grad
+from mindspore import ParameterTuple, Tensor, float64, int32, nn, ops, value_and_grad
 from mindspore.communication import get_group_size
+
+from mindspore_rl.rl.random import UNIT
 
 
 def gradient_function(loss: Callable, network: nn.Cell, count: int | None) -> Callable:
@@ -96,7 +98,7 @@ def drawn_rows(
     """Positions in a flattened `[capacity * B]` replay of the records that random numbers choose.
 
     Args:
-        noise: `[B, k]` float32, uniform in [0, 1).
+        noise: `[B, 2 k]` float32, uniform in [0, 1); these draw as `random.below`, bit for bit.
         inserted: 0-d int32, records of each environment that ever were.
         capacity: how many of them are kept.
         columns: `[B]` int32, 0 to B - 1.
@@ -106,8 +108,9 @@ def drawn_rows(
     """
     filled = ops.minimum(inserted, capacity)
     starts = filled - steps + 1 if steps else filled
-    rows = (noise.T * starts.astype(float32)).astype(int32)
-    rows = ops.minimum(rows, starts - 1)
+    each = noise.shape[1] // 2
+    first, second = noise[:, :each].astype(float64), noise[:, each:].astype(float64)
+    rows = ((first + second * UNIT).T * starts.astype(float64)).astype(int32)
     if not steps:
         return (rows * columns.shape[0] + columns).reshape(-1)
     behind = (inserted - filled + rows).expand_dims(-1) + Tensor(np.arange(steps, dtype=np.int32))

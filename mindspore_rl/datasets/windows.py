@@ -1,5 +1,6 @@
 """Windows of a data set, and batches of them."""
 
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from mindspore_rl.errors import ReplayError
 
 OUTPUTS = ("obs", "action", "reward", "return_to_go", "step", "mask")
 """What a program has of windows, in its order."""
+COLD = 64
+"""Batches that are read ahead after one for which a disk was waited for."""
+_NOTHING = -1, (np.empty(0, np.int64), np.empty(0, np.int32))
 
 
 class Windows:
@@ -80,6 +84,8 @@ class Batches:
         if window < 1:
             raise ReplayError(f"a window of {window} steps, expected at least 1")
         self._dataset, self._window = dataset, window
+        dataset.table.read_at_random()
+        self._ahead, self._asked, self._found = COLD, (-1, -1), _NOTHING
         self._windows = Windows(dataset.lengths, window)
         self._epochs = Epochs(seed, len(self._windows), batch_size, places, purpose)
 
@@ -91,10 +97,33 @@ class Batches:
 
     def gather(self, step: int, batch: Batch) -> None:
         """Fills memory with batch number `step`."""
-        records, first = self._windows.find(self._epochs.part(step))
-        self._dataset.table.gather(self._dataset.ids[records], batch.columns, first)
+        records, first = self._find(step)
+        table, ids, faults = self._dataset.table, self._dataset.ids, _faults()
+        if self._ahead:
+            self._read_ahead(step)
+        table.gather(ids[records], batch.columns, first)
+        if _faults() > faults:
+            self._ahead = COLD
         steps = self._dataset.lengths[records] - first
         np.less(np.arange(self._window), steps[:, None], out=batch.mask)
+
+    def _read_ahead(self, step: int) -> None:
+        """Has the system read a batch and the next one, which does no harm where it has them."""
+        for number in {step, step + 1} - set(self._asked):
+            records, first = self._find(number)
+            self._dataset.table.will_need(self._dataset.ids[records], first, self._window)
+        self._ahead, self._asked = self._ahead - 1, (step, step + 1)
+
+    def _find(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Which windows are in a batch; those of the last one that was asked for are known."""
+        if self._found[0] != step:
+            self._found = step, self._windows.find(self._epochs.part(step))
+        return self._found[1]
+
+
+def _faults() -> int:
+    """How often this process has waited for a page from a disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def check_windows(path: Any, length: Any, spec: EnvironmentSpec) -> str:

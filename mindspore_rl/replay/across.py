@@ -8,10 +8,10 @@ environments, and few of its records move.
 
 import numpy as np
 
+from mindspore_rl.rl.random import below
+
 ACROSS = ("uniform", "distinct")
 """What a program calls them: with replacement, and without."""
-SECOND = 2.0**-24
-"""Of the second of a draw's two numbers: one of 24 bits alone would not reach all of many."""
 
 
 def drawn_across(
@@ -20,18 +20,16 @@ def drawn_across(
     """Records, each as likely as any other of all environments.
 
     Args:
-        numbers: `[B, 2 k]` uniform in [0, 1), of 24 bits.
+        numbers: `[B, 2 k]` uniform in [0, 1), see `random.below`.
         records: of each environment; with `distinct` at least k.
         distinct: draws none twice (Floyd's way, Bentley 1987).
 
     Returns: for each row of the batch which of the records, and whose, `[k, B]` int64 both.
     """
     count, each = len(numbers), numbers.shape[1] // 2
-    first, second = numbers[:, :each], numbers[:, each:]
-    fine = first.astype(np.float64) + second.astype(np.float64) * SECOND
     number, total = count * each, count * records
     most = total - number + 1 + np.arange(number) if distinct else total
-    found = (fine.reshape(-1) * most).astype(np.int64)
+    found = below(numbers, np.reshape(most, (-1, each) if distinct else ())).reshape(-1)
     if distinct:
         taken: set[int] = set()
         for at, place in enumerate(found.tolist()):

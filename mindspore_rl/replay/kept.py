@@ -11,6 +11,7 @@ import numpy as np
 from mindspore_rl.errors import CheckpointError, ReplayError
 from mindspore_rl.machine import available_memory
 from mindspore_rl.replay.weights import ONE, Weights, weights_of
+from mindspore_rl.rl.random import below
 
 
 class KeptReplay:
@@ -75,7 +76,8 @@ class KeptReplay:
         """Records that random numbers choose, as many of each environment, see `drawn_rows`.
 
         Args:
-            noise: `[B, k]` uniform in [0, 1), or `[turns, B, k]` of several draws.
+            noise: `[B, 2 k]` uniform in [0, 1), see `random.below`, or `[turns, B, 2 k]` of
+                several draws.
             inserted: how many records of each environment ever were.
             capacity: how many are kept.
             steps: of windows of records one after the other; 0: single records.
@@ -84,9 +86,7 @@ class KeptReplay:
             of several draws `[turns, ...]`.
         """
         filled = min(inserted, capacity)
-        starts = filled - max(steps, 1) + 1
-        places = noise.swapaxes(-1, -2) * np.float32(starts)
-        rows = np.minimum(places.astype(np.int32), starts - 1)
+        rows = below(noise, filled - max(steps, 1) + 1).swapaxes(-1, -2)
         if steps:
             rows = (inserted - filled + rows) % capacity
         return self._taken(self._values, rows, capacity, steps)

@@ -55,6 +55,7 @@ def functions() -> ctypes.CDLL:
         ("resolve", None, [p, p, i, i, p, p, p, p, p, p]),
         ("find", i, [p, p, i, i, p, p, p, p, i, p, i, p, p, p, p, p, p, p]),
         ("gather", None, [p, p, i, i, p, p, i, i, p, p, p, p, p]),
+        ("will_need", None, [p, i, p, p, i, i, p, p]),
         ("n_step", None, [p, i, p, i, d, i, i, i, p, p, i, p, p, p, p, p]),
         ("update", i, [p, i, p, p, d]),
         ("checksum", ctypes.c_uint64, [p, i, ctypes.c_uint64]),

@@ -14,7 +14,7 @@ from mindspore_rl.replay.library import functions
 from mindspore_rl.replay.limit import NO_WAIT, Wait, admit, check_batch, samples_held, until
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
-from mindspore_rl.rl.random import stream, uniform
+from mindspore_rl.rl.random import below, stream, uniform
 
 STREAM, WINDOW_STREAM = stream("replay"), stream("window")
 TRIES = 10_000
@@ -282,6 +282,6 @@ def windows(key: Key, lengths: np.ndarray, window: int) -> np.ndarray:
 
     Returns: `[N] int32`; 0 in a record that is shorter than the window.
     """
-    places = np.maximum(lengths - window + 1, 1)
-    numbers = uniform(key.seed, WINDOW_STREAM, np.array([key.step]), np.arange(len(places)), 1)
-    return (numbers.reshape(-1) * places).astype(np.int32)
+    starts = np.maximum(lengths - window + 1, 1)
+    numbers = uniform(key.seed, WINDOW_STREAM, np.array([key.step]), np.arange(len(starts)), 2)
+    return below(numbers[0], starts[:, None])[:, 0].astype(np.int32)

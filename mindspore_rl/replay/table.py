@@ -317,6 +317,21 @@ class Table(Records):
         """
         functions().table_want(self.base, len(lanes), lanes.ctypes.data)
 
+    def read_at_random(self) -> None:
+        """Has the system read no more of a file than is asked for, not what follows it as well."""
+        self._map.madvise(mmap.MADV_RANDOM)
+
+    def will_need(self, ids: np.ndarray, first: np.ndarray, window: int) -> None:
+        """Has the system read what a `gather` is going to copy, while something else is done.
+
+        Args:
+            ids: `[N] int64`, from 0 on.
+            first: `[N] int32`, the step at which each window begins.
+            window: steps of each.
+        """
+        data = ids.ctypes.data, first.ctypes.data, window
+        functions().table_will_need(self.base, len(ids), *data, *self.layout)
+
     def pick(self, order: int, count: int) -> tuple[np.ndarray, ...] | int:
         """Takes the first records in an order, of all lanes at one moment; see `selection.Order`.
 

@@ -2,6 +2,9 @@
 #pragma once
 #include "index.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -101,6 +104,33 @@ void table_gather(char *base, const Place *places, int64_t all_lanes, int64_t co
   if (parts == 1) return copy_part(0);
   in_parts([](void *context, int64_t part) { (*(decltype(copy_part) *)context)(part); },
            &copy_part, parts);
+}
+
+// Has the system read what a gather of the same arguments will copy, of a file that is mapped.
+void table_will_need(char *base, int64_t count, const int64_t *ids, const int32_t *first,
+                     int64_t window, int64_t columns, const int64_t *starts,
+                     const int64_t *step_bytes) {
+  Lanes lanes(base, nullptr, 0);
+  const intptr_t page = sysconf(_SC_PAGESIZE);
+  intptr_t begin = 0, end = 0;  // of what was not asked for yet
+  auto ask = [&] {
+    if (end > begin) madvise((void *)begin, end - begin, MADV_WILLNEED);
+  };
+  for (int64_t i = 0; i < count; i++) {
+    auto [table, record, generation] = lanes.record(ids[i]);
+    int64_t steps = std::min(window, int64_t(table.entry(record).length) - first[i]);
+    for (int64_t c = 0; c < columns && steps > 0; c++) {
+      intptr_t from = intptr_t(table.record(record) + starts[c] + first[i] * step_bytes[c]);
+      intptr_t to = (from + steps * step_bytes[c] + page - 1) / page * page;
+      from = from / page * page;
+      if (from > end || from < begin) {
+        ask();
+        begin = from;
+      }
+      end = to;
+    }
+  }
+  ask();
 }
 
 // Copies transitions, each with the discounted sum of `n` rewards from it on in place of its

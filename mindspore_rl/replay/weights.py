@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mindspore_rl.errors import NumericsError, ReplayError
+from mindspore_rl.rl.random import below
 
 ONE, LARGEST = 1 << 20, 1 << 40
 BLOCK = 64
@@ -36,7 +37,7 @@ def weighted_rows(
     """Rows that random numbers choose in proportion to weights, for each environment by itself.
 
     Args:
-        noise: `[B, k]` uniform in [0, 1).
+        noise: `[B, 2 k]` uniform in [0, 1), see `random.below`.
         weights: `[rows, B]` int64.
         without: rows that are not drawn.
 
@@ -46,8 +47,8 @@ def weighted_rows(
     weights = weights.copy() if len(without) else weights
     weights[list(without)] = 0
     sums = np.cumsum(weights, axis=0)
-    places = np.minimum((noise.T.astype(np.float64) * sums[-1]).astype(np.int64), sums[-1] - 1)
-    found = (np.searchsorted(sums[:, b], places[:, b], "right") for b in range(len(noise)))
+    places = below(noise, sums[-1][:, None])
+    found = (np.searchsorted(sums[:, b], places[b], "right") for b in range(len(noise)))
     rows = np.stack(list(found), axis=1).astype(np.int32)
     odds = np.take_along_axis(weights, rows, axis=0) * ((len(weights) - len(without)) / sums[-1])
     return rows, odds.astype(np.float32)
@@ -115,7 +116,7 @@ class Weights:
         weights = self.rows[hidden]
         self.put(hidden, everywhere, np.zeros_like(weights))
         sums = np.cumsum(self._sums[: -(-filled // BLOCK)], axis=0)
-        places = np.minimum((noise.T.astype(np.float64) * sums[-1]).astype(np.int64), sums[-1] - 1)
+        places = below(noise, sums[-1][:, None]).T
         found = (np.searchsorted(sums[:, b], places[:, b], "right") for b in range(len(noise)))
         blocks, own = np.stack(list(found), axis=1), np.arange(len(noise))
         places -= sums[blocks, own] - self._sums[blocks, own]

@@ -137,6 +137,20 @@ def uniform(
     return noise.reshape(len(steps), len(env_indices), *shape, size)
 
 
+def below(numbers: np.ndarray, count: int | np.ndarray) -> np.ndarray:
+    """Return whole numbers below a count by 48 bits: those of one number reach 2^24 places.
+
+    Args:
+        numbers: [..., 2 k] float32 of ``uniform``; the last k are the low bits of the first k.
+        count: up to 2^63, or an array that broadcasts against [..., k].
+
+    Returns:
+        places: [..., k] int64, below the count as 1 - 2^-48 of it is.
+    """
+    first, second = np.split(np.asarray(numbers, np.float64), 2, axis=-1)
+    return ((first + second * UNIT) * count).astype(np.int64)
+
+
 def permutations(
     seed: int, purpose_stream: int, rounds: np.ndarray, env_indices: np.ndarray, num_steps: int
 ) -> np.ndarray:

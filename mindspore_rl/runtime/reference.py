@@ -186,7 +186,7 @@ class Reference:
     ) -> tuple[Tensor, ...]:
         if count:
             across = by in ACROSS
-            noise = self._noise("replay_sample", count // self.num_envs * (1 + across))
+            noise = self._noise("replay_sample", 2 * (count // self.num_envs))
             if across:
                 return self._across(noise, steps, by == "distinct")
             if by == "priority":

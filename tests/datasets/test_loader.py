@@ -1,14 +1,20 @@
 """Batches of windows: what they hold, and that they are gathered beside the learner's work."""
 
+import ctypes
+import gc
+import itertools
+import mmap
+import os
 import threading
 import time
 
 import numpy as np
 import pytest
 
+from mindspore_rl.datasets.dataset import Dataset
 from mindspore_rl.datasets.epochs import Epochs
 from mindspore_rl.datasets.loader import Loader
-from mindspore_rl.datasets.windows import Batches, Windows
+from mindspore_rl.datasets.windows import COLD, Batches, Windows
 from mindspore_rl.errors import ReplayError
 from tests.datasets.files import episode, made
 
@@ -82,6 +88,61 @@ def test_batches_are_gathered_ahead_into_the_same_memory(dataset):
             places.append(batch.columns["obs"].ctypes.data)
         assert len(set(places)) == 3
         assert places[:3] == places[3:6]
+
+
+def resident(path):
+    """Which pages of a file are in memory."""
+    libc = ctypes.CDLL(None)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE) as whole:
+        pages = np.zeros(-(-len(whole) // mmap.PAGESIZE), np.uint8)
+        begin = np.frombuffer(whole, np.uint8)
+        assert not libc.mincore(
+            ctypes.c_void_p(begin.ctypes.data), ctypes.c_size_t(len(whole)),
+            ctypes.c_void_p(pages.ctypes.data),
+        )  # fmt: skip
+        del begin
+    return pages & 1 > 0
+
+
+def test_of_a_cold_data_set_windows_are_read_and_nothing_else(tmp_path):
+    """Those of a batch and of the next one; the kernel would read 32 pages for each."""
+    made(path := tmp_path / "set", [2000] * 50, length=2000).table.close()
+    gc.collect()
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if resident(path).any():
+        pytest.skip("this file system keeps its pages in memory")
+    with Dataset(path) as dataset:
+        data, before = int(dataset.table.spec.header()["data_offset"]), resident(path)
+        batches, spec, needed = Batches(dataset, 20, 4, seed=1), dataset.table.spec, []
+        batches.gather(0, batches.buffer())
+        windows = Windows(dataset.lengths, 20)
+        for places in (Epochs(1, len(windows), 4).part(step) for step in (0, 1)):
+            for record, first in zip(*windows.find(places), strict=True):
+                for column, start in zip(spec.columns, spec.starts[:-1], strict=True):
+                    at = data + record * spec.starts[-1] + start + first * column.step_bytes
+                    pages = at + np.arange(20 * column.step_bytes)
+                    needed.extend(np.unique(pages // mmap.PAGESIZE).tolist())
+        expected, end = np.unique(needed), time.monotonic() + 20
+        while not resident(path)[expected].all():
+            assert time.monotonic() < end, "the next batch is not read ahead"
+            time.sleep(0.01)
+        read = np.count_nonzero(resident(path) & ~before)
+        assert read <= 2 * len(expected) < len(before) / 4
+
+
+def test_what_is_in_memory_is_not_asked_for_again_and_again(dataset, monkeypatch):
+    batches, asked = Batches(dataset, 2, 3, seed=1), []
+    monkeypatch.setattr(dataset.table, "will_need", lambda *given: asked.append(given))
+    faults = itertools.repeat(0)
+    monkeypatch.setattr("mindspore_rl.datasets.windows._faults", lambda: next(faults))
+    for step in range(150):
+        batches.gather(step, batches.buffer())
+    assert len(asked) == COLD + 1
+    faults = itertools.count()  # a disk is waited for
+    for step in range(150, 153):
+        batches.gather(step, batches.buffer())
+    assert len(asked) == COLD + 1 + 3
 
 
 def test_what_fails_beside_the_learner_is_raised_to_it(dataset, monkeypatch):

@@ -3,11 +3,13 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import nn, ops
+from mindspore import Tensor, nn, ops
 from units import both
 
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.native.rows import composed
+from mindspore_rl.operators import drawn_rows
+from mindspore_rl.rl import random
 
 
 class GRU(nn.Cell):
@@ -219,3 +221,29 @@ def test_what_is_composed_agrees_with_mindspore(monkeypatch):
     for one, other in zip(wanted, found, strict=True):
         np.testing.assert_allclose(other, one, 2e-5, 1e-5 * np.abs(one).max())
     assert seen | {"DropoutGrad"} == set(composed.COMPOSED)
+
+
+class Rows(nn.Cell):
+    def __init__(self, capacity, steps):
+        super().__init__()
+        self.capacity, self.steps = capacity, steps
+        self.columns = Tensor(np.arange(3, dtype=np.int32))
+
+    def construct(self, noise, inserted):
+        return drawn_rows(noise, inserted, self.capacity, self.columns, self.steps)
+
+
+@pytest.mark.parametrize(("capacity", "steps", "inserted"), [(7, 3, 9), (10**8 + 1, 0, 2**30)])
+def test_records_are_drawn_with_the_bits_of_numpy(capacity, steps, inserted):
+    """Also where 24 bits would not reach each of them."""
+    noise = random.uniform(1, 2, np.arange(1), np.arange(3), 128)[0]
+    noise[0, ::64] = np.nextafter(np.float32(1), np.float32(0))  # the last one there is
+    rows = random.below(noise, starts := min(inserted, capacity) - max(steps - 1, 0)).T
+    assert rows.max() == starts - 1
+    if steps:  # from the oldest one on
+        rows = (inserted - capacity + rows[..., None] + np.arange(steps)) % capacity
+    places = np.arange(3).reshape((3, 1) if steps else 3)
+    expected = (rows * 3 + places).reshape((-1, steps) if steps else -1)
+    for (found,), _ in both(Rows(capacity, steps), (Tensor(noise), Tensor(np.int32(inserted)))):
+        assert found.dtype == np.int32
+        np.testing.assert_array_equal(found, expected)

@@ -7,7 +7,7 @@ import pytest
 
 from mindspore_rl.errors import CheckpointError, NumericsError, ReplayError
 from mindspore_rl.replay.kept import KeptReplay
-from mindspore_rl.replay.weights import LARGEST, ONE, weighted_rows, weights_of
+from mindspore_rl.replay.weights import LARGEST, ONE, Weights, weighted_rows, weights_of
 
 ENVS = 3
 
@@ -26,7 +26,7 @@ def filled(rows, capacity=8):
 
 
 def drawn(kept, inserted, k, capacity=8, seed=0):
-    noise = np.random.default_rng(seed).random((ENVS, k), np.float32)
+    noise = np.random.default_rng(seed).random((ENVS, 2 * k), np.float32)
     return kept.draw(noise, inserted, capacity)
 
 
@@ -48,7 +48,7 @@ def test_the_newest_records_are_drawn_alike_of_every_environment(rows):
 @pytest.mark.parametrize("by", ["uniform", "priority"])
 def test_windows_are_whole_and_drawn_alike(rows, by):
     """Of 3 records one after the other, also over the ring's end; none runs over the newest."""
-    noise = np.random.default_rng(3).random((ENVS, 2000), np.float32)
+    noise = np.random.default_rng(3).random((ENVS, 4000), np.float32)
     if by == "uniform":
         values, even = filled(rows).draw(noise, rows, 8, 3)
     else:
@@ -67,7 +67,7 @@ def test_windows_are_whole_and_drawn_alike(rows, by):
 
 @pytest.mark.parametrize("steps", [0, 3])
 def test_several_draws_at_once_are_those_one_by_one(steps):
-    noise = np.random.default_rng(4).random((5, ENVS, 7), np.float32)
+    noise = np.random.default_rng(4).random((5, ENVS, 14), np.float32)
     kept = filled(21)
     for turn, column in enumerate(zip(*kept.draw(noise, 21, 8, steps), strict=True)):
         for found, expected in zip(column, kept.draw(noise[turn], 21, 8, steps), strict=True):
@@ -75,7 +75,7 @@ def test_several_draws_at_once_are_those_one_by_one(steps):
 
 
 def test_a_number_just_below_one_is_the_last_record_there_is():
-    noise = np.full((ENVS, 1), np.nextafter(np.float32(1), np.float32(0)))
+    noise = np.full((ENVS, 2), np.nextafter(np.float32(1), np.float32(0)))
     for rows in (1, 3, 7):
         values, _ = filled(rows).draw(noise, rows, 8)
         assert values.tolist() == row(rows - 1)[0].tolist()
@@ -107,7 +107,7 @@ def weighted(rows, capacity=8):
 
 
 def weighted_draw(kept, inserted, k):
-    noise = np.random.default_rng(1).random((ENVS, k), np.float32)
+    noise = np.random.default_rng(1).random((ENVS, 2 * k), np.float32)
     values, _, ids, odds = kept.draw_weighted(noise, inserted, 8)
     return (found.reshape(k, ENVS) for found in (values, ids, odds))
 
@@ -145,7 +145,7 @@ def test_draws_from_sums_of_blocks_are_those_from_all_weights(capacity):
         stacks = (np.stack(column) for column in zip(*map(row, range(rows)), strict=True))
         kept.extend(capacity, inserted % capacity, *stacks, weighted=True)
         inserted += rows
-        noise = generator.random((ENVS, 9), np.float32)
+        noise = generator.random((ENVS, 18), np.float32)
         newest = [(inserted - 1) % capacity] if inserted > 1 else []
         *_, ids, odds = kept.draw_weighted(noise, inserted, capacity, 1 + len(newest))
         expected = weighted_rows(noise, whole[: min(inserted, capacity)], newest)
@@ -159,6 +159,22 @@ def test_draws_from_sums_of_blocks_are_those_from_all_weights(capacity):
     kept.restore(kept.columns)
     *_, ids, _ = kept.draw_weighted(noise, inserted, capacity)
     np.testing.assert_array_equal(ids, weighted_rows(noise, whole)[0].reshape(-1))
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_every_one_of_a_million_records_can_be_drawn(blocks):
+    """However unlikely beside others: by the numbers that stand for the middle of its weight."""
+    weights = np.full((10**6, 1), 100 * ONE, np.int64)
+    weights[::2] = ONE
+    unlikely = np.random.default_rng(5).integers(0, 500_000, 1000) * 2
+    middles = (np.cumsum(weights)[unlikely] - ONE // 2).tolist()
+    numbers = [(place << 48) // int(weights.sum()) for place in middles]
+    noise = np.array([[n >> 24 for n in numbers], [n & 2**24 - 1 for n in numbers]])
+    noise = (noise.reshape(1, -1) / 2**24).astype(np.float32)
+    (kept := Weights()).take(weights)
+    rows, odds = kept.draw(noise, 10**6) if blocks else weighted_rows(noise, weights)
+    np.testing.assert_array_equal(rows[:, 0], unlikely)
+    np.testing.assert_allclose(odds, 1 / 50.5, rtol=1e-6)
 
 
 def test_any_priority_is_a_weight():

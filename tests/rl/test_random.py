@@ -126,3 +126,16 @@ def test_all_permutations_are_equally_likely():
 def test_numpy_part_never_imports_mindspore():
     program = "import sys, mindspore_rl.rl.random; sys.exit('mindspore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_whole_numbers_below_a_count_are_alike_however_large_it_is():
+    numbers = random.uniform(5, PURPOSE, np.arange(200), np.arange(1), 200)
+    found = random.below(numbers, 2**62)
+    assert found.shape == (200, 1, 100)
+    for bit in range(14, 62):  # those of 48
+        assert 9_600 < (found >> bit & 1).sum() < 10_400
+    last = np.full(2, np.nextafter(np.float32(1), np.float32(0)))
+    for count in (1, 2, 3, 10**6, 2**31 - 1, 2**47 + 1):
+        assert random.below(last, count) == count - 1
+        assert random.below(np.zeros(2, np.float32), count) == 0
+    assert 0 < random.below(last, 2**63 - 1) < 2**63 - 1

@@ -75,7 +75,7 @@ class RecordCalls:
         if by in ACROSS:  # by random numbers of all environments, which no replica's share has
             attrs["purpose"] = self.draft.name_op("replay_sample_noise")
         else:
-            noise = (self.drawing.numbers("replay_sample", each, node),)
+            noise = (self.drawing.numbers("replay_sample", 2 * each, node),)
         reads = (*noise, *OPERATIONS["replay_draw"].reads)
         more = tuple(attrs.items())
         return self.draft.emit("replay_draw", targets, noise, reads=reads, attrs=more)
