@@ -139,7 +139,7 @@ def _below(run: psutil.Process, name: str) -> list[psutil.Process]:
     for process in run.children(recursive=True):
         with contextlib.suppress(psutil.Error):
             line = process.cmdline()
-            if line and (Path(line[0]).name == name or name in line[1:3]):
+            if line and (Path(line[0]).name == name or name in line[1:4]):
                 found.append(process)
     return found
 

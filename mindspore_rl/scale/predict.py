@@ -22,7 +22,7 @@ from mindspore_rl.plan.deployment import Deployment, find_mpiexec
 from mindspore_rl.plan.edges import plan_edges
 from mindspore_rl.plan.plan import FragmentPlan, Plan
 from mindspore_rl.plan.reading import read
-from mindspore_rl.runtime.coordinator.launch import mpi_options
+from mindspore_rl.runtime.coordinator.launch import guarded, mpi_options
 from mindspore_rl.scale import alone, costs, links, rehearse
 from mindspore_rl.scale.cluster import Cluster
 from mindspore_rl.scale.costs import FragmentCosts, Link, MachineCosts
@@ -188,9 +188,13 @@ def _measured(plan: Plan, folder: Path, fragments: list[FragmentPlan]) -> dict[s
     return read(dict[str, FragmentCosts], json.loads((folder / alone.COSTS_FILE).read_text()))
 
 
-def _run(command: list[str], timeout_s: float, what: str, **variables: str) -> None:
+def _run(
+    command: list[str], timeout_s: float, what: str, guard: bool = False, **variables: str
+) -> None:
     """Runs a program. Raises: MsrlError: with what it printed last."""
     environment = {**variables, **os.environ, **interpreter.environment(), "HWLOC_XMLFILE": ""}
+    if guard:
+        environment = guarded(environment)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
@@ -273,7 +277,7 @@ def _linked(deployment: Deployment, hosts: tuple[str, ...], folder: Path) -> dic
     command = [find_mpiexec(), *mpi_options(deployment, hosts, folder), "-n", "2"]
     command += interpreter.command(*words)
     what = f"messages cannot be measured between {' and '.join(hosts) or 'two ranks here'}"
-    _run(command, LINKS_S, what, UCX_TLS="^posix" if hosts else "self,sysv")
+    _run(command, LINKS_S, what, guard=not hosts, UCX_TLS="^posix" if hosts else "self,sysv")
     found = json.loads(file.read_text())
     return found["link"] if hosts else found
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,9 @@ import psutil
 import pytest
 from runs import ended
 
+from mindspore_rl.plan.deployment import Deployment, find_mpiexec
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+from mindspore_rl.runtime.coordinator import launch
 from mindspore_rl.runtime.coordinator.messages import FIELDS
 
 ROOT = Path(__file__).parents[2]
@@ -144,10 +147,11 @@ def test_forged_messages_change_nothing(tmp_path, trains, number):
     run = trains(tmp_path / "besieged", TWO_RANKS)
     (rank, _) = (v for v in of_job(run, tmp_path / "besieged/run").values() if "PMI_RANK" in v)
     host, port = rank["MSRL_COORDINATOR"].split(":")
+    token = json.loads((tmp_path / "besieged/run/secrets.json").read_text())["MSRL_TOKEN"]
     with contextlib.ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(socket.create_connection((host, int(port)), 60.0))
-        for text in forgeries(rank["MSRL_TOKEN"], number):
+        for text in forgeries(token, number):
             assert answer_to((host, int(port)), text) == b""
         assert run.poll() is None
         besieged = result_of(tmp_path / "besieged", run)
@@ -206,6 +210,51 @@ def test_no_socket_of_one_host_leaves_loopback(tmp_path, trains, options):
     with pytest.raises(TimeoutError):
         socket.create_connection(("127.0.0.1", port), 1.0)
     result_of(tmp_path, run)
+
+
+RANK = """\
+import os, time
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+time.sleep(0.5)
+pids = comm.allgather(os.getpid())
+if comm.rank == 0:
+    rows = [line.split() for line in open("/proc/sysvipc/shm")][1:]
+    modes = {row[2][-3:] for row in rows if int(row[4]) in pids}
+    print(comm.size, sorted(modes), os.environ.get("LD_PRELOAD"), os.environ["OWN"])
+comm.Barrier()
+"""
+
+
+def poked(environment: dict[str, str], folder: Path) -> tuple[int, str, int]:
+    """Exit code and output of two ranks whose mpiexec is spoken to as they start, and how often."""
+    command = [find_mpiexec(), *launch.mpi_options(Deployment(), (), folder), "-n", "2"]
+    heard = 0
+    with subprocess.Popen(
+        [*command, sys.executable, "-c", RANK],
+        env={**environment, "OWN": "as it is", "UCX_TLS": "self,sysv"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as job:
+        while job.poll() is None:
+            for port in drill_ports._ports(psutil.Process(job.pid)):
+                with contextlib.suppress(OSError):
+                    stranger = socket.create_connection(("127.0.0.1", port), 0.3)
+                    heard += 1
+                    with stranger:
+                        stranger.sendall(b"HYD\0" + bytes(8))
+        return job.returncode, job.communicate()[0], heard
+
+
+def test_what_a_stranger_says_to_mpiexec_while_ranks_start_is_not_heard(tmp_path):
+    users = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    environment = launch.guarded(users)
+    code, output, heard = poked(environment, tmp_path)
+    assert (code, output, heard) == (0, "[0] 2 ['600'] None as it is\n", 0)
+    assert launch.guarded({"LD_PRELOAD": "x.so"})["LD_PRELOAD"] == (
+        f"{environment['LD_PRELOAD']}:x.so"
+    )
 
 
 # ---- the other ports -----------------------------------------------------------------------------

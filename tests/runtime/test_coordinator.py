@@ -26,6 +26,7 @@ from mindspore_rl.plan.value import Value
 from mindspore_rl.runtime.coordinator import keeper, launch
 from mindspore_rl.runtime.coordinator.interruption import BURST_S, Interruption
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from mindspore_rl.runtime.rank.settings import worker_settings
 from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
 
 FAKE = Path(__file__).with_name("fake_worker.py")
@@ -602,6 +603,29 @@ def test_ranks_inherit_nothing_of_another_launcher(monkeypatch, tmp_path):
     assert found.keys() & {*others, *slurm} == {"SLURM_JOB_ID"}
     found = launch.worker_environment(tmp_path, "127.0.0.1", 5, "CPU", slurm=True)
     assert found.keys() & {*others, *slurm} == set(slurm)
+
+
+def test_secrets_are_in_no_environment_that_hydra_sends(monkeypatch, tmp_path):
+    own = tmp_path / "own"
+    own.write_text("mine")
+    (tmp_path / launch.SECRETS_FILE).symlink_to(own)
+    secret = {
+        "MSRL_TOKEN": "0123",
+        "WANDB_API_KEY": "k",
+        "db_password": "p",
+        "http_proxy": "http://user:pass@proxy:8080",
+        "ODD_SECRET": "\udcff\n",
+    }
+    others = {"PATH": "/bin:/usr/bin", "no_proxy": "http://proxy:8080", "MSRL_RUN": str(tmp_path)}
+    others["MSRL_COORDINATOR"] = "127.0.0.1:5"
+    found = launch.without_secrets({**others, **secret}, tmp_path)
+    path = tmp_path / launch.SECRETS_FILE
+    assert found == {**others, "MSRL_SECRETS": str(path)}
+    assert path.lstat().st_mode & 0o777 == 0o600
+    assert own.read_text() == "mine"
+    monkeypatch.setattr(os, "environ", dict(found))
+    assert worker_settings().token == "0123"
+    assert {name: os.environ[name] for name in secret} == secret
 
 
 def test_reserved_port_is_given_to_nobody_else():

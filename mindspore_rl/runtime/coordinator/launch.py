@@ -18,6 +18,7 @@ escapes when the coordinator and a keeper are killed at once.
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import secrets
@@ -27,7 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindspore_rl import gpu, interpreter
+from mindspore_rl import gpu, interpreter, toolchain
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.machine import SHARED_MEMORY, free_shared_bytes
 from mindspore_rl.plan.deployment import LAUNCHERS, Deployment, find_mpiexec
@@ -38,7 +39,10 @@ from mindspore_rl.storage import own_folder, temporary, writing
 
 WORKERS_LOG = "workers.log"
 SCHEDULER_LOG = "scheduler.log"
-HOST_FILE = "hosts.txt"
+HOST_FILE, SECRETS_FILE = "hosts.txt", "secrets.json"
+GUARD = toolchain.KERNELS.with_name("guard.cpp")
+SECRET = re.compile(r"^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)|://[^/\s]*:[^/\s]*@", re.I)
+"""A variable that is taken to be one: by its name, or for an address with a password."""
 LOG_BYTES, LOG_LINES = 1 << 18, 20
 ENDING_S = keeper.TERM_GRACE_S + keeper.KILL_GRACE_S + 1.0
 SHARED_BYTES = 1_100_000
@@ -203,7 +207,8 @@ def mpi_options(deployment: Deployment, hosts: tuple[str, ...], folder: Path) ->
     # not be told. Hosts are ours to name, whatever batch system there is.
     common = ["-rmk", "user", "-prepend-rank", "-disable-auto-cleanup"]
     if not hosts:
-        return ["-launcher", "fork", "-iface", "lo", *common]
+        # A rank has the environment of the proxy that forks it, none comes over a port.
+        return ["-launcher", "fork", "-iface", "lo", "-genvnone", *common]
     file = folder / HOST_FILE
     with writing(file):
         file.write_text(deployment.host_file(hosts))
@@ -214,6 +219,40 @@ def mpi_options(deployment: Deployment, hosts: tuple[str, ...], folder: Path) ->
         return [*options, "-launcher", deployment.launcher]
     program = str(Path(deployment.launcher).resolve())
     return [*options, "-launcher", "ssh", "-launcher-exec", program]
+
+
+def guarded(environment: dict[str, str]) -> dict[str, str]:
+    """The environment of mpiexec and ranks on one host, whose ports and memory are for them alone.
+
+    Hydra listens on all networks, and a word from anybody ends it while ranks start; UCX's segments
+    are open to a group. Without a compiler they stay so.
+    """
+    if toolchain.compiler() is None:
+        return environment
+    try:
+        library = str(toolchain.library(GUARD, {}))
+    except (MsrlError, OSError):
+        return environment
+    if re.search(r"[\s:]", library):  # it cannot be named
+        return environment
+    preloaded = [library, *filter(None, [environment.get("LD_PRELOAD")])]
+    return {**environment, "LD_PRELOAD": ":".join(preloaded)}
+
+
+def without_secrets(environment: dict[str, str], run_dir: Path) -> dict[str, str]:
+    """Moves what is secret from an environment to a file, from which ranks take it.
+
+    Hydra sends its environment to other hosts in the clear.
+    """
+    secret = {name for name, value in environment.items() if SECRET.search(f"{name}={value}")}
+    path = run_dir.resolve() / SECRETS_FILE
+    with writing(path):
+        path.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+            json.dump({name: environment[name] for name in secret}, file)
+    rest = {name: value for name, value in environment.items() if name not in secret}
+    return {**rest, "MSRL_SECRETS": str(path)}
 
 
 class JobProcesses:
@@ -263,7 +302,6 @@ class JobProcesses:
         # rank is killed, and crash MPI where some of them fit.
         environment.setdefault("UCX_TLS", "^posix" if plan.hosts else "self,sysv")
         self._mark = f"{MARK}={environment[MARK]}"
-        environment["MSRL_TOKEN"] = self.token  # in no command line, where others could read it
         if plan.group_ranks:  # first, and unpinned: the group's `init()` hung otherwise
             host = self._deployment.address
             self._port = reserve_port(host)
@@ -283,6 +321,7 @@ class JobProcesses:
             )
         if cores:
             environment["MSRL_CORES"] = ";".join(",".join(map(str, own)) for own in cores)
+        environment = without_secrets({**environment, "MSRL_TOKEN": self.token}, self._run_dir)
         self.mpiexec = self._start(
             "mpiexec",
             [
@@ -293,7 +332,7 @@ class JobProcesses:
                 *self._commands.worker,
             ],
             WORKERS_LOG,
-            environment,
+            environment if plan.hosts else guarded(environment),
         )
 
     def _start(
@@ -361,6 +400,8 @@ class JobProcesses:
         if keepers:  # finds nothing, unless one of them was killed, or stopped
             self._orphans.end(self._mark)
             keeper.remove_segments(self._segments)
+            with contextlib.suppress(OSError):
+                (self._run_dir / SECRETS_FILE).unlink(missing_ok=True)
         if self._port is not None:
             self._port.close()
 

@@ -1,5 +1,6 @@
 """What the launcher tells a worker, through environment variables."""
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +25,14 @@ class WorkerSettings:
 
 
 def worker_settings() -> WorkerSettings:
-    """Reads `MSRL_RUN`, `_COORDINATOR`, `_TOKEN`, `_SCHEDULER` and `_CORES`."""
+    """Reads `MSRL_RUN`, `_COORDINATOR`, `_SECRETS`, `_TOKEN`, `_SCHEDULER` and `_CORES`.
+
+    Variables that are secret are in a file; this process has them from here on.
+    """
     coordinator = _address("MSRL_COORDINATOR")
     assert coordinator is not None, "a worker is started by `msrl train`, not by hand"
     cores = os.environ.get("MSRL_CORES", "")
+    os.environ.update(json.loads(Path(os.environ["MSRL_SECRETS"]).read_text(encoding="utf-8")))
     return WorkerSettings(
         Path(os.environ["MSRL_RUN"]),
         coordinator,
