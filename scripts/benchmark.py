@@ -192,7 +192,7 @@ def _memory_mib(pid: int) -> float:
         for p in job.children(recursive=True)
         if p.name().startswith("python") and "runtime.rank.worker" in " ".join(p.cmdline())
     ]
-    return max(p.memory_info().rss for p in workers or [job]) / 2**20
+    return max(p.memory_info().rss for p in workers or [job, *job.children()]) / 2**20
 
 
 def _versions() -> str:

@@ -152,6 +152,10 @@ def _ports_below(run: psutil.Process, name: str) -> set[int]:
     return found
 
 
+def _coordinator(run: psutil.Process) -> set[int]:
+    return _ports_below(run, "mindspore_rl.cli")
+
+
 def _hydra(run: psutil.Process) -> set[int]:
     return _ports_below(run, "mpiexec")
 
@@ -190,7 +194,7 @@ class Port:
 
 MINDSPORE = ("--policy", "MultipleLearners", "--workers", "2", "--cells", "mindspore")
 PORTS = {
-    "link": Port("the coordinator's link", _ports),
+    "link": Port("the coordinator's link", _coordinator),
     "hydra-start": Port("`mpiexec`, while ranks start", _hydra, starting=True),
     "hydra": Port("`mpiexec`, in training", _hydra),
     "ucx": Port("UCX's, with `UCX_TLS=self,tcp`", _ranks, variables=(("UCX_TLS", "self,tcp"),)),

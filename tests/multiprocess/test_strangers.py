@@ -55,7 +55,7 @@ def trains():
 
 def of_job(run: subprocess.Popen, run_dir: Path) -> dict[int, dict[str, str]]:
     """The processes of a job and their environments."""
-    found = {run.pid: {}}
+    found = {pid: {} for pid in (run.pid, *(p.pid for p in psutil.Process(run.pid).children()))}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if (variables := process.environ()).get("MSRL_RUN") == str(run_dir):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-BURST_S = 0.1
+BURST_S = 0.2
 
 
 class Burst:
