@@ -59,6 +59,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str], below: bool) -> int:
     """Runs a command, in a child that this process stands over or in this process."""
+    if any("\0" in word for word in argv):
+        raise MsrlError("a word of the command has a NUL character; expected none")
     args, rest = _parser(argv).parse_known_args(argv)
     if rest:
         check_words(rest, args)
@@ -87,6 +89,12 @@ def _told(command: Callable[[], int]) -> int:
     except BrokenPipeError:  # `msrl envs list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # a file or folder that the user named, or one that lies there
+        if error.filename is None:
+            raise
+        name = shortened(os.fsdecode(error.filename), 500)
+        print(f"msrl: {name} cannot be used: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 def _use_utf8() -> None:

@@ -318,7 +318,7 @@ def _parse_bool(value: object) -> bool:
 
 
 def _parse_str(value: object) -> str:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or "\0" in value:  # which is in no path and no name
         raise ValueError(value)
     return value
 

@@ -65,6 +65,19 @@ class NumericsError(MsrlError):
     """A metric, action or priority that is not finite."""
 
 
+def text_of(error: BaseException) -> str:
+    """The text of an exception of the user's, whose own `__str__` may raise."""
+    try:
+        return str(error)
+    except Exception as other:  # noqa: BLE001  (the user's own code)
+        return f"its text cannot be told: its __str__ raised {type(other).__name__}"
+
+
+def described(error: BaseException) -> str:
+    """The type and text of an exception of the user's."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
 def shortened(text: str, limit: int = 20_000) -> str:
     """A text with at most so many characters, and its middle left out if it has more."""
     if len(text) <= limit:

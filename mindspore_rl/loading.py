@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from mindspore_rl.errors import MsrlError
+from mindspore_rl.errors import MsrlError, described
 from mindspore_rl.storage import make_folder, write_file, writing
 
 OURS = "mindspore_rl"
@@ -130,7 +130,7 @@ def load_module(file: Path, package: str = "", error: type[MsrlError] = MsrlErro
         return run_module(name, file, _Loader(name, str(file)))
     except (Exception, SystemExit) as found:
         own = isinstance(found, MsrlError)  # says what is wrong in its own words
-        text = str(found) if own else f"cannot be imported: {type(found).__name__}: {found}"
+        text = str(found) if own else f"cannot be imported: {described(found)}"
         raise (type(found) if own else error)(
             f"{_place(found, package) or file}: {text}"
         ) from found

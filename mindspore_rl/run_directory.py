@@ -27,6 +27,16 @@ PROBE_BYTES = 1 << 20
 """Less room than this is a full disk before anything is started."""
 CODE_FOLDERS = (loading.FOLDER, loading.POLICY_FOLDER, loading.ENVIRONMENT_FOLDER, "fragments")
 """Of a run: what is in them is run."""
+KINDS = {
+    "algorithm": str,
+    "policy": str,
+    "schedule": dict,
+    "workers": int,
+    "config": dict,
+    "deployment": str,
+    "cells": str,
+}
+"""What `job.json` has under its keys."""
 HINT = ": use it with --trust if you trust all who could have written it"
 
 
@@ -195,7 +205,10 @@ def earlier_job(run: Path | None) -> dict[str, Any]:
     if run is None:
         return {}
     try:
-        job = json.loads((run / JOB_FILE).read_text())
+        job = json.loads((run / JOB_FILE).read_bytes())
+        for key, kind in KINDS.items():
+            if job.get(key) is not None and not isinstance(job[key], kind):
+                raise TypeError(f"{key} is {str(job[key])[:100]!r} in {JOB_FILE}")
         for key, folder in (("algorithm", loading.FOLDER), ("policy", loading.POLICY_FOLDER)):
             file = loading.unchanged(registry.file_of(job[key]), run.resolve() / folder)
             job[key] = str(file)
@@ -203,7 +216,7 @@ def earlier_job(run: Path | None) -> dict[str, Any]:
             job["deployment"] = str(run.resolve() / DEPLOYMENT_FILE)
         job["config"]["env"] = loading.unchanged_environment(job["config"]["env"], run)
         return job
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MsrlError(
             f"{run} is not a run directory ({error}); expected one that `msrl train` wrote"
         ) from error

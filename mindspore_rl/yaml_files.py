@@ -1,14 +1,39 @@
 """Reads YAML files."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 
 from mindspore_rl.errors import ConfigError
 
+MOST_VALUES, DEEPEST = 100_000, 100
+"""Values in a file, each counted as often as aliases bring it, and how deep they are nested."""
+NUMBERS = {
+    "tag:yaml.org,2002:int": r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+",
+    "tag:yaml.org,2002:float": (
+        r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
+        r"|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+    ),
+}
+"""How numbers look, as in YAML 1.2: 1:30:00 is no number of seconds, and 010 is not eight."""
+
 
 class _Loader(yaml.SafeLoader):
-    """One to which the same key twice is an error, not the later one."""
+    """One that takes no key twice, numbers as in YAML 1.2, and nothing without an end."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  (as in the base class)
+        first: [(tag, form) for tag, form in forms if tag not in NUMBERS]
+        for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def get_single_node(self) -> yaml.Node | None:
+        """See the base class. Raises: yaml.YAMLError: it is too deep or too large."""
+        node = super().get_single_node()
+        if node is not None:
+            _check_size(node)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         """See the base class. Raises: yaml.YAMLError: a key stands there twice."""
@@ -24,6 +49,39 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+for _tag, _form in NUMBERS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(f"({_form})$"), list("-+.0123456789"))
+
+
+def _check_size(root: yaml.Node) -> None:
+    """Refuses what could not be read or told: an alias may stand for a million values."""
+    found: dict[int, tuple[int, int]] = {}
+
+    def measure(node: yaml.Node, depth: int) -> tuple[int, int]:
+        """The values of a node, and how deep it is; `depth` ends an alias of what it stands in."""
+        if id(node) not in found:
+            parts = [measure(part, depth + 1) for part in _parts(node) if depth <= DEEPEST]
+            values, deep = (1 + sum(n for n, _ in parts), 1 + max((d for _, d in parts), default=0))
+            problem = f"it has more than {MOST_VALUES:,} values" if values > MOST_VALUES else ""
+            if depth > DEEPEST or deep > DEEPEST:
+                problem = f"it is nested more than {DEEPEST} deep"
+            if problem:
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+            found[id(node)] = values, deep
+        return found[id(node)]
+
+    measure(root, 0)
+
+
+def _parts(node: yaml.Node) -> Iterator[yaml.Node]:
+    """The nodes in a node, keys too."""
+    if isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            yield from pair
+    elif isinstance(node, yaml.SequenceNode):
+        yield from node.value
+
+
 def read_yaml(path: Path) -> dict[str, object]:
     """The mapping that a YAML file holds; an empty file gives none.
 
@@ -36,6 +94,9 @@ def read_yaml(path: Path) -> dict[str, object]:
         content = loader.get_single_data()
     except OSError as error:
         raise ConfigError(f"{path}: cannot read this YAML file: {error.strerror}") from error
+    except RecursionError as error:
+        text = f"it is nested more than {DEEPEST} deep"
+        raise ConfigError(f"{path}: not valid YAML: {text}") from error
     except (yaml.YAMLError, ValueError) as error:  # not UTF-8, 2024-13-45
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if content is None:

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -17,7 +18,9 @@ import yaml
 
 from mindspore_rl import config, jobs, programs, registry, run_directory, training
 from mindspore_rl.cli import main
-from mindspore_rl.errors import JobFailure, MsrlError
+from mindspore_rl.errors import CheckpointError, JobFailure, MsrlError
+from mindspore_rl.plan.plan import Plan, load_plan, save_plan
+from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.coordinator import run as coordinator
 from mindspore_rl.runtime.coordinator.monitor import JobOptions, Unreached
 
@@ -374,3 +377,83 @@ def test_a_deployment_that_has_been_changed_since_is_told(tmp_path, capsys):
     assert told in capsys.readouterr().err
     jobs.request(jobs.Job(deployment=str(hosts)), resume_run=run)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"\xff\xfe\x00\xd8",
+        b"[" * 100_000,
+        b"[]",
+        b"{}",
+        b'{"algorithm": 7, "environment": "e"}',
+        b'{"algorithm": {}, "environment": 7}',
+        b'{"algorithm": {"file": 7}, "environment": "e"}',
+    ],
+)
+def test_an_odd_plan_or_job_is_told(tmp_path, odd):
+    (tmp_path / "plan.json").write_bytes(odd)
+    (tmp_path / "job.json").write_bytes(odd)
+    with pytest.raises(MsrlError, match=r"plan.json was not written by this version"):
+        load_plan(tmp_path)
+    with pytest.raises(MsrlError, match="is not a run directory"):
+        run_directory.earlier_job(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("num_envs", "8"), ("compiled", 1), ("timeout_s", None), ("policy", [])]
+)
+def test_a_plan_with_values_of_other_kinds_is_told(tmp_path, key, value):
+    plan = Plan({"name": "a"}, "p", {}, "e", False, 8, 1, 1, 1, 0, {}, (), ())
+    save_plan(plan, tmp_path)
+    assert load_plan(tmp_path) == plan
+    data = json.loads((tmp_path / "plan.json").read_text())
+    (tmp_path / "plan.json").write_text(json.dumps({**data, key: value}))
+    with pytest.raises(MsrlError, match=r"plan.json was not written by this version.*is expected"):
+        load_plan(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["schedule", "workers", "config", "cells", "deployment"])
+def test_a_job_with_values_of_other_kinds_is_told(tmp_path, key):
+    job = {"algorithm": "ppo", "policy": "GPUOnly", "config": {"env": "CartPole-v1"}}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    assert run_directory.earlier_job(tmp_path)["config"] == job["config"]
+    (tmp_path / "job.json").write_text(json.dumps({**job, key: ["odd"]}))
+    with pytest.raises(MsrlError, match=rf"is not a run directory \({key} is "):
+        run_directory.earlier_job(tmp_path)
+
+
+def test_a_checkpoint_that_does_not_say_of_what_it_is_is_told(tmp_path):
+    plan = Plan({"name": "a"}, "p", {}, "e", False, 8, 1, 1, 1, 0, {}, (), ())
+    numbers = {"num_envs": 8, "steps_per_iteration": 8, "env_steps": 8}
+    path = checkpoint.save(tmp_path, 1, {}, {**numbers, "config": [], "environment": "e"})
+    with pytest.raises(CheckpointError, match="does not say of which algorithm, config it is"):
+        resuming.check_job(path, checkpoint.look(path), plan)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train ppo --quiet --run-dir",
+        "train --resume",
+        "train ppo --config",
+        "eval",
+        "plot",
+        "profile",
+    ],
+)
+def test_a_path_that_cannot_be_one_is_told_in_a_line(words, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for path, text in (("x" * 300 + "/run", "cannot be used: File name too long"), ("a\0b", "NUL")):
+        assert main([*words.split(), path]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert text in line or "File name too long" in line
+
+
+def test_a_run_directory_that_cannot_be_looked_at_is_told(capsys, monkeypatch, tmp_path):
+    def exists(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", exists)
+    assert main(["plot", str(tmp_path)]) == 2
+    assert "plan.json cannot be used: Permission denied" in capsys.readouterr().err

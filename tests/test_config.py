@@ -6,6 +6,7 @@ import yaml
 
 from mindspore_rl.config import help_text, option, resolve, to_dict
 from mindspore_rl.errors import ConfigError, MsrlError
+from mindspore_rl.yaml_files import read_yaml
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,76 @@ def test_a_bad_yaml_is_one_line(yaml_file, text):
         resolve(Config, path, {}, [])
     assert str(error.value).startswith(f"{path}: ")
     assert "\n" not in str(error.value)
+
+
+LAUGHS = "a: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 8)}]\n"
+    for before, name in zip("abcdefghi", "bcdefghij", strict=True)
+)
+CHAIN = "c0: &c0 [1]\n" + "".join(f"c{i}: &c{i} [*c{i - 1}]\n" for i in range(1, 3000))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("env: " + "[" * 20_000, "nested more than 100 deep"),
+        ("env: " + "[" * 20_000 + "]" * 20_000, "nested more than 100 deep"),
+        ("env: " + "[" * 150 + "]" * 150, "nested more than 100 deep"),
+        ("\n".join(" " * depth + "a:" for depth in range(2000)), "nested more than 100 deep"),
+        (LAUGHS, "has more than 100,000 values"),
+        (f"{LAUGHS}env: *j", "has more than 100,000 values"),
+        (CHAIN, "nested more than 100 deep"),
+        ("env: &a [*a]", "nested more than 100 deep"),
+    ],
+)
+def test_a_yaml_without_an_end_is_told_in_a_line(yaml_file, text, message):
+    with pytest.raises(ConfigError, match=f"not valid YAML: .*{message}") as raised:
+        resolve(Config, yaml_file(text), {}, [])
+    assert len(str(raised.value)) < 300
+
+
+def test_aliases_that_stay_small_are_taken(yaml_file):
+    file = yaml_file("hidden_sizes: &sizes [8, 8]\nnames: *sizes\n")
+    with pytest.raises(ConfigError, match="names is "):  # numbers are no names
+        resolve(Config, file, {}, [])
+    assert read_yaml(yaml_file("a: &a [8, 8]\nb: *a\n")) == {"a": [8, 8], "b": [8, 8]}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1_000", 1000),
+        ("-7", -7),
+        ("0x1F", 31),
+        ("010", "010"),
+        ("0b11", "0b11"),
+        ("1:30:00", "1:30:00"),
+        ("1:30.5", "1:30.5"),
+        ("1e6", 1e6),
+        ("1.5e-3", 1.5e-3),
+        ("3.", 3.0),
+        (".5", 0.5),
+        ("-.inf", float("-inf")),
+        ("1e", "1e"),
+        ("3-4", "3-4"),
+        ("yes", True),
+    ],
+)
+def test_numbers_in_a_yaml_look_as_in_its_version_1_2(yaml_file, text, expected):
+    found = read_yaml(yaml_file(f"a: {text}\n"))["a"]
+    assert (found, type(found)) == (expected, type(expected))
+
+
+def test_a_time_is_no_number_of_steps(yaml_file):
+    with pytest.raises(ConfigError, match=r"total_steps is '1:30:00' \(str\), expected int"):
+        resolve(Config, yaml_file("total_steps: 1:30:00\n"), {}, [])
+    assert resolve(Config, yaml_file("total_steps: 0100\n"), {}, []).total_steps == 100
+
+
+def test_no_text_has_a_nul(yaml_file):
+    with pytest.raises(ConfigError, match=r"env is 'a\\x00b' \(str\), expected str"):
+        resolve(Config, yaml_file('env: "a\\0b"\n'), {}, [])
 
 
 def test_a_missing_or_binary_yaml(tmp_path):

@@ -106,6 +106,14 @@ def test_a_failing_sibling_is_named(tmp_path):
         by_name.spec(f"{tmp_path / 'it.py'}:Env")
 
 
+def test_an_error_without_a_text_is_told(tmp_path):
+    file = tmp_path / "silent.py"
+    silent = "class Silent(Exception):\n    def __str__(self):\n        raise RuntimeError\n"
+    file.write_text(f"{silent}raise Silent\n")
+    with pytest.raises(MsrlError, match=r"silent.py:4: cannot be imported: Silent: its text"):
+        loading.load_module(file)
+
+
 def test_what_is_imported_is_kept_and_nothing_else(tmp_path):
     here = write(
         tmp_path / "here",

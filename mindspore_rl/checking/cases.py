@@ -9,7 +9,14 @@ from typing import Any
 from mindspore_rl import jobs
 from mindspore_rl.checking import lines
 from mindspore_rl.environments import by_name
-from mindspore_rl.errors import ConfigError, JobFailure, MsrlError, PolicyError, ProgramError
+from mindspore_rl.errors import (
+    ConfigError,
+    JobFailure,
+    MsrlError,
+    PolicyError,
+    ProgramError,
+    described,
+)
 from mindspore_rl.graph.distribution_policy import SYNCHRONOUS
 from mindspore_rl.jobs import Job
 from mindspore_rl.plan_commands import say
@@ -187,7 +194,7 @@ class Held:
             own = [f for f in frames if Path(f.filename).parent == file.parent] or frames
             raise ConfigError(
                 f"the plain loop fails at {Path(own[-1].filename).name}:{own[-1].lineno}: "
-                f"{own[-1].line}\n  {type(error).__name__}: {error}"
+                f"{own[-1].line}\n  {described(error)}"
             ) from error
         self.runs[name] = config, run, carried
         say(f"the plain loop of {name}: two runs agree, {time.monotonic() - began:.1f} s")

@@ -20,7 +20,7 @@ import numpy as np
 from mindspore_rl import install
 from mindspore_rl.datasets.episodes import Episode, columns_of
 from mindspore_rl.environments.spaces import Box, Discrete
-from mindspore_rl.errors import ReplayError
+from mindspore_rl.errors import ReplayError, described
 from mindspore_rl.replay.spec import Column
 
 MINARI_FILE = Path("data", "main_data.hdf5")
@@ -209,7 +209,7 @@ class EpisodeFile:
         except _DAMAGE as error:
             raise ReplayError(
                 f"{self.path}{where} cannot be read as episodes: "
-                f"{error if isinstance(error, ValueError) else f'{type(error).__name__}: {error}'}"
+                f"{error if isinstance(error, ValueError) else described(error)}"
             ) from error
 
     def _open(self) -> None:

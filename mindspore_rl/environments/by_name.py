@@ -26,7 +26,12 @@ from mindspore_rl.environments.environment import (
 )
 from mindspore_rl.environments.loop_vector import RAISED, closed
 from mindspore_rl.environments.options import split_options, with_options
-from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
+from mindspore_rl.errors import (
+    EnvironmentFailure,
+    MissingPackageError,
+    UnknownEnvironmentError,
+    described,
+)
 from mindspore_rl.loading import load_module, package_of
 
 
@@ -231,7 +236,7 @@ def _of_user(name: str, built: Any, *arguments: Any) -> Any:
     except EnvironmentFailure:
         raise
     except RAISED as error:  # the user's own code
-        text = f"{name} could not be made: {type(error).__name__}: {error}"
+        text = f"{name} could not be made: {described(error)}"
         raise EnvironmentFailure(text) from error
     of_python = ("get_state", "close") if arguments else ()
     missing = [part for part in ("reset", "step", *of_python) if not hasattr(environment, part)]

@@ -19,7 +19,13 @@ from mindspore_rl.environments.environment import EnvironmentSpec, unknown
 from mindspore_rl.environments.loop_vector import RAISED, as_space
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box
-from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
+from mindspore_rl.errors import (
+    EnvironmentFailure,
+    MissingPackageError,
+    UnknownEnvironmentError,
+    described,
+    text_of,
+)
 
 LIBRARIES = ("gym", "gymnasium")
 _OBSERVATIONS = (
@@ -126,7 +132,7 @@ def _make_in(module: Any, library: str, name: str) -> Any:
     except (module.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise _missing(name, error) from error
     except RAISED as error:  # the environment's own code
-        text = f"{library} could not make {name!r}: {type(error).__name__}: {error}"
+        text = f"{library} could not make {name!r}: {described(error)}"
         raise EnvironmentFailure(text) from error
 
 
@@ -162,7 +168,7 @@ def _without_mujoco_advice(module: Any, name: str) -> Iterator[None]:
 
 def _missing(name: str, error: Exception) -> EnvironmentFailure:
     # "No module named 'mujoco'", "box2D is not installed, run ...", as the libraries put it.
-    text = str(error).lower()
+    text = text_of(error).lower()
     if "mujoco_py" in text:
         return EnvironmentFailure(
             f"{name!r} needs mujoco_py, which is no longer maintained: use its version v4 or v5"

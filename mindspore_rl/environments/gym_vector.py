@@ -21,7 +21,7 @@ from mindspore_rl.environments.loop_vector import (
 )
 from mindspore_rl.environments.spaces import Box, Discrete, taken
 from mindspore_rl.environments.trainable import all_trainable, are_trainable, untrainable
-from mindspore_rl.errors import EnvironmentFailure
+from mindspore_rl.errors import EnvironmentFailure, described
 
 
 def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSpec:
@@ -318,7 +318,7 @@ def _of_user(name: str, maker: Callable[[], Any]) -> Any:
         hint = ""
         if isinstance(error, TypeError) and "argument" in str(error):
             hint = "; it is called with the options behind its name alone: name a function"
-        text = f"{name} could not be made: {type(error).__name__}: {error}{hint}"
+        text = f"{name} could not be made: {described(error)}{hint}"
         raise EnvironmentFailure(text) from error
     if gym_library.library_of(type(env)) is None:
         raise EnvironmentFailure(

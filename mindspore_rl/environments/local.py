@@ -9,7 +9,7 @@ from mindspore import Tensor
 
 from mindspore_rl.environments.by_name import make_graph, make_vector
 from mindspore_rl.environments.guarded import FIELDS, GuardedVector
-from mindspore_rl.errors import EnvironmentFailure
+from mindspore_rl.errors import EnvironmentFailure, described
 
 
 class LocalEnvironment:
@@ -48,7 +48,7 @@ class LocalEnvironment:
         try:
             outcome = getattr(self._environment, method)(*arguments)
         except Exception as error:  # the user's own code
-            raise EnvironmentFailure(f"{here} raised {type(error).__name__}: {error}") from error
+            raise EnvironmentFailure(f"{here} raised {described(error)}") from error
         if not isinstance(outcome, tuple) or len(outcome) != len(fields):
             raise EnvironmentFailure(
                 f"{here} returned {_described(outcome)}, expected a tuple of {', '.join(fields)}"

@@ -8,7 +8,7 @@ import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import TYPES, Box, Discrete, taken
-from mindspore_rl.errors import EnvironmentFailure, NumericsError
+from mindspore_rl.errors import EnvironmentFailure, NumericsError, described
 
 RAISED = (Exception, SystemExit)
 """What is a failure of an environment's, if its code raises it."""
@@ -144,7 +144,7 @@ def raised(error: BaseException) -> str:
     """What is said of an exception in the code of an environment, behind its method."""
     if isinstance(error, SystemExit):
         return f"called sys.exit({'' if error.code is None else repr(error.code)})"
-    return f"raised {type(error).__name__}: {error}"
+    return f"raised {described(error)}"
 
 
 def closed(name: str, close: Callable[[], Any]) -> None:

@@ -23,7 +23,12 @@ from mindspore_rl.environments.loop_vector import (
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.environments.trainable import are_trainable, untrainable
-from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
+from mindspore_rl.errors import (
+    EnvironmentFailure,
+    MissingPackageError,
+    UnknownEnvironmentError,
+    described,
+)
 
 PREFIX = "pettingzoo:"
 # Particle worlds whose positions, velocities and steps taken are all of their state.
@@ -194,7 +199,7 @@ def _make(name: str) -> Any:
         env = module.parallel_env(**options)
         env.reset(seed=0)
     except RAISED as error:  # the environment's own code
-        text = f"{path}.parallel_env could not be made: {type(error).__name__}: {error}"
+        text = f"{path}.parallel_env could not be made: {described(error)}"
         raise EnvironmentFailure(text) from error
     return env
 

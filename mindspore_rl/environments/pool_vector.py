@@ -18,7 +18,7 @@ from mindspore_rl.environments.gym_library import layout_of
 from mindspore_rl.environments.loop_vector import as_space
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box, taken
-from mindspore_rl.errors import EnvironmentFailure, MissingPackageError
+from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, described
 
 PREFIX = "envpool:"
 NO_LIMIT = 2**31 - 1
@@ -195,7 +195,7 @@ def _make(name: str, seeds: list[int]) -> Any:
                 own_id, **{"num_threads": threads, **options}, num_envs=len(seeds), seed=seeds
             )
     except Exception as error:  # the environment's own code
-        text = f"envpool could not make {name!r}: {type(error).__name__}: {error}"
+        text = f"envpool could not make {name!r}: {described(error)}"
         raise EnvironmentFailure(text) from error
 
 

@@ -246,9 +246,9 @@ def load_plan(folder: Path) -> Plan:
     """
     path = folder / PLAN_FILE
     try:
-        text = path.read_text()
-    except OSError as error:
-        why = f"{folder} is not a run directory ({error.strerror})"
+        text = path.read_bytes()
+    except (OSError, ValueError) as error:  # a NUL in its name
+        why = f"{folder} is not a run directory ({getattr(error, 'strerror', error)})"
         raise MsrlError(f"{why}; expected one that `msrl train` wrote") from error
     try:
         data = json.loads(text)
@@ -256,7 +256,7 @@ def load_plan(folder: Path) -> Plan:
             data["algorithm"]["file"] = str(kept(folder / FOLDER, data["algorithm"]["file"]))
         data["environment"] = unchanged_environment(data["environment"], folder)
         return read(Plan, data)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise MsrlError(
             f"{path} was not written by this version of mindspore_rl ({type(error).__name__}: "
             f"{error}); train again, or use the version that wrote it"

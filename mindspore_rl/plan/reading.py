@@ -5,6 +5,8 @@ from itertools import repeat
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+_TAKEN = {bool: (bool,), int: (int,), float: (float, int), str: (str,)}
+
 
 def read(kind: Any, data: Any) -> Any:
     """A value of a type, from what `json.loads` makes of its `dataclasses.asdict`.
@@ -22,4 +24,6 @@ def read(kind: Any, data: Any) -> Any:
         return {key: read(args[1], value) for key, value in dict(data).items()}
     if origin is UnionType:  # X | None
         return None if data is None else read(args[0], data)
+    if kind in (bool, int, float, str) and type(data) not in _TAKEN[kind]:
+        raise TypeError(f"it has {str(data)[:100]!r} where {kind.__name__} is expected")
     return data

@@ -11,6 +11,10 @@ MOST_NAMED = 3
 """Arrays that a message names."""
 
 
+ABOUT = {"algorithm": str, "environment": str, "config": dict}
+"""What a checkpoint says of its job, beside numbers."""
+
+
 def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
     """Looks whether a job can go on from a checkpoint, as far as can be known without its ranks.
 
@@ -22,6 +26,11 @@ def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
     Raises:
         CheckpointError: it is another job's; the message says all that differs.
     """
+    if lacking := [key for key, kind in ABOUT.items() if not isinstance(meta.get(key), kind)]:
+        raise CheckpointError(
+            f"checkpoint {path} does not say of which {', '.join(lacking)} it is, so that nothing "
+            "can go on from it; use one that `msrl train` wrote"
+        )
     environments = [_without_folder(name) for name in (meta["environment"], plan.environment)]
     told = [
         ("algorithm", meta["algorithm"], plan.algorithm["name"]),

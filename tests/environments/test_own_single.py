@@ -326,6 +326,21 @@ class ExitsAtOnce(Shared):
         sys.exit(3)
 
 
+class Silent(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Unsayable(Shared):
+    def step(self, action):
+        raise Silent
+
+
+class UnsayableAtOnce(Shared):
+    def __init__(self):
+        raise Silent
+
+
 class Empty(Shared):
     observation_space = Box(-9, 9, (0,))
 
@@ -364,6 +379,8 @@ def test_observations_may_all_live_in_one_array(odd):
         ("Closes", "odd.py:Closes: close raised RuntimeError: no"),
         ("Exits", r"after 0 steps: step called sys.exit\(0\); the last action was"),
         ("ExitsAtOnce", "could not be made: SystemExit: 3"),
+        ("Unsayable", r"step raised Silent: its text cannot be told: its __str__ raised Runtime"),
+        ("UnsayableAtOnce", "could not be made: Silent: its text cannot be told: its __str__"),
         ("Empty", r"has the observation space Box\(\[\], \[\], \(0,\).*of one number at least"),
         ("Mixed", "it is a space of gym, and the environment is one of gymnasium: take both of"),
         ("MixedActions", r"MultiDiscrete\(\[3 2\]\), expected .* it is a space of gym, and"),

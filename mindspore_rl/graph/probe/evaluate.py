@@ -11,7 +11,7 @@ from mindspore import Tensor
 from mindspore_rl import operators
 from mindspore_rl.datasets.windows import blank_windows
 from mindspore_rl.environments.local import LocalEnvironment
-from mindspore_rl.errors import MsrlError, ProgramError
+from mindspore_rl.errors import MsrlError, ProgramError, text_of
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Program, Where
 from mindspore_rl.graph.operations import OPERATIONS
 from mindspore_rl.graph.probe.in_place import HINT, copies, first_changed, watch_changes
@@ -110,7 +110,7 @@ class Probe:
         except Exception as error:
             shapes = ", ".join(f"{n} {_describe(v)}" for n, v in inputs.items())
             inside = innermost(error, self.users_file)
-            text = next(iter(str(error).strip().splitlines()), "")
+            text = next(iter(text_of(error).strip().splitlines()), "")
             raise ProgramError(
                 f"{op.where}\n  {op.name} failed on probe data of {self.num_envs} environments: "
                 f"{type(error).__name__}: {text}\n  inputs: {shapes}"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor
 
+from mindspore_rl.errors import text_of
 from mindspore_rl.graph.ir import Op
 from mindspore_rl.graph.probe.front_end import Reading
 from mindspore_rl.graph.probe.reach import Reach
@@ -224,7 +225,7 @@ class RowTrials:
         try:
             part = self._results(op, share)
         except Exception as error:  # noqa: BLE001  (told as what it means)
-            text = next(iter(str(error).strip().splitlines()), "")
+            text = next(iter(text_of(error).strip().splitlines()), "")
             return (
                 f"it fails on {len(chosen)} of {rows.count} {rows.noun} alone: "
                 f"{type(error).__name__}: {text}"

@@ -10,7 +10,7 @@ from typing import Any
 from mindspore import Parameter, nn
 
 from mindspore_rl import device, programs
-from mindspore_rl.errors import MsrlError, ProgramError
+from mindspore_rl.errors import MsrlError, ProgramError, described
 from mindspore_rl.graph.probe.in_place import is_users
 
 
@@ -28,7 +28,7 @@ def make_trainer(trainer_class: type, config: Any, spec: Any) -> Any:
     except Exception as error:
         where = innermost(error, sys.modules[trainer_class.__module__].__file__ or "")
         raise ProgramError(
-            f"{where}{trainer_class.__name__}(config, spec) failed: {type(error).__name__}: {error}"
+            f"{where}{trainer_class.__name__}(config, spec) failed: {described(error)}"
         ) from error
     for name, kind in (("actor", "Actor"), ("learner", "Learner")):
         if not hasattr(trainer, name):

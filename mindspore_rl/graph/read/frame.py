@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mindspore_rl.errors import ProgramError
+from mindspore_rl.errors import ProgramError, described
 from mindspore_rl.graph.ir import Item, Where
 
 SUPPORTED = """supported: assignments to names, calls of msrl and of methods, `if` on configuration,
@@ -166,7 +166,7 @@ class Frame:
             code = compile(ast.Expression(body=node), self.file, "eval")
             return True, eval(code, self.namespace, names)  # noqa: S307
         except Exception as error:  # noqa: BLE001  (shown as the user's mistake)
-            self.fail(node, f"`{ast.unparse(node)}` ({type(error).__name__}: {error})")
+            self.fail(node, f"`{ast.unparse(node)}` ({described(error)})")
 
     def is_msrl(self, node: ast.expr) -> bool:
         """Whether an expression is the `msrl` argument."""

@@ -27,6 +27,7 @@ from mindspore_rl.errors import (
     NumericsError,
     StorageError,
     shortened,
+    text_of,
 )
 from mindspore_rl.loading import run_module
 from mindspore_rl.plan.plan import Plan, load_plan
@@ -108,7 +109,7 @@ def _report(link: Link, number: int, error: BaseException, rank: Rank | None = N
 
 def _described(error: BaseException) -> str:
     """An error's type and text; of one of MindSpore's, which has sections, what stands first."""
-    text, stack, _ = str(error).partition("- C++ Call Stack")
+    text, stack, _ = text_of(error).partition("- C++ Call Stack")
     if stack:
         lines = [line.removeprefix("- ").strip() for line in text.splitlines()]
         text = " ".join(line for line in lines if line.strip("-"))
