@@ -101,7 +101,8 @@ class Held:
         try:
             row = self._run(case)
         except (ProgramError, PolicyError) as error:
-            row = Row(case, REFUSED, " ".join(str(error).split()))
+            parts = (part.strip() for part in str(error).splitlines())
+            row = Row(case, REFUSED, "\n".join(parts))
         say(f"{case}: {row.outcome}, {time.monotonic() - began:.1f} s")
         return row
 

@@ -53,10 +53,11 @@ def print_summary(held: Held, rows: Sequence[Row], possible: int) -> None:
                 f"not compared: {site.removeprefix('boundary:')} ({line}), which no iteration came "
                 "to; with more --iterations or other keys one may"
             )
-    print(
-        f"equal: within {compared.ATOL:g} of an array's largest entry (or of 1) and "
-        f"{compared.RTOL:g} of each; whole numbers exactly"
-    )
+    if held.runs:
+        print(
+            f"equal: within {compared.ATOL:.0e} of an array's largest entry (or of 1) and "
+            f"{compared.RTOL:.0e} of each; whole numbers exactly"
+        )
     outcomes = [row.outcome for row in rows]
     kinds = (EQUAL, ROUNDING, DIFFERENT, FAILED, REFUSED)
     said = ", ".join(f"{outcomes.count(kind)} {kind}" for kind in kinds if kind in outcomes)

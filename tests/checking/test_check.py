@@ -25,7 +25,7 @@ REINFORCE = ROOT / "docs" / "examples" / "reinforce.py"
 CORRIDOR = f"{ROOT / 'docs' / 'examples' / 'corridor.py'}:Corridor"
 IN_THIS_PROCESS = ("--workers", "1", "--cells", "native", "--iterations", "1")
 """Where a policy has one fragment, as the two below have."""
-LEARNERS, LOOP = ("--policy", "MultipleLearners"), ("--policy", "GPUOnly")
+LEARNERS = ("--policy", "MultipleLearners")
 
 
 def line_of(text: str, file: Path = REINFORCE) -> str:
@@ -74,7 +74,7 @@ def test_a_mistake_is_told_with_its_line_and_how_far_it_goes(monkeypatch, capsys
     monkeypatch.setattr(pipeline, "prepare", spoilt)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    assert main(["check", str(REINFORCE), "num_steps=8", *LEARNERS, *IN_THIS_PROCESS]) == 1
+    assert main(["check", str(REINFORCE), *LEARNERS, *IN_THIS_PROCESS]) == 1
     printed = capsys.readouterr().out
     assert outcomes(printed) == {"MultipleLearners": "different"}
     words = " ".join(printed.split())
@@ -83,9 +83,10 @@ def test_a_mistake_is_told_with_its_line_and_how_far_it_goes(monkeypatch, capsys
     assert list(tmp_path.glob("msrl-check-*")) == []
 
 
-def test_an_environment_in_python_is_refused_where_it_is_to_be_compiled(capsys):
-    environment = ("--env", CORRIDOR)
-    asked = (*LEARNERS, "GPUOnly", *environment, "num_steps=8", *IN_THIS_PROCESS)
+def test_an_environment_in_python_is_refused_where_it_is_to_be_compiled(monkeypatch, capsys):
+    """The other policy's job is not run here."""
+    monkeypatch.setattr(held, "run_held", lambda *_: ({}, [Compared(0, "boundary:action#1")]))
+    asked = (*LEARNERS, "GPUOnly", "--env", CORRIDOR, *IN_THIS_PROCESS)
     assert main(["check", str(REINFORCE), *asked]) == 0
     printed = capsys.readouterr().out
     assert outcomes(printed) == {"MultipleLearners": "equal", "GPUOnly": "refused"}
@@ -100,6 +101,7 @@ def test_what_is_refused_is_told_with_its_line(tmp_path, capsys):
     printed = capsys.readouterr()
     assert outcomes(printed.out) == {"MultipleLearners": "refused"}
     assert line_of("returns.mean()", file) in printed.out
+    assert "all refused with num_steps=16: once more" in printed.err
     assert "nothing was compared: every case is refused" in printed.err
 
 
@@ -118,8 +120,7 @@ def test_a_job_that_fails_is_no_equal_one(monkeypatch, capsys):
         raise JobFailure("rank 0 died")
 
     monkeypatch.setattr(held, "run_held", fails)
-    asked = (*LEARNERS, "num_steps=8", *IN_THIS_PROCESS)
-    assert main(["check", str(REINFORCE), *asked]) == 1
+    assert main(["check", str(REINFORCE), *LEARNERS, *IN_THIS_PROCESS]) == 1
     assert "failed              rank 0 died" in capsys.readouterr().out
 
 
