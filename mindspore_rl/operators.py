@@ -121,6 +121,14 @@ def uniform(noise: Tensor, size: int) -> Tensor:
     return rows.transpose((1, 0, 2)).reshape((-1, size))
 
 
+def entry(numbers: tuple, index: Any) -> Any:
+    """`numbers[index]`, by an index that a cell has as a tensor."""
+    if isinstance(index, Tensor):
+        table = Tensor(numbers, float32 if isinstance(sum(numbers), float) else int32)
+        return ops.gather(table, ops.where(index < 0, index + len(numbers), index), 0)
+    return numbers[index]
+
+
 def to_array(value: Any) -> np.ndarray:
     """A NumPy copy of a tensor, an array or a number."""
     return np.array(value.asnumpy() if isinstance(value, Tensor) else value)
