@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from mindspore import ParameterTuple, Tensor, float64, int32, nn, ops, value_and_grad
+from mindspore import ParameterTuple, Tensor, float32, float64, int32, nn, ops, value_and_grad
 from mindspore.communication import get_group_size
 
 from mindspore_rl.rl.random import UNIT
@@ -122,6 +122,14 @@ def uniform(noise: Tensor, size: int) -> Tensor:
     """`[B, k * size]` numbers of each environment as `[k * B, size]`, environments innermost."""
     rows = noise.reshape((noise.shape[0], -1, size))
     return rows.transpose((1, 0, 2)).reshape((-1, size))
+
+
+def entry(numbers: tuple, index: Any) -> Any:
+    """`numbers[index]`, by an index that a cell has as a tensor."""
+    if isinstance(index, Tensor):
+        table = Tensor(numbers, float32 if isinstance(sum(numbers), float) else int32)
+        return ops.gather(table, ops.where(index < 0, index + len(numbers), index), 0)
+    return numbers[index]
 
 
 def to_array(value: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 from mindspore import Tensor
 
 from mindspore_rl import programs, registry
-from mindspore_rl.errors import ProgramError
+from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.graph.ir import Op, walk
 from mindspore_rl.graph.probe import infer, rows
 from mindspore_rl.pipeline import JobRequest, analyse
@@ -169,6 +169,30 @@ def test_a_program_that_depends_on_num_envs_is_refused(line, least, tmp_path):
 
 def test_numbers_may_depend_on_num_envs(tmp_path):
     _one_replica(tmp_path, "target = reward * (2.0 if self.config.num_envs >= 7 else 0.5)")
+
+
+def test_records_may_be_counted_by_num_envs(tmp_path):
+    each = {"8 * self.config.num_envs": 8, "64": 8, "16": 2}
+    for count, wanted in each.items():
+        line = f"target = reward + 0.0 * msrl.uniform({count}, 3).mean()"
+        program = _one_replica(tmp_path, line)
+        (size,) = (
+            op.attr("size")
+            for op, _ in walk(program.body)
+            if op.kind == "noise" and op.attr("owner") == "replay"
+        )
+        assert size == 3 * wanted
+
+
+def test_rows_that_lie_apart_are_told_how_to_lie_side_by_side(tmp_path):
+    line = """
+        rows = ops.stack((reward.reshape(-1), reward.reshape(-1)), 1)
+        flat = rows.reshape((-1, 1))
+        target = flat.reshape((*reward.shape, 2)).sum(2)
+    """
+    with pytest.raises(PolicyError, match=r"do not lie side by side.*swapaxes") as caught:
+        analyse_with(tmp_path, learn=line)
+    assert "msrl.mean" not in str(caught.value)
 
 
 def test_rounding_is_that_of_the_largest_terms():

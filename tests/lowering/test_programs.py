@@ -147,7 +147,19 @@ while 7 > n and total < 9.0:
     total += n
 target = reward * (total + k)
 """
+NUMBERS = """
+coef, parts = (0.5, 2.0, 1.0), {0: reward, 1: 0.5 * obs[:, :, 0]}
+noise = msrl.uniform(self.config.num_envs * self.config.num_steps, 3)
+wide = ops.stack((reward.reshape(-1), noise[:, 0]), 1).swapaxes(0, 1).reshape((-1, 1))
+for i in range(3):
+    for _ in range(self.config.update_epochs - 2):
+        later = reward
+    target = parts[0] + coef[2 - i] * parts[1] * target
+    later = target
+target = target + later + wide[:, 0].reshape((2, *reward.shape)).sum(0)
+"""
 CHANGES = {
+    "numbers as keys, as a table, and of no turns": ("Central", {"learn": NUMBERS}),
     "breaks in both branches, and in a while": ("MultipleLearners", {"learn": EARLY}),
     "means of each environment beside those of all": (
         "MultipleLearners",

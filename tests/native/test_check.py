@@ -42,6 +42,73 @@ def test_a_step_that_is_made_of_rounding_alone_may_differ(shift, agrees):
     np.testing.assert_array_equal(state["weight"].asnumpy(), WEIGHT)
 
 
+@pytest.mark.parametrize(
+    ("change", "agrees"), [({}, True), ({"rate": 2e-3}, False), ({"shift": 1e-3}, False)]
+)
+def test_steps_are_as_sure_as_the_averages_that_they_are_made_of(change, agrees):
+    """The gradient is nothing but rounding, and zero to MindSpore whatever the parameters are."""
+    names = {"net.bias": 0.0, "opt.moment1.net.bias": 0.0, "opt.moment2.net.bias": 0.0}
+    values = {n: Parameter(Tensor(np.full(2, v, np.float32)), name=n) for n, v in names.items()}
+
+    def adam(gradient, rate=1e-3, shift=0.0):
+        bias, first, second = (value.asnumpy() for value in values.values())
+        gradient = np.array(gradient, np.float32) + np.float32(shift)
+        first[...] = 0.1 * gradient
+        second[...] = 0.001 * gradient**2
+        bias[...] -= rate * gradient / (np.abs(gradient) + 1e-12)
+        return Tensor(np.float32(1.0))
+
+    def judge():
+        return adam([0.5, 0.0])
+
+    def native():
+        return adam([0.5, 3e-9], **change)
+
+    off, where = difference(values, [], judge, native, (), int)
+    assert (off <= 1.0) == agrees
+    assert agrees or where in names
+
+
+@pytest.mark.parametrize(("epsilon", "scale", "agrees"), [(0.1, 1.0, True), (0.1, 3.0, False)])
+def test_both_forms_of_rmsprop_are_right(epsilon, scale, agrees):
+    names = ("net.bias", "opt.mean_square.net.bias", "opt.moment.net.bias")
+    values = {n: Parameter(Tensor(np.ones(9, np.float32)), name=n) for n in names}
+
+    def rmsprop(divisor, scale=1.0):
+        bias, squares, moment = (value.asnumpy() for value in values.values())
+        squares[...] = 0.1 * squares + 0.9 * 0.2**2
+        moment[...] = scale * 1e-2 / divisor(squares)
+        bias[...] -= moment
+        return Tensor(np.float32(1.0))
+
+    def judge():
+        return rmsprop(lambda s: np.sqrt(s) + epsilon)
+
+    def native():
+        return rmsprop(lambda s: np.sqrt(s + epsilon), scale)
+
+    off, _ = difference(values, [], judge, native, (), int)
+    assert (off <= 1.0) == agrees
+
+
+def test_a_sum_of_inputs_that_cancels_is_judged_by_what_rounding_does():
+    bias = Parameter(Tensor(np.zeros(1, np.float32)), name="bias")
+    rows = Tensor(np.stack([WEIGHT, -WEIGHT], 1).reshape(-1))
+
+    def cell(order):
+        def run(rows):
+            total = np.float32(0.0)
+            for number in order(rows.asnumpy() if isinstance(rows, Tensor) else rows):
+                total += number * np.float32(1.1)
+            bias.asnumpy()[...] -= 1e-3 * total / (abs(total) + 1e-9)
+            return Tensor(np.float32(1.0))
+
+        return run
+
+    off, _ = difference({"bias": bias}, [], cell(list), cell(sorted), (rows,), int)
+    assert off <= 1.0
+
+
 @pytest.mark.parametrize(("least_of_others", "runs"), [(1, 1), (0, 2)])
 def test_all_replicas_run_a_cell_as_often(least_of_others, runs):
     """Where one of them finds a difference that may be rounding: cells hold collectives."""

@@ -143,10 +143,11 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
             "ops.zeros_like(reward) or 0.0 * obs[:, :1]"
         )
     elif op.name in program.row_dependent:
+        evidence = program.row_dependent[op.name]
+        advice = "take statistics of the batch with msrl.mean, msrl.sum, msrl.max or msrl.min"
         raise PolicyError(
-            f"policy {policy.name} splits environments over {several}, but "
-            f"{program.row_dependent[op.name]}\n  {op.where}"
-            "\ntake statistics of the batch with msrl.mean, msrl.sum, msrl.max or msrl.min"
+            f"policy {policy.name} splits environments over {several}, but {evidence}\n  {op.where}"
+            + (f"\n{advice}" if "side by side" not in evidence else "")
         )
     if op.kind == "update" and split:
         raise PolicyError(

@@ -82,7 +82,7 @@ def _name_in_cache(trainer: Any, program: Program, compiled: bool) -> str:
     """Of what probes show of a program; empty where programs cannot be told apart."""
     algorithm = program.algorithm
     small, cls = smaller_trainer(trainer, PROBE_ENVS[0], algorithm), type(trainer)
-    kinds = ("replay_keep", "replay_draw", "dataset_windows")
+    kinds = ("noise", "replay_keep", "replay_draw", "dataset_windows")
     each = [op.attrs for op, _ in walk(program.body) if op.kind in kinds]
     parts = (small, cls, inspect.getfile(cls), algorithm, compiled, each)
     with contextlib.suppress(Unknown, OSError):
@@ -129,7 +129,7 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
 
 def _probed(trainer: Any, algorithm: str, num_envs: int, look: bool = False) -> Probe:
     smaller = smaller_trainer(trainer, num_envs, algorithm)
-    probe = Probe(smaller, build(smaller, algorithm, trainer.config.num_envs), num_envs)
+    probe = Probe(smaller, build(smaller, algorithm, trainer), num_envs)
     probe.run(look)
     return probe
 

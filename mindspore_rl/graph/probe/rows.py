@@ -20,6 +20,11 @@ from mindspore_rl.operators import leaves, settle, to_array
 from mindspore_rl.plan.value import Value
 from mindspore_rl.purity.calls import RANDOM
 
+SIDE_BY_SIDE = (
+    "do not lie side by side along one axis: of x [n, k, ...] x.swapaxes(0, 1).reshape((-1, ...)) "
+    "keeps them so"
+)
+"""Said of what mixes no rows, but puts several entries of one beside each other."""
 MOST_ENTRIES = 1_000_000
 """Of what is tried, where the graph decides: trials of larger images would take minutes."""
 LARGE = 20_000
@@ -110,12 +115,15 @@ class RowTrials:
         under load.
         """
         reaches = self._reaches(op, inputs, values)
+        read = [self._read(*one, values) for one in reaches]
+        if layout := next((text for text in read if text.endswith(SIDE_BY_SIDE)), ""):
+            return layout
         decided = bool(reaches) and all(reach.kind != "unsure" for _, reach in reaches)
         inputs = {name: _without_subnormals(value) for name, value in inputs.items()}
         trial = self._evidence(op, inputs, values, decided)
         if trial and (trial := self._evidence(op, inputs, values, decided)):
             return trial
-        return next(filter(None, (self._read(*one, values) for one in reaches)), "")
+        return next(filter(None, read), "")
 
     def _reaches(self, op: Op, inputs: dict, values: dict) -> list[tuple[str, Reach]]:
         """What each array of the results is made of, with the name of its variable."""
@@ -137,7 +145,7 @@ class RowTrials:
         if reach.kind == "mixed" or (reach.kind == "unsure" and alone):
             return f"{name} depends on several {noun} at once, by {reach.by} in its compiled graph"
         if reach.kind == "rows" and axes and (reach.inner != 1 or reach.axis not in axes):
-            return f"{name}: its {noun} do not lie side by side along one axis"
+            return f"{name}: its {noun} {SIDE_BY_SIDE}"
         return ""
 
     def _evidence(self, op: Op, inputs: dict, values: dict[str, Value], decided: bool) -> str:

@@ -49,19 +49,19 @@ STATEMENTS = {
 """Statements that Python's name for their kind does not tell."""
 
 
-def build(trainer: Any, algorithm: str, num_envs: int = 0) -> Program:
+def build(trainer: Any, algorithm: str, job: Any = None) -> Program:
     """Reads `trainer.train` into a program.
 
     Args:
         trainer: whose.
         algorithm: its name.
-        num_envs: environments of the job, if the trainer has fewer.
+        job: the trainer of the job, if it has another number of environments.
 
     Raises:
         ProgramError: Python that the analysis does not support, with its line.
     """
-    builder = _Builder(trainer, num_envs or trainer.config.num_envs)
-    builder.inline(trainer.train, (Static(MSRL),), {}, top=True)
+    builder = _Builder(trainer, job and _Builder(job).read())
+    builder.read()
     draft = builder.draft
     body = draft.scope.items
     kinds = [item.kind for item in body if isinstance(item, Loop)]
@@ -95,9 +95,16 @@ class _Returned(Exception):  # noqa: N818
 class _Builder(ExpressionReader):
     """Reads statements."""
 
-    def __init__(self, trainer: Any, num_envs: int) -> None:
+    def __init__(self, trainer: Any, job: "_Builder | None" = None) -> None:
         super().__init__(trainer)
-        self.calls, self.assignments = Calls(self, num_envs), Assignments(self.draft)
+        num_envs = (job or self).trainer.config.num_envs
+        self.calls = Calls(self, num_envs, tuple(job.calls.records.each) if job else ())
+        self.assignments = Assignments(self.draft)
+
+    def read(self) -> "_Builder":
+        """Reads the training loop."""
+        self.inline(self.trainer.train, (Static(MSRL),), {}, top=True)
+        return self
 
     def call(self, name: str, node: ast.Call) -> Struct:
         """Reads a call of `msrl.name`."""
@@ -230,6 +237,8 @@ class _Builder(ExpressionReader):
             self.frame.fail(node.orelse[0], "`else` of a loop")
         kind, args = self._loop_call(node.iter)
         count = self._loop_count(kind, args, node)
+        if count == 0:
+            return
         values = self.expression(args[1]) if kind == "minibatches" else None
         index = LOOPS.get(kind, "i")
         target = getattr(node.target, "id", "")
@@ -329,7 +338,10 @@ class _Builder(ExpressionReader):
         if kind == "steps":
             return int(self.trainer.config.num_steps)
         count = self.frame.known(args[0])
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        if kind == "range" and isinstance(count, int):
+            count = max(count, 0)
+        least = 1 if kind == "minibatches" else 0
+        if not isinstance(count, int) or isinstance(count, bool) or count < least:
             self.frame.fail(args[0], f"a loop count of {count!r}", "expected a positive integer")
         return count
 

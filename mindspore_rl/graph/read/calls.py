@@ -17,15 +17,19 @@ class Calls:
     Args:
         reader: of everything else.
         num_envs: environments of the job.
+        wanted: see `RecordCalls`.
 
     Attributes:
         drawing: of random numbers.
+        records: of those about records.
     """
 
-    def __init__(self, reader: ExpressionReader, num_envs: int) -> None:
+    def __init__(
+        self, reader: ExpressionReader, num_envs: int, wanted: tuple[int, ...] = ()
+    ) -> None:
         self.reader, self.draft = reader, reader.draft
         self.drawing = Drawing(reader)
-        self._records = RecordCalls(self.drawing, num_envs)
+        self.records = RecordCalls(self.drawing, num_envs, wanted)
 
     def read(self, name: str, node: ast.Call) -> Struct:
         """What a call of `msrl.name` stands for."""
@@ -61,13 +65,13 @@ class Calls:
         if OPERATIONS[name].reduces:
             return self._reduction(name, node)
         if name == "replay_insert":
-            return self._records.insert(node)
+            return self.records.insert(node)
         if name == "replay_sample" and (node.args or node.keywords):
-            return self._records.draw(node)
+            return self.records.draw(node)
         if name == "uniform":
-            return self._records.uniform(node)
+            return self.records.uniform(node)
         if name == "dataset_windows":
-            return self._records.windows(node)
+            return self.records.windows(node)
         return self._component_call(name, node)
 
     def _component_call(self, name: str, node: ast.Call) -> Struct:
@@ -92,8 +96,8 @@ class Calls:
         if name == "env_step":
             targets = tuple(self.draft.new_temporary(output) for output in ENV_STEP_OUTPUTS)
         elif name == "replay_sample":
-            targets = self._records.sampled(node)
-            if self._records.keep:
+            targets = self.records.sampled(node)
+            if self.records.keep:
                 self.draft.fail(
                     node,
                     "msrl.replay_sample() of records that are kept",
@@ -162,7 +166,7 @@ class Calls:
         if not isinstance(value, dict):
             self.draft.fail(node, "msrl.report of something that is not a dictionary of scalars")
         texts, reads = self.reader.texts(list(value.values()), node)
-        attrs = (("keys", tuple(value)),)
+        attrs = (("keys", tuple(map(str, value))),)
         self.draft.emit("report", (), tuple(texts), reads=tuple(reads), attrs=attrs)
         return Static(None)
 

@@ -72,9 +72,22 @@ def decided(loop: ast.For, frame: Frame) -> list[ast.stmt]:
             self.generic_visit(node)
             return node if known is None else node.body
 
+        def visit_For(self, node: ast.For) -> Any:
+            self.generic_visit(node)
+            return None if _no_turns(node.iter, frame, changing) else node
+
     loop = copy.deepcopy(loop)
     Decide().generic_visit(loop)
     return loop.body
+
+
+def _no_turns(call: ast.expr, frame: Frame, changing: set[str]) -> bool:
+    """Whether a loop over `range(n)` or `msrl.epochs(n)` is known to have no turns."""
+    if not isinstance(call, ast.Call) or len(call.args) != 1:
+        return False
+    names = {part.id for part in ast.walk(call.args[0]) if isinstance(part, ast.Name)}
+    known, count = (False, None) if names & changing else frame.static(call.args[0])
+    return known and isinstance(count, int) and count < 1
 
 
 def _expose(nodes: list[ast.stmt], known: set[str], found: set[str]) -> set[str]:

@@ -138,9 +138,14 @@ class Draft:
         module = vars(sys.modules[frame.module])
         if node.id not in module:
             self.fail(node, f"{node.id!r}, a name of an enclosing function,")
-        for alias, (home, name) in self.imports.items():
-            if name == node.id and vars(sys.modules[home])[name] is module[node.id]:
-                return ast.Name(alias, ast.Load())
-        alias = self.fresh(node.id)
-        self.imports[alias] = (frame.module, node.id)
-        return ast.Name(alias, ast.Load())
+        return ast.Name(self.imported(frame.module, node.id), ast.Load())
+
+    def imported(self, module: str, name: str) -> str:
+        """A global of a module by its name in the generated one."""
+        value = vars(sys.modules[module])[name]
+        for alias, (home, known) in self.imports.items():
+            if known == name and vars(sys.modules[home])[known] is value:
+                return alias
+        alias = self.fresh(name)
+        self.imports[alias] = (module, name)
+        return alias

@@ -14,6 +14,7 @@ from mindspore_rl.graph.read.frame import (
     Static,
     Struct,
     Var,
+    constant,
     is_array,
     is_cell,
     is_literal,
@@ -112,14 +113,14 @@ class ExpressionReader:
             isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), tuple)
         )
 
-    def _entries(self, node: ast.expr) -> list[tuple[str | None, ast.expr]] | None:
+    def _entries(self, node: ast.expr) -> list[tuple[Any, ast.expr]] | None:
         """Of `{"a": x}`, `dict(a=x)` and `first | second`; None for anything else.
 
         Without a key it is all of a dictionary.
         """
         if isinstance(node, ast.Dict):
             known = self.frame.known
-            keys = (None if key is None else str(known(key)) for key in node.keys)
+            keys = (None if key is None else known(key) for key in node.keys)
             return list(zip(keys, node.values, strict=True))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
             sides = (node.left, node.right)
@@ -168,6 +169,8 @@ class ExpressionReader:
         base = None
         if isinstance(node.value, (ast.Name, ast.Subscript, ast.Call)):
             base = self._structure(node.value)
+        if (entry := self._entry(base, node)) is not None:
+            return entry
         if isinstance(base, Static):
             return None
         if isinstance(base, Var) and not isinstance(node.value, ast.Name):
@@ -194,6 +197,23 @@ class ExpressionReader:
                 else (f"{len(base)} parts")
             )
             self.frame.fail(node, f"element {index!r} of what has {has}")
+
+    def _entry(self, base: Struct | None, node: ast.Subscript) -> Var | None:
+        """Of numbers known now, the one at a place that is known only at run time."""
+        if isinstance(node.slice, ast.Slice) or self.frame.static(node.slice)[0]:
+            return None
+        numbers = constant(base)
+        if base is None and isinstance(node.value, (ast.Name, ast.Attribute)):
+            numbers = self.frame.static(node.value)[1]
+        if not isinstance(numbers, (tuple, list)) or not all(
+            type(number) in (bool, int, float) for number in numbers
+        ):
+            return None
+        reads: list[str] = []
+        place = ast.unparse(self._substitute(node.slice, reads))
+        function = self.draft.imported("mindspore_rl.operators", "entry")
+        text = f"{function}({literal(tuple(numbers))}, {place})"
+        return self.draft.result("glue", text, reads)
 
     def _glue(self, node: ast.expr) -> Var:
         reads: list[str] = []
@@ -245,8 +265,8 @@ class ExpressionReader:
             else:
                 yield self.expression(node)
 
-    def _dict(self, entries: list[tuple[str | None, ast.expr]]) -> dict[str, Struct]:
-        result: dict[str, Struct] = {}
+    def _dict(self, entries: list[tuple[Any, ast.expr]]) -> dict[Any, Struct]:
+        result: dict[Any, Struct] = {}
         for key, value in entries:
             part = self.expression(value)
             if key is not None:

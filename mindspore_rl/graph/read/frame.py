@@ -222,6 +222,12 @@ def _known(struct: Struct) -> Any:
     return _UNKNOWN
 
 
+def constant(struct: Struct) -> Any:
+    """The value of a struct whose parts are all known; None if they are not."""
+    value = _known(struct)
+    return None if value is _UNKNOWN else value
+
+
 def _is_pure(function: Any) -> bool:
     try:
         return function in PURE

@@ -23,14 +23,18 @@ class RecordCalls:
     Args:
         drawing: of random numbers.
         num_envs: environments of the job.
+        wanted: what each environment of the job has of each number of records, in the order in
+            which they are read, where the trainer has fewer; empty: it is the job's.
 
     Attributes:
+        each: the same of what was read.
         keep: records of an environment that are kept; 0: those of one sample; None: nothing was
             inserted yet.
     """
 
-    def __init__(self, drawing: Drawing, num_envs: int) -> None:
-        self.drawing, self.num_envs = drawing, num_envs
+    def __init__(self, drawing: Drawing, num_envs: int, wanted: tuple[int, ...] = ()) -> None:
+        self.drawing, self.num_envs, self.wanted = drawing, num_envs, wanted
+        self.each: list[int] = []
         self.reader, self.draft = drawing.reader, drawing.draft
         self.keep: int | None = None
         self._width: int | None = None  # values of a record, once one was inserted
@@ -133,7 +137,7 @@ class RecordCalls:
     def _shared(self, what: str, node: ast.expr) -> int:
         """What each environment has of a number of records that all have in equal parts."""
         each, number = self._per_env(what, node), self.draft.frame.known(node)
-        if each * self.num_envs != number:
+        if not self.wanted and each * self.num_envs != number:
             self.draft.fail(
                 node,
                 f"{what} of {number} records with {self.num_envs} environments",
@@ -144,8 +148,15 @@ class RecordCalls:
     def _per_env(self, what: str, node: ast.expr) -> int:
         """What a number of records is for each environment of the job."""
         number = self.draft.frame.known(node)
-        if type(number) is not int or number < self.num_envs:
+        least = min(self.num_envs, self.reader.trainer.config.num_envs)
+        if type(number) is not int or number < least:
             self.draft.fail(
                 node, f"{what} of {number} records", f"expected at least {self.num_envs}, one each"
             )
-        return number // self.num_envs
+        each = number // self.num_envs
+        wanted = self.wanted[len(self.each) : len(self.each) + 1]
+        own = self.reader.trainer.config.num_envs
+        if wanted and number == wanted[0] * own:  # made of the number of environments
+            each = wanted[0]
+        self.each.append(each)
+        return each
