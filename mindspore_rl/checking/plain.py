@@ -120,8 +120,7 @@ def plain_run(
         nudged_at: an iteration before which the parameters are changed by a millionth.
     """
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    ms.set_seed(config.seed)  # of the parameters whose initial values the program leaves to chance
-    trainer = programs.trainer_class(algorithm)(config, spec(config.env))
+    trainer = programs.make_trainer(programs.trainer_class(algorithm), config, spec(config.env))
     run = PlainRun()
 
     def keep(iteration: int, site: str, values: list[np.ndarray]) -> None:
