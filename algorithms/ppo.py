@@ -204,7 +204,8 @@ class PPOLearner(Learner):
         samples = 1.0 * config.num_envs * config.num_steps
         if config.normalise_reward:
             income, *state = state
-            mean, variance = msrl.boundary("gradient", moments(msrl, income))
+            sums = reward + config.gamma * income
+            mean, variance = msrl.boundary("gradient", moments(msrl, sums))
             msrl.update(self.reward_statistics.merge, mean, variance, samples)
             reward = self.scale_reward(reward)
 
@@ -269,21 +270,24 @@ class PPOTrainer(Trainer):
         sizes = self.actor.network.core.state_sizes
         state = tuple(ops.zeros((obs.shape[0], size)) for size in sizes)
         gamma = self.config.gamma
-        # Of each episode so far the discounted sum, where rewards are scaled by its deviation.
+        # The discounted sum of each episode so far, by whose deviation rewards are scaled.
         income = (ops.zeros((obs.shape[0],)),) if self.config.normalise_reward else ()
         for _ in msrl.iterations():
             for _ in msrl.steps():
-                before = state
+                before = (*income, *state)
                 action, log_prob, *state = msrl.agent_act(obs, *state)
                 outcome = msrl.env_step(msrl.boundary("action", action))
                 next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
                     "observation", outcome
                 )
-                income = tuple(reward + gamma * part for part in income)
-                step = (obs, action, log_prob, reward, terminated, truncated, final_obs)
-                msrl.replay_insert(*msrl.boundary("transition", (*step, *income, *before)))
+                msrl.replay_insert(
+                    *msrl.boundary(
+                        "transition",
+                        (obs, action, log_prob, reward, terminated, truncated, final_obs, *before),
+                    )
+                )
                 obs, ended = next_obs, ops.logical_or(terminated, truncated)
-                income = tuple(ops.where(ended, 0.0, part) for part in income)
                 state = tuple(restarted(part, ended) for part in state)
+                income = tuple(ops.where(ended, 0.0, reward + gamma * part) for part in income)
             batch = msrl.boundary("batch", msrl.replay_sample())
             msrl.report(msrl.agent_learn(batch))
