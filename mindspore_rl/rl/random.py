@@ -147,8 +147,8 @@ def below(numbers: np.ndarray, count: int | np.ndarray) -> np.ndarray:
     Returns:
         places: [..., k] int64, below the count as 1 - 2^-48 of it is.
     """
-    first, second = np.split(np.asarray(numbers, np.float64), 2, axis=-1)
-    return ((first + second * UNIT) * count).astype(np.int64)
+    fine, each = numbers.astype(np.float64), numbers.shape[-1] // 2
+    return ((fine[..., :each] + fine[..., each:] * UNIT) * count).astype(np.int64)
 
 
 def permutations(
