@@ -68,7 +68,8 @@ def test_signals_are_passed_on_and_what_is_left_is_ended(tmp_path):
     script = started(
         "def leaves(tell):\n"
         f"    subprocess.run({hide!r}, env={{}})\n"
-        f"    while not os.path.exists({str(tmp_path / 'pid')!r}): time.sleep(0.01)\n"
+        f"    path = {str(tmp_path / 'pid')!r}\n"
+        "    while not os.path.exists(path) or not os.path.getsize(path): time.sleep(0.01)\n"
         "    return waits(tell)\n"
         "go('ended', leaves)\n"
     )

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -25,7 +26,7 @@ from mindspore_rl.runtime.coordinator import keeper
 from mindspore_rl.runtime.coordinator.ending import CLOSED, CLOSED_EXIT
 from mindspore_rl.runtime.coordinator.events import Examine, Heard, Remains
 from mindspore_rl.runtime.coordinator.interruption import SIGNALS, Burst
-from mindspore_rl.runtime.coordinator.launch import LOG_LINES, WORKERS_LOG
+from mindspore_rl.runtime.coordinator.launch import ENDING_S, LOG_LINES, WORKERS_LOG
 from mindspore_rl.runtime.coordinator.monitor import JobOptions, Monitor
 from mindspore_rl.runtime.stamps import Stamp, Stamps
 
@@ -169,12 +170,24 @@ def _bury() -> tuple[int, int] | None:
 
 
 def _end_what_is_left() -> None:
+    """Ends what is left below, once the keepers of a job have ended what they stand over."""
+
     def left() -> set[int]:
         while _bury():
             pass
         return keeper.descendants({os.getpid()}, keeper.processes())
 
+    deadline = time.monotonic() + ENDING_S
+    while any(map(_is_keeper, left())) and time.monotonic() < deadline:
+        time.sleep(0.02)
     keeper.end_all(left)
+
+
+def _is_keeper(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip() == keeper.NAME
+    except OSError:  # it has ended
+        return False
 
 
 def _explained(status: int, run: str | None) -> str:
