@@ -104,8 +104,10 @@ def check(args: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """A context that ends as by Ctrl-C, and so is left clean, when the process is told to end."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
