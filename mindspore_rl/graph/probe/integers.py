@@ -105,6 +105,7 @@ class _Run:
     def __init__(self, probe: Probe) -> None:
         self.largest: dict[str, int] = {}
         self._probe, self._left, self._now = probe, MOST, dict[str, Any]()
+        self._give_arrays: set[str] = set()
 
     def alone(self, op: Op) -> bool:
         """Whether an operation takes nothing but Python's numbers."""
@@ -139,9 +140,11 @@ class _Run:
     def _op(self, op: Op) -> None:
         if op.kind == "constant":
             value = eval(op.args[0])  # noqa: S307  (a literal)
-        elif self.alone(op) and len(op.targets) == 1:
+        elif self.alone(op) and len(op.targets) == 1 and op.name not in self._give_arrays:
             self._left -= 1
             value = self._result(op)
+            if not isinstance(value, (bool, int, float)):
+                self._give_arrays.add(op.name)
         else:
             for name in op.targets:
                 self._now.pop(name, None)
