@@ -52,7 +52,8 @@ def compared(
     if got.shape != wanted.shape:
         wrong = f"shape {got.shape}, expected {wanted.shape}"
         return Compared(iteration, name, math.inf, wrong)
-    if got.dtype.kind in "biu" and wanted.dtype.kind in "biu":
+    fixed_point = name.startswith(REPLAY) and wanted.dtype == np.int64  # priorities
+    if got.dtype.kind in "biu" and wanted.dtype.kind in "biu" and not fixed_point:
         rtol = atol = 0.0
     got, wanted = (side.astype(np.float64).ravel() for side in (got, wanted))
     # An entry near zero is a sum of terms as large as the largest: so is its rounding.

@@ -174,6 +174,8 @@ def test_whole_numbers_are_compared_exactly():
     assert compared(0, "ids", wanted, wanted).wrong == ""
     assert "1 of 2 differ, worst 1000001" in compared(0, "ids", wanted + [1, 0], wanted).wrong
     assert compared(0, "ids", wanted * 1.000001, wanted * 1.0).wrong == ""
+    priorities = wanted.astype(np.int64)  # in fixed point: made of floats
+    assert compared(None, "replay/6", priorities + [1, 0], priorities).wrong == ""
 
 
 @pytest.mark.parametrize(
