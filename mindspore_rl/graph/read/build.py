@@ -98,7 +98,7 @@ class _Builder(ExpressionReader):
     def __init__(self, trainer: Any, job: "_Builder | None" = None) -> None:
         super().__init__(trainer)
         num_envs = (job or self).trainer.config.num_envs
-        self.calls = Calls(self, num_envs, tuple(job.calls.records.each) if job else ())
+        self.calls: Calls = Calls(self, num_envs, tuple(job.calls.records.each) if job else ())
         self.assignments = Assignments(self.draft)
 
     def read(self) -> "_Builder":
