@@ -5,7 +5,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
@@ -46,6 +46,27 @@ def _module(frame: FrameType) -> str:
 
 
 @contextmanager
+def profiled(note: Callable[[FrameType, str, Any], object]) -> Iterator[None]:
+    """A context in which a function is told of all calls, as others are that were told before."""
+    before = sys.getprofile()
+
+    def both(frame: FrameType, event: Any, given: Any) -> None:
+        if callable(before):
+            before(frame, event, given)
+        note(frame, event, given)
+
+    sys.setprofile(both)
+    try:
+        yield
+    finally:
+        if before is None or callable(before):
+            sys.setprofile(before)
+        else:  # cProfile's, which has to start itself
+            sys.setprofile(None)
+            before.enable()
+
+
+@contextmanager
 def watch() -> Iterator[Watched]:
     """Notes calls of Python's, NumPy's and the system's sources of what no argument tells."""
     found = Watched()
@@ -57,16 +78,8 @@ def watch() -> Iterator[Watched]:
         elif event == "c_call":
             _native(frame, function, found)
 
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
+    with profiled(note):
         yield found
-    finally:
-        if before is None or callable(before):
-            sys.setprofile(before)
-        else:  # cProfile's, which has to start itself
-            sys.setprofile(None)
-            before.enable()
 
 
 def _python(frame: FrameType, found: Watched) -> None:

@@ -47,6 +47,11 @@ def is_installed(module: str) -> bool:
     )
 
 
+def is_users(module: str) -> bool:
+    """Whether a module is neither a library's nor this project's."""
+    return not is_installed(module) and module.partition(".")[0] != OWN.name
+
+
 class Walk:
     """Goes through everything that can be reached, each once.
 

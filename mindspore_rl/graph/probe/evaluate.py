@@ -14,7 +14,6 @@ from mindspore_rl.environments.local import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError, text_of
 from mindspore_rl.graph.ir import Branch, Item, Loop, Op, Program, Where
 from mindspore_rl.graph.operations import OPERATIONS
-from mindspore_rl.graph.probe.in_place import HINT, copies, first_changed, watch_changes
 from mindspore_rl.graph.probe.trainer import innermost
 from mindspore_rl.operators import (
     gradient_function,
@@ -28,6 +27,7 @@ from mindspore_rl.operators import (
 )
 from mindspore_rl.plan.value import reduced_count
 from mindspore_rl.purity.calls import watch
+from mindspore_rl.purity.in_place import HINT, copies, first_changed, watch_changes
 from mindspore_rl.purity.state import DECORATED, KEPT, State
 from mindspore_rl.rl import random
 

@@ -11,7 +11,7 @@ from mindspore import Parameter, nn
 
 from mindspore_rl import device, programs
 from mindspore_rl.errors import MsrlError, ProgramError, described
-from mindspore_rl.graph.probe.in_place import is_users
+from mindspore_rl.purity.reached import is_users
 
 
 def make_trainer(trainer_class: type, config: Any, spec: Any) -> Any:
@@ -64,7 +64,7 @@ def _check_found(trainer: Any) -> None:
                 raise _not_found(holder, attribute, "a Parameter", "ParameterTuple([...])")
         elif isinstance(value, nn.Cell) and any(id(p) not in known for p in value.get_parameters()):
             raise _not_found(holder, attribute, "a network or an optimiser", "nn.CellList([...])")
-        elif is_users(type(value)):
+        elif is_users(type(value).__module__):
             fields = getattr(value, "__dict__", {})
             waiting += [(part, value, name) for name, part in fields.items()]
 
@@ -82,7 +82,7 @@ def _not_found(holder: Any, attribute: str, what: str, instead: str) -> ProgramE
 def _line_with(cls: type, text: str) -> str:
     """The line of a class or of its bases that assigns to an attribute; else its first."""
     first = ""
-    for one in filter(is_users, cls.__mro__):
+    for one in (base for base in cls.__mro__ if is_users(base.__module__)):
         lines, start = inspect.getsourcelines(one)
         for at, line in enumerate(lines):
             where = f"{inspect.getsourcefile(one)}:{start + at}: {line.strip()}"

@@ -9,30 +9,19 @@ import ast
 import functools
 import inspect
 import linecache
-import sys
-import sysconfig
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor
 
 from mindspore_rl.operators import leaves, to_array
+from mindspore_rl.purity.calls import profiled
+from mindspore_rl.purity.reached import is_users
 
-_OTHERS = tuple(
-    str(folder)
-    for folder in (
-        Path(ms.__file__).parent,
-        Path(__file__).parents[2],
-        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
-    )
-)
-"""Whose functions are not looked at."""
 _METHODS = {"add", "append", "clear", "difference_update", "discard", "extend", "insert"}
 _METHODS |= {"intersection_update", "pop", "popitem", "remove", "reverse", "setdefault", "sort"}
 _METHODS |= {"update"}
@@ -50,33 +39,17 @@ def watch_changes(outermost: FrameType) -> Iterator[list[str]]:
         outermost: the frame that has what the functions are given.
     """
     found: list[str] = []
-    before = sys.getprofile()
 
-    def note(frame: FrameType, event: Any, given: Any) -> None:
-        if callable(before):
-            before(frame, event, given)
-        if event == "return" and not frame.f_code.co_filename.startswith(_OTHERS):
+    def note(frame: FrameType, event: Any, _: Any) -> None:
+        if event == "return" and is_users(frame.f_globals.get("__name__", "")):
             for text, line, value in _changed(frame):
                 if _held(value, text, frame, outermost):
                     file = frame.f_code.co_filename
                     source = linecache.getline(file, line).strip()
                     found.append(f"`{text}` at {file}:{line} ({source})")
 
-    sys.setprofile(note)
-    try:
+    with profiled(note):
         yield found
-    finally:
-        if before is None or callable(before):
-            sys.setprofile(before)
-        else:  # cProfile's, which has to start itself
-            sys.setprofile(None)
-            before.enable()
-
-
-def is_users(cls: type) -> bool:
-    """Whether a class is the user's own, of a file that is not installed."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return bool(file) and not str(file).startswith(_OTHERS)
 
 
 def copies(inputs: dict[str, Any]) -> dict[str, list[np.ndarray]]:
@@ -172,7 +145,7 @@ def _holds(holder: Any, value: Any, depth: int = 2) -> bool:
     if isinstance(holder, dict):
         holder = tuple(holder.values())
     elif not isinstance(holder, (list, tuple)):
-        if not is_users(type(holder)):
+        if not is_users(type(holder).__module__):
             return False
         holder = tuple(getattr(holder, "__dict__", {}).values())
     return any(_holds(part, value, depth - 1) for part in holder)
