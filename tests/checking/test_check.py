@@ -96,7 +96,7 @@ def test_an_environment_in_python_is_refused_where_it_is_to_be_compiled(monkeypa
 
 def test_what_is_refused_is_told_with_its_line(tmp_path, capsys):
     """A mean over the batch without `msrl`, among two learners; nothing is left to compare."""
-    file = changed(tmp_path, "(deviation + 1e-8)", "(deviation + 1e-8) - returns.mean()")
+    file = changed(tmp_path, "variance) + 1e-8)", "variance) + 1e-8) - returns.mean()")
     assert main(["check", str(file), *LEARNERS, "--workers", "2"]) == 2
     printed = capsys.readouterr()
     assert outcomes(printed.out) == {"MultipleLearners": "refused"}
