@@ -93,10 +93,13 @@ class Walk:
             self.say("again", self._seen[id(value)][0])
             return
         self._seen[id(value)] = len(self._seen), value
-        self._from(type(value).__module__, type(value).__qualname__)
+        self._from(str(type(value).__module__), type(value).__qualname__)
         if not isinstance(value, type):
             self._class_of(value)
-        self._parts(value)
+        try:
+            self._parts(value)
+        except (AttributeError, LookupError, TypeError, ValueError, RuntimeError):
+            self.unknown(type(value).__qualname__)  # an object that is not as others are
 
     def _from(self, module: str, name: str) -> None:
         self.modules.add(module)
@@ -176,24 +179,24 @@ class Walk:
 
     def _class_of(self, value: Any) -> None:
         cls = type(value)
-        if not is_foreign(cls.__module__):
+        if not is_foreign(str(cls.__module__)):
             self.add(cls, cls.__qualname__)
 
     def _class(self, cls: type) -> None:
         """Goes through a class's attributes: code may have set them, and its objects read them."""
         self._from(str(cls.__module__), cls.__qualname__)
-        if is_foreign(cls.__module__):
+        if is_foreign(str(cls.__module__)):
             return
-        installed = is_installed(cls.__module__)
+        installed = is_installed(str(cls.__module__))
         for name, value in ((name, _behind(part)) for name, part in vars(cls).items()):
             written = isinstance(value, types.FunctionType) and value.__code__.co_filename[0] != "<"
             if name.startswith("__") and not written or isinstance(value, _DESCRIPTORS):
                 continue
             if name == "_abc_impl" or type(value).__name__ == "_tuplegetter":
                 continue
-            if written and installed and is_installed(value.__module__):
+            if written and installed and is_installed(str(value.__module__)):
                 continue  # as its file has it
-            if not installed or written or is_plain(value) or isinstance(value, (list, dict, set)):
+            if not installed or written or isinstance(value, dict) or _is_simple(value):
                 self.say(name)
                 self.add(value, f"{cls.__qualname__}.{name}")
         for base in cls.__bases__:
@@ -222,14 +225,15 @@ class Walk:
             value = vars(module).get(name)
             if isinstance(value, types.ModuleType):
                 self._attributes_of(value, names, (*inside, module))
-            elif name in vars(module) and not (known and callable(value)):
+            elif name in vars(module) and not (known and not _is_simple(value)):
                 self.say(name)
                 self.add(value, f"{module.__name__}.{name}")
 
     # ---- functions -------------------------------------------------------------------------
 
     def _function(self, function: types.FunctionType) -> None:
-        self._from(function.__module__, function.__qualname__)
+        module = str(function.__module__)
+        self._from(module, function.__qualname__)
         self.functions.append(function)
         free = function.__code__.co_freevars
         for name, cell in zip(free, function.__closure__ or (), strict=True):
@@ -238,19 +242,22 @@ class Walk:
                     self.add(cell.cell_contents, f"{function.__qualname__}: {name}")
         self.add(function.__defaults__, f"{function.__qualname__}: defaults")
         self.add(function.__kwdefaults__, f"{function.__qualname__}: defaults")
-        if is_foreign(function.__module__):
+        if is_foreign(module):
             return
         self.add(dict(vars(function)), f"{function.__qualname__}: attributes")
+        installed = is_installed(module)
         names = sorted(self._code(function.__code__))
         for name in names:
             if name not in function.__globals__:
                 continue
-            self.say(name)
             value = function.__globals__[name]
+            if installed and not _is_simple(value):
+                continue  # as its file has it
+            self.say(name)
             if isinstance(value, types.ModuleType):
                 self._attributes_of(value, names)
             else:
-                self.add(value, f"{function.__module__}.{name}")
+                self.add(value, f"{module}.{name}")
 
     def _code(self, code: types.CodeType) -> set[str]:
         """Takes a function's code; returns the names in it."""
@@ -262,6 +269,13 @@ class Walk:
             else:
                 self.add(constant, self.path)
         return names
+
+
+def _is_simple(value: Any) -> bool:
+    """Whether a value is plain, a list or set of such, or the variables of the process."""
+    if isinstance(value, (list, set, frozenset)):
+        return all(map(is_plain, value))
+    return is_plain(value) or value is os.environ
 
 
 def name_of(module: str) -> str:

@@ -182,3 +182,18 @@ def test_decorators_that_mindspore_would_leave_out(function, told):
     found = State({"function": function}).decorated()
     assert len(found) == told
     assert all("calls decorated by its decorator of" in text for text in found.values())
+
+
+class Odd:
+    """As what a notebook has: attributes that fail, a module that is no text."""
+
+    __module__ = property(lambda self: "odd")
+
+    @property
+    def __dict__(self):
+        raise RuntimeError("not now")
+
+
+def test_objects_that_are_not_as_others_are_passed_by():
+    assert State({"odd": [Odd(), 1.0]}).found == State({"odd": [Odd(), 1.0]}).found
+    assert State({"odd": [Odd(), 1.0]}).changed(State({"odd": [Odd(), 2.0]})) == "odd[1]"

@@ -23,8 +23,8 @@ def go(name, command):
     print(name, code, flush=True)
 
 def waits(tell):
-    print("waits", flush=True)
     try:
+        print("waits", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         return 130
