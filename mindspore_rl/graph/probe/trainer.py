@@ -83,7 +83,10 @@ def _line_with(cls: type, text: str) -> str:
     """The line of a class or of its bases that assigns to an attribute; else its first."""
     first = ""
     for one in (base for base in cls.__mro__ if is_users(base.__module__)):
-        lines, start = inspect.getsourcelines(one)
+        try:
+            lines, start = inspect.getsourcelines(one)
+        except (OSError, TypeError):  # MindSpore's own in C++; typed into a notebook
+            continue
         for at, line in enumerate(lines):
             where = f"{inspect.getsourcefile(one)}:{start + at}: {line.strip()}"
             first = first or where
