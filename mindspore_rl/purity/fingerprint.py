@@ -35,10 +35,7 @@ def fingerprint(value: Any, inputs: tuple = ()) -> str:
         Unknown: it reaches something whose value cannot be seen.
     """
     walk = _Digest()
-    try:
-        walk.add(value, "")
-    except RecursionError:
-        raise Unknown("values nested too deep") from None
+    walk.add(value, "")
     walk.add(_types(inputs), "")
     found = walk.digest.hexdigest() + _sources(walk.modules)
     return hashlib.sha256(found.encode()).hexdigest()[:32]
