@@ -15,12 +15,12 @@ ELSEWHERE = {
 }
 MODULES = (
     "mindspore_rl.api",
-    "mindspore_rl.runs",
-    "mindspore_rl.graph.distribution_policy",
+    "mindspore_rl.trained.run",
+    "mindspore_rl.policy",
     "mindspore_rl.environments.environment",
     "mindspore_rl.environments.spaces",
-    "mindspore_rl.networks",
-    "mindspore_rl.recurrent",
+    "mindspore_rl.rl.networks",
+    "mindspore_rl.rl.recurrent",
     "mindspore_rl.rl.action_distributions",
     "mindspore_rl.rl.losses",
     "mindspore_rl.rl.returns",

@@ -12,13 +12,13 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.networks import MLP, flat_size
 from mindspore_rl.rl.action_distributions import (
     categorical_entropy,
     categorical_log_prob,
     categorical_sample,
 )
 from mindspore_rl.rl.losses import clip_by_global_norm
+from mindspore_rl.rl.networks import MLP, flat_size
 from mindspore_rl.rl.returns import lambda_returns
 
 

@@ -12,7 +12,6 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.networks import MLP
 from mindspore_rl.rl.action_distributions import (
     categorical_entropy,
     categorical_log_prob,
@@ -25,6 +24,7 @@ from mindspore_rl.rl.losses import (
     clipped_surrogate,
     value_loss,
 )
+from mindspore_rl.rl.networks import MLP
 from mindspore_rl.rl.returns import gae
 
 

@@ -11,8 +11,6 @@ from mindspore import Parameter, float32, nn, ops
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
-from mindspore_rl.networks import RECURRENT, RunningMeanStd, network, torso_shape
-from mindspore_rl.recurrent import recurrent_core, restarted
 from mindspore_rl.rl.action_distributions import (
     categorical_entropy,
     categorical_log_prob,
@@ -29,6 +27,8 @@ from mindspore_rl.rl.losses import (
     clipped_value_loss,
     value_loss,
 )
+from mindspore_rl.rl.networks import RECURRENT, RunningMeanStd, network, torso_shape
+from mindspore_rl.rl.recurrent import recurrent_core, restarted
 from mindspore_rl.rl.returns import gae
 from mindspore_rl.rl.statistics import moments
 

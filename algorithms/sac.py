@@ -13,8 +13,8 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.networks import MLP, TwinCritics, flat_size
 from mindspore_rl.rl.action_distributions import squashed_normal_sample
+from mindspore_rl.rl.networks import MLP, TwinCritics, flat_size
 
 
 @dataclass(frozen=True)

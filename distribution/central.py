@@ -1,6 +1,6 @@
 """Workers compute gradients, a server holds the parameters (synchronous parameter server)."""
 
-from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
+from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 
 POLICY = DistributionPolicy(
     name="Central",

@@ -1,6 +1,6 @@
 """Environments on dedicated workers; agents on others, by agent where there are several."""
 
-from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
+from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 
 POLICY = DistributionPolicy(
     name="Environments",

@@ -1,6 +1,6 @@
 """The whole loop in one compiled cell on each device (like Anakin and WarpDrive)."""
 
-from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
+from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 
 POLICY = DistributionPolicy(
     name="GPUOnly",

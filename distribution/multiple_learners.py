@@ -1,6 +1,6 @@
 """Actors and learners in pairs, data-parallel learning (like Sebulba)."""
 
-from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
+from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 
 POLICY = DistributionPolicy(
     name="MultipleLearners",

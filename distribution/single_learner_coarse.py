@@ -1,6 +1,6 @@
 """Actors hold environments and policies; one learner trains on whole trajectories (like Acme)."""
 
-from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
+from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 
 POLICY = DistributionPolicy(
     name="SingleLearnerCoarse",

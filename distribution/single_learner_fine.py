@@ -1,6 +1,6 @@
 """Environments alone on their workers; one learner acts for all of them (like SEED RL)."""
 
-from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
+from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 
 POLICY = DistributionPolicy(
     name="SingleLearnerFine",

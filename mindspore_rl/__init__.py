@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mindspore_rl.runs import Run, load, train
+    from mindspore_rl.trained.run import Run, load, train
 
 __all__ = ["Run", "__version__", "install", "load", "train"]
 __version__ = "0.1.0"
@@ -13,9 +13,9 @@ def __getattr__(name: str) -> Any:
     """Imports what trains when it is asked for: a rank without tensors does without all of it."""
     if name not in ("Run", "load", "train"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mindspore_rl import runs  # noqa: PLC0415
+    from mindspore_rl.trained import run  # noqa: PLC0415
 
-    return getattr(runs, name)
+    return getattr(run, name)
 
 
 def install(extra: str = "") -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.yaml_files import read_yaml
+from mindspore_rl.platform.yaml_files import read_yaml
 
 _LARGEST_EXPONENT = 18  # "1e999999999" must be an error, not a number of a gigabyte
 

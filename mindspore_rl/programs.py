@@ -10,8 +10,8 @@ from typing import Any
 
 from mindspore_rl import config as configuration
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.loading import load_module
-from mindspore_rl.names import check_name
+from mindspore_rl.platform.names import check_name
+from mindspore_rl.platform.user_modules import load_module
 
 
 def trainer_class(file: Path, package: str = "") -> type:

@@ -21,8 +21,8 @@ from benchmark import Case, measure
 from peers import turns
 from peers.table import Program
 
-from mindspore_rl import gpu
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.platform import gpu
 
 SCRIPTS = Path(__file__).resolve().parent
 NUM_ENVS = (64, 256, 1024, 4096, 16384, 65536)

@@ -74,9 +74,10 @@ def main() -> int:
         overhead()
         return 0
     sys.path.insert(0, str(ROOT))
-    from mindspore_rl import machine, registry  # noqa: PLC0415
+    from mindspore_rl.jobs import registry  # noqa: PLC0415
+    from mindspore_rl.platform import resources  # noqa: PLC0415
 
-    where = f"{machine.available_cores()} cores, {platform.machine()}"
+    where = f"{resources.available_cores()} cores, {platform.machine()}"
     parts = [HEAD.format(machine=where)]
     for policy in registry.policies():
         parts.append(f"## {policy}\n\n```text\n{profile(policy)}\n```\n")

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mindspore_rl import registry  # noqa: E402
+from mindspore_rl.jobs import registry  # noqa: E402
 from mindspore_rl.plan.plan import load_plan  # noqa: E402
 from mindspore_rl.plan.traffic import TRAFFIC_FILE, predict  # noqa: E402
 

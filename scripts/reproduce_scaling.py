@@ -189,7 +189,7 @@ def main() -> int:
     parser.add_argument("--hardware", choices=CLUSTERS, help="the GPUs of --deployment")
     args = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    from mindspore_rl.runtime.rank.settings import prepare_mindspore  # noqa: PLC0415
+    from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore  # noqa: PLC0415
 
     prepare_mindspore()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -97,13 +97,14 @@ def predict(
 
     Those that are done stay.
     """
-    from mindspore_rl import config, programs, registry  # noqa: PLC0415
+    from mindspore_rl import config, programs  # noqa: PLC0415
+    from mindspore_rl.compiler.pipeline import JobRequest, environment_for  # noqa: PLC0415
     from mindspore_rl.errors import MsrlError  # noqa: PLC0415
-    from mindspore_rl.graph.distribution_policy import Schedule  # noqa: PLC0415
-    from mindspore_rl.pipeline import JobRequest, environment_for  # noqa: PLC0415
+    from mindspore_rl.jobs import registry  # noqa: PLC0415
+    from mindspore_rl.performance import predict as scale  # noqa: PLC0415
+    from mindspore_rl.performance.cluster import Cluster  # noqa: PLC0415
     from mindspore_rl.plan.deployment import Deployment, load  # noqa: PLC0415
-    from mindspore_rl.scale import predict as scale  # noqa: PLC0415
-    from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
+    from mindspore_rl.policy import Schedule  # noqa: PLC0415
 
     hosts = load(deployment) if deployment else Deployment()
     machine = scale.machine_costs(_say, anew=anew and deployment is None)
@@ -353,7 +354,7 @@ def main() -> int:
     parser.add_argument("--anew", choices=FRESH, help=argparse.SUPPRESS)
     args = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    from mindspore_rl.runtime.rank.settings import prepare_mindspore  # noqa: PLC0415
+    from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore  # noqa: PLC0415
 
     prepare_mindspore()
     if args.action == "predict" and args.deployment:

@@ -36,10 +36,11 @@ Row = dict[str, Any]
 
 def planned(row: Row, folder: Path) -> Any:
     """A rehearsal of a row's job, its fragments measured alone."""
-    from mindspore_rl import programs, registry  # noqa: PLC0415
+    from mindspore_rl import programs  # noqa: PLC0415
+    from mindspore_rl.compiler.pipeline import JobRequest  # noqa: PLC0415
     from mindspore_rl.errors import MsrlError  # noqa: PLC0415
-    from mindspore_rl.pipeline import JobRequest  # noqa: PLC0415
-    from mindspore_rl.scale import predict  # noqa: PLC0415
+    from mindspore_rl.jobs import registry  # noqa: PLC0415
+    from mindspore_rl.performance import predict  # noqa: PLC0415
 
     file, ranks = registry.find_algorithm("ppo"), int(row["ranks"])
     config = programs.trainer_class(file).Config(**CONFIG)
@@ -58,8 +59,8 @@ def planned(row: Row, folder: Path) -> Any:
 
 def predict(row: Row) -> None:
     """Fills in what a row would take."""
-    from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
-    from mindspore_rl.scale.predict import machine_costs  # noqa: PLC0415
+    from mindspore_rl.performance.cluster import Cluster  # noqa: PLC0415
+    from mindspore_rl.performance.predict import machine_costs  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         job, _ = planned(row, Path(folder))
@@ -69,13 +70,13 @@ def predict(row: Row) -> None:
 
 def measure(row: Row) -> None:
     """Fills in what a row takes."""
-    from mindspore_rl import interpreter  # noqa: PLC0415
+    from mindspore_rl.platform import interpreter  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.launch import Commands  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.run import JobOptions, run_job  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         job, place = planned(row, Path(folder))
-        worker = tuple(interpreter.command("-m", "mindspore_rl.scale.rehearse"))
+        worker = tuple(interpreter.command("-m", "mindspore_rl.performance.sleep_only_job"))
         options = JobOptions(progress=False, total_steps=0, start_timeout_s=600.0)
         run_job(job.plan, place, options, Commands(worker=worker))
         lines = (place / "metrics.jsonl").read_text().splitlines()
@@ -94,7 +95,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     args = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    from mindspore_rl.runtime.rank.settings import prepare_mindspore  # noqa: PLC0415
+    from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore  # noqa: PLC0415
 
     prepare_mindspore()
     if args.action == "predict":

@@ -70,9 +70,10 @@ class Study:
     def __init__(
         self, quick: bool, ranks: list[int] | None = None, algorithms: list[str] | None = None
     ) -> None:
-        from mindspore_rl import registry  # noqa: PLC0415
+        from mindspore_rl.jobs import registry  # noqa: PLC0415
+        from mindspore_rl.performance import device_model as device  # noqa: PLC0415
+        from mindspore_rl.performance import predict
         from mindspore_rl.plan import deployment  # noqa: PLC0415
-        from mindspore_rl.scale import device, predict  # noqa: PLC0415
 
         self.quick, self.ranks = quick, ranks
         self.policies = QUICK_POLICIES if quick else tuple(POLICIES)
@@ -87,14 +88,16 @@ class Study:
 
     def hosts(self, file: Path | None, hardware: str | None) -> Hosts:
         """Of a deployment; of none: this machine."""
-        from mindspore_rl import machine, registry  # noqa: PLC0415
+        from mindspore_rl.jobs import registry  # noqa: PLC0415
+        from mindspore_rl.performance import device_model as device  # noqa: PLC0415
+        from mindspore_rl.performance import predict
+        from mindspore_rl.performance.cluster import Cluster  # noqa: PLC0415
         from mindspore_rl.plan import deployment  # noqa: PLC0415
-        from mindspore_rl.scale import device, predict  # noqa: PLC0415
-        from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
+        from mindspore_rl.platform import resources  # noqa: PLC0415
 
         if file is None:
             here = deployment.Deployment()
-            room = machine.available_cores()
+            room = resources.available_cores()
             return Hosts(THIS_MACHINE, Cluster(self.machine), here, room, "CPU", None)
         found = deployment.load(file)
         kind = "GPU" if any(host.gpus for host in found.hosts) else "CPU"
@@ -119,11 +122,12 @@ class Study:
         return self._jobs[key]
 
     def _planned(self, algorithm: str, policy: str, gpus: int, config: Row) -> Any:
-        from mindspore_rl import programs, registry  # noqa: PLC0415
+        from mindspore_rl import programs  # noqa: PLC0415
+        from mindspore_rl.compiler.pipeline import JobRequest, environment_for  # noqa: PLC0415
         from mindspore_rl.errors import MsrlError  # noqa: PLC0415
-        from mindspore_rl.graph.distribution_policy import Schedule  # noqa: PLC0415
-        from mindspore_rl.pipeline import JobRequest, environment_for  # noqa: PLC0415
-        from mindspore_rl.scale import predict  # noqa: PLC0415
+        from mindspore_rl.jobs import registry  # noqa: PLC0415
+        from mindspore_rl.performance import predict  # noqa: PLC0415
+        from mindspore_rl.policy import Schedule  # noqa: PLC0415
 
         name, schedule = POLICIES[policy]
         file = registry.find_algorithm(_file(algorithm))
@@ -150,7 +154,7 @@ class Study:
             config: what differs from the algorithm's configuration in `ALGORITHMS`.
             device: in place of the cluster's.
         """
-        from mindspore_rl.scale.cluster import Cluster  # noqa: PLC0415
+        from mindspore_rl.performance.cluster import Cluster  # noqa: PLC0415
 
         job = self.job(about["algorithm"], about["policy"], about["gpus"], **(config or {}))
         if isinstance(job, str):
@@ -161,8 +165,8 @@ class Study:
         return self._row(job, where, deployment, "GPU")
 
     def _row(self, job: Any, cluster: Any, deployment: Any, device: str) -> Row:
+        from mindspore_rl.jobs.auto_policy import bottleneck  # noqa: PLC0415
         from mindspore_rl.plan.traffic import predict  # noqa: PLC0415
-        from mindspore_rl.scale.choose import bottleneck  # noqa: PLC0415
 
         ranks = job.plan.num_ranks
         found = job.on(cluster, deployment.place(ranks, device) if ranks > 1 else ())

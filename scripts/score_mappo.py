@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mindspore_rl.environments.by_name import make_vector
+from mindspore_rl.environments.registry import make_vector
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.evaluate import evaluate
+from mindspore_rl.trained.evaluate import evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = "pettingzoo:mpe2.simple_spread_v3"

@@ -16,13 +16,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mindspore_rl import config, jobs, programs, registry, run_directory, training
-from mindspore_rl.cli import main
+from mindspore_rl import config, programs
+from mindspore_rl.cli.main import main
 from mindspore_rl.errors import CheckpointError, JobFailure, MsrlError
+from mindspore_rl.jobs import job as jobs
+from mindspore_rl.jobs import registry, run_directory, training
 from mindspore_rl.plan.plan import Plan, load_plan, save_plan
 from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.coordinator import run as coordinator
-from mindspore_rl.runtime.coordinator.monitor import JobOptions, Unreached
+from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Unreached
 
 ROOT = Path(__file__).parents[1]
 

@@ -6,7 +6,7 @@ import yaml
 
 from mindspore_rl.config import help_text, option, resolve, to_dict
 from mindspore_rl.errors import ConfigError, MsrlError
-from mindspore_rl.yaml_files import read_yaml
+from mindspore_rl.platform.yaml_files import read_yaml
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_rl import cli
+from mindspore_rl.cli import main as cli
 from mindspore_rl.environments.check import check
-from mindspore_rl.loading import load_module
+from mindspore_rl.platform.user_modules import load_module
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "docs" / "examples"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_rl import interpreter
+from mindspore_rl.platform import interpreter
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))

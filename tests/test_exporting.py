@@ -7,8 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from mindspore_rl import cli, exporting, load, train
+from mindspore_rl import load, train
+from mindspore_rl.cli import main as cli
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.trained import export
 
 SMALL = {"num_envs": 2, "num_steps": 8}
 HERE = {"stop_return": float("nan"), "quiet": True, "total_steps": 32}
@@ -27,7 +29,7 @@ def test_an_onnx_file_gives_the_policys_actions(trained, tmp_path, capsys):
     command = ["export", str(trained.path), "--output", str(file), "--batch", "4"]
     assert cli.main(command) == 0
     told = re.search(r"takes 4 observations at a time.* on (\d+) of them", capsys.readouterr().out)
-    assert told and int(told[1]) > exporting.RANDOM_OBS
+    assert told and int(told[1]) > export.RANDOM_OBS
     obs = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
     np.save(tmp_path / "obs.npy", obs)
     code = (
@@ -51,10 +53,10 @@ def test_a_mindir_file_is_read_again(trained):
 
 
 def test_a_file_that_gives_other_actions_is_not_kept(trained, tmp_path, monkeypatch):
-    real = exporting._read
-    monkeypatch.setattr(exporting, "_read", lambda *of: lambda obs: real(*of)(obs) + 0.1)
+    real = export._read
+    monkeypatch.setattr(export, "_read", lambda *of: lambda obs: real(*of)(obs) + 0.1)
     with pytest.raises(MsrlError, match="gives other actions than the policy for"):
-        exporting.export(trained, "onnx", tmp_path / "wrong.onnx")
+        export.export(trained, "onnx", tmp_path / "wrong.onnx")
     assert not list(tmp_path.iterdir())
 
 
@@ -86,4 +88,4 @@ def test_policies_that_are_no_function_of_the_observation(trained, source, messa
     run = load(trained.path)
     vars(run)["policy"] = policy
     with pytest.raises(MsrlError, match=message):
-        exporting.export(run)
+        export.export(run)

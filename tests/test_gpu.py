@@ -8,10 +8,11 @@ import tempfile
 
 import pytest
 
-from mindspore_rl import doctor, gpu, machine
-from mindspore_rl.cli import main
+from mindspore_rl.cli import doctor
+from mindspore_rl.cli.main import main
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.runtime.coordinator import keeper
+from mindspore_rl.platform import gpu, resources
+from mindspore_rl.runtime.coordinator import reaper
 
 DRIVER = r"""
 #include <string.h>
@@ -152,8 +153,8 @@ def test_doctor_finds_what_trains(capsys):
 
 def test_doctor_looks_at_what_the_shell_gives(capsys, monkeypatch):
     monkeypatch.setenv("PMIX_NAMESPACE", "1")
-    monkeypatch.setattr(machine, "descriptors", lambda: 40)
-    monkeypatch.setattr(machine, "address_space", lambda: 1 << 30)
+    monkeypatch.setattr(resources, "descriptors", lambda: 40)
+    monkeypatch.setattr(resources, "address_space", lambda: 1 << 30)
     assert main(["doctor"]) == 1
     text = capsys.readouterr().out
     for said in (
@@ -168,7 +169,7 @@ def test_doctor_looks_at_what_the_shell_gives(capsys, monkeypatch):
 
 def test_doctor_says_how_to_mend(capsys, monkeypatch, tmp_path):
     (tmp_path / "mpich_shm_0123_0").write_text("")
-    monkeypatch.setattr(keeper, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(reaper, "SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(doctor, "SHARED_BYTES", 1 << 60)
     monkeypatch.setitem(doctor.OPTIONAL, "nowhere", "mujoco")
     assert main(["doctor"]) == 1

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from mindspore_rl import interpreter, nvrtc, toolchain
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.platform import interpreter, nvrtc, toolchain
 from mindspore_rl.runtime.coordinator.launch import Commands
 
 VERSIONS = [(3, 10), *([(3, 11)] if sys.version_info >= (3, 11) else [])]

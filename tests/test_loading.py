@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_rl import cli, loading, programs, registry
-from mindspore_rl.environments import by_name
+from mindspore_rl import programs
+from mindspore_rl.cli import main as cli
+from mindspore_rl.environments import registry as by_name
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
+from mindspore_rl.jobs import registry
+from mindspore_rl.platform import user_modules
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,7 +28,7 @@ def write(folder: Path, **files: str) -> Path:
 
 
 def load(file: Path) -> dict:
-    return vars(loading.load_module(file))
+    return vars(user_modules.load_module(file))
 
 
 def test_each_folder_has_its_own_siblings(tmp_path):
@@ -63,18 +66,18 @@ def test_a_file_that_was_changed_is_imported_again(tmp_path):
     """So is what imports it; a run's copy that is the same is not."""
     text = "from parts import value"
     file = write(tmp_path, it=text, other=text, parts="value = 1") / "it.py"
-    package = loading.package_of(file)
-    first = loading.load_module(file)
+    package = user_modules.package_of(file)
+    first = user_modules.load_module(file)
     write(tmp_path, parts="value = 2")  # of the same size, within the same second
     assert load(tmp_path / "other.py")["value"] == 2
-    second = loading.load_module(file)
+    second = user_modules.load_module(file)
     assert (first.value, second.value) == (1, 2)
-    copy = loading.keep(file, tmp_path / "run")
-    assert loading.load_module(copy, package) is second
+    copy = user_modules.keep(file, tmp_path / "run")
+    assert user_modules.load_module(copy, package) is second
     write(tmp_path, parts="value = 3")
-    assert loading.load_module(copy, package) is second
+    assert user_modules.load_module(copy, package) is second
     assert load(file)["value"] == 3
-    assert loading.load_module(copy, package).value == 2
+    assert user_modules.load_module(copy, package).value == 2
 
 
 def test_names_of_packages_stay_theirs(tmp_path):
@@ -88,7 +91,7 @@ def test_names_of_packages_stay_theirs(tmp_path):
 def test_a_file_of_any_name_is_loaded(tmp_path):
     write(tmp_path, **{"my-own.1": "value = 1", "class": "value = 2"})
     for name, value in (("my-own.1", 1), ("class", 2)):
-        module = loading.load_module(tmp_path / f"{name}.py")
+        module = user_modules.load_module(tmp_path / f"{name}.py")
         assert module.value == value
         assert module.__name__.rpartition(".")[2].isidentifier()
 
@@ -111,7 +114,7 @@ def test_an_error_without_a_text_is_told(tmp_path):
     silent = "class Silent(Exception):\n    def __str__(self):\n        raise RuntimeError\n"
     file.write_text(f"{silent}raise Silent\n")
     with pytest.raises(MsrlError, match=r"silent.py:4: cannot be imported: Silent: its text"):
-        loading.load_module(file)
+        user_modules.load_module(file)
 
 
 def test_what_is_imported_is_kept_and_nothing_else(tmp_path):
@@ -125,7 +128,7 @@ def test_what_is_imported_is_kept_and_nothing_else(tmp_path):
         nets_a="from ..more import z",
         more="",
     )
-    kept = loading.keep(here / "it.py", tmp_path / loading.FOLDER)
+    kept = user_modules.keep(here / "it.py", tmp_path / user_modules.FOLDER)
     assert kept == tmp_path / "program" / "it.py"
     found = {str(file.relative_to(kept.parent)) for file in kept.parent.rglob("*.py")}
     assert found == {"it.py", "parts.py", "deep.py", "more.py", "nets/__init__.py", "nets/a.py"}
@@ -135,7 +138,7 @@ def test_what_is_imported_is_kept_and_nothing_else(tmp_path):
 def test_a_run_needs_its_files_no_more(tmp_path, capsys):
     """Ranks, `msrl eval` and `--resume` use what the run keeps of them, wherever it lies."""
     source = (ROOT / "docs" / "examples" / "reinforce.py").read_text()
-    torso = "from mindspore_rl.networks import MLP"
+    torso = "from mindspore_rl.rl.networks import MLP"
     assert torso in source
     here = write(
         tmp_path / "here",
@@ -179,7 +182,7 @@ def test_a_copy_has_the_files_that_a_string_names(tmp_path):
     (folder / "maps" / "small.txt").write_text("##")
     (folder / "maps" / "large.txt").write_text("####")
     (folder / "nets" / "world.csv").write_text("1,2")
-    kept = loading.keep(folder / "it.py", tmp_path / "run")
+    kept = user_modules.keep(folder / "it.py", tmp_path / "run")
     files = {str(f.relative_to(tmp_path / "run")) for f in (tmp_path / "run").rglob("*.*")}
     assert files == {
         "it.py",
@@ -189,6 +192,6 @@ def test_a_copy_has_the_files_that_a_string_names(tmp_path):
         "nets/world.csv",
     }
     assert load(kept)["text"] == "##"
-    assert loading.unchanged(folder / "it.py", tmp_path / "run") == folder / "it.py"
+    assert user_modules.unchanged(folder / "it.py", tmp_path / "run") == folder / "it.py"
     (folder / "maps" / "small.txt").write_text("#")
-    assert loading.unchanged(folder / "it.py", tmp_path / "run") == kept
+    assert user_modules.unchanged(folder / "it.py", tmp_path / "run") == kept

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from mindspore_rl import cli, load, train
+from mindspore_rl import load, train
+from mindspore_rl.cli import main as cli
 from mindspore_rl.errors import CheckpointError, ConfigError, EnvironmentFailure
-from mindspore_rl.runtime.best import chosen, keep_best
+from mindspore_rl.runtime.best_checkpoint import chosen, keep_best
 from mindspore_rl.runtime.checkpoint import FOLDER
 from mindspore_rl.runtime.checkpoint import load as load_checkpoint
 

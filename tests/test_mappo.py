@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor, ops
 
-from mindspore_rl import programs, registry
-from mindspore_rl.environments.by_name import spec
+from mindspore_rl import programs
+from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.operators import gradient_function
+from mindspore_rl.jobs import registry
+from mindspore_rl.rl.operators import gradient_function
 
 N, TEAMS = 7, (3, 1)
 

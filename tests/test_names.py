@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_rl import cli, names
-from mindspore_rl.environments import by_name
+from mindspore_rl.cli import main as cli
+from mindspore_rl.compiler.pipeline import prepare
+from mindspore_rl.environments import registry
 from mindspore_rl.errors import PolicyError, ProgramError, UnknownEnvironmentError
-from mindspore_rl.graph.distribution_policy import WORKERS, Cut, DistributionPolicy, FragmentRule
-from mindspore_rl.pipeline import prepare
+from mindspore_rl.platform import names
+from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 from tests.graph.programs import analyse_with
 from tests.lowering import inproc
 
@@ -85,7 +86,7 @@ def test_a_key_of_a_file_is_no_name(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["", ".x", "..a", "a..b", "a-b", "-m"])
 def test_what_is_imported_is_a_module(name):
     with pytest.raises(UnknownEnvironmentError, match=r"no environment 'pettingzoo:.*simple_tag"):
-        by_name.spec(f"pettingzoo:{name}")
+        registry.spec(f"pettingzoo:{name}")
 
 
 def test_each_fragment_has_a_file_of_its_own(tmp_path):

@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from mindspore_rl import cli
-from mindspore_rl.plotting import curve, find_runs, grouped, spread
+from mindspore_rl.cli import main as cli
+from mindspore_rl.trained.curves import curve, find_runs, grouped, spread
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from mindspore_rl import registry
 from mindspore_rl.errors import MsrlError, PolicyError
+from mindspore_rl.jobs import registry
 
 BROKEN = """
-from mindspore_rl.graph.distribution_policy import Schedule
+from mindspore_rl.policy import Schedule
 SCHEDULE = Schedule(chunks=0)
 """
 

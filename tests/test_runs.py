@@ -22,7 +22,7 @@ def test_the_package_is_imported_without_mindspore():
     """Nor is the API that it holds, until it is asked for: a rank may do without tensors."""
     code = """
 import sys, mindspore_rl
-assert "mindspore_rl.runs" not in sys.modules
+assert "mindspore_rl.trained.run" not in sys.modules
 from mindspore_rl import Run, load, train
 assert "mindspore" not in sys.modules
 """

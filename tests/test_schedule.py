@@ -5,11 +5,12 @@ import json
 
 import pytest
 
-from mindspore_rl import cli, run_directory
+from mindspore_rl.cli import main as cli
 from mindspore_rl.errors import PolicyError
-from mindspore_rl.graph.distribution_policy import Schedule
-from mindspore_rl.jobs import Job
-from mindspore_rl.jobs import request as asked
+from mindspore_rl.jobs import run_directory
+from mindspore_rl.jobs.job import Job
+from mindspore_rl.jobs.job import request as asked
+from mindspore_rl.policy import Schedule
 
 
 def schedule_of(*argv):

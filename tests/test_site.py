@@ -16,7 +16,7 @@ def test_it_is_built_without_a_warning(tmp_path):
     built = {path.parent.name for path in tmp_path.rglob("index.html")}
     assert pages <= built
     text = (tmp_path / "api" / "index.html").read_text()
-    for name in ("mindspore_rl.api.Trainer", "mindspore_rl.runs.train"):
+    for name in ("mindspore_rl.api.Trainer", "mindspore_rl.trained.run.train"):
         assert f'id="{name}"' in text
     assert (
         "mindspore_rl/environments/environment.py"

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import mindspore_rl
-from mindspore_rl import loading, storage, toolchain
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.jobs.run_directory import earlier_job
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE, Plan, load_plan, save_plan
-from mindspore_rl.run_directory import earlier_job
-from mindspore_rl.runtime import best, checkpoint
+from mindspore_rl.platform import cache, toolchain, user_modules
+from mindspore_rl.runtime import best_checkpoint, checkpoint
 from mindspore_rl.runtime.coordinator.launch import pin_cores
-from mindspore_rl.runtime.coordinator.whole import check_whole
+from mindspore_rl.runtime.coordinator.verify_run import check_whole
 
 NAME = "native/thing.so"
 
@@ -32,11 +32,11 @@ def homes(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    return tmp_path / "cache" / "mindspore_rl", storage.temporary()
+    return tmp_path / "cache" / "mindspore_rl", cache.temporary()
 
 
 def made() -> bytes:
-    return storage.cached(NAME, lambda path: path.write_bytes(b"ours")).read_bytes()
+    return cache.cached(NAME, lambda path: path.write_bytes(b"ours")).read_bytes()
 
 
 def planted(home, owner=None):
@@ -54,17 +54,17 @@ def test_what_another_user_put_into_the_cache_is_not_taken(homes, whose):
     file = planted(homes[0], owner=4711)
     if whose != "file":
         os.chown(file.parent if whose == "folder" else homes[0], 4711, 4711)
-    assert storage.in_cache(NAME) is None
+    assert cache.in_cache(NAME) is None
     assert made() == b"ours"
-    storage.keep(NAME, b"new")
-    assert storage.in_cache(NAME).read_bytes() == b"new"
+    cache.keep(NAME, b"new")
+    assert cache.in_cache(NAME).read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_nor_what_others_can_write(homes, what):
     file = planted(homes[0])
     (file if what == "file" else file.parent).chmod(0o777)
-    assert storage.in_cache(NAME) is None
+    assert cache.in_cache(NAME) is None
     assert made() == b"ours"
 
 
@@ -76,11 +76,11 @@ def test_nor_is_a_cache_used_that_others_could_replace(homes, tmp_path, monkeypa
     if how != "open to all":
         (tmp_path / "link").symlink_to(above)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "link"))
-    assert storage.in_cache(NAME) is None
+    assert cache.in_cache(NAME) is None
     assert made() == b"ours"
-    assert storage.in_cache(NAME).parents[1] == homes[1]
+    assert cache.in_cache(NAME).parents[1] == homes[1]
     above.chmod(0o1777)  # as in /tmp everything stays its owner's
-    assert storage.in_cache(NAME).read_bytes() == b"theirs"  # of this user's, here
+    assert cache.in_cache(NAME).read_bytes() == b"theirs"  # of this user's, here
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "the checksum", "all"])
@@ -103,7 +103,7 @@ def test_a_careless_umask_harms_nothing(homes):
     before = os.umask(0)
     try:
         made()
-        assert storage.in_cache(NAME).parents[1] == homes[0]
+        assert cache.in_cache(NAME).parents[1] == homes[0]
     finally:
         os.umask(before)
     file = homes[0] / NAME
@@ -150,7 +150,7 @@ class Disk:
         replace = os.replace
         monkeypatch.setattr(os, "fsync", lambda descriptor: self.call())
         monkeypatch.setattr(os, "replace", lambda *names: (self.call(), replace(*names)))
-        monkeypatch.setattr(storage, "open", self.open, raising=False)
+        monkeypatch.setattr(cache, "open", self.open, raising=False)
 
     def call(self):
         self.calls += 1
@@ -176,12 +176,14 @@ def version(folder: Path, number: int) -> None:
     plan = Plan({"name": "a"}, "p", {}, "e", False, number, 1, 1, 1, 0, {}, (), ())
     run = folder / "run"
     for write in (
-        lambda: loading.keep(folder / "source" / "program.py", run / "program"),
+        lambda: user_modules.keep(folder / "source" / "program.py", run / "program"),
         lambda: save_plan(plan, run),
-        lambda: storage.write_file(run / JOB_FILE, f"{number}" * 200),
+        lambda: cache.write_file(run / JOB_FILE, f"{number}" * 200),
         lambda: checkpoint.save(run / "checkpoints", number, arrays, meta),
-        lambda: best.keep_best(checkpoint.list_checkpoints(run / "checkpoints")[-1], number),
-        lambda: storage.keep(NAME, f"{number}".encode() * 200),
+        lambda: best_checkpoint.keep_best(
+            checkpoint.list_checkpoints(run / "checkpoints")[-1], number
+        ),
+        lambda: cache.keep(NAME, f"{number}".encode() * 200),
     ):
         with contextlib.suppress(MsrlError, OSError):
             write()
@@ -191,11 +193,11 @@ def versions(folder: Path) -> dict[str, float]:
     """Which version each file is of. Raises: whatever a torn one does to its reader."""
     run = folder / "run"
     program = (run / "program" / "program.py").read_text()
-    job, kept = (run / JOB_FILE).read_text(), storage.in_cache(NAME).read_text()
+    job, kept = (run / JOB_FILE).read_text(), cache.in_cache(NAME).read_text()
     assert (program, job, kept) == (program[:11] * 20, job[0] * 200, kept[0] * 200)
     newest, about, damaged = checkpoint.load_newest(run / "checkpoints")
     assert damaged == []
-    highest = checkpoint.load(best.chosen(run / "checkpoints", "best"))[1]
+    highest = checkpoint.load(best_checkpoint.chosen(run / "checkpoints", "best"))[1]
     found = {"program": program[9], "job": job[0], "cache": kept[0]}
     found |= {"plan": load_plan(run).num_envs, "best": highest["iteration"]}
     return {name: int(number) for name, number in found.items()} | {"newest": about["iteration"]}
@@ -325,7 +327,7 @@ def test_nor_is_a_file_of_the_cache_ever_half_there_after_one(homes, tmp_path, m
     with monkeypatch.context() as patch:
         power = Power(patch, homes[0])
         made()
-        storage.keep(NAME, b"others")
+        cache.keep(NAME, b"others")
     found = set()
     for moment, eager in itertools.product(range(len(power.moments)), (False, True)):
         file = power.left(moment, eager, tmp_path / f"{moment}-{eager}") / NAME

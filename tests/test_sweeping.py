@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from mindspore_rl import cli, training
+from mindspore_rl.cli import main as cli
+from mindspore_rl.cli.sweep import FIRST_TRIALS
 from mindspore_rl.errors import JobFailure
-from mindspore_rl.sweeping import FIRST_TRIALS
+from mindspore_rl.jobs import training
 
 SPACE = "learning_rate: {low: 1.0e-4, high: 1.0e-2, log: true}\nhidden: {choices: [[16], [8, 8]]}\n"
 JOB = ("--env", "CartPole-v1", "--num-envs", "4", "--total-steps", "400")
@@ -52,7 +53,7 @@ def returns(monkeypatch):
         return SimpleNamespace(outcome=SimpleNamespace(mean_return=value, stopped="steps"))
 
     monkeypatch.setattr(training, "train", train)
-    monkeypatch.setattr("mindspore_rl.sweeping._Trials.best", lambda self: None)
+    monkeypatch.setattr("mindspore_rl.cli.sweep._Trials.best", lambda self: None)
     return given
 
 

@@ -8,10 +8,10 @@ import stat
 
 import pytest
 
-from mindspore_rl.cli import _parser, main
+from mindspore_rl.cli.main import _parser, main
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.run_directory import check_trusted, new_directory, others
-from mindspore_rl.storage import replaceable
+from mindspore_rl.jobs.run_directory import check_trusted, new_directory, others
+from mindspore_rl.platform.cache import replaceable
 
 FILES = (
     "job.json",

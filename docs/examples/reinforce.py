@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from mindspore import nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
-from mindspore_rl.networks import MLP
 from mindspore_rl.rl.action_distributions import (
     categorical_entropy,
     categorical_log_prob,
     categorical_sample,
 )
 from mindspore_rl.rl.losses import clip_by_global_norm
+from mindspore_rl.rl.networks import MLP
 from mindspore_rl.rl.returns import lambda_returns
 from mindspore_rl.rl.statistics import moments
 

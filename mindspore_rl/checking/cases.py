@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl import jobs
 from mindspore_rl.checking import lines
-from mindspore_rl.environments import by_name
+from mindspore_rl.cli.predict import say
+from mindspore_rl.environments import registry
 from mindspore_rl.errors import (
     ConfigError,
     JobFailure,
@@ -17,9 +17,9 @@ from mindspore_rl.errors import (
     ProgramError,
     described,
 )
-from mindspore_rl.graph.distribution_policy import SYNCHRONOUS
-from mindspore_rl.jobs import Job
-from mindspore_rl.plan_commands import say
+from mindspore_rl.jobs import job as jobs
+from mindspore_rl.jobs.job import Job
+from mindspore_rl.policy import SYNCHRONOUS
 
 SMALL = {"num_envs": 8, "num_steps": 16}
 """The most of these keys where they are not given."""
@@ -107,8 +107,8 @@ class Held:
         return row
 
     def _run(self, case: Case) -> Row:
-        from mindspore_rl import pipeline  # noqa: PLC0415  (imports MindSpore)
         from mindspore_rl.checking import held, plain  # noqa: PLC0415
+        from mindspore_rl.compiler import pipeline  # noqa: PLC0415  (imports MindSpore)
 
         request = self._request(case)
         self._number += 1
@@ -152,7 +152,7 @@ class Held:
             "timeout_s": TIMEOUT_S,
         }
         request = jobs.request(job, **more)
-        by_name.spec(request.config.env)
+        registry.spec(request.config.env)
         if request.policy.schedule.order != SYNCHRONOUS:
             raise PolicyError(
                 f"schedule: order is {request.policy.schedule.order}, by which a job is another "

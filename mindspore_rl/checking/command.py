@@ -10,15 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl import registry, toolchain
-from mindspore_rl.arguments import Number
 from mindspore_rl.checking import table
 from mindspore_rl.checking.cases import DIFFERENT, FAILED, REFUSED, SMALL, Case, Held, Row
+from mindspore_rl.cli.job_flags import add_configuration
+from mindspore_rl.cli.parser import Number
+from mindspore_rl.cli.predict import say
 from mindspore_rl.config import Range
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.job_arguments import add_configuration
-from mindspore_rl.jobs import Job
-from mindspore_rl.plan_commands import say
+from mindspore_rl.jobs import registry
+from mindspore_rl.jobs.job import Job
+from mindspore_rl.platform import toolchain
 
 WORKERS = (3, 2, 1)
 NATIVE, MINDSPORE = "native", "mindspore"

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl import machine
 from mindspore_rl.checking.compared import (
     ATOL,
     CELLS,
@@ -22,12 +21,13 @@ from mindspore_rl.checking.compared import (
     mark_of,
 )
 from mindspore_rl.checking.plain import PlainRun, sites_of
-from mindspore_rl.pipeline import JobRequest, prepare
+from mindspore_rl.compiler.pipeline import JobRequest, prepare
 from mindspore_rl.plan.plan import Plan, save_plan
+from mindspore_rl.platform import resources
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.coordinator import room
-from mindspore_rl.runtime.coordinator.monitor import JobOptions
+from mindspore_rl.runtime.coordinator import admission
 from mindspore_rl.runtime.coordinator.run import run_job
+from mindspore_rl.runtime.coordinator.state_machine import JobOptions
 
 
 def carried_names(request: JobRequest, folder: Path) -> dict[str, str]:
@@ -62,7 +62,7 @@ def run_held(
     plan = replace(plan, load_at=starts)
     save_plan(plan, run_dir)
     lines: list[dict[str, Any]] = []
-    limit_s = room.start_timeout_s(plan, machine.available_cores())
+    limit_s = admission.start_timeout_s(plan, resources.available_cores())
     options = JobOptions(False, 0, start_timeout_s=limit_s, on_iteration=lines.append)
     outcome = run_job(plan, run_dir, options)
     if outcome.stopped == "interrupted":

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl.graph.ir import Program, walk
+from mindspore_rl.compiler.ir.ir import Program, walk
 
 CHANGED_BY = {
     "metric": "report",

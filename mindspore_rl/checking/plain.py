@@ -12,10 +12,10 @@ import numpy as np
 from mindspore_rl import programs
 from mindspore_rl.checking.compared import METRIC, Compared, compared
 from mindspore_rl.config import to_dict
-from mindspore_rl.environments.by_name import spec
+from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.rl.parameters import named_parameters, set_parameter
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.parameters import named_parameters, set_parameter
 from mindspore_rl.runtime.reference import Reference
 
 ATTEMPTS = 4

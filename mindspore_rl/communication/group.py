@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl import toolchain
+from mindspore_rl.platform import toolchain
 
 Reduce = Callable[[str, np.ndarray], np.ndarray]
 SLOTS = 64
@@ -39,7 +39,7 @@ def mindspore_group(name: str) -> Group:
     """MindSpore's own, by the name that it was created with: NCCL on GPUs."""
     from mindspore import ops  # noqa: PLC0415
 
-    from mindspore_rl.operators import GatherAndReduce  # noqa: PLC0415
+    from mindspore_rl.rl.operators import GatherAndReduce  # noqa: PLC0415
 
     def collective(reduction: str) -> Callable[[Any], Any]:
         if reduction == "sum":

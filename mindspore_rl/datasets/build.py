@@ -12,10 +12,10 @@ import numpy as np
 from mindspore_rl.datasets.dataset import About, Dataset, Source, finish
 from mindspore_rl.datasets.episodes import Episode
 from mindspore_rl.errors import ReplayError, StorageError
+from mindspore_rl.platform.cache import settle
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import Writer, writing
-from mindspore_rl.storage import settle
 
 LONGEST = 1000
 """Steps of a record, if nobody says so and episodes are longer."""

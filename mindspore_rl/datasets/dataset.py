@@ -22,7 +22,7 @@ import numpy as np
 from mindspore_rl.datasets.episodes import NAMES, columns_of
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.errors import ReplayError, shortened
-from mindspore_rl.replay.library import functions
+from mindspore_rl.replay.bindings import functions
 from mindspore_rl.replay.spec import TableSpec, described
 from mindspore_rl.replay.table import Table
 

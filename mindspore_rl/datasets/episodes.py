@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.finite_check import all_trainable, untrainable
 from mindspore_rl.environments.spaces import Box, Discrete, within
-from mindspore_rl.environments.trainable import all_trainable, untrainable
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.spec import Column
 

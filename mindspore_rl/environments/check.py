@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.environments import by_name
+from mindspore_rl.environments import registry
 from mindspore_rl.environments.environment import EnvironmentSpec, VectorEnvironment
-from mindspore_rl.environments.guarded import FIELDS
-from mindspore_rl.environments.loop_vector import RAISED, raised
+from mindspore_rl.environments.error_context import FIELDS
+from mindspore_rl.environments.finite_check import all_trainable, untrainable
 from mindspore_rl.environments.spaces import Discrete, within
-from mindspore_rl.environments.trainable import all_trainable, untrainable
+from mindspore_rl.environments.sync_vector import RAISED, raised
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
 
 NUM_ENVS = 4
@@ -54,7 +54,7 @@ def check(name: str, tell: Callable[[int, int], None] = lambda done, most: None)
         UnknownEnvironmentError: there is no environment of this name.
     """
     try:
-        spec = by_name.spec(name)
+        spec = registry.spec(name)
         found = (_check_graph if spec.in_graph else _check_vector)(name, spec, tell)
         return [*found, *filter(None, [spec.warning])]
     except EnvironmentFailure as failure:
@@ -98,7 +98,7 @@ def _check_vector(name: str, spec: EnvironmentSpec, tell: Callable) -> list[str]
     most = 11 * len(actions) // 2
 
     def make(env_indices: range = range(NUM_ENVS)) -> Any:
-        env = by_name.make_vector(name, env_indices, 1)
+        env = registry.make_vector(name, env_indices, 1)
         return _Told(env, lambda: tell(next(done), most))
 
     env = make()
@@ -163,9 +163,9 @@ def _check_graph(name: str, spec: EnvironmentSpec, tell: Callable) -> list[str]:
 
 
 def _check_graph_in_pynative(name: str, spec: EnvironmentSpec, tell: Callable) -> list[str]:
-    from mindspore_rl.environments import native  # noqa: PLC0415  (as above)
+    from mindspore_rl.environments.in_graph import native_step  # noqa: PLC0415  (as above)
 
-    env = by_name.make_graph(name)
+    env = registry.make_graph(name)
     reset, step = _in_numpy(env)
     actions = random_actions(spec, _num_steps(spec), NUM_ENVS)
     noise = np.random.default_rng(1).random(
@@ -198,9 +198,9 @@ def _check_graph_in_pynative(name: str, spec: EnvironmentSpec, tell: Callable) -
                     "clip it in the environment, as `load(run).policy` and exported files do"
                 )
     found += _wrong_ends(spec, first_obs, steps)
-    if isinstance(env, native.NativeEnvironment):
+    if isinstance(env, native_step.NativeEnvironment):
         found += _differs_from_operators(env, reset(noise[-1])[0], actions, noise)
-    if python_name := by_name.python_name(name):
+    if python_name := registry.python_name(name):
         found += _differs_from_python(python_name, env, reset(noise[-1])[0], noise)
     return found
 
@@ -221,7 +221,7 @@ def _differs_from_operators(
 def _differs_from_python(name: str, env: Any, state: np.ndarray, noise: np.ndarray) -> list[str]:
     """Compares steps with those of `name`, each from the same state: motion magnifies rounding."""
     _, step = _in_numpy(env)
-    python_env = by_name.make_vector(name, range(NUM_ENVS), 1)
+    python_env = registry.make_vector(name, range(NUM_ENVS), 1)
     saved = python_env.get_state()
     assert saved is not None
     spec = python_env.spec

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from mindspore_rl.environments.by_name import make_vector
 from mindspore_rl.environments.environment import EnvironmentSpec, VectorEnvironment
+from mindspore_rl.environments.registry import make_vector
 
 
 class ChunkedVector:

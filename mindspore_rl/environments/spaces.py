@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.environments.trainable import LARGEST
+from mindspore_rl.environments.finite_check import LARGEST
 
 _WIDTHS = (8, 16, 32, 64)
 TYPES = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mindspore_rl import config, install
 from mindspore_rl.errors import ConfigError, MsrlError
-from mindspore_rl.names import RULE, is_name
+from mindspore_rl.platform.names import RULE, is_name
 
 LOCAL_ADDRESS = "127.0.0.1"
 LAUNCHERS = ("ssh", "slurm", "fork")

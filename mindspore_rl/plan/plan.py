@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.loading import FOLDER, kept, unchanged_environment
 from mindspore_rl.plan.reading import read
 from mindspore_rl.plan.value import Value
-from mindspore_rl.storage import write_file
+from mindspore_rl.platform.cache import write_file
+from mindspore_rl.platform.user_modules import FOLDER, kept, unchanged_environment
 
 PLAN_FILE, JOB_FILE = "plan.json", "job.json"
 STATE = "env_state"

@@ -14,7 +14,7 @@ from typing import Any
 
 from mindspore_rl.plan.edges import edges_by_chunk
 from mindspore_rl.plan.plan import Plan
-from mindspore_rl.storage import write_file
+from mindspore_rl.platform.cache import write_file
 
 TRAFFIC_FILE = "communication.json"
 CONTROL, CHECKPOINTS = "iteration boundary", "start and checkpoints"

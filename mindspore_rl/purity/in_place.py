@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from mindspore_rl.operators import leaves, to_array
 from mindspore_rl.purity.calls import profiled
 from mindspore_rl.purity.reached import is_users
+from mindspore_rl.rl.operators import leaves, to_array
 
 _METHODS = {"add", "append", "clear", "difference_update", "discard", "extend", "insert"}
 _METHODS |= {"intersection_update", "pop", "popitem", "remove", "reverse", "setdefault", "sort"}

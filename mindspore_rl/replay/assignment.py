@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mindspore_rl.replay.library import functions
+from mindspore_rl.replay.bindings import functions
 
 
 def split(count: int, parts: int) -> tuple[int, ...]:

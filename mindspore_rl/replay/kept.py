@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.errors import CheckpointError, ReplayError
-from mindspore_rl.machine import available_memory
+from mindspore_rl.platform.resources import available_memory
 from mindspore_rl.replay.weights import ONE, Weights, weights_of
 from mindspore_rl.rl.random import below
 

@@ -7,8 +7,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindspore_rl import gpu, toolchain
 from mindspore_rl.errors import ReplayError
+from mindspore_rl.platform import gpu, toolchain
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 

@@ -7,7 +7,7 @@ from operator import is_
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.library import functions, in_parts, pointers
+from mindspore_rl.replay.bindings import functions, in_parts, pointers
 from mindspore_rl.replay.spec import TableSpec, check_buffers
 
 

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.held import Held
-from mindspore_rl.replay.near import to_part
+from mindspore_rl.replay.host_view import to_part
 from mindspore_rl.replay.records import Buffers
-from mindspore_rl.replay.selection import Key, Mode, Order, check_draw
-from mindspore_rl.replay.share import ROW, Message, Share, message_bytes
+from mindspore_rl.replay.sampler import Key, Mode, Order, check_draw
+from mindspore_rl.replay.sharded_draws import Spread
+from mindspore_rl.replay.sharded_rows import Held
 from mindspore_rl.replay.spec import check_priorities
-from mindspore_rl.replay.spread import Spread
+from mindspore_rl.replay.wire import ROW, Message, Share, message_bytes
 
 _NONE = np.empty(0, np.int64)
 _NOTHING: list[np.ndarray] = [_NONE, *(np.empty(0, ROW)[name] for name in ROW.names or ())]

@@ -26,9 +26,10 @@ from pathlib import Path
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.machine import available_memory, free_shared_bytes
-from mindspore_rl.replay.library import functions
-from mindspore_rl.replay.page_lock import PageLock
+from mindspore_rl.platform.cache import replacing, writing
+from mindspore_rl.platform.resources import available_memory, free_shared_bytes
+from mindspore_rl.replay.bindings import functions
+from mindspore_rl.replay.pinned_memory import PageLock
 from mindspore_rl.replay.records import Records
 from mindspore_rl.replay.spec import (
     ENTRY,
@@ -41,7 +42,6 @@ from mindspore_rl.replay.spec import (
     described,
 )
 from mindspore_rl.replay.weights import LARGEST
-from mindspore_rl.storage import replacing, writing
 
 PIECE_BYTES = 1 << 22
 _MAP_NORESERVE = 0x4000  # else a file larger than memory cannot be mapped; mmap's from 3.13 on

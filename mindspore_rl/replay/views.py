@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.library import functions, pointers
+from mindspore_rl.replay.bindings import functions, pointers
 from mindspore_rl.replay.spec import check_buffers
 from mindspore_rl.replay.table import Table
 

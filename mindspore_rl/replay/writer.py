@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.library import functions, pointers
-from mindspore_rl.replay.limit import NO_WAIT, Wait, inserts_held, until
+from mindspore_rl.replay.bindings import functions, pointers
+from mindspore_rl.replay.rate_limiter import NO_WAIT, Wait, inserts_held, until
 from mindspore_rl.replay.spec import check_columns, check_priorities
 from mindspore_rl.replay.table import Table, lock
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mindspore_rl.errors import CheckpointError, StorageError
-from mindspore_rl.storage import make_folder, replacing, writing
+from mindspore_rl.platform.cache import make_folder, replacing, writing
 
 FOLDER = "checkpoints"
 KEEP = 3

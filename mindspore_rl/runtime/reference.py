@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, ops
 
-from mindspore_rl import operators
 from mindspore_rl.datasets.loader import EnvironmentWindows
-from mindspore_rl.environments.local import LocalEnvironment
-from mindspore_rl.operators import (
+from mindspore_rl.environments.tensor_env import LocalEnvironment
+from mindspore_rl.plan.value import reduced_count
+from mindspore_rl.replay.across import ACROSS, drawn_across
+from mindspore_rl.replay.weights import ONE, weighted_rows, weights_of
+from mindspore_rl.rl import operators, random
+from mindspore_rl.rl.operators import (
     drawn_rows,
     gradient_function,
     leaves,
@@ -28,11 +31,7 @@ from mindspore_rl.operators import (
     take_rows,
     to_array,
 )
-from mindspore_rl.plan.value import reduced_count
-from mindspore_rl.replay.across import ACROSS, drawn_across
-from mindspore_rl.replay.weights import ONE, weighted_rows, weights_of
-from mindspore_rl.rl import random
-from mindspore_rl.runtime.parameters import named_parameters
+from mindspore_rl.rl.parameters import named_parameters
 
 Recorder = Callable[[int, str, list[np.ndarray]], None]
 

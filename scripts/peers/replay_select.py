@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mindspore_rl import toolchain
-from mindspore_rl.replay.selection import Key, Mode, Order, sample
+from mindspore_rl.platform import toolchain
+from mindspore_rl.replay.sampler import Key, Mode, Order, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing

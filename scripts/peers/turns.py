@@ -24,7 +24,7 @@ from peers.table import OURS, PEERS, ROOT, Program, Row, Target
 
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.plan.stages import Stages
-from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.runtime.heartbeat import Stamps
 
 Marks = list[tuple[float, int]]
 """Seconds on some clock, and environment steps done by then."""

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindspore_rl import pipeline, programs
+from mindspore_rl import programs
 from mindspore_rl.checking import held, plain
 from mindspore_rl.checking.command import cover
 from mindspore_rl.checking.compared import Compared, compared
-from mindspore_rl.cli import main
+from mindspore_rl.cli.main import main
+from mindspore_rl.compiler import pipeline
 from mindspore_rl.errors import JobFailure
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ import numpy as np
 from mindspore_rl.datasets.build import Part, write
 from mindspore_rl.datasets.dataset import About, Dataset
 from mindspore_rl.datasets.episodes import Episode, Recorder, columns_of, of_environment
-from mindspore_rl.environments import by_name
+from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import random_actions
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.replay.spec import Column
@@ -55,7 +55,7 @@ def grouped(lengths):
 
 def played(path, environment, episodes=12, steps=40):
     """A data set of random actions in an environment."""
-    env, spec = by_name.make_vector(environment, range(episodes), 1), by_name.spec(environment)
+    env, spec = registry.make_vector(environment, range(episodes), 1), registry.spec(environment)
     recorder, under_way, obs = Recorder(spec.action_space), np.ones(episodes, bool), env.reset()
     for action in random_actions(spec, steps, episodes):
         next_obs, _, reward, terminated, truncated = env.step(action)

@@ -5,10 +5,11 @@ import shutil
 import numpy as np
 import pytest
 
-from mindspore_rl.cli import main
+from mindspore_rl.cli.main import main
 from mindspore_rl.datasets.dataset import Dataset
-from mindspore_rl.environments.by_name import make_vector
-from mindspore_rl.runtime import checkpoint, evaluate
+from mindspore_rl.environments.registry import make_vector
+from mindspore_rl.runtime import checkpoint
+from mindspore_rl.trained import evaluate
 from tests.lowering.inproc import PROGRAMS, request
 from tests.runtime.test_worker import run
 

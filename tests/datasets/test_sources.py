@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from mindspore_rl.cli import main
+from mindspore_rl.cli.main import main
 from mindspore_rl.datasets.dataset import Dataset
 from mindspore_rl.environments.spaces import Discrete
 from tests.datasets.files import episode, flat, grouped

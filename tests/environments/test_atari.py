@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindspore_rl import cli
-from mindspore_rl.environments import by_name
+from mindspore_rl.cli import main as cli
+from mindspore_rl.environments import registry
 from mindspore_rl.errors import MissingPackageError
 
 PONG = f"{Path(__file__).resolve().parents[2] / 'docs' / 'examples' / 'pong.py'}:make_pong"
 
 
 def test_a_bare_game_is_known_by_its_id(capfd):
-    spec = by_name.spec("ALE/Pong-v5")
+    spec = registry.spec("ALE/Pong-v5")
     assert (spec.obs_shape, spec.obs_dtype, spec.action_space.n) == ((3, 210, 160), "uint8", 6)
     assert capfd.readouterr().err == ""
 
@@ -23,12 +23,12 @@ def test_a_bare_game_is_known_by_its_id(capfd):
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(MissingPackageError, match="needs ale-py, which is not installed") as told:
-        by_name.spec("ALE/Pong-v5")
+        registry.spec("ALE/Pong-v5")
     assert told.value.extra == "atari"
 
 
 def test_frames_are_stacked():
-    vector = by_name.make_vector(PONG, range(2), 1)
+    vector = registry.make_vector(PONG, range(2), 1)
     assert vector.reset().shape == (2, 4, 84, 84)
     seen = [vector.step(np.full(2, t % 6, np.int32)) for t in range(60)]
     for (_, before, *_), (_, after, *_) in zip(seen[:-1], seen[1:], strict=True):

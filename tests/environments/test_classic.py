@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from mindspore_rl.environments import by_name
+from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import random_actions
-from mindspore_rl.environments.native import NativeEnvironment
+from mindspore_rl.environments.in_graph.native_step import NativeEnvironment
 
 NAMES = ["graph:CartPole-v1", "graph:Pendulum-v1"]
 FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
@@ -85,7 +85,7 @@ def inputs(env):
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_steps_are_those_of_gym(graph_mode, monkeypatch, name, compiler):
     monkeypatch.setenv("CXX", compiler)
-    env = by_name.make_graph(name)
+    env = registry.make_graph(name)
     assert isinstance(env, NativeEnvironment) == bool(compiler)
     first_noise, actions, noise = inputs(env)
     state, _ = env.reset(Tensor(first_noise))
@@ -96,7 +96,7 @@ def test_compiled_steps_are_those_of_gym(graph_mode, monkeypatch, name, compiler
     states = np.concatenate([state.asnumpy()[None], states])
 
     # From each state anew: the tasks are unstable, and rounding grows in every trajectory.
-    gym_env = by_name.make_vector(name.removeprefix("graph:"), range(NUM_ENVS), 0)
+    gym_env = registry.make_vector(name.removeprefix("graph:"), range(NUM_ENVS), 0)
     saved = gym_env.get_state()
     for t in range(NUM_STEPS):
         elapsed = states[t][:, -1].astype(np.int64)
@@ -123,10 +123,10 @@ def test_compiled_steps_are_those_of_gym(graph_mode, monkeypatch, name, compiler
 
 @pytest.mark.parametrize("name", NAMES)
 def test_trajectories_follow_gym_until_rounding_grows(pynative_mode, name):
-    env = by_name.make_graph(name)
+    env = registry.make_graph(name)
     first_noise, actions, noise = inputs(env)
     state, _ = env.reset(Tensor(first_noise))
-    gym_env = by_name.make_vector(name.removeprefix("graph:"), range(NUM_ENVS), 0)
+    gym_env = registry.make_vector(name.removeprefix("graph:"), range(NUM_ENVS), 0)
     gym_env.set_state(gym_env.get_state() | {"physics": env.python_state(state.asnumpy())})
     alive = np.ones(NUM_ENVS, bool)
     for t in range(20):
@@ -140,7 +140,7 @@ def test_trajectories_follow_gym_until_rounding_grows(pynative_mode, name):
 
 
 def test_cartpole_is_truncated_after_500_steps(pynative_mode):
-    env = by_name.make_graph("graph:CartPole-v1")
+    env = registry.make_graph("graph:CartPole-v1")
     state = Tensor(
         np.array([[0, 0, 0, 0, 498], [0, 0, 0, 0, 499], [2.39, 3, 0, 0, 499]], np.float32)
     )

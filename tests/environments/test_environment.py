@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindspore_rl.environments import by_name
+from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import check
 from mindspore_rl.environments.spaces import Box, Discrete, taken
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
@@ -122,11 +122,11 @@ def users(tmp_path):
     ["CartPole-v1", "Pendulum-v1", "probe:constant", "probe:bandit", "probe:delay",
      "probe:pixels", "probe:truncated", "pettingzoo:mpe2.simple_spread_v3",
      "pettingzoo:mpe2.simple_tag_v3",
-     *by_name.graph_names()],
+     *registry.graph_names()],
 )  # fmt: skip
 def test_ours_conform(name):
-    assert name in by_name.names()
-    assert by_name.spec(name).name == name
+    assert name in registry.names()
+    assert registry.spec(name).name == name
     assert check(name) == []
 
 
@@ -141,8 +141,8 @@ def test_ours_conform(name):
 def test_those_of_gymnasium_conform(name, packages):
     for package in packages:
         pytest.importorskip(package, reason=f"{package} is not installed")
-    assert name in by_name.names()
-    assert by_name.spec(name).notes.startswith("of gymnasium ")
+    assert name in registry.names()
+    assert registry.spec(name).notes.startswith("of gymnasium ")
     assert check(name) == []
 
 
@@ -158,9 +158,9 @@ def test_those_of_gymnasium_conform(name, packages):
 def test_an_environment_is_made_with_the_options_behind_its_name(name, obs_shape, in_graph):
     if "FrozenLake" in name:
         pytest.importorskip("gymnasium")
-    assert by_name.spec(name).obs_shape == obs_shape
-    assert by_name.spec(name).name == name
-    assert by_name.graph_name(name) == in_graph
+    assert registry.spec(name).obs_shape == obs_shape
+    assert registry.spec(name).name == name
+    assert registry.graph_name(name) == in_graph
 
 
 @pytest.mark.parametrize(
@@ -175,18 +175,18 @@ def test_an_environment_is_made_with_the_options_behind_its_name(name, obs_shape
 )
 def test_options_that_an_environment_does_not_have(name, said):
     with pytest.raises((UnknownEnvironmentError, EnvironmentFailure), match=said):
-        by_name.spec(name)
+        registry.spec(name)
 
 
 def test_a_users_own_environments(users):
     name = users("Count")
-    assert by_name.spec(name).action_space == Discrete(2)
-    env = by_name.make_vector(name, range(2, 4), 0)
+    assert registry.spec(name).action_space == Discrete(2)
+    env = registry.make_vector(name, range(2, 4), 0)
     np.testing.assert_array_equal(env.indices, [2, 3])
     assert check(name) == []
-    assert by_name.spec(users("Walk")).in_graph
+    assert registry.spec(users("Walk")).in_graph
     assert check(users("Walk")) == []
-    assert by_name.make_graph(users("Walk")).state_size == 3
+    assert registry.make_graph(users("Walk")).state_size == 3
 
 
 @pytest.mark.parametrize(
@@ -208,9 +208,9 @@ def test_check_finds_what_is_wrong(users, class_name, text):
 def test_kinds_are_not_confused(users):
     for name in (users("Walk"), "graph:CartPole-v1"):
         with pytest.raises(UnknownEnvironmentError, match="expected a Python one"):
-            by_name.make_vector(name, range(2), 0)
+            registry.make_vector(name, range(2), 0)
     with pytest.raises(UnknownEnvironmentError, match="expected an in-graph one"):
-        by_name.make_graph(users("Count"))
+        registry.make_graph(users("Count"))
 
 
 @pytest.mark.parametrize(
@@ -226,25 +226,25 @@ def test_kinds_are_not_confused(users):
 )
 def test_unknown_names_offer_the_nearest(name, near):
     with pytest.raises(UnknownEnvironmentError, match=near):
-        by_name.spec(name)
+        registry.spec(name)
     with pytest.raises(UnknownEnvironmentError, match=near):
-        by_name.make_vector(name, range(1), 0)
+        registry.make_vector(name, range(1), 0)
     with pytest.raises(UnknownEnvironmentError):
-        by_name.make_graph(name)
+        registry.make_graph(name)
 
 
 def test_errors_of_a_users_file(users, tmp_path):
     with pytest.raises(UnknownEnvironmentError, match="it has Count"):
-        by_name.spec(users("Cuont"))
+        registry.spec(users("Cuont"))
     (tmp_path / "broken.py").write_text("1 / 0")
     with pytest.raises(EnvironmentFailure, match="ZeroDivisionError"):
-        by_name.spec(f"{tmp_path / 'broken.py'}:Env")
+        registry.spec(f"{tmp_path / 'broken.py'}:Env")
 
 
 def test_spaces_of_gym():
-    spec = by_name.spec("Pendulum-v1")
+    spec = registry.spec("Pendulum-v1")
     assert spec.action_space == Box((1,), (-2.0,), (2.0,))
-    graph = by_name.spec("graph:Pendulum-v1")
+    graph = registry.spec("graph:Pendulum-v1")
     assert (graph.obs_shape, graph.action_space) == (spec.obs_shape, spec.action_space)
     assert graph.max_episode_steps == spec.max_episode_steps
 
@@ -273,7 +273,7 @@ def test_a_class_of_ones_own_that_raises_is_told(tmp_path):
         "        raise ValueError('no simulator')\n"
     )
     with pytest.raises(EnvironmentFailure, match="Raises could not be made: ValueError: no"):
-        by_name.spec(f"{file}:Raises")
+        registry.spec(f"{file}:Raises")
     assert "no simulator" in check(f"{file}:Raises")[0]
 
 

@@ -5,8 +5,10 @@ import sys
 
 import pytest
 
-from mindspore_rl import cli, environment_commands, install
-from mindspore_rl.environments import by_name
+from mindspore_rl import install
+from mindspore_rl.cli import envs
+from mindspore_rl.cli import main as cli
+from mindspore_rl.environments import registry
 from mindspore_rl.errors import MissingPackageError
 
 KEEPS = """
@@ -39,7 +41,7 @@ def test_list_has_what_is_accepted_and_apart_what_an_extra_brings(monkeypatch, c
     accepted = out.split()
     assert {"CartPole-v1", "gymnasium:CartPole-v1", "Taxi-v4", "probe:bandit"} < set(accepted)
     assert len(set(accepted)) == len(accepted)
-    assert all(by_name.spec(name).name == name for name in accepted[::20])
+    assert all(registry.spec(name).name == name for name in accepted[::20])
     assert not {"HalfCheetah-v3", "gymnasium:HalfCheetah-v3"} & {*accepted, *err.split()}
     assert not any("LunarLander" in name for name in accepted)
     brought = err.split(install("box2d"))[1].split("\n\n")[0].split()
@@ -94,7 +96,7 @@ def test_check_says_a_difference_in_one_line_and_counts_findings(tmp_path, capsy
 def test_a_slow_check_tells_how_far_it_is(monkeypatch, capsys):
     assert cli.main(["envs", "check", "probe:delay"]) == 0
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(environment_commands, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(envs, "TOLD_EVERY_S", 0.0)
     assert cli.main(["envs", "check", "Pendulum-v1"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "Pendulum-v1: step 1 of at most 1,155"
@@ -106,5 +108,5 @@ def test_a_module_of_pettingzoo_names_the_package_that_is_missing(tmp_path, monk
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(sys.modules, "pymunk", None)
     with pytest.raises(MissingPackageError, match="the package pymunk.*add it with pip") as found:
-        by_name.spec("pettingzoo:pistons_v6")
+        registry.spec("pettingzoo:pistons_v6")
     assert found.value.extra == ""

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from mindspore_rl.environments.by_name import make_vector
+from mindspore_rl.environments.crash_log import LastActions, last_action
 from mindspore_rl.environments.environment import EnvironmentSpec
-from mindspore_rl.environments.guarded import GuardedVector
-from mindspore_rl.environments.last_actions import LastActions, last_action
+from mindspore_rl.environments.error_context import GuardedVector
+from mindspore_rl.environments.registry import make_vector
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import EnvironmentFailure, NumericsError
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from gym.envs.mujoco import mujoco_env
 
-from mindspore_rl.environments import by_name
+from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import random_actions
-from mindspore_rl.environments.gym_vector import GymVector
+from mindspore_rl.environments.gym.vector import GymVector
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import (
     EnvironmentFailure,
@@ -47,7 +47,7 @@ def upright(obs):
     ("name", "library"), [("CartPole-v1", gym), ("gymnasium:CartPole-v1", gymnasium)]
 )
 def test_cartpole_is_a_hand_loop_over_its_library(name, library, balance):
-    vector = by_name.make_vector(name, range(3, 6), 7)
+    vector = registry.make_vector(name, range(3, 6), 7)
     assert all(isinstance(env, library.Env) for env in vector._envs)
     envs = [library.make("CartPole-v1", disable_env_checker=True) for _ in range(3)]
     obs = np.stack([env.reset(seed=reset_seed(7, 3 + i, 0))[0] for i, env in enumerate(envs)])
@@ -70,7 +70,7 @@ def test_cartpole_is_a_hand_loop_over_its_library(name, library, balance):
 
 
 def test_dtypes_and_fresh_arrays():
-    env = by_name.make_vector("CartPole-v1", range(4), 0)
+    env = registry.make_vector("CartPole-v1", range(4), 0)
     first = env.step(np.zeros(4, np.int32))
     copies = [array.copy() for array in first]
     assert [array.dtype for array in first] == [np.float32] * 3 + [np.bool_] * 2
@@ -87,8 +87,8 @@ def test_dtypes_and_fresh_arrays():
 )
 def test_a_share_gives_the_rows_of_the_whole(name):
     _skip_without(name)
-    whole = by_name.make_vector(name, range(4), 5)
-    share = by_name.make_vector(name, range(2, 4), 5)
+    whole = registry.make_vector(name, range(4), 5)
+    share = registry.make_vector(name, range(2, 4), 5)
     actions = random_actions(whole.spec, 250, 4)
     np.testing.assert_array_equal(whole.reset()[2:], share.reset())
     rows = [tuple(array[2:] for array in step) for step in run(whole, actions)]
@@ -96,13 +96,13 @@ def test_a_share_gives_the_rows_of_the_whole(name):
 
 
 def test_reset_is_repeatable_and_seeds_differ():
-    env = by_name.make_vector("CartPole-v1", range(4), 1)
+    env = registry.make_vector("CartPole-v1", range(4), 1)
     actions = random_actions(env.spec, 60, 4)
     first = env.reset()
     steps = run(env, actions)
     np.testing.assert_array_equal(env.reset(), first)
     assert_same(run(env, actions), steps)
-    other = by_name.make_vector("CartPole-v1", range(4), 2)
+    other = registry.make_vector("CartPole-v1", range(4), 2)
     assert not np.array_equal(other.reset(), first)
     assert len(np.unique(first[:, 0])) == 4
 
@@ -125,14 +125,14 @@ def _skip_without(name):
 @pytest.mark.parametrize("before", [0, 33])
 def test_restored_state_goes_on_with_the_same_bits(name, before):
     _skip_without(name)
-    env = by_name.make_vector(name, range(2), 3)
+    env = registry.make_vector(name, range(2), 3)
     actions = random_actions(env.spec, before + 40, 2)
     obs = env.reset()
     for action in actions[:before]:
         obs = env.step(action)[0]
     state = env.get_state()
     expected = run(env, actions[before:])
-    other = by_name.make_vector(name, range(2), 3)
+    other = registry.make_vector(name, range(2), 3)
     run(other, actions[:5])
     np.testing.assert_array_equal(other.set_state(state), obs)
     assert_same(run(other, actions[before:]), expected)
@@ -142,7 +142,7 @@ def test_restored_state_goes_on_with_the_same_bits(name, before):
 def test_halfcheetah_is_gym_with_clipped_actions(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # for the log that MuJoCo writes in the bare gym.make below
     pytest.importorskip("mujoco", reason="MuJoCo is not installed")
-    vector = by_name.make_vector("HalfCheetah-v4", range(1), 0)
+    vector = registry.make_vector("HalfCheetah-v4", range(1), 0)
     assert vector.spec.obs_shape == (17,)
     assert (vector.spec.max_episode_steps, vector.spec.reward_threshold) == (1000, 4800.0)
     single = gym.make("HalfCheetah-v4", disable_env_checker=True)
@@ -159,7 +159,7 @@ def test_halfcheetah_is_gym_with_clipped_actions(monkeypatch, tmp_path):
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_change_no_bit(threads):
     pytest.importorskip("mujoco", reason="MuJoCo is not installed")
-    one, other = (by_name.make_vector("HalfCheetah-v4", range(2, 7), 5) for _ in range(2))
+    one, other = (registry.make_vector("HalfCheetah-v4", range(2, 7), 5) for _ in range(2))
     other.threads = threads
     actions = np.random.default_rng(0).uniform(-1, 1, (12, 5, 6)).astype(np.float32)
     for action in actions:
@@ -175,7 +175,7 @@ def test_threads_change_no_bit(threads):
 def test_missing_mujoco_says_what_to_install(monkeypatch):
     monkeypatch.setattr(mujoco_env, "MUJOCO_IMPORT_ERROR", ImportError("No module named 'mujoco'"))
     with pytest.raises(EnvironmentFailure, match=r"pip install '\.\[mujoco\]'"):
-        by_name.spec("HalfCheetah-v4")
+        registry.spec("HalfCheetah-v4")
 
 
 class Faulty(gym.Env):
@@ -219,7 +219,7 @@ def make_faulty():
 
     def make(fault):
         gym.register("Faulty-v0", entry_point=lambda: Faulty(fault), max_episode_steps=50)
-        return by_name.make_vector("Faulty-v0", range(6, 8), 0)
+        return registry.make_vector("Faulty-v0", range(6, 8), 0)
 
     yield make
     gym.envs.registration.registry.pop("Faulty-v0", None)
@@ -263,13 +263,13 @@ def test_a_faulty_environment_is_named(make_faulty, fault, text):
 def test_a_wrong_action_is_refused(name, action, text):
     fault = NumericsError if "diverged" in text else EnvironmentFailure
     with pytest.raises(fault, match=text):
-        by_name.make_vector(name, range(2), 0).step(action)
+        registry.make_vector(name, range(2), 0).step(action)
 
 
 @pytest.mark.parametrize("name", ["LunarLander-v2", "BipedalWalker-v3"])
 def test_reset_is_repeatable_where_the_library_keeps_state_over_its_own(name):
     _skip_without(name)
-    env = by_name.make_vector(name, range(2), 1)
+    env = registry.make_vector(name, range(2), 1)
     actions = random_actions(env.spec, 300, 2)
     first = env.reset()
     steps = run(env, actions)
@@ -278,7 +278,7 @@ def test_reset_is_repeatable_where_the_library_keeps_state_over_its_own(name):
 
 
 def test_observations_of_other_spaces_are_flattened_and_said():
-    env = by_name.make_vector("gymnasium:FrozenLake-v1", range(3), 0)
+    env = registry.make_vector("gymnasium:FrozenLake-v1", range(3), 0)
     assert env.spec.notes.endswith("observations are flattened to 16 numbers: one-hot of 16")
     np.testing.assert_array_equal(env.reset(), np.eye(16, dtype=np.float32)[[0, 0, 0]])
     hand = gymnasium.make("FrozenLake-v1")
@@ -289,7 +289,7 @@ def test_observations_of_other_spaces_are_flattened_and_said():
         assert final_obs[0].tolist() == np.eye(16)[place].tolist()
         if end:
             break
-    tuples = by_name.spec("Blackjack-v1")
+    tuples = registry.spec("Blackjack-v1")
     assert tuples.obs_shape == (45,)
     assert tuples.notes.endswith(": [0] one-hot of 32, [1] one-hot of 11, [2] one-hot of 2")
 
@@ -335,9 +335,9 @@ def test_several_choices_become_one_and_are_said(library):
 
 def test_an_unknown_id_offers_the_nearest():
     with pytest.raises(UnknownEnvironmentError, match="CartPole-v1"):
-        by_name.spec("CartPole-v7")
+        registry.spec("CartPole-v7")
     with pytest.raises(UnknownEnvironmentError, match="gymnasium:LunarLander-v3"):
-        by_name.spec("gymnasium:LunarLander-v2")
+        registry.spec("gymnasium:LunarLander-v2")
 
 
 @pytest.mark.parametrize(
@@ -351,17 +351,17 @@ def test_an_unknown_id_offers_the_nearest():
 )
 def test_a_plain_id_is_gyms_where_gym_has_it(name, library):
     version = importlib.import_module(library).__version__
-    spec = by_name.spec(name)
+    spec = registry.spec(name)
     assert (spec.name, spec.notes.split(";")[0]) == (name, f"of {library} {version}")
 
 
 def test_without_gymnasium_its_ids_say_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(MissingPackageError, match=r"pip install '\.\[gymnasium\]'"):
-        by_name.spec("gymnasium:CartPole-v1")
+        registry.spec("gymnasium:CartPole-v1")
     with pytest.raises(UnknownEnvironmentError, match="gymnasium is not installed"):
-        by_name.spec("Taxi-v4")
-    assert by_name.spec("CartPole-v1").notes.startswith("of gym ")
+        registry.spec("Taxi-v4")
+    assert registry.spec("CartPole-v1").notes.startswith("of gym ")
 
 
 @pytest.mark.parametrize("name", ["LunarLander-v2", "LunarLander-v3"])
@@ -370,7 +370,7 @@ def test_missing_box2d_says_what_to_install(monkeypatch, name):
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "Box2D", None)
     with pytest.raises(MissingPackageError, match=r"pip install '\.\[box2d\]'"):
-        by_name.spec(name)
+        registry.spec(name)
 
 
 @pytest.mark.parametrize("prefix", ["", "gymnasium:"])
@@ -387,7 +387,7 @@ def test_a_module_is_not_looked_for_in_the_working_folder_and_says_so(
     name = f"{prefix}{module}:Ours-v0"
     text = rf"no module {module}, .*not in the working folder.*as in '{module}\.py:ClassName'"
     with pytest.raises(MissingPackageError, match=text):
-        by_name.spec(name)
+        registry.spec(name)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert by_name.spec(name).max_episode_steps == 9
+    assert registry.spec(name).max_episode_steps == 9
     gymnasium.registry.pop("Ours-v0")

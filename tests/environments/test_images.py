@@ -5,13 +5,13 @@ import importlib
 import numpy as np
 import pytest
 
-from mindspore_rl.environments import by_name
+from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import check, random_actions
 from mindspore_rl.environments.environment import EnvironmentSpec
-from mindspore_rl.environments.images import channels_first, is_image
+from mindspore_rl.environments.gym.images import channels_first, is_image
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import EnvironmentFailure
-from mindspore_rl.loading import load_module
+from mindspore_rl.platform.user_modules import load_module
 
 OWN = """
 import numpy as np
@@ -92,10 +92,10 @@ def own(tmp_path, request):
     ],
 )
 def test_every_layout_becomes_channels_first(own, name, shape, axes):
-    spec = by_name.spec(own(name))
+    spec = registry.spec(own(name))
     assert (spec.obs_shape, spec.obs_dtype) == (shape, "uint8")
     assert spec.notes.endswith(f"observations are images, uint8 [C, H, W] = {list(shape)}")
-    vector = by_name.make_vector(own(name), range(3, 5), 7)
+    vector = registry.make_vector(own(name), range(3, 5), 7)
     envs = [getattr(load_module(own.path), name)() for _ in range(2)]
 
     def reset(i, total):
@@ -121,8 +121,8 @@ def test_they_conform(own, name):
 
 
 def test_a_board_is_no_image(own):
-    assert by_name.spec(own("Board")).obs_dtype == "float32"
-    assert by_name.make_vector(own("Board"), range(1), 0).reset().dtype == np.float32
+    assert registry.spec(own("Board")).obs_dtype == "float32"
+    assert registry.make_vector(own("Board"), range(1), 0).reset().dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -133,12 +133,12 @@ def test_a_board_is_no_image(own):
     ],
 )
 def test_pixels_that_become_mere_numbers_are_told(own, name, note):
-    assert note in by_name.spec(own(name)).notes
+    assert note in registry.spec(own(name)).notes
 
 
 def test_fractions_are_not_cut_to_bytes(own):
     with pytest.raises(EnvironmentFailure, match=r"environment 0, .* of float64, .*image of uint8"):
-        by_name.make_vector(own("Fractions"), range(1), 0)
+        registry.make_vector(own("Fractions"), range(1), 0)
 
 
 def test_channels_are_along_the_shorter_axis():

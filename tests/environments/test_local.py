@@ -3,9 +3,9 @@
 import mindspore as ms
 import pytest
 
-from mindspore_rl import cli
-from mindspore_rl.environments import by_name
-from mindspore_rl.environments.local import LocalEnvironment
+from mindspore_rl.cli import main as cli
+from mindspore_rl.environments import registry
+from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.errors import EnvironmentFailure
 
 HEAD = """
@@ -69,7 +69,7 @@ def written(folder, text, parts):
 
 
 def played(name):
-    spec = by_name.spec(name)
+    spec = registry.spec(name)
     env = LocalEnvironment(name, spec.in_graph, range(3), 0)
     noise = ms.ops.zeros((3, 4), ms.float32) if spec.in_graph else None
     env.reset(noise)
@@ -104,7 +104,7 @@ def test_specs(given, tmp_path):
     with pytest.raises(
         EnvironmentFailure, match=rf"odd\.py:Odd could not be made: .*{SPECS[given]}"
     ):
-        by_name.spec(name)
+        registry.spec(name)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_classes(old, new, message, tmp_path):
     assert old in text
     name = written(tmp_path, text.replace(old, new), PARTS)
     with pytest.raises(EnvironmentFailure, match=message):
-        by_name.spec(name)
+        registry.spec(name)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from mindspore_rl import toolchain
-from mindspore_rl.environments import by_name
+from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import check
-from mindspore_rl.environments.native import STEP, NativeEnvironment, macros_of
+from mindspore_rl.environments.in_graph.native_step import STEP, NativeEnvironment, macros_of
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
+from mindspore_rl.platform import toolchain
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
@@ -46,21 +46,21 @@ def test_a_source_that_differs_from_the_operators_is_found(corridor):
 
 def test_without_a_compiler_the_operators_run(corridor, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert not isinstance(by_name.make_graph(corridor()), NativeEnvironment)
+    assert not isinstance(registry.make_graph(corridor()), NativeEnvironment)
 
 
 def test_a_subclass_has_its_own_step(corridor):
     name = corridor()
     with Path(name.split(":")[0]).open("a") as file:
         file.write("\n\nclass Other(NativeCorridor):\n    pass\n")
-    other = by_name.make_graph(name.replace("NativeCorridor", "Other"))
+    other = registry.make_graph(name.replace("NativeCorridor", "Other"))
     assert not isinstance(other, NativeEnvironment)
 
 
 def test_a_source_that_does_not_compile_is_shown(corridor, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(MsrlError, match=r"corridor\.cpp:16.*nowhere"):
-        by_name.make_graph(corridor("-0.01f", "nowhere"))
+        registry.make_graph(corridor("-0.01f", "nowhere"))
     assert list((tmp_path / "mindspore_rl" / "native").iterdir()) == []
 
 
@@ -69,7 +69,7 @@ def test_who_has_no_home_has_a_cache(corridor, monkeypatch, tmp_path):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    by_name.make_graph(corridor())
+    registry.make_graph(corridor())
     assert not Path("~").exists()
     assert list(tmp_path.glob("msrl-*/native/corridor-*.so"))
 
@@ -78,11 +78,11 @@ def test_a_source_that_is_missing_is_named(corridor):
     name = corridor()
     Path(name.split(":")[0]).with_suffix(".cpp").unlink()
     with pytest.raises(EnvironmentFailure, match=r"native is 'corridor.cpp', but there is no file"):
-        by_name.make_graph(name)
+        registry.make_graph(name)
 
 
 def test_actions_of_another_type_or_size(corridor):
-    env = by_name.make_graph(corridor())
+    env = registry.make_graph(corridor())
     state, noise = Tensor(np.zeros((3, 2), np.float32)), Tensor(np.zeros((3, 1), np.float32))
     place = env.step(state, Tensor(np.array([0, 1, 1], np.int64)), noise)[0].asnumpy()[:, 0]
     np.testing.assert_allclose(place, [-0.1, 0.1, 0.1])
@@ -153,7 +153,7 @@ def source(request):
     """A source of the package and what it is compiled with."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", "")
-        env = by_name.make_graph(request.param)
+        env = registry.make_graph(request.param)
     path = STEP.parent / SOURCES[request.param]
     return path, macros_of(path, env), env
 

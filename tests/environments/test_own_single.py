@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindspore_rl.environments import by_name
+from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import check, random_actions
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
-from mindspore_rl.loading import load_module
+from mindspore_rl.platform.user_modules import load_module
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,7 +104,7 @@ def reset_seed(seed, index, total):
 
 
 def test_they_are_a_hand_loop_seeded_by_index(own):
-    vector = by_name.make_vector(own("wrapped"), range(3, 6), 7)
+    vector = registry.make_vector(own("wrapped"), range(3, 6), 7)
     maker = load_module(own.path).wrapped
     envs = [maker() for _ in range(3)]
     obs = [env.reset(seed=reset_seed(7, 3 + i, 0))[0] for i, env in enumerate(envs)]
@@ -127,22 +127,22 @@ def test_they_are_a_hand_loop_seeded_by_index(own):
 @pytest.mark.parametrize("name", ["Drift", "wrapped", "made_by_id"])
 def test_they_conform(own, name):
     version = importlib.import_module(own.library).__version__
-    assert by_name.spec(own(name)).notes == f"of {own.library} {version}"
+    assert registry.spec(own(name)).notes == f"of {own.library} {version}"
     assert check(own(name)) == []
 
 
 def test_the_limit_is_that_of_the_wrappers(own):
-    limits = [by_name.spec(own(name)).max_episode_steps for name in ("made_by_id", "wrapped")]
+    limits = [registry.spec(own(name)).max_episode_steps for name in ("made_by_id", "wrapped")]
     assert limits == [8, 9]
-    assert by_name.spec(own("bare")).max_episode_steps == 0
-    vector = by_name.make_vector(own("made_by_id"), range(1), 0)
+    assert registry.spec(own("bare")).max_episode_steps == 0
+    vector = registry.make_vector(own("made_by_id"), range(1), 0)
     vector.reset()
     kept_up = [vector.step(np.array([t % 2], np.int32))[4][0] for t in range(8)]
     assert kept_up == [False] * 7 + [True]
 
 
 def test_what_fails_is_named(own):
-    vector = by_name.make_vector(own("Loses"), range(4, 6), 0)
+    vector = registry.make_vector(own("Loses"), range(4, 6), 0)
     vector.reset()
     for _ in range(2):
         vector.step(np.zeros((2, 2), np.float32))
@@ -160,12 +160,12 @@ def test_what_fails_is_named(own):
 )
 def test_what_cannot_be_made_says_why(own, name, text):
     with pytest.raises(EnvironmentFailure, match=text):
-        by_name.make_vector(own(name), range(1), 0)
+        registry.make_vector(own(name), range(1), 0)
 
 
 def test_a_name_that_is_none_offers_classes_and_functions(own):
     with pytest.raises(UnknownEnvironmentError, match="no class or function 'Drft'.*Drift.*bare"):
-        by_name.spec(own("Drft"))
+        registry.spec(own("Drft"))
 
 
 def test_statistics_of_a_wrapper_are_told(own):
@@ -173,7 +173,7 @@ def test_statistics_of_a_wrapper_are_told(own):
     assert found.startswith("NormalizeReward and NormalizeObservation: running statistics of its")
     assert "normalise_obs=true" in found
     if own.library == "gymnasium":  # gym's go on in any case
-        assert by_name.spec(own("frozen")).warning == ""
+        assert registry.spec(own("frozen")).warning == ""
 
 
 def test_check_finds_one_that_ignores_its_seed(own):
@@ -183,7 +183,7 @@ def test_check_finds_one_that_ignores_its_seed(own):
 def test_importing_gym_prints_nothing(tmp_path):
     path = tmp_path / "own.py"
     path.write_text(OWN.replace("LIBRARY", "gym"))
-    code = f"from mindspore_rl.environments.by_name import spec; spec({f'{path}:wrapped'!r})"
+    code = f"from mindspore_rl.environments.registry import spec; spec({f'{path}:wrapped'!r})"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
         check=False,
@@ -218,7 +218,7 @@ def test_environments_that_may_be_stepped_at_once_are(tmp_path):
     """They wait for each other, on a rank with one core."""
     file = tmp_path / "waiting.py"
     file.write_text(WAITING)
-    vector = by_name.make_vector(f"{file}:Waiting", range(3), 1)
+    vector = registry.make_vector(f"{file}:Waiting", range(3), 1)
     for action in ([0, 1, 1], [1, 0, 0]):
         assert vector.step(np.array(action))[2].tolist() == action
     vector.close()
@@ -230,7 +230,7 @@ def test_concurrent_must_be_a_number(tmp_path):
     with pytest.raises(
         EnvironmentFailure, match=r"metadata\['concurrent'\] = 'yes', expected True"
     ):
-        by_name.make_vector(f"{file}:Waiting", range(3), 1)
+        registry.make_vector(f"{file}:Waiting", range(3), 1)
 
 
 COUNTED = """
@@ -266,13 +266,13 @@ def test_one_to_be_stepped_by_hand_takes_actions_as_a_run_has_them(library, tmp_
         ("Bounded", np.float32([7.0]), 3.0),
         ("Bounded", np.float32([-0.5]), -0.5),
     ):
-        env = by_name.make_single(f"{tmp_path}/own.py:{name}")
+        env = registry.make_single(f"{tmp_path}/own.py:{name}")
         env.reset(seed=1)
         assert env.step(action)[1] == taken
-    assert by_name.make_single("graph:CartPole-v1").spec.id == "CartPole-v1"
+    assert registry.make_single("graph:CartPole-v1").spec.id == "CartPole-v1"
     for name in ("probe:bandit", f"{ROOT}/docs/examples/corridor.py:Corridor"):
         with pytest.raises(UnknownEnvironmentError, match="is neither of gym nor of gymnasium"):
-            by_name.make_single(name)
+            registry.make_single(name)
 
 
 ODD = """
@@ -362,7 +362,7 @@ def odd(tmp_path):
 
 def test_observations_may_all_live_in_one_array(odd):
     """And an action is the number that gymnasium gives, which has `item()`."""
-    vector = by_name.make_vector(f"{odd}Shared", range(3), 1)
+    vector = registry.make_vector(f"{odd}Shared", range(3), 1)
     places = vector.reset()[:, 0]
     assert len(np.unique(places)) == 3
     next_obs, _, reward, _, _ = vector.step(np.array([0, 1, 2], np.int32))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from mindspore_rl.environments import by_name
+from mindspore_rl.environments import registry
 
 NAMES = ["graph:simple_spread_v3", "graph:simple_spread_v3,N=5", "graph:simple_tag_v3"]
 NUM_ENVS, NUM_STEPS = 12, 25
@@ -48,8 +48,8 @@ def crowded_and_wide(state):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_episode_is_that_of_mpe2(mode, name):
-    env = by_name.make_graph(name)
-    other = by_name.make_vector(by_name.python_name(name), range(NUM_ENVS), 0)
+    env = registry.make_graph(name)
+    other = registry.make_vector(registry.python_name(name), range(NUM_ENVS), 0)
     assert other.spec.obs_shape == env.spec.obs_shape
     assert other.spec.teams == env.spec.teams
     rng = np.random.default_rng(3)
@@ -81,8 +81,8 @@ def test_an_episode_is_that_of_mpe2(mode, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_episode_follows_mpe2_without_correction(mode, name):
-    env = by_name.make_graph(name)
-    other = by_name.make_vector(by_name.python_name(name), range(NUM_ENVS), 0)
+    env = registry.make_graph(name)
+    other = registry.make_vector(registry.python_name(name), range(NUM_ENVS), 0)
     rng = np.random.default_rng(4)
     noise = Tensor(rng.random((NUM_ENVS, env.noise_size), np.float32))
     state, obs = Reset(env)(noise)
@@ -103,8 +103,8 @@ def test_an_episode_follows_mpe2_without_correction(mode, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_worlds_start_as_in_mpe2(mode, name):
-    env = by_name.make_graph(name)
-    other = by_name.make_vector(by_name.python_name(name), range(400), 0)
+    env = registry.make_graph(name)
+    other = registry.make_vector(registry.python_name(name), range(400), 0)
     noise = np.random.default_rng(0).random((400, env.noise_size), np.float32)
     noise[0], noise[1] = 0.0, 1.0
     starts = env.python_state(Reset(env)(Tensor(noise))[0].asnumpy())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mpe2 import simple_tag_v3
 
-from mindspore_rl.environments import by_name
+from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import check
 from mindspore_rl.environments.environment import Team
 from mindspore_rl.environments.spaces import Box, Discrete
@@ -85,11 +85,11 @@ def games(tmp_path, monkeypatch):
 
 def test_teams_padding_and_marks(games):
     name = "pettingzoo:games"
-    spec = by_name.spec(name)
+    spec = registry.spec(name)
     assert spec.teams == (Team("red", 2), Team("blue", 1))
     assert (spec.obs_shape, spec.action_space) == ((3, 6), Discrete(4))
     assert (spec.agent_shape, spec.max_episode_steps) == ((3,), 5)
-    env = by_name.make_vector(name, range(2), 0)
+    env = registry.make_vector(name, range(2), 0)
     first = env.reset()[0]
     n = first[0, 0]
     wanted = [[n, n, n, 0, 1, 0], [n, n, 0, 0, 1, 0], [n, n, n, n, 0, 1]]
@@ -103,8 +103,8 @@ def test_teams_padding_and_marks(games):
 
 
 def test_box_actions_are_clipped(games):
-    assert by_name.spec("pettingzoo:games_box").action_space == Box((2,), (-1, -1), (1, 1))
-    env = by_name.make_vector("pettingzoo:games_box", range(1), 0)
+    assert registry.spec("pettingzoo:games_box").action_space == Box((2,), (-1, -1), (1, 1))
+    env = registry.make_vector("pettingzoo:games_box", range(1), 0)
     _, _, reward, *_ = env.step(np.array([[[9, 0.5], [0, 0], [-9, -9]]], np.float32))
     np.testing.assert_array_equal(reward, [[1.5, 0, -2]])
     with pytest.raises(NumericsError, match="the policy has diverged"):
@@ -123,7 +123,7 @@ def test_box_actions_are_clipped(games):
 )
 def test_failures_name_environment_and_agent(games, module, text):
     def play():
-        env = by_name.make_vector(f"pettingzoo:{module}", range(4, 6), 0)
+        env = registry.make_vector(f"pettingzoo:{module}", range(4, 6), 0)
         for _ in range(3):
             env.step(np.ones((2, 3), np.int32))
 
@@ -132,18 +132,18 @@ def test_failures_name_environment_and_agent(games, module, text):
 
 
 def test_wrong_actions_are_refused():
-    env = by_name.make_vector("pettingzoo:mpe2.simple_spread_v3", range(2), 0)
+    env = registry.make_vector("pettingzoo:mpe2.simple_spread_v3", range(2), 0)
     with pytest.raises(EnvironmentFailure, match=r"int64 \(2,\), expected int32 \(2, 3\)"):
         env.step(np.ones(2, np.int64))
 
 
 def test_missing_packages_say_what_to_install():
     with pytest.raises(EnvironmentFailure, match="needs the package nowhere"):
-        by_name.spec("pettingzoo:nowhere.game_v0")
+        registry.spec("pettingzoo:nowhere.game_v0")
 
 
 def test_simple_tag_is_as_pettingzoo_steps_it():
-    ours = by_name.make_vector("pettingzoo:mpe2.simple_tag_v3", range(3, 4), 11)
+    ours = registry.make_vector("pettingzoo:mpe2.simple_tag_v3", range(3, 4), 11)
     theirs = simple_tag_v3.parallel_env()
     seed = int(np.random.SeedSequence((11, 3, 0)).generate_state(1)[0])
     obs, _ = theirs.reset(seed=seed)

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from mindspore_rl import cli
-from mindspore_rl.environments import by_name
+from mindspore_rl.cli import main as cli
+from mindspore_rl.environments import registry
 from mindspore_rl.environments.environment import VectorEnvironment
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
@@ -33,7 +33,10 @@ def some_actions(vector: VectorEnvironment, size: int, steps: int) -> list[np.nd
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_environment_does_the_same_in_any_share(name):
-    whole, part = by_name.make_vector(name, range(4), 7), by_name.make_vector(name, range(2, 4), 7)
+    whole, part = (
+        registry.make_vector(name, range(4), 7),
+        registry.make_vector(name, range(2, 4), 7),
+    )
     first = whole.reset()
     assert first.shape == (4, *whole.spec.obs_shape)
     assert first.dtype == whole.spec.obs_dtype
@@ -51,13 +54,13 @@ def test_an_environment_does_the_same_in_any_share(name):
 
 
 def test_environments_and_runs_have_seeds_of_their_own():
-    first = by_name.make_vector("envpool:CartPole-v1", range(4), 1).reset()
-    other = by_name.make_vector("envpool:CartPole-v1", range(4), 2).reset()
+    first = registry.make_vector("envpool:CartPole-v1", range(4), 1).reset()
+    other = registry.make_vector("envpool:CartPole-v1", range(4), 2).reset()
     assert len(np.unique(np.concatenate([first, other])[:, 0])) == 8
 
 
 def test_an_episode_that_ends_leaves_its_true_successor():
-    vector = by_name.make_vector("envpool:CartPole-v1", range(8), 3)
+    vector = registry.make_vector("envpool:CartPole-v1", range(8), 3)
     before, ends = vector.reset(), 0
     for _ in range(40):
         next_obs, final_obs, _, terminated, truncated = vector.step(np.ones(8, np.int32))
@@ -72,7 +75,7 @@ def test_an_episode_that_ends_leaves_its_true_successor():
 
 
 def test_a_time_limit_truncates():
-    vector = by_name.make_vector("envpool:CartPole-v1,max_episode_steps=4", range(2), 3)
+    vector = registry.make_vector("envpool:CartPole-v1,max_episode_steps=4", range(2), 3)
     vector.reset()
     cuts = [vector.step(np.full(2, t % 2, np.int32))[3:] for t in range(8)]
     assert [bool(truncated.all()) for _, truncated in cuts] == [False, False, False, True] * 2
@@ -82,7 +85,7 @@ def test_a_time_limit_truncates():
 
 def test_an_end_at_the_very_limit_is_truncated_alone_as_is_told():
     """Should EnvPool pass it on one day, the note may go."""
-    vector = by_name.make_vector("envpool:CartPole-v1,max_episode_steps=9", range(64), 3)
+    vector = registry.make_vector("envpool:CartPole-v1,max_episode_steps=9", range(64), 3)
     vector.reset()
     for _ in range(9):
         _, final_obs, _, terminated, truncated = vector.step(np.ones(64, np.int32))
@@ -91,10 +94,10 @@ def test_an_end_at_the_very_limit_is_truncated_alone_as_is_told():
 
 
 def test_parts_of_an_observation_stand_behind_one_another():
-    assert "16 numbers: one-hot of 16" in by_name.spec("envpool:FrozenLake-v1").notes
-    vector = by_name.make_vector("envpool:FrozenLake-v1", range(2), 1)
+    assert "16 numbers: one-hot of 16" in registry.spec("envpool:FrozenLake-v1").notes
+    vector = registry.make_vector("envpool:FrozenLake-v1", range(2), 1)
     np.testing.assert_array_equal(vector.reset(), np.eye(16)[[0, 0]])
-    assert "['observation'] 25 numbers" in by_name.spec("envpool:FetchPushDense-v4").notes
+    assert "['observation'] 25 numbers" in registry.spec("envpool:FetchPushDense-v4").notes
 
 
 @pytest.mark.parametrize(
@@ -106,13 +109,13 @@ def test_parts_of_an_observation_stand_behind_one_another():
 )
 def test_names_that_are_none(name, error, message):
     with pytest.raises(error, match=message):
-        by_name.spec(name)
+        registry.spec(name)
 
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(MissingPackageError, match="needs envpool, which is not ins") as told:
-        by_name.spec("envpool:CartPole-v1")
+        registry.spec("envpool:CartPole-v1")
     assert told.value.extra == "pool"
 
 

@@ -1,10 +1,10 @@
 import numpy as np
 
-from mindspore_rl.environments import by_name
+from mindspore_rl.environments import registry
 
 
 def test_constant_ends_at_once_with_reward_1():
-    env = by_name.make_vector("probe:constant", range(3), 0)
+    env = registry.make_vector("probe:constant", range(3), 0)
     np.testing.assert_array_equal(env.reset(), np.ones((3, 1)))
     _, _, reward, terminated, truncated = env.step(np.zeros(3, np.int32))
     assert (reward == 1).all()
@@ -13,7 +13,7 @@ def test_constant_ends_at_once_with_reward_1():
 
 
 def test_bandit_pays_the_action_that_follows_the_sign():
-    env = by_name.make_vector("probe:bandit", range(8), 0)
+    env = registry.make_vector("probe:bandit", range(8), 0)
     obs, seen = env.reset(), []
     for t in range(200):
         seen.append(obs[:, 0])
@@ -29,7 +29,7 @@ def test_bandit_pays_the_action_that_follows_the_sign():
 
 
 def test_memory_pays_what_was_shown_first():
-    env = by_name.make_vector("probe:memory", range(8), 0)
+    env = registry.make_vector("probe:memory", range(8), 0)
     obs, shown = env.reset(), []
     for step in range(25):
         if step % 5 == 0:
@@ -45,7 +45,7 @@ def test_memory_pays_what_was_shown_first():
 
 
 def test_pixels_show_the_side_that_pays():
-    env = by_name.make_vector("probe:pixels", range(8), 0)
+    env = registry.make_vector("probe:pixels", range(8), 0)
     obs, places = env.reset(), set()
     for _ in range(100):
         columns = obs[:, 0].max(1)
@@ -60,7 +60,7 @@ def test_pixels_show_the_side_that_pays():
 
 
 def test_delay_pays_in_the_second_step():
-    env = by_name.make_vector("probe:delay", range(1), 0)
+    env = registry.make_vector("probe:delay", range(1), 0)
     obs = env.reset()
     got = []
     for _ in range(4):
@@ -71,7 +71,7 @@ def test_delay_pays_in_the_second_step():
 
 
 def test_truncated_never_terminates():
-    env = by_name.make_vector("probe:truncated", range(2), 0)
+    env = registry.make_vector("probe:truncated", range(2), 0)
     env.reset()
     steps = [env.step(np.zeros(2, np.int32)) for _ in range(30)]
     assert all((step[2] == 1).all() and not step[3].any() for step in steps)

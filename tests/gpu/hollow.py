@@ -10,7 +10,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from mindspore_rl import gpu
+from mindspore_rl.platform import gpu
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("hollow_cuda.c")

@@ -10,8 +10,9 @@ MARKS = ("action", "advantage", "gradient")
 
 def main() -> None:
     """Leaves the records of every boundary in the folder."""
-    from mindspore_rl import programs, registry  # noqa: PLC0415
-    from mindspore_rl.pipeline import JobRequest, prepare  # noqa: PLC0415
+    from mindspore_rl import programs  # noqa: PLC0415
+    from mindspore_rl.compiler.pipeline import JobRequest, prepare  # noqa: PLC0415
+    from mindspore_rl.jobs import registry  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.run import JobOptions, run_job  # noqa: PLC0415
 
     algorithm, policy, environment, settings = CASE

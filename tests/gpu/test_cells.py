@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindspore_rl import gpu
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.platform import gpu
 
 ROOT = Path(__file__).parents[2]
 RTOL, ATOL = 1e-3, 1e-5

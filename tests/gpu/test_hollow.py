@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from mindspore_rl import gpu
+from mindspore_rl.platform import gpu
 from tests.gpu import hollow
 
 pytestmark = [

@@ -3,8 +3,9 @@
 import textwrap
 import uuid
 
-from mindspore_rl import programs, registry
-from mindspore_rl.pipeline import JobRequest, analyse
+from mindspore_rl import programs
+from mindspore_rl.compiler.pipeline import JobRequest, analyse
+from mindspore_rl.jobs import registry
 
 TEMPLATE = """
 from mindspore import nn, ops

@@ -1,8 +1,8 @@
 """Programs after passes, read back from their text."""
 
-from mindspore_rl.graph.cut.partition import Partition
-from mindspore_rl.graph.ir import Program
-from mindspore_rl.graph.text import parse, render
+from mindspore_rl.compiler.ir.ir import Program
+from mindspore_rl.compiler.ir.text import parse, render
+from mindspore_rl.compiler.partition.partition import Partition
 
 
 def programs_of(result):

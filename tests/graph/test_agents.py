@@ -2,13 +2,14 @@
 
 import pytest
 
-from mindspore_rl import programs, registry
+from mindspore_rl import programs
+from mindspore_rl.compiler.ir.ir import walk
+from mindspore_rl.compiler.ir.operations import COMPONENTS
+from mindspore_rl.compiler.partition.replicate import agent_shares
+from mindspore_rl.compiler.pipeline import JobRequest, analyse
 from mindspore_rl.errors import PolicyError, ProgramError
-from mindspore_rl.graph.cut.replicate import agent_shares
-from mindspore_rl.graph.distribution_policy import DistributionPolicy, FragmentRule
-from mindspore_rl.graph.ir import walk
-from mindspore_rl.graph.operations import COMPONENTS
-from mindspore_rl.pipeline import JobRequest, analyse
+from mindspore_rl.jobs import registry
+from mindspore_rl.policy import DistributionPolicy, FragmentRule
 from tests.lowering.inproc import PROGRAMS
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from mindspore_rl.compiler.frontend.trajectory_rows import place_rows
+from mindspore_rl.compiler.ir.ir import Loop, Op, Where, walk
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import Loop, Op, Where, walk
-from mindspore_rl.graph.read.buffer_rows import place_rows
 
 HERE = Where("program.py", 7, "msrl.replay_insert(obs)")
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from mindspore_rl.compiler.ir.ir import Branch, paths, walk
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import Branch, paths, walk
 from tests.graph.programs import analyse_with
 
 UNSUPPORTED = {

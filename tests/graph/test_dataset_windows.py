@@ -7,7 +7,7 @@ import pytest
 
 from mindspore_rl.datasets.dataset import Dataset
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.runtime.evaluate import evaluate
+from mindspore_rl.trained.evaluate import evaluate
 from tests.datasets.files import made, played
 from tests.graph.programs import analyse_with
 from tests.lowering import inproc

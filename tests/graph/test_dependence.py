@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from mindspore_rl.compiler.ir.ir import walk
 from mindspore_rl.errors import PolicyError
-from mindspore_rl.graph.ir import walk
 from tests.graph.programs import analyse_with
 
 HELPERS = """

@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 
-from mindspore_rl import cli, registry
+from mindspore_rl.cli import main as cli
+from mindspore_rl.compiler.partition.replicate import replicate
 from mindspore_rl.errors import PolicyError
-from mindspore_rl.graph.cut.replicate import replicate
-from mindspore_rl.graph.distribution_policy import (
+from mindspore_rl.jobs import registry
+from mindspore_rl.policy import (
     WORKERS,
     Cut,
     DistributionPolicy,

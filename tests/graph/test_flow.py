@@ -1,8 +1,8 @@
 """Reaching definitions on programs written by hand."""
 
-from mindspore_rl.graph.flow import INITIAL, definitions, exposed, first_reads
-from mindspore_rl.graph.ir import Branch, Loop, Op, Where
-from mindspore_rl.graph.operations import ENVIRONMENT, PARAMETERS
+from mindspore_rl.compiler.ir.dataflow import INITIAL, definitions, exposed, first_reads
+from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Where
+from mindspore_rl.compiler.ir.operations import ENVIRONMENT, PARAMETERS
 
 HERE = Where("program.py", 1, "")
 

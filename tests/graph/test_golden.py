@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_rl import pipeline, programs, registry
-from mindspore_rl.graph.render import render_partition
+from mindspore_rl import programs
+from mindspore_rl.compiler import pipeline
+from mindspore_rl.compiler.show.render import render_partition
+from mindspore_rl.jobs import registry
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAMS = Path(__file__).parents[1] / "programs"

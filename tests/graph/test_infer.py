@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from mindspore_rl import programs, registry
+from mindspore_rl import programs
+from mindspore_rl.compiler.analysis import infer, row_trials
+from mindspore_rl.compiler.ir.ir import Op, walk
+from mindspore_rl.compiler.pipeline import JobRequest, analyse
 from mindspore_rl.errors import PolicyError, ProgramError
-from mindspore_rl.graph.ir import Op, walk
-from mindspore_rl.graph.probe import infer, rows
-from mindspore_rl.pipeline import JobRequest, analyse
+from mindspore_rl.jobs import registry
 from mindspore_rl.plan.value import Value
 from tests.graph.programs import analyse_with, program_with
 
@@ -196,12 +197,14 @@ def test_rows_that_lie_apart_are_told_how_to_lie_side_by_side(tmp_path):
 
 
 def test_rounding_is_that_of_the_largest_terms():
-    assert rows._close(np.array([1e4, 1e-3]), np.array([1e4, 2e-3]))
-    assert not rows._close(np.array([1.0, 1e-3]), np.array([1.0, 2e-3]))
-    assert rows._close(np.array([np.inf, np.nan, True]), np.array([np.inf, np.nan, True]))
+    assert row_trials._close(np.array([1e4, 1e-3]), np.array([1e4, 2e-3]))
+    assert not row_trials._close(np.array([1.0, 1e-3]), np.array([1.0, 2e-3]))
+    assert row_trials._close(np.array([np.inf, np.nan, True]), np.array([np.inf, np.nan, True]))
 
 
-@pytest.mark.parametrize(("odd", "evidence"), [({2}, ""), ({2, 4, 6, 8, 10, 12}, rows.RANDOM)])
+@pytest.mark.parametrize(
+    ("odd", "evidence"), [({2}, ""), ({2, 4, 6, 8, 10, 12}, row_trials.RANDOM)]
+)
 def test_what_an_operation_gives_but_once_is_no_evidence(odd, evidence):
     calls = []
 
@@ -210,7 +213,9 @@ def test_what_an_operation_gives_but_once_is_no_evidence(odd, evidence):
         return (Tensor(inputs["x"].asnumpy() + float(len(calls) in odd)),)
 
     op = Op("glue#1", "glue", ("y",), ("x + 0",), ("x",), where=None)
-    trials = rows.RowTrials(evaluate, rows.environment_rows(4), np.random.default_rng(0))
+    trials = row_trials.RowTrials(
+        evaluate, row_trials.environment_rows(4), np.random.default_rng(0)
+    )
     values = {"x": Value((4,), "float32", axis=0)}
     assert trials.evidence(op, {"x": Tensor(np.arange(4, dtype=np.float32))}, values) == evidence
 

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from mindspore_rl import registry
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.graph.distribution_policy import Schedule
+from mindspore_rl.jobs import registry
+from mindspore_rl.policy import Schedule
 from tests.graph.programs import analyse_with
 
 INSERT = 'msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))'

@@ -2,9 +2,9 @@
 
 import pytest
 
+from mindspore_rl.compiler.frontend.replay_rows import inserted, place_kept, position
+from mindspore_rl.compiler.ir.ir import Loop, Op, Where
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import Loop, Op, Where
-from mindspore_rl.graph.read.kept_rows import inserted, place_kept, position
 
 HERE = Where("program.py", 7, "msrl.replay_insert(obs, keep=70)")
 CAPACITY = 70

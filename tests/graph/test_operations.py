@@ -3,13 +3,13 @@
 import pytest
 from mindspore import ops
 
-from mindspore_rl import operators
+from mindspore_rl.compiler.ir.operations import OPERATIONS, Kind
+from mindspore_rl.compiler.lowering.emit_cell import CellWriter
+from mindspore_rl.compiler.lowering.emit_loop import VIEWS, LoopWriter
+from mindspore_rl.compiler.lowering.target import Target
+from mindspore_rl.compiler.pipeline import analyse, lower
 from mindspore_rl.errors import PolicyError, ProgramError
-from mindspore_rl.graph.operations import OPERATIONS, Kind
-from mindspore_rl.lowering.cell_source import CellWriter
-from mindspore_rl.lowering.loop_source import VIEWS, LoopWriter
-from mindspore_rl.lowering.target import Target
-from mindspore_rl.pipeline import analyse, lower
+from mindspore_rl.rl import operators
 from tests.graph.programs import analyse_with, program_with
 from tests.lowering import inproc
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from mindspore_rl import cli
-from mindspore_rl.registry import policies
+from mindspore_rl.cli import main as cli
+from mindspore_rl.jobs.registry import policies
 
 
 @pytest.mark.parametrize("policy", policies())

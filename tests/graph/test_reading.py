@@ -10,10 +10,10 @@ import pytest
 from mindspore import nn
 from mindspore.graph.api import _cell_graph_executor
 
-from mindspore_rl import device
+from mindspore_rl.compiler.analysis.compiled_ops import SOURCE
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.probe.front_end import SOURCE
-from mindspore_rl.native.program import graph_of, read
+from mindspore_rl.mindir.graph import graph_of, read
+from mindspore_rl.platform import mindspore_device
 from mindspore_rl.purity.calls import watch
 from tests.graph.programs import analyse_with
 
@@ -244,7 +244,7 @@ def test_sums_of_a_compiled_cell_are_new_arrays(tmp_path):
     try:
         phase, _ = _cell_graph_executor.compile(cell, ms.ops.ones(3), phase="export.mindir")
     finally:
-        device.use()
+        mindspore_device.use()
     nodes = read(graph_of(cell, phase)).main.nodes
     assert not any(node.op.startswith("Inplace") for node in nodes)
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from mindspore import Tensor, ops
 
-from mindspore_rl import device
-from mindspore_rl.graph.ir import Op
-from mindspore_rl.graph.probe import rows
+from mindspore_rl.compiler.analysis import row_trials
+from mindspore_rl.compiler.ir.ir import Op
 from mindspore_rl.plan.value import Value
+from mindspore_rl.platform import mindspore_device
 
 SUBNORMAL = np.full(1013, 1e-41, np.float32)  # of a shape that nothing else has used
 
@@ -15,7 +15,7 @@ SUBNORMAL = np.full(1013, 1e-41, np.float32)  # of a shape that nothing else has
 @pytest.mark.slow  # it shows in most processes, not in all
 def test_mindspore_disagrees_with_itself_about_subnormal_numbers():
     """When this fails, `rows` need no longer leave them out of its data."""
-    device.use()
+    mindspore_device.use()
     seen = {"sign": set(), "floor": set(), "equal": set()}
     for _ in range(30):
         x = Tensor(SUBNORMAL)
@@ -25,7 +25,7 @@ def test_mindspore_disagrees_with_itself_about_subnormal_numbers():
 
 
 def test_trials_have_no_subnormal_numbers():
-    device.use()
+    mindspore_device.use()
     op = Op("glue#1", "glue", ("y",), ("ops.sign(x)",), ("x",), where=None)
     given = []
 
@@ -33,7 +33,9 @@ def test_trials_have_no_subnormal_numbers():
         given.append(inputs["x"].asnumpy())
         return (ops.sign(inputs["x"]),)
 
-    trials = rows.RowTrials(evaluate, rows.environment_rows(4), np.random.default_rng(0))
+    trials = row_trials.RowTrials(
+        evaluate, row_trials.environment_rows(4), np.random.default_rng(0)
+    )
     data = np.array([1e-41, -1e-42, 0.0, 1.0], np.float32)
     values = {"x": Value((4,), "float32", axis=0), "y": Value((4,), "float32", axis=0)}
     assert trials.evidence(op, {"x": Tensor(data)}, values) == ""

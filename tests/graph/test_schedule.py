@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_rl import programs, registry
+from mindspore_rl import programs
+from mindspore_rl.compiler.ir.ir import walk
+from mindspore_rl.compiler.lowering.project import project
+from mindspore_rl.compiler.pipeline import JobRequest, analyse, prepare
+from mindspore_rl.compiler.show.render import render_partition
 from mindspore_rl.errors import PolicyError
-from mindspore_rl.graph.distribution_policy import WORKERS, FragmentRule, Schedule
-from mindspore_rl.graph.ir import walk
-from mindspore_rl.graph.render import render_partition
-from mindspore_rl.lowering.project import project
-from mindspore_rl.pipeline import JobRequest, analyse, prepare
+from mindspore_rl.jobs import registry
 from mindspore_rl.plan.plan import Arrivals
+from mindspore_rl.policy import WORKERS, FragmentRule, Schedule
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 

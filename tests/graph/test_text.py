@@ -4,12 +4,15 @@ import dataclasses
 
 import pytest
 
-from mindspore_rl import cli, pipeline, programs, registry, training
-from mindspore_rl.graph.cut.partition import partition
-from mindspore_rl.graph.cut.replicate import replicate
-from mindspore_rl.graph.ir import Branch, Loop, Op, Program, Region, Where
-from mindspore_rl.graph.render import render_partition
-from mindspore_rl.graph.text import parse, parse_value, render, render_value
+from mindspore_rl import programs
+from mindspore_rl.cli import main as cli
+from mindspore_rl.compiler import pipeline
+from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Program, Region, Where
+from mindspore_rl.compiler.ir.text import parse, parse_value, render, render_value
+from mindspore_rl.compiler.partition.partition import partition
+from mindspore_rl.compiler.partition.replicate import replicate
+from mindspore_rl.compiler.show.render import render_partition
+from mindspore_rl.jobs import registry, training
 from mindspore_rl.plan.value import Value
 from tests.graph.reading_back import programs_of, read_back
 

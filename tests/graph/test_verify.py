@@ -2,10 +2,10 @@
 
 import pytest
 
+from mindspore_rl.compiler.ir.ir import Loop, Op, Where
+from mindspore_rl.compiler.ir.verify import _defined, _no_deadlock, _same_messages
+from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.ir import Loop, Op, Where
-from mindspore_rl.graph.verify import _defined, _no_deadlock, _same_messages
-from mindspore_rl.pipeline import prepare
 from tests.graph.programs import program_with
 from tests.lowering import inproc
 

@@ -12,13 +12,13 @@ import pytest
 
 from mindspore_rl import load, programs
 from mindspore_rl.datasets.dataset import Dataset
-from mindspore_rl.environments.by_name import make_vector, spec
+from mindspore_rl.environments.registry import make_vector, spec
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.exporting import export
 from mindspore_rl.plan.plan import load_plan
+from mindspore_rl.rl.parameters import set_parameter
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.evaluate import evaluate
-from mindspore_rl.runtime.parameters import set_parameter
+from mindspore_rl.trained.evaluate import evaluate
+from mindspore_rl.trained.export import export
 from tests.datasets.files import played
 
 pytestmark = [pytest.mark.learning]

@@ -7,12 +7,13 @@ from typing import Any
 
 import mindspore as ms
 
-from mindspore_rl import programs, registry
+from mindspore_rl import programs
 from mindspore_rl.communication.link import Link
-from mindspore_rl.pipeline import JobRequest, prepare
+from mindspore_rl.compiler.pipeline import JobRequest, prepare
+from mindspore_rl.jobs import registry
 from mindspore_rl.plan.plan import FragmentPlan, Plan
+from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.rank.worker import run_inproc, run_worker
-from mindspore_rl.runtime.stamps import Stamps
 from tests.graph.reading_back import read_back
 from tests.multiprocess import theorem
 

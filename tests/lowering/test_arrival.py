@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mindspore_rl import registry
-from mindspore_rl.graph.distribution_policy import Schedule
-from mindspore_rl.pipeline import prepare
+from mindspore_rl.compiler.pipeline import prepare
+from mindspore_rl.jobs import registry
+from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime import checkpoint
 from tests.graph.programs import program_with
 from tests.lowering import inproc

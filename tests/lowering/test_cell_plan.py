@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from mindspore_rl.graph.ir import num_turns, turn_index, walk
-from mindspore_rl.graph.text import parse
-from mindspore_rl.lowering.cell_plan import UNROLL, plan_cell
-from mindspore_rl.lowering.project import Projection
-from mindspore_rl.lowering.target import Target
+from mindspore_rl.compiler.ir.ir import num_turns, turn_index, walk
+from mindspore_rl.compiler.ir.text import parse
+from mindspore_rl.compiler.lowering.cell_plan import UNROLL, plan_cell
+from mindspore_rl.compiler.lowering.project import Projection
+from mindspore_rl.compiler.lowering.target import Target
 
 REGION = """# program p
 obs: "float32[8e, 4]"

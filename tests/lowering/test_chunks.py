@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mindspore_rl import registry
+from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import PolicyError
-from mindspore_rl.graph.distribution_policy import Schedule
-from mindspore_rl.pipeline import prepare
-from mindspore_rl.runtime.rank.chunks import run_in_turn
+from mindspore_rl.jobs import registry
+from mindspore_rl.policy import Schedule
+from mindspore_rl.runtime.rank.pipelined_loop import run_in_turn
 from tests.lowering import inproc
 from tests.lowering.test_programs import SCATTERED
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from mindspore.graph import api
 
-from mindspore_rl import registry
+from mindspore_rl.jobs import registry
 from tests.lowering import inproc
 
 

@@ -3,10 +3,10 @@ import json
 
 import pytest
 
-from mindspore_rl import gpu
+from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.pipeline import prepare
 from mindspore_rl.plan.plan import load_plan
+from mindspore_rl.platform import gpu
 from tests.lowering import inproc
 
 

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from mindspore_rl import registry
+from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.distribution_policy import Cut, DistributionPolicy, FragmentRule
-from mindspore_rl.pipeline import prepare
+from mindspore_rl.jobs import registry
+from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule
 from mindspore_rl.runtime import checkpoint
 from tests.graph.programs import program_with
 from tests.lowering import inproc

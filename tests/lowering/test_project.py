@@ -2,10 +2,10 @@
 
 import pytest
 
-from mindspore_rl import registry
-from mindspore_rl.graph.ir import walk
-from mindspore_rl.lowering.project import project
-from mindspore_rl.pipeline import analyse
+from mindspore_rl.compiler.ir.ir import walk
+from mindspore_rl.compiler.lowering.project import project
+from mindspore_rl.compiler.pipeline import analyse
+from mindspore_rl.jobs import registry
 from tests.graph.programs import analyse_with
 from tests.lowering import inproc
 

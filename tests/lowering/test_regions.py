@@ -1,11 +1,11 @@
 """What becomes a compiled cell, and what stays Python."""
 
-from mindspore_rl import registry
-from mindspore_rl.graph.cut.replicate import Fragment
-from mindspore_rl.graph.ir import Branch, Loop, Op, Region, Where, walk
-from mindspore_rl.lowering.project import Projection, project
-from mindspore_rl.lowering.regions import find_regions
-from mindspore_rl.pipeline import analyse
+from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Region, Where, walk
+from mindspore_rl.compiler.lowering.project import Projection, project
+from mindspore_rl.compiler.lowering.regions import find_regions
+from mindspore_rl.compiler.partition.replicate import Fragment
+from mindspore_rl.compiler.pipeline import analyse
+from mindspore_rl.jobs import registry
 from mindspore_rl.plan.value import Value
 from tests.lowering import inproc
 

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from mindspore_rl import registry
+from mindspore_rl.compiler.frontend.builder import GENERATED_ENDINGS
+from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.graph.read.draft import GENERATED_ENDINGS
-from mindspore_rl.pipeline import prepare
+from mindspore_rl.jobs import registry
 from tests.graph.programs import program_with
 from tests.lowering import inproc
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from mindspore_rl import registry
-from mindspore_rl.graph.distribution_policy import (
+from mindspore_rl.jobs import registry
+from mindspore_rl.policy import (
     Cut,
     DistributionPolicy,
     FragmentRule,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from mindspore_rl.runtime.coordinator import keeper
+from mindspore_rl.runtime.coordinator import reaper
 
 TRAIN = (sys.executable, "-m", "mindspore_rl.cli", "train", "--stop-return", "nan")
 
@@ -37,7 +37,7 @@ def descendants(process: subprocess.Popen, word: str) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
         try:
-            if word in " ".join(child.cmdline()) and keeper.__file__ not in child.cmdline():
+            if word in " ".join(child.cmdline()) and reaper.__file__ not in child.cmdline():
                 found.append(child)
         except psutil.NoSuchProcess:
             continue

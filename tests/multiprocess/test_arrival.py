@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindspore_rl import programs, registry
+from mindspore_rl import programs
+from mindspore_rl.compiler.pipeline import JobRequest, prepare
 from mindspore_rl.errors import JobFailure
-from mindspore_rl.graph.distribution_policy import Schedule
-from mindspore_rl.pipeline import JobRequest, prepare
+from mindspore_rl.jobs import registry
+from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from runs import TRAIN, ended, start
 
-from mindspore_rl import machine
-from mindspore_rl.runtime.coordinator import room
+from mindspore_rl.platform import resources
+from mindspore_rl.runtime.coordinator import admission
 
 ROOT = Path(__file__).parents[2]
 TINY = ("num_steps=16", "num_envs=4", "update_epochs=1", "--stop-return", "nan")
@@ -135,7 +135,7 @@ def test_an_endless_error_is_told_in_short(tmp_path, where, once, policy, worker
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("policy", ["MultipleLearners", "SingleLearnerCoarse"])
 def test_many_more_workers_than_cores_start_slowly(tmp_path, policy):
-    if machine.available_memory() < 33 * room.STARTING_BYTES:
+    if resources.available_memory() < 33 * admission.STARTING_BYTES:
         pytest.skip("33 ranks need more memory")
     run = start(
         tmp_path, "--policy", policy, "--workers", "32", "--num-envs", "64", "num_steps=16",

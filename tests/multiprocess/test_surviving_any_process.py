@@ -10,8 +10,8 @@ import pytest
 from runs import descendants, ended, start
 
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load
-from mindspore_rl.runtime.coordinator import keeper
-from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
+from mindspore_rl.runtime.coordinator import reaper
+from mindspore_rl.runtime.heartbeat import ROW, STAMPS_FILE
 
 MOMENTS = {"start": 0.0, "middle": 0.3, "end": 0.8}  # of the iterations
 ITERATIONS = {"native": 2000, "mindspore": 100}
@@ -36,7 +36,7 @@ def cases():
 def role_of(process: psutil.Process) -> str:
     name, variables = process.name(), process.environ()
     of_scheduler = variables.get("MS_ROLE") == "MS_SCHED"
-    if name == keeper.NAME:
+    if name == reaper.NAME:
         return "the keeper of the scheduler" if of_scheduler else "the keeper of mpiexec"
     if of_scheduler:
         return "the scheduler"
@@ -67,8 +67,8 @@ def left_over(folder: Path, before: set[Path]) -> list[str]:
     mark = f"MSRL_RUN={folder / 'run'}".encode()
     deadline = time.monotonic() + 10.0
     while time.monotonic() < deadline:
-        found = [f"process {pid}" for pid in keeper.marked(mark)]
-        found += [str(path) for path in keeper.shared_segments() - before]
+        found = [f"process {pid}" for pid in reaper.marked(mark)]
+        found += [str(path) for path in reaper.shared_segments() - before]
         if not found:
             break
         time.sleep(0.2)
@@ -81,7 +81,7 @@ def left_over(folder: Path, before: set[Path]) -> list[str]:
 @pytest.mark.parametrize(("cells", "role", "moment"), list(cases()))
 def test_killed_process(tmp_path, cells, role, moment):
     total = ITERATIONS[cells]
-    before = keeper.shared_segments()
+    before = reaper.shared_segments()
     steps = ("--total-steps", str(16 * 8 * total))
     run = start(tmp_path, *OPTIONS, "--cells", cells, *steps)
     deadline = time.monotonic() + LIFE_S

@@ -22,7 +22,7 @@ from runs import ended, start, workers
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.plan.stages import Stages
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load
-from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
+from mindspore_rl.runtime.heartbeat import ROW, STAMPS_FILE
 
 ITERATIONS = {"native": 20_000, "mindspore": 600}
 MOMENTS = ("start", "rollout", "collective", "checkpoint")

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import theorem
 
-from mindspore_rl import programs, registry
+from mindspore_rl import programs
 from mindspore_rl.checking import compared, held
+from mindspore_rl.compiler.pipeline import JobRequest, environment_for, prepare
 from mindspore_rl.config import REQUIRED
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.graph.distribution_policy import Schedule
-from mindspore_rl.pipeline import JobRequest, environment_for, prepare
+from mindspore_rl.jobs import registry
+from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.datasets.files import played
 from tests.graph.reading_back import read_back

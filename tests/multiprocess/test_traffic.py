@@ -6,9 +6,9 @@ import json
 import pytest
 from test_theorem import IMAGES, PROGRAMS, request_for
 
-from mindspore_rl.graph.distribution_policy import Schedule
-from mindspore_rl.pipeline import prepare
+from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.plan.traffic import RECORDS, TRAFFIC_FILE, predict
+from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 
 TWO_PHASE = str(PROGRAMS / "two_phase.py")

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_rl import toolchain
+from mindspore_rl.platform import toolchain
 
 sys.path.insert(0, str(Path(__file__).parent))  # for units.py and programs.py
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
-from mindspore_rl.native.check import difference
+from mindspore_rl.codegen.differential_check import difference
 
 WEIGHT = np.linspace(1.0, 2.0, 64, dtype=np.float32)
 

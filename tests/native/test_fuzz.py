@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from programs import cells
 from units import both
 
-from mindspore_rl.native import tiles
-from mindspore_rl.native.rows import elementwise
+from mindspore_rl.codegen import tiling
+from mindspore_rl.codegen.ops import elementwise
 
 FEW = 12
 
@@ -69,8 +69,8 @@ def folder(tmp_path_factory):
 def test_random_cells_agree_with_mindspore(folder, case):
     with pytest.MonkeyPatch.context() as patch:
         if case[-1] % 2:  # every other one by tiles of few rows
-            patch.setattr(tiles, "LEAST_WORK", 0)
-            patch.setattr(tiles, "MOST_ROWS", 4)
+            patch.setattr(tiling, "LEAST_WORK", 0)
+            patch.setattr(tiling, "MOST_ROWS", 4)
         _check(case, folder)
 
 

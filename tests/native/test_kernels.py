@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from units import node, number, run, tensor
 
+from mindspore_rl.codegen.effects import WRITES
+from mindspore_rl.codegen.ops.all import WRITERS
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.native.effects import WRITES
-from mindspore_rl.native.program import Type
-from mindspore_rl.native.rows.primitives import WRITERS
+from mindspore_rl.mindir.graph import Type
 
 RNG = np.random.default_rng(1)
 OTHERWISE = {*WRITES, "Custom", "LayerNorm", "LayerNormGrad"}

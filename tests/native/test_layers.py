@@ -6,10 +6,10 @@ import pytest
 from mindspore import Tensor, nn, ops
 from units import both
 
+from mindspore_rl.codegen.ops import decompositions
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.native.rows import composed
-from mindspore_rl.operators import drawn_rows
 from mindspore_rl.rl import random
+from mindspore_rl.rl.operators import drawn_rows
 
 
 class GRU(nn.Cell):
@@ -211,8 +211,8 @@ def test_what_is_composed_agrees_with_mindspore(monkeypatch):
 
         return made
 
-    for op, rule in composed.COMPOSED.items():
-        monkeypatch.setitem(composed.COMPOSED, op, noted(op, rule))
+    for op, rule in decompositions.COMPOSED.items():
+        monkeypatch.setitem(decompositions.COMPOSED, op, noted(op, rule))
     shares = [np.random.default_rng(k).uniform(0.1, 0.9, (3, 4)).astype(np.float32) for k in (1, 2)]
     cell = Composed()
     cell.set_train(False)
@@ -220,7 +220,7 @@ def test_what_is_composed_agrees_with_mindspore(monkeypatch):
     (wanted, _), (found, _) = both(cell, inputs)
     for one, other in zip(wanted, found, strict=True):
         np.testing.assert_allclose(other, one, 2e-5, 1e-5 * np.abs(one).max())
-    assert seen | {"DropoutGrad"} == set(composed.COMPOSED)
+    assert seen | {"DropoutGrad"} == set(decompositions.COMPOSED)
 
 
 class Rows(nn.Cell):

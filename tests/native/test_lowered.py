@@ -10,10 +10,10 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 from units import graph_mode
 
-from mindspore_rl import toolchain
-from mindspore_rl.native.rows import elementwise
-from mindspore_rl.runtime.rank.compiled import CompiledCell
-from mindspore_rl.runtime.rank.lowered import LoweredCell
+from mindspore_rl.codegen.ops import elementwise
+from mindspore_rl.platform import toolchain
+from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
+from mindspore_rl.runtime.rank.native_or_mindspore import LoweredCell
 
 
 class Count(nn.Cell):
@@ -185,7 +185,7 @@ def test_a_row_that_is_not_there_ends_the_call():
 
 
 def test_too_large_a_cell_is_left_to_mindspore(monkeypatch):
-    monkeypatch.setattr("mindspore_rl.native.writer.MOST_NODES", 3)
+    monkeypatch.setattr("mindspore_rl.codegen.emit_unit.MOST_NODES", 3)
     _, _, told = lowered(Count(), X)
     assert not told[0][0]
     assert "operators" in told[0][1]

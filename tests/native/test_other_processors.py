@@ -13,9 +13,9 @@ from mindspore import nn, ops
 from test_layers import GRU, LSTM, Attention, OneNumber, Pixels, _floats
 from units import graph_mode, leaves
 
-from mindspore_rl import toolchain
-from mindspore_rl.native.cell import NativeCell, _nested, unit_of
-from mindspore_rl.runtime.rank.compiled import CompiledCell
+from mindspore_rl.codegen.native_cell import NativeCell, _nested, unit_of
+from mindspore_rl.platform import toolchain
+from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 MAIN = """

@@ -7,8 +7,8 @@ import pytest
 from scipy import special
 from units import node, number, run, tensor
 
-from mindspore_rl.native.program import Type
-from mindspore_rl.native.rows.elementwise import ELEMENTWISE
+from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
+from mindspore_rl.mindir.graph import Type
 
 SPECIAL = np.array(
     [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.3, -0.7, 2.5, -3.5, 30.0, -90.0, 1e-8, 1e30],

@@ -7,10 +7,10 @@ from mindspore import nn, ops
 from mindspore import value_and_grad as derivative_of
 from units import both, node, number
 
-from mindspore_rl.native import tiles
-from mindspore_rl.native.blocks import Block
-from mindspore_rl.native.cell import NativeCell
-from mindspore_rl.native.program import Type, Value
+from mindspore_rl.codegen import tiling
+from mindspore_rl.codegen.cfg import Block
+from mindspore_rl.codegen.native_cell import NativeCell
+from mindspore_rl.mindir.graph import Type, Value
 
 ROWS = 96
 
@@ -112,9 +112,9 @@ CASES = {
 @pytest.fixture
 def all_tiled(monkeypatch):
     """Tiles whatever the work, and the texts of the cells that were made."""
-    monkeypatch.setattr(tiles, "LEAST_WORK", 0)
-    monkeypatch.setattr(tiles, "LEAST_SHARED", 0)
-    monkeypatch.setattr(tiles, "MOST_ROWS", 8)
+    monkeypatch.setattr(tiling, "LEAST_WORK", 0)
+    monkeypatch.setattr(tiling, "LEAST_SHARED", 0)
+    monkeypatch.setattr(tiling, "MOST_ROWS", 8)
     texts = []
     made = NativeCell.__init__
 
@@ -147,7 +147,7 @@ def test_weights_with_as_many_rows_as_the_batch_are_none_of_it(all_tiled):
     doubled = node("Add", copy, copy, type=square)
     product = node("MatMul", x, copy, number(False), number(False), type=square)
     block = Block("b0", nodes=[copy, doubled, product], results=[doubled, product])
-    tiles.tile(block, [block])
+    tiling.tile(block, [block])
     (made,) = (found for found in block.nodes if found.op == "Tiles")
     assert [inner.op for inner in made.attrs["body"].nodes] == ["MatMul"]
 
@@ -172,6 +172,6 @@ def test_sums_over_rows_do_not_depend_on_the_number_of_threads(all_tiled):
 
 
 def test_little_work_stays_in_one_piece(all_tiled, monkeypatch):
-    monkeypatch.setattr(tiles, "LEAST_WORK", 2_000_000)
+    monkeypatch.setattr(tiling, "LEAST_WORK", 2_000_000)
     both(CASES["plain"][0](), CASES["plain"][1])
     assert "tile_0" not in all_tiled[0]

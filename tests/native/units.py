@@ -5,12 +5,12 @@ import contextlib
 import mindspore as ms
 import numpy as np
 
-from mindspore_rl import toolchain
-from mindspore_rl.native.blocks import Block, Blocks
-from mindspore_rl.native.cell import NativeCell, unit_of
-from mindspore_rl.native.program import Type, Value
-from mindspore_rl.native.writer import write
-from mindspore_rl.runtime.rank.compiled import CompiledCell
+from mindspore_rl.codegen.cfg import Block, Blocks
+from mindspore_rl.codegen.emit_unit import write
+from mindspore_rl.codegen.native_cell import NativeCell, unit_of
+from mindspore_rl.mindir.graph import Type, Value
+from mindspore_rl.platform import toolchain
+from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
 
 
 def tensor(name, array):

@@ -7,15 +7,15 @@ import time
 import numpy as np
 import pytest
 
-from mindspore_rl import cli
+from mindspore_rl.cli import main as cli
 from mindspore_rl.communication.inproc import InprocHub
+from mindspore_rl.performance import critical_path, report
+from mindspore_rl.performance.chrome_trace import TRACE_FILE
+from mindspore_rl.performance.timeline import COMMUNICATION, WAITING, Part, Span, Timeline, load
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.plan.traffic import predict
-from mindspore_rl.profiling import critical, report
-from mindspore_rl.profiling.timeline import COMMUNICATION, WAITING, Part, Span, Timeline, load
-from mindspore_rl.profiling.trace import TRACE_FILE
-from mindspore_rl.runtime import profile
-from mindspore_rl.runtime.profile import FOLDER, ITERATION, RECEIVE, SEND, WARM_UP
+from mindspore_rl.runtime import profile_recorder
+from mindspore_rl.runtime.profile_recorder import FOLDER, ITERATION, RECEIVE, SEND, WARM_UP
 
 ITERATIONS = 3
 
@@ -52,7 +52,7 @@ def _two_ranks():
 
 
 def test_the_critical_path_leads_from_rank_to_rank():
-    path = critical.critical_path(_two_ranks())
+    path = critical_path.critical_path(_two_ranks())
     assert path == {
         _part("actor"): 20,
         _part("learner"): 10,
@@ -72,15 +72,15 @@ def test_the_critical_path_leads_from_rank_to_rank():
     ],
 )
 def test_without_a_part_waits_are_as_long_as_they_must(free, expected):
-    assert critical.length(_two_ranks(), free) == expected
+    assert critical_path.length(_two_ranks(), free) == expected
 
 
 def test_who_seem_to_wait_for_each_other_are_not_waited_for_for_ever():
     part = _part("actor", WAITING)
     timeline = _two_ranks()
     timeline.spans[0][2] = Span(10, 16, part, ((1, 6),))  # the learner's last
-    assert critical.length(timeline) >= 34
-    assert sum(critical.critical_path(timeline).values()) == 34
+    assert critical_path.length(timeline) >= 34
+    assert sum(critical_path.critical_path(timeline).values()) == 34
 
 
 def test_the_clocks_of_ranks_are_compared(monkeypatch):
@@ -88,13 +88,13 @@ def test_the_clocks_of_ranks_are_compared(monkeypatch):
     ahead_ns, found = 5_000_000_000, {}
     own = threading.local()
     clock = lambda: time.monotonic_ns() + getattr(own, "ahead_ns", 0)  # noqa: E731
-    monkeypatch.setattr(profile.time, "perf_counter_ns", clock)
+    monkeypatch.setattr(profile_recorder.time, "perf_counter_ns", clock)
     hub = InprocHub(2)
 
     def run(rank):
         own.ahead_ns = rank * ahead_ns
         with hub.baton:
-            found[rank] = profile.clock_difference(hub.communicator(rank), 2, lambda: None)
+            found[rank] = profile_recorder.clock_difference(hub.communicator(rank), 2, lambda: None)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
     for thread in threads:
@@ -142,14 +142,14 @@ def test_parts_of_a_real_run_add_up(run_dir, capsys):
     for name in ("actor", "learner"):
         whole = sum(took for part, took in times.items() if part.fragment == name)
         assert whole == pytest.approx(timeline.iteration_ms, rel=0.02)
-    path = critical.critical_path(timeline)
+    path = critical_path.critical_path(timeline)
     total = sum(path.values())
     assert total == pytest.approx(timeline.end - timeline.begin, rel=0.05)
     assert sum(took for part, took in path.items() if part.kind == WAITING) < 0.2 * total
     base = max(spans[-1].end for spans in timeline.spans)
     base -= min(spans[0].begin for spans in timeline.spans)
-    assert critical.length(timeline) == pytest.approx(base, rel=0.02)
-    assert all(critical.length(timeline, part) <= base * 1.02 for part in times)
+    assert critical_path.length(timeline) == pytest.approx(base, rel=0.02)
+    assert all(critical_path.length(timeline, part) <= base * 1.02 for part in times)
     assert cli.main(["profile", str(run_dir)]) == 0
     out = capsys.readouterr().out
     for words in ("the environment", "cell act", "cell learn", "waits for learner: message param"):

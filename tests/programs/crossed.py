@@ -1,6 +1,6 @@
 """Two actors feed two learners that do not sit with them."""
 
-from mindspore_rl.graph.distribution_policy import Cut, DistributionPolicy, FragmentRule
+from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule
 
 POLICY = DistributionPolicy(
     name="Crossed",

@@ -3,7 +3,7 @@
 from mindspore import ops
 
 from mindspore_rl.api import Actor, Trainer
-from mindspore_rl.networks import MLP
+from mindspore_rl.rl.networks import MLP
 from tests.programs.small_agents import BaseLearner, Config
 
 

@@ -3,8 +3,8 @@
 from mindspore import nn, ops
 
 from mindspore_rl.api import Actor, Trainer
-from mindspore_rl.networks import MLP
 from mindspore_rl.rl.action_distributions import categorical_log_prob, categorical_sample
+from mindspore_rl.rl.networks import MLP
 from mindspore_rl.rl.returns import lambda_returns
 from tests.programs.small_agents import BaseLearner, Config
 

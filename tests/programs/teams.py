@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from mindspore import nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
-from mindspore_rl.networks import MLP
 from mindspore_rl.rl.action_distributions import categorical_log_prob, categorical_sample
+from mindspore_rl.rl.networks import MLP
 from mindspore_rl.rl.returns import lambda_returns
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay import limit
+from mindspore_rl.replay import rate_limiter
 from mindspore_rl.replay.assignment import split
-from mindspore_rl.replay.limit import Wait
-from mindspore_rl.replay.selection import Key, Mode, Order, sample
+from mindspore_rl.replay.rate_limiter import Wait
+from mindspore_rl.replay.sampler import Key, Mode, Order, sample
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
@@ -172,7 +172,7 @@ def _draw(path, count):
 
 def test_processes_obey_one_limit(tmp_path, monkeypatch):
     """Each change wakes who waits for it: of thousands of waits none may sleep to its end."""
-    monkeypatch.setattr(limit, "SLICE_S", 30.0)
+    monkeypatch.setattr(rate_limiter, "SLICE_S", 30.0)
     spec = TableSpec(COLUMNS, 100, lanes=2, min_records=1, samples_per_insert=4, slack=4)
     context = multiprocessing.get_context("fork")
     with Table.create(spec, tmp_path / "table") as table:

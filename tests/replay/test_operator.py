@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from mindspore_rl import toolchain
 from mindspore_rl.errors import MsrlError, ReplayError
+from mindspore_rl.platform import toolchain
 from mindspore_rl.replay.operator import FLAGS, INCLUDES, SOURCE, TableGather, macros_of
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table

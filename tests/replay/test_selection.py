@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.limit import Wait
-from mindspore_rl.replay.selection import (
+from mindspore_rl.replay.rate_limiter import Wait
+from mindspore_rl.replay.sampler import (
     Key,
     Mode,
     Order,

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.machine import free_shared_bytes
+from mindspore_rl.platform.resources import free_shared_bytes
 from mindspore_rl.replay import table as table_module
-from mindspore_rl.replay.library import use_threads
-from mindspore_rl.replay.selection import Key, sample
+from mindspore_rl.replay.bindings import use_threads
+from mindspore_rl.replay.sampler import Key, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
@@ -72,7 +72,7 @@ def test_a_large_batch_is_the_same(threads, rows):
 FEW_THREADS = """
 import resource, psutil
 import numpy as np
-from mindspore_rl.replay.library import use_threads
+from mindspore_rl.replay.bindings import use_threads
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing

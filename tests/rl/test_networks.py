@@ -3,12 +3,13 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from mindspore_rl import programs, registry
-from mindspore_rl.environments import by_name
+from mindspore_rl import programs
+from mindspore_rl.environments import registry as by_name
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.networks import (
+from mindspore_rl.jobs import registry
+from mindspore_rl.rl.networks import (
     MLP,
     RunningMeanStd,
     flat_size,

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from mindspore_rl import programs, registry
-from mindspore_rl.environments.by_name import spec
-from mindspore_rl.operators import reduce_samples
+from mindspore_rl import programs
+from mindspore_rl.environments.registry import spec
+from mindspore_rl.jobs import registry
 from mindspore_rl.plan.value import reduced_count
+from mindspore_rl.rl.operators import reduce_samples
 from mindspore_rl.rl.statistics import moments
 from mindspore_rl.runtime.reference import Reference
 

@@ -18,12 +18,12 @@ from mindspore_rl.communication.link import Link
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.plan.stages import Stage, Stages
-from mindspore_rl.runtime.coordinator import above
+from mindspore_rl.runtime.coordinator import supervisor
 from mindspore_rl.runtime.coordinator.launch import Commands
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.rank import worker
-from mindspore_rl.runtime.rank.settings import worker_settings
-from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.runtime.rank.worker_settings import worker_settings
 
 EVENT_ITERATION = 3  # when what the config asks for happens
 
@@ -177,7 +177,7 @@ def coordinate(run_dir: Path, timeout_s: float) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 3:
-        sys.exit(above.run_below(below))
+        sys.exit(supervisor.run_below(below))
     elif len(sys.argv) > 1:
         coordinate(Path(sys.argv[1]), float(sys.argv[2]))
     else:

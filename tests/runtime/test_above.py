@@ -13,7 +13,7 @@ from tests.runtime.test_coordinator import FAKE, make_plan, run_dir  # noqa: F40
 
 SCRIPT = """\
 import ctypes, os, signal, subprocess, sys, time
-from mindspore_rl.runtime.coordinator.above import run_below
+from mindspore_rl.runtime.coordinator.supervisor import run_below
 
 def go(name, command):
     own = os.getpid()

@@ -7,8 +7,8 @@ import numpy as np
 from mindspore_rl.rl import random
 from mindspore_rl.runtime.rank.episodes import EpisodeCounter
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
-from mindspore_rl.runtime.rank.share_runtime import Parts, ShareRuntime
-from mindspore_rl.runtime.rank.tables import RandomTables
+from mindspore_rl.runtime.rank.noise_tables import RandomTables
+from mindspore_rl.runtime.rank.shard_runtime import Parts, ShareRuntime
 
 
 def test_steps_counted_at_once_are_those_counted_one_by_one():

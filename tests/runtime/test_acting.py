@@ -4,9 +4,10 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from mindspore_rl import cli, load, train
+from mindspore_rl import load, train
+from mindspore_rl.cli import main as cli
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.runtime.evaluate import Over, evaluate
+from mindspore_rl.trained.evaluate import Over, evaluate
 from tests.runtime.test_evaluate import ALTERNATES
 
 SLOW = pytest.mark.slow

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from mindspore_rl.errors import JobFailure
-from mindspore_rl.runtime.coordinator import ending, keeper, launch
+from mindspore_rl.runtime.coordinator import cleanup as ending
+from mindspore_rl.runtime.coordinator import launch, reaper
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.runtime.test_coordinator import (
     FAKE,
@@ -41,7 +42,7 @@ def find(folder: Path, role: str) -> psutil.Process | None:
             of_scheduler = process.environ().get("MS_ROLE") == "MS_SCHED"
         except psutil.Error:
             continue
-        if name == keeper.NAME:
+        if name == reaper.NAME:
             found = "the keeper of the scheduler" if of_scheduler else "the keeper of mpiexec"
         elif of_scheduler:
             found = "the scheduler"
@@ -72,7 +73,7 @@ def kill_when_there(folder: Path, role: str, condition) -> None:
 @pytest.mark.parametrize("of", ["mpiexec", "the scheduler"])
 def test_killed_keeper_ends_the_job_plainly(run_dir, of, early):  # noqa: F811
     plan = make_plan(run_dir, collectives=("learn",), num_iterations=LONG)
-    before = keeper.shared_segments()
+    before = reaper.shared_segments()
     condition = (lambda: True) if early else trains(run_dir)
     kill_when_there(run_dir, f"the keeper of {of}", condition)
     with pytest.raises(JobFailure) as caught:
@@ -80,15 +81,15 @@ def test_killed_keeper_ends_the_job_plainly(run_dir, of, early):  # noqa: F811
     name = of.replace("the s", "the MindSpore s")
     assert f"the keeper of {name} (pid " in str(caught.value)
     assert "ended (killed by signal 9) before" in str(caught.value)
-    assert still_there(keeper.shared_segments() - before) == set()
+    assert still_there(reaper.shared_segments() - before) == set()
 
 
 def still_there(segments: set[Path]) -> set[Path]:
     """Those that stay; a job of others that starts just now removes its own."""
     deadline = time.monotonic() + 10.0
-    while segments & keeper.shared_segments() and time.monotonic() < deadline:
+    while segments & reaper.shared_segments() and time.monotonic() < deadline:
         time.sleep(0.1)
-    return segments & keeper.shared_segments()
+    return segments & reaper.shared_segments()
 
 
 @multiprocess
@@ -100,7 +101,7 @@ def test_stopped_keepers_wake_up_when_the_coordinator_dies(run_dir):  # noqa: F8
     while not iterations(run_dir) and time.monotonic() < deadline:
         time.sleep(0.05)
     below = processes_of(run_dir)
-    keepers = [process for process in below if process.name() == keeper.NAME]
+    keepers = [process for process in below if process.name() == reaper.NAME]
     assert len(keepers) == 2
     for process in keepers:
         process.suspend()
@@ -112,22 +113,22 @@ def test_stopped_keepers_wake_up_when_the_coordinator_dies(run_dir):  # noqa: F8
 @multiprocess
 @kill
 def test_segment_of_a_rank_that_dies_while_it_starts(run_dir):  # noqa: F811
-    path = keeper.SHARED_MEMORY / f"mpich_shm_{os.getpid()}_0"
+    path = reaper.SHARED_MEMORY / f"mpich_shm_{os.getpid()}_0"
     code = f"import os; open({str(path)!r}, 'a'); os.kill(os.getpid(), 9)"
     run_code(run_dir, code, "died|ended")
     assert not path.exists()
 
 
 def test_segments_of_other_jobs_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(keeper, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(reaper, "SHARED_MEMORY", tmp_path)
     earlier, open_one, mapped, orphan = (tmp_path / f"mpich_shm_{name}_0" for name in "abcd")
     earlier.touch()
-    before = keeper.shared_segments()
+    before = reaper.shared_segments()
     for path in (mapped, orphan):
         path.write_bytes(bytes(10))
     with open_one.open("w"), mapped.open("r+b") as file, mmap.mmap(file.fileno(), 10):
         file.close()
-        keeper.remove_segments(before)
+        reaper.remove_segments(before)
     assert sorted(tmp_path.iterdir()) == [earlier, open_one, mapped]
 
 
@@ -259,7 +260,7 @@ def test_daemons_of_environments_end_with_the_job(run_dir, monkeypatch, place, e
 @pytest.mark.parametrize("mark", [b"", b"=", b"NAME=", b"NAME"])
 def test_nothing_is_killed_for_a_mark_that_any_process_may_have(mark):
     with pytest.raises(ValueError, match="no mark of a job"):
-        keeper.marked(mark)
+        reaper.marked(mark)
 
 
 def test_killed_keeper_of_a_job_in_one_process_is_replaced(run_dir, monkeypatch, capsys):  # noqa: F811
@@ -268,7 +269,7 @@ def test_killed_keeper_of_a_job_in_one_process_is_replaced(run_dir, monkeypatch,
 
     def keeper_now() -> int:
         below = psutil.Process().children()
-        return next((process.pid for process in below if process.name() == keeper.NAME), 0)
+        return next((process.pid for process in below if process.name() == reaper.NAME), 0)
 
     def strike() -> None:
         pids.append(keeper_now())
@@ -302,10 +303,10 @@ def test_orphans_that_have_ended_are_buried_and_children_are_not():
 
 
 def test_keeper_alone_tells_the_status_and_removes_what_its_command_left():
-    path = keeper.SHARED_MEMORY / f"mpich_shm_{os.getpid()}_1"
+    path = reaper.SHARED_MEMORY / f"mpich_shm_{os.getpid()}_1"
     command = ["sh", "-c", f"touch {path}; exit 3"]
     done = subprocess.run(
-        [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), "NAME=VALUE", *command],
+        [sys.executable, "-I", "-S", reaper.__file__, str(os.getpid()), "NAME=VALUE", *command],
         stdout=subprocess.PIPE,
         check=True,
     )

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep
-from mindspore_rl.runtime.rank.arrival import Server, Tickets
 from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE, PAUSE, STOP
+from mindspore_rl.runtime.rank.parameter_server import Server, Tickets
 
 STEPS = 10
 """Environment steps of one worker's iteration."""

@@ -23,11 +23,11 @@ from mindspore_rl.plan.deployment import Deployment, Host
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, save_plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.plan.value import Value
-from mindspore_rl.runtime.coordinator import keeper, launch
+from mindspore_rl.runtime.coordinator import launch, reaper
 from mindspore_rl.runtime.coordinator.interruption import BURST_S, Interruption
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
-from mindspore_rl.runtime.rank.settings import worker_settings
-from mindspore_rl.runtime.stamps import ROW, STAMPS_FILE
+from mindspore_rl.runtime.heartbeat import ROW, STAMPS_FILE
+from mindspore_rl.runtime.rank.worker_settings import worker_settings
 
 FAKE = Path(__file__).with_name("fake_worker.py")
 COMMANDS = launch.Commands(
@@ -404,7 +404,7 @@ def test_killed_scheduler(run_dir):
         for process in processes_of(run_dir):
             with contextlib.suppress(psutil.NoSuchProcess):
                 of_scheduler = process.environ().get("MS_ROLE") == "MS_SCHED"
-                if of_scheduler and process.name() != keeper.NAME:
+                if of_scheduler and process.name() != reaper.NAME:
                     process.kill()
                     return
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_rl import registry
 from mindspore_rl.errors import ConfigError
+from mindspore_rl.jobs import registry
 from mindspore_rl.plan.deployment import Deployment, Host, load
 
 HOSTS = "hosts:\n  - {name: a, address: 10.0.0.1, cores: 2, gpus: 1}\n"

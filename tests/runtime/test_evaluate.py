@@ -5,10 +5,12 @@ import sys
 import numpy as np
 import pytest
 
-from mindspore_rl import cli, programs
-from mindspore_rl.environments.by_name import spec
+from mindspore_rl import programs
+from mindspore_rl.cli import main as cli
+from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import CheckpointError, ProgramError
-from mindspore_rl.runtime import checkpoint, evaluate
+from mindspore_rl.runtime import checkpoint
+from mindspore_rl.trained import evaluate
 from tests.lowering.inproc import PROGRAMS, request
 from tests.runtime.test_worker import run
 

@@ -13,7 +13,7 @@ from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 from mindspore_rl.errors import JobFailure, MsrlError, StorageError
 from mindspore_rl.runtime.coordinator import metrics as metrics_module
 from mindspore_rl.runtime.coordinator.metrics import Metrics, read_lines
-from mindspore_rl.runtime.coordinator.whole import check_whole
+from mindspore_rl.runtime.coordinator.verify_run import check_whole
 
 
 class Clock:

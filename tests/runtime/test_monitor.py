@@ -8,7 +8,6 @@ from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import Arrivals, FragmentPlan, MessagePlan, Plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.plan.value import Value
-from mindspore_rl.runtime.coordinator.causes import CAUSE_S, LAST_WORDS_S
 from mindspore_rl.runtime.coordinator.events import (
     Closed,
     Examine,
@@ -25,7 +24,8 @@ from mindspore_rl.runtime.coordinator.events import (
     Tell,
     Tick,
 )
-from mindspore_rl.runtime.coordinator.monitor import (
+from mindspore_rl.runtime.coordinator.root_cause import CAUSE_S, LAST_WORDS_S
+from mindspore_rl.runtime.coordinator.state_machine import (
     GONE_S,
     LAUNCH_S,
     MIN_EPISODES,
@@ -35,7 +35,7 @@ from mindspore_rl.runtime.coordinator.monitor import (
     Unreached,
 )
 from mindspore_rl.runtime.coordinator.stopped import Stopped
-from mindspore_rl.runtime.stamps import Stamp
+from mindspore_rl.runtime.heartbeat import Stamp
 
 CHECKPOINT_S, TIMEOUT_S, START_TIMEOUT_S = 20.0, 5.0, 60.0
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mindspore_rl import train
+from mindspore_rl.compiler.pipeline import schedules
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.pipeline import schedules
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load
 from tests.graph.programs import program_with
 from tests.lowering import inproc

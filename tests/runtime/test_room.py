@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from mindspore_rl import machine
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import FragmentPlan
-from mindspore_rl.runtime.coordinator import room
+from mindspore_rl.platform import resources
+from mindspore_rl.runtime.coordinator import admission
 
 
 @dataclass
@@ -33,42 +33,42 @@ class Job:
 
 
 def test_ranks_that_share_cores_have_longer_to_start():
-    alone = room.start_timeout_s(Job(1), 2)
-    assert alone == room.start_timeout_s(Job(2), 2) == 300
-    assert room.start_timeout_s(Job(32), 2) == 16 * alone
-    assert room.start_timeout_s(Job(32, here=4), 2) == 2 * alone
-    assert room.start_timeout_s(Job(32, device="GPU"), 2) == 1800
+    alone = admission.start_timeout_s(Job(1), 2)
+    assert alone == admission.start_timeout_s(Job(2), 2) == 300
+    assert admission.start_timeout_s(Job(32), 2) == 16 * alone
+    assert admission.start_timeout_s(Job(32, here=4), 2) == 2 * alone
+    assert admission.start_timeout_s(Job(32, device="GPU"), 2) == 1800
 
 
 def test_more_ranks_than_there_is_memory_for_are_refused():
-    assert room.check_memory(Job(32), 32 * room.STARTING_BYTES) == ""
-    warning = room.check_memory(Job(32), 32 * room.STARTING_BYTES - 1)
+    assert admission.check_memory(Job(32), 32 * admission.STARTING_BYTES) == ""
+    warning = admission.check_memory(Job(32), 32 * admission.STARTING_BYTES - 1)
     assert warning.startswith("32 ranks take 14400 MiB of memory, and 14399 MiB are free: if one")
-    assert room.check_memory(Job(32), 32 * room.RANK_BYTES) != ""
+    assert admission.check_memory(Job(32), 32 * admission.RANK_BYTES) != ""
     with pytest.raises(MsrlError, match="32 ranks take at least 6080 MiB .* 6079 MiB are free"):
-        room.check_memory(Job(32), 32 * room.RANK_BYTES - 1)
-    assert room.check_memory(Job(32, here=4), 4 * room.STARTING_BYTES) == ""
-    assert room.check_memory(Job(1, in_one_process=True), 0) == ""
+        admission.check_memory(Job(32), 32 * admission.RANK_BYTES - 1)
+    assert admission.check_memory(Job(32, here=4), 4 * admission.STARTING_BYTES) == ""
+    assert admission.check_memory(Job(1, in_one_process=True), 0) == ""
 
 
 def test_a_limit_of_addresses_that_mindspore_would_abort_under_is_refused():
-    room.check_address_space(machine.address_space())
-    room.check_address_space(room.ADDRESS_BYTES)
+    admission.check_address_space(resources.address_space())
+    admission.check_address_space(admission.ADDRESS_BYTES)
     with pytest.raises(MsrlError, match="1,000 MiB of addresses here, .*ulimit -v unlimited"):
-        room.check_address_space(1000 << 20)
+        admission.check_address_space(1000 << 20)
 
 
 def test_too_few_descriptors_are_refused_and_a_limit_that_may_be_raised_is(monkeypatch):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (60, hard))
-        room.check_descriptors(4)
+        admission.check_descriptors(4)
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (64, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 40))
     with pytest.raises(MsrlError, match="40 files open here, and a job of 4 ranks needs 64: raise"):
-        room.check_descriptors(4)
+        admission.check_descriptors(4)
 
 
 def kernel(root, groups, mounts, files):
@@ -94,7 +94,7 @@ def test_the_tightest_of_nested_groups_counts(tmp_path, top, tight):
         files[f"{folder}/memory.stat"] = f"anon 5\ninactive_file {8 << 20}\n"
     mount = f"30 23 0:26 {top} /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n"
     kernel(tmp_path, f"0::{top.rstrip('/')}/user/job\n", mount, files)
-    assert machine.available_memory(tmp_path) == 38 << 20
+    assert resources.available_memory(tmp_path) == 38 << 20
 
 
 def test_groups_of_the_first_version_count(tmp_path):
@@ -113,9 +113,9 @@ def test_groups_of_the_first_version_count(tmp_path):
         "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
     )
     kernel(tmp_path, "5:cpu:/other\n4:memory:/docker\n0::/\n", mounts, files)
-    assert machine.available_memory(tmp_path) == 24 << 20
+    assert resources.available_memory(tmp_path) == 24 << 20
 
 
 def test_there_is_some_room_here():
-    assert machine.available_cores() >= 1
-    assert room.RANK_BYTES < machine.available_memory() < 1 << 50
+    assert resources.available_cores() >= 1
+    assert admission.RANK_BYTES < resources.available_memory() < 1 << 50

@@ -6,12 +6,12 @@ import sys
 import time
 
 from mindspore_rl.communication.link import Link
-from mindspore_rl.runtime.stamps import Stamps, sent
+from mindspore_rl.runtime.heartbeat import Stamps, sent
 
 WRITE = """
 import sys, time
 from pathlib import Path
-from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.runtime.heartbeat import Stamps
 stamps = Stamps(Path(sys.argv[1]), 1)
 while True:
     for _ in range(1000):

@@ -8,9 +8,9 @@ import pytest
 from distribution.central import POLICY as CENTRAL
 from distribution.gpu_only import POLICY as GPU_ONLY
 from mindspore_rl.api import Trainer
-from mindspore_rl.environments.by_name import spec
+from mindspore_rl.compiler.pipeline import environment_for
+from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import ConfigError, PolicyError
-from mindspore_rl.pipeline import environment_for
 from mindspore_rl.runtime.rank.episodes import EpisodeCounter
 
 SPREAD = "pettingzoo:mpe2.simple_spread_v3"

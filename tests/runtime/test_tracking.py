@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mindspore_rl import cli
+from mindspore_rl.cli import main as cli
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from mindspore_rl.communication.link import Link
+from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import CheckpointError
-from mindspore_rl.pipeline import prepare
+from mindspore_rl.rl.parameters import named_parameters
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.parameters import named_parameters
+from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.rank import worker
-from mindspore_rl.runtime.stamps import Stamps
 from tests.lowering.inproc import PROGRAMS, request
 
 STATELESS = """

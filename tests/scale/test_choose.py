@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from mindspore_rl import jobs, plan_commands
+from mindspore_rl.cli import predict as plan_commands
 from mindspore_rl.errors import ConfigError, PolicyError
-from mindspore_rl.jobs import Job
-from mindspore_rl.scale import choose, predict
+from mindspore_rl.jobs import auto_policy, job
+from mindspore_rl.jobs.job import Job
+from mindspore_rl.performance import predict
 
 JOB = Job("ppo", policy="auto", env="CartPole-v1")
 
@@ -26,15 +27,15 @@ def asked(monkeypatch):
         rate = 2.0 if policy.name == "SingleLearnerFine" else 1.0
         return SimpleNamespace(steps_per_s=rate * policy.schedule.chunks)
 
-    monkeypatch.setattr(choose, "predict", simulated)
+    monkeypatch.setattr(auto_policy, "predict", simulated)
     monkeypatch.setattr(predict, "machine_costs", lambda say: None)
     return found, numbers
 
 
 def test_the_fastest_is_taken_with_its_chunks(asked, capsys):
     settled = plan_commands.settled(JOB)
-    policy = jobs.request(settled).policy
-    assert (policy.name, policy.schedule.chunks) == ("SingleLearnerFine", choose.CHUNKS)
+    policy = job.request(settled).policy
+    assert (policy.name, policy.schedule.chunks) == ("SingleLearnerFine", auto_policy.CHUNKS)
     assert {name for name, _ in asked[0]} == {
         *("Central", "Environments", "GPUOnly", "MultipleLearners"),
         *("SingleLearnerCoarse", "SingleLearnerFine"),
@@ -45,7 +46,7 @@ def test_the_fastest_is_taken_with_its_chunks(asked, capsys):
 def test_every_candidate_has_the_schedule_that_is_asked_for(asked):
     settled = plan_commands.settled(Job(**{**vars(JOB), "schedule": "order=arrival,staleness=3"}))
     assert {(s.order, s.staleness, s.chunks) for _, s in asked[0]} == {("arrival", 3, 1)}
-    assert jobs.request(settled).policy.schedule.staleness == 3
+    assert job.request(settled).policy.schedule.staleness == 3
     asked[0].clear()
     plan_commands.settled(Job(**{**vars(JOB), "schedule": "chunks=4"}))
     assert {s.chunks for _, s in asked[0]} == {4}
@@ -57,7 +58,7 @@ def test_a_yaml_file_may_ask_for_the_best_policy_and_for_a_schedule(asked, tmp_p
     settled = plan_commands.settled(Job("ppo", config=str(file), env="CartPole-v1"))
     assert {s.chunks for _, s in asked[0]} == {3}
     assert asked[1] == {5}
-    request = jobs.request(settled)
+    request = job.request(settled)
     assert (request.policy.name, request.policy.schedule.chunks) == ("SingleLearnerFine", 3)
 
 
@@ -65,4 +66,4 @@ def test_a_schedule_that_is_none(asked):
     with pytest.raises(ConfigError, match="chunk"):
         plan_commands.settled(Job(**{**vars(JOB), "schedule": "chnks=4"}))
     with pytest.raises(PolicyError, match="msrl train"):
-        jobs.request(JOB)
+        job.request(JOB)

@@ -6,17 +6,26 @@ import sys
 
 import pytest
 
-from mindspore_rl import cli, programs, registry
-from mindspore_rl.graph.distribution_policy import Schedule
-from mindspore_rl.pipeline import JobRequest, prepare
+from mindspore_rl import programs
+from mindspore_rl.cli import main as cli
+from mindspore_rl.compiler.pipeline import JobRequest, prepare
+from mindspore_rl.jobs import registry
+from mindspore_rl.performance import device_model, predict
+from mindspore_rl.performance.cluster import Cluster
+from mindspore_rl.performance.cost_tables import (
+    FragmentCosts,
+    Line,
+    Link,
+    MachineCosts,
+    Table,
+    line,
+)
+from mindspore_rl.performance.measure_cells import inside_s
+from mindspore_rl.performance.rank_script import YIELD, Script
 from mindspore_rl.plan.edges import edges_by_chunk
+from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.launch import Commands
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
-from mindspore_rl.scale import device, predict
-from mindspore_rl.scale.cluster import Cluster
-from mindspore_rl.scale.costs import FragmentCosts, Line, Link, MachineCosts, Table, line
-from mindspore_rl.scale.inside import inside_s
-from mindspore_rl.scale.script import YIELD, Script
 
 FREE = Table((1, 2), (0.0, 0.0))
 MACHINE = MachineCosts(2, Link(FREE, FREE, FREE, FREE), 0.0)
@@ -112,7 +121,7 @@ def test_a_rehearsal_sends_what_the_plan_says_and_imports_no_mindspore(policy, t
     worker = (
         sys.executable,
         "-c",
-        "import sys; from mindspore_rl.scale import rehearse; rehearse.main(); "
+        "import sys; from mindspore_rl.performance import rehearse; rehearse.main(); "
         "assert not hasattr(sys.modules.get('mindspore'), '__file__')",
     )
     outcome = run_job(
@@ -173,7 +182,7 @@ def test_a_description_that_lacks_something(text, message, tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["v100_on_10gb_ethernet", "a100_on_100gb_infiniband"])
 def test_descriptions_of_the_project_name_their_sources(name):
-    found, sources = device.load(registry.find_device(name))
+    found, sources = device_model.load(registry.find_device(name))
     assert set(sources) == {field.name for field in dataclasses.fields(found)}
 
 

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_rl import programs, registry
-from mindspore_rl.graph.distribution_policy import Schedule
-from mindspore_rl.pipeline import JobRequest, prepare
+from mindspore_rl import programs
+from mindspore_rl.compiler.pipeline import JobRequest, prepare
+from mindspore_rl.jobs import registry
+from mindspore_rl.performance.cluster import Cluster
+from mindspore_rl.performance.cost_tables import Doing, FragmentCosts, Link, MachineCosts, Table
+from mindspore_rl.performance.device_model import Device
+from mindspore_rl.performance.simulate import Simulator
 from mindspore_rl.plan.traffic import predict
-from mindspore_rl.scale.cluster import Cluster
-from mindspore_rl.scale.costs import Doing, FragmentCosts, Link, MachineCosts, Table
-from mindspore_rl.scale.device import Device
-from mindspore_rl.scale.simulate import Simulator
+from mindspore_rl.policy import Schedule
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 ITERATIONS = 4

@@ -28,14 +28,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindspore_rl import gpu, interpreter, toolchain
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.machine import SHARED_MEMORY, free_shared_bytes
 from mindspore_rl.plan.deployment import LAUNCHERS, Deployment, find_mpiexec
 from mindspore_rl.plan.plan import Plan
-from mindspore_rl.runtime.coordinator import keeper
-from mindspore_rl.runtime.coordinator.ending import MARK, Keeper, Orphans
-from mindspore_rl.storage import own_folder, temporary, writing
+from mindspore_rl.platform import gpu, interpreter, toolchain
+from mindspore_rl.platform.cache import own_folder, temporary, writing
+from mindspore_rl.platform.resources import SHARED_MEMORY, free_shared_bytes
+from mindspore_rl.runtime.coordinator import reaper
+from mindspore_rl.runtime.coordinator.cleanup import MARK, Keeper, Orphans
 
 WORKERS_LOG = "workers.log"
 SCHEDULER_LOG = "scheduler.log"
@@ -44,7 +44,7 @@ GUARD = toolchain.KERNELS.with_name("guard.cpp")
 SECRET = re.compile(r"^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)|://[^/\s]*:[^/\s]*@", re.I)
 """A variable that is taken to be one: by its name, or for an address with a password."""
 LOG_BYTES, LOG_LINES = 1 << 18, 20
-ENDING_S = keeper.TERM_GRACE_S + keeper.KILL_GRACE_S + 1.0
+ENDING_S = reaper.TERM_GRACE_S + reaper.KILL_GRACE_S + 1.0
 SHARED_BYTES = 1_100_000
 """What MPI takes of /dev/shm for each rank; measured with mpich 5.0.2."""
 MORE_SHARED = (
@@ -280,7 +280,7 @@ class JobProcesses:
         self._mark = ""
         self.token = secrets.token_hex(16)
         self._log_starts: dict[str, int] = {}
-        self._segments = keeper.shared_segments()
+        self._segments = reaper.shared_segments()
 
     def __enter__(self) -> "JobProcesses":
         return self
@@ -399,7 +399,7 @@ class JobProcesses:
             kept.end()
         if keepers:  # finds nothing, unless one of them was killed, or stopped
             self._orphans.end(self._mark)
-            keeper.remove_segments(self._segments)
+            reaper.remove_segments(self._segments)
             with contextlib.suppress(OSError):
                 (self._run_dir / SECRETS_FILE).unlink(missing_ok=True)
         if self._port is not None:
@@ -416,4 +416,4 @@ class JobProcesses:
 
     def marked(self) -> dict[int, list[bytes]]:
         """Processes that carry this job's mark, and their environments."""
-        return keeper.marked(self._mark.encode())
+        return reaper.marked(self._mark.encode())

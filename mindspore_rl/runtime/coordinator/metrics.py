@@ -19,8 +19,8 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams, scalar
 
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.runtime.coordinator.tracking import Tracked
-from mindspore_rl.storage import writing
+from mindspore_rl.platform.cache import writing
+from mindspore_rl.runtime.coordinator.wandb import Tracked
 
 METRICS_FILE = "metrics.jsonl"
 RETURN = "episode/mean_return"

@@ -20,13 +20,13 @@ from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import iterations_done, write
-from mindspore_rl.runtime.coordinator.ending import CLOSED, CLOSED_EXIT, Orphans, OwnProcess
+from mindspore_rl.runtime.coordinator.cleanup import CLOSED, CLOSED_EXIT, Orphans, OwnProcess
+from mindspore_rl.runtime.coordinator.event_loop import Peer, Watch
 from mindspore_rl.runtime.coordinator.interruption import Interruption
 from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG, Commands, JobProcesses, pin_cores
 from mindspore_rl.runtime.coordinator.metrics import Metrics
-from mindspore_rl.runtime.coordinator.monitor import JobOptions, Outcome, Stalled
-from mindspore_rl.runtime.coordinator.watch import Peer, Watch
-from mindspore_rl.runtime.stamps import Stamps
+from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Outcome, Stalled
+from mindspore_rl.runtime.heartbeat import Stamps
 
 INTERRUPTED_EXIT = 130
 BACKLOG = 64

@@ -76,12 +76,12 @@ class Exchange:
         return np.concatenate([np.empty(0, np.uint8), *found])
 
     def _take_parameters(self, edge: Edge, data: np.ndarray) -> None:
-        from mindspore_rl.runtime.parameters import write_parameters  # noqa: PLC0415
+        from mindspore_rl.rl.parameters import write_parameters  # noqa: PLC0415
 
         write_parameters(self._known_parameters(edge.message.parameters), data)
 
     def _known_parameters(self, scope: str) -> list[Any]:
-        from mindspore_rl.runtime.parameters import named_parameters  # noqa: PLC0415
+        from mindspore_rl.rl.parameters import named_parameters  # noqa: PLC0415
 
         if scope not in self._known:
             self._known[scope] = [p for _, p in named_parameters(self.trainer, scope)]

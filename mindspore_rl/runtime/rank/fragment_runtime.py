@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.environments.by_name import make_graph
-from mindspore_rl.environments.by_name import spec as environment_spec
+from mindspore_rl.environments.registry import make_graph
+from mindspore_rl.environments.registry import spec as environment_spec
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.plan.traffic import CHECKPOINTS, CONTROL, RECORDS, Counts
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.rank.arrays import to_host
-from mindspore_rl.runtime.rank.arrival import Client, Serve, Server
-from mindspore_rl.runtime.rank.cells import Cells
-from mindspore_rl.runtime.rank.chunks import run_in_turn
+from mindspore_rl.runtime.rank.cell_cache import Cells
+from mindspore_rl.runtime.rank.env_shard import whole_share
 from mindspore_rl.runtime.rank.graph_environment import GraphEnvironments
 from mindspore_rl.runtime.rank.messenger import (
     BYTES_TAG,
@@ -27,9 +26,10 @@ from mindspore_rl.runtime.rank.messenger import (
     RECORDS_TAG,
     STOP,
 )
+from mindspore_rl.runtime.rank.parameter_server import Client, Serve, Server
+from mindspore_rl.runtime.rank.pipelined_loop import run_in_turn
 from mindspore_rl.runtime.rank.rank import Rank
-from mindspore_rl.runtime.rank.share import whole_share
-from mindspore_rl.runtime.rank.share_runtime import Parts, ShareRuntime
+from mindspore_rl.runtime.rank.shard_runtime import Parts, ShareRuntime
 from mindspore_rl.runtime.rank.state import RankState
 
 TRIM_AFTER = (1, 3, 10)

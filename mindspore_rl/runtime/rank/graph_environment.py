@@ -5,8 +5,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mindspore_rl.environments.guarded import describe
-from mindspore_rl.environments.trainable import (
+from mindspore_rl.environments.error_context import describe
+from mindspore_rl.environments.finite_check import (
     LARGEST,
     all_trainable,
     first_untrainable,
@@ -55,7 +55,7 @@ class GraphEnvironments:
 
     def episode_buffer(self, name: str, rows: tuple[int, ...]) -> Any:
         """Where an environment leaves rewards and ends, `[*rows, 2, B]`."""
-        from mindspore_rl.runtime.rank.cell import buffer  # noqa: PLC0415  (imports MindSpore)
+        from mindspore_rl.runtime.rank.cell_parts import buffer  # noqa: PLC0415  (imports MindSpore)
 
         found = buffer((*rows, 2, len(self._rank.env_indices)), "float32", f"episodes_{name}")
         self._kept.append(Kept(found, len(rows)))

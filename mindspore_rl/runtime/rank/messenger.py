@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mindspore_rl.communication.communicator import Communicator
-from mindspore_rl.runtime.profile import clock_difference
+from mindspore_rl.runtime.profile_recorder import clock_difference
 
 CONTROL_TAG, BYTES_TAG, RECORDS_TAG = 1, 2, 3
 CONTINUE, CHECKPOINT, STOP, PAUSE = range(4)

@@ -7,9 +7,9 @@ from mindspore_rl.communication.link import Link
 from mindspore_rl.plan.plan import FragmentPlan, Plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.rl.random import Agents
-from mindspore_rl.runtime.profile import Profile
+from mindspore_rl.runtime.heartbeat import Stamps
+from mindspore_rl.runtime.profile_recorder import Profile
 from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE, STOP, Messenger
-from mindspore_rl.runtime.stamps import Stamps
 
 
 class Rank:

@@ -16,8 +16,8 @@ from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.rank.arrays import to_host
-from mindspore_rl.runtime.rank.replay_stream import ReplayStream
-from mindspore_rl.runtime.rank.share import Share
+from mindspore_rl.runtime.rank.env_shard import Share
+from mindspore_rl.runtime.rank.replay_checkpoint import ReplayStream
 
 
 class RankState:
@@ -155,14 +155,14 @@ class RankState:
             ) from error
 
     def _parameters(self) -> list[tuple[str, Any]]:
-        from mindspore_rl.runtime.parameters import named_parameters  # noqa: PLC0415
+        from mindspore_rl.rl.parameters import named_parameters  # noqa: PLC0415
 
         return named_parameters(self.trainer, "state")
 
     def _take_parameters(self, arrays: dict[str, np.ndarray]) -> None:
         if self.trainer is None:
             return
-        from mindspore_rl.runtime.parameters import set_parameter  # noqa: PLC0415
+        from mindspore_rl.rl.parameters import set_parameter  # noqa: PLC0415
 
         for name, parameter in self._parameters():
             set_parameter(parameter, arrays[f"parameters/{name}"])

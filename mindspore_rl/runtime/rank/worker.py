@@ -14,13 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mindspore_rl import gpu, interpreter
 from mindspore_rl.communication.communicator import Communicator
 from mindspore_rl.communication.group import Group, HostGroup, debug_group, mindspore_group
 from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
 from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator, is_mpi_error
-from mindspore_rl.environments.by_name import spec as environment_spec
+from mindspore_rl.environments.registry import spec as environment_spec
 from mindspore_rl.errors import (
     EnvironmentFailure,
     MsrlError,
@@ -29,14 +28,15 @@ from mindspore_rl.errors import (
     shortened,
     text_of,
 )
-from mindspore_rl.loading import run_module
 from mindspore_rl.plan.plan import Plan, load_plan
+from mindspore_rl.platform import gpu, interpreter
+from mindspore_rl.platform.user_modules import run_module
 from mindspore_rl.programs import load_trainer
-from mindspore_rl.runtime.profile import COLLECTIVE, FOLDER, Profile, ProfiledCommunicator
+from mindspore_rl.runtime.heartbeat import Stamps, sent
+from mindspore_rl.runtime.profile_recorder import COLLECTIVE, FOLDER, Profile, ProfiledCommunicator
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
 from mindspore_rl.runtime.rank.rank import Rank
-from mindspore_rl.runtime.rank.settings import WorkerSettings, worker_settings
-from mindspore_rl.runtime.stamps import Stamps, sent
+from mindspore_rl.runtime.rank.worker_settings import WorkerSettings, worker_settings
 
 
 def run_worker(
@@ -65,10 +65,10 @@ def run_worker(
         if plan.hosts:
             stack.enter_context(sent(stamps, number, link))
         if rank.fragment.needs_tensors:
-            from mindspore_rl import device  # noqa: PLC0415  (imports MindSpore)
+            from mindspore_rl.platform import mindspore_device  # noqa: PLC0415  (imports MindSpore)
 
             os.environ["MS_OM_PATH"] = str(run_dir / "mindspore")  # a failed compilation's files
-            device.use(plan.device, compiled=plan.compiled)
+            mindspore_device.use(plan.device, compiled=plan.compiled)
             load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
         runtime = (kind or FragmentRuntime)(rank, group, threads)
         path = run_dir / "fragments" / rank.fragment.file
@@ -213,9 +213,9 @@ def _join_group(
     )
     from mindspore import communication  # noqa: PLC0415
 
-    from mindspore_rl import device  # noqa: PLC0415  (imports MindSpore)
+    from mindspore_rl.platform import mindspore_device  # noqa: PLC0415  (imports MindSpore)
 
-    device.use(plan.device, compiled=plan.compiled)
+    mindspore_device.use(plan.device, compiled=plan.compiled)
     communication.init()
     fragments = [f for f in plan.fragments if f.collectives]
     if len(fragments) == 1:

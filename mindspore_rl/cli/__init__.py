@@ -1,0 +1,1 @@
+"""The `msrl` command: one file a subcommand."""

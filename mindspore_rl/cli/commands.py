@@ -1,0 +1,120 @@
+"""What the sub-commands of `msrl` do."""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl.cli.predict import settled
+from mindspore_rl.jobs import job, training
+from mindspore_rl.jobs.job import Job
+from mindspore_rl.plan.text import plan_text
+from mindspore_rl.platform import gpu
+from mindspore_rl.platform.stdio import steady
+from mindspore_rl.trained import export as exporting
+from mindspore_rl.trained import run as runs
+
+EPISODES = 20
+"""Played by `msrl eval`, unless it is said how many."""
+
+
+def train(args: argparse.Namespace) -> int:
+    """`msrl train`."""
+    from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
+
+    trained = training.train(Job.of(args), tell=getattr(args, "tell", None))
+    outcome, run_dir = trained.outcome, trained.run_dir
+    reached = "no finished episode"
+    if outcome.mean_return is not None:
+        reached = f"mean return {outcome.mean_return:.1f}"
+    with steady(run_dir / WORKERS_LOG):
+        print(f"{outcome.stopped}: {outcome.env_steps} environment steps, {reached}")
+        print(f"run directory: {run_dir}")
+        if trained.plan.profile:
+            print(f"profile: msrl profile {run_dir}")
+    return 130 if outcome.stopped == "interrupted" else 0
+
+
+def graph(args: argparse.Namespace) -> int:
+    """`msrl graph`."""
+    import tempfile  # noqa: PLC0415
+
+    from mindspore_rl.compiler.pipeline import prepare, stage_text  # noqa: PLC0415
+
+    def see(name: str, result: Any) -> None:
+        if name == args.stage:
+            print(stage_text(result), end="")
+
+    with tempfile.TemporaryDirectory() as folder:
+        request = job.request(settled(Job.of(args)), device=gpu.choose(args.device)[0])
+        if args.format == "native":
+            request = dataclasses.replace(request, cells="native", num_iterations=1)
+        plan, cut = prepare(request, Path(folder), see)
+        if not args.stage:
+            _print_graph(plan, cut, Path(folder), args.format)
+    return 0
+
+
+def _print_graph(plan: Any, cut: Any, folder: Path, form: str) -> None:
+    from mindspore_rl.compiler.ir import text  # noqa: PLC0415
+    from mindspore_rl.compiler.show import mermaid, render  # noqa: PLC0415
+
+    if form == "native":
+        _print_native(plan, folder)
+    elif form == "dot":
+        print(render.render_dot(cut), end="")
+    elif form == "mermaid":
+        print(mermaid.render_mermaid(cut, plan), end="")
+    elif form == "source":
+        for fragment in plan.fragments:
+            print(f"# ---- {fragment.file}")
+            print((folder / "fragments" / fragment.file).read_text())
+    else:
+        print(text.render(cut.program))
+        print(render.render_edges(cut.program))
+        print(render.render_partition(cut))
+        print(plan_text(plan))
+
+
+def _print_native(plan: Any, folder: Path) -> None:
+    """Runs an iteration, for shapes are known when a cell is called, and prints what ran."""
+    from mindspore_rl.runtime.coordinator.run import JobOptions, run_job  # noqa: PLC0415
+
+    run_job(plan, folder, JobOptions(progress=False, total_steps=0))
+    for path in sorted((folder / "fragments").glob("*.cpp")):
+        print(f"// ---- {path.name}")
+        print(path.read_text())
+
+
+def evaluate_run(args: argparse.Namespace) -> int:
+    """`msrl eval`."""
+    run = runs.load(args.run_directory, checkpoint=args.checkpoint, trust=args.trust)
+    returns = run.evaluate(
+        args.episodes or (1 if args.render else EPISODES),
+        seed=args.seed,
+        sample=args.sample,
+        env=args.env,
+        config=args.assignments,
+        video=args.video,
+        render=args.render,
+    )
+    if args.json:
+        about = {"run": str(run.path), "checkpoint": run.checkpoint, "episodes": len(returns)}
+        found = {"mean_return": returns.mean(), "std_return": returns.std()}
+        print(json.dumps(about | found | {"returns": returns.tolist()}))
+        return 0
+    count = f"{len(returns)} episode{'s' * (len(returns) != 1)}"
+    print(f"return {returns.mean():.1f} +- {returns.std():.1f} over {count}")
+    return 0
+
+
+def export(args: argparse.Namespace) -> int:
+    """`msrl export`."""
+    run = runs.load(args.run_directory, checkpoint=args.checkpoint, trust=args.trust)
+    path, compared = exporting.export(run, args.format, args.output, args.batch)
+    print(
+        f"{path}: takes {args.batch} observation{'s' * (args.batch > 1)} at a time, gives the "
+        f"policy's actions on {compared} of them"
+    )
+    return 0

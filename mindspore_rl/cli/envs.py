@@ -1,0 +1,51 @@
+"""`msrl envs list | check`."""
+
+import argparse
+import sys
+import time
+
+from mindspore_rl import install
+from mindspore_rl.environments import registry
+from mindspore_rl.errors import ConfigError
+
+TOLD_EVERY_S = 5.0
+
+
+def run(args: argparse.Namespace) -> int:
+    """`msrl envs`."""
+    if args.action == "list":
+        return _list()
+    if not args.name:
+        raise ConfigError("msrl envs check needs the name of an environment")
+    return _check(args.name)
+
+
+def _list() -> int:
+    accepted, missing = registry.sorted_names()
+    print("\n".join(accepted))
+    for extra, names in missing.items():
+        print(f"\nAlso accepted after this, {install(extra)}", *names, sep="\n  ", file=sys.stderr)
+    return 0
+
+
+def _check(name: str) -> int:
+    from mindspore_rl.environments.check import check  # noqa: PLC0415
+
+    told = time.monotonic()
+
+    def tell(done: int, most: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= TOLD_EVERY_S:
+            told = time.monotonic()
+            print(f"{name}: step {done:,} of at most {most:,}", file=sys.stderr, flush=True)
+
+    findings = check(name, tell)
+    for finding in findings:
+        print(finding)
+    if findings:
+        print(f"{name}: {len(findings)} finding{'s' * (len(findings) > 1)}")
+        return 1
+    if notes := registry.spec(name).notes:
+        print(f"{name}: {notes}")
+    print(f"{name}: conforms")
+    return 0

@@ -1,0 +1,353 @@
+"""The command line: `msrl train | plan | eval | graph | profile | ...`."""
+
+import argparse
+import codecs
+import locale
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl import __version__, config, programs
+from mindspore_rl.checking import command as checking
+from mindspore_rl.cli import commands, completion, dataset, predict, sweep
+from mindspore_rl.cli import envs as environment_commands
+from mindspore_rl.cli.doctor import doctor
+from mindspore_rl.cli.job_flags import add_job, add_training, add_trust
+from mindspore_rl.cli.parser import Number, Parser, check_words
+from mindspore_rl.compiler.pipeline import STAGES
+from mindspore_rl.config import Range
+from mindspore_rl.errors import JobFailure, MsrlError, shortened
+from mindspore_rl.jobs import registry
+from mindspore_rl.performance import report
+from mindspore_rl.runtime.best_checkpoint import CHOICES
+from mindspore_rl.runtime.coordinator import admission, supervisor
+from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore
+from mindspore_rl.trained import curves, export
+from mindspore_rl.trained.run import EVALUATION_SEED
+
+SEED = Number(int, config.REQUIRED["seed"])
+EPILOG = """examples:
+  msrl train ppo --policy SingleLearnerCoarse --workers 2
+  msrl train ppo --policy GPUOnly --env CartPole-v1 num_steps=256
+  msrl train my/algorithm.py --policy my/policy.py
+  msrl graph ppo --policy MultipleLearners --workers 2
+  msrl eval runs/ppo-CartPole-v1-..."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command. Returns: the exit code (0 done, 1 failed, 2 a mistake of the user's)."""
+    own = argv is None
+    if argv is None:
+        _use_utf8()
+        argv = sys.argv[1:]
+        completion.complete(_parser)
+    prepare_mindspore()
+    return _told(partial(_run, argv, below=own))
+
+
+def _run(argv: list[str], below: bool) -> int:
+    """Runs a command, in a child that this process stands over or in this process."""
+    if any("\0" in word for word in argv):
+        raise MsrlError("a word of the command has a NUL character; expected none")
+    args, rest = _parser(argv).parse_known_args(argv)
+    if rest:
+        check_words(rest, args)
+        args.assignments = [*args.assignments, *rest]
+
+    if args.run is not doctor:
+        admission.check_working_folder()
+
+    def command(tell: supervisor.Tell | None) -> int:
+        args.tell = tell
+        return _told(partial(args.run, args))
+
+    return supervisor.run_below(command) if below else command(None)
+
+
+def _told(command: Callable[[], int]) -> int:
+    """Runs something, and prints why it could not be done. Returns: the exit code."""
+    try:
+        return command()
+    except (MsrlError, JobFailure) as error:
+        print(f"msrl: {shortened(str(error))}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("msrl: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `msrl envs list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:  # a file or folder that the user named, or one that lies there
+        if error.filename is None:
+            raise
+        name = shortened(os.fsdecode(error.filename), 500)
+        print(f"msrl: {name} cannot be used: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def _use_utf8() -> None:
+    """Starts this program once more, in Python's UTF-8 mode, if the locale is of another encoding.
+
+    Names of files, what is written to them and what is printed are then the same in every locale,
+    here and in every process that is started from here.
+    """
+    if codecs.lookup(locale.getpreferredencoding(False)).name != "utf-8":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _parser(argv: list[str]) -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="msrl",
+        description="Distributed reinforcement learning on MindSpore.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"msrl {__version__}")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    text = "train an algorithm under a distribution policy"
+    add_training(_command(subparsers, "train", commands.train, text, argv))
+    text = "show the graph, its cuts and its fragments"
+    graph = _command(subparsers, "graph", commands.graph, text, argv)
+    add_job(graph)
+    graph.add_argument(
+        "--format",
+        choices=("text", "mermaid", "dot", "source", "native"),
+        default="text",
+        help="text: operations, edges, cuts, placement; mermaid: a picture of the fragments and "
+        "their messages, for web pages; dot: of every operation, for Graphviz; source: the "
+        "generated fragments; native: the C++ of their cells, from one iteration (default: text)",
+    )
+    graph.add_argument(
+        "--stage", choices=STAGES, help="instead, the program as this pass of the compiler gives it"
+    )
+
+    predict.add(subparsers, _command, argv)
+    checking.add(subparsers, _command, argv)
+
+    _evaluation_arguments(subparsers)
+    _sweep_arguments(subparsers, argv)
+    _export_arguments(subparsers)
+
+    text = "say where the time of a run goes that was trained with --profile"
+    profiled = subparsers.add_parser("profile", help=text, description=text)
+    profiled.add_argument("run_directory", type=Path, metavar="RUN")
+    add_trust(profiled)
+    profiled.set_defaults(run=report.show)
+
+    _plot_arguments(subparsers)
+    _dataset_arguments(subparsers)
+
+    envs = subparsers.add_parser("envs", help="list environments, or check one")
+    envs.add_argument("action", choices=("list", "check"))
+    envs.add_argument("name", nargs="?", help="environment to check")
+    envs.set_defaults(run=environment_commands.run)
+
+    check = subparsers.add_parser(
+        "doctor", help="say what this machine has for training, and how to mend what is missing"
+    )
+    check.set_defaults(run=doctor)
+    for command in subparsers.choices.values():
+        command.set_defaults(command=command)
+    return parser
+
+
+def _evaluation_arguments(subparsers: Any) -> None:
+    evaluate = subparsers.add_parser("eval", help="play a trained policy and print its return")
+    evaluate.add_argument("run_directory", type=Path, metavar="RUN")
+    evaluate.add_argument(
+        "assignments",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="keys of the algorithm's configuration that are not as in training",
+    )
+    evaluate.add_argument(
+        "--checkpoint",
+        default="last",
+        metavar="WHICH",
+        help=f"{CHOICES}; best: of the highest mean return over 100 episodes (default: last)",
+    )
+    evaluate.add_argument(
+        "--episodes",
+        type=Number(int, Range(1)),
+        help=f"episodes to play (default: {commands.EPISODES}, or 1 with --render)",
+    )
+    evaluate.add_argument(
+        "--json", action="store_true", help="print one JSON object, every return in it"
+    )
+    evaluate.add_argument(
+        "--video", type=Path, metavar="FILE", help="make a video of the first episode: .mp4, .gif"
+    )
+    evaluate.add_argument(
+        "--render", action="store_true", help="show an episode on the screen as it is played"
+    )
+    evaluate.add_argument(
+        "--seed", type=SEED, default=EVALUATION_SEED, help="seed of the environments"
+    )
+    evaluate.add_argument(
+        "--sample", action="store_true", help="sample actions instead of taking the most likely"
+    )
+    evaluate.add_argument("--env", help="play in this environment (default: as trained)")
+    add_trust(evaluate)
+    evaluate.set_defaults(run=commands.evaluate_run)
+
+
+def _sweep_arguments(subparsers: Any, argv: list[str]) -> None:
+    text = "search for good values of an algorithm's configuration"
+    swept = _command(subparsers, "sweep", sweep.sweep, text, argv)
+    add_job(swept)
+    swept.add_argument(
+        "--space",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="YAML file of what to try, `key: {low: 1.0e-4, high: 0.01, log: true}` or "
+        "`key: {choices: [...]}`",
+    )
+    swept.add_argument(
+        "--trials", type=Number(int, Range(1)), default=20, help="runs in all (default: 20)"
+    )
+    swept.add_argument(
+        "--study",
+        type=Path,
+        default=Path("runs/sweep"),
+        metavar="DIR",
+        help="folder of the study and its runs; one that is there goes on (default: runs/sweep)",
+    )
+    add_trust(swept)
+
+
+def _export_arguments(subparsers: Any) -> None:
+    text = "write a trained policy as a file that needs nothing of this project"
+    exported = subparsers.add_parser("export", help=text, description=text)
+    exported.add_argument("run_directory", type=Path, metavar="RUN")
+    exported.add_argument("--format", choices=export.FORMS, default="onnx", help="(default: onnx)")
+    exported.add_argument(
+        "--output", type=Path, metavar="FILE", help="(default: policy.FORMAT in the run)"
+    )
+    exported.add_argument(
+        "--checkpoint", default="last", metavar="WHICH", help=f"{CHOICES} (default: last)"
+    )
+    exported.add_argument(
+        "--batch",
+        type=Number(int, Range(1)),
+        default=1,
+        help="observations that the file takes at a time (default: 1)",
+    )
+    add_trust(exported)
+    exported.set_defaults(run=commands.export)
+
+
+def _plot_arguments(subparsers: Any) -> None:
+    text = "draw the learning curves of runs, those that differ in their seed together"
+    plotted = subparsers.add_parser("plot", help=text, description=text)
+    plotted.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="run directory, or a folder of some"
+    )
+    plotted.add_argument(
+        "--metric",
+        default="mean_return",
+        help="a key of metrics.jsonl, also of `values` (default: mean_return)",
+    )
+    plotted.add_argument(
+        "--over", choices=curves.AXES, default="env_steps", help="(default: env_steps)"
+    )
+    plotted.add_argument(
+        "--output",
+        type=Path,
+        default=Path("curves.png"),
+        metavar="FILE",
+        help="picture to be made, .png, .svg or .pdf (default: curves.png)",
+    )
+    plotted.set_defaults(run=curves.plot)
+
+
+def _dataset_arguments(subparsers: Any) -> None:
+    text = "make and show offline data sets, see docs/datasets.md"
+    parser = subparsers.add_parser("dataset", help=text, description=text)
+    kinds = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    text = "make a data set from a .npz or .hdf5 file, or from a folder of Minari's"
+    imported = kinds.add_parser("import", help=text, description=text)
+    imported.add_argument("source", type=Path, metavar="SOURCE")
+    imported.add_argument(
+        "--env", help="environment that it is of (default: what the file says, if it does)"
+    )
+    imported.set_defaults(run=dataset.import_file)
+
+    text = "make a data set from episodes that the policies of runs play"
+    record = kinds.add_parser("record", help=text, description=text)
+    record.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    record.set_defaults(run=dataset.record)
+
+    for made in (imported, record):
+        made.add_argument("dataset", type=Path, metavar="DATASET", help="file to be made")
+        made.add_argument("--append", action="store_true", help="add to DATASET if it is there")
+        made.add_argument(
+            "--length",
+            type=Number(int, Range(2)),
+            metavar="STEPS",
+            help="steps of a record; longer episodes are cut into consecutive records (default: "
+            "those of the longest episode, at most 1000)",
+        )
+    record.add_argument(
+        "--episodes",
+        type=Number(int, Range(1)),
+        default=20,
+        help="to play of each checkpoint (default: 20)",
+    )
+    record.add_argument(
+        "--checkpoint",
+        type=Number(int, Range(0)),
+        action="append",
+        metavar="ITERATION",
+        help="of every run; may be given more than once (default: the newest)",
+    )
+    record.add_argument(
+        "--seed",
+        type=SEED,
+        default=1_000_003,
+        help="seed of the environments and of sampled actions; another one for other episodes",
+    )
+    acting = record.add_mutually_exclusive_group()
+    acting.add_argument("--sample", action="store_true", help="sample actions (the default)")
+    acting.add_argument("--greedy", action="store_true", help="take the most likely actions")
+    add_trust(record)
+
+    text = "say what is in a data set: columns, sources, and a histogram of returns"
+    show = kinds.add_parser("show", help=text, description=text)
+    show.add_argument("dataset", type=Path, metavar="DATASET")
+    show.set_defaults(run=dataset.show)
+
+
+def _command(subparsers: Any, name: str, run: Any, text: str, argv: list[str]) -> Any:
+    """A sub-command whose help ends with the keys of the algorithm that is named."""
+    epilog = None
+    if argv[:1] == [name] and {"-h", "--help"} & set(argv):
+        words = [word for word in argv[1:] if word in registry.algorithms() or word.endswith(".py")]
+        named = words[0] if words else "ppo"
+        try:
+            cls: Any = programs.trainer_class(registry.find_algorithm(named))
+            keys = config.help_text(cls.Config)
+            epilog = f"keys of {named} (key=value, or in a YAML file):\n{keys}"
+        except MsrlError as error:
+            epilog = str(error)
+    parser = subparsers.add_parser(
+        name,
+        help=text,
+        description=text,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Parameters that nodes overwrite: which, what holds a value, and what must stay in order."""
+
+from mindspore_rl.codegen.cfg import Block, Unsupported, origin, tensors
+from mindspore_rl.codegen.ops.views import FREE, is_view
+from mindspore_rl.mindir.graph import Value
+
+WRITES = {
+    "Assign": (0,),
+    "AssignAdd": (0,),
+    "AssignSub": (0,),
+    "ScatterUpdate": (0,),
+    "ScatterAdd": (0,),
+    "ScatterNdUpdate": (0,),
+    "Adam": (0, 1, 2),
+    "AdamWeightDecay": (0, 1, 2),
+    "ApplyAdagrad": (0, 1),
+    "ApplyMomentum": (0, 1),
+    "ApplyRMSProp": (0, 1, 2),
+    "SGD": (0, 3, 5),
+}
+"""Which arguments a primitive overwrites; its results are these, as far as it has any."""
+EFFECTS = {*WRITES, "Custom"}
+"""Primitives that are kept, in their order, whether or not their result is used."""
+
+
+def overwritten(node: Value) -> list[Value]:
+    """The arguments that a node overwrites."""
+    return [node.args[position] for position in WRITES.get(node.op, ())]
+
+
+def acts(node: Value) -> bool:
+    """Whether a node changes a parameter or more; one that has no row is not to go unseen."""
+    changes = node.attrs.get("side_effect_mem") and any(v.op == "weight" for v in tensors(node))
+    return node.op in EFFECTS or bool(changes)
+
+
+def place_of(value: Value) -> tuple[Value, int]:
+    """What holds a value's numbers, and from which element on."""
+    offset = 0
+    while True:
+        if is_view(value):
+            offset += value.attrs.get("offset", 0)
+            value = value.args[0]
+        elif value.op == "part" and origin(value).op in WRITES:
+            value = overwritten(origin(value))[value.data]  # an effect gives what it overwrote
+        elif value.op in WRITES:
+            value = overwritten(value)[0]
+        else:
+            return value, offset
+
+
+def root_of(value: Value) -> Value:
+    """What holds a value's numbers."""
+    return place_of(value)[0]
+
+
+def check_overwritten(blocks: list[Block]) -> None:
+    """What works in place gives a copy here, so nobody else may read what it works on.
+
+    Raises:
+        Unsupported: somebody does, or it is a constant.
+    """
+    if any(value.op == "constant" for value in _overwritten_roots(blocks)):
+        raise Unsupported("a constant that is overwritten")
+    nodes = [node for block in blocks for node in block.nodes]
+    ends = {value for block in blocks for value in block.ends()}
+    for node in nodes:
+        if node.op.startswith("Inplace"):
+            target = node.args[0]
+            readers = sum(target in tensors(other) for other in nodes)
+            if readers > 1 or target in ends or target.op in ("weight", "param"):
+                raise Unsupported(f"{node.op} of what is read elsewhere")
+
+
+def _overwritten_roots(blocks: list[Block]) -> set[Value]:
+    return {root_of(arg) for block in blocks for node in block.nodes for arg in overwritten(node)}
+
+
+def copy_stale(blocks: list[Block]) -> None:
+    """Reads of a parameter whose value is used after the parameter is overwritten copy it."""
+    written = _overwritten_roots(blocks)
+    for block in blocks:
+        for position, node in enumerate(block.nodes):
+            if node.op != "Load" or root_of(node) not in written:
+                continue
+            if _is_stale(node, position, block, blocks):
+                node.attrs = {**node.attrs, "copied": True}
+
+
+def _is_stale(node: Value, position: int, block: Block, blocks: list[Block]) -> bool:
+    held = root_of(node)
+    names, stale = {node}, False
+    for other in block.nodes[position + 1 :]:
+        if set(map(origin, tensors(other))) & names:
+            if other.op in FREE:
+                names.add(other)
+            elif stale:
+                return True
+        if held in map(root_of, overwritten(other)):
+            stale = True
+    if stale and names & set(block.ends()):
+        return True
+    outside = (b for b in blocks if b is not block)
+    return any(
+        names & {*b.ends(), *(v for n in b.nodes for v in map(origin, tensors(n)))} for b in outside
+    )
+
+
+def needs_of(nodes: list[Value]) -> dict[Value, set[Value]]:
+    """What must run before each node: what it reads, and effects on the same parameters."""
+    inside = set(nodes)
+    needs: dict[Value, set[Value]] = {}
+    wrote: dict[Value, Value] = {}
+    readers: dict[Value, set[Value]] = {}
+    outside: Value | None = None
+    for node in nodes:
+        roots = {root_of(value) for value in tensors(node)}
+        targets = [root_of(arg) for arg in overwritten(node)]
+        found = {origin(value) for value in roots}
+        for arg in tensors(node):
+            while arg.op in FREE or arg.op == "part":  # an effect's result is read after it
+                arg = arg.args[0]  # noqa: PLW2901
+            found.add(arg)
+        found &= inside
+        found |= {wrote[value] for value in (*roots, *targets) if value in wrote}
+        for target in targets:
+            found |= readers.get(target, set())
+        if node.op == "Custom":  # those that talk to other ranks keep their order
+            found |= {outside} if outside is not None else set()
+            outside = node
+        found.discard(node)
+        needs[node] = found
+        for value in roots:
+            readers.setdefault(value, set()).add(node)
+        for target in targets:
+            wrote[target] = node
+            readers[target] = set()
+    return needs

@@ -1,0 +1,94 @@
+"""A loop nest over the elements of fused nodes."""
+
+from typing import Any
+
+from mindspore_rl.codegen.effects import root_of
+from mindspore_rl.codegen.fusion import Group
+from mindspore_rl.codegen.index_math import access, inner_of, is_number, stride_at, turns_of
+from mindspore_rl.codegen.operands import Operands
+from mindspore_rl.codegen.ops.elementwise import C_TYPES, expression, literal
+from mindspore_rl.mindir.graph import Value
+from mindspore_rl.mindir.source_lines import comment
+
+
+def loop_of(group: Group, operands: Operands) -> list[str]:
+    """Lines of a group's loop, innermost over neighbours in memory."""
+    size = group.nodes[0].type.size
+    if size == 0:
+        return []
+    turns = turns_of(group.splits, size)
+    lines = comment(group.nodes, operands.shared.sources)
+    body = _Body(operands, turns)
+    for node in group.nodes:
+        body.add(node)
+    if size == 1:
+        return [*lines, "{", *(f"  {line}" for line in body.lines), "}"]
+    for level, (variable, extent) in enumerate(zip(body.variables, turns, strict=True)):
+        indent = "  " * level
+        if level == len(turns) - 1:
+            lines.append(indent + "#pragma GCC ivdep")
+        lines.append(
+            indent + f"for (int64_t {variable} = 0; {variable} < {extent}; {variable}++) {{"
+        )
+    return [*lines, *("  " * len(turns) + line for line in body.lines), "}" * len(turns)]
+
+
+class _Body:
+    """Lines of one turn: each number is read once, and written if it is read after the loop."""
+
+    def __init__(self, operands: Operands, turns: tuple[int, ...]) -> None:
+        self.operands, self.turns = operands, turns
+        self.variables = [f"i{level}" for level in range(len(turns))]
+        self.lines: list[str] = []
+        self._made: dict[Value, str] = {}
+        self._read: dict[str, str] = {}
+
+    def add(self, node: Value) -> None:
+        """A node's number from those of its arguments."""
+        args = [self._number(node, arg) for arg in node.args]
+        kind = C_TYPES[node.type.dtype]
+        name = f"t{len(self._made)}"
+        self.lines.append(f"const {kind} {name} = ({kind})({expression(node, args)});")
+        self._made[node] = name
+        if self.operands.outlives(node):
+            at = self._sum(inner_of(self.turns)) if node.type.size > 1 else 0
+            self.lines.append(f"{self.operands.name(node)}[{at}] = {name};")
+
+    def _number(self, node: Value, arg: Any) -> str:
+        if not is_number(arg):
+            return ""
+        if arg.op == "constant" and (arg.type is None or arg.type.size == 1):
+            return literal(arg.data, _number_type(node, arg))
+        root = root_of(arg)
+        if root in self._made:
+            return self._made[root]
+        where = self._index(node, arg)
+        if where not in self._read:
+            self._read[where] = f"x{len(self._read)}"
+            kind = C_TYPES[arg.type.dtype]
+            self.lines.append(f"const {kind} {self._read[where]} = {where};")
+        return self._read[where]
+
+    def _index(self, node: Value, arg: Value) -> str:
+        """An element of an argument at the place of the loop."""
+        pointer = self.operands.operand(arg).pointer
+        offset, strides = access(node, arg)
+        spans = zip(inner_of(self.turns), self.turns, strict=True)
+        steps = [stride_at(node.type.shape, strides, inner, extent) for inner, extent in spans]
+        terms = [self._sum(steps), str(offset) if offset else ""]
+        return f"{pointer}[{' + '.join(filter(None, terms)) or 0}]"
+
+    def _sum(self, steps: list[int]) -> str:
+        """How far the loop is, with so much for each turn."""
+        return " + ".join(
+            variable if step == 1 else f"{variable} * {step}"
+            for variable, step in zip(self.variables, steps, strict=True)
+            if step
+        )
+
+
+def _number_type(node: Value, arg: Value) -> str:
+    if arg.type is not None:
+        return arg.type.dtype
+    others = [a.type.dtype for a in node.args if isinstance(a, Value) and a.type is not None]
+    return next(iter(others), node.type.dtype)

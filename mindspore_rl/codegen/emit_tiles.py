@@ -1,0 +1,54 @@
+"""The functions of a `Tiles` node: one of a tile, and one of a part of them all, for a thread."""
+
+from mindspore_rl.codegen.cfg import Block
+from mindspore_rl.codegen.emit_body import lines_of
+from mindspore_rl.codegen.fusion import grouped
+from mindspore_rl.codegen.memory_plan import aligned
+from mindspore_rl.codegen.operands import Operands, Shared
+from mindspore_rl.mindir.graph import Type, Value
+
+
+def tile_functions(node: Value, number: int, shared: Shared) -> str:
+    """The text of the functions; the node gets room for what they work in as a result."""
+    attrs = node.attrs
+    body, given, rows = attrs["body"], attrs["given"], attrs["rows"]
+    groups = {body: grouped(body)}
+    operands = Operands(shared, [*given, *body.results[:rows]], groups)
+    lines = _tile(body, operands, groups, body.results[rows:])
+    places = [0]
+    for value in body.results[rows:]:
+        places.append(places[-1] + aligned(value.type.nbytes))
+    room = aligned(places[-1] + aligned(operands.memory.end + 4 * operands.scratch_floats))
+    attrs |= {"name": f"part_{number}", "places": places, "room": room}
+    area = Type((room * attrs["at once"],), "uint8")
+    attrs["parts"] += (Value("part", "room", [node], type=area, data=len(attrs["parts"])),)
+    node.type += (area,)
+    steps = [v.type.nbytes if moves else 0 for v, moves in zip(given, attrs["moves"], strict=True)]
+    steps += [value.type.nbytes for value in body.results[:rows]]
+    pointers = [f"given[{i}] + tile * {step}" for i, step in enumerate(steps)]
+    pointers += [f"room + {place}" for place in places[:-1]]
+    return (
+        f"static void tile_{number}(void **data, char *memory) {{\n{lines}\n}}\n"
+        f"static void part_{number}(void *context, int64_t part) {{\n"
+        "  char *const *given = (char *const *)context;\n"
+        f"  char *room = given[{len(steps)}] + part * {room};\n"
+        f"  memset(room, 0, {places[-1]});\n"
+        f"  for (int64_t tile = part * {attrs['count']} / {attrs['at once']}; "
+        f"tile < (part + 1) * {attrs['count']} / {attrs['at once']}; tile++) {{\n"
+        f"    void *data[] = {{{', '.join(pointers)}}};\n"
+        f"    tile_{number}(data, room + {places[-1]});\n  }}\n}}\n"
+    )
+
+
+def _tile(body: Block, operands: Operands, groups: dict, sums: list[Value]) -> str:
+    """Lines of one tile, which adds to the sums."""
+    lines = lines_of(groups[body], operands)
+    for position, value in enumerate(sums, len(operands.given)):
+        operand = operands.operand(value)
+        kind = operand.c_type
+        lines.append(f"{{ {kind} *const sum = ({kind} *)data[{position}];")
+        lines.append(
+            f"  for (int64_t i = 0; i < {operand.size}; i++) sum[i] += {operand.pointer}[i]; }}"
+        )
+    scratch = f"enum : int64_t {{ SCRATCH = {operands.memory.end} }};"
+    return "\n".join(f"  {line}" for line in [scratch, *operands.pointers(), *lines])

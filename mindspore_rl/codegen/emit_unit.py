@@ -1,0 +1,142 @@
+"""The C++ of a cell: a function of each block, and one that goes from block to block.
+
+Every block is a function that gives the number of the next one.
+"""
+
+from mindspore_rl.codegen.cfg import Block, Blocks, Jump, Unsupported, outputs
+from mindspore_rl.codegen.effects import check_overwritten, copy_stale, place_of
+from mindspore_rl.codegen.emit_body import lines_of
+from mindspore_rl.codegen.emit_tiles import tile_functions
+from mindspore_rl.codegen.fusion import Group, grouped
+from mindspore_rl.codegen.memory_plan import ALIGNED, aligned
+from mindspore_rl.codegen.operands import Operands, Shared
+from mindspore_rl.codegen.ops.all import known
+from mindspore_rl.codegen.ops.decompositions import compose
+from mindspore_rl.codegen.ops.elementwise import C_TYPES
+from mindspore_rl.codegen.ops.views import as_views
+from mindspore_rl.codegen.tiling import tile
+from mindspore_rl.codegen.unit import Unit
+from mindspore_rl.mindir.graph import Type
+from mindspore_rl.mindir.source_lines import where
+
+MOST_NODES = 20_000
+"""Of a cell; the compiler would take minutes for more."""
+
+
+def write(cell: Blocks, sources: dict[str, str]) -> Unit:
+    """Writes a cell, with the source lines of its nodes, by scope, as comments.
+
+    Raises:
+        Unsupported: there is no row for one of its primitives.
+    """
+    blocks = cell.blocks
+    compose(blocks)
+    _check(blocks, sources)
+    as_views(blocks)
+    check_overwritten(blocks)
+    copy_stale(blocks)
+    for block in blocks:
+        tile(block, blocks)
+    shared = Shared(sources)
+    nodes = [n for block in blocks for n in block.nodes if n.op == "Tiles"]
+    texts = [tile_functions(node, number, shared) for number, node in enumerate(nodes)]
+    groups = {block: grouped(block) for block in blocks}
+    operands = Operands(shared, [*cell.inputs, *cell.weights.values()], groups)
+    numbers = {block: number for number, block in enumerate(blocks)}
+    texts += [_block(block, numbers, groups[block], operands) for block in blocks]
+    scratch = operands.memory.end
+    header = [
+        '#include "kernels.h"',
+        "enum { DONE = -1, FAILED = -2 };",
+        f"enum : int64_t {{ SCRATCH = {scratch} }};",
+        *shared.declared,
+    ]
+    return Unit(
+        "\n".join([*header, "", *texts, _entry(len(blocks))]),
+        aligned(scratch + 4 * operands.scratch_floats) + ALIGNED,
+        tuple(value.type for value in cell.inputs),
+        tuple(cell.weights),
+        tuple(value.type for value in cell.results),
+        cell.structure,
+        tuple(shared.functions),
+    )
+
+
+def _check(blocks: list[Block], sources: dict[str, str]) -> None:
+    """Whether there is a row for all that there is."""
+    nodes = [node for block in blocks for node in block.nodes]
+    if len(nodes) > MOST_NODES:
+        raise Unsupported(f"{len(nodes)} operators are too many, {MOST_NODES} is the most")
+    for node in nodes:
+        if not known(node.op):
+            raise Unsupported(f"no native form of {where(node, sources)}")
+        for found in (value.type for value in outputs(node)):
+            if isinstance(found, Type) and found.dtype not in C_TYPES:
+                raise Unsupported(f"numbers of type {found.dtype}")
+
+
+def _entry(blocks: int) -> str:
+    cases = "\n".join(
+        f"      case {i}: next = block_{i}(data, memory, functions, results); break;"
+        for i in range(blocks)
+    )
+    return (
+        'extern "C" int run(void **data, char *memory, void **functions, char *results) {\n'
+        "  int next = 0;\n  while (next >= 0)\n    switch (next) {\n"
+        f"{cases}\n    }}\n  return next == DONE ? 0 : 1;\n}}\n"
+    )
+
+
+def _block(block: Block, numbers: dict[Block, int], groups: list[Group], operands: Operands) -> str:
+    lines = lines_of(groups, operands)
+    lines += _end(block, numbers, operands)
+    body = "\n".join(f"  {line}" for line in [*operands.pointers(), *lines])
+    return (
+        f"static int block_{numbers[block]}(void **data, char *memory, void **functions, "
+        "char *results) {\n"
+        f"{body}\n}}\n"
+    )
+
+
+def _end(block: Block, numbers: dict[Block, int], operands: Operands) -> list[str]:
+    """Results, or jumps to other blocks."""
+    if block.results is not None:
+        lines, at = [], 0
+        for value in block.results:
+            operand = operands.operand(value)
+            size = f"{operand.size} * sizeof({operand.c_type})"
+            lines.append(f"memcpy(results + {at}, {operand.pointer}, {size});")
+            at += aligned(operand.type.nbytes)
+        return [*lines, "return DONE;"]
+    if len(block.jumps) == 1:
+        return _jump(block.jumps[0], numbers, operands)
+    assert block.condition is not None
+    return [
+        f"if ({operands.operand(block.condition).pointer}[0]) {{",
+        *_jump(block.jumps[0], numbers, operands),
+        "} else {",
+        *_jump(block.jumps[1], numbers, operands),
+        "}",
+    ]
+
+
+def _jump(jump: Jump, numbers: dict[Block, int], operands: Operands) -> list[str]:
+    """Parameters take their values all at once."""
+    pairs = [
+        (param, operands.operand(param), place_of(arg), operands.operand(arg))
+        for param, arg in zip(jump.target.params, jump.args, strict=True)
+        if place_of(arg) != (param, 0)
+    ]
+    targets = {param for param, *_ in pairs}
+    copies, moves = [], []
+    for number, (param, target, (root, _), source) in enumerate(pairs):
+        size = f"{target.size} * sizeof({target.c_type})"
+        given = source.pointer
+        if target.type.dtype != source.type.dtype or target.size != source.size:
+            raise Unsupported("a variable whose type changes in a loop")
+        if root in targets and root is not param:
+            given = f"c{number}"
+            copies.append(f"  {target.c_type} {given}[{max(target.size, 1)}];")
+            copies.append(f"  memcpy({given}, {source.pointer}, {size});")
+        moves.append(f"  memmove({target.pointer}, {given}, {size});")
+    return [*copies, *moves, f"  return {numbers[jump.target]};"]

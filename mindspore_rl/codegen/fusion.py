@@ -1,0 +1,82 @@
+"""Which nodes are written together: element-wise ones of one size, in one loop."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_rl.codegen.cfg import Block, Unsupported
+from mindspore_rl.codegen.effects import needs_of, root_of
+from mindspore_rl.codegen.index_math import chain, is_number, splits_of
+from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
+from mindspore_rl.codegen.ops.views import FREE, is_view
+from mindspore_rl.mindir.graph import Type, Value
+
+MOST_STREAMS = 24
+"""Arrays that one fused loop reads; more of them do not fit a core's registers and prefetchers."""
+
+
+@dataclass
+class Group:
+    """Nodes that are written together: an element-wise loop, or one call."""
+
+    nodes: list[Value]
+    splits: tuple[int, ...] = ()
+
+    @property
+    def fused(self) -> bool:
+        """Whether it is a loop."""
+        return self.nodes[0].op in ELEMENTWISE
+
+
+def grouped(block: Block) -> list[Group]:
+    """Orders a block's nodes so that element-wise ones of one size come together."""
+    nodes = [n for n in block.nodes if not is_view(n)]
+    needs = needs_of(nodes)
+    done: set[Value] = set()
+    groups: list[Group] = []
+    waiting = nodes
+    while waiting:
+        first = next(n for n in waiting if needs[n] <= done)
+        group = Group([first])
+        if first.op in FREE:
+            first.op = "TensorMove"
+        if group.fused:
+            _grow(group, waiting, needs, done)
+        done |= set(group.nodes)
+        waiting = [n for n in waiting if n not in done]
+        groups.append(group)
+    return groups
+
+
+def _grow(
+    group: Group, waiting: list[Value], needs: dict[Value, set[Value]], done: set[Value]
+) -> None:
+    """Adds every element-wise node of the same size that can run in the same loop."""
+    size = group.nodes[0].type.size
+    members: set[Value] = set()
+    streams: set[Any] = set()
+    splits: set[int] = set()
+    group.nodes = []
+    for node in waiting:
+        if node.op not in ELEMENTWISE or not isinstance(node.type, Type):
+            continue
+        if node.type.size != size or not needs[node] <= done | members:
+            continue
+        args = [arg for arg in node.args if is_number(arg)]
+        outside = {root_of(arg) for arg in args if arg.op != "constant"} - members
+        more = set(splits)
+        for arg in args:
+            if arg.type is None or root_of(arg) in members and arg.type.size == size:
+                continue
+            if arg.type.size != 1:
+                more |= splits_of(node, arg)
+        if node.op == "Strided" and root_of(node.args[0]) in members:
+            continue  # reads other elements than the one that the loop is at
+        nested = chain(more, size)
+        if nested is None or (members and len(streams | outside) > MOST_STREAMS):
+            if not members:
+                raise Unsupported(f"{node.op} of shapes that do not nest")
+            continue
+        splits, streams = set(nested), streams | outside
+        members.add(node)
+        group.nodes.append(node)
+    group.splits = tuple(sorted(splits))

@@ -1,0 +1,132 @@
+"""A compiled cell as a native function: built, bound to the cell's parameters, and called."""
+
+import ctypes
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter
+
+from mindspore_rl.codegen.build_cfg import blocks_of
+from mindspore_rl.codegen.cfg import Unsupported
+from mindspore_rl.codegen.cost import work_of
+from mindspore_rl.codegen.emit_unit import write
+from mindspore_rl.codegen.memory_plan import ALIGNED, aligned
+from mindspore_rl.codegen.tiling import MOST_PARTS
+from mindspore_rl.codegen.unit import Unit
+from mindspore_rl.mindir.graph import Graph, read
+
+FOLDER = Path(__file__).parent
+
+
+def unit_of(graph: Graph) -> Unit:
+    """The C++ of a graph that MindSpore compiled.
+
+    Raises:
+        Unsupported: some of it has no native form.
+    """
+    blocks = blocks_of(read(graph.data))
+    work = work_of(blocks)  # of the operators as they are: writing fuses some
+    return replace(write(blocks, graph.sources), work=work)
+
+
+class NativeCell:
+    """A cell's function, called with arrays.
+
+    It works on the memory of the cell's parameters: who reads or assigns those sees what it sees.
+    Results are new arrays.
+
+    Args:
+        unit: from the cell's graph.
+        library: the unit, compiled.
+        parameters: by name, at least those that the graph reads or writes.
+        threads: that it may use; all cells of a process share them.
+
+    Raises:
+        Unsupported: one of them is not there.
+    """
+
+    def __init__(
+        self, unit: Unit, library: Path, parameters: dict[str, Parameter], threads: int = 1
+    ) -> None:
+        self.unit = unit
+        self._library = ctypes.CDLL(str(library))
+        self._run = self._library.run
+        self._run.argtypes = [ctypes.c_void_p] * 4
+        self._memory = np.zeros(unit.memory_bytes + ALIGNED, np.uint8)
+        start = -self._memory.ctypes.data % ALIGNED
+        if lacking := [name for name in unit.weights if name not in parameters]:
+            raise Unsupported(f"a parameter that is not found by its name, {lacking[0]}")
+        self._weights = [parameters[name].asnumpy() for name in unit.weights]
+        count = len(unit.inputs)
+        self._data = (ctypes.c_void_p * (count + len(self._weights)))()
+        for position, array in enumerate(self._weights):
+            self._data[count + position] = array.ctypes.data
+        self._loaded, functions = _functions(unit, threads)
+        self._arguments = (
+            ctypes.addressof(self._data),
+            self._memory.ctypes.data + start,
+            ctypes.addressof(functions),
+        )
+        self._keep = functions
+        self._inputs = [(np.dtype(t.dtype), t.shape) for t in unit.inputs]
+        self._outputs = []
+        size = 0
+        for found in unit.results:
+            self._outputs.append((found.shape, np.dtype(found.dtype), size))
+            size += aligned(found.nbytes)
+        self._size = max(size, 1)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Runs the function on arrays, numbers and nested tuples of them."""
+        held = []
+        for position, value in enumerate(_flat(inputs)):
+            dtype, shape = self._inputs[position]
+            array = value if isinstance(value, np.ndarray) else as_array(value)
+            if array.dtype != dtype or not array.flags.c_contiguous:
+                array = np.array(array, dtype, order="C")
+            if array.shape != shape:
+                raise ValueError(f"input {position} has shape {array.shape}, expected {shape}")
+            held.append(array)
+            self._data[position] = array.__array_interface__["data"][0]
+        results = np.empty(self._size, np.uint8)
+        if self._run(*self._arguments, results.__array_interface__["data"][0]):
+            raise RuntimeError("an operator in a native cell failed")
+        arrays: list[np.ndarray] = [
+            np.ndarray(shape, dtype, results, at) for shape, dtype, at in self._outputs
+        ]
+        return _nested(self.unit.structure, arrays)
+
+
+def _flat(values: Any) -> Any:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A tensor, array or number as an array."""
+    return np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value)
+
+
+def _nested(structure: Any, arrays: list[np.ndarray]) -> Any:
+    if isinstance(structure, tuple):
+        return tuple([_nested(part, arrays) for part in structure])
+    return arrays[structure]
+
+
+def _functions(unit: Unit, threads: int) -> tuple[list[Any], Any]:
+    """Addresses of the functions of other libraries that a unit calls."""
+    loaded = []
+    addresses = (ctypes.c_void_p * max(len(unit.functions), 1))()
+    for position, name in enumerate(unit.functions):
+        path, symbol = name.rsplit(":", 1)
+        library = ctypes.CDLL(path)
+        loaded.append(library)
+        if symbol == "in_parts":
+            library.set_threads(min(threads, MOST_PARTS))
+        addresses[position] = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+    return loaded, addresses

@@ -1,0 +1,120 @@
+"""What C++ calls the values of a cell: constants, pointers that are given, places in memory."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.codegen.cfg import Block, Unsupported
+from mindspore_rl.codegen.effects import place_of
+from mindspore_rl.codegen.fusion import Group
+from mindspore_rl.codegen.memory_plan import lay_out
+from mindspore_rl.codegen.ops.elementwise import C_TYPES, literal
+from mindspore_rl.codegen.ops.registry import Operand
+from mindspore_rl.mindir.graph import Type, Value
+
+
+@dataclass
+class Shared:
+    """What all functions of a unit share.
+
+    Attributes:
+        sources: lines of the program, by the scopes of nodes.
+        declared: the constants, as C++ declares them.
+        functions: of other libraries, `library:name`, and what calls them.
+    """
+
+    sources: dict[str, str]
+    declared: list[str] = field(default_factory=list)
+    functions: dict[str, str] = field(default_factory=dict)
+    _constants: dict[Any, str] = field(default_factory=dict)
+
+    def constant(self, array: np.ndarray) -> str:
+        """A constant's name; equal ones have one."""
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._constants:
+            name = self._constants[key] = f"k{len(self._constants)}"
+            dtype = array.dtype.name
+            numbers = ", ".join(literal(x, dtype) for x in array.reshape(-1).tolist()) or "0"
+            self.declared.append(
+                f"alignas(64) static const {C_TYPES[dtype]} {name}[] = {{{numbers}}};"
+            )
+        return self._constants[key]
+
+    def function(self, name: str) -> str:
+        """What calls a function of a library, `library:name`."""
+        return self.functions.setdefault(name, f"functions[{len(self.functions)}]")
+
+
+class Operands:
+    """Of the blocks of a cell, or of one of its tiles.
+
+    Args:
+        shared: of the unit.
+        given: values whose pointers the functions are called with, in order.
+        groups: what the blocks' nodes are written as.
+
+    Attributes:
+        memory: where the values are that are not given.
+        scratch_floats: most that a call works in, behind that memory.
+    """
+
+    def __init__(
+        self, shared: Shared, given: Iterable[Value], groups: dict[Block, list[Group]]
+    ) -> None:
+        self.shared = shared
+        self.given = {value: position for position, value in enumerate(given)}
+        self.memory = lay_out(groups, self.given)
+        self.scratch_floats = 0
+        self._names: dict[Value, str] = {}
+
+    def begin(self) -> None:
+        """Another function, whose names are its own."""
+        self._names = {}
+
+    def name(self, root: Value) -> str:
+        """Of the pointer to what holds a value."""
+        return self._names.setdefault(root, f"v{len(self._names)}")
+
+    def operand(self, value: Value) -> Operand:
+        """A value as C++ reads it."""
+        if value.op == "constant":
+            array = _array(value)
+            return Operand(self.shared.constant(array), Type(array.shape, array.dtype.name))
+        root, offset = place_of(value)
+        known = root.op == "constant"
+        pointer = self.shared.constant(_array(root)) if known else self.name(root)
+        found = value.type
+        if not isinstance(found, Type):
+            raise Unsupported("a tuple where a tensor is expected")
+        if found.dtype not in C_TYPES:
+            raise Unsupported(f"numbers of type {found.dtype}")
+        return Operand(f"({pointer} + {offset})" if offset else pointer, found)
+
+    def outlives(self, node: Value) -> bool:
+        """Whether an element-wise node's numbers are read after its loop."""
+        return node in self.memory.offsets or node in self.given
+
+    def pointers(self) -> list[str]:
+        """Declarations of the names of a function."""
+        return [self._pointer(root, name) for root, name in self._names.items()]
+
+    def _pointer(self, root: Value, name: str) -> str:
+        kind = C_TYPES[root.type.dtype]
+        if root in self.given:
+            return f"{kind} *const {name} = ({kind} *)data[{self.given[root]}];"
+        if root not in self.memory.offsets:
+            raise AssertionError(f"{root} has no place")
+        return f"{kind} *const {name} = ({kind} *)(memory + {self.memory.offsets[root]});"
+
+
+def _array(value: Value) -> np.ndarray:
+    """A constant as an array; numbers without a type are those of single precision."""
+    if isinstance(value.data, np.ndarray):
+        return value.data
+    if isinstance(value.data, (bool, int)):
+        return np.array(value.data)
+    if isinstance(value.data, float):
+        return np.array(value.data, np.float32)
+    raise Unsupported(f"a constant of {type(value.data).__name__}")

@@ -1,0 +1,27 @@
+"""How each primitive of MindSpore is written in C++: a row each.
+
+A primitive is element-wise (`elementwise`: an expression of single numbers, fused with its
+neighbours into one loop), or a view (`views`: numbers of its argument at other places, fused
+likewise or free), or it is written by a function of the files here. One that is missing raises
+`Unsupported`: MindSpore then runs the cell.
+"""
+
+from mindspore_rl.codegen.ops import (
+    axis,
+    convolution,
+    creation,
+    indexing,
+    inplace,
+    matmul,
+    reductions,
+)
+from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
+from mindspore_rl.codegen.ops.views import FREE, VIEWS
+
+_FILES = (matmul, reductions, axis, indexing, creation, convolution, inplace)
+WRITERS = {name: row for file in _FILES for name, row in file.ROWS.items()}
+
+
+def known(op: str) -> bool:
+    """Whether the table has a row for a primitive."""
+    return op in ELEMENTWISE or op in FREE or op in WRITERS or op in VIEWS

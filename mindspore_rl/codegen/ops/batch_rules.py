@@ -1,0 +1,132 @@
+"""How each primitive treats the rows of a batch: what it gives, and which arguments go by rows."""
+
+from collections.abc import Callable, Iterable
+
+from mindspore_rl.codegen.cfg import outputs
+from mindspore_rl.codegen.ops.elementwise import BY_CHANNEL, ELEMENTWISE
+from mindspore_rl.codegen.ops.matmul import PRODUCTS, turned
+from mindspore_rl.codegen.ops.reductions import SUMS, reduced_axes
+from mindspore_rl.codegen.ops.views import axes_of, constant, option
+from mindspore_rl.mindir.graph import Type, Value
+
+BY_ROWS, SUM = "rows", "sum"
+"""Kinds of results: rows of their own for those of the batch, or a sum over these."""
+_Treated = tuple[list[str], list[bool]] | None
+_Rule = Callable[[Value, list[Value], int], _Treated]
+CONVOLUTIONS = ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
+
+
+def has_rows(value: Value, batch: int) -> bool:
+    """Whether a value's first axis is rows of a batch, some to each."""
+    found = value.type
+    return (
+        isinstance(found, Type)
+        and bool(found.shape)
+        and found.size > 0
+        and (found.shape[0] % batch == 0)
+    )
+
+
+def _elementwise(node: Value, args: list[Value], batch: int) -> _Treated:
+    if not has_rows(node, batch):
+        return None
+    shape, sliced = node.type.shape, []
+    bias = node.op in BY_CHANNEL and len(shape) > 1
+    for position, arg in enumerate(args):
+        own = arg.type.shape if isinstance(arg.type, Type) else ()
+        if node.op == "Strided":
+            sliced.append(True)
+            if not _strided_by_rows(node, arg):
+                return None
+        elif not isinstance(arg.type, Type) or arg.type.size == 1 or bias and position == 1:
+            sliced.append(False)
+        elif arg.type.size == node.type.size or len(own) == len(shape) and own[0] == shape[0]:
+            sliced.append(True)
+        elif len(own) < len(shape) or own[0] == 1:
+            sliced.append(False)
+        else:
+            return None
+    return [BY_ROWS], sliced
+
+
+def _strided_by_rows(node: Value, arg: Value) -> bool:
+    """Whether every row is made from the same row of the argument."""
+    shape, strides = node.type.shape, node.attrs["strides"]
+    offset = node.attrs["offset"]
+    inner = zip(shape[1:], strides[1:], strict=True)
+    last = offset + sum((extent - 1) * stride for extent, stride in inner)
+    row = strides[0]
+    return row * shape[0] == arg.type.size and offset >= 0 and min(strides) >= 0 and last < row
+
+
+def _product(node: Value, args: list[Value], batch: int) -> _Treated:
+    one, other = args[:2]
+    turned_one, turned_other = turned(node)
+    rest = [False] * (len(args) - 2)
+    ranks = len(one.type.shape), len(other.type.shape)
+    if ranks[0] > 1 and ranks[1] == 2 and not turned_one:
+        return [BY_ROWS], [True, False, *rest]
+    if ranks == (2, 2) and not turned_other and one.type.shape[0] == other.type.shape[0]:
+        return [SUM], [True, True, *rest]
+    if min(ranks) > 2 and ranks[0] == ranks[1]:
+        return [BY_ROWS], [True, True, *rest]
+    return None
+
+
+def _sum(node: Value, args: list[Value], batch: int) -> _Treated:
+    sliced = [i == 0 for i in range(len(args))]
+    return [SUM if 0 in reduced_axes(node) else BY_ROWS], sliced
+
+
+def _along(axis_at: int, default: int = -1) -> _Rule:
+    """For what works along an axis other than the first."""
+
+    def rule(node: Value, args: list[Value], batch: int) -> _Treated:
+        axes = axes_of(option(node, "axis", axis_at, default))
+        first = outputs(node)[0].type
+        if not axes or axes[0] % max(len(first.shape), 1) == 0:
+            return None
+        sliced = [isinstance(arg.type, Type) and arg.type.size > 1 for arg in args]
+        return [BY_ROWS] * len(outputs(node)), sliced
+
+    return rule
+
+
+def _gather(node: Value, args: list[Value], batch: int) -> _Treated:
+    if constant(node, 2) != 0 or constant(node, 3, 0):
+        return None
+    return [BY_ROWS], [i == 1 for i in range(len(args))]
+
+
+def _these(kinds: Iterable[str], *sliced: int) -> _Rule:
+    kinds = list(kinds)
+
+    def rule(node: Value, args: list[Value], batch: int) -> _Treated:
+        return list(kinds), [i in sliced for i in range(len(args))]
+
+    return rule
+
+
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(PRODUCTS, _product),
+    **dict.fromkeys(SUMS, _sum),
+    "BiasAddGrad": _these([SUM], 0),
+    "LogSoftmax": _along(1),
+    "LogSoftmaxExt": _along(1),
+    "Softmax": _along(1),
+    "LogSoftmaxGrad": _along(2),
+    "SoftmaxBackward": _along(2),
+    "GatherD": _along(1),
+    "GatherDGradV2": _along(1),
+    "OneHot": _along(4),
+    "Concat": _along(1, 0),
+    "Gather": _gather,
+    "Conv2D": _these([BY_ROWS], 0),
+    "Conv2DBackpropInput": _these([BY_ROWS], 0),
+    "Conv2DBackpropFilter": _these([SUM], 0, 1),
+}
+
+
+def rule_of(node: Value) -> _Rule | None:
+    """What says how a node treats rows, of its tensors and the batch; None where it mixes them."""
+    return _RULES.get(node.op) or (_elementwise if node.op in ELEMENTWISE else None)

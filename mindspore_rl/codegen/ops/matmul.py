@@ -1,0 +1,65 @@
+"""Rows of products of matrices."""
+
+import numpy as np
+
+from mindspore_rl.codegen.ops.registry import Call, Table, loops, place
+from mindspore_rl.codegen.ops.views import option, strides_of
+from mindspore_rl.mindir.graph import Value
+
+ROWS = Table()
+PRODUCTS = ("MatMul", "MatMulExt", "BatchMatMul", "BatchMatMulExt", "Mm", "Dense")
+
+
+@ROWS.row(*PRODUCTS)
+def _product(call: Call) -> None:
+    a, b = call.args[:2]
+    turned_a, turned_b = turned(call.node)
+    if not a.shape or not b.shape or a.type.dtype != "float32":
+        raise call.unsupported()
+    one = a.shape if len(a.shape) > 1 else (1, *a.shape)
+    other = b.shape if len(b.shape) > 1 else (*b.shape, 1)
+    m, k = one[-2:][::-1] if turned_a else one[-2:]
+    n = other[-2] if turned_b else other[-1]
+    ahead = one[:-2], other[:-2]
+    batch: tuple[int, ...] = np.broadcast_shapes(*ahead)
+    if len(other) == 2 and not turned_a:
+        batch, m = (), a.size // k if k else 0
+    template = (m, n, k, turned_a, turned_b)
+    room = call.scratch(k * (n + 15) + m * k)
+    if not batch:
+        call.run("product", template, a, b, call.out, room)
+    else:
+        head, variables = loops(batch)
+        call.line(f"{{ int64_t at = 0; {head}{{")
+        given = (
+            f"{x.pointer} + ({place(variables, _repeated(own, batch))}) * {size}"
+            for x, own, size in zip((a, b), ahead, (m * k, n * k), strict=True)
+        )
+        call.run("  product", template, *given, f"{call.out.pointer} + at++ * {m * n}", room)
+        call.line("} }")
+    if call.node.op == "Dense" and len(call.args) > 2 and call.args[2] is not None:
+        bias = call.args[2].pointer
+        call.line(f"for (int64_t i = 0; i < {m}; i++)")
+        call.line(
+            f"  for (int64_t j = 0; j < {n}; j++) {call.out.pointer}[i * {n} + j] += {bias}[j];"
+        )
+
+
+def _repeated(shape: tuple[int, ...], wide: tuple[int, ...]) -> list[int]:
+    """Strides of an array by the axes of a wider one, through which it is repeated."""
+    strides = [stride if n > 1 else 0 for n, stride in zip(shape, strides_of(shape), strict=True)]
+    return [0] * (len(wide) - len(shape)) + strides
+
+
+def turned(node: Value) -> tuple[bool, bool]:
+    """Which of a product's matrices are transposed."""
+    if node.op == "Dense":
+        return False, True
+    return bool(option(node, "transpose_a", 2, False)), bool(option(node, "transpose_b", 3, False))
+
+
+@ROWS.row("Turned")
+def _turned(call: Call) -> None:
+    """A matrix whose columns become rows; no primitive of MindSpore's."""
+    columns, rows = call.out.shape
+    call.run("transpose", (rows, columns), call.args[0], call.out, rows)

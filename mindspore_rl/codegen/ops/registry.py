@@ -1,0 +1,136 @@
+"""What a row of the table is given, and how it says which primitives it writes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_rl.codegen.cfg import Unsupported
+from mindspore_rl.codegen.ops.elementwise import C_TYPES
+from mindspore_rl.codegen.ops.views import constant, extent_of, option, strides_of
+from mindspore_rl.mindir.graph import Type, Value
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Where a tensor's numbers are: a C++ expression of a pointer to the first."""
+
+    pointer: str
+    type: Type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's."""
+        return self.type.shape
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.type.size
+
+    @property
+    def c_type(self) -> str:
+        """Of an element."""
+        return C_TYPES[self.type.dtype]
+
+    def split(self, axis: int, count: int = 1) -> tuple[int, int, int]:
+        """Extents before, of, and after some axes, each as one."""
+        axis %= max(len(self.shape), 1)
+        before, after = self.shape[:axis], self.shape[axis + count :]
+        return extent_of(before), extent_of(self.shape[axis : axis + count]), extent_of(after)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A primitive that is to be written.
+
+    Attributes:
+        args: an operand for a tensor, a list of them for a tuple, None for the rest.
+        outs: where the results go.
+        line: takes a line of C++.
+        scratch: gives a pointer to so many floats of its own.
+        function: gives a pointer to a function of a library, `path:name`.
+    """
+
+    node: Value
+    args: list[Any]
+    outs: list[Operand]
+    line: Callable[[str], None]
+    scratch: Callable[[int], str]
+    function: Callable[[str], str]
+
+    @property
+    def out(self) -> Operand:
+        """The only result."""
+        return self.outs[0]
+
+    def number(self, index: int, default: Any = None) -> Any:
+        """An argument that is compiled in."""
+        return constant(self.node, index, default)
+
+    def option(self, name: str, index: int, default: Any = None) -> Any:
+        """An attribute, or the argument that stands for it in other versions of the primitive."""
+        return option(self.node, name, index, default)
+
+    def run(self, function: str, template: Any, *args: Any) -> None:
+        """Writes a call of a function in kernels.h."""
+        chosen = ", ".join(str(t).lower() if isinstance(t, bool) else str(t) for t in template)
+        given = ", ".join(a.pointer if isinstance(a, Operand) else str(a) for a in args)
+        self.line(f"{function}<{chosen}>({given});")
+
+    def each(self, number: str) -> None:
+        """Writes a number to every place `i` of the result."""
+        out = self.out
+        self.line(f"for (int64_t i = 0; i < {out.size}; i++) {out.pointer}[i] = {number};")
+
+    def copy(self, x: Operand) -> None:
+        """Writes what the result begins as."""
+        self.line(f"memcpy({self.out.pointer}, {x.pointer}, {x.size} * sizeof(*{x.pointer}));")
+
+    def unsupported(self) -> Unsupported:
+        """For arguments that the row does not know."""
+        return Unsupported(f"{self.node.op} with these arguments")
+
+
+def loops(shape: tuple[int, ...]) -> tuple[str, list[str]]:
+    """The heads of loops over an array's elements, and their variables."""
+    variables = [f"i{axis}" for axis in range(len(shape))]
+    heads = (
+        f"for (int64_t {i} = 0; {i} < {extent}; {i}++) "
+        for i, extent in zip(variables, shape, strict=True)
+    )
+    return "".join(heads), variables
+
+
+def place(variables: list[str], strides: list[int]) -> str:
+    """Where loops are in an array."""
+    terms = (f"{i} * {stride}" for i, stride in zip(variables, strides, strict=True) if stride)
+    return " + ".join(terms) or "0"
+
+
+def room_for(call: Call, like: Operand, axes: tuple[int, ...]) -> Operand:
+    """Room of its own for an operand with its axes in another order."""
+    found = Type(tuple(like.shape[axis] for axis in axes), like.type.dtype)
+    return Operand(f"(({like.c_type} *){call.scratch(-(-found.nbytes // 4))})", found)
+
+
+def transposed(call: Call, x: Operand, axes: tuple[int, ...]) -> Operand:
+    """A copy of an operand with its axes in another order, in room of its own."""
+    y = room_for(call, x, axes)
+    strides = [strides_of(x.shape)[axis] for axis in axes]
+    head, variables = loops(y.shape)
+    call.line(f"{{ {y.c_type} *at = {y.pointer}; {head}")
+    call.line(f"  *at++ = {x.pointer}[{place(variables, strides)}]; }}")
+    return y
+
+
+class Table(dict[str, Callable[[Call], None]]):
+    """Functions that write primitives, by the names of these."""
+
+    def row(self, *names: str) -> Callable:
+        """Makes a function the row of some primitives."""
+
+        def add(function: Callable[[Call], None]) -> Callable[[Call], None]:
+            self.update(dict.fromkeys(names, function))
+            return function
+
+        return add

@@ -1,0 +1,227 @@
+"""Views: primitives that give numbers of their argument, at other places or in another shape.
+
+What is left of one in C++ is an offset, and a stride for every axis.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.codegen.cfg import Block, Unsupported, tensors
+from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE, plain, reads
+from mindspore_rl.mindir.graph import Value
+
+FREE = {
+    "Load",
+    "Reshape",
+    "ExpandDims",
+    "Squeeze",
+    "Flatten",
+    "FlattenExt",
+    "View",
+    "Identity",
+    "ExpandDimsView",
+}
+"""Primitives whose result is their first argument in another shape."""
+
+
+def is_view(node: Value) -> bool:
+    """Whether a node gives the numbers of its argument where they are."""
+    return node.op in FREE and not node.attrs.get("copied")
+
+
+def constant(node: Value, index: int, default: Any = None) -> Any:
+    """An argument of a node that is compiled in: a number or a tuple of numbers.
+
+    Raises:
+        Unsupported: it is computed.
+    """
+    if index >= len(node.args) or node.args[index] is None:
+        return default
+    value = node.args[index]
+    if isinstance(value, tuple) and all(isinstance(v, Value) and v.op == "constant" for v in value):
+        return tuple(plain(v.data) for v in value)
+    if not isinstance(value, Value) or value.op != "constant":
+        raise Unsupported(f"{node.op} with an argument that is computed")
+    data = plain(value.data)
+    return default if data is None else data
+
+
+def option(node: Value, name: str, index: int, default: Any = None) -> Any:
+    """An attribute of a node, or the argument that stands for it in other versions of it."""
+    return node.attrs.get(name, constant(node, index, default))
+
+
+def axes_of(given: Any, rank: int = 0) -> tuple[int, ...]:
+    """Axes, of which one may stand for itself, and none for all of an array's."""
+    return (given,) if isinstance(given, int) else tuple(given or range(rank))
+
+
+def extent_of(shape: tuple[int, ...]) -> int:
+    """Elements of a shape."""
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def strides_of(shape: tuple[int, ...]) -> list[int]:
+    """Of an array whose numbers stand one after the other."""
+    return [extent_of(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def _slice(node: Value) -> tuple[int, list[int]]:
+    begin, strides = constant(node, 1), strides_of(node.args[0].type.shape)
+    return sum(b * s for b, s in zip(begin, strides, strict=True)), strides
+
+
+def _strided_slice(node: Value) -> tuple[int, list[int]]:
+    given = [constant(node, i) for i in (1, 2, 3)] + [constant(node, i, 0) for i in range(4, 9)]
+    return strided(node.args[0].type.shape, *given)
+
+
+def strided(
+    shape: tuple[int, ...],
+    begin: Any,
+    end: Any,
+    step: Any,
+    begin_mask: int,
+    end_mask: int,
+    ellipsis: int,
+    new_axis: int,
+    shrink: int,
+) -> tuple[int, list[int]]:
+    """As NumPy's x[a:b:c]; masks say which bounds are left out and which axes go."""
+    strides = strides_of(shape)
+    if ellipsis or new_axis:
+        raise Unsupported("StridedSlice with an ellipsis or a new axis")
+    offset, kept = 0, []
+    for axis, extent in enumerate(shape):
+        if axis >= len(begin):
+            kept.append(strides[axis])
+            continue
+        bound = slice(
+            None if begin_mask >> axis & 1 else begin[axis],
+            None if end_mask >> axis & 1 else end[axis],
+            step[axis],
+        )
+        if shrink >> axis & 1:
+            first = begin[axis] % extent
+        else:
+            first = bound.indices(extent)[0]
+            kept.append(strides[axis] * step[axis])
+        offset += first * strides[axis]
+    return offset, kept
+
+
+def _transposed(node: Value) -> tuple[int, list[int]]:
+    strides = strides_of(node.args[0].type.shape)
+    return 0, [strides[axis] for axis in constant(node, 1)]
+
+
+def _swapped(node: Value) -> tuple[int, list[int]]:
+    strides = strides_of(node.args[0].type.shape)
+    one, other = constant(node, 1), constant(node, 2)
+    strides[one], strides[other] = strides[other], strides[one]
+    return 0, strides
+
+
+def _broadcast(node: Value) -> tuple[int, list[int]]:
+    shape, strides = node.args[0].type.shape, strides_of(node.args[0].type.shape)
+    new = len(node.type.shape) - len(shape)
+    own = [s if extent > 1 else 0 for s, extent in zip(strides, shape, strict=True)]
+    return 0, [0] * new + own
+
+
+def _reversed(node: Value) -> tuple[int, list[int]]:
+    shape, strides = node.args[0].type.shape, strides_of(node.args[0].type.shape)
+    offset = 0
+    for axis in (axis % len(shape) for axis in axes_of(option(node, "axis", 1))):
+        offset += (shape[axis] - 1) * strides[axis]
+        strides[axis] = -strides[axis]
+    return offset, strides
+
+
+def _narrowed(node: Value) -> tuple[int, list[int]]:
+    strides = strides_of(node.args[0].type.shape)
+    return constant(node, 2) * strides[constant(node, 1)], strides
+
+
+def _selected(node: Value) -> tuple[int, list[int]]:
+    strides = strides_of(node.args[0].type.shape)
+    axis = constant(node, 1) % len(strides)
+    at = constant(node, 2) % node.args[0].type.shape[axis]
+    return at * strides[axis], strides[:axis] + strides[axis + 1 :]
+
+
+def _diagonal(node: Value) -> tuple[int, list[int]]:
+    shape, strides = node.args[0].type.shape, strides_of(node.args[0].type.shape)
+    shift, one, other = (constant(node, i, d) for i, d in ((1, 0), (2, 0), (3, 1)))
+    if node.op == "MatrixDiagPartV3":
+        one, other = -2, -1
+    if node.op == "DiagPart" and len(shape) != 2:
+        raise Unsupported("DiagPart of more axes than two")
+    one, other = one % len(shape), other % len(shape)
+    offset = shift * strides[other] if shift > 0 else -shift * strides[one]
+    rest = [stride for axis, stride in enumerate(strides) if axis not in (one, other)]
+    return offset, [*rest, strides[one] + strides[other]]
+
+
+def _taken(part: Value) -> tuple[int, list[int]]:
+    """A result of `Unstack`, `Split` or `Meshgrid`."""
+    node, index = part.attrs["of"], part.attrs["index"]
+    if node.op == "Meshgrid":
+        axis = index if constant(node, 1) == 0 or index > 1 else 1 - index
+        return 0, [1 if i == axis else 0 for i in range(len(part.type.shape))]
+    shape, strides = part.args[0].type.shape, strides_of(part.args[0].type.shape)
+    if node.op == "Unstack":
+        axis = int(option(node, "axis", 1, 0)) % len(shape)
+        return index * strides[axis], strides[:axis] + strides[axis + 1 :]
+    if node.op == "Split":
+        axis = int(option(node, "axis", 1, 0)) % len(shape)
+    else:
+        axis = int(constant(node, 2, 0)) % len(shape)
+    before = sum(node.type[i].shape[axis] for i in range(index))
+    return before * strides[axis], strides
+
+
+VIEWS: dict[str, Callable[[Value], tuple[int, list[int]]]] = {
+    "Slice": _slice,
+    "StridedSlice": _strided_slice,
+    "Transpose": _transposed,
+    "TransposeExtView": _swapped,
+    "BroadcastTo": _broadcast,
+    "ReverseV2": _reversed,
+    "Narrow": _narrowed,
+    "SelectExt": _selected,
+    "Taken": _taken,
+    "Diagonal": _diagonal,
+    "DiagPart": _diagonal,
+    "MatrixDiagPartV3": _diagonal,
+    "TransposeView": _transposed,
+    "BroadcastToView": _broadcast,
+}
+
+
+def as_views(blocks: list[Block]) -> None:
+    """Slices, transpositions and the like become offsets and strides, free where they can be."""
+    for block in blocks:
+        for node in block.nodes:
+            if node.op in VIEWS:
+                _make_view(node, *VIEWS[node.op](node))
+            elif node.op == "AddN":
+                node.args = tensors(node)
+            elif node.op in ELEMENTWISE:  # a shape or a pattern is not read
+                read = reads(node.op)
+                node.args = [arg if i in read else None for i, arg in enumerate(node.args)]
+
+
+def _make_view(node: Value, offset: int, strides: list[int]) -> None:
+    shape = node.type.shape
+    moving = [
+        (extent, stride) for extent, stride in zip(shape, strides, strict=True) if extent != 1
+    ]
+    inner, dense = 1, True
+    for extent, stride in reversed(moving):
+        dense = dense and stride == inner
+        inner *= extent
+    node.op, node.args = "View" if dense else "Strided", node.args[:1]
+    node.attrs = {"offset": offset, "strides": tuple(strides)}

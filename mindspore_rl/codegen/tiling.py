@@ -1,0 +1,278 @@
+"""Tiles of the batch: what treats rows apart runs on some rows after the other.
+
+A loss takes each row of a batch through layers and back, and only then sums over the rows. Written
+layer by layer, such arrays go to memory and come back; by tiles of some rows they stay in a core's
+cache, and tiles can go to different cores. The nodes of a block that treat rows apart, and the sums
+over rows that they end in, become one node `Tiles` with a body of its own. Which rows are together,
+and the order of sums, are fixed here: results do not depend on the number of threads.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.codegen.cfg import Block, give_parts, origin, outputs, substitute, tensors
+from mindspore_rl.codegen.effects import needs_of
+from mindspore_rl.codegen.ops.batch_rules import (
+    BY_ROWS,
+    CONVOLUTIONS,
+    SUM,
+    has_rows,
+    rule_of,
+)
+from mindspore_rl.codegen.ops.matmul import PRODUCTS, turned
+from mindspore_rl.codegen.ops.views import is_view
+from mindspore_rl.mindir.graph import Type, Value
+
+MOST_ROWS = 64
+"""Of a tile: what some layers make of them fits a core's cache."""
+MOST_PARTS = 8
+"""Sums that are made apart; as many cores can share a batch."""
+LEAST_WORK, LEAST_SHARED = 2_000_000, 20_000_000
+"""Operations on numbers, below which tiles are not worth it, and several cores: to wake one takes
+as long as a million of them."""
+
+
+def tile(block: Block, blocks: list[Block]) -> None:
+    """Puts `Tiles` in place of a block's nodes where it is worth it.
+
+    Args:
+        block: whose nodes change.
+        blocks: all of the cell, which may use what the nodes give.
+    """
+    while True:
+        nodes = [n for n in block.nodes if not is_view(n)]
+        needed = needs_of(nodes)
+        found = [_Segment(nodes, needed, batch) for batch in _batches(nodes)]
+        best = max(found, key=lambda segment: segment.work, default=None)
+        if best is None or best.work < LEAST_WORK:
+            return
+        _outline(best, block, blocks)
+
+
+def _batches(nodes: list[Value]) -> list[int]:
+    """Numbers of rows that products have."""
+    sizes = {n.args[0].type.shape[0] for n in nodes if n.op in PRODUCTS + CONVOLUTIONS}
+    return sorted(size for size in sizes if size >= 2 * MOST_ROWS // 4)
+
+
+def _rows_of(nodes: list[Value], batch: int) -> set[Value]:
+    """Values that are rows of a batch: what a product takes by rows, and what comes of it or to it.
+
+    A layer as wide as the batch has weights with as many rows, which only their use tells apart.
+    """
+    group: dict[Value, set[Value]] = {}
+    found: set[Value] = set()
+    for node in nodes:
+        args, rule = tensors(node), rule_of(node)
+        treated = rule(node, args, batch) if rule else None
+        if treated is None:
+            continue
+        kinds, sliced = treated
+        pairs = zip(map(_base, args), sliced, strict=True)
+        rows = [base for base, by_rows in pairs if by_rows and base.op != "constant"]
+        rows += [v for v, kind in zip(outputs(node), kinds, strict=True) if kind == BY_ROWS]
+        joined = set(rows).union(*(group.get(value, ()) for value in rows))
+        group |= dict.fromkeys(joined, joined)
+        if node.op in PRODUCTS + CONVOLUTIONS:
+            found.update(rows[:1])
+    return set().union(*(group[value] for value in found))
+
+
+class _Segment:
+    """The nodes of a block that treat the rows of a batch apart, in so far as they can run at once.
+
+    Attributes:
+        kinds: of each value that they give, `BY_ROWS` or `SUM`.
+        work: operations on numbers; 0 where the batch has no tiles.
+    """
+
+    def __init__(self, nodes: list[Value], needs: dict[Value, set[Value]], batch: int) -> None:
+        self.batch, self._rows = batch, _rows_of(nodes, batch)
+        self.kinds: dict[Value, str] = {}
+        self.sliced: dict[Value, list[bool]] = {}  # of a node's tensors, whether by tiles
+        self.before: list[Value] = []
+        self.after: list[Value] = []
+        late: set[Value] = set()
+        for node in nodes:
+            args = tensors(node)
+            bases = [_base(arg) for arg in args]
+            kinds = None
+            if not (needs[node] & late or any(self.kinds.get(b) == SUM for b in bases)):
+                kinds = self._kinds(node, args, bases)
+            if kinds is not None:
+                self.kinds |= dict(zip(outputs(node), kinds, strict=True))
+            elif needs[node] & late or any(b in self.kinds for b in bases):
+                late.add(node)
+                self.after.append(node)
+            else:
+                self.before.append(node)
+        self.nodes = [n for n in nodes if n in self.sliced]
+        by_rows = [v.type.shape[0] for v, kind in self.kinds.items() if kind == BY_ROWS]
+        most = max(by_rows, default=batch) // batch
+        largest = min(MOST_ROWS // most, batch // 2)
+        sizes = [s for s in range(1, largest + 1) if batch % s == 0]
+        self.size = max(sizes, default=0)
+        self.work = sum(map(_work, self.nodes)) if self.size * most >= MOST_ROWS // 4 else 0
+
+    def _kinds(self, node: Value, args: list[Value], bases: list[Value]) -> list[str] | None:
+        """Kinds of a node's results, if it treats rows apart."""
+        rule = rule_of(node)
+        found = rule(node, args, self.batch) if rule else None
+        if found is None:
+            return None
+        kinds, sliced = found
+        for value, kind in zip(outputs(node), kinds, strict=True):
+            if kind == BY_ROWS and not (value in self._rows and has_rows(value, self.batch)):
+                return None
+        for arg, base, by_rows in zip(args, bases, sliced, strict=True):
+            if by_rows and not has_rows(arg, self.batch):
+                return None
+            if base in self.kinds and not (by_rows and _aligned(arg)):
+                return None
+        self.sliced[node] = sliced
+        return kinds
+
+
+def _outline(segment: _Segment, block: Block, blocks: list[Block]) -> None:
+    """Moves a segment's nodes out of a block into a `Tiles` node."""
+    body = _Body(segment)
+    used = _used(blocks, set(segment.nodes))
+    rows, sums = (
+        [v for v, kind in segment.kinds.items() if v in used and kind == wanted]
+        for wanted in (BY_ROWS, SUM)
+    )
+    node = body.node(rows, sums)
+    new = dict(zip((*rows, *sums), node.attrs["parts"], strict=True))
+    views = [n for n in block.nodes if is_view(n)]
+    block.nodes = [*segment.before, *body.turned.values(), node, *segment.after, *views]
+    for other in blocks:
+        substitute(other, lambda value: new.get(value, value))
+    gone = set(segment.kinds) - set(new)
+    for other in blocks:
+        other.nodes = [n for n in other.nodes if not (is_view(n) and _base(n) in gone)]
+
+
+class _Body:
+    """A segment's nodes again, for one tile.
+
+    Attributes:
+        turned: the weights that are transposed once for all tiles.
+    """
+
+    def __init__(self, segment: _Segment) -> None:
+        self.segment = segment
+        self.turned: dict[Value, Value] = {}
+        self._made: dict[Value, Value] = {}
+        self._given: dict[tuple[Value, bool], Value] = {}
+        for node in segment.nodes:
+            self._add(node)
+
+    def _add(self, node: Value) -> None:
+        sliced = iter(self.segment.sliced[node])
+
+        def copied(arg: Any) -> Any:
+            if isinstance(arg, tuple):
+                return tuple(copied(part) for part in arg)
+            return None if arg is None else self._taken(arg, next(sliced))
+
+        attrs, args = dict(node.attrs), [copied(arg) for arg in node.args]
+        if node.op == "MatMul" and turned(node) == (False, True) and _whole(node.args[1]):
+            weight = node.args[1]
+            if weight not in self.turned:
+                self.turned[weight] = _turned(weight)
+            args[1] = self._taken(self.turned[weight], False)
+            attrs["transpose_b"] = False
+        outs, kinds = outputs(node), self.segment.kinds
+        types = tuple(self._shrunk(v.type) if kinds[v] == BY_ROWS else v.type for v in outs)
+        copy = Value(node.op, node.name, args, attrs, types[0], None, node.scope)
+        if isinstance(node.type, tuple):
+            give_parts(copy, types, [v.name for v in outs])
+            self._made |= dict(zip(outs, copy.attrs["parts"], strict=True))
+        self._made[node] = copy
+
+    def _taken(self, arg: Value, by_rows: bool) -> Value:
+        """What stands for an argument in the body."""
+        if arg in self._made:
+            return self._made[arg]
+        if _base(arg) in self.segment.kinds:  # a view of a value made in the body
+            args = [self._taken(arg.args[0], True), *arg.args[1:]]
+            found = self._shrunk(arg.type)
+            self._made[arg] = Value(arg.op, arg.name, args, arg.attrs, found, None, arg.scope)
+            return self._made[arg]
+        if not by_rows and (arg.op == "constant" or arg.type is None):
+            return arg
+        if (arg, by_rows) not in self._given:
+            found = self._shrunk(arg.type) if by_rows else arg.type
+            self._given[arg, by_rows] = Value("argument", arg.name, type=found)
+        return self._given[arg, by_rows]
+
+    def _shrunk(self, found: Type) -> Type:
+        """The type of some rows of the batch."""
+        first = found.shape[0] // self.segment.batch * self.segment.size
+        return Type((first, *found.shape[1:]), found.dtype)
+
+    def node(self, rows: list[Value], sums: list[Value]) -> Value:
+        """The `Tiles` node, which gives what others use of the segment."""
+        results, inner = [*rows, *sums], set(self.segment.nodes)
+        nodes = [new for old, new in self._made.items() if old in inner or is_view(new)]
+        count = self.segment.batch // self.segment.size
+        node = Value("Tiles", f"tiles of {self.segment.size}", [arg for arg, _ in self._given])
+        node.attrs = {
+            "body": Block("tile", nodes=nodes, results=[self._made[v] for v in results]),
+            "given": list(self._given.values()),
+            "moves": [by_rows for _, by_rows in self._given],
+            "count": count,
+            "at once": min(count, MOST_PARTS) if self.segment.work >= LEAST_SHARED else 1,
+            "rows": len(rows),
+            "divisors": [count if "Mean" in origin(v).op else 1 for v in sums],
+        }
+        give_parts(node, tuple(v.type for v in results), [v.name for v in results])
+        return node
+
+
+def _used(blocks: list[Block], inside: set[Value]) -> set[Value]:
+    """What others than some nodes use of them."""
+    found: set[Value] = set()
+    for block in blocks:
+        for node in block.nodes:
+            if node not in inside and not is_view(node):
+                found |= {_base(arg) for arg in tensors(node)}
+        found |= {_base(value) for value in block.ends() if value is not None}
+    return found
+
+
+def _base(value: Value) -> Value:
+    while is_view(value):
+        value = value.args[0]
+    return value
+
+
+def _aligned(value: Value) -> bool:
+    """Whether a view has its base's rows where they are."""
+    while is_view(value):
+        if value.attrs.get("offset") or value.type.size != value.args[0].type.size:
+            return False
+        value = value.args[0]
+    return True
+
+
+def _whole(weight: Value) -> bool:
+    """Whether a matrix is worth turning once: the products take whole vectors of its columns."""
+    rows, columns = weight.type.shape
+    return rows % 16 == 0 and weight.op != "constant"
+
+
+def _turned(weight: Value) -> Value:
+    rows, columns = weight.type.shape
+    return Value("Turned", weight.name, [weight], type=Type((columns, rows), weight.type.dtype))
+
+
+def _work(node: Value) -> float:
+    size = sum(v.type.size for v in outputs(node))
+    if node.op in PRODUCTS:
+        one, other = (a.type.size for a in node.args[:2])
+        return 2.0 * float(np.sqrt(float(one) * other * size))
+    if node.op in CONVOLUTIONS:
+        return 100.0 * size
+    return 4.0 * size

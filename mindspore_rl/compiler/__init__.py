@@ -1,0 +1,1 @@
+"""Compiler: the algorithm's source and a distribution policy become a plan."""

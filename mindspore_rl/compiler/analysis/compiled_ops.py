@@ -1,0 +1,260 @@
+"""Operations as MindSpore compiles them: what does not compile, draws numbers, or mixes rows.
+
+All operations of a program are compiled together, once, by MindSpore's front end alone. The graph
+says for certain what a trial on data can only make likely.
+"""
+
+import linecache
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+from mindspore import Tensor
+
+from mindspore_rl.compiler.analysis.row_dataflow import (
+    Dependence,
+    branch_without_value,
+    changed_in_place,
+    random_primitive,
+)
+from mindspore_rl.compiler.analysis.row_lattice import WHOLE, Reach
+from mindspore_rl.compiler.frontend.rewrite import OWNERS, owned
+from mindspore_rl.compiler.ir.ir import Op, Program
+from mindspore_rl.compiler.ir.operations import OPERATIONS
+from mindspore_rl.errors import ProgramError
+from mindspore_rl.mindir import graph as compiled
+from mindspore_rl.plan.value import Value
+from mindspore_rl.platform import mindspore_device
+from mindspore_rl.platform.user_modules import run_module
+from mindspore_rl.rl.operators import leaves
+
+SOURCE = "msrl_operations.py"
+Evaluated = tuple[Op, dict[str, Any]]
+"""An operation and what its variables were."""
+
+
+class Reading:
+    """The graphs of operations.
+
+    Args:
+        program: what they are part of.
+        owners: the trainer, the actor and the learner.
+        evaluated: the operations, with their inputs.
+        must_compile: whether one that does not is refused, and not left unread.
+
+    Raises:
+        ProgramError: an operation cannot be compiled.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        owners: dict[str, Any],
+        evaluated: list[Evaluated],
+        must_compile: bool = True,
+    ) -> None:
+        self._program, self._owners, self._must_compile = program, owners, must_compile
+        self._inputs: dict[str, list[compiled.Value]] = {}
+        self._results: dict[str, Any] = {}
+        chosen = [one for one in evaluated if OPERATIONS[one[0].kind].traced]
+        try:
+            self._read(chosen)
+        except Exception:  # noqa: BLE001  (each one by itself tells)
+            self._read([one for one in chosen if self._readable(one)])
+        if self._results and (changed_in_place(self._whole) or branch_without_value(self._whole)):
+            for one in chosen:
+                self._check_graph(one)
+
+    def _read(self, chosen: list[Evaluated]) -> None:
+        if not chosen:
+            return
+        graph = self._compile(chosen)()
+        inputs = iter(graph.main.params)
+        for op, given in chosen:
+            self._inputs[op.name] = [next(inputs) for _ in _arrays(given)]
+        result = graph.main.result
+        while result.op == "Depend":
+            result = result.args[0]
+        for (op, _), found in zip(chosen, result.args, strict=True):
+            self._results[op.name] = found
+        self._main, self._whole = graph.main, graph
+
+    def _check_graph(self, one: Evaluated) -> None:
+        """Refuses what MindSpore compiles as something else than it says, or fails to run."""
+        op, _ = one
+        if op.name not in self._results:
+            return
+        graph = self._compile([one])()
+        if primitive := changed_in_place(graph):
+            raise ProgramError(
+                f"{op.where}\n  {op.name} changes an array in place that is used elsewhere, by "
+                f"{primitive} in its compiled graph: make a new one, x = x + 1.0"
+            )
+        if self._must_compile and (function := branch_without_value(graph)):
+            raise ProgramError(
+                f"{op.where}\n  {op.name}: MindSpore cannot run the `if` on an array in "
+                f"`{function}`, whose branches only assign: decide with ops.where, "
+                "ops.assign(p, ops.where(condition, new, p))"
+            )
+
+    def _readable(self, one: Evaluated) -> bool:
+        """Whether an operation's graph can be read; MindSpore gives none that calls Python."""
+        try:
+            graph = self._compile([one])
+        except Exception as error:
+            if not self._must_compile:
+                return False
+            raise _not_compiled(one[0], str(error)) from error
+        try:
+            graph()
+        except RuntimeError:
+            return False
+        return True
+
+    def draws(self, op: Op) -> str:
+        """The primitive by which an operation draws random numbers; empty if there is none."""
+        return random_primitive(self._results[op.name]) if op.name in self._results else ""
+
+    def reach(
+        self, op: Op, given: dict[str, Any], values: dict[str, Value], split: str, count: int
+    ) -> Any:
+        """What the results of an operation are made of: a `Reach`, or tuples of them.
+
+        Args:
+            op: one of the operations; of a gradient, it is the loss that is told.
+            given: its inputs.
+            values: along which axes they are split.
+            split: `env` or `agent`.
+            count: of environments or agents in the inputs.
+        """
+        if op.name not in self._results:
+            some = any(name in values and values[name].split_by(split) for name in given)
+            return Reach("unsure", by="Python") if some else WHOLE
+        metas = [
+            meta
+            for name, value in given.items()
+            for meta, leaf in zip(_metas(name, values), leaves(value), strict=False)
+            if isinstance(leaf, Tensor)
+        ]
+        places = [meta.along(split) if meta else None for meta in metas]
+        reaches = [WHOLE if axis is None else Reach("rows", axis) for axis in places]
+        known = dict(zip(self._inputs[op.name], reaches, strict=True))
+        return Dependence(self._main, count, known).of(self._results[op.name])
+
+    # ---- compiling -------------------------------------------------------------------------
+
+    def _compile(self, chosen: list[Evaluated]) -> Callable[[], compiled.Program]:
+        """Compiles operations. Returns: what reads their graph."""
+        from mindspore.graph.api import _cell_graph_executor  # noqa: PLC0415  (internal)
+
+        with tempfile.TemporaryDirectory(prefix="msrl") as folder:
+            file = Path(folder) / SOURCE
+            file.write_text(self._source(chosen))
+            dumps = os.environ.get("MS_OM_PATH")
+            os.environ["MS_OM_PATH"] = folder  # a failed compilation's files
+            ms.set_context(mode=ms.GRAPH_MODE)
+            try:
+                # MindSpore looks for the source by the module's name.
+                cell = run_module("msrl_operations", file).Operations(self._owners)
+                arrays = [array for _, given in chosen for array in _arrays(given)]
+                phase, _ = _cell_graph_executor.compile(
+                    cell, *arrays, phase="export.mindir", do_convert=False
+                )
+                return lambda: compiled.read(compiled.graph_of(cell, phase))
+            finally:
+                mindspore_device.use()
+                sys.modules.pop("msrl_operations", None)
+                if dumps is None:
+                    del os.environ["MS_OM_PATH"]
+                else:
+                    os.environ["MS_OM_PATH"] = dumps
+
+    def _source(self, chosen: list[Evaluated]) -> str:
+        """A cell with a method for each operation; every array is an input of its own."""
+        methods, calls, inputs = [], [], []
+        for number, (op, given) in enumerate(chosen):
+            names = [f"a{number}_{at}" for at, _ in enumerate(_arrays(given))]
+            left = iter(names)
+            lines = [f"{name} = {_rebuilt(value, left)}" for name, value in given.items()]
+            lines += _call(op)
+            body = "\n".join(f"        {line}" for line in lines)
+            methods.append(f"    def operation_{number}({', '.join(('self', *names))}):\n{body}\n")
+            calls.append(f"self.operation_{number}({', '.join(names)}),")
+            inputs += names
+        imports = [
+            f"from {module} import {name} as {alias}"
+            for alias, module, name in self._program.imports
+        ]
+        text = "\n".join(methods)
+        return "\n".join(
+            [
+                "import mindspore as ms",
+                "from mindspore import nn",
+                *imports,
+                "class Operations(nn.Cell):",
+                "    def __init__(self, owners):",
+                "        super().__init__(auto_prefix=False)",
+                *(f"        self.{o} = owners[{o!r}]" for o in OWNERS if f"self.{o}." in text),
+                text,
+                f"    def construct({', '.join(('self', *inputs))}):",
+                f"        return ({' '.join(calls)})",
+                "",
+            ]
+        )
+
+
+def _not_compiled(op: Op, message: str) -> ProgramError:
+    text = next(iter(message.strip().splitlines()), "")
+    text = re.split(r" You can use os\.environ| Try to set jit_syntax_level", text)[0]
+    inside = _users_line(message)
+    python = re.search(r"'(max|min)\(", text)
+    return ProgramError(
+        f"{op.where}\n  {op.name} cannot be compiled: {text}"
+        + (f"\n  raised at {inside}" if inside and str(op.where) not in inside else "")
+        + "\n  what a loop computes is compiled by MindSpore: expected its operators on tensors, "
+        "no NumPy and no assignment to attributes"
+        + (f"; ops.{python[1]}imum in place of {python[1]}" if python else "")
+    )
+
+
+def _call(op: Op) -> list[str]:
+    """The last lines of an operation's method."""
+    args = ", ".join(op.args)
+    if op.kind == "agent_act":
+        return [f"return self.actor.act({args})"]
+    if op.kind == "gradient":
+        return [f"return self.{op.attr('objects')[0]}({args})"]
+    if op.kind == "update":
+        return [f"self.{op.attr('objects')[0]}({args})", "return 0"]
+    return [f"return {owned(op.args[0])}"]
+
+
+def _arrays(given: dict[str, Any]) -> list[Tensor]:
+    return [leaf for value in given.values() for leaf in leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _rebuilt(value: Any, names: Iterator[str]) -> str:
+    """A value as source over the names of its arrays."""
+    if isinstance(value, (tuple, list)):
+        return f"({' '.join(f'{_rebuilt(part, names)},' for part in value)})"
+    return next(names) if isinstance(value, Tensor) else repr(value)
+
+
+def _metas(name: str, values: dict[str, Value]) -> Iterator[Value | None]:
+    yield from values[name].leaves if name in values else iter(lambda: None, 0)
+
+
+def _users_line(text: str) -> str:
+    """The innermost line that is neither MindSpore's nor generated, of a failed compilation."""
+    found = re.findall(r"In file (.+?):(\d+)", text)
+    package = str(Path(ms.__file__).parent)
+    ours = [(f, int(n)) for f, n in found if not f.startswith(package) and SOURCE not in f]
+    if not ours:
+        return ""
+    file, line = ours[-1]
+    return f"{file}:{line}: {linecache.getline(file, line).strip()}"

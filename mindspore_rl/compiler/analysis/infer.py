@@ -1,0 +1,220 @@
+"""Shapes, environment axes and row independence, by evaluating the graph on probe data.
+
+Every loop is taken once, uncompiled, with two small numbers of environments: the axis whose
+extent follows that number is the axis along which environments lie. Then each operation is compiled
+and its graph is read (`front_end`), and it is tried on one share of the environments against the
+whole (`rows`).
+"""
+
+import ast
+import contextlib
+import inspect
+import pickle
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+from mindspore_rl.compiler.analysis.agent_axes import AgentAxes
+from mindspore_rl.compiler.analysis.compiled_ops import Reading
+from mindspore_rl.compiler.analysis.integers import check_integers
+from mindspore_rl.compiler.analysis.interpret import Probe
+from mindspore_rl.compiler.analysis.row_trials import RowTrials, environment_rows
+from mindspore_rl.compiler.analysis.trainer import smaller_trainer
+from mindspore_rl.compiler.frontend.build import build
+from mindspore_rl.compiler.ir.ir import Item, Loop, Op, Program, paths, walk
+from mindspore_rl.compiler.ir.operations import OPERATIONS
+from mindspore_rl.errors import ProgramError
+from mindspore_rl.plan.value import Value
+from mindspore_rl.platform.cache import in_cache, keep
+from mindspore_rl.purity.calls import RANDOM
+from mindspore_rl.purity.fingerprint import Unknown, fingerprint
+from mindspore_rl.rl.operators import to_array
+
+PROBE_ENVS = (4, 6)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What probes show of a program, whatever its number of environments and its seed.
+
+    Attributes:
+        programs: as they are with `PROBE_ENVS` environments.
+        values, row_dependent, unsplittable, agents_mixed: see `Program`; values of the larger one.
+    """
+
+    programs: tuple[Program, ...]
+    values: dict[str, Value]
+    row_dependent: dict[str, str]
+    unsplittable: tuple[str, ...]
+    agents_mixed: dict[str, str]
+
+
+def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = False) -> Program:
+    """Completes a program with what probe runs and compiled graphs show.
+
+    Every operation must compile, unless the job's cells will not be `compiled`. What was found of
+    the same program before may be `cached`.
+
+    Raises:
+        ProgramError: an operation fails on probe data, draws random numbers, or does not compile,
+            or the program depends on the number of environments.
+    """
+    num_envs = trainer.config.num_envs
+    name = _name_in_cache(trainer, program, compiled) if cached else ""
+    found = _from_cache(name)
+    if found is None:
+        found = _examine(program, trainer, compiled)
+        if name:
+            keep(name, pickle.dumps(found))
+    else:
+        _check_same(program, found.programs, num_envs)
+    return replace(
+        program,
+        values={name: _scaled(value, num_envs) for name, value in found.values.items()},
+        row_dependent=found.row_dependent,
+        unsplittable=found.unsplittable,
+        teams=tuple(team.num_agents for team in trainer.spec.teams),
+        agents_mixed=found.agents_mixed,
+    )
+
+
+def _name_in_cache(trainer: Any, program: Program, compiled: bool) -> str:
+    """Of what probes show of a program; empty where programs cannot be told apart."""
+    algorithm = program.algorithm
+    small, cls = smaller_trainer(trainer, PROBE_ENVS[0], algorithm), type(trainer)
+    kinds = ("noise", "replay_keep", "replay_draw", "dataset_windows")
+    each = [op.attrs for op, _ in walk(program.body) if op.kind in kinds]
+    parts = (small, cls, inspect.getfile(cls), algorithm, compiled, each)
+    with contextlib.suppress(Unknown, OSError):
+        return f"programs/{fingerprint(parts)}.pickle"
+    return ""
+
+
+def _from_cache(name: str) -> Findings | None:
+    path = in_cache(name) if name else None
+    if path is not None:
+        with contextlib.suppress(Exception):  # a damaged file is like none
+            found = pickle.loads(path.read_bytes())  # noqa: S301  (this user's own)
+            return found if isinstance(found, Findings) else None
+    return None
+
+
+def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
+    """Evaluates a program with two small numbers of environments and reads its compiled graph."""
+    small = _probed(trainer, program.algorithm, PROBE_ENVS[0])
+    large = _probed(trainer, program.algorithm, PROBE_ENVS[1], look=True)
+    programs = small.program, large.program
+    _check_same(program, programs, trainer.config.num_envs)
+    values = _values(small, large, program.algorithm)
+    reading = Reading(program, large.names, large.evaluated, compiled)
+    _check_pure(large, reading)
+    check_integers(large)
+    trials = RowTrials(large.evaluate, environment_rows(large.num_envs), large.generator, reading)
+    dependent: dict[str, str] = {}
+    unsplittable: dict[str, None] = {}
+    for op, inputs in large.evaluated:
+        if not OPERATIONS[op.kind].tried:
+            continue
+        if evidence := trials.evidence(op, inputs, values):
+            dependent[op.name] = evidence
+        takes_rows = any(name in values and values[name].split for name in inputs)
+        if op.kind == "glue" and not takes_rows and any(values[t].split for t in op.targets):
+            unsplittable[op.name] = None
+    agents = AgentAxes(large.evaluate, trainer.spec.teams, values, large.generator, reading)
+    for op, inputs in large.evaluated:
+        agents.follow(op, inputs)
+    agents.mixed.update({name: text for name, text in dependent.items() if text == RANDOM})
+    return Findings(programs, agents.values, dependent, tuple(unsplittable), agents.mixed)
+
+
+def _probed(trainer: Any, algorithm: str, num_envs: int, look: bool = False) -> Probe:
+    smaller = smaller_trainer(trainer, num_envs, algorithm)
+    probe = Probe(smaller, build(smaller, algorithm, trainer), num_envs)
+    probe.run(look)
+    return probe
+
+
+def _check_same(program: Program, probed: tuple[Program, ...], num_envs: int) -> None:
+    """What a probe shows must hold for the program; only numbers in expressions may differ."""
+    for probe, number in zip(probed, PROBE_ENVS, strict=True):
+        ours, theirs = ([item for item, _ in paths(p.body)] for p in (program, probe))
+        for item, other in zip_longest(ours, theirs):
+            if item is None or other is None or _form(item) != _form(other):
+                odd = item or other
+                raise ProgramError(
+                    f"{odd.where}\n  {odd.name} is not the same with {num_envs} and with "
+                    f"{number} environments: the program may not depend on num_envs, "
+                    "but for numbers in expressions; decide by another key of Config"
+                )
+
+
+def _form(item: Item) -> tuple:
+    """What an item is, but for the numbers in its expressions and the bodies in it."""
+    if isinstance(item, Loop):
+        return item.name, item.index, item.count
+    texts = item.args if isinstance(item, Op) else (item.test,)
+    trees = [ast.parse(text, mode="eval") for text in texts]
+    for part in (part for tree in trees for part in ast.walk(tree)):
+        if isinstance(part, ast.Constant) and type(part.value) in (int, float):
+            part.value = 0
+    rest = (item.targets, item.attrs) if isinstance(item, Op) else ()
+    line = item.where.line, item.where.text  # its file is told from where one stands
+    return item.name, line, item.reads, *map(ast.dump, trees), *rest
+
+
+def _check_pure(probe: Probe, reading: Reading) -> None:
+    """Operations are functions of their arguments alone; others would differ from rank to rank.
+
+    A compiled cell would even hold for ever what Python drew or read while it was compiled.
+    """
+    for op, _ in probe.evaluated:
+        evidence = probe.impure.get(op.name, "")
+        if not evidence and (drawn := reading.draws(op)):
+            evidence = f"draws from {drawn}: {RANDOM}"
+        if evidence:
+            raise ProgramError(f"{op.where}\n  {op.name} {evidence}")
+
+
+def _values(small: Probe, large: Probe, algorithm: str) -> dict[str, Value]:
+    """What the variables are, from what both probes saw."""
+    values = {}
+    for name, sample in large.seen.items():
+        try:
+            values[name] = _compare(small.seen[name], sample)
+        except ProgramError as error:
+            raise ProgramError(
+                f"{large.made_at.get(name, algorithm)}\n  `{name}`: {error}"
+            ) from None
+    return values
+
+
+def _compare(small: Any, large: Any) -> Value:
+    """What a value seen with 4 and with 6 environments is."""
+    if isinstance(large, (tuple, list)):
+        return Value((), "tuple", parts=tuple(map(_compare, small, large)))
+    if large is None:
+        return Value((), "none")
+    array, other = to_array(large), to_array(small)
+    if array.ndim != other.ndim:
+        raise ProgramError(f"a value of rank {array.ndim} changes its rank with num_envs")
+    axes = [i for i in range(array.ndim) if array.shape[i] != other.shape[i]]
+    if not axes:
+        return Value(array.shape, array.dtype.name)
+    axis = axes[0]
+    per_env, rest = divmod(array.shape[axis], PROBE_ENVS[1])
+    if len(axes) > 1 or rest or per_env * PROBE_ENVS[0] != other.shape[axis]:
+        raise ProgramError(
+            f"a value is {list(other.shape)} with {PROBE_ENVS[0]} environments and "
+            f"{list(array.shape)} with {PROBE_ENVS[1]}: expected one axis in proportion to them"
+        )
+    return Value(array.shape, array.dtype.name, axis, per_env)
+
+
+def _scaled(value: Value, num_envs: int) -> Value:
+    if value.parts:
+        return replace(value, parts=tuple(_scaled(part, num_envs) for part in value.parts))
+    if value.axis is None:
+        return value
+    shape = list(value.shape)
+    shape[value.axis] = value.per_env * num_envs
+    return replace(value, shape=tuple(shape))

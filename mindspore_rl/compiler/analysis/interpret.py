@@ -1,0 +1,384 @@
+"""What a program's variables are for some environments: each loop is taken once, uncompiled."""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor
+
+from mindspore_rl.compiler.analysis.trainer import innermost
+from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, Program, Where
+from mindspore_rl.compiler.ir.operations import OPERATIONS
+from mindspore_rl.datasets.windows import blank_windows
+from mindspore_rl.environments.tensor_env import LocalEnvironment
+from mindspore_rl.errors import MsrlError, ProgramError, text_of
+from mindspore_rl.plan.value import reduced_count
+from mindspore_rl.purity.calls import watch
+from mindspore_rl.purity.in_place import HINT, copies, first_changed, watch_changes
+from mindspore_rl.purity.state import DECORATED, KEPT, State
+from mindspore_rl.rl import operators, random
+from mindspore_rl.rl.operators import (
+    gradient_function,
+    joint,
+    leaves,
+    minibatch_rows,
+    reduce_samples,
+    settle,
+    take_rows,
+    to_array,
+)
+
+
+class Probe:
+    """Evaluates a program with each loop taken once."""
+
+    def __init__(self, trainer: Any, program: Program, num_envs: int) -> None:
+        self.trainer, self.program, self.num_envs = trainer, program, num_envs
+        spec, seed = trainer.spec, trainer.config.seed
+        self.environment = LocalEnvironment(
+            trainer.config.env, spec.in_graph, range(num_envs), seed
+        )
+        self.seen: dict[str, Any] = {}
+        self.evaluated: list[tuple[Op, dict[str, Any]]] = []
+        self.made_at: dict[str, Where] = {}
+        self.record: tuple = ()
+        self.impure: dict[str, str] = {}
+        self.users_file = inspect.getsourcefile(type(trainer)) or ""
+        self.parameters = self._parameters()
+        self.names = {"trainer": trainer, "actor": trainer.actor, "learner": trainer.learner}
+        self.names |= {
+            alias: getattr(sys.modules[module], name) for alias, module, name in program.imports
+        }
+        self.generator = np.random.default_rng(0)
+
+    def run(self, look: bool = False) -> None:
+        """Evaluates the whole program.
+
+        Args:
+            look: whether to find which operations depend on more than their arguments, and why;
+                what is made at the first call alone is no change.
+        """
+        before = State(self.names) if look else None
+        self.decorated = before.decorated() if before else {}
+        with self.environment:
+            self._items(self.program.body)
+            if before and before.changed(State(self.names)):
+                self._look_for_changes()
+
+    def _look_for_changes(self) -> None:
+        for op, inputs in self.evaluated:
+            if OPERATIONS[op.kind].traced:
+                before = State(self.names)
+                self.evaluate(op, inputs)
+                if path := before.changed(State(self.names)):
+                    self.impure.setdefault(op.name, f"changes {path}: {KEPT}")
+
+    def _items(self, items: tuple[Item, ...]) -> None:
+        for item in items:
+            if isinstance(item, Op):
+                self._op(item)
+            elif isinstance(item, Loop):
+                self.seen[item.index] = Tensor(np.int32(0))
+                self._items(item.body)
+            else:
+                assert isinstance(item, Branch)
+                self._items(item.body)
+                self._items(item.orelse)
+
+    def _op(self, op: Op) -> None:
+        inputs = {name: self.seen[name] for name in op.reads if not name.startswith("$")}
+        for name, value in inputs.items():
+            if OPERATIONS[op.kind].arrays and isinstance(value, tuple):
+                raise ProgramError(
+                    f"{op.where}\n  {op.name} takes arrays, and `{name}` is {_describe(value)}: "
+                    f"unpack it first, as in first, second = {name}"
+                )
+        try:
+            with watch() as watched:
+                results = self._watched(op, inputs)
+            if OPERATIONS[op.kind].traced:
+                for asked, why in watched.impure[:1]:
+                    self.impure[op.name] = f"draws from {asked}: {why}"
+                for code in self.decorated.keys() & watched.codes:
+                    self.impure[op.name] = f"{self.decorated[code]}: {DECORATED}"
+            settle((*results, *self._cell_parameters()) if op.kind == "update" else results)
+        except MsrlError:
+            raise
+        except Exception as error:
+            shapes = ", ".join(f"{n} {_describe(v)}" for n, v in inputs.items())
+            inside = innermost(error, self.users_file)
+            text = next(iter(text_of(error).strip().splitlines()), "")
+            raise ProgramError(
+                f"{op.where}\n  {op.name} failed on probe data of {self.num_envs} environments: "
+                f"{type(error).__name__}: {text}\n  inputs: {shapes}"
+                + (f"\n  raised at {inside.strip()}" if inside else "")
+            ) from error
+        self._check_parameters(op)
+        self.evaluated.append((op, inputs))
+        for name, value in zip(op.targets, results, strict=True):
+            if not _is_value(value):
+                raise ProgramError(
+                    f"{op.where}\n  {op.name} gives {_describe(value)}, expected an array, a "
+                    "number or a tuple of them"
+                )
+            before = self.seen.get(name)
+            if before is not None and _describe(before) != _describe(value):
+                raise ProgramError(
+                    f"{op.where}\n  {name} changes from {_describe(before)} to {_describe(value)}: "
+                    "a variable keeps its shape and type; use two names, or start a sum of real "
+                    "numbers at 0.0"
+                )
+            self.seen[name] = value
+            self.made_at.setdefault(name, op.where)
+
+    def _watched(self, op: Op, inputs: dict[str, Any]) -> tuple:
+        """The operation's results, where it changes nothing in place that others hold."""
+        if not OPERATIONS[op.kind].traced:
+            return self.evaluate(op, inputs)
+        before = copies(inputs)
+        with watch_changes(sys._getframe()) as changed:
+            results = self.evaluate(op, inputs)
+        given = first_changed(before, inputs)
+        if changed or given:
+            what = changed[0] if changed else f"`{given}`, which it is given,"
+            raise ProgramError(f"{op.where}\n  {op.name} changes {what} in place: {HINT}")
+        return results
+
+    def _cell_parameters(self) -> list[Tensor]:
+        cells = (self.trainer.actor, self.trainer.learner)
+        return [p for cell in cells for p in cell.get_parameters()]
+
+    def _parameters(self) -> list[np.ndarray]:
+        return [to_array(p) for p in self._cell_parameters()]
+
+    def _check_parameters(self, op: Op) -> None:
+        """Only `msrl.update` may change parameters: other calls run where and when data allows."""
+        if not OPERATIONS[op.kind].traced:
+            return
+        now = self._parameters()
+        same = len(now) == len(self.parameters) and all(
+            np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+            for a, b in zip(now, self.parameters, strict=True)
+        )
+        if not same and op.kind != "update":
+            raise ProgramError(
+                f"{op.where}\n  {op.name} changes parameters or learner state, "
+                "which only msrl.update(self.method, ...) may do"
+            )
+        self.parameters = now
+
+    def evaluate(self, op: Op, inputs: dict[str, Any]) -> tuple:
+        """The operation's results, one for each target."""
+        args = [eval(text, self.names, dict(inputs)) for text in op.args]  # noqa: S307
+        special = getattr(self, f"_{op.kind}", None)
+        if special is not None:
+            return special(op, *args)
+        if op.kind in ("copy", "boundary"):
+            return (args[0],)
+        if OPERATIONS[op.kind].reduces:
+            keep = op.attr("keep")
+            _check_keep(op, keep, args)
+            return tuple(
+                reduce_samples(op.kind, value, keep, reduced_count(value.shape, keep))
+                for value in args
+            )
+        if op.kind == "report":
+            for key, value in zip(op.attr("keys"), args, strict=True):
+                if np.size(to_array(value)) != 1:
+                    raise ProgramError(
+                        f"{op.where}\n  metric {key!r} is {_describe(value)}, "
+                        "expected a scalar: take msrl.mean() of it"
+                    )
+            return ()
+        if op.kind == "glue":
+            return _split(args[0], op)
+        return _split(getattr(operators, op.kind)(*args), op)
+
+    def _constant(self, _: Op, number: float) -> tuple:
+        kind = np.float32 if isinstance(number, float) else np.int32
+        return (Tensor(kind(number) if not isinstance(number, bool) else np.bool_(number)),)
+
+    def _noise(self, op: Op, *_: Any) -> tuple:
+        size = noise_size(op, self.environment, self.trainer.actor)
+        if not size:
+            return (None,)
+        by_agent = op.attr("owner") == "agents"
+        agents = random.all_agents(*self.trainer.spec.agent_shape) if by_agent else None
+        noise = random.uniform(
+            0,
+            random.stream(op.attr("purpose")),
+            np.arange(op.attr("rows")),
+            np.arange(self.num_envs),
+            size,
+            agents,
+        )
+        return (Tensor(noise),)
+
+    def _permutations(self, op: Op, *_: Any) -> tuple:
+        order = random.permutations(
+            0,
+            0,
+            np.arange(op.attr("rounds")),
+            np.arange(self.num_envs),
+            self.trainer.config.num_steps // op.attr("steps"),
+        )
+        flat = order * (op.attr("steps") * self.num_envs) + np.arange(self.num_envs)
+        return (Tensor(flat.astype(np.int32)),)
+
+    def _index(self, op: Op, table: Any, row: Any) -> tuple:
+        return (None if table is None else table[0],)
+
+    def _minibatch(self, op: Op, row: Tensor, number: Tensor, *values: Tensor) -> tuple:
+        expected = (self.trainer.config.num_steps, self.num_envs)
+        for value in values:
+            if tuple(value.shape[:2]) != expected:
+                raise ProgramError(
+                    f"{op.where}\n  minibatches of {_describe(value)} with {self.num_envs} "
+                    f"environments; expected [num_steps, num_envs, ...] = {list(expected)} and more"
+                )
+        rows = minibatch_rows(row, number, op.attr("count"), op.attr("steps"))
+        return tuple(take_rows(value, rows) for value in values)
+
+    def _joint(self, op: Op, value: Any) -> tuple:
+        expected = (self.num_envs, *self.trainer.spec.agent_shape)
+        if not isinstance(value, Tensor) or tuple(value.shape[:2]) != expected:
+            raise ProgramError(
+                f"{op.where}\n  msrl.joint of {_describe(value)}, expected [num_envs, agents, ...] "
+                "= "
+                + (
+                    f"{list(expected)} and more"
+                    if len(expected) > 1
+                    else "in a multi-agent environment (one whose spec has teams)"
+                )
+            )
+        return (joint(value),)
+
+    def _env_reset(self, op: Op, noise: Any) -> tuple:
+        return (self.environment.reset(noise),)
+
+    def _env_step(self, op: Op, action: Tensor, noise: Any) -> tuple:
+        return self.environment.step(action, noise)
+
+    def _agent_act(self, op: Op, *args: Any) -> tuple:
+        given = args[:-1] if args[-1] is None else args
+        return _split(self.trainer.actor.act(*given), op)
+
+    def _replay_insert(self, op: Op, *values: Tensor) -> tuple:
+        for value in values:
+            if not isinstance(value, Tensor) or value.ndim < 1 or value.shape[0] != self.num_envs:
+                raise ProgramError(
+                    f"{op.where}\n  inserts {_describe(value)} with {self.num_envs} environments; "
+                    "expected one row for each environment (unpack tuples; repeat a whole value "
+                    "with ops.ones_like(reward) * value)"
+                )
+        described = [_describe(value) for value in values]
+        if self.record and described != [_describe(value) for value in self.record]:
+            raise ProgramError(
+                f"{op.where}\n  inserts {', '.join(described)}; elsewhere "
+                f"{', '.join(map(_describe, self.record))}"
+            )
+        self.record = values
+        return ()
+
+    _replay_keep = _replay_insert
+
+    def _replay_sample(self, op: Op) -> tuple:
+        """A full buffer: the record seen, repeated, with 10 % noise where it is real-valued."""
+        return tuple(map(Tensor, self._records(op.attr("rows"))))
+
+    def _replay_draw(self, op: Op, *_: Tensor) -> tuple:
+        columns, steps = list(self._records(op.attr("per_env"))), op.attr("steps")
+        shape = columns[0].shape[:2]
+        if steps:
+            columns = [np.repeat(column[:, :, None], steps, axis=2) for column in columns]
+        if op.attr("by") == "priority":
+            columns += [np.zeros(shape, np.int32), np.ones(shape, np.float32)]
+        return tuple(Tensor(column.reshape(-1, *column.shape[2:])) for column in columns)
+
+    def _dataset_windows(self, op: Op, *_: Any) -> tuple:
+        """Windows as of an environment, with any real numbers in them."""
+        shape = op.attr("rows"), op.attr("per_env") * self.num_envs, op.attr("length")
+        draw = self.generator.standard_normal
+        return tuple(
+            Tensor(draw(x.shape, np.float32) if x.dtype == np.float32 else x)
+            for x in blank_windows(self.trainer.spec, *shape)
+        )
+
+    def _replay_update(self, op: Op, ids: Tensor, priorities: Tensor) -> tuple:
+        if ids.ndim != 1 or priorities.shape != ids.shape:
+            raise ProgramError(
+                f"{op.where}\n  priorities {_describe(priorities)} of records {_describe(ids)}, "
+                "expected one number for each of a sample"
+            )
+        return ()
+
+    def _records(self, rows: int) -> Iterator[np.ndarray]:
+        """Columns `[rows, B, ...]`."""
+        for value in self.record:
+            array = to_array(value)
+            column = np.repeat(array[None], rows, axis=0)
+            if array.dtype == np.float32:
+                column = column * self.generator.normal(1.0, 0.1, column.shape)
+            yield column.astype(array.dtype)
+
+    def _gradient(self, op: Op, *args: Any) -> tuple:
+        loss, network = (eval(path, self.names) for path in op.attr("objects"))  # noqa: S307
+        terms = leaves(loss(*args))
+        odd = next((term for term in terms if term.shape != terms[0].shape), None)
+        if odd is not None:
+            raise ProgramError(
+                f"{op.where}\n  the loss is {_describe(terms[0])} and a statistic beside it "
+                f"{_describe(odd)}: expected one number a sample of each"
+            )
+        return (*gradient_function(loss, network, None)(*args), terms[0])
+
+    def _update(self, op: Op, *args: Any) -> tuple:
+        (method,) = (eval(path, self.names) for path in op.attr("objects"))  # noqa: S307
+        method(*args)
+        return ()
+
+    def _env_steps(self, op: Op, *_: Any) -> tuple:
+        return (Tensor(np.float32(0)),)
+
+
+def noise_size(op: Op, environment: Any, actor: Any) -> int:
+    """How many random numbers a call takes in a turn, of each environment."""
+    owner = op.attr("owner")
+    if owner == "replay":
+        return op.attr("size")
+    return (environment if owner == "env" else actor).noise_size
+
+
+def _check_keep(op: Op, keep: Any, values: list) -> None:
+    for value in values:
+        most = max(np.ndim(to_array(value)) - 1, 0)
+        if not isinstance(keep, (int, np.integer)) or not 0 <= keep <= most:
+            raise ProgramError(
+                f"{op.where}\n  msrl.{op.kind} with keep={keep} of {_describe(value)}, expected "
+                f"0 to {most}: how many of its last axes stay"
+            )
+
+
+def _is_value(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_value, value))
+    return value is None or isinstance(value, (Tensor, int, float, bool, np.number, np.ndarray))
+
+
+def _split(result: Any, op: Op) -> tuple:
+    if len(op.targets) == 1:
+        return (result,)
+    if not isinstance(result, (tuple, list)) or len(result) != len(op.targets):
+        got = len(result) if isinstance(result, (tuple, list)) else "one"
+        raise ProgramError(f"{op.where}\n  {got} value(s) for {len(op.targets)} names")
+    return tuple(result)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(_describe(part) for part in value)})"
+    if isinstance(value, Tensor):
+        return f"{list(value.shape)} {str(value.dtype).lower()}"
+    return "nothing" if value is None else type(value).__name__

@@ -1,0 +1,356 @@
+"""How rows go through MindSpore's primitives: `TRAVEL` has one rule for each.
+
+A primitive that is not in the table may mix what it reads.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.compiler.analysis.row_lattice import WHOLE, Call, Reach, Rule, Undecided
+from mindspore_rl.mindir.graph import Type
+
+
+def _elementwise(call: Call) -> Reach:
+    """Arguments are broadcast; row by row where all have theirs in the same places."""
+    places = {(r.axis - len(shape), r.inner) for r, shape in call.parts() if r.kind == "rows"}
+    behind, inner = call.one(places)
+    return Reach("rows", len(call.out) + behind, inner)
+
+
+def _reduces(position: int, name: str = "axis") -> Rule:
+    """Takes entries along axes together; what is taken together may be an index or a truth."""
+
+    def rule(call: Call) -> Reach:
+        reach, rank = call.only(0), len(call.shape(0))
+        axes = call.axes(position, name, rank)
+        if reach.axis in axes:
+            return call.mixed()
+        first = call.node.type[0] if isinstance(call.node.type, tuple) else call.node.type
+        kept = isinstance(first, Type) and len(first.shape) == rank
+        return replace(reach, axis=reach.axis - (not kept) * sum(a < reach.axis for a in axes))
+
+    return rule
+
+
+def _along(position: int, name: str = "axis", default: int | None = None) -> Rule:
+    """Takes entries along axes together, and keeps the axes."""
+
+    def rule(call: Call) -> Reach:
+        reach, rank = call.only(0), len(call.shape(0))
+        try:
+            axes = call.axes(position, name, rank)
+        except Undecided:
+            if default is None:
+                raise
+            axes = {default % rank}
+        return call.mixed() if reach.axis in axes else reach
+
+    return rule
+
+
+def _along_last(call: Call) -> Reach:
+    reach = call.only(0)
+    return call.mixed() if reach.axis == len(call.shape(0)) - 1 else reach
+
+
+def _reshapes(call: Call) -> Reach:
+    """An entry of row r stays one wherever it goes; rows must lie along one axis again."""
+    reach, before = call.only(0), call.shape(0)
+    stride = reach.inner * int(np.prod(before[reach.axis + 1 :], dtype=int))
+    for axis, extent in enumerate(call.out):
+        behind = int(np.prod(call.out[axis + 1 :], dtype=int))
+        if behind and stride % behind == 0 and extent % (stride // behind * call.count) == 0:
+            return Reach("rows", axis, stride // behind)
+    return call.mixed()
+
+
+def _transposes(call: Call) -> Reach:
+    reach, rank = call.only(0), len(call.shape(0))
+    order = [axis % rank for axis in call.constant(1, "perm")]
+    return replace(reach, axis=order.index(reach.axis))
+
+
+def _swaps(call: Call) -> Reach:
+    reach, rank = call.only(0), len(call.shape(0))
+    one, other = (call.constant(at) % rank for at in (1, 2))
+    return replace(reach, axis={one: other, other: one}.get(reach.axis, reach.axis))
+
+
+def _concatenates(call: Call) -> Reach:
+    parts = [(r, shape) for r, shape in call.parts() if shape]
+    reach = call.one({r for r, _ in parts if r.kind == "rows"})
+    axis = call.constant(len(call.node.args) - 1, "axis") % len(call.out)
+    return call.mixed() if axis == reach.axis and any(r == WHOLE for r, _ in parts) else reach
+
+
+def _stacks(call: Call) -> Reach:
+    reach = call.one({r for r, _ in call.parts() if r.kind == "rows"})
+    axis = call.constant(len(call.node.args) - 1, "axis") % len(call.out)
+    return replace(reach, axis=reach.axis + (axis <= reach.axis))
+
+
+def _splits(position: int) -> Rule:
+    """Takes an axis apart into several results."""
+
+    def rule(call: Call) -> Reach:
+        reach, rank = call.only(0), len(call.shape(0))
+        if call.constant(position, "axis") % rank != reach.axis:
+            return reach
+        period = reach.inner * call.count
+        return call.mixed() if any(t.shape[reach.axis] % period for t in call.node.type) else reach
+
+    return rule
+
+
+def _drops_axis(call: Call) -> Reach:
+    """All entries of an axis one by one, or one: `Unstack(x, axis)`, `SelectExtView(x, dim, i)`."""
+    reach, rank = call.only(0), len(call.shape(0))
+    axis = call.constant(1, "axis") % rank
+    if axis == reach.axis:
+        return call.mixed()
+    return replace(reach, axis=reach.axis - (axis < reach.axis))
+
+
+def _slices_strided(call: Call) -> Reach:
+    reach, shape = call.only(0), call.shape(0)
+    begin, end, strides = (call.constant(at) for at in (1, 2, 3))
+    masks = [call.constant(at, name) for at, name in enumerate(_MASKS, 4)]
+    begin_mask, end_mask, ellipsis, new_axes, shrinks = masks
+    if ellipsis or new_axes:
+        raise Undecided
+    gone = 0
+    for axis in range(len(begin)):
+        bit = 1 << axis
+        if axis < reach.axis:
+            gone += bool(shrinks & bit)
+        elif axis == reach.axis:
+            if shrinks & bit:
+                return call.mixed()
+            first = None if begin_mask & bit else begin[axis]
+            last = None if end_mask & bit else end[axis]
+            taken = np.arange(shape[axis])[first : last : strides[axis]]
+            return call.laid_out(reach, taken, axis - gone)
+    return replace(reach, axis=reach.axis - gone)
+
+
+_MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+
+
+def _slices(call: Call) -> Reach:
+    reach = call.only(0)
+    begin = call.constant(1)[reach.axis]
+    taken = begin + np.arange(call.out[reach.axis])
+    return call.laid_out(reach, taken, reach.axis)
+
+
+def _slices_one(call: Call) -> Reach:
+    """A range of one axis: `SliceExt(x, dim, start, end, step)`."""
+    reach, shape = call.only(0), call.shape(0)
+    axis = call.constant(1) % len(shape)
+    if axis != reach.axis:
+        return reach
+    taken = np.arange(shape[axis])[slice(*(call.constant(at) for at in (2, 3, 4)))]
+    return call.laid_out(reach, taken, axis)
+
+
+def _narrows(call: Call) -> Reach:
+    """`Narrow(x, dim, start, length)`."""
+    reach = call.only(0)
+    axis, start, length = (call.constant(at) for at in (1, 2, 3))
+    if axis % len(call.shape(0)) != reach.axis:
+        return reach
+    return call.laid_out(reach, start + np.arange(length), reach.axis)
+
+
+def _gathers(call: Call) -> Reach:
+    table, indices = call.given[0], call.given[1]
+    rank, more = len(call.shape(0)), len(call.shape(1))
+    axis = call.constant(2, "axis") % rank
+    if call.node.attrs.get("batch_dims") or (len(call.node.args) > 3 and call.constant(3)):
+        raise Undecided
+    if table == WHOLE:
+        return replace(indices, axis=axis + indices.axis)
+    if indices != WHOLE:
+        if axis == table.axis:
+            raise Undecided  # perhaps each row's own
+        return call.mixed()
+    if axis != table.axis:
+        return replace(table, axis=table.axis + (more - 1 if axis < table.axis else 0))
+    taken = np.asarray(call.constant(1))
+    if taken.ndim != 1:
+        raise Undecided
+    return call.laid_out(table, taken, axis)
+
+
+def _gathers_elements(call: Call) -> Reach:
+    axis = call.constant(1, "dim") % len(call.out)
+    reach = call.one({call.given[0], call.given[2]} - {WHOLE})
+    if reach.axis == axis and call.given[0] != WHOLE:
+        raise Undecided
+    if call.out[reach.axis] % (call.count * reach.inner):
+        return call.mixed()
+    return reach
+
+
+def _scatters_elements(call: Call) -> Reach:
+    """`TensorScatterElements(x, indices, updates)` along one axis."""
+    axis = call.constant(3, "axis") % len(call.out)
+    if any(reach.axis == axis for reach, _ in call.parts() if reach.kind == "rows"):
+        raise Undecided
+    return _elementwise(call)
+
+
+def _gathers_points(call: Call) -> Reach:
+    """`GatherNd`: the last axis of the indices is a point of the first axes of the table."""
+    table, indices = call.given[0], call.given[1]
+    depth = call.shape(1)[-1]
+    if table == WHOLE and indices.axis < len(call.shape(1)) - 1:
+        return indices
+    if indices == WHOLE and table.axis >= depth:
+        return replace(table, axis=len(call.shape(1)) - 1 + table.axis - depth)
+    raise Undecided
+
+
+def _contracts(call: Call) -> Reach:
+    """A product of matrices, perhaps of many in step."""
+    given, shapes = call.given[:2], (call.shape(0), call.shape(1))
+    transposed = [
+        bool(call.node.attrs.get(name) or (len(call.node.args) > at and call.constant(at)))
+        for at, name in ((2, "transpose_a"), (3, "transpose_b"))
+    ]
+    places = set()
+    for at, (reach, shape, turned) in enumerate(zip(given, shapes, transposed, strict=True)):
+        if reach == WHOLE:
+            continue
+        behind = reach.axis - len(shape)
+        summed_up = -2 if (at == 0) == turned else -1
+        if len(shape) == 1 or behind == summed_up:
+            return call.mixed()
+        if 1 in map(len, shapes):
+            raise Undecided  # a vector's axis is not in the result
+        places.add((behind if behind < -2 else -2 + at, reach.inner))
+    behind, inner = call.one(places)
+    return Reach("rows", len(call.out) + behind, inner)
+
+
+def _by_batch(call: Call) -> Reach:
+    """Every array has the rows along its first axis, a batch."""
+    found = set(call.given) - {WHOLE}
+    if found != {Reach("rows", 0)}:
+        raise Undecided
+    return Reach("rows", 0)
+
+
+def _normalises(call: Call) -> Any:
+    """`LayerNorm`: over the last axes; its mean and deviation have the others."""
+    reach, rank = call.only(0), len(call.shape(0))
+    if call.node.op == "LayerNorm":
+        begin = call.constant(3, "begin_norm_axis") % rank
+    else:  # by the shape that is normalised
+        begin = rank - len(call.constant(1))
+    return call.mixed() if reach.axis >= begin else reach
+
+
+def _broadcasts(call: Call) -> Reach:
+    reach = call.only(0)
+    return replace(reach, axis=reach.axis + len(call.out) - len(call.shape(0)))
+
+
+def _repeats(call: Call) -> Reach:
+    """`RepeatElements`, `RepeatInterleaveInt`: each entry of an axis several times."""
+    reach = call.only(0)
+    before, after = call.shape(0), call.out
+    if len(before) != len(after):
+        raise Undecided
+    return replace(reach, inner=reach.inner * after[reach.axis] // before[reach.axis])
+
+
+def _one_hot(call: Call) -> Reach:
+    reach, rank = call.only(0), len(call.out)
+    axis = (call.node.attrs["axis"] if "axis" in call.node.attrs else call.constant(4)) % rank
+    return replace(reach, axis=reach.axis + (axis <= reach.axis))
+
+
+def _searches(call: Call) -> Reach:
+    """`SearchSorted(sequence, values)`: along the last axis of both."""
+    reach = call.one(set(call.given[:2]) - {WHOLE})
+    in_values = call.given[1] != WHOLE and len(call.shape(0)) == 1
+    if reach.axis == len(call.shape(1)) - 1 and not in_values:
+        return call.mixed()
+    return reach
+
+
+def _table(*rows: tuple[str, Rule]) -> dict[str, Rule]:
+    return {name: rule for names, rule in rows for name in names.split()}
+
+
+TRAVEL: dict[str, Rule] = _table(
+    (
+        "Abs ACos Acos AcosExt Acosh AcoshExt Add AddExt AddN Addcdiv AddcdivExt Addcmul "
+        "AddcmulExt AddScalar Asin AsinExt Asinh AsinhExt Atan Atan2 Atan2Ext AtanExt Atanh "
+        "BitwiseAnd BitwiseAndScalar BitwiseAndTensor BitwiseNot BitwiseOr BitwiseOrScalar "
+        "BitwiseOrTensor BitwiseXor BitwiseXorScalar BitwiseXorTensor Cast Ceil ClampScalar "
+        "ClampTensor ClipByValue Clone Copy Cos Cosh Div DivMod DivMods Divs DivNoNan Elu "
+        "EluExt Equal EqualExt Erf Erfc Erfinv Exp Exp2 Expm1 FillV2 Floor FloorDiv "
+        "FloorDivScalar FloorMod FmodScalar FmodTensor GeLU GeluExt Greater GreaterEqual "
+        "GreaterEqualScalar GreaterScalar HardShrink HSigmoid HSwish Identity Invert IsClose "
+        "IsFinite IsInf IsNan LeakyReLU LeakyReLUExt LeftShift Lerp LerpScalar Less LessEqual "
+        "LessEqualScalar LessScalar Lgamma Log Log10 Log1p Log2 LogAddExp LogAddExp2 LogicalAnd "
+        "LogicalNot LogicalOr LogicalXor LogSigmoid LogSigmoidExt MaskedFill Maximum Minimum Mish "
+        "Mod Mul Muls NanToNum Neg NotEqual Polar Positive Pow PowScalarTensor PowTensorScalar "
+        "PReLU RealDiv Reciprocal ReLU ReLU6 ReluExt RemainderScalarTensor RemainderTensorScalar "
+        "RemainderTensorTensor RightShift Rint Round Rsqrt Select SeLU SeLUExt Sigmoid Sign SiLU "
+        "SiLUExt Sin Sinc Sinh SmoothL1Loss Softplus SoftplusExt SoftShrink Softsign Sqrt Square "
+        "SquaredDifference StopGradient Sub SubExt SubScalar Tan Tanh Threshold TruncateDiv "
+        "TruncateMod Trunc Where Xdivy Xlogy XLogYScalarOther XLogYScalarSelf KLDivLoss",
+        _elementwise,
+    ),
+    (
+        "ReduceAll ReduceAny ReduceMax ReduceMean ReduceMin ReduceProd ReduceStd ReduceSum "
+        "SumExt MeanExt ProdExt LogSumExp CountNonZero Std Var Argmax Argmin ArgMaxExt ArgMinExt "
+        "ArgMaxWithValue ArgMinWithValue MaxDim MinDim MedianDim",
+        _reduces(1),
+    ),
+    ("LinalgVectorNorm LpNorm Norm", _reduces(2)),
+    ("Max Min MedianExt", lambda call: call.mixed()),
+    ("LogSoftmax LogSoftmaxExt Softmax", _along(1, default=-1)),
+    ("CumSum CumsumExt CumProd Cummax Cummin LogCumsumExp L2Normalize ReverseV2", _along(1)),
+    ("Roll", _along(2)),
+    ("Sort SortExt ArgSort", _along(1, default=-1)),
+    ("TopK", _along_last),
+    ("TopkExt", _along(2, default=-1)),
+    ("ExpandDims Flatten FlattenExt Reshape ReshapeExt Squeeze Unsqueeze View", _reshapes),
+    ("Transpose TransposeView Permute", _transposes),
+    ("SwapAxes TransposeExt TransposeExtView", _swaps),
+    ("Concat", _concatenates),
+    ("Stack StackExt", _stacks),
+    ("Split", _splits(1)),
+    ("Chunk SplitTensor SplitWithSize", _splits(2)),
+    ("SelectExtView SelectView Unstack UnstackExt UnstackExtView", _drops_axis),
+    ("StridedSlice", _slices_strided),
+    ("Slice", _slices),
+    ("SliceExt", _slices_one),
+    ("Narrow NarrowView", _narrows),
+    ("Gather", _gathers),
+    ("GatherD GatherDExt", _gathers_elements),
+    ("GatherNd", _gathers_points),
+    ("TensorScatterElements", _scatters_elements),
+    ("BatchMatMul BatchMatMulExt MatMul MatMulExt", _contracts),
+    ("Dense", _along_last),
+    ("BiasAdd", lambda call: call.only(0)),
+    (
+        "AvgPool Conv2D Conv2DExt Convolution MaxPool SoftmaxCrossEntropyWithLogits",
+        _by_batch,
+    ),
+    ("LayerNorm LayerNormExt", _normalises),
+    ("BroadcastTo BroadcastToView Tile", _broadcasts),
+    ("RepeatElements RepeatInterleaveInt", _repeats),
+    ("OneHot OneHotExt", _one_hot),
+    ("SearchSorted", _searches),
+)
+"""How rows go through each primitive."""
+SHAPE_ONLY = {"DType", "OnesLike", "OnesLikeExt", "Rank", "Shape", "Size", "TensorShape"}
+SHAPE_ONLY |= {"ZerosLike", "ZerosLikeExt"}
+"""What looks at no entry of its arguments."""

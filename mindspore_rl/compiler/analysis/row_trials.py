@@ -1,0 +1,299 @@
+"""Row dependence: whether a replica with a share of environments or agents computes what all give.
+
+A reduction over the batch that is not marked is invisible to the analysis; here it is found before
+it trains something else than it says. Each operation is tried on a share against the whole, and
+its compiled graph is read: a truth value or an integer may agree by luck, a graph does not.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor
+
+from mindspore_rl.compiler.analysis.compiled_ops import Reading
+from mindspore_rl.compiler.analysis.row_lattice import Reach
+from mindspore_rl.compiler.ir.ir import Op
+from mindspore_rl.errors import text_of
+from mindspore_rl.plan.value import Value
+from mindspore_rl.purity.calls import RANDOM
+from mindspore_rl.rl.operators import leaves, settle, to_array
+
+SIDE_BY_SIDE = (
+    "do not lie side by side along one axis: of x [n, k, ...] x.swapaxes(0, 1).reshape((-1, ...)) "
+    "keeps them so"
+)
+"""Said of what mixes no rows, but puts several entries of one beside each other."""
+MOST_ENTRIES = 1_000_000
+"""Of what is tried, where the graph decides: trials of larger images would take minutes."""
+LARGE = 20_000
+"""Entries, as of small images, of which one trial has to do where the graph decides."""
+UNSTEADY = 6
+"""Results of which no two are the same, where by its graph an operation is not random."""
+UNDECIDED = (0.1, 2.0, 1e-3, 30.0, 1e3, 0.5, 1e5, 0.0)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What lies along an axis: `env` (environments) or `agent` (agents).
+
+    Attributes:
+        split: `env` or `agent`.
+        count: how many there are in the data seen.
+        shares: the ones tried alone.
+        more: others, for operations about which their graph does not decide.
+    """
+
+    split: str
+    count: int
+    shares: tuple[range, ...]
+    more: tuple[range, ...] = ()
+
+    @property
+    def noun(self) -> str:
+        """What they are called."""
+        return "agents" if self.split == "agent" else "environments"
+
+    def select(self, value: Any, meta: Value, share: Sequence[int]) -> Any:
+        """The part of a value, or of the parts of a tuple, that a share has."""
+        if meta.parts:
+            pairs = zip(value, meta.parts, strict=True)
+            return tuple(self.select(part, part_meta, share) for part, part_meta in pairs)
+        axis = meta.along(self.split)
+        return value if axis is None else Tensor(self.take(to_array(value), axis, share))
+
+    def take(self, array: np.ndarray, axis: int, share: Sequence[int]) -> np.ndarray:
+        """A share of an axis on which environments are innermost."""
+        before, extent, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
+        split = array.reshape(*before, extent // self.count, self.count, *after)
+        chosen = np.take(split, share, axis=axis + 1)
+        return np.ascontiguousarray(chosen.reshape(*before, -1, *after))
+
+
+def environment_rows(num_envs: int) -> Rows:
+    """Two of them, off the ends, where rows that depend on earlier or on later ones alone show.
+
+    And off the middle, which an inversion leaves in place.
+    """
+    others = (range(1), range(num_envs - 1, num_envs), range(2, num_envs))
+    return Rows("env", num_envs, (range(1, 3),), others)
+
+
+def agent_rows(num_agents: int) -> Rows:
+    """One agent alone, with others before and after it where there are as many."""
+    first = range(num_agents) if num_agents == 2 else (num_agents // 2,)
+    return Rows("agent", num_agents, tuple(range(agent, agent + 1) for agent in first))
+
+
+class RowTrials:
+    """Tries operations on a share of the environments, or of the agents.
+
+    Args:
+        evaluate: an operation's results for given inputs.
+        rows: what is shared.
+        generator: draws other data.
+        reading: the graphs of the operations; None: trials alone.
+    """
+
+    def __init__(
+        self,
+        evaluate: Callable[[Op, dict[str, Any]], tuple],
+        rows: Rows,
+        generator: np.random.Generator,
+        reading: Reading | None = None,
+    ) -> None:
+        self.evaluate, self.rows, self.generator = evaluate, rows, generator
+        self.reading = reading
+
+    def evidence(self, op: Op, inputs: dict, values: dict[str, Value]) -> str:
+        """Evidence that a row of the result depends on other rows; empty if there is none.
+
+        That of a trial has to be found twice, in data without subnormal numbers. MindSpore's
+        threads disagree about those (`x > 0`, `log(x)`), and which of them runs a part of an
+        operation changes while it looks for the fastest way: in the first calls for a shape, and
+        under load.
+        """
+        reaches = self._reaches(op, inputs, values)
+        read = [self._read(*one, values) for one in reaches]
+        if layout := next((text for text in read if text.endswith(SIDE_BY_SIDE)), ""):
+            return layout
+        decided = bool(reaches) and all(reach.kind != "unsure" for _, reach in reaches)
+        inputs = {name: _without_subnormals(value) for name, value in inputs.items()}
+        trial = self._evidence(op, inputs, values, decided)
+        if trial and (trial := self._evidence(op, inputs, values, decided)):
+            return trial
+        return next(filter(None, read), "")
+
+    def _reaches(self, op: Op, inputs: dict, values: dict) -> list[tuple[str, Reach]]:
+        """What each array of the results is made of, with the name of its variable."""
+        if self.reading is None:
+            return []
+        results = self.reading.reach(op, inputs, values, self.rows.split, self.rows.count)
+        names = without_differentiation(op).targets
+        parts = results if isinstance(results, tuple) and len(names) > 1 else (results,)
+        return [
+            (name, reach)
+            for name, part in zip(names, parts, strict=False)
+            for reach in leaves(part)
+        ]
+
+    def _read(self, name: str, reach: Reach, values: dict[str, Value]) -> str:
+        noun = self.rows.noun
+        axes = {leaf.axis for leaf in values[name].leaves} if self.rows.split == "env" else {}
+        alone = bool(axes) and axes == {None}
+        if reach.kind == "mixed" or (reach.kind == "unsure" and alone):
+            return f"{name} depends on several {noun} at once, by {reach.by} in its compiled graph"
+        if reach.kind == "rows" and axes and (reach.inner != 1 or reach.axis not in axes):
+            return f"{name}: its {noun} {SIDE_BY_SIDE}"
+        return ""
+
+    def _evidence(self, op: Op, inputs: dict, values: dict[str, Value], decided: bool) -> str:
+        split = self.rows.split
+        if not any(name in values and values[name].split_by(split) for name in inputs):
+            return "" if self._steady(op, inputs, decided) else RANDOM
+        op = without_differentiation(op)
+        # Where the graph does not decide, shares and wholes get many chances to differ.
+        scales: tuple[float, ...] = (0.1, 2.0, 0.0) if decided else UNDECIDED
+        shares = self.rows.shares if decided else (*self.rows.shares, *self.rows.more)
+        entries = sum(to_array(leaf).size for leaf in leaves(tuple(inputs.values())))
+        if decided and entries > MOST_ENTRIES:
+            return ""
+        large = decided and entries > LARGE
+        if large:
+            scales, shares = scales[:1], shares[:1]
+        trials: list[tuple[Sequence[int], tuple]] = [(chosen, scales) for chosen in shares]
+        if split == "env" and not large:  # and there may be many more of them than here
+            times = min(max(MOST_ENTRIES // max(entries, 1), 2), 40)
+            trials.append((tuple(range(self.rows.count)) * times, (0.1,)))
+        for chosen, attempts in trials:
+            whole = inputs
+            for attempt, scale in enumerate(attempts):
+                share = {
+                    name: self.rows.select(value, values[name], chosen)
+                    for name, value in whole.items()
+                }
+                evidence = self._differs(op, whole, share, chosen, lenient=attempt > 0)
+                if evidence and not (evidence == RANDOM and self._steady(op, whole, decided)):
+                    return evidence
+                # Again with other data: in a rollout's first steps much is zero or False.
+                whole = {
+                    name: self._shaken(value, values[name], scale) for name, value in inputs.items()
+                }
+        return ""
+
+    def _steady(self, op: Op, inputs: dict, decided: bool) -> bool:
+        """Whether an operation does not give another result each time.
+
+        Where nothing is random by its graph, what is not the same twice says nothing (MindSpore's
+        threads may disagree); what Python counts is never the same.
+        """
+        found: list[list[Any]] = []
+        for _ in range(UNSTEADY if decided else 2):
+            results = self._results(op, inputs)
+            if any(all(map(_close, results, other)) for other in found):
+                return True
+            found.append(results)
+        return False
+
+    def _results(self, op: Op, inputs: dict) -> list[Any]:
+        results = leaves(self.evaluate(op, inputs))
+        settle(results)
+        return results
+
+    def _shaken(self, value: Any, meta: Value, scale: float) -> Any:
+        if meta.parts:
+            return tuple(self._shaken(v, m, scale) for v, m in zip(value, meta.parts, strict=True))
+        if meta.along(self.rows.split) is None:
+            return value
+        array = to_array(value)
+        if array.dtype == np.bool_:
+            return Tensor(
+                self.generator.random(array.shape) < self.generator.choice((0.1, 0.5, 0.9))
+            )
+        if array.dtype == np.uint8:  # images
+            return Tensor(self.generator.integers(0, 256, array.shape).astype(np.uint8))
+        if array.dtype.kind != "f":
+            return value
+        noise = self.generator.normal(0.0, scale, array.shape)
+        return Tensor((array + noise * (1.0 + np.abs(array))).astype(array.dtype))
+
+    def _differs(
+        self, op: Op, whole: dict, share: dict, chosen: Sequence[int], lenient: bool
+    ) -> str:
+        try:
+            full = self._results(op, whole)
+        except Exception:
+            if lenient:  # other data may lie outside an operation's domain
+                return ""
+            raise
+        if not all(_close(a, b) for a, b in zip(full, self._results(op, whole), strict=True)):
+            return RANDOM
+        rows = self.rows
+        try:
+            part = self._results(op, share)
+        except Exception as error:  # noqa: BLE001  (told as what it means)
+            text = next(iter(text_of(error).strip().splitlines()), "")
+            return (
+                f"it fails on {len(chosen)} of {rows.count} {rows.noun} alone: "
+                f"{type(error).__name__}: {text}"
+            )
+        for index, (a, b) in enumerate(zip(full, part, strict=True)):
+            name = op.targets[index] if index < len(op.targets) else op.targets[-1]
+            if isinstance(a, int) and a != b:
+                return (
+                    f"{name} is part of the shape of one replica's share: write `x.shape` in "
+                    "the expression that needs it"
+                )
+            evidence = self._row_evidence(name, to_array(a), to_array(b), chosen)
+            if evidence:
+                return evidence
+        return ""
+
+    def _row_evidence(
+        self, name: str, full: np.ndarray, some: np.ndarray, chosen: Sequence[int]
+    ) -> str:
+        rows = self.rows
+        if full.ndim != some.ndim:
+            return f"{name} {list(full.shape)} has another rank for a share of the {rows.noun}"
+        axis = [i for i in range(full.ndim) if full.shape[i] != some.shape[i]]
+        if not axis:
+            if full.size and not _close(full, some):
+                return f"{name} {list(full.shape)} sums up rows of all {rows.noun}"
+            return ""
+        if full.shape[axis[0]] % rows.count or not _close_rows(
+            rows.take(full, axis[0], chosen), some
+        ):
+            return (
+                f"{name} {list(full.shape)}: rows of {len(chosen)} {rows.noun} computed alone "
+                f"differ from the same rows computed among {rows.count}"
+            )
+        return ""
+
+
+def _without_subnormals(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_without_subnormals, value))
+    if not isinstance(value, Tensor) or (array := to_array(value)).dtype.kind != "f":
+        return value
+    small = (array != 0.0) & (np.abs(array) < np.finfo(array.dtype).tiny)
+    return Tensor(np.where(small, array.dtype.type(0.0), array)) if small.any() else value
+
+
+def without_differentiation(op: Op) -> Op:
+    """The loss itself of a gradient, every other operation as it is."""
+    if op.kind != "gradient":
+        return op
+    call = f"{op.attr('objects')[0]}({', '.join(op.args)})"
+    return replace(op, kind="glue", args=(call,), targets=op.targets[-1:])
+
+
+def _close(left: Any, right: Any) -> bool:
+    """Whether two results are the same but for rounding, which is that of the largest terms."""
+    one, other = (np.asarray(to_array(value), np.float64) for value in (left, right))
+    scale = np.abs(one[np.isfinite(one)]).max(initial=1.0)
+    return bool(np.allclose(one, other, rtol=1e-3, atol=1e-5 * scale, equal_nan=True))
+
+
+def _close_rows(left: np.ndarray, right: np.ndarray) -> bool:
+    return left.shape == right.shape and _close(left, right)

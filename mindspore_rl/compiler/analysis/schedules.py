@@ -1,0 +1,51 @@
+"""What a program makes of the environment steps alone: schedules, as of a learning rate."""
+
+import re
+import sys
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor
+
+from mindspore_rl.compiler.ir.ir import Op, Program, walk
+from mindspore_rl.rl.operators import to_array
+
+_TAKEN = {"glue", "copy", "boundary"}
+"""Kinds of which a schedule is made, beside `env_steps` and constants."""
+
+
+def schedules(program: Program, trainer: Any, env_steps: int) -> dict[str, float]:
+    """The schedules of a program at some point of a run.
+
+    Args:
+        program: as it was read.
+        trainer: the one that it was read from.
+        env_steps: taken before that iteration.
+
+    Returns: by their names, or lines of those without one; not those that only make others.
+    """
+    names = {"trainer": trainer, "actor": trainer.actor, "learner": trainer.learner}
+    names |= {alias: getattr(sys.modules[module], name) for alias, module, name in program.imports}
+    known: dict[str, Any] = {}
+    made_by: dict[str, Op] = {}
+    used: set[str] = set()
+    for op, _ in walk(program.body):
+        follows = bool(made_by.keys() & set(op.reads)) and set(op.reads) <= known.keys()
+        if op.kind == "env_steps":
+            known[op.targets[0]] = Tensor(np.float32(env_steps))
+        elif op.kind == "constant" or (op.kind in _TAKEN and follows and len(op.targets) == 1):
+            known[op.targets[0]] = eval(op.args[0], names, known)  # noqa: S307  (the program's own)
+        else:
+            continue
+        if op.kind != "constant":
+            made_by[op.targets[0]] = op
+            used |= set(op.reads)
+    last = {name: op for name, op in made_by.items() if name not in used}
+    values = {_name(op): to_array(known[name]) for name, op in last.items()}
+    return {name: float(value) for name, value in values.items() if value.size == 1}
+
+
+def _name(op: Op) -> str:
+    text = op.where.text.strip()
+    name = re.sub(r"_\d+$", "", op.targets[0])
+    return name if re.search(rf"\b{name}\b", text) else f"`{text}`"

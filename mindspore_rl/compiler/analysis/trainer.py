@@ -1,0 +1,117 @@
+"""The trainer whose `train` is read, made as the user's class makes it."""
+
+import inspect
+import re
+import sys
+import traceback
+from dataclasses import replace
+from typing import Any
+
+from mindspore import Parameter, nn
+
+from mindspore_rl import programs
+from mindspore_rl.errors import MsrlError, ProgramError, described
+from mindspore_rl.platform import mindspore_device
+from mindspore_rl.purity.reached import is_users
+
+
+def make_trainer(trainer_class: type, config: Any, spec: Any) -> Any:
+    """The trainer whose `train` is to be read.
+
+    Raises:
+        ProgramError: it cannot be made or lacks a part.
+    """
+    mindspore_device.use()
+    try:
+        trainer = programs.make_trainer(trainer_class, config, spec)
+    except MsrlError:
+        raise
+    except Exception as error:
+        where = innermost(error, sys.modules[trainer_class.__module__].__file__ or "")
+        raise ProgramError(
+            f"{where}{trainer_class.__name__}(config, spec) failed: {described(error)}"
+        ) from error
+    for name, kind in (("actor", "Actor"), ("learner", "Learner")):
+        if not hasattr(trainer, name):
+            raise ProgramError(
+                f"{trainer_class.__name__}.__init__ sets no self.{name}; expected "
+                f"an instance of a subclass of mindspore_rl.api.{kind}"
+            )
+    _check_found(trainer)
+    return trainer
+
+
+def _check_found(trainer: Any) -> None:
+    """Refuses networks and Parameters that MindSpore does not find: no checkpoint has them.
+
+    Raises:
+        ProgramError: with the line that keeps one, and how to keep it.
+    """
+    owners = (trainer.actor, trainer.learner)
+    known = {id(p) for owner in owners for p in owner.get_parameters()}
+    seen: set[int] = set()
+    waiting: list[tuple[Any, Any, str]] = [(trainer, trainer, "")]
+    while waiting:
+        value, holder, attribute = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, (list, tuple, set)):
+            waiting += [(part, holder, attribute) for part in value]
+        elif isinstance(value, dict):
+            waiting += [(part, holder, attribute) for part in value.values()]
+        elif isinstance(value, Parameter):
+            if id(value) not in known:
+                raise _not_found(holder, attribute, "a Parameter", "ParameterTuple([...])")
+        elif isinstance(value, nn.Cell) and any(id(p) not in known for p in value.get_parameters()):
+            raise _not_found(holder, attribute, "a network or an optimiser", "nn.CellList([...])")
+        elif is_users(type(value).__module__):
+            fields = getattr(value, "__dict__", {})
+            waiting += [(part, value, name) for name, part in fields.items()]
+
+
+def _not_found(holder: Any, attribute: str, what: str, instead: str) -> ProgramError:
+    text = f"self.{attribute}"
+    return ProgramError(
+        f"{_line_with(type(holder), text)}\n  `{text}` holds {what} that is no part of the actor "
+        "or the learner to MindSpore, which looks into no list, tuple or dictionary of Python's: "
+        f"no checkpoint would have it; keep it as {instead}, or in an attribute of its own of one "
+        "of the two"
+    )
+
+
+def _line_with(cls: type, text: str) -> str:
+    """The line of a class or of its bases that assigns to an attribute; else its first."""
+    first = ""
+    for one in (base for base in cls.__mro__ if is_users(base.__module__)):
+        try:
+            lines, start = inspect.getsourcelines(one)
+        except (OSError, TypeError):  # MindSpore's own in C++; typed into a notebook
+            continue
+        for at, line in enumerate(lines):
+            where = f"{inspect.getsourcefile(one)}:{start + at}: {line.strip()}"
+            first = first or where
+            if re.search(rf"{re.escape(text)}\b.*=", line):
+                return where
+    return first
+
+
+def innermost(error: BaseException, file: str) -> str:
+    """The last line of a user's file that an exception passed, `file:line: text` and a newline."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}\n  " if frames else ""
+
+
+def smaller_trainer(trainer: Any, num_envs: int, algorithm: str) -> Any:
+    """Another trainer of this kind, with so many environments.
+
+    Raises:
+        ProgramError: its Config refuses the number, or it cannot be made.
+    """
+    try:
+        smaller = replace(trainer.config, num_envs=num_envs)
+    except (ValueError, TypeError) as error:
+        raise ProgramError(
+            f"{algorithm} is analysed with num_envs={num_envs}, which its Config refuses: {error}"
+        ) from error
+    return make_trainer(type(trainer), smaller, trainer.spec)

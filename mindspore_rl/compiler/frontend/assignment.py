@@ -1,0 +1,233 @@
+"""Assignments: which variable of the graph a name of the program gets, and when it is a copy."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from mindspore_rl.compiler.frontend.builder import Draft
+from mindspore_rl.compiler.frontend.scope import (
+    THROWN_AWAY,
+    Gone,
+    Static,
+    Struct,
+    Var,
+    is_literal,
+    literal,
+)
+from mindspore_rl.compiler.ir.ir import Op
+
+
+class Assignments:
+    """Assigns in the body that is being read."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+
+    def give_homes(self, names: list[str], always: bool = False) -> None:
+        """Makes variables here for what an inner body is going to change.
+
+        Numbers become variables, and names made in bodies that are closed, or arguments, get a
+        variable of this body.
+        """
+        for name in names:
+            struct = self.draft.frame.names.get(name)
+            created = self.draft.frame.created.get(name)
+            at_hand = created is self.draft.scope or self.draft.scope.inside(created)
+            if struct is None or isinstance(struct, Gone):
+                if always and not at_hand:
+                    self.draft.frame.rename[name] = self.draft.fresh(name)
+                    self.draft.frame.created[name] = self.draft.scope
+            elif not at_hand or _has_numbers(struct):
+                if not at_hand:
+                    self.draft.frame.rename[name] = self.draft.fresh(name)
+                    self.draft.frame.created[name] = self.draft.scope
+                self._write([(name, struct)], {name})
+
+    def forget(self, names: set[str]) -> None:
+        """Has an inner body make variables of its own for names that nobody reads behind it."""
+        for name in names:
+            self.draft.frame.created.pop(name, None)
+
+    def assign(self, target: ast.expr, value: Struct) -> None:
+        """Gives the parts of a value to the names of a target."""
+        # Of a name that occurs twice (`a, _, _ = ...`) the last value counts.
+        bindings = list(dict(self._bindings(target, value)).items())
+        inner = set()
+        for name, _ in bindings:
+            if self.draft.scope.inside(self.draft.frame.created.get(name)):
+                inner.add(name)
+            else:
+                # An assignment in an inner body updates the outer variable; any other makes a
+                # new variable, which may have another shape.
+                self.draft.frame.rename[name] = self.draft.fresh(name)
+                self.draft.frame.created[name] = self.draft.scope
+        self._write(bindings, inner)
+
+    def _bindings(self, target: ast.expr, value: Struct) -> Iterator[tuple[str, Struct]]:
+        if isinstance(target, ast.Name):
+            if target.id != THROWN_AWAY:
+                yield target.id, value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
+                value = tuple(map(Static, value.value))
+            names, several = list(target.elts), len(target.elts)
+            for element in target.elts:
+                if isinstance(element, ast.Starred):
+                    several = self._several(element, value, len(names) - 1)
+            if isinstance(value, Var):
+                value = self.draft.unpack(value, several)
+            if not isinstance(value, tuple) or len(value) != several:
+                got = len(value) if isinstance(value, (tuple, dict)) else "one"
+                self.draft.fail(target, f"{len(names)} names for {got} value(s)")
+            for place, element in enumerate(names):
+                if isinstance(element, ast.Starred):
+                    names[place] = element.value
+                    end = place + several - len(names) + 1
+                    value = (*value[:place], value[place:end], *value[end:])
+            for name, part in zip(names, value, strict=True):
+                yield from self._bindings(name, part)
+        else:
+            self.fail_target(target)
+
+    def _several(self, starred: ast.Starred, value: Struct, others: int) -> int:
+        """Of how many parts a value is, one name of whose target has a `*`.
+
+        What a method returns has as many as that name has already: a loop carries it round.
+        """
+        if isinstance(value, tuple):
+            return max(len(value), others)
+        name = starred.value
+        held = self.draft.frame.names.get(name.id) if isinstance(name, ast.Name) else None
+        if not isinstance(held, tuple):
+            self.draft.fail(
+                starred,
+                "`*` in the target of an assignment, of a value whose length is not known now,",
+                "a name that is a tuple before keeps its length: `state = (hidden,)`, then "
+                "`action, *state = msrl.agent_act(obs, *state)`",
+            )
+        return others + len(held)
+
+    def fail_target(self, target: ast.AST) -> NoReturn:
+        """Refuses an assignment to an attribute or an element."""
+        if isinstance(target, ast.Attribute):
+            self.draft.fail(
+                target,
+                "an assignment to an attribute",
+                "keep it in a local variable, or in a Parameter that a method changes through "
+                "msrl.update(self.method, ...)",
+            )
+        self.draft.fail(
+            target,
+            "an assignment to an element",
+            'make a new value: `d = {**d, "key": value}` for a dictionary, '
+            "`x = ops.where(...)` for an array",
+        )
+
+    def _write(self, bindings: list[tuple[str, Struct]], numbers: set[str]) -> None:
+        """Gives values their variables' names, all at once as in `a, b = b, a`.
+
+        Args:
+            bindings: names and what they get.
+            numbers: the names whose numbers become variables, because they change.
+        """
+        leaves: list[tuple[str, Var]] = []
+        results = {}
+        for name, value in bindings:
+            root = self.draft.frame.rename[name]
+            results[name] = self._place(root, value, name in numbers, leaves)
+        targets = {target for target, _ in leaves}
+        for position, (target, value) in enumerate(leaves):
+            earlier = {t for t, _ in leaves[:position]}
+            if value.name in targets and value.name in earlier and value.name != target:
+                own = self.draft.result("copy", value.name, (value.name,), value.name)
+                leaves[position] = (target, own)
+        for target, value in leaves:
+            self._name_value(target, value)
+        for name, struct in results.items():
+            self.draft.frame.names[name] = struct
+            if self.draft.frame.top:
+                self._remember(name, struct)
+
+    def _place(
+        self, root: str, value: Struct, numbers: bool, leaves: list[tuple[str, Var]]
+    ) -> Struct:
+        if isinstance(value, tuple):
+            return tuple(
+                self._place(self._part(root, i), part, numbers, leaves)
+                for i, part in enumerate(value)
+            )
+        if isinstance(value, dict):
+            return {
+                key: self._place(self._part(root, key), part, numbers, leaves)
+                for key, part in value.items()
+            }
+        if numbers and _has_numbers(value):
+            value = self.draft.result("constant", literal(value.value), ())
+        if isinstance(value, Var):
+            leaves.append((root, value))
+            return Var(root)
+        return value
+
+    def _part(self, root: str, key: Any) -> str:
+        if (root, key) not in self.draft.frame.parts:
+            text = "".join(c if c.isalnum() else "_" for c in str(key))
+            self.draft.frame.parts[root, key] = self.draft.fresh(f"{root}_{text}")
+        return self.draft.frame.parts[root, key]
+
+    def _name_value(self, name: str, value: Var) -> None:
+        """Renames the operation just read, or copies."""
+        if value.name == name:
+            return
+        if value.name in self.draft.temporary and self._rename(value.name, name):
+            self.draft.temporary.discard(value.name)
+            self.draft.used.discard(value.name)
+            return
+        self.draft.emit("copy", (name,), (value.name,), reads=(value.name,))
+
+    def _rename(self, old: str, new: str) -> bool:
+        items = self.draft.scope.items
+        for position in range(len(items) - 1, -1, -1):
+            item = items[position]
+            if not isinstance(item, Op):
+                return False
+            if old in item.targets:
+                targets = tuple(new if t == old else t for t in item.targets)
+                items[position] = replace(item, targets=targets)
+                return True
+            if old in item.reads or new in item.reads or new in item.targets:
+                return False
+        return False
+
+    def _remember(self, local: str, struct: Struct) -> None:
+        if isinstance(struct, Var):
+            self.draft.locals[struct.name] = local
+        elif isinstance(struct, (tuple, dict)):
+            items = struct.items() if isinstance(struct, dict) else enumerate(struct)
+            for key, part in items:
+                self._remember(f"{local}[{key!r}]", part)
+
+
+def _has_numbers(struct: Struct) -> bool:
+    if isinstance(struct, (tuple, dict)):
+        return any(map(_has_numbers, struct.values() if isinstance(struct, dict) else struct))
+    return (
+        isinstance(struct, Static)
+        and is_literal(struct.value)
+        and not isinstance(struct.value, (str, tuple, type(None)))
+    )
+
+
+def same(left: Struct, right: Struct) -> bool:
+    """Whether two structures hold the same variables and constants."""
+    if isinstance(left, Static) and isinstance(right, Static):
+        if is_literal(left.value) and is_literal(right.value):
+            return bool(left.value == right.value)
+        return left.value is right.value
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    return bool(left == right)

@@ -1,0 +1,142 @@
+"""Loops that may end early, written as loops that run through and a flag.
+
+`break` becomes an assignment to the flag, and what follows it in its turn stands under the flag. A
+`while` with a bound becomes a loop over `range` whose flag is the rest of its condition. Whoever
+reads the loop (`build`) puts its turns under the flag, `going`, which an attribute of the node
+names; without such a loop a function stays as it is.
+"""
+
+# ruff: noqa: D102  (the visitors of `ast`, whose names say what they take)
+
+import ast
+import copy
+from typing import TypeVar
+
+from mindspore_rl.compiler.frontend.loop_carried import assigned
+from mindspore_rl.platform.names import unused
+
+Node = TypeVar("Node", bound=ast.AST)
+BOUND = """supported: a `while` that counts its turns up to a number known now, such as
+  `while turn < 10 and ...:` with `turn += 1` in its body, or a `for` with `if ...: break`"""
+
+
+def end_by_flag(function: ast.FunctionDef) -> ast.FunctionDef:
+    """Rewrites the loops of a function that hold `break`, and those with `while`."""
+    names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    names |= {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    function.body = _Rewriter(names).block(function.body)
+    return function
+
+
+class _Rewriter(ast.NodeTransformer):
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+        self.flag = ""
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """Rewrites statements; those after a `break` that may be taken depend on the flag."""
+        result: list[ast.stmt] = []
+        for position, statement in enumerate(statements):
+            rewritten = self.visit(statement)
+            result += rewritten if isinstance(rewritten, list) else [rewritten]
+            if isinstance(statement, ast.Break):
+                break
+            rest = statements[position + 1 :]
+            if rest and self.flag in assigned(result):
+                test = _at(statement, ast.Name(self.flag, ast.Load()))
+                result.append(_at(statement, ast.If(test, self.block(rest), [])))
+                break
+        return result
+
+    def visit_If(self, node: ast.If) -> ast.If:  # noqa: N802
+        node.body, node.orelse = self.block(node.body), self.block(node.orelse)
+        return node
+
+    def visit_Break(self, node: ast.Break) -> ast.stmt:  # noqa: N802
+        return self._set(self.flag, ast.Constant(False), node) if self.flag else node
+
+    def visit_For(self, node: ast.For) -> list[ast.stmt]:  # noqa: N802
+        flag = self._flagged(node, node.body)
+        if flag in assigned(node.body):
+            return [self._set(flag, ast.Constant(True), node), node]
+        self.names.discard(flag)
+        return [node]
+
+    def visit_While(self, node: ast.While) -> list[ast.stmt]:  # noqa: N802
+        parts = [node.test]
+        if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And):
+            parts = node.test.values
+        found = next(((part, count) for part in parts if (count := _turns_of(part, node))), None)
+        if found is None:
+            return [node]
+        bound, count = found
+        rest = [part for part in parts if part is not bound]
+        test = rest[0] if len(rest) == 1 else ast.BoolOp(ast.And(), rest)
+        turns = unused("turns", self.names)
+        call: ast.expr = ast.Call(ast.Name("range", ast.Load()), [ast.Name(turns, ast.Load())], [])
+        loop = _at(node, ast.For(ast.Name("_", ast.Store()), call, node.body, node.orelse))
+        before = [self._set(turns, count, node)]
+        if not rest:
+            return [*before, _at(node, ast.If(bound, self.visit_For(loop), []))]
+        again = ast.Assign([], copy.deepcopy(test))
+        flag = self._flagged(loop, [*node.body, _at(node, again)], again)
+        both = ast.BoolOp(ast.And(), [bound, ast.Name(flag, ast.Load())])
+        return [*before, self._set(flag, test, node), _at(node, ast.If(both, [loop], []))]
+
+    def _flagged(self, loop: ast.For, body: list[ast.stmt], again: ast.Assign | None = None) -> str:
+        """Rewrites the body of a loop with a flag of its own, which `again` assigns."""
+        outer, flag = self.flag, unused("going", self.names)
+        self.flag = flag
+        if again is not None:
+            again.targets = [_at(loop, ast.Name(flag, ast.Store()))]
+        loop.body = self.block(body)
+        loop.going = flag  # type: ignore[attr-defined]
+        self.flag = outer
+        return flag
+
+    @staticmethod
+    def _set(flag: str, value: ast.expr, node: ast.stmt) -> ast.stmt:
+        return _at(node, ast.Assign([ast.Name(flag, ast.Store())], value))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802
+        return node
+
+
+def _at(node: ast.AST, new: Node) -> Node:
+    return ast.fix_missing_locations(ast.copy_location(new, node))
+
+
+def _turns_of(part: ast.expr, loop: ast.While) -> ast.expr | None:
+    """How many turns a part of a condition allows: `n < m` or `n <= m` of an n that counts up."""
+    if not isinstance(part, ast.Compare) or len(part.ops) != 1:
+        return None
+    low, high = part.left, part.comparators[0]
+    if isinstance(part.ops[0], (ast.Gt, ast.GtE)):
+        low, high = high, low
+    elif not isinstance(part.ops[0], (ast.Lt, ast.LtE)):
+        return None
+    stores = [
+        n.id
+        for statement in loop.body
+        for n in ast.walk(statement)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    ]
+    steps = [
+        statement.value
+        for statement in loop.body
+        if isinstance(statement, ast.AugAssign)
+        and isinstance(statement.op, ast.Add)
+        and ast.unparse(statement.target) == ast.unparse(low)
+    ]
+    fixed = {n.id for e in (high, *steps) for n in ast.walk(e) if isinstance(n, ast.Name)}
+    if len(steps) != 1 or stores.count(ast.unparse(low)) != 1 or fixed & set(stores):
+        return None
+    first, limit, step = (f"({ast.unparse(e)})" for e in (low, high, steps[0]))
+    if isinstance(part.ops[0], (ast.Lt, ast.Gt)):
+        text = f"-(({first} - {limit}) // {step})"  # rounded up
+    else:
+        text = f"({limit} - {first}) // {step} + 1"
+    count = ast.parse(text, mode="eval").body
+    for inside in ast.walk(count):
+        _at(part, inside)
+    return count

@@ -1,0 +1,151 @@
+"""The program as far as it has been read: its operations, its names, and the bodies still open."""
+
+import ast
+import keyword
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from mindspore_rl.compiler.frontend.scope import BUILTINS, SUPPORTED, THROWN_AWAY, Frame, Scope, Var
+from mindspore_rl.compiler.ir.ir import REGIONS, Loop, Op
+from mindspore_rl.compiler.ir.operations import OPERATIONS
+from mindspore_rl.platform.names import unused
+
+RESERVED = {
+    "trainer",
+    "learner",
+    "actor",
+    "msrl",
+    "environment",
+    "env_state",
+    "self",
+    "w",
+    "np",
+    "ms",
+    "nn",
+    "parts",
+    "operators",
+    "reduced",
+    "run",
+    "serve",
+    "sender",
+    *keyword.kwlist,
+    *BUILTINS,
+}
+"""Names that generated modules use themselves."""
+CLASSES = re.compile(f"({'|'.join(name.capitalize() for name in REGIONS)})[0-9]*")
+"""Classes of cells."""
+GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_bundle", "_first", "_turn", "_rows", "_team")
+
+
+@dataclass
+class Draft:
+    """A program that is being read, and where reading stands in it.
+
+    Attributes:
+        frames: the functions being read, the innermost last.
+        scope: the body to which operations are added.
+        loops: those that are open, outermost first.
+        conditions: how many run-time conditions are open, those of loops that may end early too.
+        perhaps: how many `if` on a run-time condition are open.
+        used: names that are taken.
+        temporary: names of results, which an assignment may replace.
+        imports: of the globals that expressions use, by their names here: module, name in it.
+        locals: variables of `train` and the names they have in its source.
+    """
+
+    frames: list[Frame] = field(default_factory=list)
+    scope: Scope = field(default_factory=Scope)
+    loops: list[Loop] = field(default_factory=list)
+    conditions: int = 0
+    perhaps: int = 0
+    used: set[str] = field(default_factory=lambda: set(RESERVED))
+    temporary: set[str] = field(default_factory=set)
+    imports: dict[str, tuple[str, str]] = field(default_factory=dict)
+    locals: dict[str, str] = field(default_factory=dict)
+    _counters: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def frame(self) -> Frame:
+        """The function being read."""
+        return self.frames[-1]
+
+    def fail(self, node: ast.AST, construct: str, hint: str = SUPPORTED) -> NoReturn:
+        """See `Frame.fail`, of the function being read."""
+        self.frame.fail(node, construct, hint)
+
+    # ---- operations ------------------------------------------------------------------------
+
+    def emit(self, kind: str, targets: tuple, args: tuple, **rest: Any) -> tuple[Var, ...]:
+        """Adds an operation to the body being read. Returns: its results."""
+        rest["reads"] = tuple(dict.fromkeys(rest.get("reads", ())))
+        where = self.frame.where(self.frame.node)
+        self.scope.items.append(Op(self.name_op(kind), kind, targets, args, where=where, **rest))
+        return tuple(map(Var, targets))
+
+    def result(self, kind: str, text: str, reads: Sequence[str], name: str = "value") -> Var:
+        """Adds an operation with one result, a new variable."""
+        target = self.new_temporary(name)
+        return self.emit(kind, (target,), (text,), reads=tuple(reads))[0]
+
+    def unpack(self, value: Var, count: int) -> tuple[Var, ...]:
+        """The parts of the result of an operation."""
+        if count == 1:
+            return (self.result("glue", f"{value.name}[0]", (value.name,)),)
+        last = self.scope.items[-1] if self.scope.items else None
+        names = tuple(self.new_temporary("part") for _ in range(count))
+        if (
+            isinstance(last, Op)
+            and OPERATIONS[last.kind].splits
+            and last.targets == (value.name,)
+            and value.name in self.temporary
+        ):
+            self.scope.items[-1] = replace(last, targets=names)
+        else:
+            self.emit("glue", names, (value.name,), reads=(value.name,))
+        return tuple(map(Var, names))
+
+    # ---- names -----------------------------------------------------------------------------
+
+    def name_op(self, kind: str) -> str:
+        """The next name of a kind of operation, `gradient#2`."""
+        self._counters[kind] = self._counters.get(kind, 0) + 1
+        return f"{kind}#{self._counters[kind]}"
+
+    def fresh(self, name: str) -> str:
+        """A name that no variable has yet."""
+        if name.endswith(("_", *GENERATED_ENDINGS)) or CLASSES.fullmatch(name):
+            name = f"{name.rstrip('_')}_1"
+        return unused(name, self.used)
+
+    def new_temporary(self, name: str) -> str:
+        """A new name for a result, which an assignment may replace."""
+        name = self.fresh(name)
+        self.temporary.add(name)
+        return name
+
+    def global_name(self, node: ast.Name) -> ast.expr:
+        """A global of the function being read, as the generated module will know it."""
+        frame = self.frame
+        if node.id not in frame.namespace:
+            if node.id == THROWN_AWAY:
+                self.fail(node, "reading `_`, which is what is thrown away,", "give it a name")
+            if node.id not in BUILTINS:
+                self.fail(node, f"the unknown name {node.id!r}")
+            return node
+        module = vars(sys.modules[frame.module])
+        if node.id not in module:
+            self.fail(node, f"{node.id!r}, a name of an enclosing function,")
+        return ast.Name(self.imported(frame.module, node.id), ast.Load())
+
+    def imported(self, module: str, name: str) -> str:
+        """A global of a module by its name in the generated one."""
+        value = vars(sys.modules[module])[name]
+        for alias, (home, known) in self.imports.items():
+            if known == name and vars(sys.modules[home])[known] is value:
+                return alias
+        alias = self.fresh(name)
+        self.imports[alias] = (module, name)
+        return alias

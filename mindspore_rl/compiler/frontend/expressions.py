@@ -1,0 +1,379 @@
+"""Reading expressions: calls of msrl become operations, everything else becomes glue."""
+
+import ast
+import copy
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from mindspore_rl.compiler.frontend.builder import Draft
+from mindspore_rl.compiler.frontend.rewrite import Rewriter
+from mindspore_rl.compiler.frontend.scope import (
+    Frame,
+    Gone,
+    Static,
+    Struct,
+    Var,
+    constant,
+    is_array,
+    is_cell,
+    is_literal,
+    literal,
+)
+from mindspore_rl.compiler.ir.operations import PARAMETERS
+
+
+class ExpressionReader:
+    """Reads expressions into a draft; `graph.read.build` adds the statements.
+
+    Attributes:
+        roots: names of the trainer, the actor and the learner, by `id`.
+        choices: how many sides of `x if c else y`, `and` and `or` are open.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self.roots = {id(trainer): "trainer", id(trainer.actor): "actor"}
+        self.roots[id(trainer.learner)] = "learner"
+        self.draft = Draft()
+        self.choices = 0
+
+    @property
+    def frame(self) -> Frame:
+        """The function being read."""
+        return self.draft.frame
+
+    def inline(
+        self, method: Any, args: tuple[Struct, ...], keywords: dict[str, Struct], top: bool = False
+    ) -> Struct:
+        """Reads a function in place of its call."""
+        raise NotImplementedError
+
+    def call(self, name: str, node: ast.Call) -> Struct:
+        """Reads a call of `msrl.name`."""
+        raise NotImplementedError
+
+    # ---- expressions -----------------------------------------------------------------------
+
+    def expression(self, node: ast.expr) -> Struct:
+        """What an expression stands for; emits the operations that compute it."""
+        struct = self._structure(node)
+        if struct is not None:
+            return struct
+        known, value = self.frame.static(node)
+        if known and not is_array(value):
+            return Static(value)
+        return self._glue(node)
+
+    def _structure(self, node: ast.expr) -> Struct | None:
+        """Names, tuples, dictionaries, their parts and calls of msrl; None for anything else."""
+        if isinstance(node, ast.Name) and node.id in self.frame.names:
+            struct = self.frame.names[node.id]
+            if isinstance(struct, Gone):
+                self.frame.fail(node, f"{struct.why} (`{node.id}`)")
+            return None if isinstance(struct, Static) and is_array(struct.value) else struct
+        if isinstance(node, (ast.Tuple, ast.List)):
+            return tuple(self.elements(node.elts))
+        if isinstance(node, ast.Subscript):
+            return self.part_of(node)
+        if isinstance(node, ast.BinOp) and self.is_tuple(node):
+            return self.expression(node.left) + self.expression(node.right)
+        if (each := self.each(node)) is not None:
+            return each
+        if isinstance(node, ast.IfExp):
+            holds = self.frame.holds(node.test)
+            return None if holds is None else self.expression(node.body if holds else node.orelse)
+        if isinstance(node, ast.BoolOp):
+            parts = self.operands(node)
+            return self.expression(parts[0]) if len(parts) == 1 else None
+        if isinstance(node, ast.Call):
+            name = self.frame.msrl_call(node)
+            if self.choices and (name is not None or self.frame.gets_msrl(node)):
+                self.frame.fail(
+                    node,
+                    f"`{ast.unparse(node.func)}` in one side of `x if c else y`, `and` or `or`, "
+                    "with a condition that is known only at run time,",
+                    "it would be computed whatever the condition says: call it before, or use an "
+                    "`if` statement",
+                )
+            if name is not None:
+                return self.call(name, node)
+            if self.frame.gets_msrl(node):
+                return self._inlined(node)
+        entries = self._entries(node)
+        return None if entries is None else self._dict(entries)
+
+    def is_tuple(self, node: ast.expr) -> bool:
+        """Whether an expression is a tuple whose parts are known one by one."""
+        if isinstance(node, ast.Subscript):
+            return isinstance(node.slice, ast.Slice) and self.is_tuple(node.value)
+        if isinstance(node, ast.BinOp):
+            return isinstance(node.op, ast.Add) and all(map(self.is_tuple, (node.left, node.right)))
+        return isinstance(node, ast.Tuple) or (
+            isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), tuple)
+        )
+
+    def _entries(self, node: ast.expr) -> list[tuple[Any, ast.expr]] | None:
+        """Of `{"a": x}`, `dict(a=x)` and `first | second`; None for anything else.
+
+        Without a key it is all of a dictionary.
+        """
+        if isinstance(node, ast.Dict):
+            known = self.frame.known
+            keys = (None if key is None else known(key) for key in node.keys)
+            return list(zip(keys, node.values, strict=True))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            sides = (node.left, node.right)
+            return [(None, side) for side in sides] if any(map(self._is_dict, sides)) else None
+        if isinstance(node, ast.Call) and self.frame.static(node.func)[1] is dict:
+            given = [(None, arg) for arg in node.args]
+            return given + [(item.arg, item.value) for item in node.keywords]
+        return None
+
+    def _is_dict(self, node: ast.expr) -> bool:
+        of_name = isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), dict)
+        return of_name or self._entries(node) is not None
+
+    def each(self, node: ast.expr) -> tuple[Struct, ...] | None:
+        """`tuple(f(x) for x in xs)` or `[f(x) for x in xs]`, one by one; None for anything else."""
+        made = node
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
+            made = node.args[0] if node.func.id in ("tuple", "list") else node
+        if not isinstance(made, ast.ListComp) and (
+            not isinstance(made, ast.GeneratorExp) or made is node
+        ):
+            return None
+        loop = made.generators[0]
+        over = self.expression(loop.iter)
+        if isinstance(over, Static) and isinstance(over.value, (tuple, list)):
+            over = tuple(map(Static, over.value))
+        name = loop.target
+        if not isinstance(over, tuple) or not isinstance(name, ast.Name) or len(
+            made.generators
+        ) > 1 or loop.ifs:  # fmt: skip
+            self.frame.fail(
+                made,
+                "a comprehension",
+                "but for one name over a tuple whose length is known now: "
+                "tuple(part * going for part in state)",
+            )
+        before, found = dict(self.frame.names), []
+        for part in over:
+            self.frame.names[name.id] = part
+            found.append(self.expression(made.elt))
+        self.frame.names = before
+        return tuple(found)
+
+    def part_of(self, node: ast.Subscript) -> Struct | None:
+        """A part of a tuple, a dictionary or a result just computed; None for anything else."""
+        base = None
+        if isinstance(node.value, (ast.Name, ast.Subscript, ast.Call)):
+            base = self._structure(node.value)
+        if (entry := self._entry(base, node)) is not None:
+            return entry
+        if isinstance(base, Static):
+            return None
+        if isinstance(base, Var) and not isinstance(node.value, ast.Name):
+            # Computed just now: its operation must not be emitted a second time.
+            reads = [base.name]
+            place = self._substitute(node.slice, reads)
+            part = ast.Subscript(ast.Name(base.name, ast.Load()), place, ast.Load())
+            return self.draft.result("glue", ast.unparse(part), reads)
+        if not isinstance(base, (tuple, dict)):
+            return None
+        key = node.slice
+        if isinstance(key, ast.Slice):
+            ends = (key.lower, key.upper, key.step)
+            bounds = [None if end is None else self.frame.known(end) for end in ends]
+            index: Any = slice(*bounds)
+        else:
+            index = self.frame.known(key)
+        try:
+            return base[index]
+        except (KeyError, IndexError, TypeError):
+            has = (
+                f"the keys {', '.join(map(repr, base))}"
+                if isinstance(base, dict)
+                else (f"{len(base)} parts")
+            )
+            self.frame.fail(node, f"element {index!r} of what has {has}")
+
+    def _entry(self, base: Struct | None, node: ast.Subscript) -> Var | None:
+        """Of numbers known now, the one at a place that is known only at run time."""
+        if isinstance(node.slice, ast.Slice) or self.frame.static(node.slice)[0]:
+            return None
+        numbers = constant(base)
+        if base is None and isinstance(node.value, (ast.Name, ast.Attribute)):
+            numbers = self.frame.static(node.value)[1]
+        if not isinstance(numbers, (tuple, list)) or not all(
+            type(number) in (bool, int, float) for number in numbers
+        ):
+            return None
+        reads: list[str] = []
+        place = ast.unparse(self._substitute(node.slice, reads))
+        function = self.draft.imported("mindspore_rl.rl.operators", "entry")
+        text = f"{function}({literal(tuple(numbers))}, {place})"
+        return self.draft.result("glue", text, reads)
+
+    def _glue(self, node: ast.expr) -> Var:
+        reads: list[str] = []
+        return self.draft.result("glue", ast.unparse(self._substitute(node, reads)), reads)
+
+    def condition(self, test: ast.expr) -> Static | tuple[str, tuple[str, ...]]:
+        """A condition known now, or its text over variables and what it reads.
+
+        What only depends on loop indices stays an expression; anything else is computed first, so
+        that one decision holds wherever it is looked at.
+        """
+        reads: list[str] = []
+        rewritten = Rewriter(self, reads).condition(copy.deepcopy(test))
+        if isinstance(rewritten, ast.Constant):
+            return Static(rewritten.value)
+        text = ast.unparse(rewritten)
+        indices = {loop.index for loop in self.draft.loops}
+        simple = not any(isinstance(n, (ast.Call, ast.Attribute)) for n in ast.walk(rewritten))
+        if not (simple and set(reads) <= indices) and text not in reads:
+            text = self.draft.result("glue", text, reads).name
+            reads = [text]
+        return text, tuple(dict.fromkeys(reads))
+
+    def operands(self, node: ast.BoolOp) -> list[ast.expr]:
+        """Those operands of `and` or `or` of which one is its value, as far as is known now."""
+        parts: list[ast.expr] = []
+        for part in node.values:
+            holds = self.frame.holds(part)
+            if holds is isinstance(node.op, ast.Or):  # decides: none after it is looked at
+                return [*parts, part]
+            if holds is None or part is node.values[-1]:
+                parts.append(part)
+        return parts
+
+    def elements(self, nodes: list[ast.expr]) -> Iterator[Struct]:
+        """What the elements of a tuple or the arguments of a call stand for."""
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                value = self.expression(node.value)
+                if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
+                    value = tuple(map(Static, value.value))
+                if not isinstance(value, tuple):
+                    self.frame.fail(
+                        node,
+                        "`*` of something that is not a tuple of known length",
+                        "unpack it first: a, b = value",
+                    )
+                yield from value
+            else:
+                yield self.expression(node)
+
+    def _dict(self, entries: list[tuple[Any, ast.expr]]) -> dict[Any, Struct]:
+        result: dict[Any, Struct] = {}
+        for key, value in entries:
+            part = self.expression(value)
+            if key is not None:
+                result[key] = part
+            elif isinstance(part, dict):
+                result |= part
+            else:
+                self.frame.fail(value, "`**` or `|` of something that is not a dictionary")
+        return result
+
+    # ---- calls -----------------------------------------------------------------------------
+
+    def _inlined(self, node: ast.Call) -> Struct:
+        keywords = {}
+        for item in node.keywords:
+            if item.arg is None:
+                self.frame.fail(item.value, "`**` in a call that passes msrl on")
+            keywords[item.arg] = self.expression(item.value)
+        method = self._method(node.func)
+        if not inspect.isfunction(inspect.unwrap(getattr(method, "__func__", method))):
+            self.frame.fail(
+                node,
+                f"passing msrl to `{ast.unparse(node.func)}`, which is not a "
+                "method or a function of yours that can be found now,",
+                "give msrl to functions written with `def`, and call what it has by its own name: "
+                "msrl.mean(...)",
+            )
+        return self.inline(method, tuple(self.elements(node.args)), keywords)
+
+    def _method(self, func: ast.expr) -> Any:
+        if (
+            isinstance(func, ast.Attribute)
+            and isinstance(func.value, ast.Call)
+            and isinstance(func.value.func, ast.Name)
+            and func.value.func.id == "super"
+        ):
+            owner = self.frame.names.get("self")
+            defined_in = self.frame.namespace.get("__class__")
+            if isinstance(owner, Static) and defined_in is not None:
+                return getattr(super(defined_in, owner.value), func.attr, None)
+        known, value = self.frame.static(func)
+        return value if known else None
+
+    # ---- expressions over variables --------------------------------------------------------
+
+    def texts(self, values: list[Struct], node: ast.AST) -> tuple[list[str], list[str]]:
+        """Operands as source texts, and the variables that they use."""
+        texts, reads = [], []
+        for value in values:
+            if isinstance(value, Var):
+                texts.append(value.name)
+                reads.append(value.name)
+            elif isinstance(value, Static) and is_literal(value.value):
+                texts.append(literal(value.value))
+            elif isinstance(value, tuple):
+                parts, part_reads = self.texts(list(value), node)
+                texts.append(f"({', '.join(parts)},)" if parts else "()")
+                reads.extend(part_reads)
+            else:
+                what = (
+                    "a dictionary"
+                    if isinstance(value, dict)
+                    else (f"a {type(value.value).__name__} in a variable")
+                )
+                self.frame.fail(
+                    node,
+                    f"{what} as an operand",
+                    "operands are arrays, numbers and tuples of them; call functions "
+                    "and methods by their own names",
+                )
+        return texts, reads
+
+    def _substitute(self, node: ast.expr, reads: list[str]) -> ast.expr:
+        return Rewriter(self, reads).visit(copy.deepcopy(node))
+
+    def operand(self, struct: Struct, node: ast.AST, reads: list[str]) -> ast.expr:
+        """A value as an expression, adding to `reads` what it uses."""
+        texts, used = self.texts([struct], node)
+        reads.extend(used)
+        return ast.parse(texts[0], mode="eval").body
+
+    def object_path(self, node: ast.expr, reads: list[str]) -> ast.expr | None:
+        """`self.network.value` as an expression on the trainer, the actor or the learner."""
+        path = self.path_of(node)
+        if path is None:
+            return None
+        known, value = self.frame.static(node)
+        if known and (is_cell(value) or is_array(value)):
+            reads.append(PARAMETERS)
+        return ast.parse(path, mode="eval").body
+
+    def path_of(self, node: ast.expr) -> str | None:
+        """`learner.network` for an attribute of the trainer, actor or learner; else None."""
+        parts: list[str] = []
+        base = node
+        while isinstance(base, ast.Attribute):
+            parts.insert(0, base.attr)
+            base = base.value
+        struct = self.frame.names.get(base.id) if isinstance(base, ast.Name) else None
+        if not isinstance(struct, Static):
+            return None
+        owner, path = struct.value, self.roots.get(id(struct.value))
+        if path is None:
+            return None
+        for part in parts:
+            if not hasattr(owner, part):
+                self.frame.fail(node, f"`{type(owner).__name__}` has no `{part}`, so this")
+            owner = getattr(owner, part)
+            path = self.roots.get(id(owner), f"{path}.{part}")
+        return path

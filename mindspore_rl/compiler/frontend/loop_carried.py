@@ -1,0 +1,105 @@
+"""Names that statements assign, and those that a loop carries round."""
+
+import ast
+import copy
+from typing import Any
+
+from mindspore_rl.compiler.frontend.scope import THROWN_AWAY, Frame
+
+
+def assigned(nodes: list[ast.stmt]) -> set[str]:
+    """Names that statements assign; those of a comprehension are its own."""
+    inside = {
+        id(name)
+        for statement in nodes
+        for part in ast.walk(statement)
+        if isinstance(part, ast.comprehension)
+        for name in ast.walk(part.target)
+    }
+    return {
+        node.id
+        for statement in nodes
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in inside
+    } - {THROWN_AWAY}
+
+
+def loaded(node: ast.AST) -> set[str]:
+    """Names that a statement or an expression reads."""
+    found = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
+            found.add(part.id)
+        elif isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
+            found.add(part.target.id)
+    return found
+
+
+def carried(loop: ast.For, frame: Frame) -> tuple[set[str], set[str]]:
+    """Names that a loop carries round, where conditions that are known now are decided.
+
+    Returns:
+        those that its body may read before it assigns them, and those that it may leave as they
+        were in the turn before.
+    """
+    body = decided(loop, frame)
+    found: set[str] = set()
+    surely = _expose(body, set(), found)
+    changed = assigned(body)
+    return changed & found, changed - surely - found
+
+
+def decided(loop: ast.For, frame: Frame) -> list[ast.stmt]:
+    """A loop's body without the branches that are not taken in any turn."""
+    changing = assigned([loop])
+
+    def holds(test: ast.expr) -> bool | None:
+        if isinstance(test, ast.BoolOp):
+            deciding, known = isinstance(test.op, ast.Or), True
+            for value in map(holds, test.values):  # looks at none after one that decides
+                if value is deciding:
+                    return value
+                known &= value is not None
+            return not deciding if known else None
+        names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}
+        return None if names & changing else frame.holds(test)
+
+    class Decide(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> Any:
+            known = holds(node.test)
+            if known is not None:
+                node.body, node.orelse = node.body if known else node.orelse, []
+            self.generic_visit(node)
+            return node if known is None else node.body
+
+        def visit_For(self, node: ast.For) -> Any:
+            self.generic_visit(node)
+            return None if _no_turns(node.iter, frame, changing) else node
+
+    loop = copy.deepcopy(loop)
+    Decide().generic_visit(loop)
+    return loop.body
+
+
+def _no_turns(call: ast.expr, frame: Frame, changing: set[str]) -> bool:
+    """Whether a loop over `range(n)` or `msrl.epochs(n)` is known to have no turns."""
+    if not isinstance(call, ast.Call) or len(call.args) != 1:
+        return False
+    names = {part.id for part in ast.walk(call.args[0]) if isinstance(part, ast.Name)}
+    known, count = (False, None) if names & changing else frame.static(call.args[0])
+    return known and isinstance(count, int) and count < 1
+
+
+def _expose(nodes: list[ast.stmt], known: set[str], found: set[str]) -> set[str]:
+    for node in nodes:
+        if isinstance(node, ast.If):
+            found |= loaded(node.test) - known
+            taken = _expose(node.body, set(known), found)
+            known = taken & _expose(node.orelse, set(known), found)
+        elif isinstance(node, ast.For):  # taken at least once
+            found |= loaded(node.iter) - known
+            known = _expose(node.body, known | assigned([ast.Expr(node.target)]), found)
+        else:
+            found |= loaded(node) - known
+            known = known | assigned([node])
+    return known

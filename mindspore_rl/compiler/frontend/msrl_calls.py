@@ -1,0 +1,187 @@
+"""Calls of msrl: what each checks, and the operations that it becomes."""
+
+import ast
+
+from mindspore_rl.compiler.frontend.expressions import ExpressionReader
+from mindspore_rl.compiler.frontend.random_calls import Drawing
+from mindspore_rl.compiler.frontend.replay_calls import RecordCalls
+from mindspore_rl.compiler.frontend.scope import MSRL, Static, Struct, Var
+from mindspore_rl.compiler.ir.ir import num_turns
+from mindspore_rl.compiler.ir.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
+from mindspore_rl.platform.names import RULE, is_name
+
+
+class Calls:
+    """Reads calls of msrl.
+
+    Args:
+        reader: of everything else.
+        num_envs: environments of the job.
+        wanted: see `RecordCalls`.
+
+    Attributes:
+        drawing: of random numbers.
+        records: of those about records.
+    """
+
+    def __init__(
+        self, reader: ExpressionReader, num_envs: int, wanted: tuple[int, ...] = ()
+    ) -> None:
+        self.reader, self.draft = reader, reader.draft
+        self.drawing = Drawing(reader)
+        self.records = RecordCalls(self.drawing, num_envs, wanted)
+
+    def read(self, name: str, node: ast.Call) -> Struct:
+        """What a call of `msrl.name` stands for."""
+        if name in LOOPS:
+            self.draft.fail(node, f"msrl.{name} outside the head of a `for`")
+        calls = [name for name, kind in OPERATIONS.items() if kind.call]
+        if name not in calls:
+            self.draft.fail(node, f"msrl.{name}", f"msrl has {', '.join(sorted(calls))}")
+        named = OPERATIONS[name].reduces or name in ("replay_insert", "replay_sample")
+        if node.keywords and not named:
+            self.draft.fail(
+                node.keywords[0].value,
+                f"a keyword argument of msrl.{name}",
+                "its arguments are positional",
+            )
+        if self.draft.conditions and OPERATIONS[name].always:
+            self.draft.fail(
+                node,
+                f"msrl.{name} under a condition that is known only at run time, or in a loop that "
+                "`break` may end then,",
+                "call it always: what is done with its result may stand under the condition, or "
+                "ops.where choose between results",
+            )
+        if name == "boundary":
+            return self._boundary(node)
+        if name == "agent_learn":
+            args = tuple(self.reader.elements(node.args))
+            return self.reader.inline(self.reader.trainer.learner.learn, (Static(MSRL), *args), {})
+        if name in ("gradient", "update"):
+            return self._learner_call(name, node)
+        if name == "report":
+            return self._report(node)
+        if OPERATIONS[name].reduces:
+            return self._reduction(name, node)
+        if name == "replay_insert":
+            return self.records.insert(node)
+        if name == "replay_sample" and (node.args or node.keywords):
+            return self.records.draw(node)
+        if name == "uniform":
+            return self.records.uniform(node)
+        if name == "dataset_windows":
+            return self.records.windows(node)
+        return self._component_call(name, node)
+
+    def _component_call(self, name: str, node: ast.Call) -> Struct:
+        texts, reads = self.reader.texts(list(self.reader.elements(node.args)), node)
+        if name == "env_steps":
+            if not self.draft.loops:
+                self.draft.fail(node, "msrl.env_steps() outside msrl.iterations()")
+            index = self.draft.loops[0].index
+            return self.draft.result("env_steps", index, (index,))
+        kind = OPERATIONS[name]
+        wanted = len(texts) if kind.arguments is None else kind.arguments
+        if len(texts) != wanted:
+            self.draft.fail(node, f"msrl.{name} with {len(texts)} arguments, expected {wanted},")
+        if kind.noise:
+            owner = kind.noise if self.reader.trainer.spec.teams or kind.noise == "env" else "actor"
+            loops = self.drawing.inner_loops()
+            table, purpose = f"noise_{name.rpartition('_')[2]}", self.draft.name_op(f"{name}_noise")
+            attrs = {"purpose": purpose, "owner": owner, "rows": num_turns(loops)}
+            (noise,) = self.drawing.rows("noise", (table,), loops, node, attrs)
+            texts, reads = [*texts, noise], [*reads, noise]
+        targets: tuple[str, ...] = ()
+        if name == "env_step":
+            targets = tuple(self.draft.new_temporary(output) for output in ENV_STEP_OUTPUTS)
+        elif name == "replay_sample":
+            targets = self.records.sampled(node)
+            if self.records.keep:
+                self.draft.fail(
+                    node,
+                    "msrl.replay_sample() of records that are kept",
+                    "say how many: msrl.replay_sample(256)",
+                )
+        elif name != "replay_update":
+            targets = (self.draft.new_temporary("value"),)
+        reads = [*reads, *kind.reads]
+        found = self.draft.emit(name, targets, tuple(texts), reads=reads, writes=kind.writes)
+        return found if name in ("env_step", "replay_sample") else (*found, Static(None))[0]
+
+    def _boundary(self, node: ast.Call) -> Struct:
+        if len(node.args) != 2:
+            self.draft.fail(node, "msrl.boundary with other than a name and a value")
+        mark = self.draft.frame.known(node.args[0])
+        if not is_name(mark):
+            self.draft.fail(node.args[0], f"the mark {mark!r}", f"expected {RULE}")
+        site = self.draft.name_op(f"boundary:{mark}")
+        value = self.reader.expression(node.args[1])
+
+        def pass_through(part: Struct) -> Struct:
+            if isinstance(part, tuple):
+                return tuple(pass_through(p) for p in part)
+            if isinstance(part, dict):
+                return {key: pass_through(p) for key, p in part.items()}
+            if isinstance(part, Static):
+                return part
+            text = "".join(c if c.isalnum() else "_" for c in mark)
+            target, name = self.draft.new_temporary(f"{text}_{part.name}"), (part.name,)
+            (passed,) = self.draft.emit(
+                "boundary", (target,), name, reads=name, mark=mark, attrs=(("site", site),)
+            )
+            return passed
+
+        return pass_through(value)
+
+    def _learner_call(self, name: str, node: ast.Call) -> Struct:
+        minimum = 2 if name == "gradient" else 1
+        if len(node.args) < minimum:
+            self.draft.fail(node, f"msrl.{name} with {len(node.args)} arguments")
+        methods = []
+        for arg in node.args[:minimum]:
+            path = self.reader.path_of(arg)
+            if path is None:
+                self.draft.fail(
+                    arg,
+                    f"msrl.{name} of something that is not `self.name`",
+                    "pass a method or a network of the learner by its name",
+                )
+            methods.append(path)
+        texts, reads = self.reader.texts(list(self.reader.elements(node.args[minimum:])), node)
+        kind = OPERATIONS[name]
+        results = ("grads", "means", "sample_loss") if name == "gradient" else ()
+        found = self.draft.emit(
+            name,
+            tuple(map(self.draft.new_temporary, results)),
+            tuple(texts),
+            reads=(*reads, *kind.reads),
+            writes=kind.writes,
+            attrs=(("objects", tuple(methods)),),
+        )
+        return found[:2] or Static(None)
+
+    def _report(self, node: ast.Call) -> Struct:
+        value = self.reader.expression(node.args[0]) if len(node.args) == 1 else None
+        if not isinstance(value, dict):
+            self.draft.fail(node, "msrl.report of something that is not a dictionary of scalars")
+        texts, reads = self.reader.texts(list(value.values()), node)
+        attrs = (("keys", tuple(map(str, value))),)
+        self.draft.emit("report", (), tuple(texts), reads=tuple(reads), attrs=attrs)
+        return Static(None)
+
+    def _reduction(self, name: str, node: ast.Call) -> Struct:
+        values = list(self.reader.elements(node.args))
+        keep = 0
+        for item in node.keywords:
+            if item.arg != "keep":
+                self.draft.fail(item.value, f"the argument {item.arg!r} of msrl.{name}")
+            keep = self.draft.frame.known(item.value)
+        for value in values:
+            if not isinstance(value, Var):
+                self.draft.fail(node, f"msrl.{name} of what is not an array")
+        texts, reads = self.reader.texts(values, node)
+        targets = tuple(self.draft.new_temporary("value") for _ in texts)
+        attrs = (("keep", keep),)
+        found = self.draft.emit(name, targets, tuple(texts), reads=tuple(reads), attrs=attrs)
+        return found if len(found) > 1 else found[0]

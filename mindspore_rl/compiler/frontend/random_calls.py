@@ -1,0 +1,127 @@
+"""What is drawn anew each turn: random numbers, permutations, windows, and minibatches by them."""
+
+import ast
+
+from mindspore_rl.compiler.frontend.expressions import ExpressionReader
+from mindspore_rl.compiler.frontend.scope import Struct, Var
+from mindspore_rl.compiler.ir.ir import Loop, Op, num_turns, turn_index
+from mindspore_rl.errors import ProgramError
+
+
+class Drawing:
+    """Draws at the top of an iteration for all of its turns; a turn takes its row.
+
+    Args:
+        reader: of everything else.
+
+    Attributes:
+        top_of_iteration: what is computed once an iteration, before everything else; None outside
+            `iterations`.
+        before_iterations: what is set once, before `iterations`.
+    """
+
+    def __init__(self, reader: ExpressionReader) -> None:
+        self.reader, self.draft = reader, reader.draft
+        self.top_of_iteration: list[Op] | None = None
+        self.before_iterations: list[Op] = []
+        self._left_out = False  # a loop over minibatches, by a condition
+
+    def rows(
+        self, kind: str, names: tuple[str, ...], loops: list[Loop], node: ast.AST, attrs: dict
+    ) -> tuple[str, ...]:
+        """What is drawn for this turn, with that of all others at the top of the iteration."""
+        draft, tables = self.draft, tuple(map(self.draft.fresh, names))
+        index = () if self.top_of_iteration is None else (draft.loops[0].index,)
+        top = draft.scope.items if self.top_of_iteration is None else self.top_of_iteration
+        where, more = draft.frame.where(node), tuple(attrs.items())
+        top.append(Op(draft.name_op(kind), kind, tables, index, index, where, attrs=more))
+        rows = tuple(draft.fresh(f"{table}_row") for table in tables)
+        for table, row in zip(tables, rows, strict=True):
+            reads = (table, *(loop.index for loop in loops))
+            draft.emit("index", (row,), (table, turn_index(loops)), reads=reads)
+        return rows
+
+    def numbers(self, call: str, size: int, node: ast.Call) -> str:
+        """So many random numbers of this turn for each environment."""
+        loops, purpose = self.inner_loops(), self.draft.name_op(f"{call}_noise")
+        attrs = {"purpose": purpose, "owner": "replay", "rows": num_turns(loops), "size": size}
+        return self.rows("noise", (f"noise_{call.rpartition('_')[2]}",), loops, node, attrs)[0]
+
+    def inner_loops(self, exclude: Loop | None = None) -> list[Loop]:
+        """Those of an iteration that are open."""
+        return [
+            loop for loop in self.draft.loops if loop.kind != "iterations" and loop is not exclude
+        ]
+
+    def minibatch(self, loop: Loop, values: Struct, given: list[ast.expr]) -> Struct:
+        """The permutations of a loop over minibatches, and the minibatch of this turn."""
+        node, steps = given[1], self.draft.frame.known(given[2]) if given[2:] else 0
+        if type(steps) is not int or steps < 0:
+            self.draft.fail(given[2], f"segments of {steps!r} steps", "a number of steps")
+        parts = values if isinstance(values, tuple) else ()
+        if not parts or not all(isinstance(part, Var) for part in parts):
+            self.draft.fail(
+                node,
+                "minibatches of something that is not a tuple of arrays",
+                "expected such as msrl.minibatches(4, (obs, action)); unpack first what a method "
+                "returns: a, b = ...",
+            )
+        if not self.draft.loops or self.draft.loops[0].kind != "iterations":
+            self.draft.fail(node, "msrl.minibatches outside msrl.iterations()")
+        if self._left_out:
+            self.draft.fail(
+                node,
+                "msrl.minibatches after another that a condition may leave out",
+                "their random numbers go by the order in which they are first reached: put the one "
+                "under the condition last,\n  or the condition into the loop",
+            )
+        self._left_out = self.draft.perhaps > 0
+        count, num_steps = loop.count, self.reader.trainer.config.num_steps
+        assert count is not None
+        if num_steps % (count * max(steps, 1)):
+            what, must = f"{num_steps} steps", "the number of minibatches must"
+            better = str(_divisor(num_steps, count))
+            if steps and not num_steps % count:
+                what, must = f"segments of {steps} of {num_steps} steps", "the product of both must"
+                better = f"segments of {_divisor(num_steps // count, steps)}"
+            raise ProgramError(
+                f"{self.draft.frame.where(node)}\n  {count} minibatches of {what}: {must} divide "
+                f"num_steps (for example {better})"
+            )
+        if self.draft.conditions:
+            row = self._counted_permutation(node, steps)
+        else:
+            outer = self.inner_loops(exclude=loop)
+            rounds = {"rounds": num_turns(outer), "steps": max(steps, 1)}
+            (row,) = self.rows("permutations", ("permutation",), outer, node, rounds)
+        targets = tuple(self.draft.new_temporary(f"minibatch_{part.name}") for part in parts)
+        args = (row, loop.index, *(part.name for part in parts))
+        attrs = (("count", count), ("steps", steps))
+        return self.draft.emit("minibatch", targets, args, reads=args, attrs=attrs)
+
+    def _counted_permutation(self, node: ast.AST, steps: int) -> str:
+        """A permutation drawn before a loop that a condition decides about.
+
+        It is numbered by how often the loop was begun in the whole run, which the turns of the
+        loops around it give where there is no condition.
+        """
+        draft, where = self.draft, self.draft.frame.where(node)
+        site, count = draft.name_op("permutations"), draft.fresh("shuffles")
+        zero = Op(draft.name_op("constant"), "constant", (count,), ("0",), (), where)
+        self.before_iterations.append(zero)
+        draft.locals[count] = f"{draft.frames[0].msrl}.begun({site!r})"
+        table, row = draft.fresh("permutation"), draft.fresh("permutation_row")
+        rounds = (("rounds", 1), ("steps", max(steps, 1)))
+        inner, around = draft.scope, draft.scope.outer
+        assert around is not None
+        draft.scope = around
+        drawn = Op(site, "permutations", (table,), (count,), (count,), where, attrs=rounds)
+        around.items.append(drawn)
+        draft.emit("index", (row,), (table, "0"), reads=(table,))
+        draft.emit("glue", (count,), (f"{count} + 1",), reads=(count,))
+        draft.scope = inner
+        return row
+
+
+def _divisor(total: int, near: int) -> int:
+    return min((d for d in range(1, total + 1) if total % d == 0), key=lambda d: abs(d - near))

@@ -1,0 +1,162 @@
+"""Calls of msrl about records: those of a replay, and the windows of a data set."""
+
+import ast
+
+from mindspore_rl.compiler.frontend.random_calls import Drawing
+from mindspore_rl.compiler.frontend.replay_rows import STRATIFIED
+from mindspore_rl.compiler.frontend.scope import Static, Struct, Var
+from mindspore_rl.compiler.ir.ir import num_turns
+from mindspore_rl.compiler.ir.operations import OPERATIONS
+from mindspore_rl.datasets.windows import OUTPUTS, check_windows
+from mindspore_rl.errors import ProgramError, ReplayError
+from mindspore_rl.replay.across import ACROSS
+
+WAYS = (STRATIFIED, *ACROSS, "priority")
+"""By what records are drawn."""
+SAMPLE = 'expected a number of records, then `by` and `steps`: msrl.replay_sample(256, "priority")'
+"""What to write instead of another call."""
+
+
+class RecordCalls:
+    """Reads calls that insert and draw records.
+
+    Args:
+        drawing: of random numbers.
+        num_envs: environments of the job.
+        wanted: what each environment of the job has of each number of records, in the order in
+            which they are read, where the trainer has fewer; empty: it is the job's.
+
+    Attributes:
+        each: the same of what was read.
+        keep: records of an environment that are kept; 0: those of one sample; None: nothing was
+            inserted yet.
+    """
+
+    def __init__(self, drawing: Drawing, num_envs: int, wanted: tuple[int, ...] = ()) -> None:
+        self.drawing, self.num_envs, self.wanted = drawing, num_envs, wanted
+        self.each: list[int] = []
+        self.reader, self.draft = drawing.reader, drawing.draft
+        self.keep: int | None = None
+        self._width: int | None = None  # values of a record, once one was inserted
+
+    def insert(self, node: ast.Call) -> Struct:
+        """An insertion into the trajectory buffer, or of records that are kept."""
+        texts, reads = self.reader.texts(list(self.reader.elements(node.args)), node)
+        if self._width not in (None, len(texts)) or not texts:
+            self.draft.fail(node, f"inserting {len(texts)} values, elsewhere {self._width},")
+        self._width, keep = len(texts), 0
+        for item in node.keywords:
+            if item.arg != "keep":
+                self.draft.fail(item.value, f"the argument {item.arg!r} of replay_insert")
+            keep = self._per_env("keep", item.value)
+        if self.keep not in (None, keep):
+            self.draft.fail(
+                node, "another `keep` than elsewhere", "a program has one replay: give the same"
+            )
+        self.keep = keep
+        kind = "replay_keep" if keep else "replay_insert"
+        attrs = (("capacity", keep),) if keep else ()
+        row = OPERATIONS[kind]
+        reads = [*reads, *row.reads]
+        self.draft.emit(kind, (), tuple(texts), reads=reads, writes=row.writes, attrs=attrs)
+        return Static(None)
+
+    def draw(self, node: ast.Call) -> Struct:
+        """Records that are kept, by random numbers of this turn."""
+        targets = self.sampled(node)
+        if not self.keep:
+            self.draft.fail(
+                node,
+                "msrl.replay_sample with a number of records that are not kept",
+                "keep them: msrl.replay_insert(obs, action, keep=100_000)",
+            )
+        by, steps = self._way(node)
+        if by == "priority":
+            targets += tuple(self.draft.new_temporary(name) for name in ("ids", "odds"))
+        each = self._shared("a sample", node.args[0])
+        attrs = {"per_env": each, "capacity": self.keep, "by": by, "steps": steps}
+        noise: tuple[str, ...] = ()
+        if by in ACROSS:  # by random numbers of all environments, which no replica's share has
+            attrs["purpose"] = self.draft.name_op("replay_sample_noise")
+        else:
+            noise = (self.drawing.numbers("replay_sample", 2 * each, node),)
+        reads = (*noise, *OPERATIONS["replay_draw"].reads)
+        more = tuple(attrs.items())
+        return self.draft.emit("replay_draw", targets, noise, reads=reads, attrs=more)
+
+    def _way(self, node: ast.Call) -> tuple[str, int]:
+        """By what records are drawn, and of how many steps a window is."""
+        given = dict(zip(("count", "by", "steps"), node.args, strict=False))
+        given |= {str(item.arg): item.value for item in node.keywords}
+        found = {key: self.draft.frame.known(value) for key, value in given.items()}
+        by, steps = found.pop("by", STRATIFIED), found.pop("steps", 0)
+        if by not in WAYS or len(node.args) > 3:
+            known = ", ".join(f'"{way}"' for way in WAYS)
+            self.draft.fail(node, f"a sample by {by!r}", f"by one of {known}")
+        if odd := set(found) - {"count"}:
+            self.draft.fail(node, f"the argument {odd.pop()!r} of replay_sample", SAMPLE)
+        if type(steps) is not int or steps < 0 or not node.args:
+            self.draft.fail(node, f"a sample of windows of {steps!r} steps", SAMPLE)
+        return by, steps
+
+    def sampled(self, node: ast.Call) -> tuple[str, ...]:
+        """New names for what a record holds."""
+        if self._width is None:
+            self.draft.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
+        return tuple(self.draft.new_temporary("sample") for _ in range(self._width or 0))
+
+    def uniform(self, node: ast.Call) -> Struct:
+        """Random numbers for the rows of a batch that has as many of each environment."""
+        if len(node.args) != 2:
+            self.draft.fail(node, f"msrl.uniform with {len(node.args)} arguments, expected 2")
+        size = self.draft.frame.known(node.args[1])
+        if type(size) is not int or size < 1:
+            self.draft.fail(node, f"msrl.uniform of {size} numbers a row", "at least 1")
+        each = self._shared("a batch", node.args[0])
+        noise = self.drawing.numbers("uniform", each * size, node)
+        target = self.draft.new_temporary("value")
+        return self.draft.emit("uniform", (target,), (noise, str(size)), reads=(noise,))[0]
+
+    def windows(self, node: ast.Call) -> Struct:
+        """Windows of a data set, as many of each environment; an iteration's are read at once."""
+        known = self.draft.frame.known
+        if len(node.args) != 3:
+            self.draft.fail(node, f"msrl.dataset_windows with {len(node.args)} arguments")
+        path, length = known(node.args[0]), known(node.args[2])
+        each = self._shared("a batch", node.args[1])
+        try:
+            file = check_windows(path, length, self.reader.trainer.spec)
+        except ReplayError as error:
+            raise ProgramError(f"{self.draft.frame.where(node)}\n  {error}") from error
+        loops, purpose = self.drawing.inner_loops(), self.draft.name_op("dataset_windows_order")
+        attrs = {"purpose": purpose, "path": file, "per_env": each, "length": length}
+        attrs["rows"] = num_turns(loops)
+        names = tuple(f"dataset_{name}" for name in OUTPUTS)
+        return tuple(map(Var, self.drawing.rows("dataset_windows", names, loops, node, attrs)))
+
+    def _shared(self, what: str, node: ast.expr) -> int:
+        """What each environment has of a number of records that all have in equal parts."""
+        each, number = self._per_env(what, node), self.draft.frame.known(node)
+        if not self.wanted and each * self.num_envs != number:
+            self.draft.fail(
+                node,
+                f"{what} of {number} records with {self.num_envs} environments",
+                f"each has as many: choose a multiple, such as {each * self.num_envs}",
+            )
+        return each
+
+    def _per_env(self, what: str, node: ast.expr) -> int:
+        """What a number of records is for each environment of the job."""
+        number = self.draft.frame.known(node)
+        least = min(self.num_envs, self.reader.trainer.config.num_envs)
+        if type(number) is not int or number < least:
+            self.draft.fail(
+                node, f"{what} of {number} records", f"expected at least {self.num_envs}, one each"
+            )
+        each = number // self.num_envs
+        wanted = self.wanted[len(self.each) : len(self.each) + 1]
+        own = self.reader.trainer.config.num_envs
+        if wanted and number == wanted[0] * own:  # made of the number of environments
+            each = wanted[0]
+        self.each.append(each)
+        return each

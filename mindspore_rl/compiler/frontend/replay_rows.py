@@ -1,0 +1,131 @@
+"""Where records that are kept go, and how many there are when some of them are drawn.
+
+Both follow from how often the program has come by, which the indices of its loops tell: nothing has
+to be counted, sent or agreed on, and every replica knows it of its own environments.
+"""
+
+from dataclasses import replace
+
+from mindspore_rl.compiler.ir.ir import (
+    Item,
+    Loop,
+    Op,
+    common,
+    num_turns,
+    turn_index,
+    walk,
+    with_ops,
+)
+from mindspore_rl.compiler.ir.operations import REPLAY
+from mindspore_rl.errors import ProgramError
+
+STRATIFIED = "stratified"
+"""The draw of which each replica makes its own part."""
+Site = tuple[Op, tuple[Loop, ...]]
+"""An operation and the loops around it."""
+
+
+def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """Gives each insertion and each draw the number of records inserted before it.
+
+    Raises:
+        ProgramError: one stands outside the iterations, the first draw would find nothing, or one
+            iteration inserts more than is kept.
+    """
+    sites = [site for site in walk(items) if site[0].kind in ("replay_keep", "replay_draw")]
+    keeps = [site for site in sites if site[0].kind == "replay_keep"]
+    for op, loops in sites:
+        if not loops or loops[0].kind != "iterations":
+            raise ProgramError(f"{op.where}\n  it stands outside msrl.iterations()")
+    total = sum(num_turns(loops[1:]) for _, loops in keeps)
+    ways = {op.attr("by") for op, _ in sites if op.kind == "replay_draw"}
+    weighted = "priority" in ways
+    _check_updates(items, weighted)
+    placed = {}
+    for number, (op, loops) in enumerate(sites):
+        capacity = keeps[0][0].attr("capacity")
+        if capacity < total:
+            raise ProgramError(
+                f"{op.where}\n  an iteration inserts {total} records of each environment, and keep "
+                f"leaves room for {capacity} of each: raise it"
+            )
+        earlier = [other.name for other, _ in sites[:number] if other.kind == "replay_keep"]
+        before, terms = _before(earlier, keeps, loops[1:])
+        _check_draw(op, before)
+        index = " + ".join([str(before)] * (before > 0 or not terms) + terms)
+        attrs = dict(op.attrs) | {
+            "capacity": capacity,
+            "iteration": loops[0].index,
+            "per_iteration": total,
+            "index": index,
+            "rows": num_turns(loops[1:]),
+            "weighted": weighted,
+            "compiles": ways <= {STRATIFIED},
+            "turn": turn_index(loops[1:]),
+        }
+        indices = tuple(loop.index for loop in loops)
+        others = tuple(name for name in op.reads if name != REPLAY)
+        reads = (*dict.fromkeys((*others, *indices)), REPLAY)
+        placed[op.name] = replace(op, reads=reads, attrs=tuple(attrs.items()))
+    return with_ops(items, placed)
+
+
+def _check_draw(op: Op, number: int) -> None:
+    """Of the first draw of all, before which so many records of each environment are inserted."""
+    steps = max(op.attr("steps"), 1) if op.kind == "replay_draw" else 0
+    if op.kind == "replay_draw" and op.attr("by") == "distinct":
+        found, wanted = number - steps + 1, op.attr("per_env")
+        if 0 < found < wanted:
+            raise ProgramError(
+                f"{op.where}\n  it draws {wanted} records an environment without replacement "
+                f"where there are {found}: put it after as many steps of the loop, or ask for fewer"
+            )
+    if number >= steps:
+        return
+    if not number:
+        raise ProgramError(
+            f"{op.where}\n  it draws where nothing was inserted yet: put it after the first "
+            "msrl.replay_insert() of the loop"
+        )
+    raise ProgramError(
+        f"{op.where}\n  it draws windows of {op.attr('steps')} records where {number} of each "
+        "environment were inserted: put it after as many steps of the loop, or ask for fewer"
+    )
+
+
+def _check_updates(items: tuple[Item, ...], weighted: bool) -> None:
+    for op, _ in walk(items):
+        if op.kind == "replay_update" and not weighted:
+            raise ProgramError(
+                f"{op.where}\n  priorities by which nothing is drawn: sample by them, "
+                'msrl.replay_sample(256, "priority")'
+            )
+
+
+def _before(
+    earlier: list[str], keeps: list[Site], loops: tuple[Loop, ...]
+) -> tuple[int, list[str]]:
+    """How many records of each environment this iteration has inserted before this turn.
+
+    Returns: those before the first turn, and expressions of what the turns since then add.
+    """
+    number, terms = 0, []
+    for keep, around in keeps:
+        shared = common(loops, around[1:])
+        each = num_turns(around[1 + len(shared) :])
+        if shared:
+            turn = turn_index(shared)
+            terms.append(turn if each == 1 else f"({turn}) * {each}")
+        if keep.name in earlier:
+            number += each
+    return number, terms
+
+
+def inserted(op: Op) -> str:
+    """How many records of each environment were inserted before this turn, since the beginning."""
+    return f"{op.attr('iteration')} * {op.attr('per_iteration')} + {op.attr('index')}"
+
+
+def position(op: Op) -> str:
+    """The row of a ring into which this turn's records go."""
+    return f"({inserted(op)}) % {op.attr('capacity')}"

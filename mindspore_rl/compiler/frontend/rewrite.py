@@ -1,0 +1,133 @@
+"""Rewrites an expression of the user's function over the graph's variables."""
+
+# ruff: noqa: D102  (the visitors of `ast`, whose names say what they take)
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from mindspore_rl.compiler.frontend.scope import Gone, Static, is_literal, literal
+
+Rewrite = Callable[[ast.expr], ast.expr]
+
+
+class Rewriter(ast.NodeTransformer):
+    """Rewrites an expression over graph variables, collecting what it reads."""
+
+    def __init__(self, reader: Any, reads: list[str]) -> None:
+        self.reader, self.reads = reader, reads
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.expr) and not isinstance(node, (ast.Constant, ast.Starred)):
+            known, value = self.reader.frame.static(node)
+            if known and is_literal(value):
+                return ast.parse(literal(value), mode="eval").body
+        return super().visit(node)
+
+    def visit_Name(self, name: ast.Name) -> ast.expr:  # noqa: N802
+        struct = self.reader.frame.names.get(name.id)
+        if struct is None:
+            return self.reader.draft.global_name(name)
+        if isinstance(struct, Static) and (path := self.reader.object_path(name, self.reads)):
+            return path
+        if isinstance(struct, Gone):
+            self.reader.expression(name)
+        return self.reader.operand(struct, name, self.reads)
+
+    def visit_Attribute(self, attribute: ast.Attribute) -> ast.AST:  # noqa: N802
+        return self.reader.object_path(attribute, self.reads) or self.generic_visit(attribute)
+
+    def visit_Subscript(self, part: ast.Subscript) -> ast.AST:  # noqa: N802
+        struct = self.reader.part_of(part)
+        if struct is not None:
+            return self.reader.operand(struct, part, self.reads)
+        return self.generic_visit(part)
+
+    def visit_Call(self, call: ast.Call) -> ast.expr:  # noqa: N802
+        if self.reader.frame.msrl_call(call) is not None or self.reader.frame.gets_msrl(call):
+            return self.reader.operand(self.reader.expression(call), call, self.reads)
+        if (each := self.reader.each(call)) is not None:
+            return self.reader.operand(each, call, self.reads)
+        args: list[ast.expr] = []
+        for arg in call.args:
+            if isinstance(arg, ast.Starred) and self.reader.is_tuple(arg.value):
+                values = self.reader.expression(arg.value)
+                args += [self.reader.operand(value, arg, self.reads) for value in values]
+            else:
+                args.append(self.visit(arg))
+        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in call.keywords]
+        return ast.Call(self.visit(call.func), args, keywords)
+
+    def _each(self, node: ast.expr) -> ast.expr:
+        struct = self.reader.each(node)
+        if struct is None:
+            self._refuse(node)
+        return self.reader.operand(struct, node, self.reads)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
+        return self._joined(node.op, self.reader.operands(node))
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:  # noqa: N802
+        test = self.condition(node.test)
+        if isinstance(test, ast.Constant):
+            return self.visit(node.body if test.value else node.orelse)
+        return ast.IfExp(test, self._perhaps(node.body), self._perhaps(node.orelse))
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:  # noqa: N802
+        negates = isinstance(node.op, ast.Not)
+        return ast.UnaryOp(node.op, (self.condition if negates else self.visit)(node.operand))
+
+    def condition(self, node: ast.expr) -> ast.expr:
+        """Rewrites what is only asked whether it holds; a constant where that is known now."""
+        holds = self.reader.frame.holds(node)
+        if holds is not None:
+            return ast.Constant(holds)
+        if not isinstance(node, ast.BoolOp):
+            return self.visit(node)
+        *parts, last = self.reader.operands(node)
+        says_nothing = self.reader.frame.holds(last) is isinstance(node.op, ast.And)
+        return self._joined(node.op, parts if says_nothing else [*parts, last], self.condition)
+
+    def _joined(
+        self, op: ast.boolop, parts: list[ast.expr], rewrite: Rewrite | None = None
+    ) -> ast.expr:
+        rewrite = rewrite or self.visit
+        values = [rewrite(parts[0]), *(self._perhaps(part, rewrite) for part in parts[1:])]
+        return ast.BoolOp(op, values) if len(values) > 1 else values[0]
+
+    def _perhaps(self, node: ast.expr, rewrite: Rewrite | None = None) -> ast.expr:
+        """Rewrites what Python would evaluate only where a condition says so."""
+        self.reader.choices += 1
+        rewritten = (rewrite or self.visit)(node)
+        self.reader.choices -= 1
+        return rewritten
+
+    def _refuse(self, node: ast.expr) -> Any:
+        names = {
+            ast.Lambda: "a lambda",
+            ast.NamedExpr: "`:=`",
+            ast.Yield: "`yield`",
+            ast.Await: "`await`",
+            ast.YieldFrom: "`yield`",
+        }
+        self.reader.frame.fail(node, names.get(type(node), "a comprehension"))
+
+    visit_ListComp = visit_GeneratorExp = _each  # noqa: N815
+    visit_Lambda = visit_SetComp = _refuse  # noqa: N815
+    visit_DictComp = visit_NamedExpr = visit_Yield = visit_Await = visit_YieldFrom = _refuse  # noqa: N815
+
+
+OWNERS = ("trainer", "actor", "learner")
+
+
+def owned(expression: str) -> str:
+    """Names of the trainer, actor and learner become attributes of a cell."""
+    tree = ast.parse(expression, mode="eval")
+
+    class Owner(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> Any:
+            if node.id in OWNERS:
+                return ast.parse(f"self.{node.id}", mode="eval").body
+            return node
+
+    return ast.unparse(Owner().visit(tree))

@@ -1,0 +1,320 @@
+"""What is known while a function is being read: its names, its constants, its source lines."""
+
+import ast
+import builtins
+import inspect
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from mindspore_rl.compiler.ir.ir import Item, Where
+from mindspore_rl.errors import ProgramError, described
+
+SUPPORTED = """supported: assignments to names, calls of msrl and of methods, `if` on configuration,
+  loop indices and values that are the same everywhere, and `for` over msrl.iterations(),
+  msrl.steps(), msrl.epochs(n), msrl.minibatches(n, values) or range(n), `while` that
+  counts its turns up to a known number, and `break` in these"""
+PURE = {abs, bool, float, getattr, hasattr, int, isinstance, len, max, min, round, str, sum, tuple}
+PURE |= {getattr(math, name) for name in dir(math) if callable(getattr(math, name))}
+BUILTINS = frozenset(dir(builtins))
+
+
+@dataclass(frozen=True)
+class Var:
+    """A variable of the graph."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Static:
+    """Something known now: a number, a function, `self`."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A name that must not be read any more, and why."""
+
+    why: str
+
+
+Struct = Any  # Var | Static | tuple[Struct, ...] | dict[str, Struct]
+
+
+def variables(struct: Struct) -> Iterator[Var]:
+    """The variables in a structure."""
+    if isinstance(struct, Var):
+        yield struct
+    elif isinstance(struct, (tuple, dict)):
+        for part in struct.values() if isinstance(struct, dict) else struct:
+            yield from variables(part)
+
+
+class Msrl:
+    """Stands for the `msrl` argument while reading."""
+
+
+MSRL = Msrl()
+
+
+THROWN_AWAY = "_"
+"""What is given this name nobody reads: no loop carries it, and no branch changes it."""
+
+
+@dataclass
+class Scope:
+    """Items of the loop body or branch being read."""
+
+    items: list[Item] = field(default_factory=list)
+    outer: "Scope | None" = None
+
+    def inside(self, other: "Scope | None") -> bool:
+        """Whether this body lies within another, and is not that one."""
+        scope = self.outer
+        while scope is not None and scope is not other:
+            scope = scope.outer
+        return scope is not None
+
+
+@dataclass
+class Frame:
+    """One function being read.
+
+    Attributes:
+        names: what each of its local names stands for.
+        namespace: its globals and what it takes from enclosing functions.
+        top: whether it is `Trainer.train`.
+        rename: the graph's name of each local variable.
+        parts: the graph's names of the parts of tuples and dictionaries.
+        created: the body in which each variable was made; assignments inside it keep its name.
+        live: of its loops and conditions, see `liveness`.
+        nested: how many loops and run-time conditions of this function are open.
+        node: the statement being read.
+    """
+
+    function: Any
+    file: str
+    first_line: int
+    lines: list[str]
+    namespace: dict[str, Any]
+    module: str
+    top: bool = False
+    names: dict[str, Struct] = field(default_factory=dict)
+    rename: dict[str, str] = field(default_factory=dict)
+    parts: dict[tuple[str, Any], str] = field(default_factory=dict)
+    created: dict[str, Scope] = field(default_factory=dict)
+    live: dict[ast.AST, set[str]] = field(default_factory=dict)
+    nested: int = 0
+    node: ast.AST = field(default_factory=ast.Pass)
+
+    @property
+    def msrl(self) -> str:
+        """The name of the `msrl` argument."""
+        return next(n for n, s in self.names.items() if isinstance(s, Static) and s.value is MSRL)
+
+    def where(self, node: ast.AST) -> Where:
+        """The source line of a node."""
+        line = getattr(node, "lineno", 1)
+        text = self.lines[line - 1].rstrip() if line <= len(self.lines) else ""
+        return Where(_short(self.file), self.first_line + line - 1, text)
+
+    def fail(self, node: ast.AST, construct: str, hint: str = SUPPORTED) -> NoReturn:
+        """Refuses a construct, with its place and what is supported.
+
+        Raises:
+            ProgramError: always.
+        """
+        where = self.where(node)
+        before = where.text.encode()[: getattr(node, "col_offset", 0)].decode(errors="ignore")
+        indent = len(where.text) - len(where.text.lstrip())
+        raise ProgramError(
+            f"{where.file}:{where.line}: {construct} is not supported here\n"
+            f"    {where.text.strip()}\n    {' ' * max(len(before) - indent, 0)}^\n"
+            f"  {hint}"
+        )
+
+    def static(self, node: ast.expr) -> tuple[bool, Any]:
+        """Whether an expression is known now, and its value."""
+        names = {}
+        for part in ast.walk(node):
+            if isinstance(part, ast.Call):
+                known, function = self.static(part.func)
+                if not known or not _is_pure(function) or part.keywords:
+                    return False, None
+                for arg in part.args:
+                    known, value = self.static(arg)
+                    if not known or is_array(value):
+                        return False, None
+            elif isinstance(part, (ast.Lambda, ast.NamedExpr, ast.Starred, ast.Slice)):
+                return False, None
+            elif isinstance(part, ast.Name):
+                struct = self.names.get(part.id)
+                if struct is None and part.id in BUILTINS and part.id not in self.namespace:
+                    continue
+                value = _known(struct)
+                if value is not _UNKNOWN:
+                    names[part.id] = value
+                elif struct is not None or part.id not in self.namespace:
+                    return False, None
+        try:
+            code = compile(ast.Expression(body=node), self.file, "eval")
+            return True, eval(code, self.namespace, names)  # noqa: S307
+        except Exception as error:  # noqa: BLE001  (shown as the user's mistake)
+            self.fail(node, f"`{ast.unparse(node)}` ({described(error)})")
+
+    def is_msrl(self, node: ast.expr) -> bool:
+        """Whether an expression is the `msrl` argument."""
+        struct = self.names.get(node.id) if isinstance(node, ast.Name) else None
+        return isinstance(struct, Static) and struct.value is MSRL
+
+    def holds(self, condition: ast.expr) -> bool | None:
+        """Whether a condition holds; None if only run time tells."""
+        if isinstance(condition, ast.Name) and isinstance(self.names.get(condition.id), tuple):
+            return bool(self.names[condition.id])
+        if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
+            holds = self.holds(condition.operand)
+            return None if holds is None else not holds
+        known, value = self.static(condition)
+        return bool(value) if known and not is_array(value) else None
+
+    def known(self, node: ast.expr) -> Any:
+        """The value of an expression that must be known now."""
+        if isinstance(node, ast.IfExp) and (holds := self.holds(node.test)) is not None:
+            return self.known(node.body if holds else node.orelse)
+        known, value = self.static(node)
+        if not known:
+            self.fail(
+                node,
+                "a value that is only known at run time, where configuration or "
+                "a constant is expected,",
+            )
+        return value
+
+    def msrl_call(self, call: ast.Call) -> str | None:
+        """The name of the called method of msrl, if it is one."""
+        func = call.func
+        if isinstance(func, ast.Attribute) and self.is_msrl(func.value):
+            return func.attr
+        return None
+
+    def gets_msrl(self, call: ast.Call) -> bool:
+        """Whether a call passes msrl on, so that the function is inlined."""
+        values = [*call.args, *(k.value for k in call.keywords)]
+        return any(self.is_msrl(value) for value in values)
+
+
+_UNKNOWN = object()
+
+
+def _known(struct: Struct) -> Any:
+    """The value of a struct whose parts are all known, else `_UNKNOWN`."""
+    if isinstance(struct, Static) and struct.value is not MSRL:
+        return struct.value
+    if isinstance(struct, tuple):
+        parts = tuple(map(_known, struct))
+        return _UNKNOWN if any(part is _UNKNOWN for part in parts) else parts
+    return _UNKNOWN
+
+
+def constant(struct: Struct) -> Any:
+    """The value of a struct whose parts are all known; None if they are not."""
+    value = _known(struct)
+    return None if value is _UNKNOWN else value
+
+
+def _is_pure(function: Any) -> bool:
+    try:
+        return function in PURE
+    except TypeError:
+        return False
+
+
+def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
+    """Reads a function's source.
+
+    Raises:
+        ProgramError: there is no source, or it is not a plain `def`.
+    """
+    given = getattr(function, "__func__", function)
+    function = inspect.unwrap(given)
+    try:
+        lines, first_line = inspect.getsourcelines(function)
+    except (OSError, TypeError) as error:
+        name = getattr(function, "__qualname__", function)
+        raise ProgramError(f"the source of {name} cannot be read: {error}") from error
+    source = "".join(lines)
+    closure = inspect.getclosurevars(function)
+    frame = Frame(
+        function,
+        inspect.getsourcefile(function) or "?",
+        first_line,
+        lines,
+        {**function.__globals__, **closure.nonlocals},
+        function.__module__,
+    )
+    try:
+        # A method's lines are indented; under `if` they parse with their own columns.
+        nested = source[:1].isspace()
+        tree = ast.parse(f"if 1:\n{source}" if nested else source)
+        ast.increment_lineno(tree, -1 if nested else 0)
+        definition = tree.body[0]
+        if isinstance(definition, ast.If):
+            definition = definition.body[0]
+    except SyntaxError:  # part of a longer expression, such as a lambda
+        definition = ast.Pass(lineno=1, col_offset=0)
+    if not isinstance(definition, ast.FunctionDef):
+        frame.fail(definition, "a function that is not a plain `def`")
+    decorators = [ast.unparse(decorator) for decorator in definition.decorator_list]
+    if function is not given or not {*decorators} <= {"staticmethod", "classmethod"}:
+        frame.fail(
+            definition,
+            f"a decorator of `{definition.name}`, which is read and not called,",
+            "write what the decorator does into the function",
+        )
+    return frame, definition
+
+
+def is_literal(value: Any) -> bool:
+    """Whether a value can stand in generated source."""
+    if isinstance(value, tuple):
+        return all(map(is_literal, value))
+    return value is None or isinstance(value, (int, float, bool, str, np.integer, np.floating))
+
+
+def literal(value: Any) -> str:
+    """A value as source text."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(literal, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a known value is an array, which belongs in an operation."""
+    from mindspore import Tensor  # noqa: PLC0415  (there since the program was imported)
+
+    return isinstance(value, (Tensor, np.ndarray))
+
+
+def is_cell(value: Any) -> bool:
+    """Whether a known value is a cell or a method of one."""
+    from mindspore import nn  # noqa: PLC0415
+
+    return isinstance(getattr(value, "__self__", value), nn.Cell)
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

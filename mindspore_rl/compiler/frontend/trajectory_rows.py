@@ -1,0 +1,101 @@
+"""Rows of the trajectory buffer: where each insertion writes, and how many rows a sample has.
+
+A sample gives what was inserted since the one before it, in order. Loops that it shares with what
+it samples do not multiply its rows: it is taken in each of their turns.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+
+from mindspore_rl.compiler.ir.ir import Item, Loop, Op, common, num_turns, with_ops
+from mindspore_rl.compiler.ir.operations import REPLAY
+from mindspore_rl.errors import ProgramError
+
+Insertion = tuple[Op, tuple[Loop, ...]]
+"""An operation and the loops around it, or those inside some loop."""
+
+
+def place_rows(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """Gives each insertion its `index` and `rows`, each sample its `rows`.
+
+    Raises:
+        ProgramError: a sample would not have the same rows in every turn.
+    """
+    placement = _Placement()
+    placement.visit(items, ())
+    return with_ops(items, placement.placed)
+
+
+class _Placement:
+    def __init__(self) -> None:
+        self.placed: dict[str, Op] = {}
+        self.waiting: list[Insertion] = []
+        self.sampled_rows = 0
+
+    def visit(self, items: tuple[Item, ...], loops: tuple[Loop, ...]) -> bool:
+        """Places what a body inserts and samples. Returns: whether it samples."""
+        samples = False
+        for item in items:
+            if isinstance(item, Loop):
+                inside = self.visit(item.body, (*loops, item))
+                if self.waiting and (inside or item.kind == "iterations"):
+                    raise ProgramError(
+                        f"{self.waiting[0][0].where}\n  rows that no sample follows in the same "
+                        f"turn of\n  {item.where}\n  put msrl.replay_sample() after the last "
+                        "msrl.replay_insert() of the loop"
+                    )
+                samples |= inside
+            elif isinstance(item, Op) and item.kind == "replay_insert":
+                self.waiting.append((item, loops))
+            elif isinstance(item, Op) and item.kind == "replay_sample":
+                samples = True
+                if self.waiting:
+                    self._sample(item, loops)
+                self.placed[item.name] = replace(item, attrs=(("rows", self.sampled_rows),))
+        return samples
+
+    def _sample(self, sample: Op, loops: tuple[Loop, ...]) -> None:
+        around = [len(common(loops, others)) for _, others in self.waiting]
+        if len(set(around)) > 1:
+            outside = self.waiting[around.index(min(around))][0]
+            raise ProgramError(
+                f"{sample.where}\n  the first turn of the loop around this sample would have more "
+                f"rows than the others, those of\n  {outside.where}\n  sample these before the "
+                "loop, or insert them in it"
+            )
+        own = [(op, others[around[0] :]) for op, others in self.waiting]
+        for (op, inner), (first, terms) in zip(own, _indices(own), strict=True):
+            reads = [
+                *(name for name in op.reads if name != REPLAY),
+                *(loop.index for loop in inner),
+            ]
+            self.placed[op.name] = replace(
+                op,
+                reads=(*dict.fromkeys(reads), REPLAY),
+                attrs=(
+                    ("index", " + ".join([str(first)] * (first > 0 or not terms) + terms)),
+                    ("rows", num_turns(inner)),
+                ),
+            )
+        self.sampled_rows, self.waiting = _rows(own), []
+
+
+def _rows(insertions: list[Insertion]) -> int:
+    return sum(num_turns(loops) for _, loops in insertions)
+
+
+def _indices(insertions: list[Insertion]) -> Iterator[tuple[int, list[str]]]:
+    """The row of each insertion: a number, and what the loops around it add to that."""
+    first = 0
+    for _, found in groupby(insertions, lambda one: one[1][0].name if one[1] else one[0].name):
+        group = list(found)
+        loops = group[0][1]
+        if not loops:
+            yield first, []
+        else:
+            inner = [(op, others[1:]) for op, others in group]
+            stride = _rows(inner)
+            term = loops[0].index if stride == 1 else f"{loops[0].index} * {stride}"
+            yield from ((first + at, [term, *rest]) for at, rest in _indices(inner))
+        first += _rows(group)

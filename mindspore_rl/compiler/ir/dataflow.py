@@ -1,0 +1,85 @@
+"""Def-use edges of a program, loop-carried ones included, by reaching definitions."""
+
+from collections.abc import Iterator
+
+from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op
+
+INITIAL = "initial"
+Reaching = dict[str, frozenset[str]]
+Uses = dict[str, dict[str, frozenset[str]]]
+
+
+def definitions(body: tuple[Item, ...]) -> Uses:
+    """For each operation and branch, by name, the operations that define what it reads.
+
+    Effects (`$parameters`, ...) are ordinary variables here; `initial` stands for their value
+    before the program. Loops run at least once, so a definition inside one hides those before;
+    so does one in what a loop does until it ends early. In its body a loop defines its index.
+
+    Returns: `{reader: {variable: {definer, ...}}}`.
+    """
+    uses: Uses = {}
+    _run(body, {}, uses)
+    return uses
+
+
+def edges(body: tuple[Item, ...]) -> Iterator[tuple[str, str, str]]:
+    """Every definer, what it defines, and who reads that; readers in program order."""
+    for reader, found in definitions(body).items():
+        for variable, definers in sorted(found.items()):
+            for definer in sorted(definers - {INITIAL}):
+                yield definer, variable, reader
+
+
+def exposed(items: tuple[Item, ...], after: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Variables read before the items surely define them, in order.
+
+    Args:
+        items: parts of a program.
+        after: variables read after them; a condition that is not met may leave those as they were.
+    """
+    return tuple(first_reads(items, after))
+
+
+def first_reads(items: tuple[Item, ...], after: tuple[str, ...] = ()) -> dict[str, str]:
+    """As `exposed`, with the name of the item that reads each variable first."""
+    uses: Uses = {}
+    _read("", after, _run(items, {}, uses), uses)
+    found: dict[str, str] = {}
+    for reader, reads in uses.items():
+        for variable, definers in reads.items():
+            if INITIAL in definers and not variable.startswith("$"):
+                found.setdefault(variable, reader)
+    return found
+
+
+def _run(body: tuple[Item, ...], reaching: Reaching, uses: Uses, in_loop: bool = False) -> Reaching:
+    for item in body:
+        if isinstance(item, Op):
+            _read(item.name, item.reads, reaching, uses)
+            reaching = reaching | {name: frozenset({item.name}) for name in item.defines}
+        elif isinstance(item, Loop):
+            reaching = reaching | {item.index: frozenset({item.name})}
+            last = _run(item.body, reaching, uses, in_loop=True)
+            reaching = _run(item.body, _join(reaching, last), uses, in_loop=True)
+            reaching.pop(item.index, None)
+        else:
+            assert isinstance(item, Branch)
+            _read(item.name, item.reads, reaching, uses)
+            taken = _run(item.body, reaching, uses)
+            other = _run(item.orelse, reaching, uses)
+            reaching = taken if item.first and in_loop else _join(taken, other)
+    return reaching
+
+
+def _read(name: str, reads: tuple[str, ...], reaching: Reaching, uses: Uses) -> None:
+    found = uses.setdefault(name, {})
+    for variable in reads:
+        definers = reaching.get(variable, frozenset({INITIAL}))
+        found[variable] = found.get(variable, frozenset()) | definers
+
+
+def _join(left: Reaching, right: Reaching) -> Reaching:
+    both = left.keys() | right.keys()
+    initial = frozenset({INITIAL})
+    return {name: left.get(name, initial) | right.get(name, initial) for name in both}

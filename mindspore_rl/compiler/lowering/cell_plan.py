@@ -1,0 +1,258 @@
+"""What a cell consists of beside its lines, found in its region before one of them is written."""
+
+import ast
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from mindspore_rl.compiler.frontend.replay_rows import position
+from mindspore_rl.compiler.frontend.rewrite import OWNERS
+from mindspore_rl.compiler.ir.ir import (
+    Branch,
+    Item,
+    Loop,
+    Op,
+    Region,
+    num_turns,
+    paths,
+    turn_index,
+    walk,
+)
+from mindspore_rl.compiler.lowering.project import Projection
+from mindspore_rl.compiler.lowering.regions import read_outside
+from mindspore_rl.compiler.lowering.target import Target, capacity
+from mindspore_rl.errors import ProgramError
+from mindspore_rl.plan.value import Value
+
+UNROLL = 4
+"""Turns of a rollout in one turn of MindSpore's `while`; native code needs no copies.
+
+A turn costs MindSpore 35 us; each operator of a copy takes about 80 kB and its compile time.
+"""
+PARTS = {kind: kind for kind in ("noise", "permutations", "gradient")}
+PARTS |= {"all_reduce": "reduce", "replay_draw": "draws"}
+"""Operations that a part of the cell does, and what that is called."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What an operation writes into a buffer of the cell.
+
+    Attributes:
+        index: which row, as an expression.
+        variable: what is written.
+        rows: in the buffer.
+        ends: of an environment's step, whose reward is written: terminated and truncated.
+        loop: the unrolled loop that writes the rows of a bundle together; empty: each by itself.
+        told: what the runtime knows the variable as; empty: it need not find it.
+        kept: whether a checkpoint has it.
+    """
+
+    buffer: str
+    index: str
+    variable: str
+    rows: int
+    ends: tuple[str, ...] = ()
+    loop: str = ""
+    told: str = ""
+    kept: bool = False
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """The buffer's axes before those of a row."""
+        return (self.rows // UNROLL, UNROLL) if self.loop else (self.rows,)
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """A region, and what its cell needs.
+
+    Attributes:
+        alone: whether gradients and means are over this replica's samples only.
+        owners: objects of the job that its lines name.
+        parts: the attributes that do an operation's work or hold a loop's turns, by item.
+        starts: variables that exist, with their type, before the loop or branch that sets them.
+        unrolled: loops of which one turn runs `UNROLL` of the program's.
+        sliced: operations that take a row of a table, in an unrolled loop that has the rows of
+            a bundle at hand.
+        rows: what operations write into buffers.
+        buffers: one writer of each buffer.
+    """
+
+    region: Region
+    values: dict[str, Value]
+    target: Target
+    alone: bool
+    owners: tuple[str, ...]
+    parts: dict[str, str]
+    starts: dict[str, tuple[str, ...]]
+    unrolled: frozenset[str]
+    sliced: dict[str, Loop]
+    rows: dict[str, tuple[Row, ...]]
+    buffers: dict[str, Row]
+
+    @property
+    def counts_agents(self) -> bool:
+        """Whether a shape that is written has an axis of agents."""
+        shaped = [name for names in self.starts.values() for name in names]
+        shaped += [row.variable for row in self.buffers.values() if not row.ends]
+        shaped += [op.args[0] for op, _ in walk(self.region.items) if op.name in self.sliced]
+        return any(self.values[name].split_by("agent") for name in shaped)
+
+
+def plan_cell(region: Region, projection: Projection, target: Target) -> CellPlan:
+    """Looks through a region.
+
+    Raises:
+        ProgramError: a loop calls `msrl.env_step` twice.
+    """
+    loops = [item for item, _ in paths(region.items) if isinstance(item, Loop)]
+    unrolled = [loop for loop in loops if _unrolls(loop, target)]
+    directly = {op.name: loop for loop in unrolled for op in loop.body if isinstance(op, Op)}
+    rows = _rows(region, projection.values, directly)
+    return CellPlan(
+        region,
+        projection.values,
+        target,
+        projection.alone,
+        _owners(region.items),
+        _parts(region.items, target),
+        _starts(region),
+        frozenset(loop.name for loop in unrolled),
+        _sliced(region.items, projection.values, directly),
+        rows,
+        {row.buffer: row for written in reversed(rows.values()) for row in written},
+    )
+
+
+def _unrolls(loop: Loop, target: Target) -> bool:
+    whole = loop.kind == "steps" and (loop.count or 1) % UNROLL == 0
+    return whole and not target.native and loop.going is None
+
+
+def _owners(items: tuple[Item, ...]) -> tuple[str, ...]:
+    found: set[str] = set()
+    for item, _ in paths(items):
+        if isinstance(item, Branch):
+            found |= names_in(item.test)
+        elif isinstance(item, Op) and item.kind in ("glue", "copy"):
+            found |= names_in(item.args[0])
+        elif isinstance(item, Op) and item.kind == "update":
+            found |= names_in(item.attr("objects")[0])
+        elif isinstance(item, Op) and item.component in ("actor", "environment"):
+            found.add(item.component)
+    return tuple(owner for owner in (*OWNERS, "environment") if owner in found)
+
+
+def names_in(expression: str) -> set[str]:
+    """The variables and other names of an expression."""
+    return {node.id for node in ast.walk(ast.parse(expression)) if isinstance(node, ast.Name)}
+
+
+def _parts(items: tuple[Item, ...], target: Target) -> dict[str, str]:
+    counts: Counter[str] = Counter()
+    parts = {}
+    for item, _ in paths(items):
+        kind = "turns" if isinstance(item, Loop) and target.native else ""
+        if isinstance(item, Op):
+            kind = PARTS.get(item.kind, "")
+        if kind:
+            counts[kind] += 1
+            parts[item.name] = f"{kind}_{counts[kind]}"
+    return parts
+
+
+def _starts(region: Region) -> dict[str, tuple[str, ...]]:
+    items = [item for item, _ in paths(region.items)]
+    ends = {item.going.name for item in items if isinstance(item, Loop) and item.going}
+    starts: dict[str, tuple[str, ...]] = {}
+    defined = set(region.inputs)
+    for item in items:
+        if isinstance(item, Op):
+            defined |= set(item.targets)
+        elif item.name not in ends:
+            body = item.body if isinstance(item, Loop) else item.body + item.orelse
+            after = (read_outside(region.items, body) | set(region.outputs)) - defined
+            kept = [op for op, _ in walk(body) if op.kind != "stack"]
+            names = dict.fromkeys(name for op in kept for name in op.targets if name in after)
+            starts[item.name] = tuple(names)
+            defined |= set(names)
+    return starts
+
+
+def _sliced(
+    items: tuple[Item, ...], values: dict[str, Value], directly: dict[str, Loop]
+) -> dict[str, Loop]:
+    found = {}
+    for op, _ in walk(items):
+        loop = directly.get(op.name)
+        if loop is not None and op.kind in ("index", "unstack"):
+            table, row = op.args
+            made_there = any(table in other.targets for other, _ in walk(loop.body))
+            if row == loop.index and not made_there and values[table].shape[0] == loop.count:
+                found[op.name] = loop
+    return found
+
+
+def _rows(
+    region: Region, values: dict[str, Value], directly: dict[str, Loop]
+) -> dict[str, tuple[Row, ...]]:
+    rows: dict[str, tuple[Row, ...]] = {}
+    told: dict[str, str] = {}
+    kinds = Counter(op.kind for op, _ in walk(region.items))
+    steps = 0
+    for op, loops in walk(region.items):
+        written: tuple[Row, ...] = ()
+        if op.kind == "env_step":
+            _check_alone(region, op, loops)
+            steps += 1
+            told = {op.args[0]: "action", **observations(op)}
+            reward, *ends = op.targets[3:]
+            if len(values[reward].shape) > 1:  # of several agents, whose mean counts
+                reward = f"{reward}_team"
+            index, count = turn_index(loops), num_turns(loops)
+            written = (Row(f"episodes_{steps}", index, reward, count, ends=tuple(ends)),)
+        elif op.kind == "stack":
+            index, name = op.args
+            count = op.attr("rows")
+            written = (Row(op.targets[0], index, name, count, told=told.get(name, "")),)
+        elif op.kind == "replay_insert":
+            index, count = str(op.attr("index")), capacity(region.items)
+            written = tuple(
+                Row(f"replay_{column}", index, name, count, told=told.get(name, ""))
+                for column, name in enumerate(op.args)
+            )
+        elif op.kind == "replay_keep":
+            written = tuple(
+                Row(f"kept_{column}", position(op), name, op.attr("capacity"), kept=True)
+                for column, name in enumerate(op.args)
+            )
+        loop = directly.get(op.name)
+        if loop is not None and (op.kind != "replay_insert" or kinds[op.kind] == 1):
+            written = tuple(_together(row, loop) for row in written)
+        rows[op.name] = written
+    return rows
+
+
+def observations(op: Op) -> dict[str, str]:
+    """What an environment in the graph observes: variables, and what they are."""
+    names = {"env_reset": ("obs",), "env_step": ("next_obs", "final_obs")}
+    return dict(zip(op.targets[1:], names.get(op.kind, ()), strict=False))
+
+
+def _together(row: Row, loop: Loop) -> Row:
+    """A row as one of a bundle, if the turns of the loop fill the buffer from its first row on."""
+    fills = row.index == loop.index and row.rows == loop.count
+    return replace(row, loop=loop.name) if fills else row
+
+
+def _check_alone(region: Region, op: Op, loops: tuple[Loop, ...]) -> None:
+    """Each call's steps are kept together, so that those of two would be counted in turn."""
+    for other, around in walk(region.items):
+        shared = {loop.name for loop in loops} & {loop.name for loop in around}
+        if other.kind == "env_step" and other is not op and shared:
+            raise ProgramError(
+                f"{op.where}\n  a loop calls msrl.env_step twice, here and at\n  "
+                f"{other.where}\n  and an environment in the graph counts the steps of its "
+                "episodes right for one call in a loop only: write the call once, in a loop "
+                "inside (`for _ in range(2):`), or use an environment in Python"
+            )

@@ -1,0 +1,291 @@
+"""The source of a region as a MindSpore cell."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_rl.compiler.frontend.replay_rows import inserted
+from mindspore_rl.compiler.frontend.rewrite import owned
+from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, paths, walk
+from mindspore_rl.compiler.ir.operations import OPERATIONS
+from mindspore_rl.compiler.lowering.cell_buffers import (
+    buffer_setup,
+    extents,
+    grouped,
+    load,
+    row_at_hand,
+    unrolled_loop,
+    write_row,
+)
+from mindspore_rl.compiler.lowering.cell_plan import CellPlan
+from mindspore_rl.compiler.lowering.source_text import assignment, class_name, indented, no_writer
+from mindspore_rl.plan.plan import STATE
+from mindspore_rl.plan.value import Value, reduced_count
+
+
+@dataclass(frozen=True)
+class CellWriter:
+    """Writes a cell as its plan says."""
+
+    plan: CellPlan
+
+    def text(self) -> str:
+        """The class."""
+        region = self.plan.region
+        title = ", ".join(dict.fromkeys(op.kind for op, _ in walk(region.items)))
+        lines = [
+            f'"""{title}."""',
+            "",
+            "def __init__(self, w):",
+            *indented(self._setup()),
+            "",
+            f"def construct({', '.join(('self', *region.inputs))}):",
+            *indented([*self._items(region.items), *self._results()]),
+        ]
+        head = f"class {class_name(region.name)}(nn.Cell):"
+        return "\n".join([head, *indented(lines), "", ""])
+
+    def _setup(self) -> list[str]:
+        plan = self.plan
+        lines = ["super().__init__(auto_prefix=False)", "self.num_envs = len(w.env_indices)"]
+        if plan.counts_agents:
+            lines.append("self.num_agents = len(w.agents.share)")
+        lines += [f"self.{owner} = w.{owner}" for owner in plan.owners]
+        for item, _ in paths(plan.region.items):
+            if item.name in plan.parts:
+                lines.append(f"self.{plan.parts[item.name]} = {self._part(item)}")
+            for row in plan.rows.get(item.name, ()):
+                if row is plan.buffers[row.buffer]:
+                    lines += buffer_setup(plan, row)
+        return lines
+
+    def _results(self) -> list[str]:
+        values, outputs = self.plan.values, self.plan.region.outputs
+        stacks = [op for op, _ in walk(self.plan.region.items) if op.kind == "stack"]
+        rows = {op.targets[0]: op.attr("rows") for op in stacks}
+        lines = [load(self.plan, name, name, rows[name]) for name in outputs if name in rows]
+        parts = {name: values[name].parts for name in outputs if name != STATE}
+        given = ", ".join(_repacked(name, parts.get(name, ())) for name in outputs) or "0"
+        return [*lines, f"return {given}"]
+
+    def _items(self, items: tuple[Item, ...]) -> list[str]:
+        lines: list[str] = []
+        for item in items:
+            if isinstance(item, Op):
+                lines += self._op(item)
+                continue
+            starts = self.plan.starts[item.name]
+            lines += [f"{name} = {_zeros(self.plan.values[name])}" for name in starts]
+            lines += self._loop(item) if isinstance(item, Loop) else self._branch(item)
+        return lines
+
+    def _loop(self, loop: Loop) -> list[str]:
+        if loop.name in self.plan.unrolled:
+            return unrolled_loop(self.plan, loop, self._items(loop.body))
+        part = self.plan.parts.get(loop.name)
+        index, going = loop.index, loop.going
+        test = f"{index} < {f'self.{part}' if part else loop.count or 1}"
+        if going is not None:
+            test = f"ms.ops.logical_and({test}, {going.test})"
+        return [
+            f"{index} = ms.Tensor(0, ms.int32)",
+            f"while {test}:",
+            *indented([*self._items((going or loop).body), f"{index} = {index} + 1"]),
+        ]
+
+    def _branch(self, branch: Branch) -> list[str]:
+        lines = [f"if {owned(branch.test)}:", *indented(self._items(branch.body) or ["pass"])]
+        return [*lines, "else:", *indented(self._items(branch.orelse))] if branch.orelse else lines
+
+    # ---- parts -----------------------------------------------------------------------------
+
+    def _part(self, item: Op | Loop) -> str:
+        """What makes the part of a cell that an operation or a loop needs."""
+        if isinstance(item, Loop):
+            return f"parts.turns({item.count or 1})"
+        return getattr(self, f"_{item.kind}_part")(item)
+
+    def _noise_part(self, op: Op) -> str:
+        agents = ", w.agents" if op.attr("owner") == "agents" else ""
+        return (
+            f"parts.NoiseTable(w.seed, {op.attr('purpose')!r}, {op.attr('rows')}, w.env_indices, "
+            f"{noise_size(op)}{agents})"
+        )
+
+    def _replay_draw_part(self, op: Op) -> str:
+        return f"parts.Draws({op.attr('capacity')}, {op.attr('steps')}, w.env_indices)"
+
+    def _permutations_part(self, op: Op) -> str:
+        return (
+            f"parts.PermutationTable(w.seed, {op.name!r}, {op.attr('rounds')}, w.env_indices, "
+            f"{self.plan.target.num_steps}, {op.attr('steps')})"
+        )
+
+    def _gradient_part(self, op: Op) -> str:
+        loss, network = op.attr("objects")
+        value = self.plan.values[op.targets[-1]]
+        count = self._samples(value.size, value)
+        return f"operators.gradient_function(w.{loss}, w.{network}, {count})"
+
+    def _all_reduce_part(self, op: Op) -> str:
+        shapes = tuple(leaf.shape for t in op.targets for leaf in self.plan.values[t].leaves)
+        name = op.name.removeprefix("all_reduce:")
+        return f'parts.AllReduce(w.group, "{op.attr("reduction")}", {shapes}, "{name}")'
+
+    # ---- operations ------------------------------------------------------------------------
+
+    def _op(self, op: Op) -> list[str]:
+        special = getattr(self, f"_{op.kind}", None)
+        if special is not None:
+            return special(op)
+        if OPERATIONS[op.kind].reduces:
+            return self._reduction(op)
+        if op.kind in ("glue", "copy"):
+            return [assignment(op.targets, owned(op.args[0]))]
+        from mindspore_rl.rl import operators  # noqa: PLC0415
+
+        if not hasattr(operators, op.kind):
+            missing = f"CellWriter has no method _{op.kind} and operators.py no {op.kind}"
+            raise no_writer(op, missing)
+        return [assignment(op.targets, f"operators.{op.kind}({', '.join(op.args)})")]
+
+    def _constant(self, op: Op) -> list[str]:
+        dtype = _dtype(self.plan.values[op.targets[0]])
+        return [f"{op.targets[0]} = ms.Tensor({op.args[0]}, ms.{dtype})"]
+
+    def _noise(self, op: Op) -> list[str]:
+        iteration = op.args[0] if op.args else "ms.Tensor(0, ms.int32)"
+        return [f"{op.targets[0]} = self.{self.plan.parts[op.name]}.table({iteration})"]
+
+    _permutations = _noise
+
+    def _index(self, op: Op) -> list[str]:
+        table, row = op.args
+        text = f"{table}[{row}]" if row.isdecimal() else f"ms.ops.gather({table}, {row}, 0)"
+        loop = self.plan.sliced.get(op.name)
+        return [f"{op.targets[0]} = {row_at_hand(table, loop) if loop else text}"]
+
+    _unstack = _index
+
+    def _env_steps(self, op: Op) -> list[str]:
+        steps = float(self.plan.target.steps_per_iteration)
+        return [f"{op.targets[0]} = {op.args[0]}.astype(ms.float32) * {steps}"]
+
+    def _env_reset(self, op: Op) -> list[str]:
+        return [assignment(op.targets, f"self.environment.reset({', '.join(op.args)})")]
+
+    def _env_step(self, op: Op) -> list[str]:
+        (row,), reward = self.plan.rows[op.name], op.targets[3]
+        lines = [assignment(op.targets, f"self.environment.step({', '.join((STATE, *op.args))})")]
+        if row.variable != reward:
+            lines.append(f"{row.variable} = {reward}.mean(1)")
+        return lines + write_row(self.plan, row)
+
+    def _agent_act(self, op: Op) -> list[str]:
+        return [assignment(op.targets, f"self.actor.act({', '.join(op.args)})")]
+
+    def _stack(self, op: Op) -> list[str]:
+        return [line for row in self.plan.rows[op.name] for line in write_row(self.plan, row)]
+
+    _replay_insert = _stack
+
+    def _replay_extend(self, _: Op) -> list[str]:
+        """A batch that arrives whole is the buffer."""
+        return []
+
+    def _replay_sample(self, op: Op) -> list[str]:
+        ops = [other for other, _ in walk(self.plan.region.items)]
+        for other in ops:
+            if other.kind == "replay_extend":
+                pairs = zip(op.targets, other.args, strict=True)
+                return [f"{target} = {stack}" for target, stack in pairs]
+        return [
+            load(self.plan, target, f"replay_{column}", op.attr("rows"))
+            for column, target in enumerate(op.targets)
+        ]
+
+    _replay_keep = _stack
+
+    def _replay_draw(self, op: Op) -> list[str]:
+        rows, part = f"{op.targets[0]}_rows", self.plan.parts[op.name]
+        lines = [f"{rows} = self.{part}.rows({op.args[0]}, {inserted(op)})"]
+        for column, target in enumerate(op.targets):
+            cast = ".astype(ms.bool_)" if self.plan.values[target].dtype == "bool" else ""
+            lines.append(f"{target} = operators.take_rows(self.kept_{column}, {rows}){cast}")
+        return lines
+
+    def _minibatch(self, op: Op) -> list[str]:
+        row, number, *values = op.args
+        rows = f"{row}_{number}"
+        shape = f"{op.attr('count')}, {op.attr('steps')}"
+        lines = [f"{rows} = operators.minibatch_rows({row}, {number}, {shape})"]
+        return lines + [
+            f"{target} = operators.take_rows({value}, {rows})"
+            for target, value in zip(op.targets, values, strict=True)
+        ]
+
+    def _gradient(self, op: Op) -> list[str]:
+        call = f"self.{self.plan.parts[op.name]}({', '.join(op.args)})"
+        return [assignment(op.targets[:-1], call)]
+
+    def _update(self, op: Op) -> list[str]:
+        (method,) = op.attr("objects")
+        return [f"self.{method}({', '.join(op.args)})"]
+
+    def _reduction(self, op: Op) -> list[str]:
+        keep = op.attr("keep")
+        lines = []
+        for target, arg in zip(op.targets, op.args, strict=True):
+            count: Any = reduced_count(self.plan.values[arg].shape, keep)
+            if self.plan.values[target].axis is None:  # else each environment has its own
+                count = self._samples(count, self.plan.values[arg])
+            lines.append(
+                f'{target} = operators.reduce_samples("{op.kind}", {arg}, {keep}, {count})'
+            )
+        return lines
+
+    def _samples(self, count: int, value: Value) -> str:
+        """The samples of a mean: those of all workers, or of this one where each is on its own."""
+        if self.plan.alone and value.axis is not None:
+            return f"{count // self.plan.target.num_envs} * self.num_envs"
+        return str(count)
+
+    def _all_reduce(self, op: Op) -> list[str]:
+        values = [(name, self.plan.values[name]) for name in op.targets]
+        given = ", ".join(f"*{name}" if value.parts else name for name, value in values)
+        lines = [f"reduced = self.{self.plan.parts[op.name]}.reduce({given})"]
+        start = 0
+        for name, value in values:
+            end = start + len(value.leaves)
+            lines.append(f"{name} = reduced[{f'{start}:{end}' if value.parts else start}]")
+            start = end
+        return lines
+
+
+def noise_size(op: Op) -> str:
+    """How many random numbers a call takes in a turn, of each environment, as an expression."""
+    if op.attr("owner") == "replay":
+        return str(op.attr("size"))
+    return "w.environment.noise_size" if op.attr("owner") == "env" else "w.actor.noise_size"
+
+
+def _repacked(name: str, parts: tuple[Value, ...]) -> str:
+    """A tuple that a cell gives, anew if it or a tuple in it has one element.
+
+    MindSpore gives such a tuple an axis too many if it went through a compiled `while`.
+    """
+    texts = [_repacked(f"{name}[{i}]", part.parts) for i, part in enumerate(parts)]
+    as_it_is = len(texts) != 1 and texts == [f"{name}[{i}]" for i in range(len(texts))]
+    return name if as_it_is else f"({', '.join(texts)},)"
+
+
+def _zeros(value: Value) -> str:
+    if value.parts:
+        return f"({', '.join(_zeros(part) for part in value.parts)},)"
+    if not value.shape:
+        number = {"float32": "0.0", "bool": "False"}.get(value.dtype, "0")
+        return f"ms.Tensor({number}, ms.{_dtype(value)})"
+    return f"ms.ops.zeros({grouped((), extents(value))}, ms.{_dtype(value)})"
+
+
+def _dtype(value: Value) -> str:
+    return {"bool": "bool_"}.get(value.dtype, value.dtype)

@@ -1,0 +1,80 @@
+"""Generated code: a fragment's regions as MindSpore cells and the Python loop around them.
+
+The text is what runs: it is written beside the run, imported from there, and may be stepped
+through in a debugger.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mindspore_rl.compiler.ir.ir import Loop, Lowered, Op, Program, paths, walk
+from mindspore_rl.compiler.ir.operations import PARAMETERS
+from mindspore_rl.compiler.lowering.cell_plan import names_in, plan_cell
+from mindspore_rl.compiler.lowering.emit_cell import CellWriter
+from mindspore_rl.compiler.lowering.emit_loop import NUMPY, LoopWriter, carried_variables
+from mindspore_rl.compiler.lowering.project import Projection
+from mindspore_rl.compiler.lowering.regions import regions_of
+from mindspore_rl.compiler.lowering.target import Target
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A fragment's source.
+
+    Attributes:
+        cells: names of its cells, in order.
+        collectives: cells that hold a collective.
+        needs_tensors: whether the process must import MindSpore.
+        carried: variables that an iteration takes from the one before.
+    """
+
+    source: str
+    cells: tuple[str, ...]
+    collectives: tuple[str, ...]
+    needs_tensors: bool
+    carried: tuple[str, ...]
+
+
+def generate(
+    program: Program,
+    projection: Projection,
+    body: tuple[Lowered, ...],
+    target: Target,
+    title: str,
+) -> Generated:
+    """Writes the module of one fragment, whose regions were found."""
+    regions = regions_of(body)
+    cells = [CellWriter(plan_cell(region, projection, target)).text() for region in regions]
+    text = "\n".join(cells) + LoopWriter(projection, target, body).text()
+    doc = f'"""{title}\n\nGenerated from the graph; this is what runs. Edits are overwritten."""'
+    collectives = tuple(
+        r.name for r in regions if any(op.kind == "all_reduce" for op, _ in walk(r.items))
+    )
+    touches_parameters = any(
+        PARAMETERS in (*op.reads, *op.writes) for op, _ in walk(projection.body)
+    )
+    return Generated(
+        "\n".join([doc, "", *_imports(program, projection, body), "", "", text]),
+        tuple(r.name for r in regions),
+        collectives,
+        bool(regions) or touches_parameters,
+        carried_variables(projection),
+    )
+
+
+def _imports(program: Program, projection: Projection, body: tuple[Lowered, ...]) -> Iterator[str]:
+    if NUMPY & {item.kind for item, _ in paths(body) if isinstance(item, Op)}:
+        yield "import numpy as np"
+    if regions_of(body):
+        yield "import mindspore as ms"
+        yield "from mindspore import nn"
+        yield ""
+        yield "from mindspore_rl import operators"
+        yield "from mindspore_rl.runtime.rank import cell as parts"
+    # A name that only another fragment's expressions use stays out, and its module unimported.
+    items = [item for item, _ in paths(projection.body) if not isinstance(item, Loop)]
+    texts = {text for i in items for text in (i.args if isinstance(i, Op) else (i.test,))}
+    used = set().union(*map(names_in, texts))
+    for alias, module, name in program.imports:
+        if alias in used:
+            yield f"from {module} import {name}" + (f" as {alias}" if alias != name else "")

@@ -1,0 +1,83 @@
+"""Draws of records that are kept, all of an iteration at once, ahead of the loop that uses them.
+
+What a stratified draw finds depends on nothing that is computed in between, as long as the loop
+itself inserts nothing. Without its draws a loop over updates compiles as a whole: one call of a
+cell an iteration instead of one for each update.
+"""
+
+from dataclasses import replace
+
+from mindspore_rl.compiler.ir.ir import Item, Loop, Op, num_turns, turn_index, walk
+from mindspore_rl.compiler.ir.operations import OPERATIONS
+from mindspore_rl.plan.value import Value
+
+COMPILED = ("computes", "fits", "trims")
+MOST_BYTES = 2**26
+"""Of the records of an iteration, which lie in memory together."""
+
+
+def draw_ahead(items: tuple[Item, ...], values: dict[str, Value]) -> tuple[Item, ...]:
+    """Takes draws out of the loops in an iteration where these then compile as a whole.
+
+    Args:
+        items: of a fragment.
+        values: of its variables; those of all turns of a draw are added.
+    """
+    result: list[Item] = []
+    for item in items:
+        if isinstance(item, Loop) and item.kind == "iterations":
+            result.append(replace(item, body=draw_ahead(item.body, values)))
+        elif isinstance(item, Loop) and _can(item, values):
+            draws: list[Op] = []
+            loop = _without_draws(item, (), draws, values)
+            result += [*draws, loop]
+        else:
+            result.append(item)
+    return tuple(result)
+
+
+def _can(loop: Loop, values: dict[str, Value]) -> bool:
+    size = 0
+    for op, loops in walk((loop,)):
+        if _compiles(op) and op.attr("index").isdecimal():  # nothing is inserted in these loops
+            size += num_turns(loops) * sum(values[name].message_bytes for name in op.targets)
+        elif OPERATIONS[op.kind].cell not in COMPILED:
+            return False
+    return 0 < size <= MOST_BYTES
+
+
+def _compiles(op: Op) -> bool:
+    return op.kind == "replay_draw" and op.attr("compiles")
+
+
+def _without_draws(
+    loop: Loop, around: tuple[Loop, ...], draws: list[Op], values: dict[str, Value]
+) -> Loop:
+    loops, body = (*around, loop), list[Item]()
+    ops = [item for item in loop.body if isinstance(item, Op)]
+    drawn = {op.name: op for op in ops if _compiles(op)}
+    rows = {op.targets[0]: op for op in ops if op.kind == "index"}
+    used = {rows[op.args[0]].name for op in drawn.values()}
+    for item in loop.body:
+        if isinstance(item, Loop):
+            body.append(_without_draws(item, loops, draws, values))
+        elif item.name in drawn:
+            draw = drawn[item.name]
+            stacks = tuple(f"{name}_of_all" for name in draw.targets)
+            for name, stack in zip(draw.targets, stacks, strict=True):
+                values[stack] = values[name].behind(num_turns(loops))
+                body.append(_row(draw, name, stack, loops))
+            table = rows[draw.args[0]].args[0]
+            inner = {draw.args[0], *(one.index for one in loops)}
+            reads = (table, *(name for name in draw.reads if name not in inner))
+            draws.append(replace(draw, targets=stacks, args=(table,), reads=reads))
+        elif item.name not in used:
+            body.append(item)
+    return replace(loop, body=tuple(body))
+
+
+def _row(draw: Op, target: str, stack: str, loops: tuple[Loop, ...]) -> Op:
+    """What was drawn for this turn."""
+    reads = (stack, *(loop.index for loop in loops))
+    args = (stack, turn_index(loops))
+    return Op(f"index:{target}", "index", (target,), args, reads, draw.where)

@@ -1,0 +1,197 @@
+"""From the loops of fragments to a plan: their modules, and what they exchange."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl.compiler.ir.ir import Branch, Loop, Lowered, Op, num_turns, paths, walk
+from mindspore_rl.compiler.ir.operations import PARAMETERS
+from mindspore_rl.compiler.lowering.emit_module import Generated, generate
+from mindspore_rl.compiler.lowering.project import Projection
+from mindspore_rl.compiler.lowering.target import Target
+from mindspore_rl.compiler.partition.partition import Message, Partition
+from mindspore_rl.compiler.partition.replicate import Fragment
+from mindspore_rl.errors import PolicyError
+from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, ReductionPlan, save_plan
+from mindspore_rl.platform.cache import make_folder, write_file
+
+
+def generate_all(
+    partition: Partition,
+    projections: dict[str, Projection],
+    regions: dict[str, tuple[Lowered, ...]],
+    target: Target,
+) -> dict[str, Generated]:
+    """The modules of all fragments."""
+    algorithm, policy = partition.program.algorithm, partition.policy.name
+    found = {}
+    for name, projection in projections.items():
+        title = (
+            f"Fragment `{name}` of {algorithm} under {policy}: "
+            f"{', '.join(projection.fragment.components)}."
+        )
+        code = generate(partition.program, projection, regions[name], target, title)
+        if projection.serves and code.carried:
+            raise PolicyError(
+                f"policy {policy} serves workers by arrival, and {name} would carry "
+                f"`{code.carried[0]}` from an iteration of one worker to that of another; it can "
+                "keep parameters only"
+            )
+        found[name] = code
+    return found
+
+
+def make_plan(
+    partition: Partition,
+    projections: dict[str, Projection],
+    code: dict[str, Generated],
+    folder: Path,
+    *,
+    record: tuple[str, ...] = (),
+    parameter_bytes: dict[str, int],
+    **job: Any,
+) -> Plan:
+    """Writes the plan of generated fragments into a folder.
+
+    Args:
+        partition: the cut program, shares of sums resolved.
+        projections: of its fragments.
+        code: their modules.
+        folder: gets `plan.json` and `fragments/*.py`.
+        record: see `Plan`.
+        parameter_bytes: size of a message of parameters, by `MessagePlan.parameters`.
+        job: the other fields of `Plan`.
+    """
+    sources = folder / "fragments"
+    make_folder(sources)
+    fragments: list[FragmentPlan] = []
+    first_rank = 0
+    for name, projection in projections.items():
+        found = _fragment(projection.fragment, code[name], first_rank)
+        write_file(sources / found.file, code[name].source)
+        fragments.append(found)
+        first_rank += projection.fragment.replicas
+    plan = Plan(
+        fragments=tuple(fragments),
+        messages=tuple(
+            _message(partition, message, parameter_bytes) for message in partition.messages
+        ),
+        reductions=tuple(
+            found for projection in projections.values() for found in _reductions(projection)
+        ),
+        policy=partition.policy.name,
+        record=record,
+        chunks=partition.policy.schedule.chunks,
+        carried={
+            variable: projection.values[variable]
+            for name, projection in projections.items()
+            for variable in code[name].carried
+            if variable in projection.values
+        },
+        arrivals=partition.arrivals,
+        steps_per_env=partition.program.steps_per_env,
+        **job,
+    )
+    save_plan(plan, folder)
+    return plan
+
+
+def _fragment(fragment: Fragment, made: Generated, first_rank: int) -> FragmentPlan:
+    return FragmentPlan(
+        fragment.name,
+        f"{fragment.name}.py",  # as it is: "a+b" is another fragment than "a_b"
+        first_rank,
+        tuple((s.start, s.stop) for s in fragment.shares),
+        fragment.components,
+        made.cells,
+        made.collectives,
+        made.needs_tensors,
+        tuple((s.start, s.stop) for s in fragment.agents),
+    )
+
+
+def _reductions(projection: Projection) -> Iterator[ReductionPlan]:
+    for item, around in paths(projection.body):
+        if isinstance(item, Op) and item.kind == "all_reduce":
+            yield ReductionPlan(
+                f"{item.name.removeprefix('all_reduce:')} over {projection.fragment.name}",
+                projection.fragment.name,
+                item.attr("reduction"),
+                sum(projection.values[name].message_bytes for name in item.targets),
+                _times(around),
+                _conditional(around),
+            )
+
+
+def _times(around: tuple[Loop | Branch, ...]) -> int:
+    """How often what stands there happens in an iteration; 0: once, before the first."""
+    loops = [item for item in around if isinstance(item, Loop)]
+    if not any(loop.kind == "iterations" for loop in loops):
+        return 0
+    return num_turns(loops)
+
+
+def _conditional(around: tuple[Loop | Branch, ...]) -> bool:
+    return any(isinstance(item, Branch) for item in around)
+
+
+def _message(
+    partition: Partition, message: Message, parameter_bytes: dict[str, int]
+) -> MessagePlan:
+    program = partition.program
+    source, target = partition.fragment(message.source), partition.fragment(message.target)
+    ops = {op.name: op for op, _ in walk(program.body)}
+    loops = {op.name: found for op, found in walk(program.body)}
+    rows = num_turns(loop for loop in loops[message.site[-1]] if loop.name in message.stacked)
+    around = next(found for item, found in paths(program.body) if item.name == message.after)
+    names = [name for name in message.variables if name != PARAMETERS]
+    values = [program.values[name] for name in names]
+    if message.stacked:
+        values = [value.behind(rows) for value in values]
+    parameters = ""
+    if PARAMETERS in message.variables:
+        readers = {
+            op.kind for op in ops.values() if op.name in target.ops and PARAMETERS in op.reads
+        }
+        parameters = "actor" if readers <= {"agent_act"} else "all"
+    shares = {
+        target
+        for name in message.site
+        if (source.name, name) in partition.partial
+        for target in ops[name].targets
+    }
+    scattered, gathered = (
+        fragment.replicas > 1 and any(value.split_by(fragment.split) for value in values)
+        for fragment in (target, source)
+    )
+    return MessagePlan(
+        message.name,
+        message.mark,
+        message.source,
+        message.target,
+        tuple(values),
+        parameters,
+        tuple(name in shares for name in names),
+        _pattern(source.replicas, target.replicas, gathered, scattered, bool(shares))
+        if partition.arrivals is None
+        else "Send by arrival",
+        _times(around),
+        parameter_bytes[parameters] if parameters else 0,
+        _conditional(around),
+        partition.arrivals is not None,
+        max([item.chunks for item in around if isinstance(item, Loop)], default=1),
+    )
+
+
+def _pattern(sources: int, targets: int, gathered: bool, scattered: bool, partial: bool) -> str:
+    if partial:
+        return "Reduce" if targets == 1 else "Reduce and Broadcast"
+    if sources == targets == 1:
+        return "Send"
+    if gathered and scattered:
+        return "AllToAll of the shares' intersections"
+    if gathered:
+        return "Gather" if targets == 1 else "Gather and Broadcast"
+    if scattered:
+        return "Scatter"
+    return "Broadcast" if sources == 1 else "Send"

@@ -1,0 +1,358 @@
+"""Projection: the training loop as one fragment sees it.
+
+Loops are kept where the fragment has an operation inside, foreign operations are dropped, and cut
+edges become `send`, `receive`, `stack` and `unstack`; shares of sums get their `all_reduce`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, num_turns, turn_index, walk
+from mindspore_rl.compiler.ir.operations import ENVIRONMENT, PARAMETERS
+from mindspore_rl.compiler.lowering.copy_propagation import tidy
+from mindspore_rl.compiler.lowering.hoist_draws import draw_ahead
+from mindspore_rl.compiler.partition.partition import Message, Partition
+from mindspore_rl.compiler.partition.replicate import Fragment
+from mindspore_rl.plan.plan import STATE
+from mindspore_rl.plan.value import Value
+
+FRESH = "fresh"
+"""Whether the message at hand is within the bound of staleness, where stale ones are dropped."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """One fragment's program.
+
+    Attributes:
+        values: the graph's values and those of the buffers that projection adds.
+        alone: whether a replica's gradients and means are over its own samples only.
+        serves: whether it fires once for each sender's message, as they arrive.
+    """
+
+    fragment: Fragment
+    body: tuple[Item, ...]
+    values: dict[str, Value]
+    alone: bool = False
+    serves: bool = False
+
+
+def project(
+    partition: Partition, name: str, in_graph: bool, record: tuple[str, ...] = ()
+) -> Projection:
+    """Projects the program on one fragment.
+
+    Args:
+        partition: the cut program.
+        name: the fragment.
+        in_graph: whether the environment is a graph of its own.
+        record: boundary marks whose values are kept for inspection.
+    """
+    projector = _Projector(partition, partition.fragment(name), in_graph, record)
+    body = _glue_before_sends(tidy(tuple(projector.items(partition.program.body, ()))))
+    if not (in_graph and "environment" in partition.fragment(name).components):
+        body = draw_ahead(body, projector.values)  # else cells hold what is kept
+    arrivals = partition.arrivals
+    return Projection(
+        partition.fragment(name),
+        body,
+        projector.values,
+        alone=arrivals is not None,
+        serves=arrivals is not None and arrivals.consumer == name,
+    )
+
+
+class _Projector:
+    def __init__(
+        self, partition: Partition, fragment: Fragment, in_graph: bool, record: tuple[str, ...]
+    ) -> None:
+        self.partition, self.fragment, self.in_graph = partition, fragment, in_graph
+        self.record = record
+        self.values = dict(partition.program.values)
+        self.outgoing = [m for m in partition.messages if m.source == fragment.name]
+        self.incoming = [m for m in partition.messages if m.target == fragment.name]
+        self.loop = {loop.name: loop for _, loops in walk(partition.program.body) for loop in loops}
+        self.buffers: dict[tuple[str, str], str] = {}
+        self.recorded: list[Op] = []
+        self.started: list[Op] = []
+        self.conditions = 0
+        arrivals = partition.arrivals
+        self.drops = bool(arrivals and arrivals.drop_stale and arrivals.consumer == fragment.name)
+        self.last_of_site: dict[str, str] = {}
+        for op, _ in walk(partition.program.body):
+            if op.kind == "boundary" and op.name in fragment.ops:
+                self.last_of_site[str(op.attr("site"))] = op.name
+
+    def items(self, items: tuple[Item, ...], loops: tuple[Loop, ...]) -> Iterator[Item]:
+        """The items of a body that this fragment has, with its communication."""
+        for item in items:
+            for message in self.incoming:
+                if message.stacked and message.stacked[0] == item.name:
+                    yield self._receive(message, item)
+            if isinstance(item, Op):
+                yield from self._op(item, loops)
+            elif isinstance(item, Loop):
+                body = tuple(self.items(item.body, (*loops, item)))
+                if item.kind == "iterations":
+                    body = (*self.started, *body, *self.recorded)
+                if body:
+                    talks = any(op.kind in ("send", "receive") for op, _ in walk(body))
+                    chunks = item.chunks if talks else 1
+                    yield _extend(replace(item, body=body, chunks=chunks))
+            else:
+                assert isinstance(item, Branch)
+                self.conditions += 1
+                body = tuple(self.items(item.body, loops))
+                orelse = tuple(self.items(item.orelse, loops))
+                self.conditions -= 1
+                if body or orelse:
+                    yield replace(item, body=body, orelse=orelse)
+            yield from self._after(item)
+
+    def _after(self, item: Item) -> Iterator[Item]:
+        for message in self.outgoing:
+            if message.after == item.name:
+                names = message.variables
+                if message.stacked:
+                    names = tuple(self._buffer(message.name, v, message.stacked) for v in names)
+                values = tuple(v for v in names if v != PARAMETERS)
+                yield self._message_op("send", message, item, args=values, reads=names)
+        for message in self.incoming:
+            if message.after == item.name and not message.stacked:
+                yield self._receive(message, item)
+
+    def _receive(self, message: Message, item: Item) -> Op:
+        targets = tuple(v for v in message.variables if v != PARAMETERS)
+        if message.stacked:
+            targets = tuple(self._buffer(message.name, v, message.stacked) for v in targets)
+        if self.drops:
+            targets = (*targets, FRESH)
+            self.values[FRESH] = Value((), "bool")
+        writes = (PARAMETERS,) if PARAMETERS in message.variables else ()
+        return self._message_op("receive", message, item, targets=targets, writes=writes)
+
+    def _message_op(self, kind: str, message: Message, item: Item, **rest) -> Op:
+        return Op(
+            f"{kind}:{message.name}",
+            kind,
+            rest.pop("targets", ()),
+            rest.pop("args", ()),
+            rest.pop("reads", ()),
+            item.where,
+            attrs=(("message", message.name),),
+            **rest,
+        )
+
+    def _rows(self, names: tuple[str, ...]) -> int:
+        return num_turns(self.loop[name] for name in names)
+
+    def _buffer(self, owner: str, variable: str, turns: tuple[str, ...]) -> str:
+        """The rows of a variable, one for each turn of some loops, of one message or record.
+
+        Each buffer has one writer: in an unrolled loop several rows are written at once.
+        """
+        if (owner, variable) not in self.buffers:
+            value = self.values[variable]
+            name, number = f"{variable}_stack", 1
+            while name in self.values:
+                number += 1
+                name = f"{variable}_{number}_stack"
+            self.values[name] = value.behind(self._rows(turns))
+            self.buffers[owner, variable] = name
+        return self.buffers[owner, variable]
+
+    def _keep(
+        self, owner: str, variable: str, turns: tuple[str, ...], op: Op, loops: tuple[Loop, ...]
+    ) -> Op:
+        """Writes this turn's row of a buffer."""
+        index, reads = _stack_index(turns, loops)
+        return Op(
+            f"stack:{owner}:{variable}",
+            "stack",
+            (self._buffer(owner, variable, turns),),
+            (index, variable),
+            (variable, *reads),
+            op.where,
+            attrs=(("rows", self._rows(turns)),),
+        )
+
+    # ---- one operation ---------------------------------------------------------------------
+
+    def _op(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Item]:
+        if op.name in self.fragment.ops and not self._is_nothing(op):
+            yield from self._own(op, loops)
+        for message in self.outgoing:
+            if message.stacked and message.site[-1] == op.name:
+                for name in message.variables:
+                    yield self._keep(message.name, name, message.stacked, op, loops)
+        for message in self.incoming:
+            if message.stacked and message.site[-1] == op.name:
+                index, reads = _stack_index(message.stacked, loops)
+                for name in message.variables:
+                    buffer = self._buffer(message.name, name, message.stacked)
+                    yield Op(
+                        f"unstack:{message.name}:{name}",
+                        "unstack",
+                        (name,),
+                        (buffer, index),
+                        (buffer, *reads),
+                        op.where,
+                    )
+
+    def _own(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Item]:
+        nothing = {v for v in op.reads if v in self.values and self.values[v].dtype == "none"}
+        if nothing:
+            op = replace(
+                op,
+                args=tuple(a for a in op.args if a not in nothing),
+                reads=tuple(r for r in op.reads if r not in nothing),
+            )
+        if op.component == "environment" and self.in_graph:
+            inner = tuple(r for r in op.reads if r != ENVIRONMENT)
+            before = (STATE,) if op.kind == "env_step" else ()
+            op = replace(op, targets=(STATE, *op.targets), writes=(), reads=(*inner, *before))
+        if op.kind == "boundary":
+            yield from self._marked(op, loops)
+            return
+        if op.kind == "env_steps" and self.partition.arrivals is not None:
+            # Not a multiple of this replica's iterations: read once, where an iteration starts.
+            self.started.append(replace(op, kind="progress", args=(), reads=()))
+            return
+        if op.kind == "update" and self.drops:
+            yield Branch(f"if:{op.name}", FRESH, (FRESH,), (op,), (), op.where)
+            return
+        yield op
+        if (self.fragment.name, op.name) in self.partition.reduced:
+            kind = op.kind if op.kind in ("max", "min") else "sum"
+            pairs = zip(op.targets, op.args, strict=True)
+            split = self.fragment.split
+            shares = tuple(
+                target
+                for target, arg in pairs
+                if self.values[arg].split_by(split) and not self.values[target].split_by(split)
+            )
+            yield _all_reduce(op.name, kind, shares, op)
+
+    def _marked(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
+        """A mark is a copy; the last of its tuple sums all its shares up in one collective."""
+        yield replace(op, kind="copy")
+        site, here = str(op.attr("site")), self.fragment.name
+        if self.last_of_site[site] != op.name:
+            return
+        members = [
+            o
+            for o, _ in walk(self.partition.program.body)
+            if o.kind == "boundary" and o.attr("site") == site and o.name in self.fragment.ops
+        ]
+        summed = tuple(
+            t for o in members for t in o.targets if (here, o.name) in self.partition.reduced
+        )
+        if summed:
+            yield _all_reduce(site, "sum", summed, op)
+        partial = any((here, o.name) in self.partition.partial for o in members)
+        if op.mark in self.record and not partial:
+            for position, member in enumerate(members):
+                yield from self._record(member, f"{site}/{position}", loops)
+
+    def _record(self, op: Op, key: str, loops: tuple[Loop, ...]) -> Iterator[Op]:
+        """Keeps a mark's values of all turns, to be handed out at the end of the iteration."""
+        (name,) = op.targets
+        value = self.values[name]
+        if value.parts:
+            flat = f"{name}_flat"
+            size = sum(leaf.size for leaf in value.leaves)
+            dtype = np.result_type(*(leaf.dtype for leaf in value.leaves)).name
+            self.values[flat] = Value((size,), dtype)
+            yield Op(f"flatten:{name}", "flatten", (flat,), (name,), (name,), op.where)
+            name = flat
+        if not any(loop.kind == "iterations" for loop in loops):
+            return
+        turns = tuple(loop.name for loop in loops if loop.kind != "iterations")
+        kept = [name]
+        if self.conditions:  # which of the rows are this iteration's
+            kept.append(f"{name}_turn")
+            self.values[kept[1]] = Value((), "int32")
+            index = loops[0].index
+            yield Op(f"turn:{name}", "glue", (kept[1],), (f"{index} + 1",), (index,), op.where)
+        for variable in kept:
+            yield self._keep(op.name, variable, turns, op, loops)
+        buffers = tuple(self._buffer(op.name, variable, turns) for variable in kept)
+        if self.conditions:
+            self.started.append(Op(f"unset:{op.name}", "unset", buffers, (), (), op.where))
+        axis = self.values[buffers[0]].along(self.fragment.split)
+        self.recorded.append(
+            Op(
+                f"record:{op.name}",
+                "record",
+                (),
+                buffers,
+                buffers,
+                op.where,
+                attrs=(("key", key), ("axis", axis)),
+            )
+        )
+
+    def _is_nothing(self, op: Op) -> bool:
+        return op.kind in ("noise", "index") and self.values[op.targets[0]].dtype == "none"
+
+
+def _all_reduce(name: str, reduction: str, shares: tuple[str, ...], op: Op) -> Op:
+    attrs = (("reduction", reduction),)
+    return Op(f"all_reduce:{name}", "all_reduce", shares, (), shares, op.where, attrs=attrs)
+
+
+def _stack_index(names: tuple[str, ...], loops: tuple[Loop, ...]) -> tuple[str, tuple[str, ...]]:
+    chosen = [loop for loop in loops if loop.name in names]
+    return turn_index(chosen), tuple(loop.index for loop in chosen)
+
+
+def _glue_before_sends(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """Lets pure operations that follow a `send` go first, into the cell before it."""
+    result: list[Item] = []
+    for found in items:
+        item = found
+        if isinstance(item, Loop):
+            item = replace(item, body=_glue_before_sends(item.body))
+        position = len(result)
+        if isinstance(item, Op) and item.kind in ("glue", "copy", "constant"):
+            while position and _sends_others(result[position - 1], item.targets):
+                position -= 1
+        result.insert(position, item)
+    return tuple(result)
+
+
+def _sends_others(item: Item, names: tuple[str, ...]) -> bool:
+    """Whether an item is a `send` that takes none of some variables."""
+    return isinstance(item, Op) and item.kind == "send" and not set(item.reads) & set(names)
+
+
+def _extend(loop: Loop) -> Item:
+    """A loop that only moves received rows into the replay buffer becomes one operation."""
+    ops = [item for item in loop.body if isinstance(item, Op)]
+    if not ops or len(ops) < len(loop.body):
+        return loop
+    *unstacks, insert = ops
+    if insert.kind not in ("replay_insert", "replay_keep") or not all(
+        op.kind == "unstack" and op.args[1] == loop.index for op in unstacks
+    ):
+        return loop
+    stack_of = {op.targets[0]: op.args[0] for op in unstacks}
+    if set(insert.args) - set(stack_of) or insert.attr("rows") != loop.count:
+        return loop
+    stacks = tuple(stack_of[arg] for arg in insert.args)
+    start = str(insert.attr("index")).removesuffix(loop.index).removesuffix(" + ") or "0"
+    if not start.isdecimal():
+        return loop
+    kept = insert.kind == "replay_keep"
+    return Op(
+        f"{insert.name}:all",
+        "replay_keep_rows" if kept else "replay_extend",
+        (),
+        stacks,
+        (*stacks, *((insert.attr("iteration"),) if kept else ()), *insert.writes),
+        insert.where,
+        writes=insert.writes,
+        attrs=tuple((dict(insert.attrs) | {"index": start}).items()),
+    )

@@ -1,0 +1,385 @@
+"""Partition: which fragment runs which operation, and which values must cross between fragments.
+
+Components are placed by the policy. Everything else (`glue`) is computed wherever a fragment needs
+it, as long as that takes it no further than a mark the policy may cut; there the value becomes a
+message. This is endpoint projection: each fragment's demand is followed backwards through the
+definitions that reach it.
+"""
+
+from dataclasses import dataclass, replace
+
+from mindspore_rl.compiler.ir.dataflow import INITIAL, definitions
+from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Program, common, paths, walk
+from mindspore_rl.compiler.ir.operations import EFFECTS, PARAMETERS
+from mindspore_rl.compiler.partition.replicate import Fragment
+from mindspore_rl.errors import PolicyError
+from mindspore_rl.plan.plan import Arrivals
+from mindspore_rl.policy import DistributionPolicy
+
+
+@dataclass(frozen=True)
+class Message:
+    """Values that one fragment sends to another.
+
+    Attributes:
+        name: the boundary's site, `boundary:transition#1`, and the two fragments.
+        variables: what is sent, `$parameters` for those of the actor.
+        site: names of the operations that define it, in order.
+        uses: names of the operations of the target that need it.
+        after: the item after which it is sent.
+        stacked: loops out of which it was moved, outermost first; one message holds their turns.
+    """
+
+    name: str
+    mark: str
+    source: str
+    target: str
+    variables: tuple[str, ...]
+    site: tuple[str, ...]
+    uses: tuple[str, ...]
+    after: str = ""
+    stacked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A program cut into fragments.
+
+    Attributes:
+        reduced: operations whose result is summed over the replicas of a fragment that runs
+            them: `{(fragment, op)}`.
+        partial: operations whose result stays one replica's share, which the target of its
+            message sums up: `{(fragment, op)}`.
+        arrivals: which fragment serves which by arrival; None: all is synchronous.
+    """
+
+    program: Program
+    policy: DistributionPolicy
+    fragments: tuple[Fragment, ...]
+    messages: tuple[Message, ...]
+    reduced: frozenset[tuple[str, str]] = frozenset()
+    partial: frozenset[tuple[str, str]] = frozenset()
+    arrivals: Arrivals | None = None
+
+    def fragment(self, name: str) -> Fragment:
+        """The fragment of that name."""
+        return next(f for f in self.fragments if f.name == name)
+
+
+def partition(
+    program: Program, policy: DistributionPolicy, placed: tuple[Fragment, ...]
+) -> Partition:
+    """Cuts a program by a policy.
+
+    Args:
+        program: with the values of its variables.
+        policy: where it may be cut.
+        placed: the fragments, see `replicate`.
+
+    Raises:
+        PolicyError: a value would cross where no mark permits it, or a mark that the policy cuts
+            is missing.
+    """
+    demand = _Demand(program, policy, placed)
+    demand.run()
+    result = Partition(
+        program,
+        policy,
+        tuple(replace(f, ops=frozenset(demand.ops[f.name])) for f in placed),
+        demand.messages(),
+    )
+    _check_marks(result)
+    return result
+
+
+class _Demand:
+    """Follows what each fragment needs back to where it is defined."""
+
+    def __init__(
+        self, program: Program, policy: DistributionPolicy, fragments: tuple[Fragment, ...]
+    ) -> None:
+        self.program, self.policy, self.fragments = program, policy, fragments
+        self.uses = definitions(program.body)
+        self.op = {op.name: op for op, _ in walk(program.body)}
+        self.loops = {op.name: loops for op, loops in walk(program.body)}
+        self.paths = {item.name: around for item, around in paths(program.body)}
+        self.home = {part: f.name for f in fragments for part in f.components}
+        self.ops: dict[str, set[str]] = {f.name: set() for f in fragments}
+        self.crossing: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+        self.origins: dict[str, frozenset[str]] = {}
+        self.chain: list[tuple[str, str, Op]] = []
+
+    def run(self) -> None:
+        """Places every component, then everything that it needs."""
+        self._find_origins()
+        for name, op in self.op.items():
+            if op.component != "glue":
+                self._place(self.home[op.component], name)
+            elif op.kind == "report":
+                homes = sorted(self._origins_of(op))
+                learner = self.home["gradient"]
+                self._place(learner if learner in homes or not homes else homes[0], name)
+
+    def _place(self, fragment: str, name: str) -> None:
+        if name in self.ops[fragment]:
+            return
+        self.ops[fragment].add(name)
+        for reader in (name, *self._conditions(name)):
+            self._need_all(fragment, name, reader)
+
+    def _conditions(self, name: str) -> list[str]:
+        return [item.name for item in self.paths[name] if isinstance(item, Branch)]
+
+    def _need_all(self, fragment: str, name: str, reader: str) -> None:
+        for variable, definers in sorted(self.uses[reader].items()):
+            for definer in sorted(definers - {INITIAL}):
+                if variable not in EFFECTS or variable == PARAMETERS:
+                    self._need(fragment, name, variable, definer)
+
+    def _need(self, fragment: str, reader: str, variable: str, definer: str) -> None:
+        op = self.op.get(definer)
+        if op is None:
+            return
+        self.chain.append((variable, reader, op))
+        self._meet(fragment, reader, variable, op)
+        self.chain.pop()
+
+    def _meet(self, fragment: str, reader: str, variable: str, op: Op) -> None:
+        """Decides how a fragment gets what an operation defines."""
+        definer = op.name
+        if op.component != "glue":
+            owner = self.home[op.component]
+            if owner == fragment:
+                return
+            if variable == PARAMETERS and "parameters" in self.policy.marks:
+                self._cross(owner, fragment, op, variable, reader, "parameters")
+                return
+            self._refuse(owner, fragment)
+        if op.kind == "boundary" and op.mark in self.policy.marks:
+            sources = self._origins_of(op) - {fragment}
+            if sources:
+                expected = [self.home[c.source] for c in self.policy.cuts if c.mark == op.mark]
+                source = next((s for s in expected if s in sources), sorted(sources)[0])
+                outer, self.chain = self.chain, []
+                self._place(source, definer)
+                self.chain = outer
+                self._cross(source, fragment, op, variable, reader, op.mark)
+                # A message under a condition: its target must come to the same decision.
+                for condition in self._conditions(definer):
+                    self._need_all(fragment, reader, condition)
+                return
+        self._place(fragment, definer)
+
+    def _cross(
+        self, source: str, target: str, op: Op, variable: str, reader: str, mark: str
+    ) -> None:
+        site = str(op.attr("site")) if op.kind == "boundary" else f"{mark}:{op.name}"
+        found = self.crossing.setdefault((site, source, target), {"mark": [mark]})
+        for key, value in (("variables", variable), ("site", op.name), ("uses", reader)):
+            if value not in found.setdefault(key, []):
+                found[key].append(value)
+
+    def _refuse(self, owner: str, fragment: str) -> None:
+        """Names the smallest of the values between what one fragment has and another needs."""
+        values = self.program.values
+        variable, reader, op = self.chain[-1]
+        if variable != PARAMETERS:
+            sized = [one for one in reversed(self.chain) if one[0] in values]
+            variable, reader, op = min(sized, key=lambda one: values[one[0]].message_bytes)
+        use = self.op[reader]
+        cuts = [
+            c
+            for c in self.policy.cuts
+            if self.home[c.source] == owner and self.home[c.target] == fragment
+        ]
+        marks = " or ".join(f'"{c.mark}"' for c in cuts) or "(this policy permits none here)"
+        name = "the updated parameters" if variable == PARAMETERS else f"`{variable}`"
+        raise PolicyError(
+            f"policy {self.policy.name} cuts between {owner} and {fragment}, and {name} would "
+            f"cross unmarked from\n  {op.where}\nto\n  {use.where}\n"
+            f"pass it through msrl.boundary with mark {marks}"
+        )
+
+    # ---- where values come from ------------------------------------------------------------
+
+    def _find_origins(self) -> None:
+        """Fragments whose components a value is computed from, through glue and marks."""
+        self.origins = {name: frozenset() for name in self.op}
+        changed = True
+        while changed:
+            changed = False
+            for name, op in self.op.items():
+                found = self.origins[name] | (
+                    frozenset({self.home[op.component]})
+                    if op.component != "glue"
+                    else self._origins_of(op)
+                )
+                changed |= found != self.origins[name]
+                self.origins[name] = found
+
+    def _origins_of(self, op: Op) -> frozenset[str]:
+        found: frozenset[str] = frozenset()
+        for variable, definers in self.uses[op.name].items():
+            if variable not in EFFECTS:
+                found |= frozenset().union(*(self.origins.get(d, frozenset()) for d in definers))
+        return found
+
+    # ---- messages --------------------------------------------------------------------------
+
+    def messages(self) -> tuple[Message, ...]:
+        """One message for each site, source and target, moved out of loops where possible."""
+        order = list(self.op)
+        drafts = []
+        for (site, source, target), found in self.crossing.items():
+            ops = tuple(sorted(found["site"], key=order.index))
+            variables = tuple(
+                v for name in ops for v in self.op[name].defines if v in found["variables"]
+            )
+            drafts.append(
+                Message(
+                    f"{site} {source}->{target}",
+                    found["mark"][0],
+                    source,
+                    target,
+                    variables,
+                    ops,
+                    tuple(sorted(found["uses"], key=order.index)),
+                )
+            )
+        drafts.sort(key=lambda m: order.index(m.site[-1]))
+        placed: dict[tuple, Message] = {}
+        for message in (self._positioned(draft, drafts) for draft in drafts):
+            parameters = message.variables == (PARAMETERS,)
+            placed.setdefault(
+                (message.source, message.target, message.after) if parameters else (message.name,),
+                message,
+            )
+        return tuple(placed.values())
+
+    def _positioned(self, message: Message, all_messages: list[Message]) -> Message:
+        defined_in = self.loops[message.site[-1]]
+        shared = max((common(defined_in, self.loops[use]) for use in message.uses), key=len)
+        stacked: list[Loop] = []
+        while (
+            shared
+            and shared[-1].kind != "iterations"
+            and not self._has_gaps(message.source, message.target, shared[-1], all_messages)
+            and not self._reaches(message.target, message.source, shared[-1], all_messages)
+        ):
+            stacked.insert(0, shared[-1])
+            shared = shared[:-1]
+        deeper = defined_in[len(shared) :]
+        after = deeper[0].name if deeper else self._end_of_site(message.site[-1])
+        if PARAMETERS in message.variables:  # whole at any time: sent whatever was decided
+            path = (*self.paths[message.site[-1]], self.op[message.site[-1]])
+            place = path.index(shared[-1]) + 1 if shared else 0
+            # Of a loop that may end early, both know whether it has: the last turn sends once. And
+            # of a condition under which they are needed, too.
+            while isinstance(outer := path[place], Branch) and (
+                outer.first or self._used_later(message, outer)
+            ):
+                place += 1
+            after = path[place].name
+        return replace(message, after=after, stacked=tuple(loop.name for loop in stacked))
+
+    def _used_later(self, message: Message, branch: Branch) -> bool:
+        """Whether what a message carries is needed before a branch that it is made in has ended."""
+        ops = list(self.op)
+        later = ops[ops.index(message.site[-1]) + 1 :]
+        return any(use in later and branch in self.paths[use] for use in message.uses)
+
+    def _has_gaps(self, source: str, target: str, loop: Loop, messages: list[Message]) -> bool:
+        """Whether a turn of a loop may leave what one fragment sends to another unset.
+
+        Then its messages stay in the loop, all of them, so that both meet them in the same order.
+        """
+        sites = [
+            self.paths[m.site[-1]]
+            for m in messages
+            if (m.source, m.target) == (source, target) and PARAMETERS not in m.variables
+        ]
+        inside = [around[around.index(loop) :] for around in sites if loop in around]
+        return any(isinstance(item, Branch) for around in inside for item in around)
+
+    def _end_of_site(self, name: str) -> str:
+        """The last operation of a mark's tuple: a message follows it, and its reduction."""
+        op = self.op[name]
+        if op.kind != "boundary":
+            return name
+        return [
+            o.name
+            for o in self.op.values()
+            if o.kind == "boundary" and o.attr("site") == op.attr("site")
+        ][-1]
+
+    def _reaches(self, start: str, goal: str, loop: Loop, messages: list[Message]) -> bool:
+        """Whether `start` sends to `goal`, perhaps through others, inside one turn of a loop."""
+        inside = {name for name, loops in self.loops.items() if loop in loops}
+        edges = {
+            (m.source, m.target)
+            for m in messages
+            if m.site[-1] in inside and any(use in inside for use in m.uses)
+        }
+        reached, frontier = {start}, [start]
+        while frontier:
+            here = frontier.pop()
+            for source, target in edges:
+                if source == here and target not in reached:
+                    reached.add(target)
+                    frontier.append(target)
+        return goal in reached
+
+
+def _check_marks(result: Partition) -> None:
+    """Every mark that the policy cuts must be there, even where this plan happens to fuse it.
+
+    What passes it must go the way that the policy says: a cut the wrong way round permits as much,
+    but chooses another sender.
+    """
+    ops = [op for op, _ in walk(result.program.body)]
+    marks = {op.mark for op in ops} | {"parameters"}
+    makers_of, users_of = _components_around(result.program)
+    for cut in result.policy.cuts:
+        users = [op for op in ops if op.component == cut.target]
+        makers = [op for op in ops if op.component == cut.source]
+        if cut.mark not in marks and users and makers and not cut.optional:
+            raise PolicyError(
+                f"policy {result.policy.name} cuts at the mark {cut.mark!r} between {cut.source} "
+                f"and {cut.target}, and {result.program.algorithm} has no such mark: write "
+                f"msrl.boundary({cut.mark!r}, ...) around what reaches\n  {users[0].where}"
+            )
+        there, back = (
+            source in makers_of.get(cut.mark, ()) and target in users_of.get(cut.mark, ())
+            for source, target in ((cut.source, cut.target), (cut.target, cut.source))
+        )
+        if back and not there:
+            raise PolicyError(
+                f"policy {result.policy.name} has Cut({cut.mark!r}, {cut.source!r}, "
+                f"{cut.target!r}) the wrong way round: in {result.program.algorithm} that mark "
+                f"goes from {cut.target} to {cut.source}"
+            )
+
+
+def _components_around(program: Program) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """From which components the values of each mark come, and to which they go, through glue."""
+    uses = definitions(program.body)
+    op = {op.name: op for op, _ in walk(program.body)}
+    makers: dict[str, set[str]] = {}
+    users: dict[str, set[str]] = {}
+    for name, user in op.items():
+        behind: set[str] = set()
+        ahead = [name]
+        while ahead:
+            reader = ahead.pop()
+            for variable, definers in uses[reader].items():
+                for definer in definers - behind if variable not in EFFECTS else ():
+                    if definer in op:
+                        behind.add(definer)
+                        ahead += [definer] if op[definer].component == "glue" else []
+        if user.mark:
+            found = {op[other].component for other in behind} - {"glue"}
+            makers.setdefault(user.mark, set()).update(found)
+        if user.component != "glue":
+            for other in behind:
+                users.setdefault(op[other].mark, set()).add(user.component)
+    return makers, users

@@ -1,0 +1,290 @@
+"""From what a user asks for to a plan: the passes of the compiler, in order.
+
+Each pass takes what the one before gave; `verify` looks at it, and `msrl graph --stage` shows it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl import programs
+from mindspore_rl.compiler.frontend.build import build
+from mindspore_rl.compiler.ir.ir import Program, walk
+from mindspore_rl.compiler.ir.text import render
+from mindspore_rl.compiler.ir.verify import verify, verify_partition, verify_program
+from mindspore_rl.compiler.lowering.emit_module import Generated
+from mindspore_rl.compiler.lowering.make_plan import generate_all, make_plan
+from mindspore_rl.compiler.lowering.project import Projection, project
+from mindspore_rl.compiler.lowering.regions import find_regions
+from mindspore_rl.compiler.lowering.target import Target
+from mindspore_rl.compiler.partition.chunks import chunk_loops
+from mindspore_rl.compiler.partition.partial_sums import reduce_partials
+from mindspore_rl.compiler.partition.partition import Partition, partition
+from mindspore_rl.compiler.partition.replicate import replicate
+from mindspore_rl.compiler.partition.schedule import apply_schedule, check_turns
+from mindspore_rl.compiler.show.render import render_fragments, render_partition
+from mindspore_rl.config import REQUIRED, to_dict
+from mindspore_rl.environments.registry import graph_name, graph_names, spec
+from mindspore_rl.errors import ConfigError, PolicyError
+from mindspore_rl.plan.deployment import Deployment
+from mindspore_rl.plan.plan import Plan
+from mindspore_rl.platform import gpu, toolchain, user_modules
+from mindspore_rl.policy import DistributionPolicy
+
+STAGES = (
+    *("build", "infer", "replicate", "partition", "reduce", "schedule", "chunk"),
+    *("project", "regions", "generate"),
+)
+"""The passes in their order."""
+See = Callable[[str, Any], None]
+"""Is shown what each pass gives."""
+
+
+def _nothing(_name: str, _result: Any) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a user asks for.
+
+    Attributes:
+        algorithm: the file of an algorithm.
+        config: an instance of its `Config`.
+        workers: replicas of each fragment that the policy gives `WORKERS`.
+        cells: `native`, `mindspore` or `auto`: native on the CPU where there is a compiler.
+        compiled: False runs cells as plain Python, for debuggers.
+        policy_file: where the policy came from, to be kept with the run.
+        replay_dir: a folder in whose files kept records are; in memory if empty.
+        profile: iterations to write down, see `runtime.profile`; 0: none.
+        num_iterations: instead of what `total_steps` gives.
+        deployment: the hosts to run on; `deployment_file`: its file, kept with the run.
+    """
+
+    algorithm: Path
+    policy: DistributionPolicy
+    config: Any
+    workers: int = 1
+    device: str = "CPU"
+    cells: str = "auto"
+    compiled: bool = True
+    timeout_s: float = 60.0
+    replay_dir: str = ""
+    profile: int = 0
+    num_iterations: int | None = None
+    record: tuple[str, ...] = ()
+    resume: str = ""
+    load_at: tuple[tuple[int, str], ...] = ()
+    deployment: Deployment = Deployment()
+    deployment_file: str = ""
+    policy_file: str = ""
+
+
+def environment_for(policy: DistributionPolicy, name: str) -> str:
+    """The form of an environment that a policy can run.
+
+    Raises:
+        PolicyError: the policy compiles environments and this one has no graph form.
+    """
+    compiles = any("environment" in rule.compiled for rule in policy.fragments)
+    if not compiles or spec(name).in_graph:
+        return name
+    found = graph_name(name)
+    if found is not None:
+        return found
+    raise PolicyError(
+        f"policy {policy.name} compiles the environment into the loop, and {name} has no graph "
+        f"form; use one of {', '.join(graph_names())}, or another policy"
+    )
+
+
+def analyse(request: JobRequest) -> Partition:
+    """Builds the graph and cuts it.
+
+    Raises:
+        MsrlError: any mistake in the program, the policy or the configuration.
+    """
+    return _cut(request, _trainer(request), _nothing)
+
+
+def schedules(request: JobRequest, env_steps: int) -> dict[str, float]:
+    """What the algorithm's schedules are after so many environment steps, by name."""
+    from mindspore_rl.compiler.analysis import schedules as found  # noqa: PLC0415  (MindSpore)
+
+    trainer = _trainer(request)
+    return found.schedules(build(trainer, request.algorithm.stem), trainer, env_steps)
+
+
+def _trainer(request: JobRequest) -> Any:
+    from mindspore_rl.compiler.analysis.trainer import make_trainer  # noqa: PLC0415  (MindSpore)
+
+    for key in REQUIRED:
+        if not hasattr(request.config, key):
+            raise ConfigError(
+                f"{request.algorithm}: Config has no field {key!r}; expected {', '.join(REQUIRED)}"
+            )
+    cls = programs.trainer_class(request.algorithm)
+    return make_trainer(cls, request.config, spec(request.config.env))
+
+
+def _cut(request: JobRequest, trainer: Any, see: See) -> Partition:
+    from mindspore_rl.compiler.analysis.infer import infer  # noqa: PLC0415  (imports MindSpore)
+
+    def done(name: str, result: Any) -> Any:
+        if isinstance(result, Program):
+            verify_program(result)
+        elif isinstance(result, Partition):
+            verify_partition(result)
+        see(name, result)
+        return result
+
+    config, policy = request.config, request.policy
+    program = done("build", build(trainer, request.algorithm.stem))
+    program = done("infer", infer(program, trainer, request.compiled, cached=True))
+    placed = done("replicate", replicate(policy, request.workers, config.num_envs, program.teams))
+    cut = done("partition", partition(program, policy, placed))
+    cut = done("reduce", reduce_partials(cut))
+    cut = done("schedule", apply_schedule(cut))
+    return done("chunk", chunk_loops(cut, trainer.spec.in_graph))
+
+
+def lower(
+    cut: Partition, record: tuple[str, ...], target: Target, see: See = _nothing
+) -> tuple[dict[str, Projection], dict[str, Generated]]:
+    """Writes the modules of a cut program's fragments.
+
+    Raises:
+        MsrlError: a rule is broken that only shows in what a fragment runs.
+    """
+    loops = {f.name: project(cut, f.name, target.in_graph, record) for f in cut.fragments}
+    verify(cut, {name: loop.body for name, loop in loops.items()})
+    if cut.arrivals is not None:
+        check_turns(cut, loops[cut.arrivals.consumer].body)
+    see("project", {name: _seen(loop, loop.body) for name, loop in loops.items()})
+    regions = {name: find_regions(loop, target.in_graph) for name, loop in loops.items()}
+    see("regions", {name: _seen(loop, regions[name]) for name, loop in loops.items()})
+    code = generate_all(cut, loops, regions, target)
+    see("generate", code)
+    return loops, code
+
+
+def _seen(loop: Projection, body: tuple[Any, ...]) -> Program:
+    """What a fragment runs, with the values that it has."""
+    names = {name for op, _ in walk(loop.body) for name in (*op.reads, *op.targets)}
+    values = {name: value for name, value in loop.values.items() if name in names}
+    return Program(loop.fragment.name, body, values=values)
+
+
+def stage_text(result: Any) -> str:
+    """What a pass gives, as text."""
+    if isinstance(result, Program):
+        return render(result)
+    if isinstance(result, Partition):
+        return render_partition(result) + "\n" + render(result.program)
+    if isinstance(result, tuple):
+        return render_fragments(result)
+    return "\n".join(
+        f"# ---- {name}\n{found.source}" if isinstance(found, Generated) else render(found)
+        for name, found in result.items()
+    )
+
+
+def prepare(request: JobRequest, run_dir: Path, see: See = _nothing) -> tuple[Plan, Partition]:
+    """Lowers a job into a run directory.
+
+    A GPU holds one rank of a group. Replicas that would share one are fused on this machine: there
+    are fewer of them, with more environments each. Other ranks may share a GPU.
+    """
+    request = replace(request, cells=_cells(request))
+    if request.cells == "native":
+        toolchain.begin_threads()
+    plan, cut = _plan(request, run_dir, see)
+    if request.device == "GPU" and not request.deployment.spans_hosts:
+        gpus = len(gpu.driver().gpus)
+        if len(plan.group_ranks) > gpus and request.workers > gpus:
+            return _plan(replace(request, workers=gpus), run_dir, see)
+    return plan, cut
+
+
+def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition]:
+    config, trainer = request.config, _trainer(request)
+    if request.device == "GPU":
+        gpu.refuse_operators(programs.modules_of(trainer))
+    cut = _cut(request, trainer, see)
+    num_ranks = sum(fragment.replicas for fragment in cut.fragments)
+    alone = num_ranks == 1 or not request.compiled
+    per_iteration = cut.program.steps_per_env * config.num_envs
+    iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
+    if own := user_modules.split_environment(config.env):
+        user_modules.keep(own[0], run_dir / user_modules.ENVIRONMENT_FOLDER)
+    algorithm = {
+        "name": request.algorithm.stem,
+        "file": str(user_modules.keep(request.algorithm, run_dir / user_modules.FOLDER)),
+        "package": user_modules.package_of(request.algorithm),
+    }
+    in_graph = trainer.spec.in_graph
+    native = request.cells == "native"
+    target = Target(config.num_envs, config.num_steps, per_iteration, in_graph, native)
+    loops, code = lower(cut, request.record, target, see)
+    plan = make_plan(
+        cut,
+        loops,
+        code,
+        run_dir,
+        record=request.record,
+        parameter_bytes=_parameter_bytes(trainer),
+        parameters=_parameters(trainer),
+        algorithm=algorithm,
+        config=to_dict(config),
+        workers=request.workers,
+        environment=config.env,
+        in_graph=in_graph,
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_iterations=iterations,
+        seed=config.seed,
+        compiled=request.compiled,
+        device=request.device,
+        cells=request.cells,
+        timeout_s=request.timeout_s,
+        replay_dir=request.replay_dir,
+        profile=request.profile,
+        resume=request.resume,
+        load_at={str(k): v for k, v in request.load_at},
+        hosts=() if alone else request.deployment.place(num_ranks, request.device),
+    )
+    return plan, cut
+
+
+def _cells(request: JobRequest) -> str:
+    """Who runs the cells."""
+    if request.cells == "native":
+        if request.device == "GPU":
+            raise ConfigError("--cells native is for the CPU; on a GPU cells are MindSpore's")
+        if toolchain.compiler() is None:
+            raise ConfigError(
+                "--cells native needs a C++ compiler and there is none: apt-get install g++, name "
+                "one by CXX, or leave --cells out"
+            )
+    if request.cells != "auto":
+        return request.cells
+    possible = request.device == "CPU" and request.compiled and toolchain.compiler() is not None
+    return "native" if possible else "mindspore"
+
+
+def _parameters(trainer: Any) -> dict[str, tuple[int, ...]]:
+    """The shapes of all parameters, by name."""
+    from mindspore_rl.rl.parameters import named_parameters  # noqa: PLC0415
+
+    return {name: tuple(found.shape) for name, found in named_parameters(trainer, "state")}
+
+
+def _parameter_bytes(trainer: Any) -> dict[str, int]:
+    """The size of a message of parameters, by scope."""
+    from mindspore_rl.rl.parameters import named_parameters  # noqa: PLC0415
+
+    return {
+        scope: sum(parameter.nbytes for _, parameter in named_parameters(trainer, scope))
+        for scope in ("actor", "all")
+    }

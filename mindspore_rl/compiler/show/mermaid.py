@@ -1,0 +1,107 @@
+"""The picture of an algorithm that a policy has cut, in Mermaid, which web pages draw.
+
+Of the operations only those of a component are shown; what lies between two is the arrow.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from mindspore_rl.compiler.ir.dataflow import edges
+from mindspore_rl.compiler.ir.ir import walk
+from mindspore_rl.compiler.ir.operations import PARAMETERS
+from mindspore_rl.compiler.partition.partition import Message, Partition
+from mindspore_rl.plan.plan import Plan
+from mindspore_rl.plan.traffic import describe, predict
+
+GLUE = "glue"
+COLOURS = ("#dbeafe", "#dcfce7", "#fef3c7", "#fce7f3", "#ede9fe", "#fee2e2")
+"""Of fragments, in turn."""
+
+
+def render_mermaid(partition: Partition, plan: Plan) -> str:
+    """Fragments with the operations of their components, and messages with their bytes."""
+    ops = [op for op, _ in walk(partition.program.body)]
+    shown = {op.name: op.kind for op in ops if op.component != GLUE}
+    flow = _Flow(partition, list(shown))
+    said = {traffic.name: describe(traffic) for traffic in predict(plan)}
+    lines = ["flowchart LR"]
+    for number, fragment in enumerate(partition.fragments):
+        own = [name for name in shown if name in fragment.ops]
+        title = [f"{fragment.name} x {fragment.replicas}"]
+        reduced = [said[r.name] for r in plan.reductions if r.fragment == fragment.name]
+        title += [f"reduced among them: {text}" for text in reduced]
+        lines.append(f'  subgraph {_id(fragment.name)}["{"<br>".join(title)}"]')
+        lines += [f'    {_id(fragment.name, name)}["{shown[name]}"]' for name in own]
+        for name in own:
+            for reader in flow.after([name], fragment.ops):
+                if reader != name:
+                    pair = _id(fragment.name, name), _id(fragment.name, reader)
+                    lines.append(f"    {' --> '.join(pair)}")
+        lines.append("  end")
+        lines.append(f"  style {_id(fragment.name)} fill:{COLOURS[number % len(COLOURS)]}")
+    for message in partition.messages:
+        ends = _ends(message, partition, flow)
+        if ends is not None:
+            text = f"{message.mark}: {said[message.name]}"
+            lines.append(f'  {ends[0]} == "{text}" ==> {ends[1]}')
+    return "\n".join(lines) + "\n"
+
+
+def _id(*names: str) -> str:
+    return re.sub(r"\W", "_", "_".join(names))
+
+
+class _Flow:
+    """Which shown operations follow which, whatever glue is between them.
+
+    Args:
+        shown: names of operations, in the order of the program.
+    """
+
+    def __init__(self, partition: Partition, shown: list[str]) -> None:
+        self._order = {name: i for i, name in enumerate(shown)}
+        self._after: dict[str, set[str]] = defaultdict(set)
+        self._before: dict[str, set[str]] = defaultdict(set)
+        place = {op.name: i for i, (op, _) in enumerate(walk(partition.program.body))}
+        for definer, variable, reader in edges(partition.program.body):
+            effect = variable.startswith("$") and variable != PARAMETERS
+            if effect and place.get(definer, 0) >= place.get(reader, 0):
+                continue  # that the next turn comes after this one
+            self._after[definer].add(reader)
+            self._before[reader].add(definer)
+
+    def after(self, names: Iterable[str], within: Iterable[str]) -> list[str]:
+        """The shown operations that some lead to, through a fragment's glue alone."""
+        return self._next(names, self._after, set(within))
+
+    def before(self, names: Iterable[str], within: Iterable[str]) -> list[str]:
+        """The shown operations that lead to some."""
+        return self._next(names, self._before, set(within))
+
+    def _next(self, names: Iterable[str], steps: dict[str, set[str]], within: set[str]) -> list:
+        found: set[str] = set()
+        seen: set[str] = set()
+        left = list(names)
+        while left:
+            for name in steps[left.pop()] - seen:
+                seen.add(name)
+                if name not in within:
+                    continue
+                if name in self._order:
+                    found.add(name)
+                else:
+                    left.append(name)
+        return sorted(found, key=self._order.__getitem__)
+
+
+def _ends(message: Message, partition: Partition, flow: _Flow) -> tuple[str, str] | None:
+    """The operation that a message comes from, and the first that needs it."""
+    named = {fragment.name: fragment for fragment in partition.fragments}
+    source, target = named[message.source], named[message.target]
+    shown = [name for name in message.site if name in flow._order]
+    causes = shown or flow.before(message.site, source.ops)
+    readers = flow.after(message.site, target.ops)
+    if not causes or not readers:
+        return None
+    return _id(source.name, causes[-1]), _id(target.name, readers[0])

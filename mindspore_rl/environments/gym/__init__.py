@@ -1,0 +1,1 @@
+"""Environments of gymnasium and gym."""

@@ -1,0 +1,388 @@
+"""gym and gymnasium alike: finds an environment in either, makes it, says what is missing.
+
+"gym:ID" and "gymnasium:ID" name the library; a plain id is gym's where gym has it.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl import install
+from mindspore_rl.environments.environment import EnvironmentSpec, unknown
+from mindspore_rl.environments.gym import images
+from mindspore_rl.environments.options import split_options
+from mindspore_rl.environments.spaces import Box
+from mindspore_rl.environments.sync_vector import RAISED, as_space
+from mindspore_rl.errors import (
+    EnvironmentFailure,
+    MissingPackageError,
+    UnknownEnvironmentError,
+    described,
+    text_of,
+)
+
+LIBRARIES = ("gym", "gymnasium")
+_OBSERVATIONS = (
+    "a Box of one number at least, or Discrete, MultiBinary, MultiDiscrete, Dict and Tuple spaces "
+    "of such"
+)
+_MOST_CHOICES = 1024  # each is an output of a network
+_ACTIONS = f"Discrete, Box, or MultiDiscrete or MultiBinary of up to {_MOST_CHOICES} combinations"
+
+
+def load(library: str) -> Any:
+    """Imports gym or gymnasium without their advice.
+
+    Raises:
+        MissingPackageError: it is not installed.
+    """
+    silence_gym()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        text = f"{library} is not installed; {install('gymnasium')}"
+        raise MissingPackageError(text, extra="gymnasium") from error
+    if library == "gym":
+        module.logger.set_level(module.logger.ERROR)
+    return module
+
+
+def silence_gym() -> None:
+    """Keeps gym from asking whoever imports it to upgrade; errors still come through."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("gym_notices.notices").notices.clear()
+
+
+def library_of(kind: type) -> str | None:
+    """Returns which library's `Env` a class is made from, if any."""
+    for base in kind.__mro__:
+        library = base.__module__.partition(".")[0]
+        if library in LIBRARIES and base.__name__ == "Env":
+            return library
+    return None
+
+
+def ids() -> list[str]:
+    """Returns the ids in both registries, a prefix where a plain one would be another's."""
+    plain = registry("gym")
+    try:
+        others = registry("gymnasium")
+    except MissingPackageError:
+        others = []
+    return plain + [f"gymnasium:{name}" if name in plain else name for name in others]
+
+
+def registry(library: str) -> list[str]:
+    """Returns the ids that a library knows."""
+    return list(load(library).envs.registration.registry)
+
+
+def make(name: str) -> Any:
+    """Makes an environment from its id.
+
+    Raises:
+        UnknownEnvironmentError: no library knows the id.
+        EnvironmentFailure: it cannot be made here.
+    """
+    if "," in (base := split_options(name)[0]):
+        raise UnknownEnvironmentError(
+            f"{name!r}: what an environment is made with stands behind its name as KEY=VALUE, for "
+            f"example {base.partition(',')[0]},render_mode=rgb_array"
+        )
+    prefix, _, rest = name.partition(":")
+    asked, own_id = ((prefix,), rest) if prefix in LIBRARIES else (LIBRARIES, name)
+    hint = ""
+    for library in asked:
+        try:
+            module = load(library)
+        except MissingPackageError as error:
+            if asked == (library,):
+                raise
+            hint = f" ({error})"
+            continue
+        try:
+            return _make_in(module, library, own_id)
+        except (module.error.UnregisteredEnv, module.error.DeprecatedEnv):
+            continue
+    if len(asked) == 1:
+        raise unknown(name, [f"{prefix}:{known}" for known in registry(prefix)])
+    raise UnknownEnvironmentError(f"{unknown(name, ids())}{hint}")
+
+
+def _make_in(module: Any, library: str, name: str) -> Any:
+    if library == "gymnasium" and name.startswith("ALE/"):
+        _register_atari(module, name)
+    try:
+        with warnings.catch_warnings(), _without_mujoco_advice(module, name):
+            warnings.simplefilter("ignore")
+            base, options = split_options(name)
+            return module.make(base, disable_env_checker=True, **options)
+    except (module.error.UnregisteredEnv, module.error.DeprecatedEnv):
+        raise
+    except (module.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise _missing(name, error) from error
+    except RAISED as error:  # the environment's own code
+        text = f"{library} could not make {name!r}: {described(error)}"
+        raise EnvironmentFailure(text) from error
+
+
+def _register_atari(module: Any, name: str) -> None:
+    """Adds Atari's games to gymnasium's ids, and keeps them from presenting themselves."""
+    try:
+        import ale_py  # noqa: PLC0415 (optional)
+    except ModuleNotFoundError as error:
+        text = f"{name!r} needs ale-py, which is not installed; {install('atari')}"
+        raise MissingPackageError(text, extra="atari") from error
+    module.register_envs(ale_py)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+
+
+@contextlib.contextmanager
+def _without_mujoco_advice(module: Any, name: str) -> Iterator[None]:
+    """Keeps MuJoCo from printing, and logging to a file, that a library's models are old."""
+    found = module.envs.registration.registry.get(split_options(name)[0])
+    own = f"{module.__name__}.envs.mujoco"
+    entry = str(getattr(found, "entry_point", None))
+    if not entry.startswith(own) or importlib.util.find_spec("mujoco") is None:
+        yield
+        return
+    import mujoco  # noqa: PLC0415 (optional)
+
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda text: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
+def _missing(name: str, error: Exception) -> EnvironmentFailure:
+    # "No module named 'mujoco'", "box2D is not installed, run ...", as the libraries put it.
+    text = text_of(error).lower()
+    if "mujoco_py" in text:
+        return EnvironmentFailure(
+            f"{name!r} needs mujoco_py, which is no longer maintained: use its version v4 or v5"
+        )
+    for word, package, extra in (
+        ("mujoco", "MuJoCo", "mujoco"),
+        ("imageio", "imageio", "mujoco"),
+        ("box2d", "Box2D", "box2d"),
+    ):
+        if word in text:
+            return MissingPackageError(
+                f"{name!r} needs {package}, which is not installed; {install(extra)}", extra
+            )
+    own, colon, _ = split_options(name)[0].partition(":")
+    if colon and importlib.util.find_spec(own.partition(".")[0]) is None:
+        return MissingPackageError(
+            f"{name!r}: there is no module {own}, which is looked for where Python's packages are "
+            "and in PYTHONPATH, and not in the working folder: add its folder to PYTHONPATH, or "
+            f"name a file, as in '{own.replace('.', '/')}.py:ClassName'"
+        )
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        return MissingPackageError(
+            f"{name!r} needs the package {package}, which is not installed: add it with pip"
+        )
+    return MissingPackageError(f"{name!r} needs a package that is not installed: {error}")
+
+
+def flattened(name: str, env: Any) -> tuple[Any, str]:
+    """Gives an environment observations that are one array, and one kind of action.
+
+    Returns:
+        The environment, wrapped where its spaces are others; and how they are laid out then, in
+        words.
+
+    Raises:
+        EnvironmentFailure: a space is of a kind that is not supported.
+    """
+    module = load(str(library_of(type(env))))
+    env, choices = _as_choices(module, env)
+    if as_space(env.action_space) is None:
+        raise EnvironmentFailure(
+            f"{name!r} has the action space {env.action_space}, expected {_ACTIONS}: "
+            f"{_foreign(module, env.action_space) or 'wrap it, or write a class of your own'}"
+        )
+    space = env.observation_space
+    if images.is_image(space):
+        env, layout = _as_images(module, env)
+        return env, "; ".join(filter(None, [layout, choices]))
+    if isinstance(as_space(space), Box):
+        return env, "; ".join(filter(None, [_shape_lost(space), choices]))
+    try:
+        wrapped = module.wrappers.FlattenObservation(env)
+        flat = as_space(wrapped.observation_space)
+    except NotImplementedError:
+        flat = None
+    if not isinstance(flat, Box):
+        raise EnvironmentFailure(
+            f"{name!r} has the observation space {space}, expected {_OBSERVATIONS}: "
+            + (_foreign(module, space) or "wrap it, or write a class of your own that gives arrays")
+        )
+    parts = ", ".join(layout_of(space, module.spaces.utils.flatdim))
+    layout = f"observations are flattened to {flat.shape[0]} numbers: {parts}"
+    return wrapped, "; ".join(filter(None, [layout, choices]))
+
+
+def _foreign(module: Any, space: Any) -> str:
+    """What to do about a space of the other library's; empty if it is the environment's own."""
+    if isinstance(space, module.spaces.Space):
+        return ""
+    return (
+        f"it is a space of {type(space).__module__.partition('.')[0]}, and the environment is one "
+        f"of {module.__name__}: take both of one library"
+    )
+
+
+def _shape_lost(space: Any) -> str:
+    """What becomes of numbers that may be an image's; empty if they are none."""
+    if len(space.shape) != 3:
+        return ""
+    return (
+        f"observations {list(space.shape)} are {math.prod(space.shape)} numbers without neighbours "
+        "to a network; of an image, give bytes, Box(0, 255, dtype=uint8), for torso=cnn"
+    )
+
+
+def _as_choices(module: Any, env: Any) -> tuple[Any, str]:
+    """Numbers the combinations of several choices, where they are few. Returns: see `flattened`."""
+    space = env.action_space
+    if isinstance(space, module.spaces.MultiDiscrete):
+        sizes, first = np.array(space.nvec), getattr(space, "start", 0)
+    elif isinstance(space, module.spaces.MultiBinary):
+        sizes, first = np.full(space.shape, 2), 0
+    else:
+        return env, ""
+    count = math.prod(sizes.ravel().tolist())
+    if count > _MOST_CHOICES:
+        return env, ""
+
+    class Choices(module.ActionWrapper):
+        """One of all combinations, the last choice changing fastest."""
+
+        def action(self, action: int) -> np.ndarray:
+            chosen = np.unravel_index(action, sizes.ravel())
+            return (np.reshape(chosen, sizes.shape) + first).astype(space.dtype)
+
+    wrapped = Choices(env)
+    wrapped.action_space = module.spaces.Discrete(count)
+    each = " x ".join(map(str, sizes.ravel().tolist()))
+    return wrapped, f"actions are {count} choices: {each}, the last changing fastest"
+
+
+def _as_images(module: Any, env: Any) -> tuple[Any, str]:
+    """Puts channels first, those of stacked images behind one another. Returns: see `flattened`."""
+    space = env.observation_space
+    shape = images.image_shape(space.shape)
+
+    class Images(module.ObservationWrapper):
+        """Images `[C, H, W]`."""
+
+        def observation(self, observation: Any) -> np.ndarray:
+            return images.channels_first(np.asarray(observation))
+
+    if shape != space.shape:
+        env = Images(env)
+        env.observation_space = module.spaces.Box(0, 255, shape, np.uint8)
+    return env, f"observations are images, uint8 [C, H, W] = {list(shape)}"
+
+
+def layout_of(space: Any, flatdim: Any, path: str = "") -> Iterator[str]:
+    """How a library's `flatten` lays out a space: its parts in their order.
+
+    Args:
+        space: of gym's or gymnasium's.
+        flatdim: the library's function of this name.
+        path: to where it is in another one.
+    """
+    parts = getattr(space, "spaces", None)  # of a Dict or a Tuple
+    if parts is not None:
+        keys = parts if hasattr(parts, "keys") else range(len(parts))
+        for key in keys:
+            yield from layout_of(parts[key], flatdim, f"{path}[{key!r}]")
+        return
+    size = flatdim(space)
+    how = {
+        "Discrete": f"one-hot of {size}",
+        "MultiDiscrete": f"one-hots, {size} numbers",
+    }.get(type(space).__name__, f"{size} number{'s' * (size != 1)}")
+    if images.is_image(space):
+        how += " of an image without its neighbourhoods (alone it would be one for torso=cnn)"
+    yield f"{path} {how}".lstrip()
+
+
+def spec_of(name: str, env: Any, layout: str) -> EnvironmentSpec:
+    """Returns the shapes of an environment.
+
+    Args:
+        name: what it was asked for by.
+        env: it, wrapped by `flattened`.
+        layout: as `flattened` says.
+    """
+    library = str(library_of(type(env)))
+    action_space = as_space(env.action_space)
+    assert action_space is not None
+    notes = f"of {library} {load(library).__version__}" + (f"; {layout}" if layout else "")
+    return EnvironmentSpec(
+        name=name,
+        obs_shape=tuple(int(size) for size in env.observation_space.shape),
+        action_space=action_space,
+        max_episode_steps=_limit(env),
+        reward_threshold=getattr(env.spec, "reward_threshold", None),
+        in_graph=False,
+        notes=notes,
+        obs_dtype="uint8" if images.is_image(env.observation_space) else "float32",
+        warning=_own_statistics(env),
+    )
+
+
+def _own_statistics(env: Any) -> str:
+    """What wrappers do that scale by running statistics, such as `NormalizeObservation`."""
+    module, found = load(str(library_of(type(env)))), []
+    while env is not None:
+        parts = {type(part).__name__ for part in vars(env).values()}
+        # gymnasium's can be told to keep them as they are.
+        if "RunningMeanStd" in parts and getattr(env, "update_running_mean", True):
+            found.append(type(env).__name__)
+        env = env.env if isinstance(env, module.Wrapper) else None
+    if not found:
+        return ""
+    return (
+        f"{' and '.join(found)}: running statistics of its own, in each environment others and in "
+        "no checkpoint: evaluation, policies and a resumed run begin them anew and do not see what "
+        "was trained on; leave it out, and normalise in the algorithm (ppo: normalise_obs=true, "
+        "normalise_reward=true) or scale by constants"
+    )
+
+
+def _limit(env: Any) -> int:
+    """The time limit of the outermost wrapper that has one; a spec's may not be in force."""
+    module = load(str(library_of(type(env))))
+    while isinstance(env, module.Wrapper):
+        if isinstance(env, module.wrappers.TimeLimit):
+            return int(env._max_episode_steps)
+        env = env.env
+    return 0
+
+
+def is_plain(env: Any) -> bool:
+    """Whether only the library's own wrappers, which change no step, are around it."""
+    module = load(str(library_of(type(env))))
+    names = ("OrderEnforcing", "TimeLimit", "PassiveEnvChecker")
+    while isinstance(env, module.Wrapper):
+        own = type(env).__module__.startswith(f"{module.__name__}.wrappers.")
+        if not own or type(env).__name__ not in names:
+            return False
+        env = env.env
+    return True

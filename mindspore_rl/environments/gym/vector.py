@@ -1,0 +1,345 @@
+"""Environments of gym and gymnasium, in a plain loop over single ones."""
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn, cast
+
+import numpy as np
+
+from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.finite_check import all_trainable, are_trainable, untrainable
+from mindspore_rl.environments.gym import library
+from mindspore_rl.environments.gym import state as gym_state
+from mindspore_rl.environments.spaces import Box, Discrete, taken
+from mindspore_rl.environments.sync_vector import (
+    RAISED,
+    LoopVector,
+    as_space,
+    closed,
+    own,
+    raised,
+    shape_of,
+)
+from mindspore_rl.errors import EnvironmentFailure, described
+
+
+def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSpec:
+    """Finds out the shapes of an environment by building one; see `GymVector`.
+
+    Raises:
+        UnknownEnvironmentError: no library knows such an id.
+        EnvironmentFailure: it cannot be built here, or its spaces are not supported.
+    """
+    env, layout = _make(name, maker)
+    found = library.spec_of(name, env, layout)
+    closed(name, env.close)
+    return found
+
+
+def make_single(name: str, maker: Callable[[], Any] | None = None) -> Any:
+    """One environment to be stepped by hand; its arguments are those of a `GymVector`.
+
+    Returns: a gym.Env or gymnasium.Env whose observations and actions are a run's.
+
+    Raises:
+        UnknownEnvironmentError: no library knows such an id.
+        EnvironmentFailure: it cannot be built here, or its spaces are not supported.
+    """
+    env, _ = _make(name, maker)
+    space = env.action_space
+    own_space = cast(Discrete | Box, as_space(space))
+    module: Any = library.load(str(library.library_of(type(env))))
+
+    class Actions(module.ActionWrapper):
+        """Actions counted from 0, or within their bounds, as in a run."""
+
+        def action(self, action: Any) -> Any:
+            if isinstance(own_space, Discrete):
+                return type(space.sample())(int(action) + int(getattr(space, "start", 0)))
+            return taken(own_space, np.reshape(action, own_space.size))
+
+    return Actions(env)
+
+
+class GymVector(LoopVector):
+    """A `VectorEnvironment` of gym's or gymnasium's; at the limit both ends may be set, as there.
+
+    Where the library adds nothing but its checks and time limit, the bare environment is stepped
+    and the time limit kept here: the wrappers cost as much as a CartPole.
+
+    Args:
+        name: an id, or what the user's own is called.
+        env_indices: global indices of the environments.
+        seed: the run's seed, not negative.
+        maker: of the user's own environments, gives a new one at each call.
+
+    Raises:
+        UnknownEnvironmentError: no library knows such an id.
+        EnvironmentFailure: it cannot be built here, or fails in its first reset.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        env_indices: range,
+        seed: int,
+        maker: Callable[[], Any] | None = None,
+    ) -> None:
+        self._make = functools.partial(_make, name, maker)
+        made = [self._make() for _ in env_indices]
+        first, layout = made[0]
+        self._plain = library.is_plain(first)
+        envs = [self._bare(env) for env, _ in made]
+        spec = library.spec_of(name, first, layout)
+        super().__init__(spec, env_indices, seed, envs, first.action_space)
+        kind = gym_state.state_kind(envs[0]) if self._plain else None
+        self._complete = kind is not None
+        self._steps = [env.step for env in envs]
+        # MuJoCo computes without Python's lock, and each environment has a state of its own.
+        self._concurrent = _concurrent(name, first) or int(kind == "mujoco")
+        self._pool: ThreadPoolExecutor | None = None
+        self._limit = (self.spec.max_episode_steps if self._plain else 0) or math.inf
+        self._obs_shape = (len(made), *self.spec.obs_shape)
+        self._obs_dtype = np.dtype(self.spec.obs_dtype)
+        self._start()
+
+    def reset(self) -> np.ndarray:
+        """Goes back to the very beginning, the same each time. Returns: obs `[B, ...] float32`.
+
+        Raises:
+            EnvironmentFailure: an environment raised, or its observation is wrong.
+        """
+        if self._used:
+            if not self._complete:
+                self._build_anew()
+            self._start()
+        return self._obs.copy()
+
+    def _start(self) -> None:
+        self._used = False
+        first = self._begin()
+        self._obs = self._batch(first)
+        if not all_trainable(self._obs):
+            self._report(first, [0.0] * len(first))
+
+    def _build_anew(self) -> None:
+        """Such as Box2D's worlds keep something over a reset, and the next motion differs by it."""
+        for env in self._envs:
+            env.close()
+        self._envs = [self._bare(self._make()[0]) for _ in self._envs]
+        self._steps = [env.step for env in self._envs]
+
+    def _bare(self, env: Any) -> Any:
+        return env.unwrapped if self._plain else env
+
+    def step(
+        self, action: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Takes one step of every environment; see `VectorEnvironment.step`.
+
+        Raises:
+            EnvironmentFailure: the action is of the wrong shape, or an environment raised or gave
+                a wrong observation or reward.
+        """
+        self._actions = self._as_their_actions(action)
+        self._used = True
+        obs_rows, rewards, ends, cuts = [], [], [], []
+        at_work = self.at_work.data  # a third of the time that the array itself takes
+        try:
+            threads = max(self.threads, self._concurrent) if self._concurrent else 1
+            if threads > 1:
+                outcomes = self._on_threads(threads)
+            else:
+                outcomes = zip(self._steps, self._actions, strict=True)
+            for i, (step, one) in enumerate(outcomes):
+                at_work[0] = i
+                obs, reward, end, cut, _ = step(one)
+                obs_rows.append(own(obs))
+                rewards.append(reward)
+                ends.append(end)
+                cuts.append(cut)
+        except RAISED as error:
+            raise self._failure(len(obs_rows), f"step {raised(error)}") from error
+        final_obs = self._batch(obs_rows)
+        try:
+            reward = np.array(rewards, np.float32)
+        except (TypeError, ValueError):
+            self._report(obs_rows, rewards)
+        if reward.ndim != 1 or not (all_trainable(final_obs) and all_trainable(reward)):
+            self._report(obs_rows, rewards)
+        terminated, cut_short = self._truths("terminated", ends), self._truths("truncated", cuts)
+        self._counters += 1
+        truncated = cut_short | (self._elapsed >= self._limit)
+        next_obs = final_obs.copy()
+        ended = terminated | truncated
+        if np.count_nonzero(ended):
+            self._restart(np.flatnonzero(ended).tolist(), next_obs)
+        self._obs = next_obs.copy()
+        return next_obs, final_obs, reward, terminated, truncated
+
+    def _on_threads(self, threads: int) -> Iterator[tuple[Callable[[Any], Any], Any]]:
+        """Takes the steps on several threads. Gives, in order, what returns or raises each one."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(threads - 1, "environments")
+        self.at_work[0] = -1  # several at once
+        each = -(-len(self._steps) // threads)
+        starts = range(0, len(self._steps), each)
+        others = [self._pool.submit(self._some, start, start + each) for start in starts[1:]]
+        found = self._some(0, each)
+        for other in others:
+            found += other.result()
+        return iter(found)
+
+    def _some(self, start: int, stop: int) -> list[tuple[Callable[[Any], Any], Any]]:
+        found: list[tuple[Callable[[Any], Any], Any]] = []
+        for step, one in zip(self._steps[start:stop], self._actions[start:stop], strict=True):
+            try:
+                obs, *rest = step(one)
+                found.append((_given, (own(obs), *rest)))
+            except RAISED as error:
+                found.append((_raise, error))
+        return found
+
+    def close(self) -> None:
+        """Closes every environment, and ends their threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        super().close()
+
+    def get_state(self) -> dict[str, np.ndarray] | None:
+        """Returns physics, steps, random generators and obs, leading axis B.
+
+        None for environments whose state is not known to be complete: all but classic control and
+        MuJoCo ones, and whatever has wrappers of its own.
+        """
+        if not self._complete:
+            return None
+        return {
+            "physics": np.stack([gym_state.get_physics(env) for env in self._envs]),
+            "physics_type": np.array([gym_state.physics_type(env) for env in self._envs], np.int64),
+            "elapsed": self._elapsed.copy(),
+            "total": self._total.copy(),
+            "random": np.stack([gym_state.get_random(env) for env in self._envs]),
+            "obs": self._obs.copy(),
+        }
+
+    def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """Goes on from `get_state()`. Returns: the current obs `[B, ...] float32`."""
+        self._take_counters(state)
+        self._used = True
+        for env, physics, kind, random in zip(
+            self._envs, state["physics"], state["physics_type"], state["random"], strict=True
+        ):
+            gym_state.set_physics(env, physics, int(kind))
+            gym_state.set_random(env, random)
+        self._obs = state["obs"].copy()
+        return self._obs.copy()
+
+    def _restart(self, rows: list[int], next_obs: np.ndarray) -> None:
+        """Resets the environments `rows` and writes their first obs into `next_obs`."""
+        for i in rows:
+            self._elapsed[i] = 0
+            obs = self._reset_one(i)
+            if not self.spec.images:
+                obs = np.asarray(obs, np.float32)
+            if not self._is_right(obs):
+                self._report([obs], [0.0], i)
+            next_obs[i] = obs
+
+    def _is_right(self, obs: Any) -> bool:
+        """Whether one observation is as the spec says."""
+        kind = getattr(obs, "dtype", None)
+        if kind != self._obs_dtype or obs.shape != self.spec.obs_shape:
+            return False
+        return all_trainable(obs)
+
+    def _batch(self, rows: list[Any]) -> np.ndarray:
+        try:
+            obs = np.array(rows)
+            if self.spec.images and obs.dtype != np.uint8:
+                self._report(rows, [0.0] * len(rows))
+            if obs.dtype != self._obs_dtype:
+                with np.errstate(over="ignore"):  # to inf, which is reported by name
+                    obs = obs.astype(np.float32)
+        except (TypeError, ValueError):
+            self._report(rows, [0.0] * len(rows))
+        if obs.shape != self._obs_shape:
+            self._report(rows, [0.0] * len(rows))
+        return obs
+
+    def _truths(self, name: str, values: list[Any]) -> np.ndarray:
+        try:
+            found = np.array(values, np.bool_)
+            if found.ndim == 1:
+                return found
+        except (TypeError, ValueError):
+            pass
+        i = next(i for i, value in enumerate(values) if shape_of(value) != ())
+        raise self._failure(i, f"{name} is {values[i]!r}, expected one truth value, True or False")
+
+    def _report(self, obs_rows: list[Any], rewards: list[Any], first: int = 0) -> NoReturn:
+        """Raises for the first environment, counted from `first`, that gave what is wrong."""
+        expected = self.spec.obs_shape
+        for i, (obs, reward) in enumerate(zip(obs_rows, rewards, strict=True), first):
+            if (shape := shape_of(obs)) != expected:
+                text = f"got an observation of shape {shape}, expected {expected}: {obs!r}"
+                raise self._failure(i, text)
+            if self.spec.images and getattr(obs, "dtype", None) != np.uint8:
+                kind = getattr(obs, "dtype", type(obs).__name__)
+                raise self._failure(i, f"got an observation of {kind}, expected an image of uint8")
+            if not are_trainable(obs):
+                raise self._failure(i, untrainable("the observation", obs))
+            if shape_of(reward) != ():
+                raise self._failure(i, f"the reward is {reward!r}, expected one number")
+            if not are_trainable(reward):
+                raise self._failure(i, untrainable("the reward", reward))
+        raise AssertionError("reported a failure, but every row is right")
+
+
+def _given(outcome: Any) -> Any:
+    return outcome
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
+def _make(name: str, maker: Callable[[], Any] | None) -> tuple[Any, str]:
+    """Returns an environment, its observations one array, and their layout in words."""
+    env = library.make(name) if maker is None else _of_user(name, maker)
+    return library.flattened(name, env)
+
+
+def _of_user(name: str, maker: Callable[[], Any]) -> Any:
+    try:
+        env = maker()
+    except RAISED as error:  # the user's own code
+        hint = ""
+        if isinstance(error, TypeError) and "argument" in str(error):
+            hint = "; it is called with the options behind its name alone: name a function"
+        text = f"{name} could not be made: {described(error)}{hint}"
+        raise EnvironmentFailure(text) from error
+    if library.library_of(type(env)) is None:
+        raise EnvironmentFailure(
+            f"{name} gave {env!r}, expected an environment: a gym.Env or a gymnasium.Env"
+        )
+    missing = [key for key in ("observation_space", "action_space") if not hasattr(env, key)]
+    if missing:
+        raise EnvironmentFailure(f"{name} has no {' and no '.join(missing)}")
+    return env
+
+
+def _concurrent(name: str, env: Any) -> int:
+    """Threads that may step environments, by their `metadata`.
+
+    Returns: 0: one; 1: as many as the rank has cores; n: at least n.
+    """
+    found = (getattr(env, "metadata", None) or {}).get("concurrent", False)
+    if not isinstance(found, (bool, int)) or found < 0:
+        raise EnvironmentFailure(
+            f"environment {name!r} has metadata['concurrent'] = {found!r}, expected True (stepped "
+            "on as many threads as the rank has cores) or a number of threads at least"
+        )
+    return int(found)

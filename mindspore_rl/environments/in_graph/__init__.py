@@ -1,0 +1,1 @@
+"""Environments written in tensors, that run inside a compiled cell."""

@@ -1,0 +1,274 @@
+"""Parallel environments of PettingZoo's kind, in a plain loop over single ones."""
+
+import contextlib
+import importlib
+import io
+import itertools
+import pkgutil
+import warnings
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl import install
+from mindspore_rl.environments.environment import EnvironmentSpec, Team, unknown
+from mindspore_rl.environments.finite_check import are_trainable, untrainable
+from mindspore_rl.environments.options import split_options
+from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.environments.sync_vector import (
+    RAISED,
+    LoopVector,
+    as_space,
+    closed,
+    raised,
+    shape_of,
+)
+from mindspore_rl.errors import (
+    EnvironmentFailure,
+    MissingPackageError,
+    UnknownEnvironmentError,
+    described,
+)
+
+PREFIX = "pettingzoo:"
+# Particle worlds whose positions, velocities and steps taken are all of their state.
+_PARTICLES = {f"{PREFIX}mpe2.{name}" for name in ("simple_v3", "simple_spread_v3", "simple_tag_v3")}
+
+
+def pettingzoo_spec(name: str) -> EnvironmentSpec:
+    """Finds out the shapes of an environment by building one.
+
+    Raises:
+        UnknownEnvironmentError: there is no such module.
+        EnvironmentFailure: it cannot be built here, or its agents or spaces are not supported.
+    """
+    env = _make(name)
+    found = _spec(name, env)
+    closed(name, env.close)
+    return found
+
+
+class PettingZooVector(LoopVector):
+    """A `VectorEnvironment` with teams, of environments with PettingZoo's parallel interface.
+
+    Agents whose names differ in the number at the end alone are a team: adversary_0, adversary_1.
+
+    Args:
+        name: "pettingzoo:" and a module with a function `parallel_env`.
+        env_indices: global indices of the environments.
+        seed: the run's seed, not negative.
+
+    Raises:
+        UnknownEnvironmentError: there is no such module.
+        EnvironmentFailure: it cannot be built here, or fails in its first reset.
+    """
+
+    def __init__(self, name: str, env_indices: range, seed: int) -> None:
+        envs = [_make(name) for _ in env_indices]
+        self._agents = _in_teams(envs[0].possible_agents)
+        space = envs[0].action_space(self._agents[0])
+        super().__init__(_spec(name, envs[0]), env_indices, seed, envs, space)
+        self._marks = _marks(self.spec)
+        self.reset()
+
+    def reset(self) -> np.ndarray:
+        """Goes back to the very beginning, the same each time. Returns: obs `[B, A, O] float32`.
+
+        Raises:
+            EnvironmentFailure: an environment raised, or its observation is wrong.
+        """
+        return np.stack([self._row(i, obs) for i, obs in enumerate(self._begin())])
+
+    def step(
+        self, action: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Takes one step of every environment; see `VectorEnvironment.step`.
+
+        Raises:
+            EnvironmentFailure: the action is of the wrong shape, an environment raised or gave a
+                wrong observation or reward, or its agents ended one by one.
+        """
+        rows = self._as_their_actions(action)
+        self._actions = [dict(zip(self._agents, row, strict=True)) for row in rows]
+        size = len(self._envs)
+        final_obs = np.empty((size, *self.spec.obs_shape), np.float32)
+        reward = np.empty((size, *self.spec.agent_shape), np.float32)
+        terminated, truncated = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
+        for i in range(size):
+            final_obs[i], reward[i], terminated[i], truncated[i] = self._step_one(i)
+        self._counters += 1
+        next_obs = final_obs.copy()
+        for i in np.flatnonzero(terminated | truncated).tolist():
+            self._elapsed[i] = 0
+            next_obs[i] = self._row(i, self._reset_one(i))
+        return next_obs, final_obs, reward, terminated, truncated
+
+    def get_state(self) -> dict[str, np.ndarray] | None:
+        """Returns physics and steps taken, leading axis B; None but for some particle worlds."""
+        if split_options(self.spec.name)[0] not in _PARTICLES:
+            return None
+        return {
+            "physics": np.stack([_get_physics(env.unwrapped.world) for env in self._envs]),
+            "elapsed": self._elapsed.copy(),
+            "total": self._total.copy(),
+        }
+
+    def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """Goes on from `get_state()`. Returns: the current obs `[B, A, O] float32`."""
+        self._take_counters(state)
+        rows = []
+        for i, env in enumerate(self._envs):
+            inner = env.unwrapped
+            _set_physics(inner.world, state["physics"][i])
+            inner.steps = int(self._elapsed[i])
+            rows.append(self._row(i, {agent: inner.observe(agent) for agent in self._agents}))
+        return np.stack(rows)
+
+    def _step_one(self, i: int) -> tuple[np.ndarray, list[float], bool, bool]:
+        self.at_work[0] = i
+        try:
+            obs, rewards, ends, cuts, _ = self._envs[i].step(self._actions[i])
+        except RAISED as error:
+            raise self._failure(i, f"step {raised(error)}") from error
+        missing = [agent for agent in self._agents if agent not in obs or agent not in rewards]
+        over = {agent for agent in self._agents if ends.get(agent) or cuts.get(agent)}
+        if missing or len(over) not in (0, len(self._agents)):
+            raise self._failure(
+                i,
+                f"{', '.join(sorted(over) or missing)} ended before the other agents, "
+                "expected the episode to end for all together",
+            )
+        for agent in self._agents:
+            if not are_trainable(rewards[agent]):
+                raise self._failure(i, untrainable(f"the reward of {agent}", rewards[agent]))
+        reward = [rewards[agent] for agent in self._agents]
+        return self._row(i, obs), reward, any(ends.values()), any(cuts.values())
+
+    def _row(self, i: int, obs: dict[str, Any]) -> np.ndarray:
+        """All agents' observations, padded and marked with their teams."""
+        row = self._marks.copy()
+        for a, agent in enumerate(self._agents):
+            if agent not in obs:
+                raise self._failure(i, f"no observation of {agent}, got {sorted(obs)}")
+            found = self._envs[i].observation_space(agent).shape
+            if shape_of(obs[agent]) != found:
+                raise self._failure(
+                    i, f"{agent} observes {obs[agent]!r}, expected an array of shape {found}"
+                )
+            if not are_trainable(obs[agent]):
+                text = untrainable(f"the observation of {agent}", obs[agent])
+                raise self._failure(i, text)
+            flat = np.ravel(obs[agent])
+            row[a, : flat.size] = flat
+        return row
+
+
+def _make(name: str) -> Any:
+    """Builds one environment.
+
+    Raises:
+        UnknownEnvironmentError: there is no such module, or it has no `parallel_env`.
+        EnvironmentFailure: a package is missing, or the environment could not be made.
+    """
+    base, options = split_options(name)
+    path = base.removeprefix(PREFIX)
+    package = path.split(".")[0]
+    if not all(part.isidentifier() for part in path.split(".")):
+        raise unknown(name, [f"{PREFIX}mpe2.simple_spread_v3", f"{PREFIX}mpe2.simple_tag_v3"])
+    try:
+        # pygame and others greet whoever imports them.
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name != package and path.startswith(f"{error.name}"):
+            found = importlib.import_module(package)
+            modules = pkgutil.iter_modules(getattr(found, "__path__", []))
+            siblings = [f"{PREFIX}{package}.{module.name}" for module in modules]
+            raise unknown(name, siblings) from error
+        extra = "marl" if error.name in ("mpe2", "pettingzoo") else ""
+        hint = install(extra) if extra else "add it with pip"
+        text = f"{name!r} needs the package {error.name}, which is not installed; {hint}"
+        raise MissingPackageError(text, extra) from error
+    if not hasattr(module, "parallel_env"):
+        raise UnknownEnvironmentError(
+            f"the module {path} (from the environment {name!r}) has no parallel_env, "
+            "as in 'pettingzoo:mpe2.simple_spread_v3'"
+        )
+    try:
+        env = module.parallel_env(**options)
+        env.reset(seed=0)
+    except RAISED as error:  # the environment's own code
+        text = f"{path}.parallel_env could not be made: {described(error)}"
+        raise EnvironmentFailure(text) from error
+    return env
+
+
+def _team(agent: str) -> str:
+    return agent.rstrip("0123456789").rstrip("_")
+
+
+def _in_teams(agents: list[str]) -> list[str]:
+    """Puts the agents of a team next to each other; teams in the order of their first agents."""
+    order = list(dict.fromkeys(map(_team, agents)))
+    return sorted(agents, key=lambda agent: order.index(_team(agent)))
+
+
+def _spec(name: str, env: Any) -> EnvironmentSpec:
+    agents = _in_teams(env.possible_agents)
+    teams = tuple(
+        Team(team, len(list(members))) for team, members in itertools.groupby(agents, _team)
+    )
+    spaces = {agent: env.observation_space(agent) for agent in agents}
+    if not all(isinstance(as_space(space), Box) for space in spaces.values()):
+        raise EnvironmentFailure(
+            f"{name!r} has the observation spaces {spaces}, expected Boxes of one number at least"
+        )
+    own = max(int(np.prod(space.shape)) for space in spaces.values())
+    return EnvironmentSpec(
+        name=name,
+        obs_shape=(len(agents), own + (len(teams) if len(teams) > 1 else 0)),
+        action_space=_action_space(name, [env.action_space(agent) for agent in agents]),
+        max_episode_steps=int(getattr(env.unwrapped, "max_cycles", None) or 0),
+        reward_threshold=None,
+        in_graph=False,
+        teams=teams,
+    )
+
+
+def _action_space(name: str, spaces: list[Any]) -> Discrete | Box:
+    found = as_space(spaces[0])
+    if found is None or any(space != spaces[0] for space in spaces):
+        raise EnvironmentFailure(
+            f"{name!r} has the action spaces {spaces}, expected the same Discrete or Box for all "
+            "agents: wrap it in a class of your own"
+        )
+    return found
+
+
+def _marks(spec: EnvironmentSpec) -> np.ndarray:
+    """What stands in an observation before an agent's own part: zeros and the team's one-hot."""
+    marks = np.zeros(spec.obs_shape, np.float32)
+    if len(spec.teams) > 1:
+        team = np.repeat(np.arange(len(spec.teams)), [team.num_agents for team in spec.teams])
+        marks[np.arange(len(team)), team - len(spec.teams)] = 1.0
+    return marks
+
+
+def _get_physics(world: Any) -> np.ndarray:
+    """Returns agents' positions, agents' velocities and landmarks' positions, float64."""
+    places = [agent.state.p_pos for agent in world.agents]
+    speeds = [agent.state.p_vel for agent in world.agents]
+    marks = [landmark.state.p_pos for landmark in world.landmarks]
+    return np.concatenate([*places, *speeds, *marks], dtype=np.float64)
+
+
+def _set_physics(world: Any, physics: np.ndarray) -> None:
+    # Each a fresh array: mpe2 adds to them in place.
+    points = iter(physics.astype(np.float64).reshape(-1, 2))
+    for agent in world.agents:
+        agent.state.p_pos = next(points).copy()
+    for agent in world.agents:
+        agent.state.p_vel = next(points).copy()
+    for landmark in world.landmarks:
+        landmark.state.p_pos = next(points).copy()

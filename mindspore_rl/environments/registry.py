@@ -1,0 +1,303 @@
+"""Environments by their names.
+
+An id of gym's or gymnasium's ("CartPole-v1": gym's where gym has it; "gymnasium:CartPole-v1"),
+"graph:CartPole-v1" (MindSpore operators), "probe:bandit" (a known optimum),
+"pettingzoo:mpe2.simple_spread_v3" (a module of PettingZoo's kind), "envpool:Pong-v5" (in EnvPool's
+C++), or "path/to/file.py:Name" (the user's own: a class, or a function that makes a gym.Env or a
+gymnasium.Env); behind any of them what it is made with, as in
+"pettingzoo:mpe2.simple_spread_v3,N=8".
+"""
+
+import functools
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mindspore_rl.environments.environment import (
+    GRAPH_OPTIONS,
+    GRAPH_SPECS,
+    EnvironmentSpec,
+    GraphEnvironment,
+    VectorEnvironment,
+    graph_spec,
+    unknown,
+)
+from mindspore_rl.environments.gym import library
+from mindspore_rl.environments.options import split_options, with_options
+from mindspore_rl.environments.sync_vector import RAISED, closed
+from mindspore_rl.errors import (
+    EnvironmentFailure,
+    MissingPackageError,
+    UnknownEnvironmentError,
+    described,
+)
+from mindspore_rl.platform.user_modules import load_module, package_of
+
+
+class InGraph(NamedTuple):
+    """An environment in MindSpore's operators: the Python one that it is, its module and class."""
+
+    python: str
+    module: str
+    cls: str
+
+
+IN_GRAPH = {
+    "graph:CartPole-v1": InGraph("CartPole-v1", "classic", "GraphCartPole"),
+    "graph:Pendulum-v1": InGraph("Pendulum-v1", "classic", "GraphPendulum"),
+    "graph:simple_spread_v3": InGraph(
+        "pettingzoo:mpe2.simple_spread_v3", "particle", "GraphSimpleSpread"
+    ),
+    "graph:simple_tag_v3": InGraph("pettingzoo:mpe2.simple_tag_v3", "particle", "GraphSimpleTag"),
+}
+
+
+def graph_names() -> list[str]:
+    """Returns the names of the in-graph environments that come with the package."""
+    return list(GRAPH_SPECS)
+
+
+def python_name(graph_name: str) -> str | None:
+    """Returns the environment that one of `graph_names()` is in MindSpore operators, if any."""
+    found = IN_GRAPH.get(split_options(graph_name)[0])
+    return with_options(found.python, graph_name) if found else None
+
+
+def graph_name(name: str) -> str | None:
+    """Returns the in-graph environment that is the Python one `name`, if there is one."""
+    base, options = split_options(name)
+    for graph, found in IN_GRAPH.items():
+        if found.python == base and set(options) <= GRAPH_OPTIONS.get(graph, set()):
+            return with_options(graph, name)
+    return None
+
+
+def names() -> list[str]:
+    """Returns all known names; some need packages that may not be installed."""
+    # Not at the top: gym is heavy.
+    from mindspore_rl.environments import probe  # noqa: PLC0415
+
+    pythons = (found.python for found in IN_GRAPH.values())
+    pettingzoo = [name for name in pythons if name.startswith("pettingzoo:")]
+    return [*GRAPH_SPECS, *probe.PROBES, *pettingzoo, *library.ids()]
+
+
+def sorted_names() -> tuple[list[str], dict[str, list[str]]]:
+    """Builds what is known once to see what can be.
+
+    Returns:
+        The names that are accepted here; and those that an extra of this project would bring, by
+        the extra.
+    """
+    accepted: list[str] = []
+    missing: dict[str, list[str]] = {}
+    # These stand for all of gymnasium's where it is missing, and for all of Atari's and EnvPool's.
+    for name in [*names(), "gymnasium:CartPole-v1", "ALE/Pong-v5", "envpool:CartPole-v1"]:
+        try:
+            spec(name)
+        except MissingPackageError as error:
+            if error.extra and name not in missing.setdefault(error.extra, []):
+                missing[error.extra].append(name)
+        except (EnvironmentFailure, UnknownEnvironmentError):
+            continue  # such as those for an older MuJoCo
+        else:
+            accepted.append(name)
+    return list(dict.fromkeys(accepted)), missing
+
+
+def spec(name: str) -> EnvironmentSpec:
+    """Finds out the shapes of an environment.
+
+    Raises:
+        UnknownEnvironmentError: there is none of this name.
+        EnvironmentFailure: it cannot be built here.
+    """
+    base, options = split_options(name)
+    if base in GRAPH_SPECS:
+        return graph_spec(name)
+    if _is_file(name):
+        built = _load_own(name)
+        if _is_graph_class(built):
+            return _of_user(name, built).spec
+        if _is_single(built):
+            return _gym_vector().gym_spec(name, functools.partial(built, **options))
+        env = _of_user(name, built, range(1), 0)
+        closed(name, env.close)
+        return env.spec
+    if name.startswith("probe:"):
+        return _probe(name).spec
+    if name.startswith("graph:"):
+        raise unknown(name, graph_names())
+    if name.startswith("pettingzoo:"):
+        from mindspore_rl.environments import pettingzoo as pettingzoo_vector  # noqa: PLC0415
+
+        return pettingzoo_vector.pettingzoo_spec(name)
+    if name.startswith("envpool:"):
+        from mindspore_rl.environments import envpool  # noqa: PLC0415
+
+        return envpool.pool_spec(name)
+    return _gym_vector().gym_spec(name)
+
+
+def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
+    """Builds a share of the environments of a run.
+
+    Args:
+        name: a name as in the module's docstring, of a Python environment.
+        env_indices: the global indices of the environments to build.
+        seed: the run's seed, not negative.
+
+    Raises:
+        UnknownEnvironmentError: there is no Python environment of this name.
+        EnvironmentFailure: it cannot be built here.
+    """
+    base, options = split_options(name)
+    if base in GRAPH_SPECS:
+        raise UnknownEnvironmentError(
+            f"{name!r} is an in-graph environment, expected a Python one: leave out 'graph:'"
+        )
+    if _is_file(name):
+        built = _load_own(name)
+        if _is_graph_class(built):
+            raise UnknownEnvironmentError(
+                f"{name!r} is an in-graph environment (it has noise_size and "
+                "step(state, action, noise)), expected a Python one"
+            )
+        if _is_single(built):
+            maker = functools.partial(built, **options)
+            return _gym_vector().GymVector(name, env_indices, seed, maker)
+        return _of_user(name, built, env_indices, seed)
+    if name.startswith("probe:"):
+        return _probe(name)(env_indices, seed)
+    if name.startswith("graph:"):
+        raise unknown(name, graph_names())
+    if name.startswith("pettingzoo:"):
+        from mindspore_rl.environments import pettingzoo as pettingzoo_vector  # noqa: PLC0415
+
+        return pettingzoo_vector.PettingZooVector(name, env_indices, seed)
+    if name.startswith("envpool:"):
+        from mindspore_rl.environments import envpool  # noqa: PLC0415
+
+        return envpool.PoolVector(name, env_indices, seed)
+    return _gym_vector().GymVector(name, env_indices, seed)
+
+
+def make_single(name: str) -> Any:
+    """Builds one environment of gym's or gymnasium's; see `gym_vector.make_single`.
+
+    Raises:
+        UnknownEnvironmentError: there is none of this name, or it is of another kind.
+        EnvironmentFailure: it cannot be built here.
+    """
+    name = python_name(name) or name
+    if _is_file(name):
+        built = _load_own(name)
+        if not _is_graph_class(built) and _is_single(built):
+            maker = functools.partial(built, **split_options(name)[1])
+            return _gym_vector().make_single(name, maker)
+    elif not name.startswith(("probe:", "pettingzoo:", "envpool:", "graph:")):
+        return _gym_vector().make_single(name)
+    raise UnknownEnvironmentError(f"{name!r} is neither of gym nor of gymnasium, expected such")
+
+
+def make_graph(name: str) -> GraphEnvironment:
+    """Builds an in-graph environment; imports MindSpore.
+
+    Raises:
+        UnknownEnvironmentError: there is no in-graph environment of this name.
+    """
+    if _is_file(name):
+        built = _load_own(name)
+        if not _is_graph_class(built):
+            raise UnknownEnvironmentError(
+                f"{name!r} is a Python environment, expected an in-graph one: a class with a "
+                "class attribute noise_size and step(self, state, action, noise)"
+            )
+        return _accelerated(_of_user(name, built))
+    base, options = split_options(name)
+    if base not in GRAPH_SPECS:
+        raise unknown(name, graph_names(), "in-graph environment")
+    graph_spec(name)
+    found = IN_GRAPH[base]  # MindSpore: 1.2 s, 450 MB
+    module = importlib.import_module(f"mindspore_rl.environments.{found.module}")
+    return _accelerated(getattr(module, found.cls)(**options))
+
+
+def _accelerated(environment: Any) -> Any:
+    from mindspore_rl.environments.in_graph import native_step  # noqa: PLC0415  (imports MindSpore)
+
+    return native_step.accelerated(environment)
+
+
+def _of_user(name: str, built: Any, *arguments: Any) -> Any:
+    try:
+        environment = built(*arguments, **split_options(name)[1])
+    except EnvironmentFailure:
+        raise
+    except RAISED as error:  # the user's own code
+        text = f"{name} could not be made: {described(error)}"
+        raise EnvironmentFailure(text) from error
+    of_python = ("get_state", "close") if arguments else ()
+    missing = [part for part in ("reset", "step", *of_python) if not hasattr(environment, part)]
+    if missing:
+        raise EnvironmentFailure(f"{name} has no {', '.join(missing)}, expected such methods")
+    if not isinstance(getattr(environment, "spec", None), EnvironmentSpec):
+        raise EnvironmentFailure(
+            f"{name}: its spec is {getattr(environment, 'spec', None)!r}, expected an "
+            "EnvironmentSpec of mindspore_rl.environments.environment"
+        )
+    return environment
+
+
+def _probe(name: str) -> Any:
+    from mindspore_rl.environments import probe  # noqa: PLC0415
+
+    if name not in probe.PROBES:
+        raise unknown(name, list(probe.PROBES))
+    return probe.PROBES[name]
+
+
+def _is_file(name: str) -> bool:
+    return ".py:" in name
+
+
+def _is_graph_class(built: Any) -> bool:
+    step = getattr(built, "step", None)
+    if not hasattr(built, "noise_size") or step is None:
+        return False
+    return list(inspect.signature(step).parameters)[1:] == ["state", "action", "noise"]
+
+
+def _is_single(built: Any) -> bool:
+    """Whether it makes a single environment: a class of gym's or gymnasium's, or a function."""
+    return not inspect.isclass(built) or library.library_of(built) is not None
+
+
+def _gym_vector() -> Any:
+    from mindspore_rl.environments.gym import vector  # noqa: PLC0415
+
+    return vector
+
+
+def _load_own(name: str) -> Any:
+    """Imports what "path/to/file.py:Name" names, a class or a function; once a process."""
+    path_text, own_name = split_options(name)[0].rsplit(":", 1)
+    path = Path(path_text).resolve()
+    if not path.is_file():
+        raise UnknownEnvironmentError(f"there is no file {path} (from the environment {name!r})")
+    library.silence_gym()
+    # Apart from an algorithm in the same folder, of which a run may have a copy.
+    module = load_module(path, package_of(path, "environment"), EnvironmentFailure)
+    built = getattr(module, own_name, None)
+    if not callable(built):
+        known = [
+            key
+            for key, value in vars(module).items()
+            if inspect.isclass(value) or inspect.isfunction(value)
+            if value.__module__ == module.__name__ and not key.startswith("_")
+        ]
+        raise UnknownEnvironmentError(
+            f"{path} has no class or function {own_name!r}; it has {', '.join(known) or 'none'}"
+        )
+    return built

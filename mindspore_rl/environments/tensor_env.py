@@ -1,0 +1,95 @@
+"""Any environment as tensors in and tensors out, in this process (the reference, shape probes)."""
+
+import contextlib
+from typing import Any, cast
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+
+from mindspore_rl.environments.error_context import FIELDS, GuardedVector
+from mindspore_rl.environments.registry import make_graph, make_vector
+from mindspore_rl.errors import EnvironmentFailure, described
+
+
+class LocalEnvironment:
+    """All environments in this process, whatever their kind, as tensors in and tensors out.
+
+    What an environment of the user's does wrong is told by its name.
+    """
+
+    def __init__(self, name: str, in_graph: bool, env_indices: range, seed: int) -> None:
+        self.in_graph = in_graph
+        self.state: Any = None
+        built = make_graph(name) if in_graph else make_vector(name, env_indices, seed)
+        if not in_graph:
+            built = GuardedVector(cast(Any, built), env_indices, lambda action: None)
+        self._environment = cast(Any, built)
+        self._name, self._size = name, len(env_indices)
+        self.noise_size = self._environment.noise_size if in_graph else 0
+
+    def reset(self, noise: Tensor | None) -> Tensor:
+        """Returns: obs `[B, ...]`."""
+        if self.in_graph:
+            self.state, obs = self._call("reset", ("state", "obs"), noise)
+            return obs
+        return Tensor(self._environment.reset())
+
+    def step(self, action: Tensor, noise: Tensor | None) -> tuple[Tensor, ...]:
+        """Returns: next_obs, final_obs, reward, terminated, truncated."""
+        if self.in_graph:
+            self.state, *outcome = self._call("step", ("state", *FIELDS), self.state, action, noise)
+            return tuple(outcome)
+        return tuple(Tensor(part) for part in self._environment.step(action.asnumpy()))
+
+    def _call(self, method: str, fields: tuple[str, ...], *arguments: Any) -> tuple[Tensor, ...]:
+        """Calls a method of an environment in MindSpore's operators, and looks at its results."""
+        here = f"{self._name}: {method}"
+        try:
+            outcome = getattr(self._environment, method)(*arguments)
+        except Exception as error:  # the user's own code
+            raise EnvironmentFailure(f"{here} raised {described(error)}") from error
+        if not isinstance(outcome, tuple) or len(outcome) != len(fields):
+            raise EnvironmentFailure(
+                f"{here} returned {_described(outcome)}, expected a tuple of {', '.join(fields)}"
+            )
+        spec = self._environment.spec
+        shapes = {"state": (self._environment.state_size,), "reward": spec.agent_shape}
+        for field, value in zip(fields, outcome, strict=True):
+            ends = field in FIELDS[3:]
+            shape = (self._size, *(() if ends else shapes.get(field, spec.obs_shape)))
+            expected = f"{ms.bool_ if ends else ms.float32} {shape}"
+            if _described(value) != expected:
+                raise EnvironmentFailure(
+                    f"{here}: {field} is {_described(value)}, expected {expected}"
+                )
+        return outcome
+
+    def get_state(self) -> dict[str, np.ndarray] | None:
+        """The state by environment, for a checkpoint."""
+        if self.in_graph:
+            return {"state": self.state.asnumpy().copy()}
+        return self._environment.get_state()
+
+    def picture(self) -> Any:
+        """How the first environment looks, if it draws itself: `[H, W, 3]` uint8."""
+        return None if self.in_graph else self._environment.render(0)
+
+    def __enter__(self) -> "LocalEnvironment":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Closes it; where something failed before, that is what is told."""
+        with contextlib.suppress(*([EnvironmentFailure] if kind else [])):
+            self.close()
+
+    def close(self) -> None:
+        """Frees what a Python environment holds."""
+        if not self.in_graph:
+            self._environment.close()
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {tuple(value.shape)}"
+    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, tuple) else "")

@@ -1,0 +1,133 @@
+"""Finds algorithms, policies, deployments and configurations by name or by path.
+
+In a checkout the folders lie beside the package, in an installed wheel inside it.
+"""
+
+import difflib
+from pathlib import Path
+
+from mindspore_rl.errors import ConfigError, MsrlError, PolicyError
+from mindspore_rl.platform.user_modules import load_module
+from mindspore_rl.policy import DistributionPolicy
+
+
+def folder(name: str) -> Path:
+    """`algorithms` or `distribution`."""
+    package = Path(__file__).resolve().parent
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name
+
+
+def algorithms() -> list[str]:
+    """Names of the algorithms of the project."""
+    return sorted(f.stem for f in folder("algorithms").glob("*.py") if f.stem != "__init__")
+
+
+def policies() -> dict[str, Path]:
+    """Policies of the project: name and file."""
+    files = [f for f in sorted(folder("distribution").glob("*.py")) if f.stem != "__init__"]
+    return {load_policy(f).name: f for f in files}
+
+
+def load_policy(file: Path) -> DistributionPolicy:
+    """The policy that a file holds as `POLICY`.
+
+    Raises:
+        MsrlError: there is none, or it is of another type.
+    """
+    policy = getattr(load_module(file), "POLICY", None)
+    if not isinstance(policy, DistributionPolicy):
+        raise MsrlError(
+            f"{file}: POLICY is {type(policy).__name__}, expected a "
+            "mindspore_rl.policy.DistributionPolicy"
+        )
+    return policy
+
+
+def find_algorithm(name: str) -> Path:
+    """The file of an algorithm given by name or path.
+
+    Raises:
+        MsrlError: there is none; the nearest names are offered.
+    """
+    if name in algorithms():
+        return folder("algorithms") / f"{name}.py"
+    return _path(name, "algorithm", algorithms(), MsrlError)
+
+
+def find_policy(name: str) -> Path:
+    """The file of a policy given by name (however it is spelt) or path.
+
+    Raises:
+        PolicyError: there is none; the nearest names are offered.
+    """
+    if name == "auto":
+        raise PolicyError(
+            "policy auto is chosen by msrl train and msrl graph alone; here, name one of "
+            f"{', '.join(policies())}"
+        )
+    known = policies()
+    for policy, file in known.items():
+        if _plain(policy) == _plain(name):
+            return file
+    return _path(name, "policy", list(known), PolicyError)
+
+
+def find_deployment(name: str) -> Path:
+    """The file of a deployment given by name or path.
+
+    Raises:
+        ConfigError: there is none; the nearest names are offered.
+    """
+    return _yaml(name, "deployment", "deployments")
+
+
+def find_device(name: str) -> Path:
+    """The file that describes a device, given by name or path; as `find_deployment`."""
+    return _yaml(name, "description of devices", "devices")
+
+
+def _yaml(name: str, kind: str, place: str) -> Path:
+    known = {f.stem: f for f in sorted(folder("distribution").glob(f"{place}/*.yaml"))}
+    return known.get(name) or _path(name, kind, list(known), ConfigError, ".yaml")
+
+
+def find_config(name: str) -> Path:
+    """A YAML file given by path, or by name among the project's configurations."""
+    inside = folder("algorithms") / "configs" / f"{name}.yaml"
+    return inside if not Path(name).exists() and inside.exists() else Path(name)
+
+
+def name_of(file: Path) -> str:
+    """What an algorithm or a policy is found by again: its name if it is the project's, or a path.
+
+    With the project in another place the name is still right.
+    """
+    if file.parent == folder("algorithms"):
+        return file.stem
+    return {known: name for name, known in policies().items()}.get(file, str(file))
+
+
+def file_of(name: str) -> Path:
+    """The file that `name_of` was given; it may be gone."""
+    if name.endswith(".py"):
+        return Path(name)
+    return policies().get(name, folder("algorithms") / f"{name}.py")
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def _path(
+    name: str, kind: str, known: list[str], error: type[MsrlError], suffix: str = ".py"
+) -> Path:
+    path = Path(name)
+    if path.suffix == suffix:
+        if path.is_file():
+            return path.resolve()
+        raise error(f"{kind} {name}: no such file (from {Path.cwd()})")
+    plain = {_plain(k): k for k in known}
+    near = [plain[n] for n in difflib.get_close_matches(_plain(name), plain, n=3, cutoff=0.4)]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}"
+    raise error(f"unknown {kind} {name!r}: {hint} (or give the path of a {suffix} file)")

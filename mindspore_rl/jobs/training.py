@@ -1,0 +1,344 @@
+"""Runs a training from what is asked for to its end, for `msrl train` and `mindspore_rl.train`."""
+
+import contextlib
+import dataclasses
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl.cli.predict import settled
+from mindspore_rl.environments import registry
+from mindspore_rl.errors import CheckpointError, ConfigError, JobFailure, MsrlError
+from mindspore_rl.jobs import job as jobs
+from mindspore_rl.jobs.job import Job
+from mindspore_rl.jobs.run_directory import check_trusted, new_directory, write_job
+from mindspore_rl.plan.text import plan_text
+from mindspore_rl.platform import gpu, resources
+from mindspore_rl.platform.cache import writing
+from mindspore_rl.platform.names import name_from
+from mindspore_rl.platform.stdio import steady
+
+RETRY_S = 2.0
+"""Between two attempts to reach a host that was lost."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
+"""Before a restart where the one before it came to no new checkpoint; twice as long each time."""
+OnIteration = Callable[[dict[str, Any]], object]
+"""Is given a line of metrics.jsonl; the run ends if it returns False."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A training that has ended.
+
+    Attributes:
+        run_dir: where everything is.
+        plan: a `plan.plan.Plan`.
+        outcome: a `runtime.coordinator.monitor.Outcome`.
+    """
+
+    run_dir: Path
+    plan: Any
+    outcome: Any
+
+
+def train(
+    job: Job,
+    values: Mapping[str, object] | None = None,
+    on_iteration: OnIteration | None = None,
+    tell: Callable[[str, object], bool] | None = None,
+) -> Trained:
+    """Trains.
+
+    Args:
+        job: what is asked for.
+        values: keys of the algorithm's configuration.
+        on_iteration: is shown each iteration's metrics.
+        tell: see `JobOptions`.
+
+    Raises:
+        MsrlError: what is asked for cannot be.
+        JobFailure: the job failed.
+    """
+    from mindspore_rl.runtime import resuming  # noqa: PLC0415
+    from mindspore_rl.runtime.coordinator import admission, wandb  # noqa: PLC0415
+    from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
+
+    if threading.current_thread() is not threading.main_thread():
+        raise MsrlError(
+            f"a job is started from the thread {threading.current_thread().name}, expected the "
+            "main one, which alone hears of Ctrl-C; train there"
+        )
+    admission.check_working_folder()
+    resumed = None if job.resume is None else Path(job.resume)
+    if resumed and not resumed.is_dir():
+        raise ConfigError(f"{resumed} is not a run directory; expected one that `msrl train` wrote")
+    if resumed:
+        check_trusted(resumed, job.trust)
+    admission.check_address_space(resources.address_space())
+    admission.check_descriptors()
+    if job.wandb:
+        wandb.check()
+    compiled = job.backend == "mpi"
+    if job.device == "gpu" and not compiled:
+        raise MsrlError("--backend inproc computes on the CPU; remove --device gpu")
+    device, why = gpu.choose(job.device if compiled else "cpu")
+    with _written_by_nobody_else():
+        resume, done = _newest_checkpoint(resumed) if resumed else (None, {})
+        job = settled(job, values)
+        request = jobs.request(
+            job,
+            values,
+            device=device,
+            compiled=compiled,
+            timeout_s=job.timeout,
+            replay_dir=job.replay_dir and os.path.abspath(job.replay_dir),
+            profile=job.profile,
+            resume=str(resume or ""),
+            resume_run=resumed,
+        )
+        plan, run_dir = _planned(job, request, resume, done)
+        with steady(run_dir / WORKERS_LOG):
+            if not job.quiet:
+                _tell(plan, request, f"{device}{why and f': {why}'}")
+            steps = resuming.counted_from(done, plan)[1] if resume else 0
+            options = _options(job, request, plan, steps, on_iteration)
+            if tell is not None:
+                options = dataclasses.replace(options, tell=tell)
+            return Trained(run_dir, plan, _run(plan, run_dir, options, job.max_restarts))
+
+
+@contextlib.contextmanager
+def _written_by_nobody_else() -> Iterator[None]:
+    """A context in which what is made can be written by this user only: it is run later."""
+    before = os.umask(0o022)
+    os.umask(before | 0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) -> tuple[Any, Path]:
+    """Makes the plan and its run directory. Returns: both."""
+    from mindspore_rl.compiler.pipeline import prepare  # noqa: PLC0415
+    from mindspore_rl.runtime import (
+        profile_recorder,  # noqa: PLC0415
+        resuming,  # noqa: PLC0415
+    )
+    from mindspore_rl.runtime.coordinator import admission  # noqa: PLC0415
+
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    environment = name_from(request.config.env)
+    name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
+    chosen = Path(job.run_dir) if job.run_dir else None
+    with new_directory(chosen, name, job.trust) as run_dir:
+        plan, _ = prepare(request, run_dir, dumper(job.dump_graph))
+        if resume is not None:
+            resuming.check_job(resume, done, plan)
+            _tell_sizes(done, plan)
+            if done["env_steps"] >= plan.last_step:
+                raise ConfigError(
+                    f"{job.resume} is done: it has trained for {done['env_steps']:,} steps, and "
+                    f"{plan.last_step:,} are asked for; raise --total-steps to go on"
+                )
+            _tell_schedules(done, request)
+        if warning := admission.check_memory(plan, resources.available_memory()):
+            print(f"msrl: {warning}", file=sys.stderr)
+        admission.check_descriptors(plan.num_ranks)
+        profile_recorder.check(plan)
+        write_job(run_dir, request)
+    return plan, run_dir
+
+
+def _tell_sizes(done: dict[str, Any], plan: Any) -> None:
+    """Says what begins anew in a run that goes on with other sizes."""
+    from mindspore_rl.runtime import resuming  # noqa: PLC0415
+
+    for key, (then, now) in resuming.sizes(done, plan).items():
+        if then == now:
+            continue
+        text = f"msrl: {key} was {then} and is {now} now: "
+        if key == "num_envs":
+            text += "all environments begin new episodes; "
+        iteration, steps = resuming.counted_from(done, plan)
+        text += f"iterations count on from {iteration:,}, steps from {steps:,}"
+        print(text, file=sys.stderr)
+
+
+def _tell_schedules(done: dict[str, Any], request: Any) -> None:
+    """Says which schedules jump in a run that goes on with other total_steps."""
+    from mindspore_rl.compiler.pipeline import schedules  # noqa: PLC0415
+
+    then, now = done["config"]["total_steps"], request.config.total_steps
+    if then == now:
+        return
+    config = dataclasses.replace(request.config, total_steps=then)
+    at = done["env_steps"]
+    before, after = (
+        schedules(one, at) for one in (dataclasses.replace(request, config=config), request)
+    )
+    jumps = [
+        f"{name} goes from {before[name]:.3g} to {value:.3g}"
+        for name, value in after.items()
+        if name in before and before[name] != value
+    ]
+    if jumps:
+        print(
+            f"msrl: total_steps was {then:,} and is {now:,} now, and schedules are of the whole: "
+            f"at {at:,} steps {', '.join(jumps)}",
+            file=sys.stderr,
+        )
+
+
+def _tell(plan: Any, request: Any, place: str) -> None:
+    """Shows the plan."""
+    total_steps = request.config.total_steps
+    print(plan_text(plan), file=sys.stderr)
+    print(f"  on the {place}", file=sys.stderr)
+    if plan.steps_per_iteration > total_steps:
+        text = f"total_steps is {total_steps:,}, less than an iteration has:"
+        print(f"  {text} {plan.steps_per_iteration:,} steps are trained", file=sys.stderr)
+    if plan.workers < request.workers:
+        text = f"{request.workers} workers would share GPUs: they are fused into"
+        print(f"  {text} {plan.workers}", file=sys.stderr)
+    spec = registry.spec(plan.environment)
+    if spec.notes:
+        print(f"  {spec.name}: {spec.notes}", file=sys.stderr)
+    if spec.warning:
+        print(f"msrl: {spec.name}: {spec.warning}", file=sys.stderr)
+
+
+def _options(
+    job: Job, request: Any, plan: Any, steps: int, on_iteration: OnIteration | None
+) -> Any:
+    """How what was planned is run."""
+    from mindspore_rl.runtime.coordinator import admission  # noqa: PLC0415
+    from mindspore_rl.runtime.coordinator.run import JobOptions  # noqa: PLC0415
+
+    threshold = job.stop_return
+    if threshold is None:
+        threshold = registry.spec(plan.environment).reward_threshold
+    start_timeout_s = job.start_timeout
+    if start_timeout_s is None:
+        start_timeout_s = admission.start_timeout_s(plan, resources.available_cores())
+    return JobOptions(
+        progress=not job.quiet,
+        total_steps=request.config.total_steps,
+        stop_return=threshold,
+        checkpoint_every_s=job.checkpoint_every,
+        start_timeout_s=start_timeout_s,
+        start_steps=steps,
+        deployment=request.deployment,
+        on_iteration=on_iteration,
+        wandb=job.wandb,
+    )
+
+
+def _run(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
+    """Runs what was planned. Returns: how it ended."""
+    from mindspore_rl.runtime.coordinator.verify_run import check_whole  # noqa: PLC0415
+
+    outcome = _run_with_restarts(plan, run_dir, options, restarts)
+    if outcome.stopped != "interrupted":
+        check_whole(run_dir, outcome.iterations, outcome.checkpoint)
+    return outcome
+
+
+def _newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any]]:
+    """The checkpoint to continue a run from, and what it says of itself.
+
+    Raises:
+        CheckpointError: the run has none that can be used.
+    """
+    from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
+
+    path, done, damaged = checkpoint.load_newest(run / checkpoint.FOLDER)
+    for text in damaged:
+        print(f"msrl: {text}", file=sys.stderr)
+    if damaged:
+        print(f"msrl: using {path}", file=sys.stderr)
+    return path.resolve(), done
+
+
+def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
+    """Runs a job, from its newest checkpoint again after each of so many failures.
+
+    A restart waits for hosts that were lost, as long as a start may take, and longer and longer
+    while there is no progress: what made a job fail may need time to go away.
+    """
+    from mindspore_rl.runtime.coordinator.run import run_job  # noqa: PLC0415
+    from mindspore_rl.runtime.coordinator.state_machine import Unreached  # noqa: PLC0415
+
+    retry_until_s = wait_s = 0.0
+    while True:
+        try:
+            return run_job(plan, run_dir, options)
+        except JobFailure as failure:
+            if isinstance(failure, Unreached) and time.monotonic() < retry_until_s:
+                print(f"msrl: {str(failure).splitlines()[0]}; trying again", file=sys.stderr)
+                _wait(RETRY_S)
+                continue
+            if failure.mistake or failure.interrupted or restarts <= 0:
+                raise
+            restarts -= 1
+            before = plan.resume
+            plan, options = _restarted(plan, options, run_dir)
+            progress = plan.resume != before
+            wait_s = 0.0 if progress else min(max(2 * wait_s, FIRST_WAIT_S), LONGEST_WAIT_S)
+            print(
+                f"msrl: {failure}\nmsrl: restarting from {plan.resume or 'the beginning'}"
+                f"{f' in {wait_s:g} s' if wait_s else ''}, {restarts} restarts left",
+                file=sys.stderr,
+            )
+            _wait(wait_s)
+            retry_until_s = time.monotonic() + options.start_timeout_s
+
+
+def _wait(seconds: float) -> None:
+    """Lets time pass. Raises: KeyboardInterrupt."""
+    from mindspore_rl.runtime.coordinator.interruption import Interruption  # noqa: PLC0415
+
+    with Interruption() as interruption:
+        select.select([interruption.socket], [], [], seconds)
+        if interruption.poll():
+            raise KeyboardInterrupt
+
+
+def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
+    """The same job from its newest checkpoint, or as it was started if there is none yet."""
+    from mindspore_rl.plan.plan import save_plan  # noqa: PLC0415
+    from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
+
+    if not checkpoint.list_checkpoints(run_dir / checkpoint.FOLDER):
+        return plan, options
+    try:
+        path, done = _newest_checkpoint(run_dir)
+    except CheckpointError as error:
+        print(f"msrl: {error}", file=sys.stderr)
+        return plan, options
+    plan = dataclasses.replace(plan, resume=str(path))
+    save_plan(plan, run_dir)
+    return plan, dataclasses.replace(options, start_steps=done["env_steps"])
+
+
+def dumper(folder: str | None) -> Any:
+    """Writes what each pass gives into a folder, if one is named."""
+    from mindspore_rl.compiler import pipeline  # noqa: PLC0415
+
+    if folder is None:
+        return lambda name, result: None
+    place = Path(folder)
+    with writing(place, "--dump-graph"):
+        place.mkdir(parents=True, exist_ok=True)
+
+    def write(name: str, result: Any) -> None:
+        number = pipeline.STAGES.index(name) + 1
+        with writing(place, "--dump-graph"):
+            (place / f"{number:02d}-{name}.txt").write_text(pipeline.stage_text(result))
+
+    return write

@@ -1,0 +1,1 @@
+"""MindSpore's compiled graph as Python objects."""

@@ -1,0 +1,100 @@
+"""Which line of a program a node of MindSpore's graph comes from, and the comments that say so.
+
+MindIR does not say. The text that MindSpore can write of a graph while it compiles does.
+"""
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import mindspore
+
+from mindspore_rl.mindir.graph import Value
+
+_MINDSPORE = Path(mindspore.__file__).parent
+_OWN = Path(__file__).parents[1]
+_DUMPED = "MS_DEV_DUMP_IR_PASSES"
+_FULL_NAME = re.compile(r"# Fullname with scope: \((.*)\)$")
+_FRAME = re.compile(r"# In file (.+?):(\d+)(?:~\d+)?, [\d~]+/(.*?)/(?:<~~.*)?$")
+
+
+@contextlib.contextmanager
+def noting_sources() -> Iterator[dict[str, str]]:
+    """Gives the source lines of the nodes of what is compiled meanwhile, once it is.
+
+    None, where no temporary folder can be written.
+    """
+    sources: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="msrl"))
+        except OSError:
+            yield sources
+            return
+        with _dumping(folder):
+            yield sources
+        for path in Path(folder).rglob("*validate*.ir"):
+            sources |= _sources(path.read_text(errors="replace"))
+
+
+@contextlib.contextmanager
+def _dumping(folder: str) -> Iterator[None]:
+    """MindSpore writes the last of its graphs as text."""
+    context = mindspore.context._context()  # (its `set_context` would warn)
+    level = mindspore.context.ms_ctx_param.save_graphs
+    passes = os.environ.get(_DUMPED)
+    os.environ[_DUMPED] = "validate"
+    context.set_param(level, 1)
+    context.set_save_graphs_path(folder)
+    try:
+        yield
+    finally:
+        context.set_param(level, 0)
+        if passes is None:
+            del os.environ[_DUMPED]
+        else:
+            os.environ[_DUMPED] = passes
+
+
+def _sources(text: str) -> dict[str, str]:
+    """Of each node the innermost line that is not MindSpore's; a user's rather than ours."""
+    found: dict[str, str] = {}
+    rank: dict[str, int] = {}
+    node = ""
+    for line in text.splitlines():
+        if named := _FULL_NAME.search(line):
+            node = named[1]
+        elif node and (frame := _FRAME.search(line)):
+            path, number, code = frame.groups()
+            own = 1 if path.startswith(str(_OWN)) else 2
+            if not path.startswith(str(_MINDSPORE)) and own >= rank.get(node, 0):
+                rank[node] = own
+                found[node] = f"{Path(path).name}:{number}: {code.strip()}"
+        elif not line.lstrip().startswith("#"):
+            node = ""
+    return found
+
+
+def comment(nodes: list[Value], sources: dict[str, str]) -> list[str]:
+    """Where nodes come from: source lines, cells around them, and variables."""
+    scopes = dict.fromkeys(_cells(node) for node in nodes)
+    names = dict.fromkeys(node.variable for node in nodes if node.variable)
+    text = ", ".join(filter(None, scopes)) + (f": {', '.join(names)}" if names else "")
+    lines = dict.fromkeys(sources.get(node.scope, "") for node in nodes)
+    return [f"// {line}" for line in (*lines, text) if line]
+
+
+def where(node: Value, sources: dict[str, str]) -> str:
+    """A primitive and where it stands, in words."""
+    cells = f" in {_cells(node)}" if _cells(node) else ""
+    name = f", for `{node.variable}`" if node.variable else ""
+    line = f" ({sources[node.scope]})" if node.scope in sources else ""
+    return f"{node.op}{cells}{name}{line}"
+
+
+def _cells(node: Value) -> str:
+    """Around a node."""
+    return "/".join(node.scope.removeprefix("Default/").split("/")[:-1])

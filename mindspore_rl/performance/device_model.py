@@ -1,0 +1,77 @@
+"""A device and a network that are not here, described by public figures."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl import config
+from mindspore_rl.errors import ConfigError
+from mindspore_rl.performance.cost_tables import Link, Table
+from mindspore_rl.platform.yaml_files import read_yaml
+
+POINTS = (0, 1 << 30)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU, what joins those of a host, and what joins hosts."""
+
+    operations_per_s: float = config.option(1e12, "single precision", above=0)
+    memory_bytes_per_s: float = config.option(1e11, "of its memory", above=0)
+    launch_s: float = config.option(5e-6, "from one operator to the next", least=0)
+    near_latency_s: float = config.option(5e-6, "of a step between GPUs of a host", least=0)
+    near_bytes_per_s: float = config.option(1e11, "between GPUs of a host, one way", above=0)
+    far_latency_s: float = config.option(25e-6, "of a message between hosts", least=0)
+    far_bytes_per_s: float = config.option(1.17e9, "of a host's network card, one way", above=0)
+
+    def cell_s(self, work: tuple[float, float, float]) -> float:
+        """A cell's time: launches, and what takes longer, operations or memory.
+
+        Williams et al. 2009, "Roofline: an insightful visual performance model".
+        """
+        launches, operations, moved = work
+        return launches * self.launch_s + max(
+            operations / self.operations_per_s, moved / self.memory_bytes_per_s
+        )
+
+    def reduce_s(self, ranks: int, hosts: int, size: int) -> float:
+        """A sum over ranks: in a ring, or in a tree where latency counts for more.
+
+        Thakur et al. 2005, "Optimization of collective communication operations in MPICH".
+        """
+        if ranks == 1:
+            return 0.0
+        latency_s, bytes_per_s = self.near_latency_s, self.near_bytes_per_s
+        if hosts > 1:
+            latency_s = max(latency_s, self.far_latency_s)
+            bytes_per_s = min(bytes_per_s, self.far_bytes_per_s)
+        ring = 2 * (ranks - 1) * (latency_s + size / ranks / bytes_per_s)
+        tree = 2 * (ranks - 1).bit_length() * (latency_s + size / bytes_per_s)
+        return min(ring, tree)
+
+    def link(self, near: Link) -> Link:
+        """Messages between hosts, whose processors take as long over them as those here."""
+        flat = Table(POINTS, (self.far_latency_s,) * 2)
+        return Link(near.send, near.receive, flat, flat)
+
+
+def load(file: Path) -> tuple[Device, dict[str, str]]:
+    """Reads a description. Returns: it, and where each of its figures comes from.
+
+    Raises:
+        ConfigError: a figure or its source is missing, or a figure cannot be.
+    """
+    found = read_yaml(file)
+    sources: Any = found.pop("sources", None)
+    expected = [f.name for f in fields(Device)]
+    for what, given in (("figure", found), ("source of", sources)):
+        lacking = [name for name in expected if not isinstance(given, dict) or name not in given]
+        if lacking:
+            raise ConfigError(
+                f"{file} has no {what} {', '.join(lacking)}; expected for each of "
+                f"{', '.join(expected)} a number, and under `sources` where it comes from"
+            )
+    try:
+        return config.resolve(Device, None, {}, [f"{k}={v}" for k, v in found.items()]), sources
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None

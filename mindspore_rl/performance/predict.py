@@ -1,0 +1,318 @@
+"""What a job would take on a cluster: measures what is not known yet, then simulates."""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mindspore_rl
+from mindspore_rl.compiler.ir.ir import Program
+from mindspore_rl.compiler.pipeline import JobRequest, prepare
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.performance import cost_tables as costs
+from mindspore_rl.performance import measure_fragment, measure_network, sleep_only_job
+from mindspore_rl.performance.cluster import Cluster
+from mindspore_rl.performance.cost_tables import FragmentCosts, Link, MachineCosts
+from mindspore_rl.performance.simulate import Simulation, Simulator
+from mindspore_rl.plan.deployment import Deployment, find_mpiexec
+from mindspore_rl.plan.edges import plan_edges
+from mindspore_rl.plan.plan import FragmentPlan, Plan
+from mindspore_rl.plan.reading import read
+from mindspore_rl.platform import interpreter, resources
+from mindspore_rl.platform.cache import in_cache, keep
+from mindspore_rl.runtime.coordinator.launch import guarded, mpi_options
+
+MACHINE_FILE = "costs/machine.json"
+ITERATIONS, FEWER, MANY_RANKS = 24, 4, 16
+"""Iterations that are simulated, and of jobs of so many ranks; the first does not count."""
+LINKS_S, ALONE_S = 120.0, 600.0
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A job as it would go."""
+
+    plan: Plan
+    simulation: Simulation
+
+    @property
+    def steps_per_s(self) -> float:
+        """Environment steps, all environments together."""
+        return self.plan.steps_per_iteration / self.simulation.iteration_s
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job whose fragments' costs are known.
+
+    Attributes:
+        programs: what its fragments run, regions in place.
+    """
+
+    plan: Plan
+    programs: dict[str, Program]
+    costs: dict[str, FragmentCosts]
+
+    def on(self, cluster: Cluster, hosts: tuple[str, ...] = ()) -> Prediction:
+        """Simulates it with its ranks on some hosts; none: on one."""
+        plan = replace(self.plan, hosts=hosts)
+        iterations = ITERATIONS if plan.num_ranks < MANY_RANKS else FEWER
+        simulator = Simulator(plan, self.programs, self.costs, cluster)
+        return Prediction(plan, simulator.run(iterations))
+
+
+def job_of(request: JobRequest, say: Say, anew: bool = False, most_ranks: int | None = None) -> Job:
+    """Plans a job for this machine's processor, and measures what is not known of it.
+
+    Args:
+        request: of the job.
+        say: told what is being measured.
+        anew: measures its fragments again.
+        most_ranks: that there is room for.
+
+    Raises:
+        MsrlError: it cannot be planned, there is no room, or a fragment does not run here.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder, seen = Path(name), dict[str, Any]()
+        here = replace(request, device="CPU", deployment=Deployment())
+        plan, _ = prepare(here, folder, seen.__setitem__)
+        if most_ranks is not None and plan.num_ranks > most_ranks:
+            raise MsrlError(f"it needs {plan.num_ranks} ranks, and there is room for {most_ranks}")
+        return Job(plan, seen["regions"], fragment_costs(plan, folder, say, anew))
+
+
+def by_rows(
+    request: JobRequest, num_envs: Sequence[int], say: Say
+) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """Measures again what each cell and the environment take, by the environments of a replica.
+
+    Args:
+        request: of the job.
+        num_envs: of the whole job; numbers that it cannot have are left out, and told.
+        say: told what is being measured.
+
+    Returns: by fragment and what it does, (environments of a replica, seconds) in ascending order.
+    """
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for number in sorted(set(num_envs)):
+        try:
+            job = job_of(
+                replace(request, config=replace(request.config, num_envs=number)), say, anew=True
+            )
+        except MsrlError as error:
+            say(f"num_envs={number} is left out: {str(error).splitlines()[0]}")
+            continue
+        for name, known in job.costs.items():
+            for what, doing in known.doings.items():
+                if ">" not in what and (what.startswith("cell ") or what == "environment"):
+                    times = found.setdefault((name, what), [])
+                    times.append((known.environments, sum(doing.alone)))
+    return found
+
+
+def rehearsed(request: JobRequest, folder: Path, sleeps: sleep_only_job.Sleeps) -> Job:
+    """A job whose cells and environments sleep, planned into a run directory; see `rehearse`."""
+    seen = dict[str, Any]()
+    plan, _ = prepare(replace(request, device="CPU", cells="mindspore"), folder, seen.__setitem__)
+    plan = sleep_only_job.write(
+        plan, folder, sleep_only_job.parts_of(plan, seen["regions"], sleeps)
+    )
+    found = _measured(plan, folder, list(plan.fragments))
+    for name, known in found.items():
+        asleep = tuple(k for k in known.doings if k.startswith("cell ") or k == "environment")
+        found[name] = replace(known, asleep=asleep)
+    return Job(plan, seen["regions"], found)
+
+
+def predict(
+    request: JobRequest,
+    cluster: Cluster,
+    say: Say,
+    device: str = "CPU",
+    anew: bool = False,
+    most_ranks: int | None = None,
+) -> Prediction:
+    """Simulates a job on its deployment, whose hosts its ranks fill by their `device`s.
+
+    As `job_of`.
+    """
+    job = job_of(request, say, anew, most_ranks)
+    ranks = job.plan.num_ranks
+    return job.on(cluster, () if ranks == 1 else request.deployment.place(ranks, device))
+
+
+def fragment_costs(
+    plan: Plan, folder: Path, say: Say, anew: bool = False
+) -> dict[str, FragmentCosts]:
+    """What a replica of each fragment does; measured if it is not known."""
+    names = {f.name: _name(plan, folder, f) for f in plan.fragments}
+    lacking = [f for f in plan.fragments if anew or in_cache(names[f.name]) is None]
+    found: dict[str, FragmentCosts] = {}
+    if lacking:
+        listed = ", ".join(f"{f.name} of {_environments(f)}" for f in lacking)
+        say(f"measuring {plan.policy}: {listed} environments")
+        found = _measured(plan, folder, lacking)
+        for name, measured in found.items():
+            keep(names[name], json.dumps(asdict(measured)).encode())
+    return {
+        name: found.get(name) or read(FragmentCosts, _kept(file)) for name, file in names.items()
+    }
+
+
+def _kept(name: str) -> dict[str, Any]:
+    path = in_cache(name)
+    assert path is not None
+    return json.loads(path.read_text())
+
+
+def _environments(fragment: FragmentPlan) -> int:
+    first, last = fragment.shares[0]
+    return last - first
+
+
+def _measured(plan: Plan, folder: Path, fragments: list[FragmentPlan]) -> dict[str, FragmentCosts]:
+    """Runs fragments alone, in a process of their own, on the cores that a rank would have."""
+    cores = sorted(os.sched_getaffinity(0))
+    each = max(len(cores) // plan.num_ranks, 1)
+    names = ",".join(f.name for f in fragments)
+    own = ",".join(map(str, cores[:each]))
+    command = interpreter.command(
+        "-m", "mindspore_rl.performance.measure_fragment", str(folder), own, names
+    )
+    _run(command, ALONE_S, f"{plan.policy} cannot be measured here")
+    return read(
+        dict[str, FragmentCosts], json.loads((folder / measure_fragment.COSTS_FILE).read_text())
+    )
+
+
+def _run(
+    command: list[str], timeout_s: float, what: str, guard: bool = False, **variables: str
+) -> None:
+    """Runs a program. Raises: MsrlError: with what it printed last."""
+    environment = {**variables, **os.environ, **interpreter.environment(), "HWLOC_XMLFILE": ""}
+    if guard:
+        environment = guarded(environment)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise MsrlError(f"{what}: it took more than {timeout_s:g} s") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise MsrlError(f"{what}: {lines[-1] if lines else f'exit code {done.returncode}'}")
+
+
+def _name(plan: Plan, folder: Path, fragment: FragmentPlan) -> str:
+    """The file of a fragment's costs in the cache; all that they depend on is in its name."""
+    text = json.dumps(
+        [
+            (folder / "fragments" / fragment.file).read_text(),
+            Path(plan.algorithm["file"]).read_text(),
+            plan.environment,
+            plan.config,
+            fragment.shares[0],
+            fragment.agents[:1],
+            _exchanged(plan, fragment),
+            plan.cells,
+            max(len(os.sched_getaffinity(0)) // plan.num_ranks, 1),
+            about(),
+            Path(measure_fragment.__file__).read_text(),  # as it measures now
+        ],
+        default=str,
+    )
+    text = text.replace(str(folder), "")
+    return f"costs/fragment-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+
+
+def _exchanged(plan: Plan, fragment: FragmentPlan) -> list[tuple[str, bool, list[int]]]:
+    """The bytes of each message that a fragment's first replica sends or receives."""
+    return [
+        (name, sent, [edge.size(i, j) for i, j in edge.pairs if (i if sent else j) == 0])
+        for name, edge in plan_edges(plan).items()
+        for sent, end in ((True, edge.source), (False, edge.target))
+        if end.name == fragment.name
+    ]
+
+
+def about() -> dict[str, str]:
+    """The machine and the versions that costs are of."""
+    processor = "unknown"
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        found = next(line for line in lines if line.startswith("model name"))
+        processor = found.partition(":")[2].strip()
+    return {
+        "processor": processor,
+        "cores": str(resources.available_cores()),
+        "python": platform.python_version(),
+        "mindspore_rl": mindspore_rl.__version__,
+        "measured by": hashlib.sha256(Path(measure_network.__file__).read_bytes()).hexdigest()[:8],
+    }
+
+
+def link_between(deployment: Deployment, say: Say, anew: bool = False) -> Link:
+    """What messages between a deployment's first two hosts cost; measured if it is not known.
+
+    Raises:
+        MsrlError: ranks cannot be started there.
+    """
+    text = json.dumps([asdict(deployment), about()], default=str)
+    name = f"costs/link-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+    if anew or in_cache(name) is None:
+        pair = tuple(host.name for host in deployment.hosts[:2])
+        say(f"measuring messages between {pair[0]} and {pair[1]}")
+        with tempfile.TemporaryDirectory() as folder:
+            keep(name, json.dumps(_linked(deployment, pair, Path(folder))).encode())
+    return read(Link, _kept(name))
+
+
+def _linked(deployment: Deployment, hosts: tuple[str, ...], folder: Path) -> dict[str, Any]:
+    """Messages between two ranks, on this host or each on one of two."""
+    file = folder / "links.json"
+    words = (
+        "-m",
+        "mindspore_rl.performance.measure_network",
+        str(file),
+        *([measure_network.FAR] if hosts else []),
+    )
+    command = [find_mpiexec(), *mpi_options(deployment, hosts, folder), "-n", "2"]
+    command += interpreter.command(*words)
+    what = f"messages cannot be measured between {' and '.join(hosts) or 'two ranks here'}"
+    _run(command, LINKS_S, what, guard=not hosts, UCX_TLS="^posix" if hosts else "self,sysv")
+    found = json.loads(file.read_text())
+    return found["link"] if hosts else found
+
+
+def machine_costs(say: Say, anew: bool = False) -> MachineCosts:
+    """What messages cost on this machine; measured if it is not known, or is of another machine.
+
+    Raises:
+        MsrlError: MPI does not run here.
+    """
+    here, path = about(), in_cache(MACHINE_FILE)
+    if path is not None and not anew:
+        with contextlib.suppress(MsrlError):
+            known = costs.load_machine(path)
+            if {key: known.about.get(key) for key in here} == here:
+                return known
+            say("the costs that are kept are of another machine or version: measuring again")
+    say("measuring messages between two ranks")
+    with tempfile.TemporaryDirectory() as folder:
+        found = _linked(Deployment(), (), Path(folder))
+    date = {"date": time.strftime("%Y-%m-%d")}
+    cores = resources.available_cores()
+    found["near"] = read(Link, found.pop("link"))
+    made = MachineCosts(cores=cores, about={**here, **date}, **found)
+    keep(MACHINE_FILE, json.dumps(asdict(made), indent=1).encode())
+    return made

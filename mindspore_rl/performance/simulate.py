@@ -1,0 +1,397 @@
+"""Carries a plan out in virtual time: what every rank does, with costs in place of work."""
+
+import random
+from collections import defaultdict, deque
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import simpy
+
+from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, SPIN_S
+from mindspore_rl.compiler.ir.ir import Program
+from mindspore_rl.performance.cluster import Cluster
+from mindspore_rl.performance.cost_tables import Doing, FragmentCosts
+from mindspore_rl.performance.cpu_model import Host, Meeting, noticed_after
+from mindspore_rl.performance.rank_script import BOUNDARY, CELL, RECEIVE, SEND, Script, Word
+from mindspore_rl.plan.edges import edges_by_chunk
+from mindspore_rl.plan.plan import Plan
+from mindspore_rl.plan.traffic import CONTROL
+from mindspore_rl.runtime.rank.parameter_server import Tickets
+
+WORD_BYTES = 16
+Steps = Generator[Any, Any, Any]
+NOTHING = Doing((0.0,), (0.0,))
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a job did in virtual time.
+
+    Attributes:
+        iteration_s: the mean of those that were simulated but for the first.
+        spent: seconds of an iteration by rank and what: `cell act`, `waiting`, ...
+        traffic: calls and bytes by message or collective, all ranks and iterations.
+    """
+
+    iteration_s: float
+    spent: list[dict[str, float]]
+    traffic: dict[str, tuple[int, int]]
+
+
+class Simulator:
+    """A job in virtual time.
+
+    Args:
+        plan: of the job.
+        programs: of its fragments, regions in place.
+        costs: of its fragments.
+        cluster: where it runs.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        programs: dict[str, Program],
+        costs: dict[str, FragmentCosts],
+        cluster: Cluster,
+    ) -> None:
+        self.plan, self.cluster = plan, cluster
+        self.env = simpy.Environment()
+        names = plan.hosts or ("",) * plan.num_ranks
+        self.hosts = {
+            name: Host(self.env, cluster.cores(name), names.count(name)) for name in set(names)
+        }
+        self.cards: dict[tuple[str, str], float] = defaultdict(float)
+        self.boxes: dict[tuple[Any, ...], simpy.Store] = {}
+        self.arrived: dict[int, simpy.Event] = {}
+        self.meetings: dict[tuple[str, int], Meeting] = {}
+        self.traffic: dict[str, tuple[int, int]] = {}
+        self.edges = edges_by_chunk(plan)
+        self.ranks = [
+            SimulatedRank(self, rank, programs, costs, self.hosts[names[rank]])
+            for rank in range(plan.num_ranks)
+        ]
+
+    def run(self, iterations: int) -> Simulation:
+        """So many iterations, of which the first does not count."""
+        if self.plan.arrivals is not None:
+            return self._by_arrival(iterations)
+        for rank in self.ranks:
+            self.env.process(rank.run(iterations))
+        self.env.run()
+        marks = self.ranks[0].marks
+        return self._result(marks[-1] - marks[1], len(marks) - 2)
+
+    def _by_arrival(self, iterations: int) -> Simulation:
+        arrivals = self.plan.arrivals
+        assert arrivals is not None
+        served = next(f for f in self.plan.fragments if f.name == arrivals.sender)
+        for rank in self.ranks:
+            fragment, _ = self.plan.fragment_of(rank.number)
+            if fragment.name == arrivals.consumer:
+                self.env.process(rank.serve(served.ranks, iterations * len(served.ranks)))
+            else:
+                self.env.process(rank.run(1 << 30))
+        server = self.ranks[self.plan.leader]
+        self.env.run(until=server.over)
+        marks = server.marks
+        first = len(served.ranks)
+        turns = len(marks) - 1 - first
+        return self._result(marks[-1] - marks[first], turns / len(served.ranks))
+
+    def _result(self, seconds: float, iterations: float) -> Simulation:
+        counted = [
+            {name: time / iterations for name, time in rank.spent.items()} for rank in self.ranks
+        ]
+        return Simulation(seconds / iterations, counted, self.traffic)
+
+    def box(self, source: int, target: int, name: str) -> simpy.Store:
+        """Messages on their way from one rank to another, in their order."""
+        key = (source, target, name)
+        if key not in self.boxes:
+            self.boxes[key] = simpy.Store(self.env)
+        return self.boxes[key]
+
+    def count(self, name: str, size: int) -> None:
+        """Takes note of a call."""
+        calls, total = self.traffic.get(name, (0, 0))
+        self.traffic[name] = (calls + 1, total + size)
+
+    def deliver(self, source: int, target: int, name: str, size: int) -> None:
+        """Has a message arrive when the link has carried it."""
+        now, link = self.env.now, self.cluster.link(self.plan, source, target)
+        delay = link.transit.at(size)
+        if not self.plan.same_host(source, target):
+            hosts = self.plan.hosts
+            carried = size / self.cluster.far_bytes_per_s
+            out, into = ("out", hosts[source]), ("in", hosts[target])
+            begin = max(now, self.cards[out], self.cards[into])
+            self.cards[out] = self.cards[into] = begin + carried
+            delay += begin + carried - now
+        self.env.timeout(delay).callbacks.append(lambda _: self._arrive(source, target, name))
+
+    def _arrive(self, source: int, target: int, name: str) -> None:
+        self.box(source, target, name).put(self.env.now)
+        waiting = self.arrived.pop(target, None)
+        if waiting is not None:
+            waiting.succeed()
+
+    def meeting(self, fragment: str, number: int, members: int) -> Meeting:
+        """A collective of a fragment, the same for all that come to it."""
+        key = (fragment, number)
+        found = self.meetings.setdefault(key, Meeting(self.env.event(), members))
+        found.missing -= 1
+        if not found.missing:
+            del self.meetings[key]
+        return found
+
+
+class SimulatedRank:
+    """One rank.
+
+    Attributes:
+        marks: when each of its iterations ended.
+        spent: seconds since the first of them ended, by what.
+    """
+
+    def __init__(
+        self,
+        job: Simulator,
+        number: int,
+        programs: dict[str, Program],
+        costs: dict[str, FragmentCosts],
+        host: Host,
+    ) -> None:
+        self.job, self.number, self.host = job, number, host
+        self.fragment, self.replica = job.plan.fragment_of(number)
+        self.script = Script(job.plan, number, programs[self.fragment.name], job.edges)
+        self._known = costs[self.fragment.name]
+        self.costs = self._known.doings
+        self.marks: list[float] = []
+        self.spent: dict[str, float] = defaultdict(float)
+        self.over = job.env.event()
+        self._before = ""
+        self._meetings = 0
+        self._told = False
+        self._chance = random.Random(number)
+
+    def run(self, iterations: int) -> Steps:
+        """Its whole script."""
+        for word in self.script.words(iterations):
+            yield from self.do(word)
+
+    def do(self, word: Word) -> Steps:
+        """One word, and what comes between it and the one before."""
+        yield from self._gap(word.name)
+        if word.kind == CELL:
+            yield from self._cell(word)
+        elif word.kind == SEND:
+            yield from self._send(word.peer, word.name.partition(" ")[2], word.sizes[0])
+        elif word.kind == RECEIVE:
+            yield from self._received(word)
+        elif word.kind == BOUNDARY:
+            yield from self._boundary()
+        else:
+            yield from self._work(word.name)
+
+    def _gap(self, name: str) -> Steps:
+        key = f"{self._before} > {name}"
+        if self._before and key in self.costs:
+            yield from self._work(key, "Python")
+        self._before = name
+
+    def _work(self, name: str, kind: str = "") -> Steps:
+        pieces = self.costs.get(name, NOTHING).once(self._chance)
+        alone, busy = map(sum, zip(*pieces, strict=True))
+        if name in self._known.asleep:
+            yield from self._elsewhere(name, alone)
+        else:
+            yield from self._compute(kind or name, alone, busy)
+
+    def _compute(self, kind: str, alone: float, busy: float) -> Steps:
+        begun = self.job.env.now
+        if alone > 0:
+            yield self.host.work(alone, busy)
+        self._spend(kind, begun)
+
+    def _elsewhere(self, kind: str, seconds: float) -> Steps:
+        """What needs no core of the host."""
+        begun = self.job.env.now
+        yield self.job.env.timeout(seconds)
+        self._spend(kind, begun)
+
+    def _spend(self, kind: str, begun: float) -> None:
+        if len(self.marks) > 1:
+            self.spent[kind] += self.job.env.now - begun
+
+    def _cell(self, word: Word) -> Steps:
+        pieces = self.costs.get(word.name, NOTHING).once(self._chance)
+        count = len(word.sizes) + 1
+        if len(pieces) != count:
+            sums = [sum(times) for times in zip(*pieces, strict=True)]
+            pieces = [(sums[0] / count, sums[1] / count)] * count
+        device_s = self.job.cluster.cell_s(self._known, word.name)
+        whole_s = sum(alone for alone, _ in pieces) or 1.0
+        for i, (alone, busy) in enumerate(pieces):
+            if word.name in self._known.asleep:
+                yield from self._elsewhere(word.name, alone)
+            elif device_s is None:
+                yield from self._compute(word.name, alone, busy)
+            else:
+                yield from self._elsewhere(word.name, device_s * alone / whole_s)
+            if i < len(word.sizes):
+                yield from self._reduce(word.collectives[i], word.sizes[i])
+
+    def _reduce(self, name: str, size: int) -> Steps:
+        job, ranks, begun = self.job, self.fragment.ranks, self.job.env.now
+        job.count(name, size)
+        meeting = job.meeting(self.fragment.name, self._meetings, len(ranks))
+        self._meetings += 1
+        if meeting.missing:
+            yield from self._wait(meeting.complete)
+        else:
+            yield job.env.timeout(job.cluster.reduce_s(job.plan, ranks, size))
+            meeting.complete.succeed()
+        self._spend("collectives", begun)
+
+    def _send(self, target: int, name: str, size: int) -> Steps:
+        job = self.job
+        job.count(name, size)
+        seconds = job.cluster.link(job.plan, self.number, target).send.at(size)
+        yield from self._compute(f"send {name}", seconds, seconds)
+        job.deliver(self.number, target, name, size)
+
+    def _received(self, word: Word) -> Steps:
+        assert word.edge is not None
+        if self._served and word.edge.message.parameters:
+            yield from self._receive(word.peer, CONTROL, WORD_BYTES)
+            self._told = True
+        yield from self._receive(word.peer, word.name.partition(" ")[2], word.sizes[0])
+
+    def _receive(self, source: int, name: str, size: int) -> Steps:
+        job = self.job
+        taken = job.box(source, self.number, name).get()
+        begun = job.env.now
+        yield from self._wait(taken)
+        self._spend(f"waiting for {name}", begun)
+        seconds = job.cluster.link(job.plan, source, self.number).receive.at(size)
+        yield from self._compute(f"receive {name}", seconds, seconds)
+
+    def _wait(self, event: simpy.Event) -> Steps:
+        """As a communicator waits: it polls for a while, then sleeps longer and longer."""
+        env, begun = self.job.env, self.job.env.now
+        if event.triggered:
+            yield event
+            return
+        spin_s = OWN_CORE_SPIN_S if self.host.pinned and not self.job.plan.hosts else SPIN_S
+        self.host.spin(1)
+        yield event | env.timeout(spin_s)
+        self.host.spin(-1)
+        if event.triggered:
+            return
+        share = self.job.cluster.machine.polling_share
+        self.host.poll(share)
+        yield event
+        self.host.poll(-share)
+        waited_s = env.now - begun
+        oversleep_s = self.job.cluster.oversleep_s
+        yield env.timeout(noticed_after(waited_s, spin_s, oversleep_s) - waited_s)
+
+    @property
+    def _served(self) -> bool:
+        arrivals = self.job.plan.arrivals
+        return arrivals is not None and arrivals.sender == self.fragment.name
+
+    def _boundary(self) -> Steps:
+        """The leader tells all others to go on."""
+        self.marks.append(self.job.env.now)
+        plan, reported_s = self.job.plan, self.job.cluster.machine.reported_s
+        if plan.in_one_process:
+            yield from self._compute("coordinator", reported_s, reported_s)
+        elif self.number == plan.leader:
+            self.host.work(reported_s, reported_s)  # in a process of its own
+        if self._served:
+            if not self._told:
+                yield from self._received(self._parameters())
+            self._told = False
+        elif plan.num_ranks > 1 and self.number == 0:
+            for target in range(1, plan.num_ranks):
+                yield from self._send(target, CONTROL, 1)
+        elif plan.num_ranks > 1:
+            yield from self._receive(0, CONTROL, 1)
+        yield from self._work("boundary")
+
+    def _parameters(self) -> Word:
+        for word in self.script.served():
+            if word.kind == RECEIVE and word.edge and word.edge.message.parameters:
+                return word
+        raise AssertionError
+
+    # ---- by arrival --------------------------------------------------------------------------
+
+    def serve(self, workers: range, turns: int) -> Steps:
+        """Serves workers as their messages come, each by a script of its own."""
+        plan, job = self.job.plan, self.job
+        assert plan.arrivals is not None
+        drops = plan.arrivals.drop_stale
+        tickets = Tickets(None if drops else plan.arrivals.staleness)
+        waiting = deque(range(len(workers)))
+        scripts: dict[int, Iterator[Word]] = {}
+        expected: dict[int, Word] = {}
+        first = next(m for m in plan.messages if m.parameters)
+        size = first.parameter_bytes
+        while len(self.marks) <= turns:
+            while waiting and tickets.free():
+                worker = waiting.popleft()
+                yield from self._send(workers[worker], CONTROL, WORD_BYTES)
+                yield from self._send(workers[worker], first.name, size)
+                tickets.begin(worker)
+                if worker not in scripts:
+                    scripts[worker] = iter(list(self.script.served()))
+                    expected[worker] = _first_from(workers[worker], scripts[worker])
+            worker = yield from self._first_of(list(tickets.read), expected, workers)
+            word = expected[worker]
+            name = word.name.partition(" ")[2]
+            yield from self._gap(word.name)
+            yield from self._receive(workers[worker], name, word.sizes[0])
+            del expected[worker]
+            while (following := next(scripts[worker], None)) is not None:
+                if following.kind == RECEIVE:
+                    if following.peer == workers[worker]:
+                        expected[worker] = following
+                        break
+                elif following.kind == SEND:
+                    if following.peer != workers[worker]:
+                        continue
+                    assert following.edge is not None
+                    if following.edge.message.parameters:
+                        tickets.end(worker, True)
+                        waiting.append(worker)
+                    else:
+                        yield from self.do(following)
+                else:
+                    yield from self.do(following)
+            if following is None:
+                del scripts[worker]
+                self.marks.append(job.env.now)
+                self.host.work(job.cluster.machine.reported_s, job.cluster.machine.reported_s)
+        self.over.succeed()
+
+    def _first_of(self, workers: list[int], expected: dict[int, Word], ranks: range) -> Steps:
+        """Waits for a message of one of them. Returns: whose."""
+        job = self.job
+        begun = job.env.now
+        while True:
+            for worker in workers:
+                name = expected[worker].name.partition(" ")[2]
+                if job.box(ranks[worker], self.number, name).items:
+                    self._spend("waiting", begun)
+                    return worker
+            event = job.arrived.setdefault(self.number, job.env.event())
+            yield from self._wait(event)
+
+
+def _first_from(rank: int, script: Iterator[Word]) -> Word:
+    """The first message of a rank in a script, which goes on behind it."""
+    return next(word for word in script if word.kind == RECEIVE and word.peer == rank)

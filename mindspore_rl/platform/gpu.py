@@ -1,0 +1,279 @@
+"""The GPU: whether one answers, and the CUDA libraries of the extra `gpu`."""
+
+import ast
+import ctypes
+import importlib.util
+import os
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mindspore_rl import install
+from mindspore_rl.errors import MsrlError, ProgramError
+from mindspore_rl.platform import interpreter
+from mindspore_rl.platform.cache import cached
+
+# What MindSpore's plug-in for CUDA 11 links to, by the wheel that brings it.
+LIBRARIES = {
+    "nvidia-cublas-cu11": "libcublas.so.11",
+    "nvidia-cuda-nvrtc-cu11": "libnvrtc.so.11.2",
+    "nvidia-cuda-runtime-cu11": "libcudart.so.11.0",
+    "nvidia-cudnn-cu11": "libcudnn.so.8",
+    "nvidia-cufft-cu11": "libcufft.so.10",
+    "nvidia-curand-cu11": "libcurand.so.10",
+    "nvidia-cusolver-cu11": "libcusolver.so.11",
+    "nvidia-cusparse-cu11": "libcusparse.so.11",
+}
+CUDA = (11, 8)
+"""What NVRTC's output needs of the driver."""
+NEWEST = 90
+"""The newest GPU that NVRTC 11.8 knows; newer ones take its PTX too."""
+NO_DEVICE = 100
+"""CUDA_ERROR_NO_DEVICE."""
+PLUGIN = "lib/plugin/gpu11.6"
+# Functions of mindspore.ops 2.10 with a kernel for the CPU and none for the GPU.
+NO_KERNEL = (
+    *("fft", "fft2", "fftn", "ifft", "ifft2", "ifftn", "rfft", "rfft2", "rfftn", "irfft", "irfft2"),
+    *("irfftn", "hfft", "hfft2", "hfftn", "ihfft", "ihfft2", "ihfftn", "fftshift", "ifftshift"),
+    *("histc", "nan_to_num", "nanmedian"),
+)
+# All that the plug-in asks of a CUDA toolkit is the version of its compiler.
+_NVCC = """#!/bin/sh
+echo "Cuda compilation tools, release 11.6, V11.6.124"
+"""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What the NVIDIA driver says.
+
+    Attributes:
+        cuda: the newest CUDA that it supports, such as "12.4".
+        gpus: their names, in the order of their numbers.
+    """
+
+    cuda: str
+    gpus: tuple[str, ...]
+
+
+def driver() -> Driver:
+    """Asks the driver.
+
+    Raises:
+        MsrlError: there is none, it is too old, or it has no GPU for this process.
+    """
+    cuda = _cuda()
+    number, count, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(128)
+    cuda.cuDriverGetVersion(ctypes.byref(number))
+    version = (number.value // 1000, number.value % 1000 // 10)
+    if version < CUDA:
+        raise MsrlError(
+            f"the NVIDIA driver is for CUDA {_dotted(version)}, expected {_dotted(CUDA)} or newer"
+        )
+    cuda.cuDeviceGetCount(ctypes.byref(count))
+    gpus = []
+    for device in range(count.value):
+        cuda.cuDeviceGetName(name, len(name), device)
+        gpus.append(name.value.decode())
+    return Driver(_dotted(version), tuple(gpus))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _cuda() -> ctypes.CDLL:
+    """The driver's functions, ready for use. Raises: MsrlError."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise MsrlError("no NVIDIA driver answers here: libcuda.so.1 is not found") from None
+    code = cuda.cuInit(0)
+    if code == NO_DEVICE:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+        raise MsrlError(
+            f"the NVIDIA driver has no GPU for this process (CUDA_VISIBLE_DEVICES: {visible!r})"
+        )
+    if code:
+        raise MsrlError(f"no NVIDIA driver answers here: cuInit gives CUDA error {code}")
+    return cuda
+
+
+def missing_wheels() -> list[str]:
+    """Wheels of the extra `gpu` whose library is not to be found."""
+    folders = _wheel_folders()
+    return [
+        wheel
+        for wheel, library in LIBRARIES.items()
+        if not any((folder / library).exists() for folder in folders)
+    ]
+
+
+def choose(wanted: str) -> tuple[str, str]:
+    """Chooses the device of a job.
+
+    Args:
+        wanted: auto, cpu or gpu.
+
+    Returns: "CPU" or "GPU", and why if it was free to choose.
+
+    Raises:
+        MsrlError: gpu is wanted and cannot be had.
+    """
+    if wanted == "cpu":
+        return "CPU", ""
+    try:
+        found = driver()
+        plugin_folder()
+        if missing := missing_wheels():
+            raise MsrlError(f"{', '.join(missing)} not installed: {install('gpu')}")
+    except MsrlError as error:
+        if wanted == "auto":
+            return "CPU", str(error)
+        raise MsrlError(f"device=gpu: {error}; use --device cpu") from error
+    return "GPU", f"{len(found.gpus)} x {found.gpus[0]}"
+
+
+def environment() -> dict[str, str]:
+    """Variables that MindSpore's plug-in needs from before its process starts."""
+    paths = [str(folder) for folder in (plugin_folder(), *_wheel_folders())]
+    inherited = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    paths += [path for path in inherited if path and path not in paths]
+    # For a GPU younger than the plug-in the driver compiles kernels anew: one by one, and kept.
+    defaults = {"CUDA_MODULE_LOADING": "LAZY", "CUDA_CACHE_MAXSIZE": str((1 << 32) - 1)}
+    return {
+        **{name: os.environ.get(name, value) for name, value in defaults.items()},
+        "LD_LIBRARY_PATH": os.pathsep.join(paths),
+        "CUDA_HOME": str(_cuda_home()),
+    }
+
+
+def take(number: int, members: int) -> None:
+    """Leaves this process one of its host's GPUs; before MindSpore is imported.
+
+    Args:
+        number: of this process on its host, counted on beyond the number of GPUs.
+        members: processes of a group on this host, no two of which can share one (NCCL).
+
+    Raises:
+        MsrlError: there are not as many.
+    """
+    # In another process: the driver reads the variable once, when it is first called.
+    command = "from mindspore_rl import gpu; print(len(gpu.driver().gpus))"
+    asked = subprocess.run(
+        interpreter.command("-c", command),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **interpreter.environment()},
+    )
+    if asked.returncode:
+        *_, text = asked.stderr.strip().splitlines()
+        raise MsrlError(text.removeprefix("mindspore_rl.errors.MsrlError: "))
+    count = int(asked.stdout)
+    if members > count:
+        raise MsrlError(
+            f"{members} ranks of a group on this host, but {count} GPU: each needs one of its own; "
+            "use fewer --workers, or --device cpu"
+        )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % count]
+    os.environ["CUDA_HOME"] = str(_cuda_home())  # this host's, whichever host started the job
+
+
+def architecture() -> int:
+    """What this process's GPU is, such as 90 for sm_90."""
+    cuda = _cuda()
+    version, found = ctypes.c_int(), []
+    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+        cuda.cuDeviceGetAttribute(ctypes.byref(version), attribute, 0)
+        found.append(version.value)
+    return 10 * found[0] + found[1]
+
+
+def entered() -> ctypes.CDLL:
+    """The driver's functions, in the context of this process's GPU that MindSpore is in, too.
+
+    Raises:
+        MsrlError: there is none.
+    """
+    cuda, context = _cuda(), ctypes.c_void_p()
+    cuda.cuCtxGetCurrent(ctypes.byref(context))
+    if not context:
+        code = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        if code or (code := cuda.cuCtxSetCurrent(context)):
+            raise MsrlError(f"the GPU cannot be used: CUDA error {code}")
+    return cuda
+
+
+def refuse_operators(modules: Iterable[ModuleType]) -> None:
+    """Looks for operators without a kernel for the GPU in a program's own modules.
+
+    Raises:
+        ProgramError: there is one; where it stands.
+    """
+    from mindspore import ops  # noqa: PLC0415  (every command's start)
+
+    lacking = {id(getattr(ops, name)): name for name in NO_KERNEL if hasattr(ops, name)}
+    for module in modules:
+        assert module.__file__ is not None
+        for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+            if name := lacking.get(id(_meant(node, module))):
+                raise ProgramError(
+                    f"{module.__file__}:{node.lineno}: MindSpore has no kernel of ops.{name} for "  # type: ignore[attr-defined]
+                    "the GPU; compute it by other operators, or use --device cpu"
+                )
+
+
+def _meant(node: ast.AST, module: ModuleType) -> Any:
+    """What a name such as `ops.fft` stands for in a module, or None."""
+    if isinstance(node, ast.Attribute):
+        return getattr(_meant(node.value, module), node.attr, None)
+    return getattr(module, node.id, None) if isinstance(node, ast.Name) else None
+
+
+def nvrtc() -> ctypes.CDLL:
+    """The compiler of CUDA C++.
+
+    Raises:
+        MsrlError: its wheel is not installed.
+    """
+    for folder in _wheel_folders():
+        for builtins in folder.glob("libnvrtc-builtins.so.*"):
+            ctypes.CDLL(str(builtins))  # NVRTC finds it by its name then
+            return ctypes.CDLL(str(folder / LIBRARIES["nvidia-cuda-nvrtc-cu11"]))
+    raise MsrlError(f"NVRTC is not installed: {install('gpu')}")
+
+
+def plugin_folder() -> Path:
+    """Where MindSpore has its plug-in's libraries, NCCL among them.
+
+    Raises:
+        MsrlError: MindSpore is not installed, or has none.
+    """
+    found = importlib.util.find_spec("mindspore")
+    if found is None or found.origin is None:
+        raise MsrlError(f"MindSpore is not installed: {install()}")
+    folder = Path(found.origin).parent / PLUGIN
+    if not (folder / "libnccl.so.2").exists():
+        raise MsrlError(f"this MindSpore has no plug-in for GPUs in {folder}: {install()}")
+    return folder
+
+
+def _wheel_folders() -> list[Path]:
+    found = importlib.util.find_spec("nvidia")
+    roots = found.submodule_search_locations if found else None
+    return sorted(folder for root in roots or () for folder in Path(root).glob("*/lib"))
+
+
+def _cuda_home() -> Path:
+    """A folder whose `bin/nvcc` tells the version of CUDA that the plug-in was built for."""
+
+    def write(path: Path) -> None:
+        path.write_text(_NVCC)
+        path.chmod(0o755)
+
+    return cached("cuda-11.6/bin/nvcc", write).parents[1]

@@ -1,0 +1,254 @@
+"""Imports the user's files, which may import the files beside them, and keeps them with a run.
+
+The folder of a file stands as a package under a name of its own: two folders may both have a
+`parts.py`. In what it holds, `from parts import Torso` finds parts.py there, as in a script.
+"""
+
+import ast
+import builtins
+import contextlib
+import keyword
+import re
+import sys
+import traceback
+import zlib
+from importlib.abc import Loader
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from mindspore_rl.errors import MsrlError, described
+from mindspore_rl.platform.cache import make_folder, write_file, writing
+
+OURS = "mindspore_rl"
+FOLDER, POLICY_FOLDER, ENVIRONMENT_FOLDER = "program", "policy", "environment"
+"""Of a run: what is kept of its algorithm, its policy, and an environment of the user's."""
+
+
+class _Folder(ModuleType):
+    """A folder of the user's as a package.
+
+    Attributes:
+        read: what the files that were asked for were then, by their names, see `_sources`.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name)
+        self.folder, self.__path__ = folder, [str(folder)]
+        self.read: dict[str, int] = {}
+
+    def is_of(self, name: str, sources: int) -> bool:
+        """Whether all that was imported here still is as files are, one of which is given."""
+        if name in self.read:
+            return self.read[name] == sources
+        return all(_sources(self.folder / other) == was for other, was in self.read.items())
+
+
+class _Finder:
+    """Finds the modules of such packages, before Python's own finders do."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if not path or not isinstance(sys.modules.get(name.partition(".")[0]), _Folder):
+            return None
+        found = FileFinder(path[0], (_Loader, SOURCE_SUFFIXES)).find_spec(name)
+        return found if found is not None and found.loader is not None else None
+
+
+class _Loader(SourceFileLoader):
+    """Runs a module for which the names of files in its folder come first."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Of the source: compiled files know a change by its second and size alone."""
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """See `importlib.abc.Loader`."""
+        package = module.__name__.partition(".")[0]
+        folder: Any = sys.modules[package]
+        own = Path(self.path)
+
+        def find(
+            name: str, scope: Any = None, local: Any = None, names: Any = (), level: int = 0
+        ) -> ModuleType:
+            top = name.partition(".")[0]
+            if level or _sibling(folder.folder, top) in (None, own):
+                return builtins.__import__(name, scope, local, names, level)
+            found = builtins.__import__(f"{package}.{name}", scope, local, names, 0)
+            return found if names else sys.modules[f"{package}.{top}"]
+
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": find}
+        super().exec_module(module)
+
+
+def _sibling(folder: Path, name: str) -> Path | None:
+    """The file that a name in an `import` stands for, if it is one of a folder."""
+    files = (folder / f"{name}.py", folder / name / "__init__.py")
+    return next((file for file in files if name not in ("", OURS) and file.is_file()), None)
+
+
+def package_of(file: Path, kind: str = "program") -> str:
+    """The name of the package that a file's folder becomes, the same in every process."""
+    return f"msrl_{kind}_{zlib.crc32(str(file.resolve().parent).encode()):08x}"
+
+
+def load_module(file: Path, package: str = "", error: type[MsrlError] = MsrlError) -> ModuleType:
+    """Imports a file under a name that is the same in every process.
+
+    Again, with all that its folder's package has, if it or a file that it imports has changed.
+
+    Args:
+        file: the user's, or a copy of it.
+        package: of the user's file, see `package_of`; needed for a copy.
+        error: what is raised.
+
+    Raises:
+        MsrlError: the file is missing or cannot be imported.
+    """
+    file = file.resolve()
+    if not file.is_file():
+        raise error(f"{file} does not exist; expected a Python file")
+    package = package or package_of(file)
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)
+    folder, sources = sys.modules.get(package), _sources(file)
+    if not (isinstance(folder, _Folder) and folder.is_of(file.name, sources)):
+        for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
+            del sys.modules[name]
+        folder = sys.modules[package] = _Folder(package, file.parent)
+    folder.read[file.name] = sources
+    stem = file.stem
+    if not stem.isidentifier() or keyword.iskeyword(stem):  # generated code imports it by name
+        stem = "file_" + re.sub(r"\W", "_", stem)
+    name = f"{package}.{stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    try:
+        return run_module(name, file, _Loader(name, str(file)))
+    except (Exception, SystemExit) as found:
+        own = isinstance(found, MsrlError)  # says what is wrong in its own words
+        text = str(found) if own else f"cannot be imported: {described(found)}"
+        raise (type(found) if own else error)(
+            f"{_place(found, package) or file}: {text}"
+        ) from found
+
+
+def run_module(name: str, file: Path, loader: Loader | None = None) -> ModuleType:
+    """Runs a file as the module of a name, which nobody finds if that fails."""
+    spec = spec_from_file_location(name, file, loader=loader)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _place(error: BaseException, package: str) -> str:
+    """The last line of a package's that an error passed."""
+    lines = [
+        f"{frame.f_code.co_filename}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).startswith(f"{package}.")
+    ]
+    return lines[-1] if lines else ""
+
+
+def keep(file: Path, folder: Path) -> Path:
+    """Copies a file to another folder, and what of its own one it imports or names in a string.
+
+    Returns: the copy.
+    """
+    file = file.resolve()
+    needed = {file}
+    _follow(file, file.parent, needed)
+    for found in needed:
+        copy = folder / found.relative_to(file.parent)
+        with writing(copy):
+            make_folder(copy.parent)
+        write_file(copy, found.read_bytes())
+    return folder / file.name
+
+
+def kept(folder: Path, file: str) -> Path:
+    """A folder's copy of a file, or the file itself if there is none."""
+    copy = folder / Path(file).name
+    return copy if copy.is_file() else Path(file)
+
+
+def unchanged(file: Path, folder: Path) -> Path:
+    """A file if all is still as a folder keeps it of the file; else the folder's copy."""
+    copy = folder / file.name
+    if not copy.is_file():
+        return file
+    for found in folder.rglob("*"):
+        if not found.is_file() or found.suffix == ".pyc":
+            continue
+        source = file.parent / found.relative_to(folder)
+        if not source.is_file() or source.read_bytes() != found.read_bytes():
+            return copy
+    return file
+
+
+def split_environment(name: str) -> tuple[Path, str] | None:
+    """File and name of "path/to/file.py:Name", an environment of the user's; None: it is none."""
+    path, colon, own = name.rpartition(":")
+    return (Path(path), own) if colon and path.endswith(".py") else None
+
+
+def unchanged_environment(name: str, run_dir: Path) -> str:
+    """As `unchanged`, of an environment; that of others has its name."""
+    found = split_environment(name)
+    if found is None:
+        return name
+    return f"{unchanged(found[0], run_dir.resolve() / ENVIRONMENT_FOLDER)}:{found[1]}"
+
+
+def _named(value: object, folder: Path) -> Path | None:
+    """The file of a folder that a string names, such as "map.txt" or "maps/small.txt"."""
+    if not isinstance(value, str) or not re.fullmatch(r"[^\x00-\x1f]{1,200}", value):
+        return None
+    try:
+        found = (folder / value).resolve()
+        return found if found.is_relative_to(folder) and found.is_file() else None
+    except (OSError, ValueError):  # it cannot be a file's name
+        return None
+
+
+def _sources(file: Path) -> int:
+    """A checksum of a Python file and of those of its folder that it imports."""
+    file, found = file.resolve(), 0
+    needed = {file}
+    with contextlib.suppress(OSError, SyntaxError, ValueError):  # told where it is imported
+        _follow(file, file.parent, needed)
+    for source in sorted(needed):
+        if source.suffix == ".py" and source.is_file():
+            name = str(source.relative_to(file.parent)).encode()
+            found = zlib.crc32(source.read_bytes(), zlib.crc32(name, found))
+    return found
+
+
+def _follow(file: Path, folder: Path, needed: set[Path]) -> None:
+    """Adds the files of a folder that one of them imports, and so on."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        base, names = folder, []
+        if isinstance(node, ast.Constant) and (named := _named(node.value, file.parent)):
+            needed.add(named)
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = file.parents[node.level - 1] if node.level else folder
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+        for name in names:
+            found = _sibling(base, name.partition(".")[0])
+            if found is None:
+                continue
+            for more in found.parent.rglob("*.py") if found.name == "__init__.py" else [found]:
+                if more not in needed and more.is_relative_to(folder):
+                    needed.add(more)
+                    _follow(more, folder, needed)

@@ -1,0 +1,231 @@
+"""The type of a distribution policy: where to cut the graph, how often to replicate each piece.
+
+A policy is a frozen value without control flow; its values live in `distribution/`.
+"""
+
+from dataclasses import dataclass, field
+
+from mindspore_rl.compiler.ir.operations import COMPONENTS
+from mindspore_rl.errors import PolicyError
+from mindspore_rl.platform.names import check_name
+
+WORKERS = "workers"
+"""As many replicas as `--workers` says."""
+
+
+@dataclass(frozen=True)
+class FragmentRule:
+    """One kind of fragment.
+
+    Attributes:
+        name: shown in plans, errors and generated files.
+        components: of `ir.COMPONENTS`; everything else follows the data.
+        replicas: a number, or `WORKERS`.
+        split: what replicas share, `env` (environments) or `agent` (agents), or a tuple of these:
+            the first that the environment has several of. None for a single replica.
+        compiled: components that must have a graph implementation, so that they compile with
+            the rest.
+    """
+
+    name: str
+    components: tuple[str, ...]
+    replicas: int | str = 1
+    split: str | tuple[str, ...] | None = None
+    compiled: tuple[str, ...] = ()
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """What replicas may share, in order of preference."""
+        return (self.split,) if isinstance(self.split, str) else self.split or ()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A boundary mark that may be cut, and the components between which it is expected.
+
+    Attributes:
+        optional: whether an algorithm without this mark is served too.
+    """
+
+    mark: str
+    source: str
+    target: str
+    optional: bool = False
+
+
+SYNCHRONOUS, ARRIVAL = "synchronous", "arrival"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When the fragments of a policy fire; also `--schedule` and `schedule:` in a YAML file.
+
+    Attributes:
+        order: `synchronous`: all replicas of a fragment take part in every message; `arrival`: a
+            fragment that others send to fires once for each sender's message, as it comes.
+        staleness: by arrival, the most updates between the parameters that a gradient was computed
+            with and those that it is applied to; None: twice the workers.
+        drop_stale: by arrival, whether a gradient that would be staler is thrown away; else its
+            worker waits before it computes one.
+        chunks: parts of the environments that a fragment works on in turn.
+    """
+
+    order: str = field(default=SYNCHRONOUS, metadata={"help": "synchronous or arrival"})
+    staleness: int | None = field(
+        default=None, metadata={"help": "by arrival: bound in updates (none: twice the workers)"}
+    )
+    drop_stale: bool = field(
+        default=False, metadata={"help": "by arrival: drop what exceeds the bound, never wait"}
+    )
+    chunks: int = field(default=1, metadata={"help": "parts of the environments, in turn"})
+
+    def __post_init__(self) -> None:
+        if self.order not in (SYNCHRONOUS, ARRIVAL):
+            raise PolicyError(
+                f"schedule: order is {self.order!r}, expected {SYNCHRONOUS!r} or {ARRIVAL!r}"
+            )
+        if self.staleness is not None and self.staleness < 0:
+            raise PolicyError(
+                f"schedule: staleness is {self.staleness}, expected at least 0 updates, or none "
+                "for twice the workers"
+            )
+        if self.chunks < 1:
+            raise PolicyError(f"schedule: chunks is {self.chunks}, expected at least 1")
+        if self.order == SYNCHRONOUS and (self.staleness is not None or self.drop_stale):
+            raise PolicyError(
+                f"schedule: staleness and drop_stale belong to order={ARRIVAL}, and order is "
+                f"{SYNCHRONOUS}; leave them out or ask for order={ARRIVAL}"
+            )
+
+
+def _check_tuple(here: str, key: str, value: object, kind: type, example: str) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(part, kind) for part in value):
+        raise PolicyError(
+            f"{here} has {key}={value!r}, expected a tuple, which has a comma for one part too: "
+            f"({example},)"
+        )
+
+
+@dataclass(frozen=True)
+class DistributionPolicy:
+    """Where an algorithm runs.
+
+    Attributes:
+        name: for `--policy`.
+        summary: one line for people.
+        fragments: between them they hold every component once.
+        cuts: the marks that may be cut.
+        colocate: groups of fragments whose replicas share a device, one to one, a fragment in
+            one group at most; with equal numbers of replicas they become one fragment.
+        schedule: when they fire; a run may override it.
+    """
+
+    name: str
+    summary: str
+    fragments: tuple[FragmentRule, ...]
+    cuts: tuple[Cut, ...] = ()
+    colocate: tuple[tuple[str, ...], ...] = ()
+    schedule: Schedule = Schedule()
+
+    def __post_init__(self) -> None:
+        check_name("policy", self.name, PolicyError)
+        self._check_types()
+        held = [part for rule in self.fragments for part in rule.components]
+        if sorted(held) != sorted(COMPONENTS):
+            raise PolicyError(
+                f"policy {self.name}: its fragments hold {', '.join(held)}; expected each of "
+                f"{', '.join(COMPONENTS)} exactly once"
+            )
+        names = [rule.name for rule in self.fragments]
+        if len(set(names)) != len(names):
+            raise PolicyError(
+                f"policy {self.name}: fragments are {', '.join(names)}; each needs its own name"
+            )
+        self._check_groups(names)
+        for rule in self.fragments:
+            self._check(rule)
+        for cut in self.cuts:
+            self._check_cut(cut)
+
+    def _check_types(self) -> None:
+        here = f"policy {self.name}"
+        _check_tuple(here, "fragments", self.fragments, FragmentRule, 'FragmentRule("actor", ...)')
+        _check_tuple(here, "cuts", self.cuts, Cut, 'Cut("transition", "actor", "replay")')
+        _check_tuple(here, "colocate", self.colocate, tuple, '("actor", "learner")')
+        if not isinstance(self.schedule, Schedule):
+            raise PolicyError(f"{here} has schedule={self.schedule!r}, expected Schedule(...)")
+        for rule in self.fragments:
+            check_name(f"a fragment of {here}", rule.name, PolicyError)
+            fragment = f"{here}: fragment {rule.name}"
+            _check_tuple(fragment, "components", rule.components, str, '"environment"')
+            _check_tuple(fragment, "compiled", rule.compiled, str, '"environment"')
+            if not isinstance(rule.split, str | None):
+                _check_tuple(fragment, "split", rule.split, str, '"env"')
+
+    def _check_groups(self, names: list[str]) -> None:
+        """A group is a set: its order means nothing, and a fragment is in one at most."""
+        together: list[str] = []
+        for group in self.colocate:
+            unknown = [str(name) for name in group if name not in names]
+            if unknown:
+                raise PolicyError(
+                    f"policy {self.name}: colocate names {', '.join(unknown)}; fragments are "
+                    f"{', '.join(names)}"
+                )
+            if len(group) < 2 or len(set(group)) < len(group):
+                raise PolicyError(
+                    f"policy {self.name}: colocate has the group {group!r}, expected at least two "
+                    "fragments, each once"
+                )
+            if twice := [name for name in group if name in together]:
+                groups = [other for other in self.colocate if twice[0] in other]
+                joined = tuple(dict.fromkeys(name for other in groups for name in other))
+                raise PolicyError(
+                    f"policy {self.name}: colocate has {twice[0]} in several groups; what shares "
+                    f"a device stands in one: {joined!r}"
+                )
+            together += group
+
+    def _check_cut(self, cut: Cut) -> None:
+        here = f"policy {self.name}: cut {cut.mark!r} lies between {cut.source!r} and "
+        here += f"{cut.target!r}"
+        check_name(f"a cut of policy {self.name}", cut.mark, PolicyError)
+        if not {cut.source, cut.target} <= set(COMPONENTS):
+            raise PolicyError(f"{here}; components are {', '.join(COMPONENTS)}")
+        if cut.source == cut.target:
+            raise PolicyError(f"{here}, expected two components: source and target")
+        if cut.mark == "parameters" and cut.source != "update":
+            raise PolicyError(
+                f'{here}, and updates send parameters: write Cut("parameters", "update", '
+                f'"{cut.source if cut.target == "update" else cut.target}")'
+            )
+
+    def _check(self, rule: FragmentRule) -> None:
+        here = f"policy {self.name}: fragment {rule.name}"
+        counted = type(rule.replicas) is int and rule.replicas >= 1
+        if not counted and rule.replicas != WORKERS:
+            raise PolicyError(
+                f"{here} has replicas={rule.replicas!r}, expected a number of at least 1, or "
+                f"WORKERS ({WORKERS!r}) for as many as --workers says"
+            )
+        if set(rule.compiled) - ({"environment"} & set(rule.components)):
+            raise PolicyError(
+                f"{here} has compiled={rule.compiled!r} and holds {', '.join(rule.components)}; "
+                "expected () or, where it holds the environment, ('environment',): everything "
+                "else compiles wherever it can"
+            )
+        if (rule.replicas != 1 and not rule.axes) or set(rule.axes) - {"env", "agent"}:
+            raise PolicyError(
+                f"{here} has several replicas and split={rule.split!r}, expected 'env', 'agent' or "
+                "('agent', 'env')"
+            )
+        if "agent" in rule.axes and "environment" in rule.components:
+            raise PolicyError(
+                f"{here} holds the environment and has split={rule.split!r}, expected 'env': "
+                "agents share their environment"
+            )
+
+    @property
+    def marks(self) -> frozenset[str]:
+        """The marks that may be cut."""
+        return frozenset(cut.mark for cut in self.cuts)

@@ -1,0 +1,77 @@
+"""The native operators of replay tables, see `table.cpp`."""
+
+import ctypes
+import functools
+from pathlib import Path
+
+import numpy as np
+
+from mindspore_rl.platform import toolchain
+
+SOURCE = Path(__file__).parent / "table.cpp"
+INCLUDES = tuple(
+    SOURCE.with_name(f"{name}.h") for name in ("index", "limit", "order", "post", "views")
+)
+FLAGS = ("-std=c++20", "-pthread")
+
+
+def pointers(arrays: list[np.ndarray]) -> ctypes.Array:
+    """Where arrays begin, as C has it."""
+    return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+
+
+@functools.cache
+def _threads() -> tuple[ctypes.CDLL, int]:
+    """The pool that native cells work on too, and where its `in_parts` is."""
+    found = ctypes.CDLL(str(toolchain.threads()))
+    return found, ctypes.cast(found.in_parts, ctypes.c_void_p).value or 0
+
+
+def in_parts() -> int:
+    """What `table_gather` is given, to copy a large batch on the threads of this process."""
+    return _threads()[1]
+
+
+def use_threads(count: int) -> None:
+    """How many threads this process copies large batches on, and runs native cells; 1 at first."""
+    _threads()[0].set_threads(count)
+
+
+@functools.cache
+def functions() -> ctypes.CDLL:
+    """Of `table.cpp`. Raises: MsrlError."""
+    found = ctypes.CDLL(str(toolchain.library(SOURCE, {}, INCLUDES, FLAGS)))
+    p, i, d, u = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_uint32
+    for name, result, arguments in (
+        ("init", None, [p]),
+        ("take", None, [p, i]),
+        ("begin", i, [p, i]),
+        ("commit", i, [p, i, d, d]),
+        ("append", None, [p, i, i, i, p, p, p]),
+        ("insert", i, [p, i, i, p, p, p, d, i, p, p, p, p]),
+        ("totals", None, [p, p]),
+        ("draw", i, [u, u, u, u, i, i, i, p, p, p]),
+        ("assign", None, [i, p, p, i, p, p, p]),
+        ("resolve", None, [p, p, i, i, p, p, p, p, p, p]),
+        ("find", i, [p, p, i, i, p, p, p, p, i, p, i, p, p, p, p, p, p, p]),
+        ("gather", None, [p, p, i, i, p, p, i, i, p, p, p, p, p]),
+        ("will_need", None, [p, i, p, p, i, i, p, p]),
+        ("n_step", None, [p, i, p, i, d, i, i, i, p, p, i, p, p, p, p, p]),
+        ("update", i, [p, i, p, p, d]),
+        ("checksum", ctypes.c_uint64, [p, i, ctypes.c_uint64]),
+        ("pick", i, [p, i, i, p, p, p]),
+        ("peek", i, [p, i, i, p, p, p]),
+        ("claim", None, [p, p, i, i, p, p, p]),
+        ("release", None, [p, p, i, i, p, p]),
+        ("want", None, [p, i, p]),
+        ("mend", None, [p]),
+        ("admit", i, [p, i]),
+        ("count", None, [p, i]),
+        ("post", ctypes.c_uint64, [p, i]),
+        ("posted", ctypes.c_bool, [p, ctypes.c_uint64, d, p]),
+        ("watch", u, [p]),
+        ("sleep", None, [p, u, d]),
+    ):
+        function = getattr(found, f"table_{name}")
+        function.restype, function.argtypes = result, arguments
+    return found

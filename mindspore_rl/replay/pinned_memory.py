@@ -1,0 +1,40 @@
+"""Memory of this host that a GPU reads in place."""
+
+import ctypes
+import weakref
+
+from mindspore_rl.errors import ReplayError
+from mindspore_rl.platform import gpu
+
+PORTABLE, MAPPED = 1, 2
+"""CU_MEMHOSTREGISTER_PORTABLE and _DEVICEMAP."""
+
+
+class PageLock:
+    """Page-locks memory and maps it for this process's GPU, until `free` or the end of this object.
+
+    Args:
+        begin: of the memory.
+        size: in bytes.
+
+    Attributes:
+        address: of the memory, for the GPU.
+
+    Raises:
+        MsrlError: no driver answers.
+        ReplayError: the driver does not lock so much.
+    """
+
+    def __init__(self, begin: int, size: int) -> None:
+        driver = gpu.entered()
+        memory, found = ctypes.c_void_p(begin), ctypes.c_void_p()
+        if code := driver.cuMemHostRegister_v2(memory, ctypes.c_size_t(size), PORTABLE | MAPPED):
+            raise ReplayError(
+                f"{size / 1e6:,.0f} MB of a replay table cannot be page-locked for the GPU (CUDA "
+                f"error {code}): lower its capacity, or raise the limit of locked memory"
+            )
+        self.free = weakref.finalize(self, driver.cuMemHostUnregister, memory)
+        if code := driver.cuMemHostGetDevicePointer_v2(ctypes.byref(found), memory, 0):
+            self.free()
+            raise ReplayError(f"this GPU cannot read the host's memory in place: CUDA error {code}")
+        self.address = int(found.value or 0)

@@ -1,0 +1,121 @@
+"""Waiting for a replay table: for records to draw, and for its limit of samples per insert."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mindspore_rl.errors import HeldBackError, ReplayError
+from mindspore_rl.replay.bindings import functions
+from mindspore_rl.replay.spec import TableSpec
+from mindspore_rl.replay.table import Table
+
+SLICE_S = 0.05
+"""Between two calls of `Wait.waiting`; a change of the table ends a wait at once."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long to wait for other processes or threads.
+
+    Args:
+        timeout_s: until an error; 0 does not wait.
+        waiting: called now and then during a wait; raises to end it.
+    """
+
+    timeout_s: float = 0.0
+    waiting: Callable[[], None] = lambda: None
+
+
+NO_WAIT = Wait()
+T = TypeVar("T")
+
+
+def until(table: Table, attempt: Callable[[], T], wait: Wait) -> T:
+    """What a call returns that is made again whenever the table has changed.
+
+    Args:
+        table: that the call is about.
+        attempt: changes nothing if it raises HeldBackError.
+        wait: for how long.
+
+    Raises:
+        ReplayError: the time is over; with what was lacking at the end.
+    """
+    try:
+        return attempt()
+    except HeldBackError:
+        end = time.monotonic() + wait.timeout_s
+    while True:
+        seen = functions().table_watch(table.base)
+        try:
+            return attempt()
+        except HeldBackError as error:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise ReplayError(f"after {wait.timeout_s:g} s: {error}") from None
+        wait.waiting()
+        functions().table_sleep(table.base, seen, min(left, SLICE_S))
+
+
+def check_batch(spec: TableSpec, count: int) -> None:
+    """Raises: ReplayError: a table's limit never allows so many samples at once."""
+    if count + spec.samples_per_insert > 2 * spec.slack and spec.samples_per_insert:
+        raise ReplayError(
+            f"a batch of {count} with {spec.samples_per_insert:g} samples per insert and a slack "
+            f"of {spec.slack:g} would wait for ever; make the slack at least "
+            f"{(count + spec.samples_per_insert) / 2:g}, or the batch smaller"
+        )
+
+
+def admit(table: Table, samples: int) -> None:
+    """Counts samples. Raises: HeldBackError: the table's limit holds them back."""
+    if table.spec.limited and not functions().table_admit(table.base, samples):
+        raise samples_held(table, samples)
+
+
+def check_samples(spec: TableSpec, inserts: int, samples: int, more: int) -> None:
+    """Raises: HeldBackError: after so many inserts and samples the limit allows no more now."""
+    if inserts < spec.min_records and spec.limited:
+        raise HeldBackError(
+            f"{more} samples are held back: of {spec.min_records} records (min_records) "
+            f"{inserts} were inserted, {spec.min_records - inserts} more inserts are lacking"
+        )
+    ratio, due = spec.samples_per_insert, more + samples - spec.slack
+    if ratio and ratio * (inserts - spec.min_records) < due:
+        lacking = math.ceil(due / ratio + spec.min_records - inserts)
+        raise HeldBackError(
+            f"{more} samples are held back: {_state(spec, inserts, samples)}; {lacking} more "
+            "inserts are lacking"
+        )
+
+
+def samples_held(table: Table, samples: int) -> HeldBackError:
+    """Why the limit of a table allows no such samples now."""
+    try:
+        check_samples(table.spec, *_counts(table), samples)
+    except HeldBackError as error:
+        return error
+    return HeldBackError(f"{samples} samples were held back until just now")
+
+
+def inserts_held(table: Table, inserts_left: int) -> HeldBackError:
+    """Why the limit of a table allows no insert now."""
+    spec, (inserts, samples) = table.spec, _counts(table)
+    due = (inserts + 1 - spec.min_records) * spec.samples_per_insert - spec.slack
+    return HeldBackError(
+        f"{inserts_left} inserts are held back: {_state(spec, inserts, samples)}; "
+        f"{math.ceil(due - samples)} more samples are lacking for the first"
+    )
+
+
+def _counts(table: Table) -> tuple[int, int]:
+    return int(table.limit["inserts"]), int(table.limit["samples"])
+
+
+def _state(spec: TableSpec, inserts: int, samples: int) -> str:
+    return (
+        f"{samples} samples were drawn of {inserts} inserts, with {spec.samples_per_insert:g} "
+        f"samples per insert (slack {spec.slack:g}) after the first {spec.min_records}"
+    )

@@ -1,0 +1,75 @@
+"""The checkpoint of the highest mean return, which stays when it is no longer among the newest."""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+from mindspore_rl.errors import CheckpointError
+from mindspore_rl.platform.cache import settle
+from mindspore_rl.runtime import checkpoint
+
+CHOICES = "best, last or an iteration"
+
+
+def keep_best(path: Path, mean_return: float) -> None:
+    """Keeps a checkpoint that has just been written, if none before it had a higher mean return.
+
+    It is a second name of the file, `best-ITERATION-RETURN.npz`, which costs nothing as long as the
+    checkpoint is there; a copy where a file system has no such names.
+
+    Raises:
+        OSError: it cannot be written; the one before stays.
+    """
+    folder = path.parent
+    before = _found(folder)
+    if before and _return_of(before[-1]) >= mean_return:
+        return
+    number = path.stem.rpartition("-")[2]
+    temporary = folder / "best.tmp"
+    temporary.unlink(missing_ok=True)
+    try:
+        try:
+            os.link(path, temporary)
+        except OSError:
+            shutil.copyfile(path, temporary)
+        settle(temporary, folder / f"best-{number}-{mean_return:.6g}.npz")
+    finally:
+        temporary.unlink(missing_ok=True)
+    for old in before:
+        old.unlink()
+
+
+def chosen(folder: Path, which: str) -> Path:
+    """The checkpoint that a user means.
+
+    Args:
+        folder: of a run's checkpoints.
+        which: `best`, or the number of an iteration.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    if which == "best":
+        if found := _found(folder):
+            return found[-1]
+        raise CheckpointError(
+            f"{folder} has no best checkpoint: none was written after 100 episodes had ended; "
+            "take the last one, or one by its iteration"
+        )
+    if not which.isdecimal():
+        raise CheckpointError(f"checkpoint {which!r}: expected {CHOICES}")
+    return checkpoint.of_iteration(folder, int(which))
+
+
+def _found(folder: Path) -> list[Path]:
+    """Best checkpoints, the highest return last: two if the writer was killed in between."""
+    found = []
+    for path in folder.glob("best-*-*.npz"):
+        with contextlib.suppress(ValueError):
+            found.append((_return_of(path), path))
+    return [path for _, path in sorted(found)]
+
+
+def _return_of(path: Path) -> float:
+    return float(path.stem.split("-", 2)[2])

@@ -1,0 +1,302 @@
+"""Watches the ranks of a job: brings the monitor what happens, and carries out what it orders."""
+
+import contextlib
+import selectors
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindspore_rl.communication.link import Link
+from mindspore_rl.environments.crash_log import last_action
+from mindspore_rl.errors import JobFailure
+from mindspore_rl.plan.plan import Plan
+from mindspore_rl.plan.stages import Stage, Stages
+from mindspore_rl.runtime.best_checkpoint import keep_best
+from mindspore_rl.runtime.coordinator.events import (
+    Closed,
+    Enough,
+    Event,
+    Examine,
+    Fail,
+    Finish,
+    GiveUp,
+    Heard,
+    Interrupted,
+    Log,
+    Logged,
+    Note,
+    Remains,
+    Saved,
+    Tell,
+    Tick,
+)
+from mindspore_rl.runtime.coordinator.interruption import Interruption
+from mindspore_rl.runtime.coordinator.launch import JobProcesses
+from mindspore_rl.runtime.coordinator.messages import check
+from mindspore_rl.runtime.coordinator.metrics import Metrics
+from mindspore_rl.runtime.coordinator.state_machine import (
+    MIN_EPISODES,
+    JobOptions,
+    Monitor,
+    Outcome,
+)
+from mindspore_rl.runtime.coordinator.stopped import find_stopped
+from mindspore_rl.runtime.heartbeat import Stamp, Stamps
+
+TICK_S = 0.2
+STRANGERS = 16
+"""So many more connections than ranks may wait to be known; then the oldest one is closed."""
+
+
+@dataclass
+class Peer:
+    """A connection; who it is comes with its hello."""
+
+    link: Link
+    rank: int | None = None
+
+
+class Watch:
+    """The sockets, the clock and the processes around a job's monitor.
+
+    Args:
+        interruption: what the user's signals are counted by.
+        here: whether the ranks are in this process.
+
+    Attributes:
+        error: what the user's function has raised, to be raised once the job has ended.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: JobOptions,
+        metrics: Metrics,
+        stamps: Stamps,
+        interruption: Interruption,
+        run_dir: Path,
+        here: bool = False,
+    ) -> None:
+        self.plan, self.options, self.metrics = plan, options, metrics
+        self.interruption = interruption
+        self.monitor = Monitor(plan, options, time.monotonic(), here)
+        self._stamps, self._run_dir = stamps, run_dir
+        self._processes: JobProcesses | None = None
+        self._listener: socket.socket | None = None
+        self._peers: list[Peer] = []
+        self._finished = self._enough = False
+        self.error: Exception | None = None
+        self._stages = Stages(plan).words
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(interruption.socket, selectors.EVENT_READ)
+
+    def listen(self, listener: socket.socket, processes: JobProcesses) -> None:
+        """Accepts ranks from now on, and watches the processes that start them."""
+        self._listener, self._processes = listener, processes
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def add(self, peer: Peer) -> None:
+        """Takes a connection."""
+        self._peers.append(peer)
+        self._selector.register(peer.link.connection, selectors.EVENT_READ, peer)
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._selector.close()
+        for peer in self._peers:
+            peer.link.close()
+
+    def outcome(self) -> Outcome:
+        """How the job ended, once it did."""
+        return self.monitor.outcome(self.metrics.mean_return, self.interruption.poll() > 0)
+
+    def step(self) -> bool:
+        """Waits for a tick or for news, and deals with it.
+
+        Returns: whether every rank has finished (or the rank in this process has ended).
+
+        Raises:
+            JobFailure: the first failure.
+            KeyboardInterrupt: the job is to be ended at once.
+        """
+        ready = self._selector.select(TICK_S)
+        now = time.monotonic()
+        if count := self.interruption.poll():
+            self._on(Interrupted(count), now)
+        for key, _ in ready:
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.data is not None and key.data in self._peers:
+                self._read(key.data, now)
+        self._on(self._tick(), now)
+        return self._finished
+
+    def _accept(self) -> None:
+        assert self._listener is not None and self._processes is not None
+        strangers = [peer for peer in self._peers if not peer.link.known]
+        if len(strangers) >= STRANGERS + self.plan.num_ranks:
+            self._drop(strangers[0])
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # it has closed again, or too many files are open
+            if strangers:
+                self._drop(strangers[-1])
+            return
+        self.add(Peer(Link(connection, self._processes.token)))
+
+    def _drop(self, peer: Peer) -> None:
+        """Has done with a stranger, of whom the job hears nothing."""
+        self._peers.remove(peer)
+        self._selector.unregister(peer.link.connection)
+        peer.link.close()
+
+    def _tick(self) -> Tick:
+        stamps = {rank: self._stamps.read(rank) for rank in range(self.plan.num_ranks)}
+        processes = self._processes
+        if processes is None or processes.mpiexec is None:
+            return Tick(stamps)
+        living = frozenset(processes.living_ranks()) if self.monitor.silent else None
+        scheduler = processes.scheduler.poll() if processes.scheduler is not None else None
+        return Tick(stamps, processes.mpiexec.poll(), scheduler, living)
+
+    def _read(self, peer: Peer, now: float) -> None:
+        while (message := self._next(peer, now)) is not None:
+            self._hear(peer, message, now)
+        if not peer.link.closed:
+            return
+        if peer.rank is None:
+            self._drop(peer)
+        else:
+            self._selector.unregister(peer.link.connection)
+            self._on(Closed(peer.rank, peer.link.lost), now)
+
+    def _next(self, peer: Peer, now: float) -> dict[str, Any] | None:
+        """What came next. Raises: JobFailure: no rank says so."""
+        try:
+            if (message := peer.link.poll()) is not None:
+                taken = [other.rank for other in self._peers if other.rank is not None]
+                check(message, peer.rank, taken, self.plan.num_ranks, len(self._stages))
+        except ValueError as error:
+            if peer.rank is None:
+                raise JobFailure(f"a process that has the job's token sent {error}") from error
+            stamp = self._stamps.read(peer.rank)
+            failure = {"iteration": stamp.iteration, "stage": self._stages[stamp.stage]}
+            failure |= {"message": f"it sent {error}", "traceback": ""}
+            failure |= {"mistake": False, "symptom": False, "echo": False}
+            self._on(Heard(peer.rank, {"kind": "error", **failure}), now)
+            return None
+        return message
+
+    def _hear(self, peer: Peer, message: dict[str, Any], now: float) -> None:
+        if message["kind"] == "hello":
+            peer.rank = message["rank"]
+        assert peer.rank is not None
+        if message["kind"] == "stamp":
+            stamp = (message[key] for key in ("iteration", "stage", "age_s"))
+            self._stamps.write(peer.rank, *stamp)
+        elif message["kind"] == "iteration" and self.plan.hosts:
+            # Its next stamp is on its way, and this one may be old.
+            self._stamps.write(peer.rank, message["iteration"], Stage.BOUNDARY)
+        elif message["kind"] == "checkpoint":
+            self.metrics.end_line(message["iteration"])
+        self._on(Heard(peer.rank, message), now)
+
+    def _on(self, event: Event, now: float) -> None:
+        for order in self.monitor.on(event, now):
+            match order:
+                case Tell(kind):
+                    self._tell_leader(kind)
+                case Note(text):
+                    self.metrics.note(text)
+                case Log():
+                    line = self.metrics.log(
+                        order.iteration, order.env_steps, order.values, order.episodes, order.age_s
+                    )
+                    self._on(Logged(self.metrics.mean_return, self.metrics.episodes_seen), now)
+                    self._show(line, now)
+                case Saved(path):
+                    self._keep_best(Path(path))
+                case Fail(failure):
+                    raise failure
+                case Examine():
+                    raise self._examine(order)
+                case Finish():
+                    self._finished = True
+                case GiveUp():
+                    raise KeyboardInterrupt
+
+    def _keep_best(self, path: Path) -> None:
+        mean_return = self.metrics.mean_return
+        if mean_return is None or self.metrics.episodes_seen < MIN_EPISODES:
+            return
+        try:
+            keep_best(path, mean_return)
+        except OSError as error:  # the checkpoint itself is there
+            self.metrics.note(f"the best checkpoint is not kept: {error}")
+
+    def _show(self, line: dict[str, Any], now: float) -> None:
+        """Shows the user's function a line of metrics, until it has seen enough."""
+        if self._enough or self.options.on_iteration is None:
+            return
+        try:
+            self._enough = self.options.on_iteration(line) is False
+        except Exception as error:  # noqa: BLE001  (raised by `run_job`, after a checkpoint)
+            self.error, self._enough = error, True
+        if self._enough:
+            self._on(Enough(), now)
+
+    def _tell_leader(self, kind: str) -> None:
+        for peer in self._peers:
+            if peer.rank == self.plan.leader and not peer.link.closed:
+                with contextlib.suppress(OSError):  # it just died: its end is seen elsewhere
+                    peer.link.send(kind)
+
+    def _examine(self, found: Examine) -> JobFailure:
+        """Collects what a failure left behind."""
+        processes, stamp, remains = self._processes, None, Remains()
+        if found.rank >= 0:
+            stamp = self._stamps.read(found.rank)
+        if found.stall is not None:
+            stamps = found.stall.stamps.items()
+            actions = {rank: self._last_action(rank, stamp) for rank, stamp in stamps}
+            stopped = find_stopped(processes.marked()) if processes is not None else ()
+            remains = Remains(actions=actions, stopped=stopped)
+        elif found.what == "death":
+            # mpiexec tells when all ranks are gone, and merges their statuses: a signal stays
+            # legible if the others end by themselves, as they do when their links close.
+            for peer in self._peers:
+                peer.link.close()
+            if processes is not None and stamp is not None and not found.lost:
+                processes.wait(5.0)
+                remains = Remains(
+                    log=processes.log(),
+                    output=processes.output_of(found.rank),
+                    actions={
+                        found.rank: self._last_action(found.rank, stamp) + processes.why_bus_error()
+                    },
+                )
+        elif found.what == "mpiexec" and processes is not None and processes.mpiexec is not None:
+            mpiexec, log = processes.mpiexec, processes.log() + processes.why_bus_error()
+            remains = Remains(mpiexec.poll() or 0, mpiexec.who, log=log)
+        elif processes is not None and processes.scheduler is not None:
+            scheduler, words = processes.scheduler, processes.why_scheduler_ended()
+            remains = Remains(scheduler.poll() or 0, scheduler.who, words=words)
+        return self.monitor.explain(found, stamp, remains)
+
+    def died(self, rank: int, how: str) -> JobFailure:
+        """The failure of a rank that could not tell of it itself."""
+        stamp = self._stamps.read(rank)
+        action = self._last_action(rank, stamp)
+        return self.monitor.explain(
+            Examine("death", rank), stamp, Remains(actions={rank: how + action})
+        )
+
+    def _last_action(self, rank: int, stamp: Stamp) -> str:
+        """What the environments of a rank were doing, if that is where it was."""
+        fragment, replica = self.plan.fragment_of(rank)
+        if stamp.stage != Stage.ENVIRONMENT:
+            return ""
+        said = last_action(self._run_dir, rank, range(*fragment.shares[replica]))
+        return f"\n  {said}" if said else ""

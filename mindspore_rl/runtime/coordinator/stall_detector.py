@@ -1,0 +1,160 @@
+"""The deadline of every wait: finds the rank that hangs, and who waits for it."""
+
+import time
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+from mindspore_rl.plan.plan import Plan
+from mindspore_rl.plan.stages import Stage, Stages
+from mindspore_rl.runtime.coordinator.stopped import Stopped
+from mindspore_rl.runtime.heartbeat import Stamp
+
+NAMED_RANKS = 4
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A moment in which a rank has made no progress for too long.
+
+    Attributes:
+        stamps: what each rank is doing.
+        ages: of the stamps of those that are not done, seconds.
+        unheard: how long ranks of other hosts have sent no stamp, seconds; only those that should.
+        deadline: its option and what it says.
+    """
+
+    stamps: dict[int, Stamp]
+    ages: dict[int, float]
+    unheard: dict[int, float]
+    deadline: tuple[str, float]
+
+    @property
+    def late(self) -> list[int]:
+        """Ranks without progress, the first to stand still first."""
+        found = [rank for rank, age in self.ages.items() if age > self.deadline[1] / 2]
+        return sorted(found, key=lambda rank: -self.ages[rank])
+
+
+class Watchdog:
+    """Compares the age of every rank's stamp with the deadline.
+
+    Args:
+        plan: the job.
+        start_timeout_s: the deadline until all ranks have done an iteration.
+    """
+
+    def __init__(self, plan: Plan, start_timeout_s: float) -> None:
+        self.plan, self.start_timeout_s = plan, start_timeout_s
+        self.stages = Stages(plan)
+
+    def stall(
+        self,
+        stamps: dict[int, Stamp],
+        now: float,
+        *,
+        started: bool,
+        finished: Container[int],
+        awake_s: float,
+        heard: Mapping[int, float],
+    ) -> Stall | None:
+        """Looks for a rank that makes no progress.
+
+        Args:
+            stamps: what each rank is doing since when.
+            now: the time, on the clock of the stamps.
+            started: whether all ranks have done an iteration.
+            finished: ranks that are done.
+            awake_s: when this process last woke up; older stamps say nothing.
+            heard: when those that send their stamps last did.
+        """
+        name, deadline_s = "timeout_s", self.plan.timeout_s
+        if not started:
+            name, deadline_s = "start_timeout_s", self.start_timeout_s
+        ages = {
+            rank: now - max(stamp.time_s, awake_s)
+            for rank, stamp in stamps.items()
+            if rank not in finished
+        }
+        if max(ages.values()) <= deadline_s:
+            return None
+        silent = {rank: now - max(at, awake_s) for rank, at in heard.items() if rank in ages}
+        unheard = {rank: age for rank, age in silent.items() if age > deadline_s / 2}
+        return Stall(stamps, ages, unheard, (name, deadline_s))
+
+    def blame(self, stall: Stall, stopped: tuple[Stopped, ...]) -> tuple[int | None, str]:
+        """Who is at fault: what cannot go on before what hangs, and that before who waits for it.
+
+        Args:
+            stall: what was found.
+            stopped: processes of the job that a signal has stopped.
+
+        Returns: the rank, None if it is none or all wait for each other; and what to say.
+        """
+        waits = self._waits(stall)
+        halted = [process for process in stopped if process.rank in stall.ages]
+        working = [rank for rank in stall.late if rank not in waits]
+        oldest = stall.late[0]
+        rank: int | None = None
+        if halted:
+            rank, text = halted[0].rank, _halted(halted[0], stall)
+        elif stopped and stall.stamps[oldest].stage == Stage.STARTING:
+            text = _halted(stopped[0], stall)  # it starts ranks, or brings them together
+        elif stall.unheard:
+            rank = max(stall.unheard, key=stall.unheard.__getitem__)
+            silence = f"its process has not been heard of for {stall.unheard[rank]:.1f} s"
+            text = f"{silence}; is it stopped, or its host overloaded? {_since(stall, oldest)}"
+        elif working:
+            rank, text = working[0], _since(stall, working[0])
+        elif all(waits[one] <= waits.keys() for one in stall.late):
+            text = f"every rank waits for another: {_since(stall, oldest)}"
+        else:
+            rank, text = oldest, _since(stall, oldest)
+        return rank, "\n".join([text, *self._waiting(stall, waits, rank)])
+
+    def _waits(self, stall: Stall) -> dict[int, set[int]]:
+        """Whom ranks wait for; those that work by themselves are left out."""
+        waits = {}
+        for rank in stall.ages:
+            stamp = stall.stamps[rank]
+            if others := self.stages.awaited(rank, stamp.stage, stamp.iteration):
+                waits[rank] = others
+        for rank in list(waits):
+            if stall.stamps[rank].stage == Stage.CHECKPOINT:
+                # Who waits elsewhere has sent its part. If all have, this rank is writing.
+                waits[rank] = {one for one in stall.ages if one not in waits}
+        return {rank: others for rank, others in waits.items() if others}
+
+    def _waiting(self, stall: Stall, waits: dict[int, set[int]], blamed: int | None) -> list[str]:
+        """A line for each rank that waits, with whom it waits for, the one to blame first."""
+        ranks = [rank for rank in stall.late if rank in waits]
+        lines = []
+        for rank in ranks[:NAMED_RANKS]:
+            others = sorted(waits[rank], key=lambda one: (one != blamed, one in waits, one))
+            names = [self._place(other, stall.stamps[other]) for other in others[:NAMED_RANKS]]
+            more = f" and {len(others) - NAMED_RANKS} more" if len(others) > NAMED_RANKS else ""
+            place = self._place(rank, stall.stamps[rank])
+            lines.append(f"  {place} waits for {', '.join(names)}{more}")
+        if len(ranks) > NAMED_RANKS:
+            lines.append(f"  and {len(ranks) - NAMED_RANKS} more ranks wait")
+        return lines
+
+    def _place(self, rank: int, stamp: Stamp) -> str:
+        where = f"iteration {stamp.iteration}, " if stamp.iteration >= 0 else ""
+        return f"{self.plan.rank_name(rank)} ({where}{self.stages.words[stamp.stage]})"
+
+
+def _since(stall: Stall, rank: int) -> str:
+    age, (name, deadline_s) = stall.ages[rank], stall.deadline
+    since = time.strftime("%H:%M:%S", time.localtime(time.time() - age))
+    return (
+        f"no progress for {age:.1f} s, since {since} ({name}: {deadline_s:g}; if it is only slow, "
+        "raise that)"
+    )
+
+
+def _halted(process: Stopped, stall: Stall) -> str:
+    pid, name = process.pid, process.name
+    return (
+        f"{name} (pid {pid}) is stopped (signal SIGSTOP?), and nobody let it go on (kill -CONT "
+        f"{pid}): {_since(stall, stall.late[0])}"
+    )

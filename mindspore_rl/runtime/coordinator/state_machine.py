@@ -1,0 +1,403 @@
+"""What the coordinator knows of a running job's ranks, and what follows: events in, orders out.
+
+Nothing here reads a clock, a socket, a file or a process: `watch.py` does, and carries out what is
+ordered.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_rl.communication.link import SILENCE_S
+from mindspore_rl.errors import JobFailure
+from mindspore_rl.plan.deployment import Deployment
+from mindspore_rl.plan.plan import Plan
+from mindspore_rl.plan.traffic import Counts
+from mindspore_rl.runtime.coordinator.events import (
+    Closed,
+    Enough,
+    Event,
+    Examine,
+    Fail,
+    Finish,
+    GiveUp,
+    Heard,
+    Interrupted,
+    Log,
+    Logged,
+    Note,
+    Order,
+    Remains,
+    Saved,
+    Tell,
+    Tick,
+)
+from mindspore_rl.runtime.coordinator.launch import LOG_LINES, WORKERS_LOG
+from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep, Joined, Report
+from mindspore_rl.runtime.coordinator.root_cause import LAST_WORDS_S, Causes
+from mindspore_rl.runtime.coordinator.stall_detector import Watchdog
+from mindspore_rl.runtime.heartbeat import Stamp
+
+SUSPENDED_S = 2.0
+"""A tick longer than this: this process was stopped, and a stamp's age says nothing."""
+LAUNCH_S, GONE_S = 10.0, 1.0
+"""How long a rank may be without a process until all have had one, and after that."""
+MIN_EPISODES = 100
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """How a job is run and when it ends.
+
+    Attributes:
+        total_steps: environment steps at which it ends, for the display; the plan decides.
+        stop_return: mean return of the last 100 episodes that ends it, reward units.
+        start_timeout_s: the deadline of every wait until all ranks have done an iteration:
+            imports, forming the group and compilation; after that the plan's `timeout_s`.
+        start_steps: environment steps already done, in a resumed job.
+        deployment: where it runs; the plan's ranks are placed on its hosts.
+        on_iteration: is given a copy of each line of metrics; the job ends once it returns False.
+        tell: is told of the directory of the `run`, and of the exit code that this process `ends`
+            with if it has to end at once; gives whether it could be told.
+        wandb: project of Weights & Biases that is told of it; empty: it is not.
+    """
+
+    progress: bool
+    total_steps: int
+    stop_return: float | None = None
+    checkpoint_every_s: float = 60.0
+    start_timeout_s: float = 300.0
+    start_steps: int = 0
+    deployment: Deployment = Deployment()
+    on_iteration: Callable[[dict[str, Any]], object] | None = None
+    tell: Callable[[str, object], bool] = lambda what, value: True
+    wandb: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+        env_steps: since the start of the run, over all environments.
+        mean_return: of the last 100 episodes, reward units; when the threshold was reached, if it
+            was.
+        stopped: `threshold`, `steps`, `on_iteration` or `interrupted`.
+        checkpoint: the last one written (or resumed from).
+    """
+
+    iterations: int
+    env_steps: int
+    mean_return: float | None
+    stopped: str
+    checkpoint: str | None
+
+
+class Stalled(JobFailure):
+    """A rank that made no progress."""
+
+
+class Unreached(JobFailure):
+    """A host on which no rank could be started."""
+
+
+class Monitor:
+    """Follows a job from its first event to its end.
+
+    Args:
+        plan: the job.
+        options: how it is run and when it ends.
+        now: the time, in seconds on any clock.
+        here: whether its ranks are in this process.
+    """
+
+    def __init__(self, plan: Plan, options: JobOptions, now: float, here: bool = False) -> None:
+        self.plan, self.options, self._here = plan, options, here
+        self.traffic: dict[int, tuple[int, Counts]] = {}
+        self._watchdog = Watchdog(plan, options.start_timeout_s)
+        self._joined: Joined = (
+            InStep(plan.num_ranks) if plan.arrivals is None else AsTheyCome(plan.leader)
+        )
+        self._proxies: dict[int, tuple[str, int]] = {}
+        self._known: set[int] = set(range(plan.num_ranks)) if here else set()
+        self._causes = Causes(plan)
+        self._heard: dict[int, float] = {}
+        self._gone: dict[int, str] = {}
+        self._died: list[int] = []
+        self._finished: dict[int, int] = {}
+        self._reported: set[int] = set()
+        self._ended_s: float | None = None
+        self._iteration, self._env_steps = 0, options.start_steps
+        self._ordered = 0  # the iteration after which the last checkpoint was asked for
+        self._checkpoint: str | None = plan.resume or None
+        self._checkpoint_s = self._ticked_s = self._awake_s = now
+        self._missed_s: float | None = now
+        self._all_launched = False
+        self._stop_deadline_s: float | None = None
+        self._reached: float | None = None
+        self._enough = False
+
+    @property
+    def silent(self) -> set[int]:
+        """Ranks of this machine that have not said hello: whether they live must be looked up."""
+        local = {rank for rank in range(self.plan.num_ranks) if self.plan.same_host(rank, 0)}
+        return local - self._known
+
+    def on(self, event: Event, now: float) -> list[Order]:
+        """What follows from an event. A failure, an end or `GiveUp` is the last order of a job."""
+        match event:
+            case Heard(rank, message):
+                return self._hear(rank, message, now)
+            case Closed(rank, lost):
+                self._gone[rank] = lost
+                if rank not in self._finished:
+                    self._died.append(rank)
+                return []
+            case Interrupted(count):
+                return self._obey(count, now)
+            case Logged(mean_return, episodes):
+                return self._compare(mean_return, episodes)
+            case Enough():
+                self._enough = True
+                return self._tell_leader("stop")
+            case Tick():
+                return self._tick(event, now)
+
+    def outcome(self, mean_return: float | None, interrupted: bool) -> Outcome:
+        """How the job ended, once it did; `mean_return` as it is now."""
+        ended = "on_iteration" if self._enough else "steps"
+        stopped = ended if self._reached is None else "threshold"
+        return Outcome(
+            self._finished.get(self.plan.leader, self._iteration),
+            self._env_steps,
+            mean_return if self._reached is None else self._reached,
+            "interrupted" if interrupted else stopped,
+            self._checkpoint,
+        )
+
+    def _tick(self, tick: Tick, now: float) -> list[Order]:
+        if now - self._ticked_s > SUSPENDED_S:
+            self._awake_s = now
+        self._ticked_s = now
+        if self._causes:
+            if not (found := self._causes.found(now, self._gone)):
+                return []
+            silent = [rank for rank in self._died if rank not in self._causes]
+            if found[1]["echo"] and silent:
+                return [Examine("death", silent[0], lost=self._gone[silent[0]])]
+            return [Fail(self._told(*found))]
+        if len(self._finished) == self.plan.num_ranks or (self._died and self._here):
+            return [*self._line(self._joined.rest()), Finish()]
+        if not self._here and (deaths := self._look_for_deaths(tick, now)):
+            return deaths
+        started = len(self._reported) == self.plan.num_ranks
+        stall = self._watchdog.stall(
+            tick.stamps,
+            now,
+            started=started,
+            finished=self._finished,
+            awake_s=self._awake_s,
+            heard=self._heard,
+        )
+        if stall is not None:
+            return [Examine("stall", stall=stall)]
+        if not started:
+            self._checkpoint_s = now
+        # One of an iteration is enough: orders that follow each other at once would keep the
+        # leader from the next.
+        fresh = self._iteration > self._ordered
+        if fresh and now - self._checkpoint_s >= self.options.checkpoint_every_s:
+            self._checkpoint_s, self._ordered = now, self._iteration
+            return self._tell_leader("checkpoint")
+        return []
+
+    # ---- messages --------------------------------------------------------------------------
+
+    def _hear(self, rank: int, message: dict[str, Any], now: float) -> list[Order]:
+        match message["kind"]:
+            case "hello":
+                self._known.add(rank)
+                self._proxies[rank] = message["host"], message["proxy"]
+            case "stamp":
+                self._heard[rank] = now
+            case "iteration":
+                self._reported.add(rank)
+                return self._line(self._joined.add(message))
+            case "checkpoint":
+                self._checkpoint = message["path"]
+                return [Saved(message["path"])]
+            case "note":
+                name = self.plan.rank_name(rank)
+                return [Note(f"{name}, iteration {message['iteration']}: {message['note']}")]
+            case "finished":
+                if rank == self.plan.leader and self._too_early(message["iteration"]):
+                    text = f"ended before iteration {self.plan.num_iterations}, and none had asked"
+                    return [Fail(self._failure(rank, message["iteration"], "finished", text))]
+                self._finished[rank] = message["iteration"]
+                self.traffic[rank] = (message["iterations_here"], message["traffic"])
+            case "error":
+                self._causes.add(rank, message, now)
+        return []
+
+    def _line(self, reports: list[Report]) -> list[Order]:
+        """What the ranks have reported of an iteration, once all have."""
+        if not reports:
+            return []
+        values: dict[str, float] = {}
+        for report in reports:
+            values |= report["metrics"]
+        self._iteration = reports[-1]["iteration"]
+        self._env_steps = reports[-1]["env_steps"]
+        episodes = [(total, length) for report in reports for total, length in report["episodes"]]
+        age_s = reports[-1].get("age_s", 0.0)
+        return [Log(self._iteration, self._env_steps, values, episodes, age_s)]
+
+    def _compare(self, mean_return: float | None, episodes: int) -> list[Order]:
+        goal = self.options.stop_return
+        if goal is None or mean_return is None or self._reached is not None:
+            return []
+        # Nothing reaches a goal of NaN.
+        if episodes < MIN_EPISODES or not mean_return >= goal:
+            return []
+        self._reached = mean_return
+        return self._tell_leader("stop")
+
+    def _too_early(self, iteration: int) -> bool:
+        told = self._reached is not None or self._enough
+        stopped = told or self._stop_deadline_s is not None
+        return iteration < self.plan.num_iterations and not stopped
+
+    def _tell_leader(self, kind: str) -> list[Order]:
+        """Nothing if the leader is not there to hear it."""
+        leader = self.plan.leader
+        return [Tell(kind)] if leader in self._known and leader not in self._gone else []
+
+    def _obey(self, count: int, now: float) -> list[Order]:
+        """Passes an interruption on: to the leader at first, then to everybody."""
+        if self._stop_deadline_s is None:
+            self._stop_deadline_s = now + self.plan.timeout_s
+            if count == 1 and (told := self._tell_leader("stop")):
+                text = "Stopping after this iteration, with a checkpoint; interrupt again to stop "
+                return [*told, Note(text + "at once.")]
+            return [GiveUp()]
+        if count > 1:
+            return [GiveUp()]
+        if now > self._stop_deadline_s:
+            text = "The iteration does not end: stopping without another checkpoint."
+            return [Note(text), GiveUp()]
+        return []
+
+    # ---- failures --------------------------------------------------------------------------
+
+    def _look_for_deaths(self, tick: Tick, now: float) -> list[Order]:
+        if self._ended_s is None and (self._died or tick.mpiexec is not None):
+            self._ended_s = now
+        if self._ended_s is not None:
+            if now - self._ended_s < LAST_WORDS_S:
+                return []
+            if self._died and not (tick.mpiexec or 0) < 0:
+                return [Examine("death", self._died[0], lost=self._gone[self._died[0]])]
+            return [Examine("mpiexec")]
+        if tick.scheduler is not None and set(self.plan.group_ranks) - set(self._finished):
+            return [Examine("scheduler")]
+        # A rank that dies, say, in its imports closes no link, and others wait.
+        missing = self.silent - tick.living if tick.living is not None else None
+        if missing is None:
+            return []
+        if not missing:
+            self._missed_s, self._all_launched = None, True
+        elif self._missed_s is None:  # a process that becomes another is not seen for a moment
+            self._missed_s = now
+        elif now - self._missed_s > (GONE_S if self._all_launched else LAUNCH_S):
+            return [Examine("death", min(missing))]
+        return []
+
+    def explain(self, found: Examine, stamp: Stamp | None, remains: Remains) -> JobFailure:
+        """The failure of what was examined.
+
+        Args:
+            found: what the monitor ordered to examine.
+            stamp: of the rank, if it is one.
+            remains: what was found.
+        """
+        if remains.lost_proxy:
+            host, pid = self._proxies.get(found.rank, ("a host", "unknown"))
+            text = "was killed, and the ranks that it had started died with it"
+            return self._job_failure(f"Hydra's proxy (pid {pid}) on {host} {text}")
+        if found.what == "mpiexec":
+            silent = self._silent_hosts()
+            tail = [f"The end of {WORKERS_LOG}:", *remains.log.splitlines()[-LOG_LINES:]]
+            return self._job_failure(
+                f"{remains.who} ended ({_ending(remains.status)}) before the job{silent}",
+                "\n".join(tail),
+                kind=Unreached if silent else JobFailure,
+            )
+        if found.what == "scheduler":
+            waiting_for = set(self.plan.group_ranks) - set(self._finished)
+            return self._job_failure(
+                f"{remains.who} ended ({_ending(remains.status)}) before "
+                f"{self.plan.rank_name(min(waiting_for))}: {remains.words}"
+            )
+        if found.stall is not None:
+            rank, text = self._watchdog.blame(found.stall, remains.stopped)
+            if rank is None:
+                return self._job_failure(text, kind=Stalled)
+            text += remains.actions.get(rank, "")
+            where = self._where(found.stall.stamps[rank])
+            return self._failure(rank, *where, text, kind=Stalled)
+        assert stamp is not None
+        where = self._where(stamp)
+        if found.lost:
+            host = f"host {self.plan.hosts[found.rank]}" if self.plan.hosts else "its host"
+            text = f"{host} has not been heard of for {SILENCE_S} s ({found.lost}); is it up, "
+            return self._failure(found.rank, *where, text + "and its network connected?")
+        how = f"died (killed by signal {remains.signal})" if remains.signal else "died"
+        how += remains.actions.get(found.rank, "")
+        printed = ["It printed:", *remains.output] if remains.output else []
+        return self._failure(found.rank, *where, how, "\n".join(printed))
+
+    def _where(self, stamp: Stamp) -> tuple[int, str]:
+        return stamp.iteration, self._watchdog.stages.words[stamp.stage]
+
+    def _told(self, rank: int, error: dict[str, Any]) -> JobFailure:
+        """The failure that a rank has told of."""
+        where = error["iteration"], error["stage"]
+        trace = "" if error["mistake"] else error["traceback"]
+        return self._failure(rank, *where, error["message"], trace, error["mistake"])
+
+    def _failure(
+        self,
+        rank: int,
+        iteration: int,
+        stage: str,
+        message: str,
+        trace: str = "",
+        mistake: bool = False,
+        kind: Callable[..., JobFailure] = JobFailure,
+    ) -> JobFailure:
+        where = f"iteration {iteration}, {stage}" if iteration >= 0 else stage
+        return self._job_failure(
+            f"{self.plan.rank_name(rank)}, {where}: {message}", trace, mistake, kind
+        )
+
+    def _job_failure(
+        self,
+        text: str,
+        trace: str = "",
+        mistake: bool = False,
+        kind: Callable[..., JobFailure] = JobFailure,
+    ) -> JobFailure:
+        parts = [text, trace.rstrip()]
+        if self._checkpoint is not None:
+            parts.append(f"Last good checkpoint: {self._checkpoint}")
+        return kind("\n".join(filter(None, parts)), mistake)
+
+    def _silent_hosts(self) -> str:
+        """Names the hosts of which no rank has said hello."""
+        heard = {self.plan.hosts[rank] for rank in self._known if self.plan.hosts}
+        silent = [host for host in dict.fromkeys(self.plan.hosts) if host not in heard]
+        return f"; no rank on {', '.join(silent)} has started" if silent else ""
+
+
+def _ending(status: int) -> str:
+    return f"killed by signal {-status}" if status < 0 else f"exit status {status}"

@@ -1,0 +1,154 @@
+"""What a rank writes down of some iterations: when it began, sent, received and reduced what."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.communication.communicator import Communicator, Waiting
+from mindspore_rl.errors import ConfigError
+from mindspore_rl.plan.plan import Plan
+from mindspore_rl.platform.cache import writing
+
+FOLDER = "profile"
+WARM_UP = 12
+"""Iterations before the first that is profiled; in them cells are compiled, and memory trimmed."""
+STAGE, ITERATION, SEND, RECEIVE, COLLECTIVE = range(5)
+EVENT = np.dtype(
+    [(name, "i8") for name in ("kind", "begin", "end", "what", "peer", "number", "bytes")]
+)
+"""An event, times in ns of this host's monotonic clock.
+
+    kind        begin, end  what            peer    number                       bytes
+    STAGE       the same    the stage
+    ITERATION   the same    the iteration
+    SEND        of the call the tag         target  of its messages to this one  payload
+    RECEIVE     of the call the tag         source  likewise                     payload
+    COLLECTIVE  of the call the channel             of this channel's calls      payload
+"""
+ROUNDS = 16
+
+
+def check(plan: Plan) -> None:
+    """Raises: ConfigError: a job has not enough iterations to be profiled as asked for."""
+    if plan.profile < 0 or plan.profile and plan.num_iterations <= WARM_UP:
+        raise ConfigError(
+            f"--profile is {plan.profile} and the run has {plan.num_iterations} iterations; "
+            f"expected a number from 1 on, and more than {WARM_UP} iterations, for the first "
+            f"{WARM_UP} are left out; raise --total-steps"
+        )
+
+
+class Profile:
+    """A rank's events, from its iteration `WARM_UP` on.
+
+    Args:
+        path: where they are written, once all iterations are over.
+        iterations: how many.
+    """
+
+    def __init__(self, path: Path, iterations: int) -> None:
+        self._path, self._last = path, WARM_UP + iterations
+        self._done, self._events = 0, list[tuple[int, ...]]()
+        self._numbers: dict[tuple[int, int, int], int] = {}
+        self.recording = False
+        self.clock_ns = 0
+        """What is added to this host's clock to have rank 0's."""
+
+    def stage(self, stage: int) -> None:
+        """Notes that a stage begins."""
+        if self.recording:
+            now = time.perf_counter_ns()
+            self._events.append((STAGE, now, now, stage, 0, 0, 0))
+
+    def iteration(self, iteration: int) -> None:
+        """Notes that one more is done, and the next, of this number, begins."""
+        self._done += 1
+        # One more before and after, so that no rank lacks what others count.
+        self.recording = WARM_UP - 1 <= self._done <= self._last + 1
+        if self.recording:
+            now = time.perf_counter_ns()
+            self._events.append((ITERATION, now, now, iteration, 0, 0, 0))
+        if self._done > self._last:
+            self.write()
+
+    def call(self, kind: int, what: int, peer: int, size: int, work: Callable[[], Any]) -> Any:
+        """Does something that another rank takes part in. Returns: its result."""
+        number = self._numbers.get((kind, what, peer), 0)
+        self._numbers[kind, what, peer] = number + 1
+        begin = time.perf_counter_ns()
+        result = work()
+        if self.recording:
+            end = time.perf_counter_ns()
+            self._events.append((kind, begin, end, what, peer, number, size))
+        return result
+
+    def wait(self, expected: list[tuple[int, int]], work: Callable[[], int]) -> int:
+        """Waits for one of several messages, (source, tag). Returns: which is here."""
+        begin = time.perf_counter_ns()
+        result = work()
+        if self.recording:
+            source, tag = expected[result]
+            number = self._numbers.get((RECEIVE, tag, source), 0)
+            end = time.perf_counter_ns()
+            self._events.append((RECEIVE, begin, end, tag, source, number, 0))
+        return result
+
+    def write(self) -> None:
+        """Writes what there is, and ends."""
+        self.recording = False
+        if self._events:
+            with writing(self._path):
+                self._path.parent.mkdir(exist_ok=True)
+                events = np.array(self._events, dtype=EVENT)
+                np.savez(self._path, events=events, clock_ns=self.clock_ns)
+            self._events = []
+
+
+class ProfiledCommunicator:
+    """A communicator whose messages are written down."""
+
+    def __init__(self, comm: Any, profile: Profile) -> None:
+        self._comm, self._profile = comm, profile
+        self.rank, self.size = comm.rank, comm.size
+        self.flush, self.close = comm.flush, comm.close
+
+    def send(self, target: int, tag: int, data: np.ndarray) -> None:
+        """See `Communicator`."""
+        work = lambda: self._comm.send(target, tag, data)  # noqa: E731
+        self._profile.call(SEND, tag, target, data.nbytes, work)
+
+    def receive(self, source: int, tag: int, data: np.ndarray, waiting: Waiting) -> None:
+        """See `Communicator`."""
+        work = lambda: self._comm.receive(source, tag, data, waiting)  # noqa: E731
+        self._profile.call(RECEIVE, tag, source, data.nbytes, work)
+
+    def first_of(self, expected: list[tuple[int, int]], waiting: Waiting) -> int:
+        """See `Communicator`: a wait for what the next call receives."""
+        return self._profile.wait(expected, lambda: self._comm.first_of(expected, waiting))
+
+
+def clock_difference(comm: Communicator, tag: int, waiting: Waiting) -> int:
+    """What is added to this rank's clock, in ns, to have rank 0's; all ranks ask at once.
+
+    Rank 0 tells its time to each in turn, and the answer that came fastest counts: it is wrong by
+    half of that at most.
+    """
+    word = np.zeros(1, np.int64)
+    data, best = word.view(np.uint8), (1 << 62, 0)
+    if comm.rank == 0:
+        for rank in range(1, comm.size):
+            for _ in range(ROUNDS):
+                comm.receive(rank, tag, data, waiting)
+                word[0] = time.perf_counter_ns()
+                comm.send(rank, tag, data)
+        return 0
+    for _ in range(ROUNDS):
+        asked = time.perf_counter_ns()
+        comm.send(0, tag, data)
+        comm.receive(0, tag, data, waiting)
+        answered = time.perf_counter_ns()
+        best = min(best, (answered - asked, int(word[0]) - (asked + answered) // 2))
+    return best[1]

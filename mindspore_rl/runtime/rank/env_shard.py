@@ -1,0 +1,101 @@
+"""The environments of one loop of generated Python code: all of a rank's, or a chunk of them."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from mindspore_rl.environments.chunked_vector import ChunkedVector
+from mindspore_rl.environments.crash_log import LastActions
+from mindspore_rl.environments.error_context import GuardedVector
+from mindspore_rl.environments.registry import make_vector
+from mindspore_rl.environments.sync_vector import LoopVector
+from mindspore_rl.plan.edges import chunk_of, plan_edges
+from mindspore_rl.replay.kept import KeptReplay
+from mindspore_rl.replay.trajectory import TrajectoryBuffer
+from mindspore_rl.runtime.rank.episodes import EpisodeCounter
+from mindspore_rl.runtime.rank.exchange import Exchange
+from mindspore_rl.runtime.rank.rank import Rank
+
+
+@dataclass(frozen=True)
+class Share:
+    """Some environments, and what is kept of them.
+
+    Attributes:
+        vector: steps them; None where they are in the graph, or none are here.
+        exchange: this rank's side of the cut edges.
+    """
+
+    rank: Rank
+    env_indices: range
+    vector: Any
+    episodes: EpisodeCounter
+    replay: TrajectoryBuffer
+    kept: KeptReplay
+    exchange: Exchange
+
+    def chunks(self) -> list["Share"]:
+        """The chunks that the plan wants; what they count and store, this share has too."""
+        return [self._chunk(number) for number in range(self.rank.plan.chunks)]
+
+    def _chunk(self, number: int) -> "Share":
+        rank = self.rank
+        env_indices = chunk_of(rank.fragment.shares[rank.replica], number, rank.plan.chunks)
+        rows = self.places(env_indices)
+        return Share(
+            rank,
+            env_indices,
+            self.vector.parts[number] if self.vector is not None else None,
+            self.episodes.part(rows),
+            self.replay.part(rows, len(self.env_indices)),
+            self.kept.part(rows, len(self.env_indices)),
+            Exchange(rank, plan_edges(rank.plan, number), self.exchange.trainer),
+        )
+
+    def places(self, chunk: range) -> slice:
+        """Where the environments of a chunk are among these."""
+        return _places(chunk, self.env_indices)
+
+
+def whole_share(rank: Rank, trainer: Any, threads: int) -> Share:
+    """All environments of a rank.
+
+    Args:
+        rank: whose.
+        trainer: whose parameters are exchanged; None of a rank without tensors.
+        threads: that may step environments.
+    """
+    steps = rank.stepping and not rank.plan.in_graph
+    return Share(
+        rank,
+        rank.env_indices,
+        _vector(rank, threads) if steps else None,
+        EpisodeCounter(len(rank.env_indices)),
+        TrajectoryBuffer(),
+        KeptReplay(rank.plan.replay_dir),
+        Exchange(rank, plan_edges(rank.plan), trainer),
+    )
+
+
+def _vector(rank: Rank, threads: int) -> Any:
+    """Environments whose failures, hangs included, tell which it was and its last action."""
+    plan, own = rank.plan, rank.env_indices
+    if plan.chunks == 1:
+        vector = make_vector(plan.environment, own, plan.seed)
+        last = LastActions(rank.run_dir, rank.number, vector.spec, len(own))
+        if isinstance(vector, LoopVector):
+            vector.at_work, vector.threads = last.at_work, threads
+        return GuardedVector(vector, own, last.write)
+    share = rank.fragment.shares[rank.replica]
+    chunks = [chunk_of(share, number, plan.chunks) for number in range(plan.chunks)]
+    whole = ChunkedVector(plan.environment, chunks, plan.seed)
+    last = LastActions(rank.run_dir, rank.number, whole.spec, len(own))
+    whole.parts = [
+        GuardedVector(part, chunk, partial(last.write, rows=_places(chunk, own)))
+        for part, chunk in zip(whole.parts, chunks, strict=True)
+    ]
+    return whole
+
+
+def _places(chunk: range, among: range) -> slice:
+    return slice(chunk.start - among.start, None, chunk.step)

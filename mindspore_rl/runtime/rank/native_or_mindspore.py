@@ -1,0 +1,148 @@
+"""A cell on the CPU: as native code where that can be, else as MindSpore runs it."""
+
+import contextlib
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mindspore import Parameter, nn
+
+from mindspore_rl.codegen.differential_check import LARGEST, difference
+from mindspore_rl.codegen.native_cell import NativeCell, unit_of
+from mindspore_rl.codegen.unit import Unit
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.mindir.graph import Graph
+from mindspore_rl.platform import toolchain
+from mindspore_rl.platform.cache import in_cache, keep
+from mindspore_rl.purity.fingerprint import Unknown, fingerprint
+from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
+
+
+class LoweredCell:
+    """Chooses at its first call, together with the other replicas of its fragment.
+
+    Args:
+        cell: generated.
+        owners: cells whose parameters it may reach beside its own.
+        turns: the bounds of its loops.
+        agree: gives the least of the numbers that all replicas come with.
+        keep: takes the C++ of a native cell.
+        threads: that it may use.
+        chosen: told whether the cell is native, and why not (empty where that was not asked for).
+    """
+
+    def __init__(
+        self,
+        cell: nn.Cell,
+        owners: list[nn.Cell],
+        turns: list[Parameter],
+        agree: Callable[[int], int],
+        chosen: Callable[[bool, str], None],
+        keep: Callable[[str], None],
+        threads: int = 1,
+    ) -> None:
+        self._cell, self._owners, self._turns = cell, owners, turns
+        self._agree, self._chosen, self._keep = agree, chosen, keep
+        self._threads = threads
+        self._run: Callable[..., Any] | None = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Runs the cell on arrays, numbers and tensors."""
+        if self._run is None:
+            compiled = CompiledCell(self._cell)
+            native, why = self._choose(compiled, inputs)
+            self._chosen(native is not None, why)
+            self._run = native or compiled
+        return self._run(*inputs)
+
+    def work(self) -> tuple[float, float, float]:
+        """Operators that run in a call, their operations and the bytes that they move; 0: unknown.
+
+        As for a device that is not here: this machine's code runs fewer, for some are fused.
+        """
+        turns = {found.name: int(found.asnumpy()) for found in self._turns}
+        parts = self._run.unit.work if isinstance(self._run, NativeCell) else ()
+        times = [math.prod(turns.get(name, 1) for name in part.bounds) for part in parts]
+        keys = ("launches", "flops", "moved_bytes")
+        launches, flops, moved = (
+            sum(n * getattr(part, key) for n, part in zip(times, parts, strict=True))
+            for key in keys
+        )
+        return launches, flops, moved
+
+    def _choose(self, compiled: CompiledCell, inputs: tuple) -> tuple[NativeCell | None, str]:
+        level = self._agree(toolchain.level())
+        native, library, why = None, Path(), ""
+        parameters = _parameters([self._cell, *self._owners])
+        seen = _Seen(self._cell, inputs)
+        unit = seen.unit if self._agree(int(seen.unit is not None)) else None
+        graph = Graph(b"", {}) if unit else compiled.graph(*inputs)
+        try:
+            unit = unit or unit_of(graph)
+            library = toolchain.cell_library(unit.text, level)
+            native = NativeCell(unit, library, parameters, self._threads)
+        except MsrlError as error:
+            why = str(error)
+        except Exception as error:  # noqa: BLE001  (a mistake of the compiler's ends no training)
+            why = f"the native compiler failed, which is a mistake of its own: {error!r}"
+        if not self._agree(int(native is not None)) or native is None:
+            return None, why or "another replica cannot have it in native code"
+        seen.keep(native.unit)
+        verdict = _verdict(library)
+        if not self._agree(int(verdict is not None)) or verdict is None:
+            verdict = difference(parameters, self._turns, compiled, native, inputs, self._agree)
+            _keep_verdict(library, verdict)
+        off, where = verdict
+        if self._agree(int(off <= 1.0)):
+            self._keep(native.unit.text)
+            return native, ""
+        return None, (
+            f"its native code gives another {where}, by {off * LARGEST:.1e} of the largest entry"
+        )
+
+
+class _Seen:
+    """The unit of a cell whose graph was seen before: MindSpore need not compile it again."""
+
+    def __init__(self, cell: nn.Cell, inputs: tuple) -> None:
+        self.unit: Unit | None = None
+        self._key = ""
+        with contextlib.suppress(Unknown, OSError):
+            self._key = fingerprint(cell, inputs)
+        path = in_cache(self._name) if self._key else None
+        if path is not None:
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                self.unit = Unit.from_json(path.read_text())
+
+    @property
+    def _name(self) -> str:
+        return f"native/graph-{self._key}.json"
+
+    def keep(self, unit: Unit) -> None:
+        """For the next time."""
+        if self._key and self.unit is None:
+            keep(self._name, unit.to_json().encode())
+
+
+def _parameters(owners: list[nn.Cell]) -> dict[str, Parameter]:
+    """By name; those that share one are left out, as the graph tells them by it only."""
+    found: dict[str, Parameter] = {}
+    shared = set()
+    for parameter in (p for owner in owners for p in owner.get_parameters()):
+        if found.setdefault(parameter.name, parameter) is not parameter:
+            shared.add(parameter.name)
+    return {name: parameter for name, parameter in found.items() if name not in shared}
+
+
+def _verdict(library: Path) -> tuple[float, str] | None:
+    try:
+        off, where = json.loads(library.with_suffix(".json").read_text())
+        return float(off), str(where)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _keep_verdict(library: Path, verdict: tuple[float, str]) -> None:
+    keep(f"native/{library.stem}.json", json.dumps(verdict).encode())

@@ -1,0 +1,1 @@
+"""Uses of a finished run: evaluate it, film it, plot it, export it."""
