@@ -106,5 +106,5 @@ setup(
         "mindspore_rl.algorithms": ["configs/*.yaml"],
         "mindspore_rl.distribution": ["deployments/*.yaml", "devices/*.yaml"],
     },
-    entry_points={"console_scripts": ["msrl = mindspore_rl.cli:main"]},
+    entry_points={"console_scripts": ["msrl = mindspore_rl.cli.main:main"]},
 )

@@ -2,11 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
+from mindspore_rl.platform import former_names
+
 if TYPE_CHECKING:
     from mindspore_rl.trained.run import Run, load, train
 
-__all__ = ["Run", "__version__", "install", "load", "train"]
+__all__ = ["Run", "__version__", "load", "train"]
 __version__ = "0.1.0"
+
+former_names.accept()
 
 
 def __getattr__(name: str) -> Any:
@@ -16,12 +20,3 @@ def __getattr__(name: str) -> Any:
     from mindspore_rl.trained import run  # noqa: PLC0415
 
     return getattr(run, name)
-
-
-def install(extra: str = "") -> str:
-    """How to install this project or one of its extras.
-
-    By the folder, never by a name: an index has another project that is called mindspore_rl.
-    """
-    extras = f"[{extra}]" if extra else ""
-    return f"in the checkout of mindspore_rl: pip install '.{extras}'"

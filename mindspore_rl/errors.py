@@ -104,3 +104,12 @@ class JobFailure(Exception):
     def exit_code(self) -> int:
         """What `msrl` exits with."""
         return 2 if self.mistake else 1
+
+
+def install(extra: str = "") -> str:
+    """How to install this project or one of its extras.
+
+    By the folder, never by a name: an index has another project that is called mindspore_rl.
+    """
+    extras = f"[{extra}]" if extra else ""
+    return f"in the checkout of mindspore_rl: pip install '.{extras}'"

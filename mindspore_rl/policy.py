@@ -5,10 +5,11 @@ A policy is a frozen value without control flow; its values live in `distributio
 
 from dataclasses import dataclass, field
 
-from mindspore_rl.compiler.ir.operations import COMPONENTS
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.platform.names import check_name
 
+COMPONENTS = ("environment", "actor", "replay", "gradient", "update")
+"""Parts of an algorithm that fragments hold."""
 WORKERS = "workers"
 """As many replicas as `--workers` says."""
 
@@ -19,7 +20,7 @@ class FragmentRule:
 
     Attributes:
         name: shown in plans, errors and generated files.
-        components: of `ir.COMPONENTS`; everything else follows the data.
+        components: of `COMPONENTS`; everything else follows the data.
         replicas: a number, or `WORKERS`.
         split: what replicas share, `env` (environments) or `agent` (agents), or a tuple of these:
             the first that the environment has several of. None for a single replica.

@@ -1,62 +1,49 @@
-"""Draws the rooms of mindspore_rl and who imports whom into docs/tour.md, from the code.
+"""Draws what mindspore_rl has at its top and which imports which into docs/tour.md, from the code.
 
 .venv/bin/python scripts/draw_house.py
 """
 
 import re
-from itertools import permutations
 from pathlib import Path
 
 import grimp
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tour.md"
-ROOMS = {
-    "the command line": (
-        *("cli", "commands", "jobs", "training", "runs", "plan_commands", "checking"),
-    ),
-    "pipeline": ("pipeline",),
-    "graph": ("graph",),
-    "lowering": ("lowering",),
-    "plan": ("plan",),
-    "coordinator": ("runtime.coordinator",),
-    "rank": ("runtime.rank",),
-    "purity": ("purity",),
-    "native": ("native",),
-    "communication": ("communication",),
-    "environments": ("environments",),
-    "replay, datasets": ("replay", "datasets"),
-    "profiling, scale": ("profiling", "scale"),
-    "api, networks, rl": ("api", "networks", "rl"),
+PACKAGE = "mindspore_rl"
+GROUPS = {
+    "compiler": ("compiler", "codegen", "mindir", "purity"),
+    "runtime": ("runtime", "communication", "replay"),
 }
-COMPILER, RUNTIME = ("pipeline", "graph", "lowering"), ("coordinator", "rank")
 
 
 def drawing() -> str:
-    """The picture as Mermaid's text."""
-    graph = grimp.build_graph("mindspore_rl")
-    inside = {
-        room: {
-            module
-            for name in names
-            for module in (
-                f"mindspore_rl.{name}",
-                *graph.find_descendants(f"mindspore_rl.{name}"),
-            )
-        }
-        for room, names in ROOMS.items()
+    """The picture as Mermaid's text. An arrow that follows from others is left out."""
+    graph = grimp.build_graph(PACKAGE)
+    rooms = {
+        name.rpartition(".")[2]: {name, *graph.find_descendants(name)}
+        for name in sorted(graph.find_children(PACKAGE))
     }
-    ids = {room: f"room{number}" for number, room in enumerate(ROOMS)}
+    imported = {
+        room: {m for module in modules for m in graph.find_modules_directly_imported_by(module)}
+        for room, modules in rooms.items()
+    }
+    arrows = {
+        room: {other for other in rooms if other != room and imported[room] & rooms[other]}
+        for room in rooms
+    }
+
+    def reached(room: str) -> set[str]:
+        return arrows[room].union(*(reached(other) for other in arrows[room]))
+
+    ids = {room: f"room{number}" for number, room in enumerate(rooms)}
     lines = ["flowchart TD"]
-    for title, rooms in (("compiler", COMPILER), ("runtime", RUNTIME)):
-        lines += [f"  subgraph {title}", *(f"    {ids[r]}[{r}]" for r in rooms), "  end"]
-    rest = [room for room in ROOMS if room not in COMPILER + RUNTIME]
-    lines += [f'  {ids[room]}["{room}"]' for room in rest]
-    for one, other in permutations(ROOMS, 2):
-        found = {
-            m for module in inside[one] for m in graph.find_modules_directly_imported_by(module)
-        }
-        if found & inside[other]:
-            lines.append(f"  {ids[one]} --> {ids[other]}")
+    for title, grouped in GROUPS.items():
+        lines += [f'  subgraph "the {title}"', *(f"    {ids[r]}[{r}]" for r in grouped), "  end"]
+    grouped = {room for group in GROUPS.values() for room in group}
+    lines += [f'  {ids[room]}["{room}"]' for room in rooms if room not in grouped]
+    for room, others in arrows.items():
+        behind = set().union(*(reached(other) for other in others))
+        lines += [f"  {ids[room]} --> {ids[other]}" for other in sorted(others - behind)]
     return "\n".join(lines) + "\n"
 
 

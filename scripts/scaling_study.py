@@ -72,7 +72,7 @@ class Study:
     ) -> None:
         from mindspore_rl.jobs import registry  # noqa: PLC0415
         from mindspore_rl.performance import device_model as device  # noqa: PLC0415
-        from mindspore_rl.performance import predict
+        from mindspore_rl.performance import predict  # noqa: PLC0415
         from mindspore_rl.plan import deployment  # noqa: PLC0415
 
         self.quick, self.ranks = quick, ranks
@@ -90,7 +90,7 @@ class Study:
         """Of a deployment; of none: this machine."""
         from mindspore_rl.jobs import registry  # noqa: PLC0415
         from mindspore_rl.performance import device_model as device  # noqa: PLC0415
-        from mindspore_rl.performance import predict
+        from mindspore_rl.performance import predict  # noqa: PLC0415
         from mindspore_rl.performance.cluster import Cluster  # noqa: PLC0415
         from mindspore_rl.plan import deployment  # noqa: PLC0415
         from mindspore_rl.platform import resources  # noqa: PLC0415

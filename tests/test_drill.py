@@ -22,7 +22,7 @@ PYTHON, RANK = "/usr/bin/python3", ("-m", "mindspore_rl.runtime.rank.worker")
 WORKER = [PYTHON, *interpreter.command(*RANK, version=(3, 11))[1:]]
 OLDER_WORKER = [PYTHON, *interpreter.command(*RANK, version=(3, 10))[1:]]
 MPIEXEC = ["/usr/bin/mpiexec.hydra", "-launcher", "fork", "-n", "2", *WORKER]
-KEEPER = ["python", "-I", "-S", "/x/mindspore_rl/runtime/coordinator/keeper.py", "1", "mark"]
+KEEPER = ["python", "-I", "-S", "/x/mindspore_rl/runtime/coordinator/reaper.py", "1", "mark"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Files of the user's that import the files beside them, and what a run keeps of them."""
 
+import importlib
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from mindspore_rl.cli import main as cli
 from mindspore_rl.environments import registry as by_name
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
 from mindspore_rl.jobs import registry
-from mindspore_rl.platform import user_modules
+from mindspore_rl.platform import former_names, user_modules
 
 ROOT = Path(__file__).parents[1]
 
@@ -195,3 +196,9 @@ def test_a_copy_has_the_files_that_a_string_names(tmp_path):
     assert user_modules.unchanged(folder / "it.py", tmp_path / "run") == folder / "it.py"
     (folder / "maps" / "small.txt").write_text("#")
     assert user_modules.unchanged(folder / "it.py", tmp_path / "run") == kept
+
+
+@pytest.mark.parametrize("former", former_names.MOVED)
+def test_files_that_name_a_module_as_it_was_called_still_load(former):
+    now = importlib.import_module(f"mindspore_rl.{former_names.MOVED[former]}")
+    assert importlib.import_module(f"mindspore_rl.{former}") is now

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_rl import install
+from mindspore_rl.errors import install
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("mindspore_rl", "algorithms", "distribution")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl.checking import lines
-from mindspore_rl.cli.predict import say
 from mindspore_rl.environments import registry
 from mindspore_rl.errors import (
     ConfigError,
@@ -19,6 +18,7 @@ from mindspore_rl.errors import (
 )
 from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs.job import Job
+from mindspore_rl.platform.stdio import say
 from mindspore_rl.policy import SYNCHRONOUS
 
 SMALL = {"num_envs": 8, "num_steps": 16}

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from mindspore_rl.checking import compared
 from mindspore_rl.checking.cases import DIFFERENT, EQUAL, FAILED, REFUSED, ROUNDING, Held, Row
-from mindspore_rl.cli.predict import WIDTH
 from mindspore_rl.errors import shortened
+from mindspore_rl.platform.stdio import WIDTH
 
 HEAD = ("policy", "workers", "cells", "outcome", "how far", "where, or why")
 

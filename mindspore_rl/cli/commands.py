@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl.cli.predict import settled
 from mindspore_rl.jobs import job, training
 from mindspore_rl.jobs.job import Job
 from mindspore_rl.plan.text import plan_text
@@ -47,7 +46,12 @@ def graph(args: argparse.Namespace) -> int:
             print(stage_text(result), end="")
 
     with tempfile.TemporaryDirectory() as folder:
-        request = job.request(settled(Job.of(args)), device=gpu.choose(args.device)[0])
+        asked = Job.of(args)
+        if job.wants_auto(asked):
+            from mindspore_rl.jobs.auto_policy import settled  # noqa: PLC0415
+
+            asked = settled(asked)
+        request = job.request(asked, device=gpu.choose(args.device)[0])
         if args.format == "native":
             request = dataclasses.replace(request, cells="native", num_iterations=1)
         plan, cut = prepare(request, Path(folder), see)
@@ -117,4 +121,14 @@ def export(args: argparse.Namespace) -> int:
         f"{path}: takes {args.batch} observation{'s' * (args.batch > 1)} at a time, gives the "
         f"policy's actions on {compared} of them"
     )
+    return 0
+
+
+def profile(args: argparse.Namespace) -> int:
+    """`msrl profile`."""
+    from mindspore_rl.jobs.run_directory import check_trusted  # noqa: PLC0415
+    from mindspore_rl.performance import report  # noqa: PLC0415
+
+    check_trusted(args.run_directory, args.trust)  # what no profile sees is run
+    report.show(args.run_directory)
     return 0

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mindspore_rl import install
-from mindspore_rl.errors import MsrlError
+from mindspore_rl.errors import MsrlError, install
 from mindspore_rl.platform import gpu, resources, toolchain
 
 SHARED_BYTES = 32 << 20  # what 30 ranks of MPI take
@@ -100,10 +99,7 @@ def _machine() -> Iterator[Finding]:
 
 def _surroundings() -> Iterator[Finding]:
     """What the shell gives a job that is started here."""
-    from mindspore_rl.runtime.coordinator import (
-        admission,  # noqa: PLC0415
-        launch,  # noqa: PLC0415
-    )
+    from mindspore_rl.runtime.coordinator import admission, launch  # noqa: PLC0415
 
     files, least = resources.descriptors(), admission.DESCRIPTORS + 4 * admission.RANK_DESCRIPTORS
     mend = "ulimit -n 1024" if files < least else ""

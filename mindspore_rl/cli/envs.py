@@ -4,9 +4,8 @@ import argparse
 import sys
 import time
 
-from mindspore_rl import install
 from mindspore_rl.environments import registry
-from mindspore_rl.errors import ConfigError
+from mindspore_rl.errors import ConfigError, install
 
 TOLD_EVERY_S = 5.0
 

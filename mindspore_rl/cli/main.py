@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl import __version__, config, programs
-from mindspore_rl.checking import command as checking
+from mindspore_rl.cli import check as checking
 from mindspore_rl.cli import commands, completion, dataset, predict, sweep
 from mindspore_rl.cli import envs as environment_commands
 from mindspore_rl.cli.doctor import doctor
@@ -21,7 +21,6 @@ from mindspore_rl.compiler.pipeline import STAGES
 from mindspore_rl.config import Range
 from mindspore_rl.errors import JobFailure, MsrlError, shortened
 from mindspore_rl.jobs import registry
-from mindspore_rl.performance import report
 from mindspore_rl.runtime.best_checkpoint import CHOICES
 from mindspore_rl.runtime.coordinator import admission, supervisor
 from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore
@@ -139,7 +138,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     profiled = subparsers.add_parser("profile", help=text, description=text)
     profiled.add_argument("run_directory", type=Path, metavar="RUN")
     add_trust(profiled)
-    profiled.set_defaults(run=report.show)
+    profiled.set_defaults(run=commands.profile)
 
     _plot_arguments(subparsers)
     _dataset_arguments(subparsers)
@@ -347,7 +346,3 @@ def _command(subparsers: Any, name: str, run: Any, text: str, argv: list[str]) -
     )
     parser.set_defaults(run=run)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

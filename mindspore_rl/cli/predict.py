@@ -2,8 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from rich import box
@@ -11,15 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from mindspore_rl.cli.job_flags import add_job
-from mindspore_rl.environments import registry as by_name
 from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.job import Job
 from mindspore_rl.platform.cache import in_cache
+from mindspore_rl.platform.stdio import WIDTH, say
 
-AUTO = "auto"
-WIDTH = 160
-"""Of tables that do not go to a terminal."""
 HEAD = ("policy", "workers", "ms", "steps/s", "bytes sent", "what binds, or why it cannot serve")
 
 
@@ -42,55 +37,10 @@ def plan(args: argparse.Namespace) -> int:
     """`msrl plan`."""
     from mindspore_rl.jobs import auto_policy  # noqa: PLC0415
 
-    found = _simulated(Job.of(args), args.hardware)
+    found = auto_policy.simulated(Job.of(args), args.hardware)
     _table([auto_policy.row(candidate) for candidate in found])
     print(auto_policy.reason(auto_policy.best(found), found))
     return 0
-
-
-def settled(job: Job, values: Mapping[str, object] | None = None) -> Job:
-    """A job with a policy, its chunks and its number of workers in the place of `auto`.
-
-    Args:
-        job: what is asked for.
-        values: keys of the algorithm's configuration.
-    """
-    from mindspore_rl.jobs import auto_policy  # noqa: PLC0415
-
-    if (job.policy or jobs.written_in(job).get("policy")) != AUTO:
-        return job
-    found = _simulated(replace(job, policy=AUTO), None, values)
-    chosen = auto_policy.best(found)
-    say(f"policy {auto_policy.reason(chosen, found)}")
-    chunks = f"chunks={chosen.policy.schedule.chunks}"
-    schedule = ",".join(filter(None, (job.schedule, chunks)))
-    return replace(job, policy=chosen.file, workers=chosen.workers, schedule=schedule)
-
-
-def _simulated(
-    job: Job, hardware: str | None, values: Mapping[str, object] | None = None
-) -> list[Any]:
-    from mindspore_rl.jobs import auto_policy  # noqa: PLC0415
-    from mindspore_rl.performance import device_model, predict  # noqa: PLC0415
-    from mindspore_rl.performance.cluster import Cluster  # noqa: PLC0415
-
-    named = None if job.policy == AUTO else job.policy
-    schedule = jobs.schedule_asked(job)  # every candidate's; the request is under any policy
-    any_policy = replace(job, policy=named or next(iter(registry.policies())), schedule=None)
-    request = jobs.request(any_policy, values)
-    by_name.spec(request.config.env)  # else every policy would be told not to serve
-    machine = predict.machine_costs(say)
-    kind, cluster = "CPU", Cluster(machine)
-    if hardware:
-        described, sources = device_model.load(registry.find_device(hardware))
-        say(f"{hardware} is a description: " + "; ".join(f"{k}: {v}" for k, v in sources.items()))
-        kind, cluster = "GPU", Cluster.described(machine, request.deployment, described)
-    elif request.deployment.spans_hosts:
-        far = predict.link_between(request.deployment, say)
-        cluster = Cluster.measured(machine, request.deployment, far)
-    files = auto_policy.of_project(named)
-    workers = job.workers or jobs.workers_in(jobs.written_in(job), job.config)
-    return auto_policy.candidates(request, files, cluster, say, kind, workers, schedule)
 
 
 def calibrate(args: argparse.Namespace) -> int:
@@ -143,11 +93,6 @@ def _calibrate(request: Any, cluster: Any) -> None:
         f"{request.policy.name}: an iteration takes {found.simulation.iteration_s * 1e3:.2f} "
         f"ms, {found.steps_per_s:,.0f} steps/s"
     )
-
-
-def say(text: str) -> None:
-    """Tells the user what is being done."""
-    print(f"msrl: {text}", file=sys.stderr, flush=True)
 
 
 def _table(rows: list[tuple[str, ...]], head: tuple[str, ...] = HEAD) -> None:

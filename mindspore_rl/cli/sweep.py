@@ -16,9 +16,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mindspore_rl import install, programs
+from mindspore_rl import programs
 from mindspore_rl.config import checked, keys_of
-from mindspore_rl.errors import ConfigError, JobFailure, MissingPackageError, MsrlError
+from mindspore_rl.errors import ConfigError, JobFailure, MissingPackageError, MsrlError, install
 from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs import registry, training
 from mindspore_rl.jobs.job import Job

@@ -12,7 +12,7 @@ from mindspore_rl.platform import toolchain
 
 Reduce = Callable[[str, np.ndarray], np.ndarray]
 SLOTS = 64
-_SOURCE = Path(__file__).parents[1] / "native" / "reduce.cpp"
+_SOURCE = Path(__file__).parents[1] / "codegen" / "reduce.cpp"
 
 
 Group = Callable[[str], Callable[[Any], Any]]

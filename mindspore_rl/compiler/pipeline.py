@@ -12,7 +12,6 @@ from mindspore_rl import programs
 from mindspore_rl.compiler.frontend.build import build
 from mindspore_rl.compiler.ir.ir import Program, walk
 from mindspore_rl.compiler.ir.text import render
-from mindspore_rl.compiler.ir.verify import verify, verify_partition, verify_program
 from mindspore_rl.compiler.lowering.emit_module import Generated
 from mindspore_rl.compiler.lowering.make_plan import generate_all, make_plan
 from mindspore_rl.compiler.lowering.project import Projection, project
@@ -24,6 +23,7 @@ from mindspore_rl.compiler.partition.partition import Partition, partition
 from mindspore_rl.compiler.partition.replicate import replicate
 from mindspore_rl.compiler.partition.schedule import apply_schedule, check_turns
 from mindspore_rl.compiler.show.render import render_fragments, render_partition
+from mindspore_rl.compiler.verify import verify, verify_partition, verify_program
 from mindspore_rl.config import REQUIRED, to_dict
 from mindspore_rl.environments.registry import graph_name, graph_names, spec
 from mindspore_rl.errors import ConfigError, PolicyError

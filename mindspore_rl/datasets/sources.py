@@ -17,10 +17,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mindspore_rl import install
 from mindspore_rl.datasets.episodes import Episode, columns_of
 from mindspore_rl.environments.spaces import Box, Discrete
-from mindspore_rl.errors import ReplayError, described
+from mindspore_rl.errors import ReplayError, described, install
 from mindspore_rl.replay.spec import Column
 
 MINARI_FILE = Path("data", "main_data.hdf5")

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl import install
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
 from mindspore_rl.environments.gym import images
 from mindspore_rl.environments.gym.library import layout_of
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box, taken
 from mindspore_rl.environments.sync_vector import as_space
-from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, described
+from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, described, install
 from mindspore_rl.platform import resources
 
 PREFIX = "envpool:"

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl import install
 from mindspore_rl.environments.environment import EnvironmentSpec, Team, unknown
 from mindspore_rl.environments.finite_check import are_trainable, untrainable
 from mindspore_rl.environments.options import split_options
@@ -28,6 +27,7 @@ from mindspore_rl.errors import (
     MissingPackageError,
     UnknownEnvironmentError,
     described,
+    install,
 )
 
 PREFIX = "pettingzoo:"

@@ -1,17 +1,28 @@
 """Which policy suits a job: each that is in reach is simulated."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_rl import config
 from mindspore_rl.compiler.pipeline import JobRequest, environment_for
+from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs import registry
+from mindspore_rl.jobs.job import Job
+from mindspore_rl.performance import device_model
 from mindspore_rl.performance.cluster import Cluster
-from mindspore_rl.performance.predict import Prediction, Say, predict
+from mindspore_rl.performance.predict import (
+    Prediction,
+    Say,
+    link_between,
+    machine_costs,
+    predict,
+)
 from mindspore_rl.plan.traffic import predict as predict_traffic
 from mindspore_rl.platform import resources
+from mindspore_rl.platform.stdio import say
 from mindspore_rl.policy import (
     SYNCHRONOUS,
     WORKERS,
@@ -180,3 +191,49 @@ def of_project(named: Any = None) -> dict[str, str]:
     """The policies in reach: the project's, and a file that is named."""
     files = {name: str(file) for name, file in registry.policies().items()}
     return files | ({str(named): str(named)} if named else {})
+
+
+def settled(job: Job, values: Mapping[str, object] | None = None) -> Job:
+    """Replaces the policy `auto` by the fastest policy, with its chunks and number of workers.
+
+    Args:
+        job: what is asked for.
+        values: keys of the algorithm's configuration.
+    """
+    found = simulated(replace(job, policy=jobs.AUTO), None, values)
+    chosen = best(found)
+    say(f"policy {reason(chosen, found)}")
+    chunks = f"chunks={chosen.policy.schedule.chunks}"
+    schedule = ",".join(filter(None, (job.schedule, chunks)))
+    return replace(job, policy=chosen.file, workers=chosen.workers, schedule=schedule)
+
+
+def simulated(
+    job: Job, hardware: str | None, values: Mapping[str, object] | None = None
+) -> list[Candidate]:
+    """Simulates a job under its policy, or under every policy of the project.
+
+    Args:
+        job: what is asked for.
+        hardware: name or YAML file of a description of GPUs; None: this machine.
+        values: keys of the algorithm's configuration.
+
+    Returns: the candidates, the fastest first.
+    """
+    named = None if job.policy == jobs.AUTO else job.policy
+    schedule = jobs.schedule_asked(job)  # every candidate's; the request is under any policy
+    any_policy = replace(job, policy=named or next(iter(registry.policies())), schedule=None)
+    request = jobs.request(any_policy, values)
+    spec(request.config.env)  # else every policy would be told not to serve
+    machine = machine_costs(say)
+    kind, cluster = "CPU", Cluster(machine)
+    if hardware:
+        described, sources = device_model.load(registry.find_device(hardware))
+        say(f"{hardware} is a description: " + "; ".join(f"{k}: {v}" for k, v in sources.items()))
+        kind, cluster = "GPU", Cluster.described(machine, request.deployment, described)
+    elif request.deployment.spans_hosts:
+        far = link_between(request.deployment, say)
+        cluster = Cluster.measured(machine, request.deployment, far)
+    files = of_project(named)
+    workers = job.workers or jobs.workers_in(jobs.written_in(job), job.config)
+    return candidates(request, files, cluster, say, kind, workers, schedule)

@@ -16,6 +16,8 @@ from mindspore_rl.policy import DistributionPolicy, Schedule
 
 JOB_KEYS = ("algorithm", "policy", "schedule", "workers")
 """Keys of a YAML file that are the job's; all others are the algorithm's."""
+AUTO = "auto"
+"""The policy that `jobs/auto_policy.py` replaces by the fastest."""
 CHOICES = {
     "device": ("auto", "cpu", "gpu"),
     "cells": ("auto", "native", "mindspore"),
@@ -175,6 +177,11 @@ def _policy(
         given |= earlier.get("schedule", {})
     schedule = config.resolve(Schedule, None, {}, schedule_asked(job), base=given)
     return file, dataclasses.replace(policy, schedule=schedule)
+
+
+def wants_auto(job: Job) -> bool:
+    """Whether a policy is to be chosen."""
+    return (job.policy or written_in(job).get("policy")) == AUTO
 
 
 def written_in(job: Job) -> dict[str, Any]:

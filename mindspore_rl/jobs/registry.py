@@ -13,7 +13,7 @@ from mindspore_rl.policy import DistributionPolicy
 
 def folder(name: str) -> Path:
     """`algorithms` or `distribution`."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     inside = package / name
     return inside if inside.is_dir() else package.parent / name
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl.cli.predict import settled
 from mindspore_rl.environments import registry
 from mindspore_rl.errors import CheckpointError, ConfigError, JobFailure, MsrlError
 from mindspore_rl.jobs import job as jobs
@@ -89,7 +88,10 @@ def train(
     device, why = gpu.choose(job.device if compiled else "cpu")
     with _written_by_nobody_else():
         resume, done = _newest_checkpoint(resumed) if resumed else (None, {})
-        job = settled(job, values)
+        if jobs.wants_auto(job):
+            from mindspore_rl.jobs.auto_policy import settled  # noqa: PLC0415
+
+            job = settled(job, values)
         request = jobs.request(
             job,
             values,
@@ -126,10 +128,7 @@ def _written_by_nobody_else() -> Iterator[None]:
 def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) -> tuple[Any, Path]:
     """Makes the plan and its run directory. Returns: both."""
     from mindspore_rl.compiler.pipeline import prepare  # noqa: PLC0415
-    from mindspore_rl.runtime import (
-        profile_recorder,  # noqa: PLC0415
-        resuming,  # noqa: PLC0415
-    )
+    from mindspore_rl.runtime import profile_recorder, resuming  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator import admission  # noqa: PLC0415
 
     stamp = time.strftime("%Y%m%d-%H%M%S")

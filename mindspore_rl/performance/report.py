@@ -1,6 +1,5 @@
-"""`msrl profile RUN`."""
+"""The report of `msrl profile RUN`: where the time of an iteration goes."""
 
-import argparse
 import shutil
 import sys
 import tempfile
@@ -8,7 +7,6 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-from mindspore_rl.jobs.run_directory import check_trusted
 from mindspore_rl.performance import critical_path
 from mindspore_rl.performance.chrome_trace import TRACE_FILE, write_trace
 from mindspore_rl.performance.timeline import WAITING, Part, Timeline, load
@@ -21,15 +19,13 @@ Inside = dict[str, dict[str, float]]
 """Milliseconds of an iteration by fragment and what, inside compiled cells."""
 
 
-def show(args: argparse.Namespace) -> int:
+def show(run_dir: Path) -> None:
     """Prints where the time of a run goes; writes its trace."""
-    check_trusted(args.run_directory, args.trust)  # what no profile sees is run
-    timeline = load(args.run_directory)
-    path = args.run_directory / FOLDER / TRACE_FILE
+    timeline = load(run_dir)
+    path = run_dir / FOLDER / TRACE_FILE
     write_trace(timeline, path)
-    print(text(timeline, _inside(timeline.plan, args.run_directory)))
+    print(text(timeline, _inside(timeline.plan, run_dir)))
     print(f"trace: {path} (opens in Perfetto)")
-    return 0
 
 
 def spent(timeline: Timeline) -> dict[Part, float]:

@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mindspore_rl import config, install
-from mindspore_rl.errors import ConfigError, MsrlError
+from mindspore_rl import config
+from mindspore_rl.errors import ConfigError, MsrlError, install
 from mindspore_rl.platform.names import RULE, is_name
 
 LOCAL_ADDRESS = "127.0.0.1"

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mindspore_rl import install
-from mindspore_rl.errors import MsrlError, ProgramError
+from mindspore_rl.errors import MsrlError, ProgramError, install
 from mindspore_rl.platform import interpreter
 from mindspore_rl.platform.cache import cached
 

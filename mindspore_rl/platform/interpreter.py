@@ -36,7 +36,7 @@ def environment() -> dict[str, str]:
     Modules of the working folder are found by it where they are by this process, after all others:
     `module:ID` may name an environment there.
     """
-    package_parent = str(Path(__file__).resolve().parents[1])
+    package_parent = str(Path(__file__).resolve().parents[2])
     paths = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
     last = ""
     with contextlib.suppress(OSError):  # it has been deleted

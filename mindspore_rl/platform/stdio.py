@@ -1,4 +1,4 @@
-"""What a command prints while it trains; that nobody reads it any more is no reason to end."""
+"""Standard streams: progress messages, and output that survives a closed pipe."""
 
 import contextlib
 import os
@@ -6,6 +6,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+WIDTH = 160
+"""Of tables that do not go to a terminal, in characters."""
+
+
+def say(text: str) -> None:
+    """Tells the user what is being done."""
+    print(f"msrl: {text}", file=sys.stderr, flush=True)
 
 
 class Steady:

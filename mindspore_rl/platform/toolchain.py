@@ -28,7 +28,7 @@ FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=off", "-shared",
 CELL_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "--param",
               "max-inline-insns-auto=30", "-fno-math-errno", "-fno-trapping-math", "-fwrapv",
               "-shared", "-fPIC", "-w")  # fmt: skip
-KERNELS = Path(__file__).parent / "native" / "kernels.h"
+KERNELS = Path(__file__).parents[1] / "codegen" / "kernels.h"
 DRIVER = KERNELS.with_name("driver.h")
 """Launches kernels, for operators that have one."""
 _CHECKSUM = b"\n// sha256 "

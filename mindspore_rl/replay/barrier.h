@@ -3,7 +3,7 @@
 //
 // Each rank posts when all do, and has read the others' posts before its next: two places do.
 #pragma once
-#include "limit.h"
+#include "rate_limiter.h"
 
 extern "C" {
 // How many posts there are then.

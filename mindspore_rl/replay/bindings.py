@@ -10,7 +10,7 @@ from mindspore_rl.platform import toolchain
 
 SOURCE = Path(__file__).parent / "table.cpp"
 INCLUDES = tuple(
-    SOURCE.with_name(f"{name}.h") for name in ("index", "limit", "order", "post", "views")
+    SOURCE.with_name(f"{name}.h") for name in ("barrier", "index", "order", "rate_limiter", "views")
 )
 FLAGS = ("-std=c++20", "-pthread")
 

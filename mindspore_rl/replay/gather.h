@@ -94,7 +94,7 @@ extern "C" int gather(int, void **params, int *, int64_t **shapes, const char **
 }
 
 #else
-#include "../native/driver.h"
+#include "../codegen/driver.h"
 
 // On MindSpore's stream; the count is not 0.
 extern "C" int gather(int, void **params, int *, int64_t **shapes, const char **, void *stream,

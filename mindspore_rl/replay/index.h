@@ -34,9 +34,9 @@ struct Post {
 };
 struct alignas(64) Limit {
   pthread_mutex_t lock;
-  uint32_t changes, sleeping;  // see limit.h
+  uint32_t changes, sleeping;  // see rate_limiter.h
   int64_t inserts, samples;
-  uint64_t posts;  // see post.h
+  uint64_t posts;  // see barrier.h
   Post post[2];
   uint32_t waiting;
 };
@@ -44,9 +44,9 @@ static_assert(sizeof(Limit) == 128, "as in spec.py");
 struct alignas(64) Lane {
   pthread_mutex_t lock;  // 40 bytes
   uint32_t session;      // counts its writers
-  uint32_t wanted;       // a draw is held back for its records, see limit.h
+  uint32_t wanted;       // a draw is held back for its records, see rate_limiter.h
   uint64_t begun, committed, total;
-  uint64_t post[2], pad[5];  // see post.h
+  uint64_t post[2], pad[5];  // see barrier.h
 };
 static_assert(sizeof(Lane) == 128, "as in spec.py");
 struct Entry {

@@ -22,7 +22,7 @@ _NONE = np.empty(0, np.int64)
 _INSERTS, _SAMPLES, _OVER, _LANES = range(4)
 """What stands where in what a rank tells: counts, and from the last of these on its lanes' totals.
 
-When ranks first tell each other, the number of posts in the rank's table follows, see `post.h`.
+When ranks first tell each other, the number of posts in the rank's table follows, see `barrier.h`.
 """
 
 
@@ -48,7 +48,7 @@ class Spread:
         spec: of the whole table.
         lanes: how many of them each rank holds, in order.
         tables: of the lanes of each rank that has some: this one, and all others of its host; of
-            the whole one's `TableSpec.part`, and in no other use that posts in them (`post.h`).
+            the whole one's `TableSpec.part`, and in no other use that posts in them (`barrier.h`).
         comm: between the ranks.
         tag: of messages that are this table's alone.
         waiting: called now and then while this rank waits for others; raises to end that.

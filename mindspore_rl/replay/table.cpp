@@ -3,9 +3,9 @@
 // A record has one writer, who makes its generation odd before the first byte and even after the
 // last: a reader that finds another generation after its copy than before has read nothing.
 #include "index.h"
-#include "limit.h"
+#include "rate_limiter.h"
 #include "order.h"
-#include "post.h"
+#include "barrier.h"
 #include "views.h"
 
 #include <cmath>

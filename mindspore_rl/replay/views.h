@@ -70,7 +70,7 @@ bool follows(const Table &table, int64_t record, int64_t before, int64_t commits
 
 extern "C" {
 // Copies steps of records to rows of column after column; what lies behind a record's end is 0.
-// `whole` is 0 where the record has been overwritten. `in_parts`: of ../native/threads.cpp, or null.
+// `whole` is 0 where the record has been overwritten. `in_parts`: of ../codegen/threads.cpp, or null.
 void table_gather(char *base, const Place *places, int64_t all_lanes, int64_t count,
                   const int64_t *ids, const int32_t *first, int64_t window, int64_t columns,
                   const int64_t *starts, const int64_t *step_bytes, char *const *to,

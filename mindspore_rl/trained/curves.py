@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl import install
-from mindspore_rl.errors import MsrlError
+from mindspore_rl.errors import MsrlError, install
 from mindspore_rl.plan.plan import PLAN_FILE, load_plan
 from mindspore_rl.platform.cache import writing
 from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE, read_lines

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl import install
-from mindspore_rl.errors import ConfigError, MissingPackageError, MsrlError
+from mindspore_rl.errors import ConfigError, MissingPackageError, MsrlError, install
 from mindspore_rl.platform.cache import write_file
 
 FORMS = ("onnx", "mindir")

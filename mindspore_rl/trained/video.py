@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl import install
 from mindspore_rl.environments import registry
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.errors import (
@@ -15,6 +14,7 @@ from mindspore_rl.errors import (
     EnvironmentFailure,
     MissingPackageError,
     MsrlError,
+    install,
 )
 
 FRAMES_PER_S = 30

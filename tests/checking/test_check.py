@@ -15,8 +15,8 @@ import pytest
 
 from mindspore_rl import programs
 from mindspore_rl.checking import held, plain
-from mindspore_rl.checking.command import cover
 from mindspore_rl.checking.compared import Compared, compared
+from mindspore_rl.cli.check import cover
 from mindspore_rl.cli.main import main
 from mindspore_rl.compiler import pipeline
 from mindspore_rl.errors import JobFailure

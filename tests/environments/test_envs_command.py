@@ -5,11 +5,10 @@ import sys
 
 import pytest
 
-from mindspore_rl import install
 from mindspore_rl.cli import envs
 from mindspore_rl.cli import main as cli
 from mindspore_rl.environments import registry
-from mindspore_rl.errors import MissingPackageError
+from mindspore_rl.errors import MissingPackageError, install
 
 KEEPS = """
 import gymnasium

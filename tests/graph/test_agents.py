@@ -4,12 +4,11 @@ import pytest
 
 from mindspore_rl import programs
 from mindspore_rl.compiler.ir.ir import walk
-from mindspore_rl.compiler.ir.operations import COMPONENTS
 from mindspore_rl.compiler.partition.replicate import agent_shares
 from mindspore_rl.compiler.pipeline import JobRequest, analyse
 from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.jobs import registry
-from mindspore_rl.policy import DistributionPolicy, FragmentRule
+from mindspore_rl.policy import COMPONENTS, DistributionPolicy, FragmentRule
 from tests.lowering.inproc import PROGRAMS
 
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from mindspore_rl.compiler.ir.operations import COMPONENTS
 from mindspore_rl.compiler.partition.replicate import shares
 from mindspore_rl.errors import PolicyError, ProgramError
-from mindspore_rl.policy import DistributionPolicy, FragmentRule
+from mindspore_rl.policy import COMPONENTS, DistributionPolicy, FragmentRule
 from tests.graph.programs import analyse_with
 
 TAKE = (

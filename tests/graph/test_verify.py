@@ -3,8 +3,8 @@
 import pytest
 
 from mindspore_rl.compiler.ir.ir import Loop, Op, Where
-from mindspore_rl.compiler.ir.verify import _defined, _no_deadlock, _same_messages
 from mindspore_rl.compiler.pipeline import prepare
+from mindspore_rl.compiler.verify import _defined, _no_deadlock, _same_messages
 from mindspore_rl.errors import ProgramError
 from tests.graph.programs import program_with
 from tests.lowering import inproc

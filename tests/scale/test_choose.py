@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from mindspore_rl.cli import predict as plan_commands
 from mindspore_rl.errors import ConfigError, PolicyError
 from mindspore_rl.jobs import auto_policy, job
 from mindspore_rl.jobs.job import Job
@@ -33,7 +32,7 @@ def asked(monkeypatch):
 
 
 def test_the_fastest_is_taken_with_its_chunks(asked, capsys):
-    settled = plan_commands.settled(JOB)
+    settled = auto_policy.settled(JOB)
     policy = job.request(settled).policy
     assert (policy.name, policy.schedule.chunks) == ("SingleLearnerFine", auto_policy.CHUNKS)
     assert {name for name, _ in asked[0]} == {
@@ -44,18 +43,18 @@ def test_the_fastest_is_taken_with_its_chunks(asked, capsys):
 
 
 def test_every_candidate_has_the_schedule_that_is_asked_for(asked):
-    settled = plan_commands.settled(Job(**{**vars(JOB), "schedule": "order=arrival,staleness=3"}))
+    settled = auto_policy.settled(Job(**{**vars(JOB), "schedule": "order=arrival,staleness=3"}))
     assert {(s.order, s.staleness, s.chunks) for _, s in asked[0]} == {("arrival", 3, 1)}
     assert job.request(settled).policy.schedule.staleness == 3
     asked[0].clear()
-    plan_commands.settled(Job(**{**vars(JOB), "schedule": "chunks=4"}))
+    auto_policy.settled(Job(**{**vars(JOB), "schedule": "chunks=4"}))
     assert {s.chunks for _, s in asked[0]} == {4}
 
 
 def test_a_yaml_file_may_ask_for_the_best_policy_and_for_a_schedule(asked, tmp_path):
     file = tmp_path / "job.yaml"
     file.write_text("policy: auto\nschedule: {chunks: 3}\nworkers: 5\n")
-    settled = plan_commands.settled(Job("ppo", config=str(file), env="CartPole-v1"))
+    settled = auto_policy.settled(Job("ppo", config=str(file), env="CartPole-v1"))
     assert {s.chunks for _, s in asked[0]} == {3}
     assert asked[1] == {5}
     request = job.request(settled)
@@ -64,6 +63,6 @@ def test_a_yaml_file_may_ask_for_the_best_policy_and_for_a_schedule(asked, tmp_p
 
 def test_a_schedule_that_is_none(asked):
     with pytest.raises(ConfigError, match="chunk"):
-        plan_commands.settled(Job(**{**vars(JOB), "schedule": "chnks=4"}))
+        auto_policy.settled(Job(**{**vars(JOB), "schedule": "chnks=4"}))
     with pytest.raises(PolicyError, match="msrl train"):
         job.request(JOB)

@@ -1,8 +1,8 @@
 """The kinds of operations: one row each with what the passes ask of a kind.
 
-A function of arrays, as `joint` is, needs a row and a function of its name in `operators.py`. Other
-kinds have a method `_KIND` where they are evaluated (`probe/evaluate.py`), where the plain loop
-runs (`runtime/reference.py`) and in each writer that can meet them (`lowering/`).
+A function of arrays, as `joint` is, needs a row and a function of its name in `rl/operators.py`.
+Other kinds have a method `_KIND` where they are evaluated (`analysis/interpret.py`), where the
+plain loop runs (`runtime/reference.py`) and in each writer that can meet them (`lowering/`).
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ PARAMETERS = "$parameters"
 ENVIRONMENT = "$environment"
 REPLAY = "$replay"
 EFFECTS = (PARAMETERS, ENVIRONMENT, REPLAY)
-COMPONENTS = ("environment", "actor", "replay", "gradient", "update")
 LOOPS = {"iterations": "iteration", "steps": "step", "epochs": "epoch", "minibatches": "minibatch"}
 """Loops of `msrl` and what their index is called."""
 ENV_STEP_OUTPUTS = ("next_obs", "final_obs", "reward", "terminated", "truncated")

@@ -144,7 +144,7 @@ class CellWriter:
         from mindspore_rl.rl import operators  # noqa: PLC0415
 
         if not hasattr(operators, op.kind):
-            missing = f"CellWriter has no method _{op.kind} and operators.py no {op.kind}"
+            missing = f"CellWriter has no method _{op.kind} and rl/operators.py no {op.kind}"
             raise no_writer(op, missing)
         return [assignment(op.targets, f"operators.{op.kind}({', '.join(op.args)})")]
 

@@ -69,8 +69,8 @@ def _imports(program: Program, projection: Projection, body: tuple[Lowered, ...]
         yield "import mindspore as ms"
         yield "from mindspore import nn"
         yield ""
-        yield "from mindspore_rl import operators"
-        yield "from mindspore_rl.runtime.rank import cell as parts"
+        yield "from mindspore_rl.rl import operators"
+        yield "from mindspore_rl.runtime.rank import cell_parts as parts"
     # A name that only another fragment's expressions use stays out, and its module unimported.
     items = [item for item, _ in paths(projection.body) if not isinstance(item, Loop)]
     texts = {text for i in items for text in (i.args if isinstance(i, Op) else (i.test,))}

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl import install
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
 from mindspore_rl.environments.gym import images
 from mindspore_rl.environments.options import split_options
@@ -24,6 +23,7 @@ from mindspore_rl.errors import (
     MissingPackageError,
     UnknownEnvironmentError,
     described,
+    install,
     text_of,
 )
 

@@ -20,7 +20,7 @@ CLOSED_EXIT = 74  # EX_IOERR: how a process ends that cannot say so any more
 
 
 class Keeper:
-    """A command under a keeper, or a keeper alone: see `keeper.py`.
+    """A command under a keeper, or a keeper alone: see `reaper.py`.
 
     Args:
         name: of the command, for messages.

@@ -2,7 +2,7 @@
 
 mpiexec (MPICH's Hydra) starts one proxy, which starts the workers; each is in a session of its own,
 so no process group reaches them all. What does: mpiexec and the scheduler each have a keeper above
-them (`keeper.py`), which ends all that is below it, whoever of them ends first. If a keeper is
+them (`reaper.py`), which ends all that is below it, whoever of them ends first. If a keeper is
 killed, what it kept ends with it, and its orphans come to the coordinator. On other hosts
 workers end by themselves when their link to the coordinator does; what their environments have
 started there is out of reach.
@@ -40,7 +40,7 @@ from mindspore_rl.runtime.coordinator.cleanup import MARK, Keeper, Orphans
 WORKERS_LOG = "workers.log"
 SCHEDULER_LOG = "scheduler.log"
 HOST_FILE, SECRETS_FILE = "hosts.txt", "secrets.json"
-GUARD = toolchain.KERNELS.with_name("guard.cpp")
+GUARD = Path(__file__).with_name("guard.cpp")
 SECRET = re.compile(r"^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)|://[^/\s]*:[^/\s]*@", re.I)
 """A variable that is taken to be one: by its name, or for an address with a password."""
 LOG_BYTES, LOG_LINES = 1 << 18, 20

@@ -1,6 +1,6 @@
 """Stands over a command of a job (mpiexec, or MindSpore's scheduler) and ends what is left of it.
 
-`python keeper.py PARENT MARK COMMAND...`, a process for each command. When the command ends, when
+`python reaper.py PARENT MARK COMMAND...`, a process for each command. When the command ends, when
 the coordinator (PARENT) ends or when SIGTERM comes, it ends all that the command has started,
 however deep: it is a subreaper, to which processes come whose parents are gone, also those that
 environments have started with two forks, a session and an environment of their own. Then it removes

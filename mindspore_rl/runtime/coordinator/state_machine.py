@@ -1,7 +1,7 @@
 """What the coordinator knows of a running job's ranks, and what follows: events in, orders out.
 
-Nothing here reads a clock, a socket, a file or a process: `watch.py` does, and carries out what is
-ordered.
+Nothing here reads a clock, a socket, a file or a process: `event_loop.py` does, and carries out
+what is ordered.
 """
 
 from collections.abc import Callable

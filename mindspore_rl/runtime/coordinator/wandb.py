@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mindspore_rl import install
-from mindspore_rl.errors import MissingPackageError, MsrlError
+from mindspore_rl.errors import MissingPackageError, MsrlError, install
 
 STEP = "env_steps"
 

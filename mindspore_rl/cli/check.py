@@ -14,12 +14,12 @@ from mindspore_rl.checking import table
 from mindspore_rl.checking.cases import DIFFERENT, FAILED, REFUSED, SMALL, Case, Held, Row
 from mindspore_rl.cli.job_flags import add_configuration
 from mindspore_rl.cli.parser import Number
-from mindspore_rl.cli.predict import say
 from mindspore_rl.config import Range
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.job import Job
 from mindspore_rl.platform import toolchain
+from mindspore_rl.platform.stdio import say
 
 WORKERS = (3, 2, 1)
 NATIVE, MINDSPORE = "native", "mindspore"
