@@ -1,4 +1,4 @@
-"""What an algorithm is written against: `Actor`, `Learner`, `Trainer` and the calls of `msrl`.
+"""Base classes of an algorithm (`Actor`, `Learner`, `Trainer`) and the calls of `msrl`.
 
 An algorithm file defines one `Trainer`. Its `train(self, msrl)` is an ordinary Python loop, and
 so is its learner's `learn(self, msrl, ...)`; everything that touches the world goes through `msrl`.

@@ -1,4 +1,4 @@
-"""A configuration: one frozen dataclass whose fields are the flags and the keys of the YAML."""
+"""Configurations: frozen dataclasses whose fields are the flags and the YAML keys."""
 
 import dataclasses
 import difflib

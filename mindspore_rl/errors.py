@@ -1,4 +1,4 @@
-"""What `msrl` prints without a traceback, one class each: mistakes of the user's, and failures.
+"""Errors that `msrl` prints without a traceback: mistakes of the user, and failures of a job.
 
 It exits with 2 after a mistake and with 1 after a failure.
 """

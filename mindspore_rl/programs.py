@@ -1,4 +1,4 @@
-"""Loads algorithms from their files, the user's own like those of the project."""
+"""Loads algorithms from files, the user's and the project's."""
 
 import inspect
 import random

@@ -1,1 +1,1 @@
-"""Holds a job to the plain loop: both from equal state, value by value (design, section 5)."""
+"""Compares jobs with the plain loop, value by value, each iteration from equal state."""

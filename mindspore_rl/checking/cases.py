@@ -1,4 +1,4 @@
-"""What a check runs: cases, each a job beside the plain loop, and what came of them."""
+"""Cases of `msrl check`: runs a job for each and classifies how it differs from the plain loop."""
 
 import time
 import traceback

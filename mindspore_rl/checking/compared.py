@@ -1,4 +1,4 @@
-"""One array of a job beside that of the plain loop, and what rounding may do to it."""
+"""Compares one array of a job with the plain loop's, within what rounding may do."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A job of which each iteration starts from the plain loop's state, and all that it did."""
+"""Runs a job whose every iteration starts from the plain loop's state, and records its values."""
 
 import math
 from collections.abc import Mapping

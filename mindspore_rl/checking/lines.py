@@ -1,4 +1,4 @@
-"""Where in the user's file a value is made that a check compares."""
+"""Finds the line of the user's file where a compared value is made."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The plain loop: run twice, and, where a job differs, once more with nudged parameters."""
+"""Runs the plain loop twice, and once more with nudged parameters where a job differs."""
 
 import math
 from collections.abc import Iterable, Iterator

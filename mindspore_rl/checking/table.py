@@ -1,4 +1,4 @@
-"""What a check says: its table, and what it covered."""
+"""Prints the table of `msrl check` and what it covered."""
 
 import sys
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""The `msrl` command: one file a subcommand."""
+"""The `msrl` command: one file per group of subcommands."""

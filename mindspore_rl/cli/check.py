@@ -1,4 +1,4 @@
-"""`msrl check`: a program held to its plain loop, under policies and numbers of workers."""
+"""`msrl check`: compares a program with its plain loop under policies and numbers of workers."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""What the sub-commands of `msrl` do."""
+"""Subcommands that train, show, evaluate, export and profile."""
 
 import argparse
 import dataclasses

@@ -1,4 +1,4 @@
-"""Completes words of `msrl` in a shell that has asked for it (see README.md)."""
+"""Shell completion of `msrl` (see README.md)."""
 
 import argparse
 import os

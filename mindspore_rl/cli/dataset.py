@@ -1,4 +1,4 @@
-"""What `msrl dataset` does: makes data sets from files and from runs, and shows them."""
+"""`msrl dataset`: makes data sets from files and from runs, and shows them."""
 
 import argparse
 import dataclasses

@@ -1,4 +1,4 @@
-"""`msrl doctor`: what a machine has for training, and the command that mends what is missing."""
+"""`msrl doctor`: checks the machine for training and prints the command that mends each finding."""
 
 import argparse
 import importlib.metadata

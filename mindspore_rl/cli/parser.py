@@ -1,4 +1,4 @@
-"""What the command line takes: numbers in their range, and flags by their names."""
+"""The argument parser: numbers with ranges, and flags with suggestions for typos."""
 
 import argparse
 import difflib

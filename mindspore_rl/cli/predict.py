@@ -1,4 +1,4 @@
-"""`msrl plan` and `msrl calibrate`: what a job would take, and what things cost here."""
+"""`msrl plan` and `msrl calibrate`: predict the time of a job, and measure costs on a machine."""
 
 import argparse
 import sys

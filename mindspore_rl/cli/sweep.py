@@ -1,4 +1,4 @@
-"""`msrl sweep`: a search for good values of an algorithm's configuration, over Optuna.
+"""`msrl sweep`: searches for good values of an algorithm's configuration with Optuna.
 
 Every trial is an ordinary run, in a folder of its own beside the study; one whose returns are below
 the median of those before it at the same point ends early.

@@ -1,4 +1,4 @@
-"""From functions that call each other to blocks that jump.
+"""Builds the control-flow graph of a cell from functions that call each other.
 
 MindSpore writes a loop as functions: one tests and calls the body or what follows, the body calls
 the test again. Here every function becomes a block for each place that it returns to, tuples and

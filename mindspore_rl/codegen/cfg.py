@@ -1,4 +1,4 @@
-"""A cell as blocks that jump, in static single assignment: between reading and writing."""
+"""Control-flow graph of a cell in static single assignment form."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How much a cell computes, counted from its blocks: for devices that are described, not here."""
+"""Counts the operations and bytes of a cell, to predict its time on described devices."""
 
 from dataclasses import dataclass
 

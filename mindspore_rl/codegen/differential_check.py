@@ -1,4 +1,4 @@
-"""Whether a native cell gives what MindSpore gives: both run once from the same state."""
+"""Differential check: runs a native cell and MindSpore once from the same state and compares."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

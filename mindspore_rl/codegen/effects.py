@@ -1,4 +1,4 @@
-"""Parameters that nodes overwrite: which, what holds a value, and what must stay in order."""
+"""Effects: which parameters nodes overwrite, and the order that must be kept."""
 
 from mindspore_rl.codegen.cfg import Block, Unsupported, origin, tensors
 from mindspore_rl.codegen.ops.views import FREE, is_view

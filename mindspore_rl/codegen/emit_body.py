@@ -1,4 +1,4 @@
-"""The lines of a function: loops, calls of kernels, and runs of tiles."""
+"""Emits the body of a function: loops, kernel calls and runs of tiles."""
 
 from typing import Any
 

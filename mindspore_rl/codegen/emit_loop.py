@@ -1,4 +1,4 @@
-"""A loop nest over the elements of fused nodes."""
+"""Emits a loop nest over the elements of fused nodes."""
 
 from typing import Any
 

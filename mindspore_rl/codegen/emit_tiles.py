@@ -1,4 +1,4 @@
-"""The functions of a `Tiles` node: one of a tile, and one of a part of them all, for a thread."""
+"""Emits the functions of a `Tiles` node: one tile, and the part of one thread."""
 
 from mindspore_rl.codegen.cfg import Block
 from mindspore_rl.codegen.emit_body import lines_of

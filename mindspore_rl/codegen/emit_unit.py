@@ -1,4 +1,4 @@
-"""The C++ of a cell: a function of each block, and one that goes from block to block.
+"""Emits the C++ unit of a cell: a function for each block and one that moves between blocks.
 
 Every block is a function that gives the number of the next one.
 """

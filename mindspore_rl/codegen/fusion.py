@@ -1,4 +1,4 @@
-"""Which nodes are written together: element-wise ones of one size, in one loop."""
+"""Fuses element-wise nodes of one size into one loop."""
 
 from dataclasses import dataclass
 from typing import Any

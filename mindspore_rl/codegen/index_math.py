@@ -1,4 +1,4 @@
-"""Which elements of its arguments a loop over fused nodes reads: offsets, strides, nests."""
+"""Index arithmetic of fused loops: offsets, strides and nests."""
 
 from collections.abc import Iterable
 from typing import Any

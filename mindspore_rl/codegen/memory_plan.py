@@ -1,4 +1,4 @@
-"""The memory area of a cell: a place for every value that outlives its loop.
+"""Plans the memory area of a cell: a place for every value that outlives its loop.
 
 What several blocks use has a place of its own, what one block uses shares places with what is no
 longer needed.

@@ -1,4 +1,4 @@
-"""A compiled cell as a native function: built, bound to the cell's parameters, and called."""
+"""A compiled cell as a native function: builds it, binds the cell's parameters, calls it."""
 
 import ctypes
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What C++ calls the values of a cell: constants, pointers that are given, places in memory."""
+"""C++ operands of values: constants, pointers that are passed in, places in the memory area."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What can go of a program as blocks: parameters that are always alike, what nothing needs."""
+"""Simplifies a control-flow graph: constant parameters, dead nodes, straight-line joins."""
 
 from collections.abc import Container
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tiles of the batch: what treats rows apart runs on some rows after the other.
+"""Tiles the batch: nodes that treat rows independently run on some rows at a time.
 
 A loss takes each row of a batch through layers and back, and only then sums over the rows. Written
 layer by layer, such arrays go to memory and come back; by tiles of some rows they stay in a core's

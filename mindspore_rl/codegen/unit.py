@@ -1,4 +1,4 @@
-"""A cell as C++, which is kept between jobs."""
+"""A generated C++ unit, cached between jobs."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What a worker needs of a communicator between processes."""
+"""Protocol of a communicator between worker processes."""
 
 from collections.abc import Callable
 from typing import Protocol

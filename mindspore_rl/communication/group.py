@@ -1,4 +1,4 @@
-"""What a cell's collectives are made of, by how the replicas of a fragment reach each other."""
+"""Collectives inside cells, chosen by how a fragment's replicas reach each other."""
 
 import ctypes
 import traceback

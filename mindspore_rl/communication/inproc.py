@@ -1,4 +1,4 @@
-"""All ranks as threads of one process, one running at a time: for debuggers and reference."""
+"""In-process communicator: all ranks as threads, one running at a time, for debugging."""
 
 import threading
 from collections import deque

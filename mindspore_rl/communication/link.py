@@ -1,4 +1,4 @@
-"""The line between a worker and its coordinator: JSON lines over TCP, outside of MPI.
+"""Link between a worker and its coordinator: JSON lines over TCP, outside of MPI.
 
 A worker that dies closes its end, and so does a coordinator: each side learns of the other's death
 from the operating system, whatever state MPI is in. A host that is cut off closes nothing: for that

@@ -1,1 +1,1 @@
-"""Compiler: the algorithm's source and a distribution policy become a plan."""
+"""Compiles an algorithm's source and a distribution policy into a plan."""

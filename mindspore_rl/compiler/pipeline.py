@@ -1,4 +1,4 @@
-"""From what a user asks for to a plan: the passes of the compiler, in order.
+"""The passes of the compiler in order, from a request to a plan.
 
 Each pass takes what the one before gave; `verify` looks at it, and `msrl graph --stage` shows it.
 """

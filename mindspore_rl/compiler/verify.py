@@ -1,4 +1,4 @@
-"""Rules that every pass keeps, looked at each time a plan is made.
+"""Verifies the invariants that every pass keeps.
 
 A broken rule is a mistake of ours or of the user's; the error names the rule, the fragment, the
 operation and its line, and no process is started.

@@ -1,4 +1,4 @@
-"""An episode, and what a data set keeps of its steps."""
+"""Episodes, and the columns that a data set keeps of their steps."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

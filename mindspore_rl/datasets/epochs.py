@@ -1,4 +1,4 @@
-"""Epochs without replacement, shared by ranks, of which nothing is stored.
+"""Epochs without replacement, shared by ranks as a pure function of the seed.
 
 Batch s is made of the places s B to (s + 1) B in an endless list: the permutation of the first
 epoch, then that of the second, and so on. All batches are equally large so, and where a learner is

@@ -1,4 +1,4 @@
-"""Batches that are gathered while the learner works on the ones before."""
+"""Prefetches batches while the learner works."""
 
 import itertools
 import queue

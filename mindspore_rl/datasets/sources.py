@@ -1,4 +1,4 @@
-"""Reads episodes from the files of others: `.npz`, HDF5 and Minari's folders, one by one.
+"""Reads episodes from `.npz`, HDF5 and Minari data sets, one at a time.
 
 Two layouts are known, in each kind of file. Flat arrays, as D4RL has them: `observations`,
 `actions`, `rewards`, `terminals` and `timeouts` (or `terminations` and `truncations`), one behind

@@ -1,4 +1,4 @@
-"""Whether an environment keeps to the interface: `msrl envs check NAME`."""
+"""`msrl envs check NAME`: checks an environment against the interface."""
 
 import itertools
 import traceback

@@ -1,4 +1,4 @@
-"""What a rank's environments were given last, in a file that outlives a rank that hangs or dies."""
+"""Crash log: a rank's last actions, in a file that survives a rank that hangs or dies."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What an environment is; `registry.py` makes one from its name.
+"""The interface of an environment; `registry.py` makes one from its name.
 
 An environment has one agent or, where its spec has teams, A of them, and then an axis of agents
 behind that of the environments: obs `[B, A, O]`, action `[B, A]` (Discrete) or `[B, A, k]` (Box),

@@ -1,4 +1,4 @@
-"""Environments of EnvPool: those of a share in one pool, which steps them in C++ on threads.
+"""EnvPool environments: one pool for each rank, stepped in C++ threads.
 
 Weng et al. 2022, "EnvPool: A highly parallel reinforcement learning environment execution engine".
 """

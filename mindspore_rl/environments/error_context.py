@@ -1,4 +1,4 @@
-"""Environments whose failures are told: which one it was, and what it had been given to do."""
+"""Adds context to an environment's failure: which one it was, and its last action."""
 
 import numbers
 from collections.abc import Callable

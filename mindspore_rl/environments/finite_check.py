@@ -1,4 +1,4 @@
-"""Which numbers of an environment a program can be trained on."""
+"""Checks that rewards and observations are finite."""
 
 from typing import Any
 

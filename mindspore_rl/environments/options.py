@@ -1,4 +1,4 @@
-"""What an environment is made with, behind its name: `LunarLander-v3,continuous=True`."""
+"""Options of an environment behind its name: `LunarLander-v3,continuous=True`."""
 
 import ast
 import re

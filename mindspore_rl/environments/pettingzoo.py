@@ -1,4 +1,4 @@
-"""Parallel environments of PettingZoo's kind, in a plain loop over single ones."""
+"""Vector environment over parallel environments of PettingZoo."""
 
 import contextlib
 import importlib

@@ -1,4 +1,4 @@
-"""Tiny environments with a known optimum: where learning fails on one of them, it says where.
+"""Probe environments: tiny, with a known optimum, to find the part of an algorithm that fails.
 
 | name | what happens | optimum |
 |---|---|---|

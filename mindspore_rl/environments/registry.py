@@ -1,4 +1,4 @@
-"""Environments by their names.
+"""Makes environments from their names.
 
 An id of gym's or gymnasium's ("CartPole-v1": gym's where gym has it; "gymnasium:CartPole-v1"),
 "graph:CartPole-v1" (MindSpore operators), "probe:bandit" (a known optimum),

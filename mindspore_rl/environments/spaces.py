@@ -1,4 +1,4 @@
-"""What an action may be."""
+"""Action spaces: converts between a network's actions and an environment's."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""What environments that are stepped one after the other have in common."""
+"""Base of vector environments that step one environment after the other."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Any environment as tensors in and tensors out, in this process (the reference, shape probes)."""
+"""Any environment with tensors in and out, in this process, for the reference and probes."""
 
 import contextlib
 from typing import Any, cast

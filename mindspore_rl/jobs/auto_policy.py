@@ -1,4 +1,4 @@
-"""Which policy suits a job: each that is in reach is simulated."""
+"""Chooses a policy for a job by simulating each candidate."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What can be asked for, of `msrl train` and `mindspore_rl.train` alike, and what that means."""
+"""`Job`: everything a user can ask for, and its translation to a request to the compiler."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The directory of a run: made for it alone, with what was asked for in `job.json`.
+"""Run directories: makes one for a job, and records the request in `job.json`.
 
 What is in it is run again by `msrl eval` and `--resume`: it is code of whoever can write it.
 """

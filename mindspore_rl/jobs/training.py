@@ -1,4 +1,4 @@
-"""Runs a training from what is asked for to its end, for `msrl train` and `mindspore_rl.train`."""
+"""Runs a training job to its end, with restarts, for `msrl train` and `mindspore_rl.train`."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""The graph of a cell that MindSpore has compiled, as plain objects.
+"""MindSpore's compiled graph of a cell as plain objects.
 
 MindSpore gives the graph that it runs, after inlining, differentiation and type inference, in its
 exchange format (MindIR). Loops are functions that call each other; tuples, monads (the order of

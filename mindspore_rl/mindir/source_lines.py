@@ -1,4 +1,4 @@
-"""Which line of a program a node of MindSpore's graph comes from, and the comments that say so.
+"""Maps nodes of MindSpore's graph to lines of the program.
 
 MindIR does not say. The text that MindSpore can write of a graph while it compiles does.
 """

@@ -1,1 +1,1 @@
-"""What a profiled run says of where its time goes."""
+"""Measures, simulates and reports where the time of a job goes."""

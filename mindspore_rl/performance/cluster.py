@@ -1,4 +1,4 @@
-"""The machines on which a job is simulated."""
+"""Clusters of hosts and links on which a job is simulated."""
 
 from dataclasses import dataclass, field
 

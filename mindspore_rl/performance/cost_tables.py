@@ -1,4 +1,4 @@
-"""What things cost, as measured: the doings of fragments, messages, collectives and sleeps."""
+"""Measured costs: fragments, messages, collectives and sleeps."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The processors of a simulated host, and how its ranks wait."""
+"""Model of the processors of a simulated host, and of how its ranks wait."""
 
 from dataclasses import dataclass
 

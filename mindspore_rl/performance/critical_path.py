@@ -1,4 +1,4 @@
-"""What an iteration's length rests on: the critical path, and what each part would win."""
+"""Critical path of an iteration, and what speeding up each part would win."""
 
 import bisect
 from collections import defaultdict

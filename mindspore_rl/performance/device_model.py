@@ -1,4 +1,4 @@
-"""A device and a network that are not here, described by public figures."""
+"""Model of a device and a network that are described by public figures."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path

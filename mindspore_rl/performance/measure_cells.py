@@ -1,4 +1,4 @@
-"""What is inside cells, where Python cannot see it: measured apart, by hand of the plan."""
+"""Measures the parts of cells that Python cannot see."""
 
 import math
 import statistics

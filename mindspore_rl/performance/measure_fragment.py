@@ -1,4 +1,4 @@
-"""Runs fragments of a job one by one, without the others, and measures what they do.
+"""Runs the fragments of a job one by one, without their peers, and measures them.
 
 A fragment's generated code runs as in the job, with its cells, environments and parameters; only
 what it sends goes nowhere, what it receives is there at once, and no checkpoint is written.

@@ -1,4 +1,4 @@
-"""What a job would take on a cluster: measures what is not known yet, then simulates."""
+"""Predicts the time of a job on a cluster: measures unknown costs, then simulates."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""What a rank does, in order: the loops that its generated code was written from, walked through.
+"""Script of a rank for the simulator: its plan's loops, unrolled in order.
 
 The words of a script are those of a profile, so that what is measured of a fragment and what is
 simulated of it have the same names.

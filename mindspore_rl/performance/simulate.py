@@ -1,4 +1,4 @@
-"""Carries a plan out in virtual time: what every rank does, with costs in place of work."""
+"""Simulates a plan in virtual time: every rank, with costs in place of work."""
 
 import random
 from collections import defaultdict, deque

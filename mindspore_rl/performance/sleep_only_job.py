@@ -1,4 +1,4 @@
-"""A job whose cells and environments only sleep: the real launcher, runtime, plan and messages.
+"""A job whose cells and environments only sleep, with the real launcher, runtime and messages.
 
 So machines can be tried, and predictions held to what happens, with more ranks than could compute
 here: no rank imports MindSpore, whose names stand for nothing in the generated code. As a program

@@ -1,4 +1,4 @@
-"""What stands in the place of other ranks and of the coordinator, where a fragment runs alone."""
+"""Stub communicator and link, so that one fragment can be measured without its peers."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""What every rank did from moment to moment, and for which of the others' doings it waited.
+"""Timeline of all ranks: what each did when, and which peer it waited for.
 
 events of rank 0   STAGE environment | STAGE Python | SEND to 1    | ...
 spans              environment       | Python       | communication|

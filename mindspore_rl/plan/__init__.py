@@ -1,1 +1,1 @@
-"""What crosses from the compiler to the runtime."""
+"""The plan: the only thing that crosses from the compiler to the runtime."""

@@ -1,4 +1,4 @@
-"""On which hosts a job runs: a file of hosts, and how ranks are placed and started on them."""
+"""Deployments: a file of hosts, and the placement of ranks on them."""
 
 import os
 import shutil

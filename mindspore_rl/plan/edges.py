@@ -1,4 +1,4 @@
-"""Cut edges as a rank sees them: what of which array goes to or comes from which rank."""
+"""Cut edges of a rank: which part of which array goes to or comes from which rank."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""JSON read back as what it was written from: dataclasses, tuples and dictionaries of them."""
+"""Reads dataclasses, tuples and dictionaries back from JSON."""
 
 from dataclasses import is_dataclass
 from itertools import repeat

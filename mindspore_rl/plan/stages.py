@@ -1,4 +1,4 @@
-"""What a rank can be doing, as the numbers that its stamps carry."""
+"""Stages that a rank can be in, as numbers of its heartbeat."""
 
 from enum import IntEnum
 

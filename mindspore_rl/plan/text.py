@@ -1,4 +1,4 @@
-"""A plan for people to read."""
+"""Prints a plan for people."""
 
 from mindspore_rl.plan.plan import Arrivals, Plan
 from mindspore_rl.plan.traffic import describe, predict

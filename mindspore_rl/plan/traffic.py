@@ -1,4 +1,4 @@
-"""What a job's ranks send one another: predicted from its plan, counted while it runs.
+"""Traffic between ranks: predicted from the plan, and counted while a job runs.
 
 A call is one message from one rank to another, or one rank's part in one collective; its bytes are
 the payload. Messages are counted where they are handed to the communicator. Collectives are

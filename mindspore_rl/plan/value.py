@@ -1,4 +1,4 @@
-"""What is known of a variable: shape, type, and where environments and agents lie."""
+"""Type of a variable: shape, dtype, and its axes of environments and agents."""
 
 import math
 from dataclasses import dataclass, replace

@@ -1,1 +1,1 @@
-"""What the machine gives: cache, compilers, GPUs, cores, modules of the user, streams."""
+"""The machine: cache, compilers, GPUs, resources, user modules, streams."""

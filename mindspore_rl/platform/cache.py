@@ -1,4 +1,4 @@
-"""Files: how they are written so that none is ever half there, and a cache of what is made once."""
+"""Durable and atomic writing of files, and the cache of compiled things."""
 
 import contextlib
 import errno

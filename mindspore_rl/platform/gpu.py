@@ -1,4 +1,4 @@
-"""The GPU: whether one answers, and the CUDA libraries of the extra `gpu`."""
+"""GPU detection, and the CUDA libraries of the extra `gpu`."""
 
 import ast
 import ctypes

@@ -1,4 +1,4 @@
-"""Other processes of this interpreter: the working folder does not stand in for what they import.
+"""Commands that start this Python anew, without imports from the working folder.
 
 `python -m` and `python -c` look for modules in the working folder first: a numpy.py there would be
 run in the place of numpy.

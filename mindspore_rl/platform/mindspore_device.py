@@ -1,4 +1,4 @@
-"""The device and the mode in which this process computes."""
+"""Sets MindSpore's device and mode for this process."""
 
 import gc
 

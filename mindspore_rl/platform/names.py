@@ -1,4 +1,4 @@
-"""What a name may be that becomes a path, an option of a command, a host or generated source."""
+"""Valid names: for paths, command options, hosts and generated source."""
 
 import re
 

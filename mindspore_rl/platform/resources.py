@@ -1,4 +1,4 @@
-"""What this machine has left for a job: memory, shared memory, cores, descriptors, a folder."""
+"""Free resources of this machine: memory, shared memory, cores, descriptors."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""C++ sources compiled at their first use, for MindSpore's custom operators.
+"""Compiles C++ sources at their first use.
 
 An operator of MindSpore costs some microseconds whatever its size; what takes twenty of them in
 every step of a rollout is one operator in C++. Each is there in MindSpore's operators too, which

@@ -1,4 +1,4 @@
-"""Imports the user's files, which may import the files beside them, and keeps them with a run.
+"""Imports the user's files with the files beside them, and copies them into a run.
 
 The folder of a file stands as a package under a name of its own: two folders may both have a
 `parts.py`. In what it holds, `from parts import Torso` finds parts.py there, as in a script.

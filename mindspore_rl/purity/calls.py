@@ -1,4 +1,4 @@
-"""Sees Python code ask for what is no argument of it: random numbers, the time, the process."""
+"""Watches Python code for calls that are no function of its arguments: random, time, process."""
 
 import datetime
 import os

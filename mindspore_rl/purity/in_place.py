@@ -1,4 +1,4 @@
-"""What the user's functions change in place while somebody else holds it.
+"""Finds in-place changes of the user's functions to values that others hold.
 
 Python changes an object for all who hold it. MindSpore compiles the change as another value of one
 name: a second name, a view, the caller and an attribute keep the old one. Where nobody else holds

@@ -1,4 +1,4 @@
-"""Walks through all that a value and its code can reach: attributes, globals, closures, classes."""
+"""Walks everything that a value and its code can reach: attributes, globals, closures, classes."""
 
 import contextlib
 import enum

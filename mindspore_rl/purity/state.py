@@ -1,4 +1,4 @@
-"""State that Python keeps: what code can reach, before and after it ran."""
+"""Compares the Python state that code can reach before and after it ran."""
 
 import inspect
 import os

@@ -1,4 +1,4 @@
-"""Draws among the records of all environments together, and which rows of a batch they become.
+"""Draws among the records of all environments, and maps them to rows of a batch.
 
 All environments have as many records, so random numbers that everybody knows say the whole draw. A
 batch has as many rows of each environment: its own records come there first, and what one has too

@@ -1,4 +1,4 @@
-"""Which rank gets which rows of a batch: first those that it holds itself."""
+"""Assigns the rows of a batch to ranks, those that hold the records first."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The native operators of replay tables, see `table.cpp`."""
+"""Native operators of replay tables, see `table.cpp`."""
 
 import ctypes
 import functools

@@ -1,4 +1,4 @@
-"""The lanes of a spread table that this process has mapped: its own, and those of its host."""
+"""Lanes of a sharded table that this process maps: its own, and those of its host."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The replay of a Python loop: the newest records of each environment, in rings side by side."""
+"""Kept replay of a Python loop: rings of the newest records, one per environment."""
 
 import math
 import mmap

@@ -1,4 +1,4 @@
-"""Memory of this host that a GPU reads in place."""
+"""Pinned memory of this host, which a GPU reads in place."""
 
 import ctypes
 import weakref

@@ -1,4 +1,4 @@
-"""Waiting for a replay table: for records to draw, and for its limit of samples per insert."""
+"""Rate limiter of a replay table: waits for records, and for the ratio of samples to inserts."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Which records of a table make a batch, as a function of a key and of the lanes' totals.
+"""Sampler: the records of a batch, as a pure function of a key and the totals of lanes.
 
 Every rank that knows the totals draws the same numbers, and resolves those that fall in lanes of
 its own: no index is shipped, and the union of all ranks' rows is the same however lanes are spread.

@@ -1,4 +1,4 @@
-"""What a batch is made of that is drawn from a table whose lanes are spread over ranks."""
+"""Draws from a table whose lanes are sharded over ranks."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence

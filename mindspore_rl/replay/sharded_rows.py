@@ -1,4 +1,4 @@
-"""The rows of a batch that a rank finds itself: in its own lanes, and in its host's for itself."""
+"""Finds rows of a sharded batch in the lanes of this rank and of its host."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""One replay table whose lanes are spread over the ranks of a job.
+"""A replay table whose lanes are sharded over the ranks of a job.
 
     lanes      0  1  2 | 3  4 | 5  6 |          blocks, one a rank; a rank may have none
     batch      position 0 .. B-1, the same draws on every rank, whatever the blocks

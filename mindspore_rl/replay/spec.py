@@ -1,4 +1,4 @@
-"""What a replay table holds, and where in its file everything stands."""
+"""Specification of a replay table: columns, lanes, and the layout of its file."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""A table of trajectories in memory that processes share, or in a file beyond it.
+"""A table of trajectories in shared memory, or in a file larger than memory.
 
 A record is one trajectory of at most `length` steps, or one transition if that is 1. Its columns
 stand side by side in one block, each time-major, so that a window of a column is one copy. Records

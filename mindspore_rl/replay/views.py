@@ -1,4 +1,4 @@
-"""Batches that are made of records: n steps of transitions as one, and masks of windows."""
+"""Views of records as batches: n-step transitions, and masks of windows."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The rows of a batch that a rank gets: as they stand in its buffers, and as they cross."""
+"""Wire format of the rows of a batch that cross between ranks."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""An agent's parameters by name."""
+"""Names of an agent's parameters."""
 
 from typing import Any
 

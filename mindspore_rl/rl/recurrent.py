@@ -1,4 +1,4 @@
-"""Recurrent layers, which remember what was in an episode before."""
+"""Recurrent layers: GRU and LSTM with resets at the ends of episodes."""
 
 import numpy as np
 from mindspore import Tensor, float32, nn, ops

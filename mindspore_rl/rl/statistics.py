@@ -1,4 +1,4 @@
-"""Statistics of the samples of all workers."""
+"""Statistics over the samples of all workers."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""Starting, running, watching, saving and recording a job."""
+"""Runs a job: coordinator, ranks, checkpoints, metrics, the plain reference."""

@@ -1,4 +1,4 @@
-"""The checkpoint of the highest mean return, which stays when it is no longer among the newest."""
+"""Keeps the checkpoint of the highest mean return."""
 
 import contextlib
 import os

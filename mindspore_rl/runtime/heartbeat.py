@@ -1,4 +1,4 @@
-"""What every worker is doing, in a memory-mapped file that the coordinator can read at any time.
+"""Heartbeats of workers in a memory-mapped file that the coordinator reads.
 
 Workers on several hosts share neither memory nor a clock: they keep their stamps to themselves, and
 send them twice a second, with their age.

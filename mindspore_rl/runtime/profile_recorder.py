@@ -1,4 +1,4 @@
-"""What a rank writes down of some iterations: when it began, sent, received and reduced what."""
+"""Profile recorder of a rank: when it began, sent, received and reduced what."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The in-process reference: `train` run as ordinary Python, uncompiled, on all environments.
+"""The plain loop: `train` run as ordinary Python, uncompiled, on all environments.
 
 Everything that a distributed run computes is held to this one (design: the main theorem). It
 knows nothing of graphs, and shares with the generated fragments only the formulas.

@@ -1,4 +1,4 @@
-"""Whether a job can go on from a checkpoint, and from where it counts then."""
+"""Checks whether a job can resume from a checkpoint, and where its counts go on."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""`msrl plot RUN...`: learning curves, runs of one kind together with their spread."""
+"""`msrl plot RUN...`: learning curves with the spread over seeds."""
 
 import argparse
 import sys

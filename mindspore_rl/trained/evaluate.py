@@ -1,4 +1,4 @@
-"""Plays a trained policy: the training loop as plain Python, whose updates change nothing."""
+"""Evaluates a trained policy in the training loop, without updates."""
 
 import contextlib
 import inspect

@@ -1,4 +1,4 @@
-"""`msrl export`: a trained policy as a file that needs neither this project nor the training loop.
+"""`msrl export`: writes a trained policy as a file that needs neither this project nor the loop.
 
 What is exported is the actor's greedy action for observations `[B, ...]`, with all that the actor
 does to them (normalisation too); the file is read again and compared with the policy.

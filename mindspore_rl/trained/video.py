@@ -1,4 +1,4 @@
-"""Pictures of an episode: a video of it, as its environment draws it."""
+"""Films an episode as its environment renders it."""
 
 import os
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""What native code knows of each primitive of MindSpore: `primitives` gathers the table."""
+"""Code generation rules for MindSpore's primitives; `all.py` gathers the table."""

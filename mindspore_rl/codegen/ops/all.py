@@ -1,4 +1,4 @@
-"""How each primitive of MindSpore is written in C++: a row each.
+"""The table of all primitives that code generation supports.
 
 A primitive is element-wise (`elementwise`: an expression of single numbers, fused with its
 neighbours into one loop), or a view (`views`: numbers of its argument at other places, fused

@@ -1,4 +1,4 @@
-"""Rows of what goes along one axis: softmax, running sums, sorting, search, layer norm."""
+"""Rules along one axis: softmax, running sums, sorting, search, layer norm."""
 
 from typing import Any
 

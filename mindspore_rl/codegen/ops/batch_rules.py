@@ -1,4 +1,4 @@
-"""How each primitive treats the rows of a batch: what it gives, and which arguments go by rows."""
+"""Batch rules: how each primitive treats the rows of a batch."""
 
 from collections.abc import Callable, Iterable
 

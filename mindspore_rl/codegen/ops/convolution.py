@@ -1,4 +1,4 @@
-"""Rows of images: convolutions, by products of matrices, and pools."""
+"""Rules of convolutions (as matrix products) and pools."""
 
 from mindspore_rl.codegen.ops.registry import Call, Operand, Table
 from mindspore_rl.codegen.ops.views import extent_of

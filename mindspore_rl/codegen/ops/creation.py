@@ -1,4 +1,4 @@
-"""Rows that make an array: of others' numbers (joined, tiled, padded, resized) or by a rule."""
+"""Rules that create arrays: joined, tiled, padded, resized, or computed."""
 
 from collections.abc import Callable
 

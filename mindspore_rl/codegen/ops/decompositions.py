@@ -1,4 +1,4 @@
-"""Primitives that are made of others: losses, deviations, norms and some layers.
+"""Primitives that are rewritten as others: losses, deviations, norms and some layers.
 
 A row here gives a node's results as new nodes, which fuse and run by tiles like any others.
 """

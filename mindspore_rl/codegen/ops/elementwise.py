@@ -1,4 +1,4 @@
-"""Element-wise primitives: an expression of single numbers each.
+"""Rules of element-wise primitives: one scalar expression each.
 
 Neighbours of one size become one loop, see `fusion`.
 """

@@ -1,4 +1,4 @@
-"""Rows of primitives that read or write at places: by indices and slices."""
+"""Rules that read or write at indices and slices."""
 
 from typing import Any
 

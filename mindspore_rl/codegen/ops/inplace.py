@@ -1,4 +1,4 @@
-"""Rows with effects: what overwrites parameters, see `effects.WRITES`, and operators of ours."""
+"""Rules with effects: those that overwrite parameters (`effects.WRITES`), and our own operators."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Rows of products of matrices."""
+"""Rules of matrix products."""
 
 import numpy as np
 

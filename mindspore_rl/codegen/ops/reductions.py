@@ -1,4 +1,4 @@
-"""Rows of what is made of all numbers along some axes: sums, means, products, the most."""
+"""Rules of reductions along axes: sums, means, products, extrema."""
 
 from mindspore_rl.codegen.ops.registry import Call, Operand, Table, transposed
 from mindspore_rl.codegen.ops.views import axes_of, constant, extent_of

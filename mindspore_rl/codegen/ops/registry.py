@@ -1,4 +1,4 @@
-"""What a row of the table is given, and how it says which primitives it writes."""
+"""Registers rules by primitive, and gives them their context."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

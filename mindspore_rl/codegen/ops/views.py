@@ -1,4 +1,4 @@
-"""Views: primitives that give numbers of their argument, at other places or in another shape.
+"""Rules of views: the same numbers in another shape or at other strides.
 
 What is left of one in C++ is an offset, and a stride for every axis.
 """

@@ -1,1 +1,1 @@
-"""What the values of a program are, found by trying its operations."""
+"""Infers shapes, axes and row independence of values, by running operations on probe data."""

@@ -1,4 +1,4 @@
-"""Operations as MindSpore compiles them: what does not compile, draws numbers, or mixes rows.
+"""Compiles operations with MindSpore to find those that fail, draw numbers or mix rows.
 
 All operations of a program are compiled together, once, by MindSpore's front end alone. The graph
 says for certain what a trial on data can only make likely.

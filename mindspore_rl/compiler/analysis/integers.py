@@ -1,4 +1,4 @@
-"""Python's integers, which a compiled cell has in 32 bits: where that makes a difference.
+"""Finds Python integers that would overflow the 32 bits they have in a compiled cell.
 
 Loop indices and numbers that a loop changes are Python's in the plain loop. The part of a program
 that is made of them alone is run, all turns of its loops as far as `MOST`; operations that take

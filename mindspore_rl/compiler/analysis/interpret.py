@@ -1,4 +1,4 @@
-"""What a program's variables are for some environments: each loop is taken once, uncompiled."""
+"""Interprets a program uncompiled on probe data, each loop once."""
 
 import inspect
 import sys

@@ -1,4 +1,4 @@
-"""What is made of one row each in a compiled graph, and what mixes rows.
+"""Row dataflow through a compiled graph: values that depend on one row each, and what mixes rows.
 
 The graph is evaluated with what is known of each value (`Reach`) in the place of its numbers:
 functions by what their arguments are, loops until nothing more is found, and what a condition

@@ -1,4 +1,4 @@
-"""Which rows a value is made of, and what a rule for a primitive looks at."""
+"""Lattice of row dependence, and the context that rules for primitives see."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How rows go through MindSpore's primitives: `TRAVEL` has one rule for each.
+"""Row rules of MindSpore's primitives: `TRAVEL` has one for each.
 
 A primitive that is not in the table may mix what it reads.
 """

@@ -1,4 +1,4 @@
-"""Row dependence: whether a replica with a share of environments or agents computes what all give.
+"""Row trials: compares a share of environments or agents with the whole.
 
 A reduction over the batch that is not marked is invisible to the analysis; here it is found before
 it trains something else than it says. Each operation is tried on a share against the whole, and

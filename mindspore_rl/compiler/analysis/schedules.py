@@ -1,4 +1,4 @@
-"""What a program makes of the environment steps alone: schedules, as of a learning rate."""
+"""Finds schedules: values that depend on the environment steps alone, as a learning rate."""
 
 import re
 import sys

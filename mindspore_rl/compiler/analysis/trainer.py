@@ -1,4 +1,4 @@
-"""The trainer whose `train` is read, made as the user's class makes it."""
+"""Makes the trainer whose `train` is read, as the user's class makes it."""
 
 import inspect
 import re

@@ -1,1 +1,1 @@
-"""Source to program: the algorithm's loop as operations."""
+"""Frontend: Python source of the algorithm's loop to a `Program`."""

@@ -1,4 +1,4 @@
-"""Assignments: which variable of the graph a name of the program gets, and when it is a copy."""
+"""Assignments: maps the user's names to variables of the graph, with copies where needed."""
 
 import ast
 from collections.abc import Iterator

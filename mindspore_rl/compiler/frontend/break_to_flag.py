@@ -1,4 +1,4 @@
-"""Loops that may end early, written as loops that run through and a flag.
+"""Rewrites loops that may end early as complete loops with a flag.
 
 `break` becomes an assignment to the flag, and what follows it in its turn stands under the flag. A
 `while` with a bound becomes a loop over `range` whose flag is the rest of its condition. Whoever

@@ -1,4 +1,4 @@
-"""The program as far as it has been read: its operations, its names, and the bodies still open."""
+"""Program builder: operations, names and open bodies read so far."""
 
 import ast
 import keyword

@@ -1,4 +1,4 @@
-"""Reading expressions: calls of msrl become operations, everything else becomes glue."""
+"""Reads expressions: calls of msrl become operations, everything else becomes glue."""
 
 import ast
 import copy

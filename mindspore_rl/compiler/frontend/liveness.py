@@ -1,4 +1,4 @@
-"""Which names are read behind a statement: what nobody reads there, no loop and no branch keeps."""
+"""Liveness: names that are read after each statement; loops and branches carry no dead names."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""Names that statements assign, and those that a loop carries round."""
+"""Finds names that statements assign, and those that a loop carries."""
 
 import ast
 import copy

@@ -1,4 +1,4 @@
-"""Calls of msrl: what each checks, and the operations that it becomes."""
+"""Calls of msrl: checks each one and turns it into operations."""
 
 import ast
 

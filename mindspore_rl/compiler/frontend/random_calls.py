@@ -1,4 +1,4 @@
-"""What is drawn anew each turn: random numbers, permutations, windows, and minibatches by them."""
+"""Random calls: numbers, permutations, windows and minibatches, drawn anew each turn."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""Calls of msrl about records: those of a replay, and the windows of a data set."""
+"""Calls of msrl on records: a replay buffer, and windows of a data set."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""Where records that are kept go, and how many there are when some of them are drawn.
+"""Rows of a kept replay: where records are stored, and how many there are at a draw.
 
 Both follow from how often the program has come by, which the indices of its loops tell: nothing has
 to be counted, sent or agreed on, and every replica knows it of its own environments.

@@ -1,4 +1,4 @@
-"""What is known while a function is being read: its names, its constants, its source lines."""
+"""Scope of a function being read: names, constants and source lines."""
 
 import ast
 import builtins

@@ -1,1 +1,1 @@
-"""The fragmented dataflow graph: built from a program, checked, partitioned and rewritten."""
+"""Intermediate representation: the dataflow graph of a program."""

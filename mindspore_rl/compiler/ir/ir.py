@@ -1,4 +1,4 @@
-"""The fragmented dataflow graph: operations in a loop tree, their values and the edges between.
+"""The dataflow graph: operations in a tree of loops, their values and edges.
 
 The program keeps its loops: a `Program` is a tree of `Loop` and `Branch` whose leaves are `Op`.
 Edges are not stored; `flow.definitions` derives them (and the loop-carried ones) from the tree.

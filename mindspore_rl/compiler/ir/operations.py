@@ -1,4 +1,4 @@
-"""The kinds of operations: one row each with what the passes ask of a kind.
+"""The table of operation kinds: one row each, with what the passes need to know.
 
 A function of arrays, as `joint` is, needs a row and a function of its name in `rl/operators.py`.
 Other kinds have a method `_KIND` where they are evaluated (`analysis/interpret.py`), where the

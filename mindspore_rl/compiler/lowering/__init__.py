@@ -1,1 +1,1 @@
-"""From fragments to what runs: compiled cells, native operators and plain Python."""
+"""Lowers fragments to compiled cells, native operators and plain Python."""

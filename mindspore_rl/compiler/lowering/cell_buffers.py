@@ -1,4 +1,4 @@
-"""The source of a cell's buffers, and of loops that fill them some rows at a time.
+"""Emits a cell's buffers and the loops that fill them some rows at a time.
 
 Rows of an unrolled loop are collected and written together, 1 us a row against 8 (and 25 for
 `buffer[index] = value`); the buffer is then `[rows / UNROLL, UNROLL, ...]`. Truth values are kept

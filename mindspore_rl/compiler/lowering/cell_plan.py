@@ -1,4 +1,4 @@
-"""What a cell consists of beside its lines, found in its region before one of them is written."""
+"""Plans a cell from its region: inputs, outputs, state and buffers."""
 
 import ast
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Removes the copies that boundaries and inlining leave: generated code reads as written."""
+"""Copy propagation: removes copies that boundaries and inlining leave."""
 
 import ast
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The source of a region as a MindSpore cell."""
+"""Emits a region as a MindSpore cell."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""The source of the Python that runs a fragment's cells."""
+"""Emits the Python loop that runs a fragment's cells."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Generated code: a fragment's regions as MindSpore cells and the Python loop around them.
+"""Emits a fragment's module: its cells and the loop around them.
 
 The text is what runs: it is written beside the run, imported from there, and may be stepped
 through in a debugger.

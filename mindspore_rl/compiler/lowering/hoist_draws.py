@@ -1,4 +1,4 @@
-"""Draws of records that are kept, all of an iteration at once, ahead of the loop that uses them.
+"""Hoists draws from a kept replay: all of an iteration's draws are made ahead of the loop.
 
 What a stratified draw finds depends on nothing that is computed in between, as long as the loop
 itself inserts nothing. Without its draws a loop over updates compiles as a whole: one call of a

@@ -1,4 +1,4 @@
-"""From the loops of fragments to a plan: their modules, and what they exchange."""
+"""Makes the plan from the loops of fragments: their modules and their messages."""
 
 from collections.abc import Iterator
 from pathlib import Path

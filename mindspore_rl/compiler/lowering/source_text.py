@@ -1,4 +1,4 @@
-"""Lines of generated source."""
+"""Lines of generated source text."""
 
 from mindspore_rl.compiler.ir.ir import Op
 from mindspore_rl.errors import ProgramError

@@ -1,4 +1,4 @@
-"""What the writers of source know beside the graph."""
+"""Lowering target: device, cells and folder, for the writers of source."""
 
 from dataclasses import dataclass
 

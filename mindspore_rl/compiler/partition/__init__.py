@@ -1,1 +1,1 @@
-"""The program under a policy: replicas, fragments, messages, reductions."""
+"""Partitions a program under a policy: replicas, fragments, messages, reductions."""

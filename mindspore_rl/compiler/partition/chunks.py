@@ -1,4 +1,4 @@
-"""Chunks: loops in which fragments wait for each other run for parts of the environments in turn.
+"""Chunks: pipelines a loop over parts of the environments, so that fragments wait less.
 
 While one fragment works on one chunk, those that it exchanges messages with work on another.
 Environment i belongs to chunk i mod `chunks`, so that every share of consecutive environments has

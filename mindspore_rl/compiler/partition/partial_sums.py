@@ -1,4 +1,4 @@
-"""Partial values: shares of a sum on replicated fragments, and where they are summed up.
+"""Partial sums: finds values that replicas hold shares of, and where they are all-reduced.
 
 Wrong uses of a share, and operations that would mix the rows of different replicas, are refused.
 """

@@ -1,4 +1,4 @@
-"""Partition: which fragment runs which operation, and which values must cross between fragments.
+"""Partition: assigns operations to fragments and finds the values that cross.
 
 Components are placed by the policy. Everything else (`glue`) is computed wherever a fragment needs
 it, as long as that takes it no further than a mark the policy may cut; there the value becomes a

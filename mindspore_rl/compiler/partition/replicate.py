@@ -1,4 +1,4 @@
-"""Replicas: how often a policy's fragments run, and which environments and agents each one has."""
+"""Replicates a policy's fragments, and shares environments and agents among replicas."""
 
 from dataclasses import dataclass
 from itertools import accumulate, pairwise

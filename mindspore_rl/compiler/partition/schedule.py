@@ -1,4 +1,4 @@
-"""What a policy's schedule makes of the cut program, or why it cannot be served.
+"""Applies a policy's schedule to a partitioned program, or refuses it with the reason.
 
 By arrival, the fragment that updates fires once for each message of one sender. The sender is then
 on its own: its gradients and means are over its own samples, and the reply goes to it alone.

@@ -1,1 +1,1 @@
-"""Pictures and text of a program."""
+"""Shows programs as pictures and text."""

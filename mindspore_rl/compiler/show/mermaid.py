@@ -1,4 +1,4 @@
-"""The picture of an algorithm that a policy has cut, in Mermaid, which web pages draw.
+"""Draws a partitioned algorithm in Mermaid, for web pages.
 
 Of the operations only those of a component are shown; what lies between two is the arrow.
 """

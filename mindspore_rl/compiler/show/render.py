@@ -1,4 +1,4 @@
-"""The graph for people: edges, cuts, and a dot file; `text.py` has the program itself."""
+"""Prints the graph for people: edges, cuts, and a dot file."""
 
 from collections.abc import Iterator
 from itertools import product

@@ -1,4 +1,4 @@
-"""Observations that are images: which spaces have them, and their one form `[C, H, W] uint8`."""
+"""Image observations: recognises their spaces and converts them to `[C, H, W] uint8`."""
 
 from typing import Any
 

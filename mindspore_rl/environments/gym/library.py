@@ -1,4 +1,4 @@
-"""gym and gymnasium alike: finds an environment in either, makes it, says what is missing.
+"""Finds and makes environments of gymnasium and gym, and says what is missing.
 
 "gym:ID" and "gymnasium:ID" name the library; a plain id is gym's where gym has it.
 """

@@ -1,4 +1,4 @@
-"""Environments of gym and gymnasium, in a plain loop over single ones."""
+"""Vector environment over single environments of gymnasium and gym."""
 
 import functools
 import math

@@ -1,1 +1,1 @@
-"""The process that starts the ranks of a job, watches them and reports."""
+"""The coordinator: starts the ranks of a job, watches them and reports."""

@@ -1,4 +1,4 @@
-"""What the ranks of a job need of this machine: memory, and time to start."""
+"""Admission: checks memory, descriptors and cores before a job starts."""
 
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import Plan

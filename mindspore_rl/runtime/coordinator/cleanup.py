@@ -1,4 +1,4 @@
-"""Ends what a job has started, whichever of its processes is killed."""
+"""Cleans up after a job: ends everything it started, whichever of its processes is killed."""
 
 import contextlib
 import ctypes

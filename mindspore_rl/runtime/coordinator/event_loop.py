@@ -1,4 +1,4 @@
-"""Watches the ranks of a job: brings the monitor what happens, and carries out what it orders."""
+"""Event loop of the coordinator: feeds the state machine and carries out its orders."""
 
 import contextlib
 import selectors

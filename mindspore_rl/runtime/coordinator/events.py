@@ -1,4 +1,4 @@
-"""What can happen to a job's ranks, as the monitor is told, and what it can order."""
+"""Events that the state machine receives, and orders that it gives."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""Interruptions (Ctrl-C, SIGTERM, a terminal that is closed) of a job."""
+"""Interruptions of a job: Ctrl-C, SIGTERM, a terminal that closes."""
 
 import contextlib
 import signal

@@ -1,4 +1,4 @@
-"""What ranks may say, see `communication/link.py`: a message is looked at before it is believed.
+"""Messages from ranks (`communication/link.py`), validated before they are used.
 
 Who has the job's token may be at fault even so: an environment that writes into its rank's link, a
 rank of another version.

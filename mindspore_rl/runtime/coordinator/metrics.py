@@ -1,4 +1,4 @@
-"""What a run reports while it trains: JSON lines, TensorBoard scalars, a progress bar, others."""
+"""Writes metrics: JSON lines, TensorBoard scalars, the progress bar."""
 
 import contextlib
 import itertools

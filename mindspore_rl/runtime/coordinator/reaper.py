@@ -1,4 +1,4 @@
-"""Stands over a command of a job (mpiexec, or MindSpore's scheduler) and ends what is left of it.
+"""Reaper: stands over a command of a job (mpiexec, scheduler) and ends what is left of it.
 
 `python reaper.py PARENT MARK COMMAND...`, a process for each command. When the command ends, when
 the coordinator (PARENT) ends or when SIGTERM comes, it ends all that the command has started,

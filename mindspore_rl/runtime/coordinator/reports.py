@@ -1,4 +1,4 @@
-"""Joins what the ranks report of their iterations into one line for each iteration."""
+"""Joins the ranks' reports of an iteration into one line."""
 
 from typing import Any, Protocol
 

@@ -1,4 +1,4 @@
-"""The errors that ranks tell of, of which the first to come need not be the cause of the others."""
+"""Root cause of a failure: of the errors that ranks report, the one that caused the others."""
 
 from collections.abc import Collection
 from typing import Any

@@ -1,4 +1,4 @@
-"""The deadline of every wait: finds the rank that hangs, and who waits for it."""
+"""Stall detector: finds the rank that hangs, and who waits for it."""
 
 import time
 from collections.abc import Container, Mapping

@@ -1,4 +1,4 @@
-"""What the coordinator knows of a running job's ranks, and what follows: events in, orders out.
+"""State machine of a job: events in, orders out.
 
 Nothing here reads a clock, a socket, a file or a process: `event_loop.py` does, and carries out
 what is ordered.

@@ -1,4 +1,4 @@
-"""Processes of a job that a signal has stopped."""
+"""Finds processes of a job that a signal has stopped."""
 
 import contextlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Stands over a command of `msrl`, whose process an algorithm or an environment may end.
+"""Supervisor of a command of `msrl`, whose process an algorithm or environment may end.
 
 The command runs in a child. Its exit code is believed only if the child has said it over a pipe:
 `os._exit(0)` in a step and a crash in native code are failures, and are told as those of a rank.

@@ -1,4 +1,4 @@
-"""A run on Weights & Biases, beside its own files."""
+"""Reports a run to Weights & Biases."""
 
 import contextlib
 import hashlib

@@ -1,1 +1,1 @@
-"""What runs in each rank of a job."""
+"""Code that runs in each rank of a job."""

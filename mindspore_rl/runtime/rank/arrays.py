@@ -1,4 +1,4 @@
-"""Arrays on the host, from whatever a program holds."""
+"""Converts values of a program to arrays on the host."""
 
 from typing import Any
 

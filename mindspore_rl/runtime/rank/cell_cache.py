@@ -1,4 +1,4 @@
-"""The cells of a rank: built when generated code first needs them, and lowered as the plan says."""
+"""Builds and lowers a rank's cells when generated code first needs them."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Parts that generated cells are made of: random tables, collectives, buffers."""
+"""Parts of generated cells: random tables, collectives, buffers."""
 
 import math
 from itertools import accumulate

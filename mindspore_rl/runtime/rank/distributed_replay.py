@@ -1,4 +1,4 @@
-"""The replays of a fragment's replicas, drawn from as if they were one."""
+"""Draws from the replays of a fragment's replicas as from one."""
 
 import numpy as np
 

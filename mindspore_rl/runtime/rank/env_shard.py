@@ -1,4 +1,4 @@
-"""The environments of one loop of generated Python code: all of a rank's, or a chunk of them."""
+"""Environments of one generated loop: all of a rank's, or a chunk of them."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -1,4 +1,4 @@
-"""Returns and lengths of episodes, counted while they are played."""
+"""Counts returns and lengths of episodes."""
 
 import numpy as np
 

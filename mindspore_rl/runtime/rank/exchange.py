@@ -1,4 +1,4 @@
-"""What a rank sends and receives over its cut edges, by the names of their messages."""
+"""Sends and receives the messages of a rank by name."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The `w` of generated code: one replica of a fragment, and what happens between its iterations."""
+"""The `w` of generated code: one replica of a fragment, with its work between iterations."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""Environments in the graph, seen from Python: rewards and ends for the account, and failures."""
+"""In-graph environments seen from Python: episodes and failures."""
 
 from dataclasses import dataclass, field
 from typing import Any, NoReturn

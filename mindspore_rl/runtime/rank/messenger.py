@@ -1,4 +1,4 @@
-"""How a rank exchanges bytes and arrays with others, and tells what it waits for."""
+"""Exchanges bytes and arrays with other ranks, and reports what it waits for."""
 
 import io
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Calls of compiled cells from Python."""
+"""Calls compiled MindSpore cells from Python."""
 
 import contextlib
 import re

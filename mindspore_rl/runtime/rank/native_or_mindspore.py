@@ -1,4 +1,4 @@
-"""A cell on the CPU: as native code where that can be, else as MindSpore runs it."""
+"""A cell on the CPU: native code where possible, else MindSpore."""
 
 import contextlib
 import json

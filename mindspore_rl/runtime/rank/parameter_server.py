@@ -1,4 +1,4 @@
-"""Both ends of messages by arrival: the server of a job, and the workers that it serves.
+"""Asynchronous messages: the parameter server of a job, and its workers.
 
 A worker's *lease* begins with parameters that the server sends it and ends when the server, having
 made the update, has new ones for it. The staleness of an update is the number of other updates

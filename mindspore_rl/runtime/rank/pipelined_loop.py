@@ -1,4 +1,4 @@
-"""Loops that run for chunks of a rank's environments in turn, so that nobody waits for long.
+"""Pipelines loops over chunks of a rank's environments.
 
 The loop is a generator, one for each chunk. It yields before it receives; meanwhile the others go
 on, always in the same order. So while this rank works on one chunk, those that it sends to work

@@ -1,4 +1,4 @@
-"""The replay of a job on its way to a checkpoint and back, never more of it than a piece at a time.
+"""Streams the replay of a job to a checkpoint and back, a piece at a time.
 
 Rank 0 writes. It is told first who has which environments; then it asks for no piece, but takes
 them in an order that all know: column by column, some rows of all environments, from rank after

@@ -1,4 +1,4 @@
-"""What generated code calls for the environments of one loop."""
+"""Calls of generated code for the environments of one loop."""
 
 from dataclasses import dataclass
 from functools import cached_property

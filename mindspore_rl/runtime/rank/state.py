@@ -1,4 +1,4 @@
-"""A rank's part of a checkpoint: what it saves, and what it takes from one.
+"""State of a rank in checkpoints: saves and restores it.
 
 Everything is keyed by name and global environment index, so that a run continues under another
 policy and another number of workers.

@@ -1,4 +1,4 @@
-"""A worker: one rank of a job, as a process under mpiexec, in the coordinator or as a thread."""
+"""A worker: one rank of a job, under mpiexec, in the coordinator or as a thread."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""What the launcher tells a worker, through environment variables."""
+"""Settings that the launcher gives a worker through environment variables."""
 
 import json
 import os
