@@ -312,3 +312,12 @@ def test_keeper_alone_tells_the_status_and_removes_what_its_command_left():
     )
     assert done.stdout == b"3\n"
     assert not path.exists()
+
+
+def test_keeper_that_starts_after_its_job_died_removes_what_the_job_left():
+    mark = f"MSRL_TEST_MARK={os.getpid()}-late"
+    name, _, value = mark.partition("=")
+    left = subprocess.Popen(["sleep", "600"], env={**os.environ, name: value})
+    nobody = "0"  # the parent of no process of this one
+    subprocess.run([sys.executable, "-I", "-S", reaper.__file__, nobody, mark], check=True)
+    assert left.wait(timeout=10) == -signal.SIGKILL

@@ -161,10 +161,12 @@ def main(parent: int, mark: str, command: list[str]) -> None:
     prctl(SET_CHILD_SUBREAPER, 1)
     prctl(SET_PDEATHSIG, ORPHANED)
     before = shared_segments()
-    if os.getppid() != parent:
-        return  # it died before the call above
+    orphaned = os.getppid() != parent  # it died before the call above
+    if orphaned and command:
+        return
     child = _start(command) if command else 0
-    _wait(parent, child)
+    if not orphaned:
+        _wait(parent, child)
 
     def left() -> set[int]:
         _bury(child)
