@@ -220,7 +220,7 @@ def make_graph(name: str) -> GraphEnvironment:
         raise unknown(name, graph_names(), "in-graph environment")
     graph_spec(name)
     found = IN_GRAPH[base]  # MindSpore: 1.2 s, 450 MB
-    module = importlib.import_module(f"mindspore_rl.environments.{found.module}")
+    module = importlib.import_module(f"mindspore_rl.environments.in_graph.{found.module}")
     return _accelerated(getattr(module, found.cls)(**options))
 
 
