@@ -1,24 +1,33 @@
 #!/usr/bin/env bash
-# Runs the tests. Without arguments those that are not marked slow, what starts no processes on all
-# cores at once. --all runs everything; --coverage also prints which lines ran, those of ranks and
-# commands too; other arguments go to pytest. The last lines tell the time of each tier and what was
-# left out.
+# Runs the tests: the quick ones, or what is named.
+#
+#   scripts/test.sh                  one test for each promise: about 10 minutes on two cores
+#   scripts/test.sh --all            all tests: about two hours
+#   scripts/test.sh FILE|NAME ...    those of a file or folder, or with NAME in their name
+#
+# --coverage also prints which lines ran, those of ranks and commands too; other options go to pytest.
+# Tests that start no processes run on all cores at once, before the others.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_venv.sh" test
 cd "$MSRL_ROOT"
-pytest=(.venv/bin/python -m pytest)
+pytest=(.venv/bin/python -m pytest --durations=10 --durations-min=1)
 selection="not slow"
-arguments=()
+names=""
+files=()
+options=()
 for argument in "$@"; do
     case "$argument" in
         --all) selection="" ;;
         --coverage) pytest+=(--cov --cov-append --cov-report=term) && rm -f .coverage* ;;
-        *) arguments+=("$argument") ;;
+        -*) options+=("$argument") ;;
+        *) if [ -e "${argument%%::*}" ]; then files+=("$argument"); else names+="${names:+ or }$argument"; fi ;;
     esac
 done
-if [ "${#arguments[@]}" -gt 0 ]; then
-    exec "${pytest[@]}" ${selection:+-m "$selection"} "${arguments[@]}"
+if [ "${#files[@]}" -gt 0 ] || [ -n "$names" ]; then
+    exec "${pytest[@]}" ${selection:+-m "$selection"} "${options[@]}" ${names:+-k "$names"} "${files[@]}"
 fi
 also="${selection:+ and $selection}"
-"${pytest[@]}" -m "side_by_side$also" --numprocesses logical --dist loadfile
-exec "${pytest[@]}" -m "not side_by_side$also"
+echo "Tests that start no processes, on all cores:"
+"${pytest[@]}" "${options[@]}" -m "side_by_side$also" --numprocesses logical --dist loadfile
+echo "Tests that start processes, one by one:"
+exec "${pytest[@]}" "${options[@]}" -m "not side_by_side$also"

@@ -10,7 +10,7 @@ from mindspore_rl.datasets.dataset import Dataset
 from mindspore_rl.environments.registry import make_vector
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.trained import evaluate
-from tests.lowering.inproc import PROGRAMS, request
+from tests.compiler.inproc import PROGRAMS, request
 from tests.runtime.test_worker import run
 
 SEED = 4

@@ -16,7 +16,7 @@ from mindspore_rl.replay.operator import FLAGS, INCLUDES, SOURCE, TableGather, m
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
-from tests.native.units import both, graph_mode
+from tests.codegen.units import both, graph_mode
 
 COLUMNS = (
     Column("obs", (4,), "float32"),

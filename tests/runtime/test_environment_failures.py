@@ -9,7 +9,7 @@ import pytest
 from mindspore_rl.errors import EnvironmentFailure, NumericsError
 from mindspore_rl.rl import random
 from mindspore_rl.runtime.rank import worker
-from tests.lowering.inproc import PROGRAMS, request
+from tests.compiler.inproc import PROGRAMS, request
 from tests.multiprocess.runs import ended, start
 from tests.runtime.test_worker import run
 

@@ -11,7 +11,7 @@ from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import CheckpointError, ProgramError
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.trained import evaluate
-from tests.lowering.inproc import PROGRAMS, request
+from tests.compiler.inproc import PROGRAMS, request
 from tests.runtime.test_worker import run
 
 ALTERNATES = """

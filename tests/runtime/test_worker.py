@@ -15,7 +15,7 @@ from mindspore_rl.rl.parameters import named_parameters
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.rank import worker
-from tests.lowering.inproc import PROGRAMS, request
+from tests.compiler.inproc import PROGRAMS, request
 
 STATELESS = """
 import numpy as np

@@ -14,7 +14,7 @@ from mindspore_rl.compiler.partition.replicate import replicate
 from mindspore_rl.compiler.show.render import render_partition
 from mindspore_rl.jobs import registry, training
 from mindspore_rl.plan.value import Value
-from tests.graph.reading_back import programs_of, read_back
+from tests.compiler.reading_back import programs_of, read_back
 
 ENVIRONMENTS = {"ppo": "CartPole-v1", "a2c": "CartPole-v1", "mappo": "graph:simple_spread_v3"}
 

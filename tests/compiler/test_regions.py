@@ -7,7 +7,7 @@ from mindspore_rl.compiler.partition.replicate import Fragment
 from mindspore_rl.compiler.pipeline import analyse
 from mindspore_rl.jobs import registry
 from mindspore_rl.plan.value import Value
-from tests.lowering import inproc
+from tests.compiler import inproc
 
 HERE = Where("program.py", 1, "")
 

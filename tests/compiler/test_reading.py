@@ -15,7 +15,7 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.mindir.graph import graph_of, read
 from mindspore_rl.platform import mindspore_device
 from mindspore_rl.purity.calls import watch
-from tests.graph.programs import analyse_with
+from tests.compiler.programs import analyse_with
 
 ACT = """
 import random

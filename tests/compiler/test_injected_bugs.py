@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.lowering import inproc
+from tests.compiler import inproc
 
 
 def _mean_of_means(source: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from mindspore_rl.compiler.ir.ir import walk
 from mindspore_rl.errors import PolicyError
-from tests.graph.programs import analyse_with
+from tests.compiler.programs import analyse_with
 
 HELPERS = """
 import numpy as np

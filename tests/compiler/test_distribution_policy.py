@@ -15,7 +15,7 @@ from mindspore_rl.policy import (
     FragmentRule,
     Schedule,
 )
-from tests.graph.programs import analyse_with
+from tests.compiler.programs import analyse_with
 
 RULES = (
     FragmentRule("e", ("environment",), WORKERS, "env"),

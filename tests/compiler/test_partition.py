@@ -5,7 +5,7 @@ import pytest
 from mindspore_rl.compiler.partition.replicate import shares
 from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.policy import COMPONENTS, DistributionPolicy, FragmentRule
-from tests.graph.programs import analyse_with
+from tests.compiler.programs import analyse_with
 
 TAKE = (
     "    def learn",

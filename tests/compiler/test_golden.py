@@ -1,4 +1,4 @@
-"""The text of programs after passes; `python -m tests.graph.test_golden` writes the files anew."""
+"""The text of programs after passes; `python -m tests.compiler.test_golden` writes the files anew."""
 
 import tempfile
 from pathlib import Path

@@ -10,8 +10,8 @@ from mindspore_rl.errors import PolicyError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.rank.pipelined_loop import run_in_turn
-from tests.lowering import inproc
-from tests.lowering.test_programs import SCATTERED
+from tests.compiler import inproc
+from tests.compiler.test_programs import SCATTERED
 
 CASES = [
     # algorithm, policy, workers, chunks, environment: 8 of it, shares 3, 3, 2 on three workers

@@ -7,7 +7,7 @@ from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.platform import gpu
-from tests.lowering import inproc
+from tests.compiler import inproc
 
 
 @pytest.mark.parametrize("text", ["{}", "[1", json.dumps({"fragments": [{"extra": 1}]})])

@@ -14,7 +14,7 @@ from mindspore_rl.compiler.pipeline import JobRequest, analyse
 from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.jobs import registry
 from mindspore_rl.plan.value import Value
-from tests.graph.programs import analyse_with, program_with
+from tests.compiler.programs import analyse_with, program_with
 
 
 @pytest.fixture(scope="module")

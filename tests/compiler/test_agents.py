@@ -9,7 +9,7 @@ from mindspore_rl.compiler.pipeline import JobRequest, analyse
 from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import COMPONENTS, DistributionPolicy, FragmentRule
-from tests.lowering.inproc import PROGRAMS
+from tests.compiler.inproc import PROGRAMS
 
 
 def analysed(policy, workers, file=PROGRAMS / "teams.py"):

@@ -7,7 +7,7 @@ import pytest
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Schedule
-from tests.graph.programs import analyse_with
+from tests.compiler.programs import analyse_with
 
 INSERT = 'msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))'
 SAMPLE = "msrl.replay_sample()"

@@ -11,7 +11,7 @@ from mindspore_rl.policy import (
     FragmentRule,
     Schedule,
 )
-from tests.lowering import inproc
+from tests.compiler import inproc
 from tests.multiprocess import theorem
 
 CROSSED = DistributionPolicy(

@@ -14,7 +14,7 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.plan.plan import FragmentPlan, Plan
 from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.rank.worker import run_inproc, run_worker
-from tests.graph.reading_back import read_back
+from tests.compiler.reading_back import read_back
 from tests.multiprocess import theorem
 
 PROGRAMS = Path(__file__).parents[1] / "programs"

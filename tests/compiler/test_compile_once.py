@@ -6,7 +6,7 @@ import pytest
 from mindspore.graph import api
 
 from mindspore_rl.jobs import registry
-from tests.lowering import inproc
+from tests.compiler import inproc
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 from mindspore_rl.compiler.ir.ir import Branch, paths, walk
 from mindspore_rl.errors import ProgramError
-from tests.graph.programs import analyse_with
+from tests.compiler.programs import analyse_with
 
 UNSUPPORTED = {
     "while": ("while True:\n    pass", "while True:", "`while`"),
@@ -213,7 +213,7 @@ def test_a_run_has_no_break(tmp_path):
     ],
 )
 def test_supported_forms(code, tmp_path):
-    start = "from tests.graph.test_build import Pair\nclass Learn"
+    start = "from tests.compiler.test_build import Pair\nclass Learn"
     analyse_with(tmp_path, learn=code, remove=[("class Learn", start)])
 
 
@@ -261,7 +261,7 @@ CONDITIONS = {
 
 @pytest.mark.parametrize("code", CONDITIONS)
 def test_a_condition_known_now_leaves_no_branch(code, tmp_path):
-    start = "from tests.graph.test_build import PARTS\nclass Learn"
+    start = "from tests.compiler.test_build import PARTS\nclass Learn"
     program = analyse_with(tmp_path, learn=code, remove=[("class Learn", start)]).program
     glue = [op.args[0] for op, _ in walk(program.body) if op.kind == "glue"]
     assert not any(isinstance(item, Branch) for item, _ in paths(program.body))
@@ -283,7 +283,7 @@ def test_a_condition_known_now_leaves_no_branch(code, tmp_path):
     ],
 )
 def test_and_or_give_what_python_gives(code, value, tmp_path):
-    start = "from tests.graph.test_build import PARTS\nclass Learn"
+    start = "from tests.compiler.test_build import PARTS\nclass Learn"
     code += "\ntarget = reward * 0.0 + target"
     changed = [("class Learn", start)]  # of MindSpore's types some do not compile
     program = analyse_with(tmp_path, learn=code, remove=changed, compiled=False).program
