@@ -6,7 +6,7 @@
     .venv/bin/python scripts/drill.py --only disk two environments limits neighbours network
     .venv/bin/python scripts/drill.py --only soak --minutes 60
 
-Kills and stops go to any process of a job (the one above, coordinator, keeper, mpiexec, proxy,
+Kills and stops go to any process of a job (the one above, coordinator, reaper, mpiexec, proxy,
 rank, MindSpore's scheduler), at random moments, under every policy; whatever of it was the
 coordinator, or above it, is resumed by hand. For root, jobs have a /dev/shm and a /tmp of their
 own; otherwise run no other job meanwhile.

@@ -22,7 +22,7 @@ PYTHON, RANK = "/usr/bin/python3", ("-m", "mindspore_rl.runtime.rank.worker")
 WORKER = [PYTHON, *interpreter.command(*RANK, version=(3, 11))[1:]]
 OLDER_WORKER = [PYTHON, *interpreter.command(*RANK, version=(3, 10))[1:]]
 MPIEXEC = ["/usr/bin/mpiexec.hydra", "-launcher", "fork", "-n", "2", *WORKER]
-KEEPER = ["python", "-I", "-S", "/x/mindspore_rl/runtime/coordinator/reaper.py", "1", "mark"]
+REAPER = ["python", "-I", "-S", "/x/mindspore_rl/runtime/coordinator/reaper.py", "1", "mark"]
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ KEEPER = ["python", "-I", "-S", "/x/mindspore_rl/runtime/coordinator/reaper.py",
         (["python", "-m", "mindspore_rl.cli", "train", "ppo"], {}, "coordinator"),
         (MPIEXEC, {}, "mpiexec"),
         (["/usr/bin/hydra_pmi_proxy", "--control-port", "::1:1"], {}, "proxy"),
-        ([*KEEPER, *MPIEXEC], {}, "keeper"),
-        ([*KEEPER, "python", "-c", "init()"], {"MS_ROLE": "MS_SCHED"}, "keeper"),
+        ([*REAPER, *MPIEXEC], {}, "reaper"),
+        ([*REAPER, "python", "-c", "init()"], {"MS_ROLE": "MS_SCHED"}, "reaper"),
         (["python3.11", "-c", "init()"], {"MS_ROLE": "MS_SCHED"}, "scheduler"),
         (["python", "-c", "time.sleep(9)"], {"PMI_RANK": "1"}, "other"),
         (["/usr/lib/gcc/cc1plus", "-quiet"], {}, "other"),

@@ -10,8 +10,8 @@ from mindspore_rl.environments import registry
 from mindspore_rl.errors import PolicyError, ProgramError, UnknownEnvironmentError
 from mindspore_rl.platform import names
 from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
-from tests.compiler.programs import analyse_with
 from tests.compiler import inproc
+from tests.compiler.programs import analyse_with
 
 ODD = ["", ".", "..", "../../oops", "/oops", "-o", ".hidden", "a b", "a\nb", "a\n", "é", "a+b", 5]
 ODD += ['a"""b', "a:b", "a'b", "x" * 101]

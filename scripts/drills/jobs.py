@@ -91,7 +91,7 @@ def kind_of(words: Sequence[str], variables: Mapping[str, str]) -> str:
         if before in ("-m", "-c"):
             return "scheduler" if variables.get("MS_ROLE") == "MS_SCHED" else "other"
         if not word.startswith("-"):
-            return "keeper" if "mindspore_rl" in Path(word).parts else "other"
+            return "reaper" if "mindspore_rl" in Path(word).parts else "other"
     return "other"
 
 

@@ -19,7 +19,7 @@ LIFE_S, LONGER_S = 900.0, 5.0
 """A job has so long to end; a stop lasts so much longer than the deadline."""
 ABOVE = ("above", "coordinator")
 """`msrl train` and the process below it: with either a job ends."""
-KINDS = (*ABOVE, "keeper", "mpiexec", "proxy", "rank")
+KINDS = (*ABOVE, "reaper", "mpiexec", "proxy", "rank")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
 ITERATIONS = {"native": 300, "mindspore": 60}
 ENVS, STEPS = 8, 16

@@ -9,8 +9,8 @@ from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime import checkpoint
-from tests.compiler.programs import program_with
 from tests.compiler import inproc
+from tests.compiler.programs import program_with
 from tests.multiprocess import theorem
 
 SMALL = {

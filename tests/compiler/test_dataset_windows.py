@@ -8,9 +8,9 @@ import pytest
 from mindspore_rl.datasets.dataset import Dataset
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.trained.evaluate import evaluate
-from tests.datasets.files import made, played
-from tests.compiler.programs import analyse_with
 from tests.compiler import inproc
+from tests.compiler.programs import analyse_with
+from tests.datasets.files import made, played
 from tests.runtime.test_worker import run
 
 PROGRAM = inproc.PROGRAMS / "offline.py"

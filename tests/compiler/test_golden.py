@@ -1,4 +1,4 @@
-"""The text of programs after passes; `python -m tests.compiler.test_golden` writes the files anew."""
+"""Text of programs after passes; `python -m tests.compiler.test_golden` writes the files anew."""
 
 import tempfile
 from pathlib import Path

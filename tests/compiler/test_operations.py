@@ -10,8 +10,8 @@ from mindspore_rl.compiler.lowering.target import Target
 from mindspore_rl.compiler.pipeline import analyse, lower
 from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.rl import operators
-from tests.compiler.programs import analyse_with, program_with
 from tests.compiler import inproc
+from tests.compiler.programs import analyse_with, program_with
 
 LARGEST = "target = reward - 0.5 * msrl.largest(reward)"
 

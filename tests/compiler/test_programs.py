@@ -9,8 +9,8 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule
 from mindspore_rl.runtime import checkpoint
-from tests.compiler.programs import program_with
 from tests.compiler import inproc
+from tests.compiler.programs import program_with
 from tests.multiprocess import theorem
 
 NAMES = ("two_phase", "a2c", "recurrent", "explore", "kl_stop", "two_rollouts", "early_ends")

@@ -6,8 +6,8 @@ from mindspore_rl.compiler.ir.ir import walk
 from mindspore_rl.compiler.lowering.project import project
 from mindspore_rl.compiler.pipeline import analyse
 from mindspore_rl.jobs import registry
-from tests.compiler.programs import analyse_with
 from tests.compiler import inproc
+from tests.compiler.programs import analyse_with
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from mindspore_rl.compiler.frontend.builder import GENERATED_ENDINGS
 from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.jobs import registry
-from tests.compiler.programs import program_with
 from tests.compiler import inproc
+from tests.compiler.programs import program_with
 
 
 def _plan(policy, environment, workers, folder):

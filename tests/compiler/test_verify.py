@@ -6,8 +6,8 @@ from mindspore_rl.compiler.ir.ir import Loop, Op, Where
 from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.compiler.verify import _defined, _no_deadlock, _same_messages
 from mindspore_rl.errors import ProgramError
-from tests.compiler.programs import program_with
 from tests.compiler import inproc
+from tests.compiler.programs import program_with
 
 HERE = Where("program.py", 3, "x = y")
 

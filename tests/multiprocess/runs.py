@@ -33,7 +33,7 @@ def start(
 
 
 def descendants(process: subprocess.Popen, word: str) -> list[psutil.Process]:
-    """Processes below one whose command line holds a word, but for their keepers."""
+    """Processes below one whose command line holds a word, but for their reapers."""
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
         try:

@@ -15,10 +15,10 @@ from mindspore_rl.runtime.heartbeat import ROW, STAMPS_FILE
 
 MOMENTS = {"start": 0.0, "middle": 0.3, "end": 0.8}  # of the iterations
 ITERATIONS = {"native": 2000, "mindspore": 100}
-MPI = ("the keeper of mpiexec", "mpiexec", "hydra_pmi_proxy", "rank 0", "rank 1")
-SCHEDULER = ("the keeper of the scheduler", "the scheduler")
+MPI = ("the reaper of mpiexec", "mpiexec", "hydra_pmi_proxy", "rank 0", "rank 1")
+SCHEDULER = ("the reaper of the scheduler", "the scheduler")
 LIFE_S = 400.0  # nobody is in a hurry on a busy machine
-QUICK = ("the keeper of mpiexec", "start")
+QUICK = ("the reaper of mpiexec", "start")
 OPTIONS = (
     *("--policy", "GPUOnly", "--workers", "2", "--env", "graph:CartPole-v1", "--quiet"),
     *("num_steps=16", "update_epochs=1", "--checkpoint-every", "0.3", "--max-restarts", "3"),
@@ -37,7 +37,7 @@ def role_of(process: psutil.Process) -> str:
     name, variables = process.name(), process.environ()
     of_scheduler = variables.get("MS_ROLE") == "MS_SCHED"
     if name == reaper.NAME:
-        return "the keeper of the scheduler" if of_scheduler else "the keeper of mpiexec"
+        return "the reaper of the scheduler" if of_scheduler else "the reaper of mpiexec"
     if of_scheduler:
         return "the scheduler"
     return f"rank {variables['PMI_RANK']}" if "PMI_RANK" in variables else name

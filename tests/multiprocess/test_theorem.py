@@ -21,8 +21,8 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
-from tests.datasets.files import played
 from tests.compiler.reading_back import read_back
+from tests.datasets.files import played
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 ITERATIONS = 3

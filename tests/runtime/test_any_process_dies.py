@@ -35,7 +35,7 @@ from tests.runtime.test_coordinator import (
 
 
 def find(folder: Path, role: str) -> psutil.Process | None:
-    """A process of a job by what it is: a keeper by what it stands over."""
+    """A process of a job by what it is: a reaper by what it stands over."""
     for process in processes_of(folder):
         try:
             words, name = " ".join(process.cmdline()), process.name()
@@ -43,7 +43,7 @@ def find(folder: Path, role: str) -> psutil.Process | None:
         except psutil.Error:
             continue
         if name == reaper.NAME:
-            found = "the keeper of the scheduler" if of_scheduler else "the keeper of mpiexec"
+            found = "the reaper of the scheduler" if of_scheduler else "the reaper of mpiexec"
         elif of_scheduler:
             found = "the scheduler"
         else:
@@ -71,15 +71,15 @@ def kill_when_there(folder: Path, role: str, condition) -> None:
 @kill
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("of", ["mpiexec", "the scheduler"])
-def test_killed_keeper_ends_the_job_plainly(run_dir, of, early):  # noqa: F811
+def test_killed_reaper_ends_the_job_plainly(run_dir, of, early):  # noqa: F811
     plan = make_plan(run_dir, collectives=("learn",), num_iterations=LONG)
     before = reaper.shared_segments()
     condition = (lambda: True) if early else trains(run_dir)
-    kill_when_there(run_dir, f"the keeper of {of}", condition)
+    kill_when_there(run_dir, f"the reaper of {of}", condition)
     with pytest.raises(JobFailure) as caught:
         run(plan, run_dir)
     name = of.replace("the s", "the MindSpore s")
-    assert f"the keeper of {name} (pid " in str(caught.value)
+    assert f"the reaper of {name} (pid " in str(caught.value)
     assert "ended (killed by signal 9) before" in str(caught.value)
     assert still_there(reaper.shared_segments() - before) == set()
 
@@ -94,16 +94,16 @@ def still_there(segments: set[Path]) -> set[Path]:
 
 @multiprocess
 @kill
-def test_stopped_keepers_wake_up_when_the_coordinator_dies(run_dir):  # noqa: F811
+def test_stopped_reapers_wake_up_when_the_coordinator_dies(run_dir):  # noqa: F811
     make_plan(run_dir, collectives=("learn",), num_iterations=LONG)
     coordinator = start_coordinator(run_dir)
     deadline = time.monotonic() + 60.0
     while not iterations(run_dir) and time.monotonic() < deadline:
         time.sleep(0.05)
     below = processes_of(run_dir)
-    keepers = [process for process in below if process.name() == reaper.NAME]
-    assert len(keepers) == 2
-    for process in keepers:
+    reapers = [process for process in below if process.name() == reaper.NAME]
+    assert len(reapers) == 2
+    for process in reapers:
         process.suspend()
     coordinator.kill()
     coordinator.communicate()
@@ -263,28 +263,28 @@ def test_nothing_is_killed_for_a_mark_that_any_process_may_have(mark):
         reaper.marked(mark)
 
 
-def test_killed_keeper_of_a_job_in_one_process_is_replaced(run_dir, monkeypatch, capsys):  # noqa: F811
+def test_killed_reaper_of_a_job_in_one_process_is_replaced(run_dir, monkeypatch, capsys):  # noqa: F811
     monkeypatch.setattr(ending, "LOOK_S", 0.1)
     pids = []
 
-    def keeper_now() -> int:
+    def reaper_now() -> int:
         below = psutil.Process().children()
         return next((process.pid for process in below if process.name() == reaper.NAME), 0)
 
     def strike() -> None:
-        pids.append(keeper_now())
+        pids.append(reaper_now())
         os.kill(pids[0], signal.SIGKILL)
-        when(lambda: keeper_now() not in (0, pids[0]), stop)
+        when(lambda: reaper_now() not in (0, pids[0]), stop)
 
     def stop() -> None:
-        pids.append(keeper_now())
+        pids.append(reaper_now())
         os.kill(os.getpid(), signal.SIGINT)
 
     plan = fake_here(monkeypatch, run_dir, num_iterations=LONG)
-    when(lambda: bool(iterations(run_dir)) and keeper_now(), strike)
+    when(lambda: bool(iterations(run_dir)) and reaper_now(), strike)
     assert run(plan, run_dir).stopped == "interrupted"
     assert len(set(pids) - {0}) == 2
-    assert f"the keeper of this job (pid {pids[0]}) was killed" in capsys.readouterr().err
+    assert f"the reaper of this job (pid {pids[0]}) was killed" in capsys.readouterr().err
 
 
 def test_orphans_that_have_ended_are_buried_and_children_are_not():
@@ -302,7 +302,7 @@ def test_orphans_that_have_ended_are_buried_and_children_are_not():
         assert [process.wait() for process in own] == [3, 3]
 
 
-def test_keeper_alone_tells_the_status_and_removes_what_its_command_left():
+def test_reaper_alone_tells_the_status_and_removes_what_its_command_left():
     path = reaper.SHARED_MEMORY / f"mpich_shm_{os.getpid()}_1"
     command = ["sh", "-c", f"touch {path}; exit 3"]
     done = subprocess.run(
@@ -314,7 +314,7 @@ def test_keeper_alone_tells_the_status_and_removes_what_its_command_left():
     assert not path.exists()
 
 
-def test_keeper_that_starts_after_its_job_died_removes_what_the_job_left():
+def test_reaper_that_starts_after_its_job_died_removes_what_the_job_left():
     mark = f"MSRL_TEST_MARK={os.getpid()}-late"
     name, _, value = mark.partition("=")
     left = subprocess.Popen(["sleep", "600"], env={**os.environ, name: value})

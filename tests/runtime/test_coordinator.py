@@ -437,7 +437,7 @@ def test_killed_mpiexec(run_dir):
 def test_killed_coordinator_leaves_nothing(run_dir, mode):
     make_plan(run_dir, mode=mode, num_iterations=LONG, collectives=("learn",))
     coordinator = start_coordinator(run_dir)
-    # The scheduler, mpiexec, their keepers, a proxy, two ranks, and what each of these has started.
+    # The scheduler, mpiexec, their reapers, a proxy, two ranks, and what each of these has started.
     count = 9 if mode == "stubborn" else 7
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

@@ -7,8 +7,8 @@ from mindspore_rl import train
 from mindspore_rl.compiler.pipeline import schedules
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load
-from tests.compiler.programs import program_with
 from tests.compiler import inproc
+from tests.compiler.programs import program_with
 
 TINY = {"backend": "inproc", "quiet": True, "stop_return": float("nan")}
 

@@ -19,8 +19,8 @@ CLOSED = """the program has closed descriptors of this process that are not its 
 CLOSED_EXIT = 74  # EX_IOERR: how a process ends that cannot say so any more
 
 
-class Keeper:
-    """A command under a keeper, or a keeper alone: see `reaper.py`.
+class Reaper:
+    """A command under a reaper, or a reaper alone: see `reaper.py`.
 
     Args:
         name: of the command, for messages.
@@ -53,7 +53,7 @@ class Keeper:
         os.set_blocking(self._output.fileno(), False)
 
     def poll(self) -> int | None:
-        """The exit status of the command, or of the keeper if that has ended before it."""
+        """The exit status of the command, or of the reaper if that has ended before it."""
         if self._status is None:
             ended = self._process.poll()  # first: it says nothing afterwards
             if said := self._output.read():
@@ -66,7 +66,7 @@ class Keeper:
     def who(self) -> str:
         """What ended with the status that `poll` tells."""
         if self._was_killed:
-            return f"the keeper of {self._name} (pid {self._process.pid})"
+            return f"the reaper of {self._name} (pid {self._process.pid})"
         return self._name
 
     def ask_to_end(self) -> None:
@@ -80,7 +80,7 @@ class Keeper:
             self._process.wait(timeout_s)
 
     def end(self) -> None:
-        """Kills the keeper if it is still there, and with it the command."""
+        """Kills the reaper if it is still there, and with it the command."""
         self._process.kill()
         self._process.wait()
         self.poll()
@@ -91,7 +91,7 @@ class Orphans:
     """A context in which processes whose parents end come to this one, and that ends them.
 
     So what the environments of a job in one process have started is found even if it hides, and
-    where a keeper was killed what that stood over. It is told from this process's own children by
+    where a reaper was killed what that stood over. It is told from this process's own children by
     its session: children have this one's, or one of their own.
     """
 
@@ -144,7 +144,7 @@ class Orphans:
 class OwnProcess:
     """A context in which this process runs a job; it ends what the job has started.
 
-    If this process is killed, a keeper does, as far as it can find it.
+    If this process is killed, a reaper does, as far as it can find it.
     """
 
     def __enter__(self) -> "OwnProcess":
@@ -152,7 +152,7 @@ class OwnProcess:
         self._mark = f"{MARK}={os.environ[MARK]}"
         self._orphans = Orphans()
         self._orphans.__enter__()
-        self._keeper = Keeper("this job", self._mark)
+        self._reaper = Reaper("this job", self._mark)
         self._looked_s = time.monotonic()
         return self
 
@@ -162,21 +162,21 @@ class OwnProcess:
         os.environ.pop(MARK, None)  # an environment may have cleared them
 
     def look(self) -> str:
-        """Sees to it, now and then, that the keeper lives. Returns: what the user should know."""
+        """Sees to it, now and then, that the reaper lives. Returns: what the user should know."""
         if time.monotonic() - self._looked_s < LOOK_S:
             return ""
         self._looked_s = time.monotonic()
         self._orphans.bury()
-        if self._keeper.poll() is None:
+        if self._reaper.poll() is None:
             return ""
-        said = f"{self._keeper.who} was killed; another one takes its place"
-        self._keeper.end()
-        self._keeper = Keeper("this job", self._mark)
+        said = f"{self._reaper.who} was killed; another one takes its place"
+        self._reaper.end()
+        self._reaper = Reaper("this job", self._mark)
         return said
 
     def end(self) -> None:
         """Ends what the job has started."""
-        self._keeper.end()
+        self._reaper.end()
         self._orphans.end(self._mark)
 
 

@@ -1,8 +1,8 @@
 """Starts and ends the processes of a job.
 
 mpiexec (MPICH's Hydra) starts one proxy, which starts the workers; each is in a session of its own,
-so no process group reaches them all. What does: mpiexec and the scheduler each have a keeper above
-them (`reaper.py`), which ends all that is below it, whoever of them ends first. If a keeper is
+so no process group reaches them all. What does: mpiexec and the scheduler each have a reaper above
+them (`reaper.py`), which ends all that is below it, whoever of them ends first. If a reaper is
 killed, what it kept ends with it, and its orphans come to the coordinator. On other hosts
 workers end by themselves when their link to the coordinator does; what their environments have
 started there is out of reach.
@@ -13,7 +13,7 @@ process runs in.
 
 Out of reach is what an environment of a job in one process has started without that variable, if
 that process is killed, and what forks there without starting a program; and of any job what
-escapes when the coordinator and a keeper are killed at once.
+escapes when the coordinator and a reaper are killed at once.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from mindspore_rl.platform import gpu, interpreter, toolchain
 from mindspore_rl.platform.cache import own_folder, temporary, writing
 from mindspore_rl.platform.resources import SHARED_MEMORY, free_shared_bytes
 from mindspore_rl.runtime.coordinator import reaper
-from mindspore_rl.runtime.coordinator.cleanup import MARK, Keeper, Orphans
+from mindspore_rl.runtime.coordinator.cleanup import MARK, Orphans, Reaper
 
 WORKERS_LOG = "workers.log"
 SCHEDULER_LOG = "scheduler.log"
@@ -272,8 +272,8 @@ class JobProcesses:
         deployment: Deployment,
         orphans: Orphans,
     ) -> None:
-        self.mpiexec: Keeper | None = None
-        self.scheduler: Keeper | None = None
+        self.mpiexec: Reaper | None = None
+        self.scheduler: Reaper | None = None
         self._plan, self._run_dir, self._commands = plan, run_dir, commands
         self._deployment, self._orphans = deployment, orphans
         self._port: socket.socket | None = None
@@ -337,11 +337,11 @@ class JobProcesses:
 
     def _start(
         self, name: str, command: list[str], log: str, environment: dict[str, str]
-    ) -> Keeper:
+    ) -> Reaper:
         path = self._run_dir / log
         with writing(path), path.open("ab") as output:
             self._log_starts[log] = output.tell()
-            return Keeper(name, self._mark, command, environment, output)
+            return Reaper(name, self._mark, command, environment, output)
 
     def log(self) -> str:
         """What the workers and mpiexec printed last."""
@@ -390,14 +390,14 @@ class JobProcesses:
 
     def end(self) -> None:
         """Ends every process of the job, also those that workers started."""
-        keepers = [kept for kept in (self.mpiexec, self.scheduler) if kept is not None]
+        reapers = [kept for kept in (self.mpiexec, self.scheduler) if kept is not None]
         deadline = time.monotonic() + ENDING_S
-        for kept in keepers:
+        for kept in reapers:
             kept.ask_to_end()
-        for kept in keepers:
+        for kept in reapers:
             kept.wait(max(0.0, deadline - time.monotonic()))
             kept.end()
-        if keepers:  # finds nothing, unless one of them was killed, or stopped
+        if reapers:  # finds nothing, unless one of them was killed, or stopped
             self._orphans.end(self._mark)
             reaper.remove_segments(self._segments)
             with contextlib.suppress(OSError):

@@ -4,7 +4,7 @@
 the coordinator (PARENT) ends or when SIGTERM comes, it ends all that the command has started,
 however deep: it is a subreaper, to which processes come whose parents are gone, also those that
 environments have started with two forks, a session and an environment of their own. Then it removes
-the shared memory that MPI left. If the keeper itself is killed, so is the command (and the proxy of
+the shared memory that MPI left. If the reaper itself is killed, so is the command (and the proxy of
 mpiexec ends its ranks); the coordinator sees that, and does the rest.
 
 Without a command it waits for the end of a job in one process. It is not above what that has
@@ -29,7 +29,7 @@ from pathlib import Path
 
 TERM_GRACE_S = 1.0
 KILL_GRACE_S = 3.0
-NAME = "msrl-keeper"
+NAME = "msrl-reaper"
 SHARED_MEMORY = Path("/dev/shm")
 ORPHANED = signal.SIGCONT  # it comes through even if somebody has stopped this process
 HEARD = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, ORPHANED}

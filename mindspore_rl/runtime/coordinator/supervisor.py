@@ -170,7 +170,7 @@ def _bury() -> tuple[int, int] | None:
 
 
 def _end_what_is_left() -> None:
-    """Ends what is left below, once the keepers of a job have ended what they stand over."""
+    """Ends what is left below, once the reapers of a job have ended what they stand over."""
 
     def left() -> set[int]:
         while _bury():
@@ -178,12 +178,12 @@ def _end_what_is_left() -> None:
         return reaper.descendants({os.getpid()}, reaper.processes())
 
     deadline = time.monotonic() + ENDING_S
-    while any(map(_is_keeper, left())) and time.monotonic() < deadline:
+    while any(map(_is_reaper, left())) and time.monotonic() < deadline:
         time.sleep(0.02)
     reaper.end_all(left)
 
 
-def _is_keeper(pid: int) -> bool:
+def _is_reaper(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip() == reaper.NAME
     except OSError:  # it has ended
