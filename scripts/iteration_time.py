@@ -9,7 +9,7 @@ from pathlib import Path
 from network_hosts import Network
 
 ROOT = Path(__file__).resolve().parents[1]
-WARM_UP, SECONDS, LEAST, MOST = 14, 3.0, 10, 600
+WARM_UP, SECONDS, MIN, MAX = 14, 3.0, 10, 600
 """Iterations that do not count; for how long others do, and how few and how many of them."""
 
 
@@ -36,7 +36,7 @@ def iteration_ms(
     Raises:
         NotMeasured: the job failed.
     """
-    iterations = WARM_UP + min(max(round(SECONDS / guess_s), LEAST), MOST)
+    iterations = WARM_UP + min(max(round(SECONDS / guess_s), MIN), MAX)
     steps = iterations * int(str(settings["num_envs"])) * int(str(settings["num_steps"]))
     command = [sys.executable, "-m", "mindspore_rl.cli", "train", *words, "--quiet"]
     command += ["--total-steps", str(steps), "--stop-return", "nan"]

@@ -36,7 +36,7 @@ SPEC = TableSpec(COLUMNS, capacity=300, lanes=2, length=LENGTH, weighted=True)
 FACTORS = np.random.default_rng(0).integers(0, 1 << 63, (LENGTH, 16), np.uint64) * np.uint64(2)
 FACTORS += np.uint64(1)  # odd: a change of any word changes the checksum
 STILL_S = 60.0
-MOST_GROWTH_MB = 16.0
+MAX_GROWTH_MB = 16.0
 ROLES = ("writer", "reader", "writer", "reader")  # the last two are killed
 
 
@@ -144,7 +144,7 @@ def soak(path: Path, seconds: float, kill_every_s: float) -> int:
     print(f"growth of memory: {', '.join(f'{mb:.1f}' for mb in grown)} MB")
     if torn.sum():
         wrong.append("torn records")
-    if not grown or max(grown) > MOST_GROWTH_MB:
+    if not grown or max(grown) > MAX_GROWTH_MB:
         wrong.append("memory grows")
     print("; ".join(wrong) or "all is well")
     return 1 if wrong else 0

@@ -18,7 +18,7 @@ from mindspore_rl.mindir.graph import Function, Program, Type, Value
 
 TAKEN_APART = ("Unstack", "Split", "SplitTensor", "SplitWithSize", "Meshgrid")
 """Primitives each of whose results is a part of the argument as it stands."""
-MOST_BLOCKS = 2000
+MAX_BLOCKS = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class _Builder:
         """The block of a function that returns to `back`, made at its first call."""
         key = (function, back and back[0])
         if key not in self.made:
-            if len(self.made) > MOST_BLOCKS:
+            if len(self.made) > MAX_BLOCKS:
                 raise Unsupported("a function that calls itself other than as a loop")
             block = Block(f"b{len(self.made)}")
             params = tuple(self._param(block, arg) for arg in args)

@@ -19,7 +19,7 @@ from mindspore_rl.codegen.unit import Unit
 from mindspore_rl.mindir.graph import Type
 from mindspore_rl.mindir.source_lines import where
 
-MOST_NODES = 20_000
+MAX_NODES = 20_000
 """Of a cell; the compiler would take minutes for more."""
 
 
@@ -65,8 +65,8 @@ def write(cell: Blocks, sources: dict[str, str]) -> Unit:
 def _check(blocks: list[Block], sources: dict[str, str]) -> None:
     """Whether there is a row for all that there is."""
     nodes = [node for block in blocks for node in block.nodes]
-    if len(nodes) > MOST_NODES:
-        raise Unsupported(f"{len(nodes)} operators are too many, {MOST_NODES} is the most")
+    if len(nodes) > MAX_NODES:
+        raise Unsupported(f"{len(nodes)} operators are too many, {MAX_NODES} is the most")
     for node in nodes:
         if not known(node.op):
             raise Unsupported(f"no native form of {where(node, sources)}")

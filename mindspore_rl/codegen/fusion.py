@@ -10,7 +10,7 @@ from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
 from mindspore_rl.codegen.ops.views import FREE, is_view
 from mindspore_rl.mindir.graph import Type, Value
 
-MOST_STREAMS = 24
+MAX_STREAMS = 24
 """Arrays that one fused loop reads; more of them do not fit a core's registers and prefetchers."""
 
 
@@ -72,7 +72,7 @@ def _grow(
         if node.op == "Strided" and root_of(node.args[0]) in members:
             continue  # reads other elements than the one that the loop is at
         nested = chain(more, size)
-        if nested is None or (members and len(streams | outside) > MOST_STREAMS):
+        if nested is None or (members and len(streams | outside) > MAX_STREAMS):
             if not members:
                 raise Unsupported(f"{node.op} of shapes that do not nest")
             continue

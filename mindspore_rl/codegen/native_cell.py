@@ -13,7 +13,7 @@ from mindspore_rl.codegen.cfg import Unsupported
 from mindspore_rl.codegen.cost import work_of
 from mindspore_rl.codegen.emit_unit import write
 from mindspore_rl.codegen.memory_plan import ALIGNED, aligned
-from mindspore_rl.codegen.tiling import MOST_PARTS
+from mindspore_rl.codegen.tiling import MAX_PARTS
 from mindspore_rl.codegen.unit import Unit
 from mindspore_rl.mindir.graph import Graph, read
 
@@ -127,6 +127,6 @@ def _functions(unit: Unit, threads: int) -> tuple[list[Any], Any]:
         library = ctypes.CDLL(path)
         loaded.append(library)
         if symbol == "in_parts":
-            library.set_threads(min(threads, MOST_PARTS))
+            library.set_threads(min(threads, MAX_PARTS))
         addresses[position] = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
     return loaded, addresses

@@ -24,11 +24,11 @@ from mindspore_rl.codegen.ops.matmul import PRODUCTS, turned
 from mindspore_rl.codegen.ops.views import is_view
 from mindspore_rl.mindir.graph import Type, Value
 
-MOST_ROWS = 64
+MAX_ROWS = 64
 """Of a tile: what some layers make of them fits a core's cache."""
-MOST_PARTS = 8
+MAX_PARTS = 8
 """Sums that are made apart; as many cores can share a batch."""
-LEAST_WORK, LEAST_SHARED = 2_000_000, 20_000_000
+MIN_WORK, MIN_SHARED = 2_000_000, 20_000_000
 """Operations on numbers, below which tiles are not worth it, and several cores: to wake one takes
 as long as a million of them."""
 
@@ -45,7 +45,7 @@ def tile(block: Block, blocks: list[Block]) -> None:
         needed = needs_of(nodes)
         found = [_Segment(nodes, needed, batch) for batch in _batches(nodes)]
         best = max(found, key=lambda segment: segment.work, default=None)
-        if best is None or best.work < LEAST_WORK:
+        if best is None or best.work < MIN_WORK:
             return
         _outline(best, block, blocks)
 
@@ -53,7 +53,7 @@ def tile(block: Block, blocks: list[Block]) -> None:
 def _batches(nodes: list[Value]) -> list[int]:
     """Numbers of rows that products have."""
     sizes = {n.args[0].type.shape[0] for n in nodes if n.op in PRODUCTS + CONVOLUTIONS}
-    return sorted(size for size in sizes if size >= 2 * MOST_ROWS // 4)
+    return sorted(size for size in sizes if size >= 2 * MAX_ROWS // 4)
 
 
 def _rows_of(nodes: list[Value], batch: int) -> set[Value]:
@@ -110,10 +110,10 @@ class _Segment:
         self.nodes = [n for n in nodes if n in self.sliced]
         by_rows = [v.type.shape[0] for v, kind in self.kinds.items() if kind == BY_ROWS]
         most = max(by_rows, default=batch) // batch
-        largest = min(MOST_ROWS // most, batch // 2)
+        largest = min(MAX_ROWS // most, batch // 2)
         sizes = [s for s in range(1, largest + 1) if batch % s == 0]
         self.size = max(sizes, default=0)
-        self.work = sum(map(_work, self.nodes)) if self.size * most >= MOST_ROWS // 4 else 0
+        self.work = sum(map(_work, self.nodes)) if self.size * most >= MAX_ROWS // 4 else 0
 
     def _kinds(self, node: Value, args: list[Value], bases: list[Value]) -> list[str] | None:
         """Kinds of a node's results, if it treats rows apart."""
@@ -223,7 +223,7 @@ class _Body:
             "given": list(self._given.values()),
             "moves": [by_rows for _, by_rows in self._given],
             "count": count,
-            "at once": min(count, MOST_PARTS) if self.segment.work >= LEAST_SHARED else 1,
+            "at once": min(count, MAX_PARTS) if self.segment.work >= MIN_SHARED else 1,
             "rows": len(rows),
             "divisors": [count if "Mean" in origin(v).op else 1 for v in sums],
         }

@@ -6,7 +6,7 @@ import simpy
 
 from mindspore_rl.communication.mpi import LONGEST_SLEEP_S, SHORTEST_SLEEP_S
 
-LEAST_CORES = 0.25
+MIN_CORES = 0.25
 """What is left of a host for work, however many ranks look for messages."""
 
 
@@ -49,7 +49,7 @@ class Host:
     def _pace(self) -> tuple[float, float]:
         """What a job has of a core; how crowded the cores are: 0 alone, 1 if all are at work."""
         working = len(self._jobs)
-        left = max(self._cores - self._polling, LEAST_CORES)
+        left = max(self._cores - self._polling, MIN_CORES)
         others = min(working + self._spinning, self._cores) - 1
         return min(1.0, left / working), others / max(self._cores - 1, 1)
 

@@ -13,7 +13,7 @@ from mindspore_rl.performance.cluster import Cluster
 from mindspore_rl.performance.cost_tables import FragmentCosts
 from mindspore_rl.plan.plan import FragmentPlan, Plan
 
-MORE, PHASE_S, LEAST = 16, 0.2, 5
+MORE, PHASE_S, MIN = 16, 0.2, 5
 """Steps by which two cells differ; for how long each is called, and how often at least."""
 
 
@@ -92,7 +92,7 @@ def _runner(cell: Any, plan: Plan, threads: int) -> Callable[..., Any]:
 def _median_s(call: Callable[..., Any], inputs: tuple[Any, ...]) -> float:
     call(*inputs)
     times: list[float] = []
-    while len(times) < LEAST or sum(times) < PHASE_S:
+    while len(times) < MIN or sum(times) < PHASE_S:
         begun = time.perf_counter()
         call(*inputs)
         times.append(time.perf_counter() - begun)

@@ -48,9 +48,9 @@ from mindspore_rl.runtime.rank.rank import Rank
 from mindspore_rl.runtime.rank.worker import end_with_parent
 
 COSTS_FILE, BURN = "costs.json", "burn"
-MOST_OTHERS = 3
+MAX_OTHERS = 3
 """Fragments that run beside one that is measured."""
-WARM_UP, WARM_UP_S, LEAST, MOST, PHASE_S = 12, 1.0, 4, 200, 0.8
+WARM_UP, WARM_UP_S, MIN, MAX, PHASE_S = 12, 1.0, 4, 200, 0.8
 """Iterations before the first that counts (3 if they take too long), fewest and most of a phase,
 and how long it may take."""
 SAMPLES = 50
@@ -83,7 +83,7 @@ class Recorder(Profile):
             if self._count >= WARM_UP or (self._count > 2 and now - self._begun > WARM_UP_S):
                 self._begin()
             return
-        if self._count < LEAST or (self._count < MOST and now - self._begun <= PHASE_S):
+        if self._count < MIN or (self._count < MAX and now - self._begun <= PHASE_S):
             return
         self.phases.append(self._events)
         self.over = len(self.phases) == 2 or not self._others.work()
@@ -186,7 +186,7 @@ def measure(plan: Plan, folder: Path, name: str, cores: set[int]) -> FragmentCos
         name: of the fragment.
         cores: that the rank has in the job.
     """
-    free = sorted(os.sched_getaffinity(0) - cores)[: min(plan.num_ranks - 1, MOST_OTHERS)]
+    free = sorted(os.sched_getaffinity(0) - cores)[: min(plan.num_ranks - 1, MAX_OTHERS)]
     names = [f.name for f in plan.fragments if f.name != name] or [name]
     chosen = [(core, names[i % len(names)]) for i, core in enumerate(free)]
     with Others(folder, chosen) as others:

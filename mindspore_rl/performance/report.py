@@ -13,7 +13,7 @@ from mindspore_rl.performance.timeline import WAITING, Part, Timeline, load
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.runtime.profile_recorder import FOLDER
 
-LEAST_SHARE = 0.002
+MIN_SHARE = 0.002
 """Of an iteration: what takes less is not listed."""
 Inside = dict[str, dict[str, float]]
 """Milliseconds of an iteration by fragment and what, inside compiled cells."""
@@ -88,7 +88,7 @@ def text(timeline: Timeline, inside: Inside) -> str:
         own = [part for part in times if part.fragment == fragment.name]
         small = 0.0
         for part in sorted(own, key=lambda part: -times[part]):
-            if times[part] < LEAST_SHARE * whole:
+            if times[part] < MIN_SHARE * whole:
                 small += times[part]
                 continue
             line = f"  {part.what:44.44} {times[part]:8.2f} {times[part] / whole:7.1%}"
@@ -105,7 +105,7 @@ def text(timeline: Timeline, inside: Inside) -> str:
     path = critical_path.critical_path(timeline)
     total = sum(path.values())
     for part in sorted(path, key=lambda part: -path[part]):
-        if path[part] >= LEAST_SHARE * total:
+        if path[part] >= MIN_SHARE * total:
             lines.append(
                 f"  {part!s:44.44} {path[part] / total * whole:8.2f} {path[part] / total:7.1%}"
             )

@@ -8,7 +8,7 @@ import yaml
 
 from mindspore_rl.errors import ConfigError
 
-MOST_VALUES, DEEPEST = 100_000, 100
+MAX_VALUES, DEEPEST = 100_000, 100
 """Values in a file, each counted as often as aliases bring it, and how deep they are nested."""
 NUMBERS = {
     "tag:yaml.org,2002:int": r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+",
@@ -62,7 +62,7 @@ def _check_size(root: yaml.Node) -> None:
         if id(node) not in found:
             parts = [measure(part, depth + 1) for part in _parts(node) if depth <= DEEPEST]
             values, deep = (1 + sum(n for n, _ in parts), 1 + max((d for _, d in parts), default=0))
-            problem = f"it has more than {MOST_VALUES:,} values" if values > MOST_VALUES else ""
+            problem = f"it has more than {MAX_VALUES:,} values" if values > MAX_VALUES else ""
             if depth > DEEPEST or deep > DEEPEST:
                 problem = f"it is nested more than {DEEPEST} deep"
             if problem:

@@ -19,9 +19,9 @@ MAGIC = b"MSRLTBL3"
 ALIGNMENT = 64  # a cache line
 PAGE = 4096
 FANOUT = 16
-MOST_WEIGHTED = 1 << 24  # of at most 2^40 each (index.h), which 64 bits can sum
-MOST_BYTES = 1 << 62  # of a table, so that every place in it is an int64
-MOST_TEXT = 1 << 20  # of a specification in a file
+MAX_WEIGHTED = 1 << 24  # of at most 2^40 each (index.h), which 64 bits can sum
+MAX_BYTES = 1 << 62  # of a table, so that every place in it is an int64
+MAX_TEXT = 1 << 20  # of a specification in a file
 HEADER = np.dtype(
     [("magic", "S8")]
     + [
@@ -164,10 +164,10 @@ class TableSpec:
                 f"min_records of a replay table is {self.min_records}, expected at most the "
                 f"{self.lanes * self.capacity} that it holds"
             )
-        if self.weighted and self.lanes * self.capacity >= MOST_WEIGHTED:
+        if self.weighted and self.lanes * self.capacity >= MAX_WEIGHTED:
             raise ReplayError(
                 f"a weighted replay table has room for {self.lanes * self.capacity:,} records, "
-                f"expected fewer than {MOST_WEIGHTED:,}, whose weights fit an exact sum"
+                f"expected fewer than {MAX_WEIGHTED:,}, whose weights fit an exact sum"
             )
         names = [column.name for column in self.columns]
         if not names or len(set(names)) < len(names):
@@ -175,7 +175,7 @@ class TableSpec:
         # An empty value takes no memory, but NumPy knows no array of such extents either.
         steps = sum(math.prod(extent or 1 for extent in c.shape) for c in self.columns)
         size = self.lanes * self.capacity * (1 + 32 * self.length * (ALIGNMENT + steps))
-        if size >= MOST_BYTES:
+        if size >= MAX_BYTES:
             raise ReplayError(f"a replay table does not fit: it would take {size:,} bytes")
 
     @property
@@ -277,7 +277,7 @@ def described(descriptor: int, more_bytes: int = 0) -> TableSpec:
     header = np.frombuffer(begin, HEADER)[0]
     if header["magic"] != MAGIC:
         raise ValueError(f"it begins with {header['magic']!r}, expected {MAGIC!r}")
-    if not 0 <= header["spec_bytes"] <= min(size, MOST_TEXT):
+    if not 0 <= header["spec_bytes"] <= min(size, MAX_TEXT):
         raise ValueError("its header and its size do not agree")
     spec = TableSpec.parse(os.pread(descriptor, int(header["spec_bytes"]), HEADER.itemsize))
     if spec.header() != header or size != header["total_bytes"]:

@@ -25,7 +25,7 @@ PIECE_BYTES = 1 << 22
 FORMAT = 2
 NUMBERS = ("iteration", "num_envs", "env_steps", "steps_per_iteration")
 """What every checkpoint must say of itself."""
-MOST_STEPS = 1 << 53
+MAX_STEPS = 1 << 53
 """Environment steps of 285 years at 10^6 a second; numbers above it are not exact everywhere."""
 
 
@@ -268,7 +268,7 @@ def _check_numbers(meta: dict[str, Any]) -> None:
         raise ValueError(f"{', '.join(NUMBERS)} are {numbers}, expected whole numbers")
     iteration, num_envs, env_steps, per_iteration = numbers
     said = ", ".join(f"{key}={number}" for key, number in zip(NUMBERS, numbers, strict=True))
-    if not (0 <= env_steps <= MOST_STEPS and 1 <= num_envs <= per_iteration):
+    if not (0 <= env_steps <= MAX_STEPS and 1 <= num_envs <= per_iteration):
         raise _Refused(f"cannot be used: it says {said}, which no training comes to")
     if env_steps // per_iteration != iteration:
         raise _Refused(f"cannot be used: it says {said}, which do not fit together")

@@ -7,7 +7,7 @@ from mindspore_rl.errors import CheckpointError
 from mindspore_rl.plan.plan import STATE, Plan
 from mindspore_rl.runtime.checkpoint import REPLAY
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Arrays that a message names."""
 
 
@@ -56,9 +56,9 @@ def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
         named = "; ".join(f"{what} is {then} in it and {now} here" for what, then, now in differ)
         text = f"checkpoint {path} is of another job: {named or 'its arrays are others'}; a run "
         text += "goes on only as what it was: undo that, or start a new one without --resume"
-        more = len(arrays) - MOST_NAMED
+        more = len(arrays) - MAX_NAMED
         last = [f"{more} more arrays"] if more > 0 else []
-        raise CheckpointError("\n  ".join([text, *arrays[:MOST_NAMED], *last]))
+        raise CheckpointError("\n  ".join([text, *arrays[:MAX_NAMED], *last]))
 
 
 def sizes(meta: dict[str, Any], plan: Plan) -> dict[str, tuple[Any, Any]]:

@@ -24,7 +24,7 @@ from mindspore_rl.runtime.rank.episodes import team_reward
 from mindspore_rl.runtime.reference import Reference
 from mindspore_rl.trained.video import Film
 
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 Watch = Callable[..., None]
 """Is given obs, action, reward, terminated and truncated of a step, `[B, ...]` each, and which
 environments' first episodes are under way, `[B]` bool."""
@@ -73,7 +73,7 @@ def evaluate(
     with contextlib.suppress(Over):
         played.run()
     if played.under_way.any():
-        text = f"msrl: {played.under_way.sum()} episodes were not over after {MOST_STEPS} steps"
+        text = f"msrl: {played.under_way.sum()} episodes were not over after {MAX_STEPS} steps"
         print(text, file=sys.stderr)
     return played.returns.tolist()
 
@@ -144,7 +144,7 @@ class Played(Reference):
         self.under_way &= ~(terminated.asnumpy() | truncated.asnumpy())
         self._take_picture()
         self._steps_played += 1
-        if not self.under_way.any() or self._steps_played == MOST_STEPS:
+        if not self.under_way.any() or self._steps_played == MAX_STEPS:
             raise Over
         return outcome
 

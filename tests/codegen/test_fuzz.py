@@ -69,8 +69,8 @@ def folder(tmp_path_factory):
 def test_random_cells_agree_with_mindspore(folder, case):
     with pytest.MonkeyPatch.context() as patch:
         if case[-1] % 2:  # every other one by tiles of few rows
-            patch.setattr(tiling, "LEAST_WORK", 0)
-            patch.setattr(tiling, "MOST_ROWS", 4)
+            patch.setattr(tiling, "MIN_WORK", 0)
+            patch.setattr(tiling, "MAX_ROWS", 4)
         _check(case, folder)
 
 

@@ -185,7 +185,7 @@ def test_a_row_that_is_not_there_ends_the_call():
 
 
 def test_too_large_a_cell_is_left_to_mindspore(monkeypatch):
-    monkeypatch.setattr("mindspore_rl.codegen.emit_unit.MOST_NODES", 3)
+    monkeypatch.setattr("mindspore_rl.codegen.emit_unit.MAX_NODES", 3)
     _, _, told = lowered(Count(), X)
     assert not told[0][0]
     assert "operators" in told[0][1]

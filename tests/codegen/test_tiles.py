@@ -112,9 +112,9 @@ CASES = {
 @pytest.fixture
 def all_tiled(monkeypatch):
     """Tiles whatever the work, and the texts of the cells that were made."""
-    monkeypatch.setattr(tiling, "LEAST_WORK", 0)
-    monkeypatch.setattr(tiling, "LEAST_SHARED", 0)
-    monkeypatch.setattr(tiling, "MOST_ROWS", 8)
+    monkeypatch.setattr(tiling, "MIN_WORK", 0)
+    monkeypatch.setattr(tiling, "MIN_SHARED", 0)
+    monkeypatch.setattr(tiling, "MAX_ROWS", 8)
     texts = []
     made = NativeCell.__init__
 
@@ -172,6 +172,6 @@ def test_sums_over_rows_do_not_depend_on_the_number_of_threads(all_tiled):
 
 
 def test_little_work_stays_in_one_piece(all_tiled, monkeypatch):
-    monkeypatch.setattr(tiling, "LEAST_WORK", 2_000_000)
+    monkeypatch.setattr(tiling, "MIN_WORK", 2_000_000)
     both(CASES["plain"][0](), CASES["plain"][1])
     assert "tile_0" not in all_tiled[0]

@@ -10,7 +10,7 @@ from scipy import stats
 from mindspore_rl.datasets.epochs import Epochs, Permutation
 from mindspore_rl.errors import ReplayError
 
-LEAST = 1e-4
+MIN_P = 1e-4
 """Of a p-value: all numbers are fixed, so a test that passes once always does."""
 
 
@@ -27,7 +27,7 @@ def test_a_billion_places_take_no_memory_of_their_own():
     assert len(np.unique(found)) == len(places)
     assert found.min() >= 0 and found.max() < 10**9
     counts = np.bincount(found * 100 // 10**9)
-    assert stats.chisquare(counts).pvalue > LEAST
+    assert stats.chisquare(counts).pvalue > MIN_P
     assert permutation._functions.nbytes < 1 << 22
 
 
@@ -38,7 +38,7 @@ def test_all_orders_of_few_are_equally_frequent(count):
     for order in found:
         orders[order] += 1
     assert len(orders) == math.factorial(count)
-    assert stats.chisquare(list(orders.values())).pvalue > LEAST
+    assert stats.chisquare(list(orders.values())).pvalue > MIN_P
 
 
 @pytest.mark.parametrize("count", [20, 300])
@@ -48,7 +48,7 @@ def test_every_place_is_equally_often_everyones(count):
     np.add.at(tables, (np.arange(count)[None].repeat(len(found), 0), found), 1)
     if count == 300:  # in tenths, so that each is expected often enough
         tables = tables.reshape(10, 30, 10, 30).sum((1, 3))
-    assert stats.chisquare(tables.ravel(), ddof=2 * len(tables) - 2).pvalue > LEAST
+    assert stats.chisquare(tables.ravel(), ddof=2 * len(tables) - 2).pvalue > MIN_P
 
 
 def test_neighbours_do_not_stay_neighbours():
@@ -56,7 +56,7 @@ def test_neighbours_do_not_stay_neighbours():
     count = 64
     found = np.array([Permutation(1, epoch, count)(np.arange(count)) for epoch in range(400)])
     distances = np.diff(found, axis=1) % count
-    assert stats.chisquare(np.bincount(distances.ravel(), minlength=count)[1:]).pvalue > LEAST
+    assert stats.chisquare(np.bincount(distances.ravel(), minlength=count)[1:]).pvalue > MIN_P
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 6])

@@ -28,7 +28,7 @@ from mindspore_rl.replay.writer import writing
 from mindspore_rl.rl.random import key_schedule, stream, threefry_2x32
 from tests.replay.tables import COLUMNS, filled, records
 
-LEAST = 1e-4
+MIN_P = 1e-4
 """Keys are fixed, so a test that passes once passes always."""
 
 
@@ -50,7 +50,7 @@ def test_records_are_drawn_equally_often(mode, lanes):
     drawn = np.concatenate([sample(table, Key(5, step), 8, mode).ids for step in range(500)])
     counts = (drawn[:, None] == ids).sum(0)
     assert counts.sum() == len(drawn)
-    assert stats.chisquare(counts).pvalue > LEAST
+    assert stats.chisquare(counts).pvalue > MIN_P
 
 
 def test_records_are_drawn_by_weight():
@@ -61,7 +61,7 @@ def test_records_are_drawn_by_weight():
     found = np.concatenate([d.ids for d in drawn])
     expected = priorities**0.6 / (priorities**0.6).sum()
     counts = (found[:, None] == ids).sum(0)
-    assert stats.chisquare(counts, expected * len(found)).pvalue > LEAST
+    assert stats.chisquare(counts, expected * len(found)).pvalue > MIN_P
     place = np.argmax(drawn[0].ids[:, None] == ids, axis=1)
     np.testing.assert_allclose(drawn[0].probabilities, expected[place], rtol=1e-5)
 
@@ -231,7 +231,7 @@ def test_windows_lie_within_their_records():
     assert not first[:4000].any()
     counts = np.bincount(first[4000:])
     assert len(counts) == 5
-    assert stats.chisquare(counts).pvalue > LEAST
+    assert stats.chisquare(counts).pvalue > MIN_P
 
 
 def test_more_records_than_whose_weights_can_be_summed_are_told():

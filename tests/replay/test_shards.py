@@ -44,7 +44,7 @@ READ_ONLY = {
     name: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape)
     for name, x in whole_spec().buffers(4).items()
 }
-LEAST = 1e-4
+MIN_P = 1e-4
 """Keys are fixed, so a test that passes once passes always."""
 
 
@@ -162,7 +162,7 @@ def test_records_are_drawn_as_often_as_they_should(mode, weighted, lanes):
         share = (share.reshape(LANES, EACH) / share.reshape(LANES, EACH).sum(1)[:, None]).reshape(
             -1
         )
-    assert stats.chisquare(counts, share / share.sum() * counts.sum()).pvalue > LEAST
+    assert stats.chisquare(counts, share / share.sum() * counts.sum()).pvalue > MIN_P
 
 
 def test_rows_stay_where_they_are_as_far_as_quotas_go():

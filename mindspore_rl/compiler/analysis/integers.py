@@ -1,7 +1,7 @@
 """Finds Python integers that would overflow the 32 bits they have in a compiled cell.
 
 Loop indices and numbers that a loop changes are Python's in the plain loop. The part of a program
-that is made of them alone is run, all turns of its loops as far as `MOST`; operations that take
+that is made of them alone is run, all turns of its loops up to `MAX_TURNS`; operations that take
 some beside arrays are tried with the largest of each, as Python's number and as a cell's.
 """
 
@@ -18,9 +18,9 @@ from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.rl.operators import leaves, to_array
 
-MOST = 10_000
+MAX_TURNS = 10_000
 """Operations that are run; then each loop goes on with its last turn."""
-LEAST, LARGEST = -(2**31), 2**31 - 1
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 
 class _Number(int):
@@ -35,7 +35,7 @@ def _checked(name: str) -> Callable[..., Any]:
     def compute(left: int, *others: Any) -> Any:
         result = getattr(int, name)(left, *others)
         for number in (*others, result):
-            if isinstance(number, int) and not LEAST <= number <= LARGEST:
+            if isinstance(number, int) and not INT32_MIN <= number <= INT32_MAX:
                 raise _TooLarge(number)
         return _Number(result) if type(result) is int else result
 
@@ -104,7 +104,7 @@ class _Run:
 
     def __init__(self, probe: Probe) -> None:
         self.largest: dict[str, int] = {}
-        self._probe, self._left, self._now = probe, MOST, dict[str, Any]()
+        self._probe, self._left, self._now = probe, MAX_TURNS, dict[str, Any]()
         self._give_arrays: set[str] = set()
 
     def alone(self, op: Op) -> bool:
@@ -163,7 +163,7 @@ class _Run:
         if not isinstance(value, (bool, int, float)):
             self._now.pop(name, None)
             return
-        if type(value) is int and not LEAST <= value <= LARGEST:
+        if type(value) is int and not INT32_MIN <= value <= INT32_MAX:
             raise _refused(where, value)
         if type(value) in (int, _Number):
             largest = self.largest.get(name, 0)
@@ -175,5 +175,6 @@ class _Run:
 def _refused(where: Where, number: int) -> ProgramError:
     return ProgramError(
         f"{where}\n  an integer becomes {number}, and a compiled cell has 32 bits for it "
-        f"({LEAST} to {LARGEST}): keep integers smaller, or compute with real numbers (1.0 * k)"
+        f"({INT32_MIN} to {INT32_MAX}): keep integers smaller, or compute with real numbers "
+        "(1.0 * k)"
     )

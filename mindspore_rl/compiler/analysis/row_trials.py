@@ -25,7 +25,7 @@ SIDE_BY_SIDE = (
     "keeps them so"
 )
 """Said of what mixes no rows, but puts several entries of one beside each other."""
-MOST_ENTRIES = 1_000_000
+MAX_ENTRIES = 1_000_000
 """Of what is tried, where the graph decides: trials of larger images would take minutes."""
 LARGE = 20_000
 """Entries, as of small images, of which one trial has to do where the graph decides."""
@@ -157,14 +157,14 @@ class RowTrials:
         scales: tuple[float, ...] = (0.1, 2.0, 0.0) if decided else UNDECIDED
         shares = self.rows.shares if decided else (*self.rows.shares, *self.rows.more)
         entries = sum(to_array(leaf).size for leaf in leaves(tuple(inputs.values())))
-        if decided and entries > MOST_ENTRIES:
+        if decided and entries > MAX_ENTRIES:
             return ""
         large = decided and entries > LARGE
         if large:
             scales, shares = scales[:1], shares[:1]
         trials: list[tuple[Sequence[int], tuple]] = [(chosen, scales) for chosen in shares]
         if split == "env" and not large:  # and there may be many more of them than here
-            times = min(max(MOST_ENTRIES // max(entries, 1), 2), 40)
+            times = min(max(MAX_ENTRIES // max(entries, 1), 2), 40)
             trials.append((tuple(range(self.rows.count)) * times, (0.1,)))
         for chosen, attempts in trials:
             whole = inputs

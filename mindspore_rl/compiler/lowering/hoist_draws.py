@@ -12,7 +12,7 @@ from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.plan.value import Value
 
 COMPILED = ("computes", "fits", "trims")
-MOST_BYTES = 2**26
+MAX_BYTES = 2**26
 """Of the records of an iteration, which lie in memory together."""
 
 
@@ -43,7 +43,7 @@ def _can(loop: Loop, values: dict[str, Value]) -> bool:
             size += num_turns(loops) * sum(values[name].message_bytes for name in op.targets)
         elif OPERATIONS[op.kind].cell not in COMPILED:
             return False
-    return 0 < size <= MOST_BYTES
+    return 0 < size <= MAX_BYTES
 
 
 def _compiles(op: Op) -> bool:
