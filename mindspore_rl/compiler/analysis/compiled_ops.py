@@ -22,7 +22,7 @@ from mindspore_rl.compiler.analysis.row_dataflow import (
     changed_in_place,
     random_primitive,
 )
-from mindspore_rl.compiler.analysis.row_lattice import WHOLE, Reach
+from mindspore_rl.compiler.analysis.row_lattice import REPLICATED, Sharding
 from mindspore_rl.compiler.frontend.rewrite import OWNERS, owned
 from mindspore_rl.compiler.ir.ir import Op, Program
 from mindspore_rl.compiler.ir.operations import OPERATIONS
@@ -120,10 +120,10 @@ class Reading:
         """The primitive by which an operation draws random numbers; empty if there is none."""
         return random_primitive(self._results[op.name]) if op.name in self._results else ""
 
-    def reach(
+    def sharding(
         self, op: Op, given: dict[str, Any], values: dict[str, Value], split: str, count: int
     ) -> Any:
-        """What the results of an operation are made of: a `Reach`, or tuples of them.
+        """What the results of an operation are made of: a `Sharding`, or tuples of them.
 
         Args:
             op: one of the operations; of a gradient, it is the loss that is told.
@@ -134,7 +134,7 @@ class Reading:
         """
         if op.name not in self._results:
             some = any(name in values and values[name].split_by(split) for name in given)
-            return Reach("unsure", by="Python") if some else WHOLE
+            return Sharding("unknown", by="Python") if some else REPLICATED
         metas = [
             meta
             for name, value in given.items()
@@ -142,8 +142,8 @@ class Reading:
             if isinstance(leaf, Tensor)
         ]
         places = [meta.along(split) if meta else None for meta in metas]
-        reaches = [WHOLE if axis is None else Reach("rows", axis) for axis in places]
-        known = dict(zip(self._inputs[op.name], reaches, strict=True))
+        shardings = [REPLICATED if axis is None else Sharding("sharded", axis) for axis in places]
+        known = dict(zip(self._inputs[op.name], shardings, strict=True))
         return Dependence(self._main, count, known).of(self._results[op.name])
 
     # ---- compiling -------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Row dataflow through a compiled graph: values that depend on one row each, and what mixes rows.
 
-The graph is evaluated with what is known of each value (`Reach`) in the place of its numbers:
+The graph is evaluated with what is known of each value (`Sharding`) in the place of its numbers:
 functions by what their arguments are, loops until nothing more is found, and what a condition
 chooses is as mixed as the condition.
 """
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mindspore_rl.compiler.analysis.row_lattice import WHOLE, Call, Mixed, Reach, Undecided
-from mindspore_rl.compiler.analysis.row_rules import SHAPE_ONLY, TRAVEL
+from mindspore_rl.compiler.analysis.row_lattice import REPLICATED, Call, Mixed, Sharding, Undecided
+from mindspore_rl.compiler.analysis.row_rules import ROW_RULES, SHAPE_ONLY
 from mindspore_rl.mindir.graph import Function, Program, Type, Value
 
-_ORDER = ("whole", "rows", "unsure", "mixed")
+_ORDER = ("replicated", "sharded", "unknown", "mixed")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class _Closure:
     """Functions of which one is called, each with its first arguments, and what chooses it."""
 
     choices: frozenset
-    chosen_by: Reach = WHOLE
+    chosen_by: Sharding = REPLICATED
 
 
 class Dependence:
@@ -35,14 +35,14 @@ class Dependence:
         known: what its arguments are made of.
     """
 
-    def __init__(self, function: Function, count: int, known: dict[Value, Reach]) -> None:
+    def __init__(self, function: Function, count: int, known: dict[Value, Sharding]) -> None:
         self._function, self._count, self._arguments = function, count, known
         self._known: dict[tuple, Any] = {}
         self._asked: set[tuple] = set()
         self._changed = False
 
     def of(self, result: Value) -> Any:
-        """A `Reach`, or a tuple of them."""
+        """A `Sharding`, or a tuple of them."""
         needed = _needs(result)
         nodes = [node for node in self._function.nodes if node in needed]
         self._changed = True
@@ -61,13 +61,13 @@ class Dependence:
         if isinstance(value, Function):
             return _Closure(frozenset({(value, ())}))
         if value.op in ("constant", "weight") or value.type is None:
-            return known.get(value, WHOLE)
-        return known.get(value, Reach("unsure", by=value.op))
+            return known.get(value, REPLICATED)
+        return known.get(value, Sharding("unknown", by=value.op))
 
     def _node(self, node: Value, given: list) -> Any:
         op = node.op
         if op == "UpdateState":
-            return WHOLE
+            return REPLICATED
         if any(part is None for part in given):
             return None  # of a loop that has not ended yet
         if op == "call":
@@ -87,32 +87,34 @@ class Dependence:
         if op in ("Depend", "Load", "Return"):
             return given[0]
         if op in SHAPE_ONLY:
-            return WHOLE
+            return REPLICATED
         return self._primitive(node, tuple(given))
 
     def _primitive(self, node: Value, given: tuple) -> Any:
         worst = _worst(given)
-        if worst.kind == "rows":
+        if worst.kind == "sharded":
             try:
-                worst = TRAVEL[node.op](Call(node, given, self._count))
+                worst = ROW_RULES[node.op](Call(node, given, self._count))
             except Mixed:
-                worst = Reach("mixed", by=node.op)
+                worst = Sharding("mixed", by=node.op)
             except (Undecided, LookupError, TypeError, ValueError):  # or a form that is not known
-                worst = Reach("unsure", by=node.op)
+                worst = Sharding("unknown", by=node.op)
         types = node.type if isinstance(node.type, tuple) else (node.type,)
-        if worst.kind == "unsure" and not any(self._has_room(t) for t in types):
-            return Reach("mixed", by=worst.by)
-        if worst.kind == "rows" and not all(self._has_room(t, worst) for t in types):
-            return Reach("mixed", by=node.op)
+        if worst.kind == "unknown" and not any(self._has_room(t) for t in types):
+            return Sharding("mixed", by=worst.by)
+        if worst.kind == "sharded" and not all(self._has_room(t, worst) for t in types):
+            return Sharding("mixed", by=node.op)
         return worst
 
-    def _has_room(self, kind: Any, reach: Reach | None = None) -> bool:
+    def _has_room(self, kind: Any, sharding: Sharding | None = None) -> bool:
         """Whether an entry of it can be of one row and another entry of another."""
         shape = kind.shape if isinstance(kind, Type) else ()
-        if reach is None:
+        if sharding is None:
             return any(extent % self._count == 0 for extent in shape)
         places = range(len(shape))
-        return reach.axis in places and shape[reach.axis] % (reach.inner * self._count) == 0
+        return (
+            sharding.axis in places and shape[sharding.axis] % (sharding.inner * self._count) == 0
+        )
 
     def _switched(self, given: list) -> Any:
         condition, *sides = given
@@ -139,8 +141,8 @@ class Dependence:
         return self._known.get(key)
 
 
-def _flat(given: Any) -> Iterator[Reach]:
-    if isinstance(given, Reach):
+def _flat(given: Any) -> Iterator[Sharding]:
+    if isinstance(given, Sharding):
         yield given
     elif isinstance(given, tuple):
         for part in given:
@@ -149,8 +151,8 @@ def _flat(given: Any) -> Iterator[Reach]:
         yield given.chosen_by
 
 
-def _worst(given: tuple) -> Reach:
-    return max(_flat(given), key=lambda reach: _ORDER.index(reach.kind), default=WHOLE)
+def _worst(given: tuple) -> Sharding:
+    return max(_flat(given), key=lambda sharding: _ORDER.index(sharding.kind), default=REPLICATED)
 
 
 def _joined(left: Any, right: Any) -> Any:
@@ -162,21 +164,21 @@ def _joined(left: Any, right: Any) -> Any:
     if isinstance(left, _Closure) and isinstance(right, _Closure):
         return _Closure(left.choices | right.choices, _worst((left, right)))
     one, other = _worst((left,)), _worst((right,))
-    if one.kind == other.kind == "rows":
-        return Reach("mixed", by="rows in different places")
+    if one.kind == other.kind == "sharded":
+        return Sharding("mixed", by="rows in different places")
     return _worst((one, other))
 
 
 def _tainted(value: Any, condition: Any) -> Any:
     """A value that a condition chose: as mixed as that is."""
     by = _worst((condition,))
-    if by == WHOLE or value is None:
+    if by == REPLICATED or value is None:
         return value
     if isinstance(value, tuple):
         return tuple(_tainted(part, by) for part in value)
     if isinstance(value, _Closure):
         return replace(value, chosen_by=_worst((value, by)))
-    return _worst((value, replace(by, kind="unsure" if by.kind == "unsure" else "mixed")))
+    return _worst((value, replace(by, kind="unknown" if by.kind == "unknown" else "mixed")))
 
 
 def random_primitive(value: Any) -> str:

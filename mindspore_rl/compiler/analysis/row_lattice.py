@@ -10,23 +10,23 @@ from mindspore_rl.mindir.graph import Type, Value
 
 
 @dataclass(frozen=True)
-class Reach:
+class Sharding:
     """Which rows a value is made of.
 
     Attributes:
-        kind: `whole`: of none; `rows`: each entry of one row; `unsure`: perhaps of several;
-            `mixed`: of several.
-        axis: along which the rows lie (`rows`); entry i of it has row `i // inner % count`.
+        kind: `replicated`: of no row; `sharded`: each entry of one row; `unknown`: perhaps of
+            several; `mixed`: of several.
+        axis: along which the rows lie (`sharded`); entry i of it has row `i // inner % count`.
         by: the primitive that mixes rows, or that is not in the table.
     """
 
-    kind: str = "whole"
+    kind: str = "replicated"
     axis: int = 0
     inner: int = 1
     by: str = ""
 
 
-WHOLE = Reach()
+REPLICATED = Sharding()
 
 
 class Undecided(Exception):  # noqa: N818
@@ -69,24 +69,28 @@ class Call:
         """The shape of an argument."""
         return _shape(self.node.args[position])
 
-    def parts(self) -> list[tuple[Reach, tuple[int, ...]]]:
+    def parts(self) -> list[tuple[Sharding, tuple[int, ...]]]:
         """What is known of each array among the arguments, those of tuples included."""
-        found: list[tuple[Reach, tuple[int, ...]]] = []
-        for arg, reach in zip(self.node.args, self.given, strict=True):
-            if isinstance(reach, tuple):
+        found: list[tuple[Sharding, tuple[int, ...]]] = []
+        for arg, sharding in zip(self.node.args, self.given, strict=True):
+            if isinstance(sharding, tuple):
                 shapes = [t.shape if isinstance(t, Type) else () for t in arg.type]
-                found += zip(reach, shapes, strict=True)
+                found += zip(sharding, shapes, strict=True)
             else:
-                found.append((reach, _shape(arg)))
+                found.append((sharding, _shape(arg)))
         return found
 
-    def only(self, position: int) -> Reach:
+    def only(self, position: int) -> Sharding:
         """The rows of one argument, where no other has any."""
-        reach = self.given[position]
+        sharding = self.given[position]
         others = [other for at, other in enumerate(self.given) if at != position]
-        if isinstance(reach, tuple) or reach.kind != "rows" or any(o != WHOLE for o in others):
+        if (
+            isinstance(sharding, tuple)
+            or sharding.kind != "sharded"
+            or any(o != REPLICATED for o in others)
+        ):
             raise Undecided
-        return reach
+        return sharding
 
     def mixed(self) -> NoReturn:
         """Ends a rule that finds rows mixed."""
@@ -99,12 +103,12 @@ class Call:
         (place,) = places
         return place
 
-    def laid_out(self, reach: Reach, taken: np.ndarray, axis: int) -> Reach:
+    def laid_out(self, sharding: Sharding, taken: np.ndarray, axis: int) -> Sharding:
         """The result whose entries along an axis are those taken from an argument's."""
-        rows = taken // reach.inner % self.count
+        rows = taken // sharding.inner % self.count
         for inner in range(1, len(rows) // self.count + 1):
             if np.array_equal(np.arange(len(rows)) // inner % self.count, rows):
-                return Reach("rows", axis, inner)
+                return Sharding("sharded", axis, inner)
         return self.mixed()
 
 

@@ -1,4 +1,4 @@
-"""Row rules of MindSpore's primitives: `TRAVEL` has one for each.
+"""Row rules of MindSpore's primitives: `ROW_RULES` has one for each.
 
 A primitive that is not in the table may mix what it reads.
 """
@@ -8,28 +8,30 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.compiler.analysis.row_lattice import WHOLE, Call, Reach, Rule, Undecided
+from mindspore_rl.compiler.analysis.row_lattice import REPLICATED, Call, Rule, Sharding, Undecided
 from mindspore_rl.mindir.graph import Type
 
 
-def _elementwise(call: Call) -> Reach:
+def _elementwise(call: Call) -> Sharding:
     """Arguments are broadcast; row by row where all have theirs in the same places."""
-    places = {(r.axis - len(shape), r.inner) for r, shape in call.parts() if r.kind == "rows"}
+    places = {(r.axis - len(shape), r.inner) for r, shape in call.parts() if r.kind == "sharded"}
     behind, inner = call.one(places)
-    return Reach("rows", len(call.out) + behind, inner)
+    return Sharding("sharded", len(call.out) + behind, inner)
 
 
 def _reduces(position: int, name: str = "axis") -> Rule:
     """Takes entries along axes together; what is taken together may be an index or a truth."""
 
-    def rule(call: Call) -> Reach:
-        reach, rank = call.only(0), len(call.shape(0))
+    def rule(call: Call) -> Sharding:
+        sharding, rank = call.only(0), len(call.shape(0))
         axes = call.axes(position, name, rank)
-        if reach.axis in axes:
+        if sharding.axis in axes:
             return call.mixed()
         first = call.node.type[0] if isinstance(call.node.type, tuple) else call.node.type
         kept = isinstance(first, Type) and len(first.shape) == rank
-        return replace(reach, axis=reach.axis - (not kept) * sum(a < reach.axis for a in axes))
+        return replace(
+            sharding, axis=sharding.axis - (not kept) * sum(a < sharding.axis for a in axes)
+        )
 
     return rule
 
@@ -37,84 +39,92 @@ def _reduces(position: int, name: str = "axis") -> Rule:
 def _along(position: int, name: str = "axis", default: int | None = None) -> Rule:
     """Takes entries along axes together, and keeps the axes."""
 
-    def rule(call: Call) -> Reach:
-        reach, rank = call.only(0), len(call.shape(0))
+    def rule(call: Call) -> Sharding:
+        sharding, rank = call.only(0), len(call.shape(0))
         try:
             axes = call.axes(position, name, rank)
         except Undecided:
             if default is None:
                 raise
             axes = {default % rank}
-        return call.mixed() if reach.axis in axes else reach
+        return call.mixed() if sharding.axis in axes else sharding
 
     return rule
 
 
-def _along_last(call: Call) -> Reach:
-    reach = call.only(0)
-    return call.mixed() if reach.axis == len(call.shape(0)) - 1 else reach
+def _along_last(call: Call) -> Sharding:
+    sharding = call.only(0)
+    return call.mixed() if sharding.axis == len(call.shape(0)) - 1 else sharding
 
 
-def _reshapes(call: Call) -> Reach:
+def _reshapes(call: Call) -> Sharding:
     """An entry of row r stays one wherever it goes; rows must lie along one axis again."""
-    reach, before = call.only(0), call.shape(0)
-    stride = reach.inner * int(np.prod(before[reach.axis + 1 :], dtype=int))
+    sharding, before = call.only(0), call.shape(0)
+    stride = sharding.inner * int(np.prod(before[sharding.axis + 1 :], dtype=int))
     for axis, extent in enumerate(call.out):
         behind = int(np.prod(call.out[axis + 1 :], dtype=int))
         if behind and stride % behind == 0 and extent % (stride // behind * call.count) == 0:
-            return Reach("rows", axis, stride // behind)
+            return Sharding("sharded", axis, stride // behind)
     return call.mixed()
 
 
-def _transposes(call: Call) -> Reach:
-    reach, rank = call.only(0), len(call.shape(0))
+def _transposes(call: Call) -> Sharding:
+    sharding, rank = call.only(0), len(call.shape(0))
     order = [axis % rank for axis in call.constant(1, "perm")]
-    return replace(reach, axis=order.index(reach.axis))
+    return replace(sharding, axis=order.index(sharding.axis))
 
 
-def _swaps(call: Call) -> Reach:
-    reach, rank = call.only(0), len(call.shape(0))
+def _swaps(call: Call) -> Sharding:
+    sharding, rank = call.only(0), len(call.shape(0))
     one, other = (call.constant(at) % rank for at in (1, 2))
-    return replace(reach, axis={one: other, other: one}.get(reach.axis, reach.axis))
+    return replace(sharding, axis={one: other, other: one}.get(sharding.axis, sharding.axis))
 
 
-def _concatenates(call: Call) -> Reach:
+def _concatenates(call: Call) -> Sharding:
     parts = [(r, shape) for r, shape in call.parts() if shape]
-    reach = call.one({r for r, _ in parts if r.kind == "rows"})
+    sharding = call.one({r for r, _ in parts if r.kind == "sharded"})
     axis = call.constant(len(call.node.args) - 1, "axis") % len(call.out)
-    return call.mixed() if axis == reach.axis and any(r == WHOLE for r, _ in parts) else reach
+    return (
+        call.mixed()
+        if axis == sharding.axis and any(r == REPLICATED for r, _ in parts)
+        else sharding
+    )
 
 
-def _stacks(call: Call) -> Reach:
-    reach = call.one({r for r, _ in call.parts() if r.kind == "rows"})
+def _stacks(call: Call) -> Sharding:
+    sharding = call.one({r for r, _ in call.parts() if r.kind == "sharded"})
     axis = call.constant(len(call.node.args) - 1, "axis") % len(call.out)
-    return replace(reach, axis=reach.axis + (axis <= reach.axis))
+    return replace(sharding, axis=sharding.axis + (axis <= sharding.axis))
 
 
 def _splits(position: int) -> Rule:
     """Takes an axis apart into several results."""
 
-    def rule(call: Call) -> Reach:
-        reach, rank = call.only(0), len(call.shape(0))
-        if call.constant(position, "axis") % rank != reach.axis:
-            return reach
-        period = reach.inner * call.count
-        return call.mixed() if any(t.shape[reach.axis] % period for t in call.node.type) else reach
+    def rule(call: Call) -> Sharding:
+        sharding, rank = call.only(0), len(call.shape(0))
+        if call.constant(position, "axis") % rank != sharding.axis:
+            return sharding
+        period = sharding.inner * call.count
+        return (
+            call.mixed()
+            if any(t.shape[sharding.axis] % period for t in call.node.type)
+            else sharding
+        )
 
     return rule
 
 
-def _drops_axis(call: Call) -> Reach:
+def _drops_axis(call: Call) -> Sharding:
     """All entries of an axis one by one, or one: `Unstack(x, axis)`, `SelectExtView(x, dim, i)`."""
-    reach, rank = call.only(0), len(call.shape(0))
+    sharding, rank = call.only(0), len(call.shape(0))
     axis = call.constant(1, "axis") % rank
-    if axis == reach.axis:
+    if axis == sharding.axis:
         return call.mixed()
-    return replace(reach, axis=reach.axis - (axis < reach.axis))
+    return replace(sharding, axis=sharding.axis - (axis < sharding.axis))
 
 
-def _slices_strided(call: Call) -> Reach:
-    reach, shape = call.only(0), call.shape(0)
+def _slices_strided(call: Call) -> Sharding:
+    sharding, shape = call.only(0), call.shape(0)
     begin, end, strides = (call.constant(at) for at in (1, 2, 3))
     masks = [call.constant(at, name) for at, name in enumerate(_MASKS, 4)]
     begin_mask, end_mask, ellipsis, new_axes, shrinks = masks
@@ -123,56 +133,56 @@ def _slices_strided(call: Call) -> Reach:
     gone = 0
     for axis in range(len(begin)):
         bit = 1 << axis
-        if axis < reach.axis:
+        if axis < sharding.axis:
             gone += bool(shrinks & bit)
-        elif axis == reach.axis:
+        elif axis == sharding.axis:
             if shrinks & bit:
                 return call.mixed()
             first = None if begin_mask & bit else begin[axis]
             last = None if end_mask & bit else end[axis]
             taken = np.arange(shape[axis])[first : last : strides[axis]]
-            return call.laid_out(reach, taken, axis - gone)
-    return replace(reach, axis=reach.axis - gone)
+            return call.laid_out(sharding, taken, axis - gone)
+    return replace(sharding, axis=sharding.axis - gone)
 
 
 _MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
-def _slices(call: Call) -> Reach:
-    reach = call.only(0)
-    begin = call.constant(1)[reach.axis]
-    taken = begin + np.arange(call.out[reach.axis])
-    return call.laid_out(reach, taken, reach.axis)
+def _slices(call: Call) -> Sharding:
+    sharding = call.only(0)
+    begin = call.constant(1)[sharding.axis]
+    taken = begin + np.arange(call.out[sharding.axis])
+    return call.laid_out(sharding, taken, sharding.axis)
 
 
-def _slices_one(call: Call) -> Reach:
+def _slices_one(call: Call) -> Sharding:
     """A range of one axis: `SliceExt(x, dim, start, end, step)`."""
-    reach, shape = call.only(0), call.shape(0)
+    sharding, shape = call.only(0), call.shape(0)
     axis = call.constant(1) % len(shape)
-    if axis != reach.axis:
-        return reach
+    if axis != sharding.axis:
+        return sharding
     taken = np.arange(shape[axis])[slice(*(call.constant(at) for at in (2, 3, 4)))]
-    return call.laid_out(reach, taken, axis)
+    return call.laid_out(sharding, taken, axis)
 
 
-def _narrows(call: Call) -> Reach:
+def _narrows(call: Call) -> Sharding:
     """`Narrow(x, dim, start, length)`."""
-    reach = call.only(0)
+    sharding = call.only(0)
     axis, start, length = (call.constant(at) for at in (1, 2, 3))
-    if axis % len(call.shape(0)) != reach.axis:
-        return reach
-    return call.laid_out(reach, start + np.arange(length), reach.axis)
+    if axis % len(call.shape(0)) != sharding.axis:
+        return sharding
+    return call.laid_out(sharding, start + np.arange(length), sharding.axis)
 
 
-def _gathers(call: Call) -> Reach:
+def _gathers(call: Call) -> Sharding:
     table, indices = call.given[0], call.given[1]
     rank, more = len(call.shape(0)), len(call.shape(1))
     axis = call.constant(2, "axis") % rank
     if call.node.attrs.get("batch_dims") or (len(call.node.args) > 3 and call.constant(3)):
         raise Undecided
-    if table == WHOLE:
+    if table == REPLICATED:
         return replace(indices, axis=axis + indices.axis)
-    if indices != WHOLE:
+    if indices != REPLICATED:
         if axis == table.axis:
             raise Undecided  # perhaps each row's own
         return call.mixed()
@@ -184,36 +194,36 @@ def _gathers(call: Call) -> Reach:
     return call.laid_out(table, taken, axis)
 
 
-def _gathers_elements(call: Call) -> Reach:
+def _gathers_elements(call: Call) -> Sharding:
     axis = call.constant(1, "dim") % len(call.out)
-    reach = call.one({call.given[0], call.given[2]} - {WHOLE})
-    if reach.axis == axis and call.given[0] != WHOLE:
+    sharding = call.one({call.given[0], call.given[2]} - {REPLICATED})
+    if sharding.axis == axis and call.given[0] != REPLICATED:
         raise Undecided
-    if call.out[reach.axis] % (call.count * reach.inner):
+    if call.out[sharding.axis] % (call.count * sharding.inner):
         return call.mixed()
-    return reach
+    return sharding
 
 
-def _scatters_elements(call: Call) -> Reach:
+def _scatters_elements(call: Call) -> Sharding:
     """`TensorScatterElements(x, indices, updates)` along one axis."""
     axis = call.constant(3, "axis") % len(call.out)
-    if any(reach.axis == axis for reach, _ in call.parts() if reach.kind == "rows"):
+    if any(sharding.axis == axis for sharding, _ in call.parts() if sharding.kind == "sharded"):
         raise Undecided
     return _elementwise(call)
 
 
-def _gathers_points(call: Call) -> Reach:
+def _gathers_points(call: Call) -> Sharding:
     """`GatherNd`: the last axis of the indices is a point of the first axes of the table."""
     table, indices = call.given[0], call.given[1]
     depth = call.shape(1)[-1]
-    if table == WHOLE and indices.axis < len(call.shape(1)) - 1:
+    if table == REPLICATED and indices.axis < len(call.shape(1)) - 1:
         return indices
-    if indices == WHOLE and table.axis >= depth:
+    if indices == REPLICATED and table.axis >= depth:
         return replace(table, axis=len(call.shape(1)) - 1 + table.axis - depth)
     raise Undecided
 
 
-def _contracts(call: Call) -> Reach:
+def _contracts(call: Call) -> Sharding:
     """A product of matrices, perhaps of many in step."""
     given, shapes = call.given[:2], (call.shape(0), call.shape(1))
     transposed = [
@@ -221,72 +231,72 @@ def _contracts(call: Call) -> Reach:
         for at, name in ((2, "transpose_a"), (3, "transpose_b"))
     ]
     places = set()
-    for at, (reach, shape, turned) in enumerate(zip(given, shapes, transposed, strict=True)):
-        if reach == WHOLE:
+    for at, (sharding, shape, turned) in enumerate(zip(given, shapes, transposed, strict=True)):
+        if sharding == REPLICATED:
             continue
-        behind = reach.axis - len(shape)
+        behind = sharding.axis - len(shape)
         summed_up = -2 if (at == 0) == turned else -1
         if len(shape) == 1 or behind == summed_up:
             return call.mixed()
         if 1 in map(len, shapes):
             raise Undecided  # a vector's axis is not in the result
-        places.add((behind if behind < -2 else -2 + at, reach.inner))
+        places.add((behind if behind < -2 else -2 + at, sharding.inner))
     behind, inner = call.one(places)
-    return Reach("rows", len(call.out) + behind, inner)
+    return Sharding("sharded", len(call.out) + behind, inner)
 
 
-def _by_batch(call: Call) -> Reach:
+def _by_batch(call: Call) -> Sharding:
     """Every array has the rows along its first axis, a batch."""
-    found = set(call.given) - {WHOLE}
-    if found != {Reach("rows", 0)}:
+    found = set(call.given) - {REPLICATED}
+    if found != {Sharding("sharded", 0)}:
         raise Undecided
-    return Reach("rows", 0)
+    return Sharding("sharded", 0)
 
 
 def _normalises(call: Call) -> Any:
     """`LayerNorm`: over the last axes; its mean and deviation have the others."""
-    reach, rank = call.only(0), len(call.shape(0))
+    sharding, rank = call.only(0), len(call.shape(0))
     if call.node.op == "LayerNorm":
         begin = call.constant(3, "begin_norm_axis") % rank
     else:  # by the shape that is normalised
         begin = rank - len(call.constant(1))
-    return call.mixed() if reach.axis >= begin else reach
+    return call.mixed() if sharding.axis >= begin else sharding
 
 
-def _broadcasts(call: Call) -> Reach:
-    reach = call.only(0)
-    return replace(reach, axis=reach.axis + len(call.out) - len(call.shape(0)))
+def _broadcasts(call: Call) -> Sharding:
+    sharding = call.only(0)
+    return replace(sharding, axis=sharding.axis + len(call.out) - len(call.shape(0)))
 
 
-def _repeats(call: Call) -> Reach:
+def _repeats(call: Call) -> Sharding:
     """`RepeatElements`, `RepeatInterleaveInt`: each entry of an axis several times."""
-    reach = call.only(0)
+    sharding = call.only(0)
     before, after = call.shape(0), call.out
     if len(before) != len(after):
         raise Undecided
-    return replace(reach, inner=reach.inner * after[reach.axis] // before[reach.axis])
+    return replace(sharding, inner=sharding.inner * after[sharding.axis] // before[sharding.axis])
 
 
-def _one_hot(call: Call) -> Reach:
-    reach, rank = call.only(0), len(call.out)
+def _one_hot(call: Call) -> Sharding:
+    sharding, rank = call.only(0), len(call.out)
     axis = (call.node.attrs["axis"] if "axis" in call.node.attrs else call.constant(4)) % rank
-    return replace(reach, axis=reach.axis + (axis <= reach.axis))
+    return replace(sharding, axis=sharding.axis + (axis <= sharding.axis))
 
 
-def _searches(call: Call) -> Reach:
+def _searches(call: Call) -> Sharding:
     """`SearchSorted(sequence, values)`: along the last axis of both."""
-    reach = call.one(set(call.given[:2]) - {WHOLE})
-    in_values = call.given[1] != WHOLE and len(call.shape(0)) == 1
-    if reach.axis == len(call.shape(1)) - 1 and not in_values:
+    sharding = call.one(set(call.given[:2]) - {REPLICATED})
+    in_values = call.given[1] != REPLICATED and len(call.shape(0)) == 1
+    if sharding.axis == len(call.shape(1)) - 1 and not in_values:
         return call.mixed()
-    return reach
+    return sharding
 
 
 def _table(*rows: tuple[str, Rule]) -> dict[str, Rule]:
     return {name: rule for names, rule in rows for name in names.split()}
 
 
-TRAVEL: dict[str, Rule] = _table(
+ROW_RULES: dict[str, Rule] = _table(
     (
         "Abs ACos Acos AcosExt Acosh AcoshExt Add AddExt AddN Addcdiv AddcdivExt Addcmul "
         "AddcmulExt AddScalar Asin AsinExt Asinh AsinhExt Atan Atan2 Atan2Ext AtanExt Atanh "

@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import Tensor
 
 from mindspore_rl.compiler.analysis.compiled_ops import Reading
-from mindspore_rl.compiler.analysis.row_lattice import Reach
+from mindspore_rl.compiler.analysis.row_lattice import Sharding
 from mindspore_rl.compiler.ir.ir import Op
 from mindspore_rl.errors import text_of
 from mindspore_rl.plan.value import Value
@@ -114,37 +114,43 @@ class RowTrials:
         operation changes while it looks for the fastest way: in the first calls for a shape, and
         under load.
         """
-        reaches = self._reaches(op, inputs, values)
-        read = [self._read(*one, values) for one in reaches]
+        shardings = self._shardings(op, inputs, values)
+        read = [self._read(*one, values) for one in shardings]
         if layout := next((text for text in read if text.endswith(SIDE_BY_SIDE)), ""):
             return layout
-        decided = bool(reaches) and all(reach.kind != "unsure" for _, reach in reaches)
+        decided = bool(shardings) and all(sharding.kind != "unknown" for _, sharding in shardings)
         inputs = {name: _without_subnormals(value) for name, value in inputs.items()}
         trial = self._evidence(op, inputs, values, decided)
         if trial and (trial := self._evidence(op, inputs, values, decided)):
             return trial
         return next(filter(None, read), "")
 
-    def _reaches(self, op: Op, inputs: dict, values: dict) -> list[tuple[str, Reach]]:
+    def _shardings(self, op: Op, inputs: dict, values: dict) -> list[tuple[str, Sharding]]:
         """What each array of the results is made of, with the name of its variable."""
         if self.reading is None:
             return []
-        results = self.reading.reach(op, inputs, values, self.rows.split, self.rows.count)
+        results = self.reading.sharding(op, inputs, values, self.rows.split, self.rows.count)
         names = without_differentiation(op).targets
         parts = results if isinstance(results, tuple) and len(names) > 1 else (results,)
         return [
-            (name, reach)
+            (name, sharding)
             for name, part in zip(names, parts, strict=False)
-            for reach in leaves(part)
+            for sharding in leaves(part)
         ]
 
-    def _read(self, name: str, reach: Reach, values: dict[str, Value]) -> str:
+    def _read(self, name: str, sharding: Sharding, values: dict[str, Value]) -> str:
         noun = self.rows.noun
         axes = {leaf.axis for leaf in values[name].leaves} if self.rows.split == "env" else {}
         alone = bool(axes) and axes == {None}
-        if reach.kind == "mixed" or (reach.kind == "unsure" and alone):
-            return f"{name} depends on several {noun} at once, by {reach.by} in its compiled graph"
-        if reach.kind == "rows" and axes and (reach.inner != 1 or reach.axis not in axes):
+        if sharding.kind == "mixed" or (sharding.kind == "unknown" and alone):
+            return (
+                f"{name} depends on several {noun} at once, by {sharding.by} in its compiled graph"
+            )
+        if (
+            sharding.kind == "sharded"
+            and axes
+            and (sharding.inner != 1 or sharding.axis not in axes)
+        ):
             return f"{name}: its {noun} {SIDE_BY_SIDE}"
         return ""
 
