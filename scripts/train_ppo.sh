@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup_venv.sh" runtime
 case " $* " in
 *" --device gpu "* | *" --device=gpu "*)
     # Without a driver there is nothing to install for: msrl says so.
-    if "$MSRL_ROOT/.venv/bin/python" -c "from mindspore_rl import gpu; gpu.driver()" 2>/dev/null; then
+    if "$MSRL_ROOT/.venv/bin/python" -c "from mindspore_rl.platform import gpu; gpu.driver()" 2>/dev/null; then
         _msrl_setup gpu
     fi
     ;;

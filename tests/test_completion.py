@@ -15,7 +15,7 @@ def completed(line: str) -> set[str]:
     code = f"""
 import os, sys
 os.dup2({write}, 8)
-from mindspore_rl import cli
+from mindspore_rl.cli import main as cli
 sys.argv = ["msrl"]
 cli.main()
 """

@@ -39,7 +39,7 @@ def ask(tmp_path):
             check=True,
         )
         job = subprocess.run(
-            [sys.executable, "-c", f"from mindspore_rl import gpu; print({expression})"],
+            [sys.executable, "-c", f"from mindspore_rl.platform import gpu; print({expression})"],
             env={
                 **{k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"},
                 "LD_LIBRARY_PATH": str(tmp_path),

@@ -44,7 +44,7 @@ def test_a_module_of_the_working_folder_stands_in_for_none(folder, monkeypatch, 
 def test_what_the_coordinator_finds_there_is_found_last(folder, monkeypatch, version):
     (folder / "my_environments.py").touch()
     code = (
-        "from mindspore_rl import interpreter; interpreter.look_last()\n"
+        "from mindspore_rl.platform import interpreter; interpreter.look_last()\n"
         "import json, importlib.util as util; print(util.find_spec('my_environments') is not None)"
     )
     command = interpreter.command("-c", code, version=version)

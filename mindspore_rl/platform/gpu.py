@@ -161,7 +161,7 @@ def take(number: int, members: int) -> None:
         MsrlError: there are not as many.
     """
     # In another process: the driver reads the variable once, when it is first called.
-    command = "from mindspore_rl import gpu; print(len(gpu.driver().gpus))"
+    command = "from mindspore_rl.platform import gpu; print(len(gpu.driver().gpus))"
     asked = subprocess.run(
         interpreter.command("-c", command),
         capture_output=True,

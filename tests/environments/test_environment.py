@@ -252,7 +252,7 @@ def test_spaces_of_gym():
 def test_python_environments_need_no_mindspore_and_print_nothing():
     code = (
         "import sys\n"
-        "from mindspore_rl.environments import by_name as e\n"
+        "from mindspore_rl.environments import registry as e\n"
         "for name in ('CartPole-v1', 'CartPole-v0', 'probe:bandit', 'graph:CartPole-v1'):\n"
         "    e.spec(name)\n"
         "e.make_vector('CartPole-v1', range(2), 0)\n"

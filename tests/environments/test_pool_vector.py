@@ -122,7 +122,7 @@ def test_a_missing_package_is_named(monkeypatch):
 def test_notebooks_still_show_figures():
     lines = (
         "import os",
-        "from mindspore_rl.environments import by_name",
+        "from mindspore_rl.environments import registry as by_name",
         "by_name.spec('envpool:CartPole-v1')",
         "assert 'MPLBACKEND' not in os.environ",
     )

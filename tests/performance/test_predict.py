@@ -121,7 +121,7 @@ def test_a_rehearsal_sends_what_the_plan_says_and_imports_no_mindspore(policy, t
     worker = (
         sys.executable,
         "-c",
-        "import sys; from mindspore_rl.performance import rehearse; rehearse.main(); "
+        "import sys; from mindspore_rl.performance import sleep_only_job; sleep_only_job.main(); "
         "assert not hasattr(sys.modules.get('mindspore'), '__file__')",
     )
     outcome = run_job(
