@@ -31,6 +31,7 @@ class Keeps(gymnasium.Env):
 """
 
 
+@pytest.mark.slow
 def test_list_has_what_is_accepted_and_apart_what_an_extra_brings(monkeypatch, capsys):
     for module in [key for key in sys.modules if ".envs.box2d" in key]:
         monkeypatch.delitem(sys.modules, module)

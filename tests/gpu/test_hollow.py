@@ -87,6 +87,7 @@ def test_replicas_on_two_gpus_form_a_group(cuda, train, gpus, variables, opened)
     assert sorted((cuda / "opened.txt").read_text().split()) == opened
 
 
+@pytest.mark.slow
 def test_replicas_that_would_share_a_gpu_are_fused(train):
     code, text, run = train("a2c", "--policy", "MultipleLearners", "--workers", "2")
     plan = finished(code, text, run)

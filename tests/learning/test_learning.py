@@ -77,6 +77,7 @@ def test_bandit_is_solved(tmp_path, cells):
         evaluate(tmp_path / "run", 1, seed=7, sample=False, env="CartPole-v1")
 
 
+@pytest.mark.slow
 def test_pixels_are_seen(tmp_path):
     """The side of a square on an image, at places of which most were not seen before."""
     place = ("--env", "probe:pixels", "--policy", "MultipleLearners", "--total-steps", "2560")
@@ -94,6 +95,7 @@ def test_pixels_are_seen(tmp_path):
         assert dataset.table.spec.columns[0].dtype == "uint8"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torso", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_what_was_seen_is_remembered(tmp_path, torso):
     """Over an episode of five steps, in segments of eight; without memory the mean return is 0."""

@@ -104,6 +104,7 @@ def test_the_bound_holds_with_a_slow_worker(tmp_path):
         assert counted["bytes"] == counted["predicted_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_ahead_waits_for_no_other_to_choose_its_cells(tmp_path):
     """Its lease keeps all others back, so that they cannot come to the cell that it is at."""
     job = request("CartPole-v1", workers=2, iterations=2, algorithm="ppo", staleness=0)

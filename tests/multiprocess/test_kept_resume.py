@@ -22,6 +22,7 @@ def final(folder, iterations, policy, workers, *more):
     return load(list_checkpoints(folder / "run" / "checkpoints")[-1])[0]
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_goes_on_as_if_nothing_had_been(tmp_path):
     """Bit by bit with the same workers; with others, under another policy, nothing is lost."""

@@ -25,6 +25,7 @@ def test_killed_worker_ends_the_job(tmp_path, cells):
     assert "Last good checkpoint" in err
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.kill
 def test_killed_scheduler_ends_the_job(tmp_path):
@@ -54,7 +55,9 @@ def test_killed_coordinator_leaves_nothing(tmp_path, cells):
 
 @pytest.mark.multiprocess
 @pytest.mark.kill
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_interrupted_run_stops_with_a_checkpoint(tmp_path, cells, number):
     run = start(tmp_path, "--cells", cells, "--policy", "SingleLearnerCoarse", "--workers", "1")
     wait_for_training(run, tmp_path)

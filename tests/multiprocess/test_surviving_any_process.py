@@ -18,7 +18,6 @@ ITERATIONS = {"native": 2000, "mindspore": 100}
 MPI = ("the reaper of mpiexec", "mpiexec", "hydra_pmi_proxy", "rank 0", "rank 1")
 SCHEDULER = ("the reaper of the scheduler", "the scheduler")
 LIFE_S = 400.0  # nobody is in a hurry on a busy machine
-QUICK = ("the reaper of mpiexec", "start")
 OPTIONS = (
     *("--policy", "GPUOnly", "--workers", "2", "--env", "graph:CartPole-v1", "--quiet"),
     *("num_steps=16", "update_epochs=1", "--checkpoint-every", "0.3", "--max-restarts", "3"),
@@ -29,8 +28,7 @@ def cases():
     for roles, cells in ((("the coordinator", *MPI), "native"), (SCHEDULER, "mindspore")):
         for role in roles:
             for moment in MOMENTS:
-                marks = () if (role, moment) == QUICK else (pytest.mark.slow,)
-                yield pytest.param(cells, role, moment, marks=marks, id=f"{role}-{moment}")
+                yield pytest.param(cells, role, moment, id=f"{role}-{moment}")
 
 
 def role_of(process: psutil.Process) -> str:
@@ -77,6 +75,7 @@ def left_over(folder: Path, before: set[Path]) -> list[str]:
 
 @pytest.mark.multiprocess
 @pytest.mark.kill
+@pytest.mark.slow
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize(("cells", "role", "moment"), list(cases()))
 def test_killed_process(tmp_path, cells, role, moment):

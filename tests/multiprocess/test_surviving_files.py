@@ -110,7 +110,14 @@ def test_output_that_nobody_reads_ends_nothing(tmp_path):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("what", ["metrics.jsonl", "plan.json", "."])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "plan.json",
+        pytest.param("metrics.jsonl", marks=pytest.mark.slow),
+        pytest.param(".", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_whose_files_are_gone_does_not_end_well(tmp_path, what):
     run = start(tmp_path, "--policy", "MultipleLearners", "--total-steps", "600000")
     wait_for_training(run, tmp_path)

@@ -22,11 +22,10 @@ IN_PROCESS = [
     (TWO_PHASE, "Central", "CartPole-v1", 3),
     (TWO_PHASE, str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
 ]
-RANKS = [
-    ("ppo", "SingleLearnerCoarse", "CartPole-v1", 2),
-    (TWO_PHASE, "GPUOnly", "graph:CartPole-v1", 2),
-]
+QUICK = (IN_PROCESS[1], IN_PROCESS[6], IN_PROCESS[7])
+RANKS = [("ppo", "SingleLearnerCoarse", "CartPole-v1", 2)]
 SLOW_RANKS = [
+    (TWO_PHASE, "GPUOnly", "graph:CartPole-v1", 2),
     ("ppo", "GPUOnly", "graph:CartPole-v1", 2),
     ("ppo", "SingleLearnerFine", "CartPole-v1", 2),
     (TWO_PHASE, "Central", "CartPole-v1", 2),
@@ -92,7 +91,11 @@ def test_a_collective_by_hand(tmp_path):
     assert gradient.calls == 3 * 2 * 4
 
 
-@pytest.mark.parametrize("case", IN_PROCESS, ids=_name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=() if c in QUICK else pytest.mark.slow) for c in IN_PROCESS],
+    ids=_name,
+)
 def test_in_process(case, tmp_path):
     _assert_predicted(*_run(request_for(*case), tmp_path, compiled=False))
 
