@@ -13,12 +13,12 @@ Worker to coordinator, each with `rank`:
                 age_s (how long ago)
     stamp       iteration, stage, age_s (only from workers whose stamps the coordinator cannot see)
     checkpoint  iteration, path
-    note        iteration, note (what the user should know, and no failure)
-    error       iteration, stage, message, traceback, mistake (True: the user's, message suffices),
-                symptom (whether it may come of another rank's error),
-                echo (whether it may come of another rank's end)
+    note        iteration, note (text for the user, no failure)
+    error       iteration, stage, message, traceback, mistake (True: the user's, no traceback),
+                symptom (whether another rank's error may have caused it),
+                echo (whether another rank's end may have caused it)
     finished    iteration, iterations_here (done in this process), traffic {name: [calls, bytes]}
-Coordinator to the leader (rank 0; by arrival the server):
+Coordinator to the leader (rank 0; in asynchronous jobs the server):
     stop        finish this iteration, write a checkpoint, end
     checkpoint  write a checkpoint at the next iteration boundary
 """

@@ -1,6 +1,6 @@
 """A data set: a file with a replay table of trajectories, and with what made it.
 
-    replay table | what made it (JSON) | end
+    replay table | origin (JSON) | end
 
 The end has a checksum of the JSON and of the table's index, but not of the records, which may be
 too many to read whenever a file is opened. The file is memory-mapped, and each page is read at its

@@ -82,7 +82,7 @@ class FragmentCosts:
         doings: by name in the rank's script, and of the gaps between two names, `before > after`.
         work: for each cell the operators launched in a call, their flops and the bytes they move.
         asleep: names of doings that need no core.
-        env_step_s: seconds of a step of environments inside a cell, measured apart; 0: none are.
+        env_step_s: seconds of an environment step in a cell, measured apart; 0: not in cells.
     """
 
     environments: int

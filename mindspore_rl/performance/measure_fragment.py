@@ -65,7 +65,7 @@ class Recorder(Profile):
     """A profile of two phases: in the second, other fragments work on the other cores.
 
     Attributes:
-        over: whether both phases are measured.
+        over: whether enough is measured.
     """
 
     def __init__(self, others: "Others") -> None:

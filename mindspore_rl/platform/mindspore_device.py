@@ -5,8 +5,8 @@ import gc
 import mindspore as ms
 from mindspore.ops import composite
 
-# A garbage collection would walk the 600,000 objects of MindSpore's import, and by default each 700
-# objects that a compilation makes start one.
+# A garbage collection would walk the 600,000 objects of MindSpore's import, and by default every
+# 700 new objects of a compilation start one.
 gc.freeze()
 gc.set_threshold(50_000, 20, 100)
 

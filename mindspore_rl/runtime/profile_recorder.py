@@ -58,13 +58,13 @@ class Profile:
         """Offset in ns from this host's clock to rank 0's, to be added to times of this host."""
 
     def stage(self, stage: int) -> None:
-        """Records the begin of a stage."""
+        """Records the start of a stage."""
         if self.recording:
             now = time.perf_counter_ns()
             self._events.append((STAGE, now, now, stage, 0, 0, 0))
 
     def iteration(self, iteration: int) -> None:
-        """Records the end of an iteration and the begin of the next, number `iteration`."""
+        """Records the end of an iteration and the start of the next, number `iteration`."""
         self._done += 1
         # One iteration more at both ends: every event that a peer records has its counterpart here.
         self.recording = WARM_UP - 1 <= self._done <= self._last + 1

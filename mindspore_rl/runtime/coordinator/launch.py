@@ -2,10 +2,10 @@
 
 mpiexec (MPICH's Hydra) starts one proxy, which starts the workers; each is in a session of its own,
 so no process group contains them all. Therefore mpiexec and the scheduler each run under a reaper
-(`reaper.py`), which ends all its descendants when any of them ends the job. If a reaper is killed,
-its command is killed with it, and the coordinator adopts the orphans. On other hosts workers end by
-themselves when their link to the coordinator closes; processes that their environments have started
-there cannot be reached.
+(`reaper.py`), which ends all its descendants, whichever of these processes ends first. If a reaper
+is killed, its command is killed with it, and the coordinator adopts the orphans. On other hosts
+workers end by themselves when their link to the coordinator closes; processes that their
+environments have started there cannot be reached.
 
 Every process of a job also inherits MSRL_COORDINATOR: the address of the coordinator's listening
 socket, which no other job has while this one runs, or, for a job in one process, the number of that

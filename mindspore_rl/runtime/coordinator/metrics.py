@@ -303,7 +303,7 @@ def _is_number(value: object) -> bool:
         return False
     try:
         return value is None or math.isfinite(value)
-    except OverflowError:  # a whole number of 400 digits
+    except OverflowError:  # an integer of 400 digits
         return False
 
 

@@ -76,7 +76,7 @@ def descendants(roots: set[int], table: dict[int, Process]) -> set[int]:
 def marked(mark: bytes) -> dict[int, list[bytes]]:
     """Returns other processes with a variable NAME=VALUE, and their environments; no zombies."""
     name, _, value = mark.partition(b"=")
-    if not name or not value:  # any process may have that, and what is marked is killed
+    if not name or not value:  # it would match other processes, and marked ones are killed
         raise ValueError(f"no mark of a job: {mark!r}")
     found = {}
     for pid in _numbers():

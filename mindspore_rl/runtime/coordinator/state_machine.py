@@ -47,7 +47,7 @@ MIN_EPISODES = 100
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How a job is run and when it ends.
+    """Options of a job: how it is run and when it ends.
 
     Attributes:
         total_steps: environment steps at which the job ends, for the display; the plan decides.
@@ -77,7 +77,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended.
+    """The outcome of a job: why it ended and how far it came.
 
     Attributes:
         env_steps: since the start of the run, over all environments.

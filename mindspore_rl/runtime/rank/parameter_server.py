@@ -8,7 +8,7 @@ with them a worker's next lease, as long as that lease could make any update too
 Before parameters the server sends a command on the control tag, (command, environment steps so
 far):
 
-    CONTINUE    parameters follow; go on, with the next iteration if one has just ended
+    CONTINUE    parameters follow; continue, with the next iteration if one has just ended
     PAUSE       the iteration has ended: wait for another command
     CHECKPOINT  all workers pause: write one, then wait for another command
     STOP        all workers pause: write a checkpoint and end
