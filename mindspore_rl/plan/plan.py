@@ -73,8 +73,8 @@ class MessagePlan:
         parameters: which parameters are sent: `actor`, `all`, or empty.
         partial: for each value, whether the target sums the terms of all senders.
         pattern: the collective that the two layouts amount to.
-        times: messages from one replica to another in an iteration; 0: one message, before the
-            first.
+        times: messages from one replica to another in an iteration; 0: one, before the first
+            iteration.
         parameter_bytes: size of a parameter message.
         conditional: whether a condition of the program decides if it is sent; `times` is then a
             bound.

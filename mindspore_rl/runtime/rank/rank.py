@@ -1,4 +1,4 @@
-"""One process of a job: its place in the plan, and its connections to the others."""
+"""One process of a job: its place in the plan, and its lines to the others."""
 
 from pathlib import Path
 
