@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 Waiting = Callable[[], None]
-"""Called now and then during a wait; raises to end it."""
+"""Called repeatedly during a wait; raises to end it."""
 
 
 class Communicator(Protocol):
@@ -16,35 +16,36 @@ class Communicator(Protocol):
     size: int
 
     def send(self, target: int, tag: int, data: np.ndarray) -> None:
-        """Sends bytes (`uint8`, contiguous), which may be overwritten afterwards."""
+        """Sends bytes (`uint8`, contiguous), which may be overwritten once this returns."""
 
     def receive(self, source: int, tag: int, data: np.ndarray, waiting: Waiting) -> None:
         """Receives exactly `len(data)` bytes into `data`."""
 
     def first_of(self, expected: list[tuple[int, int]], waiting: Waiting) -> int:
-        """Waits until one of several expected messages is here; it is still to be received.
+        """Waits until one of several expected messages has arrived, without receiving it.
 
         Args:
-            expected: (source, tag), those to be preferred first.
+            expected: (source, tag), in order of preference.
             waiting: see `receive`.
 
-        Returns: the position of one that is here.
+        Returns: the index of one that has arrived.
         """
 
     def flush(self, waiting: Waiting) -> None:
-        """Waits until what was sent is on its way: MPI sends much only while it is called."""
+        """Waits until all sends have left; MPI sends large messages only while it is called."""
 
     def close(self) -> None:
         """Finishes outstanding sends."""
 
 
 class HostCommunicator(Communicator, Protocol):
-    """Of ranks that, on one host, also tell each other things in memory that they share."""
+    """Communicator of ranks that, on one host, also share memory."""
 
     def until(self, ready: Callable[[float], bool], waiting: Waiting) -> None:
-        """Waits for what another rank does there.
+        """Waits for a change that another rank makes in shared memory.
 
         Args:
-            ready: whether it is done; waits for it so many seconds at most.
+            ready: returns whether the change is there, after waiting for it at most so many
+                seconds.
             waiting: see `receive`.
         """

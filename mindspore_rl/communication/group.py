@@ -16,15 +16,15 @@ _SOURCE = Path(__file__).parents[1] / "codegen" / "reduce.cpp"
 
 
 Group = Callable[[str], Callable[[Any], Any]]
-"""The replicas of a fragment: for `sum`, `max` or `min` gives an operator from one replica's `[n]`
-float32 to that of all replicas."""
+"""Makes collectives for the replicas of a fragment: for `sum`, `max` or `min`, an operator that
+reduces one replica's `[n]` float32 over all replicas."""
 
 
 def debug_group(reduce: Reduce) -> Group:
-    """Threads of one process, whose cells are plain Python.
+    """Makes a group of threads of one process, whose cells are plain Python.
 
     Args:
-        reduce: of a reduction and an array.
+        reduce: of a reduction's name and an array.
     """
 
     def collective(reduction: str) -> Callable[[Any], Any]:
@@ -36,7 +36,7 @@ def debug_group(reduce: Reduce) -> Group:
 
 
 def mindspore_group(name: str) -> Group:
-    """MindSpore's own, by the name that it was created with: NCCL on GPUs."""
+    """Makes a group of MindSpore's own, by the name it was created with: NCCL on GPUs."""
     from mindspore import ops  # noqa: PLC0415
 
     from mindspore_rl.rl.operators import GatherAndReduce  # noqa: PLC0415
@@ -50,16 +50,16 @@ def mindspore_group(name: str) -> Group:
 
 
 class HostGroup:
-    """A `Group` of processes with an MPI; cells on the CPU reach it by an operator that calls back.
+    """A `Group` over MPI, for cells on the CPU: an operator in the cell calls back into Python.
 
-    Each collective has a channel of its own, so that it does not matter in which order a graph runs
-    those that do not depend on each other.
+    Each collective has its own channel, so that independent collectives of a graph may run in any
+    order.
 
     Args:
-        open_channel: makes a function of a reduction and an array; all replicas call it alike.
+        open_channel: makes a function of a reduction and an array; all replicas open alike.
 
     Attributes:
-        around: calls what it is given, with the channel's number, 0 and the bytes; may take note.
+        around: wraps each call, with the channel's number, 0 and the bytes; profiles use it.
     """
 
     def __init__(self, open_channel: Callable[[], Reduce]) -> None:
@@ -76,7 +76,7 @@ class HostGroup:
         self.error: BaseException | None = None
 
     def __call__(self, reduction: str) -> Callable[[Any], Any]:
-        """Opens a channel, and gives the operator that uses it."""
+        """Opens a channel. Returns: the operator that uses it."""
         from mindspore import ops  # noqa: PLC0415
 
         assert len(self._channels) < SLOTS
@@ -85,14 +85,14 @@ class HostGroup:
         return ops.Custom(function, lambda x: x, lambda x: x, func_type="aot")
 
     def _call(self, slot: int, source: int, target: int, count: int) -> int:
-        """What the operator calls; an exception must not pass through C."""
+        """Runs a collective for the operator; an exception must not pass through C."""
         try:
             reduction, reduce = self._channels[slot]
             kind = ctypes.c_float * count
             given = np.ctypeslib.as_array(kind.from_address(source))
             result = self.around(slot, 0, given.nbytes, lambda: reduce(reduction, given))
             np.ctypeslib.as_array(kind.from_address(target))[:] = result
-        except BaseException as error:  # noqa: BLE001  (raised again by who called the cell)
+        except BaseException as error:  # noqa: BLE001  (raised again by the cell's caller)
             self.error = error
             traceback.print_exc()
             return 1

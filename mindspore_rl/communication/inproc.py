@@ -10,7 +10,7 @@ from mindspore_rl.communication.communicator import Waiting
 
 
 class InprocHub:
-    """What the ranks of one process share. A rank runs only while it holds the baton."""
+    """State that the ranks of one process share. A rank runs only while it holds the baton."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -20,7 +20,7 @@ class InprocHub:
         self.reductions: dict[tuple[str, int], list[np.ndarray]] = {}
 
     def communicator(self, rank: int) -> "InprocCommunicator":
-        """The communicator of one rank."""
+        """Returns the communicator of one rank."""
         return InprocCommunicator(self, rank)
 
 
@@ -44,18 +44,18 @@ class InprocCommunicator:
         data[:] = self._hub.mail[key].popleft()
 
     def first_of(self, expected: list[tuple[int, int]], waiting: Waiting) -> int:
-        """See `Communicator`; here always the first one, so that a run repeats itself."""
+        """See `Communicator`; waits for the first one, so that runs are reproducible."""
         source, tag = expected[0]
         self._wait(lambda: bool(self._hub.mail.get((source, self.rank, tag))), waiting)
         return 0
 
     def until(self, ready: Callable[[float], bool], waiting: Waiting) -> None:
         """See `HostCommunicator`."""
-        self._hub.baton.notify_all()  # others may wait for what this rank has done
+        self._hub.baton.notify_all()  # others may wait for this rank's changes
         self._wait(lambda: ready(0.0), waiting)
 
     def all_reduce(self, group: str, members: int, reduction: str, data: np.ndarray) -> np.ndarray:
-        """Sum, maximum or minimum over the `members` ranks of a group."""
+        """Computes the sum, maximum or minimum over the `members` ranks of a group."""
         turn = self._turn.get(group, 0)
         self._turn[group] = turn + 1
         parts = self._hub.reductions.setdefault((group, turn), [])

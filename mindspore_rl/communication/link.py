@@ -2,10 +2,10 @@
 
 A worker that dies closes its end, and so does a coordinator: each side learns of the other's death
 from the operating system, whatever state MPI is in. A host that is cut off closes nothing: for that
-case the operating systems ask each other for a sign of life, whatever the processes do.
+case TCP keepalive probes detect the silence, whatever the processes do.
 
-The first line is the job's token, which only its ranks have; without it a connection is closed, and
-nothing that it sends is looked at.
+The first line is the job's token, which only its ranks know; a connection without it is closed, and
+nothing that it sends is parsed.
 
 Worker to coordinator, each with `rank`:
     hello       pid, proxy (the process that has started it), host
@@ -13,12 +13,12 @@ Worker to coordinator, each with `rank`:
                 age_s (how long ago)
     stamp       iteration, stage, age_s (only from workers whose stamps the coordinator cannot see)
     checkpoint  iteration, path
-    note        iteration, note (what the user should know, and no failure)
-    error       iteration, stage, message, traceback, mistake (True: the user's, message suffices),
-                symptom (whether it may come of another rank's error),
-                echo (whether it may come of another rank's end)
+    note        iteration, note (text for the user, no failure)
+    error       iteration, stage, message, traceback, mistake (True: the user's, no traceback),
+                symptom (whether another rank's error may have caused it),
+                echo (whether another rank's end may have caused it)
     finished    iteration, iterations_here (done in this process), traffic {name: [calls, bytes]}
-Coordinator to the leader (rank 0; by arrival the server):
+Coordinator to the leader (rank 0; in asynchronous jobs the server):
     stop        finish this iteration, write a checkpoint, end
     checkpoint  write a checkpoint at the next iteration boundary
 """
@@ -33,24 +33,24 @@ from collections import deque
 from typing import Any
 
 SILENCE_S = 10
-"""After so long without a sign of life the other host is taken to be gone."""
+"""Seconds of silence after which the other host is taken to be gone."""
 TOGETHER_S = 0.05
-"""What need not go at once goes with others of so long: who reads in the same process takes turns
-with who computes."""
+"""Messages that are not urgent wait up to this long for others: in one process a reader takes the
+interpreter's lock from the rank that computes."""
 LINE_BYTES = 1 << 24
-"""No message is longer."""
+"""Maximum length of a message."""
 
 
 class Link:
-    """One end of a connection; only `send` may be called from several threads at once.
+    """One end of a connection; of its methods only sends are thread-safe.
 
     Args:
-        token: that the other end must begin with; empty: it is known.
+        token: that the other end must send first; empty: the other end is trusted.
 
     Attributes:
-        known: whether the other end is one of the job's.
-        closed: whether it is gone, or has shown that it is none.
-        lost: why, if its host was not heard of any more.
+        known: whether the other end belongs to the job.
+        closed: whether the other end is gone, or was refused.
+        lost: the reason, if the other end's host has fallen silent.
     """
 
     def __init__(self, connection: socket.socket, token: str = "") -> None:
@@ -70,7 +70,7 @@ class Link:
 
     @classmethod
     def connect(cls, host: str, port: int, token: str, timeout_s: float = 30.0) -> "Link":
-        """Connects to a coordinator, whose job has this token."""
+        """Connects to a coordinator with its job's token."""
         connection = socket.create_connection((host, port), timeout=timeout_s)
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -78,15 +78,15 @@ class Link:
         return cls(connection)
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Sends one message. Raises: OSError if the other end is gone."""
+        """Sends one message at once. Raises: OSError if the other end is gone."""
         with self._sending:
             self._flush([{"kind": kind, **fields}])
 
     def send_soon(self, kind: str, **fields: Any) -> None:
-        """Sends a message and its age in seconds, `age_s`, within a while.
+        """Sends a message a little later, with its age in seconds, `age_s`.
 
-        It goes before any other that is sent, or with the first of its kind that comes `TOGETHER_S`
-        after the last one.
+        It is sent before the next `send`, or with the first `send_soon` that comes `TOGETHER_S`
+        after the last transmission.
 
         Raises: OSError if the other end is gone.
         """
@@ -104,17 +104,17 @@ class Link:
         self.connection.sendall(b"".join(lines))
 
     def poll(self, timeout_s: float = 0.0) -> dict[str, Any] | None:
-        """The next message, or None; `closed` tells whether the other end is gone.
+        """Returns the next message, or None; `closed` tells whether the other end is gone.
 
         Raises:
-            ValueError: what came from one that is known is no message.
+            ValueError: a known peer sent something that is no message.
         """
         if not self._lines and not self.closed and self._selector.select(timeout_s):
             try:
                 data = self.connection.recv(1 << 16)
             except OSError as error:
                 data = b""
-                if not isinstance(error, ConnectionError):  # no answer, as against a refusal
+                if not isinstance(error, ConnectionError):  # timeouts, not resets
                     self.lost = error.strerror or str(error)
             if not data:
                 self.closed = True
@@ -127,7 +127,7 @@ class Link:
         return _message(self._lines.popleft()) if self._lines else None
 
     def _introduced(self, lines: list[bytes]) -> list[bytes]:
-        """What follows the token; nothing of a stranger."""
+        """Checks the token. Returns: the lines after it; none from a stranger."""
         first = lines[0] if lines else self._rest
         if lines and hmac.compare_digest(first, self._token):
             self.known = True
@@ -153,11 +153,11 @@ def _message(line: bytes) -> dict[str, Any]:
 
 
 def _ask_for_signs_of_life(connection: socket.socket) -> None:
-    """Has the operating system end a connection whose other host is silent for `SILENCE_S`."""
+    """Sets TCP keepalive, to end a connection whose other host is silent for `SILENCE_S`."""
     interval_s = max(1, SILENCE_S // 5)
     tcp = socket.IPPROTO_TCP
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(tcp, socket.TCP_KEEPIDLE, interval_s)
     connection.setsockopt(tcp, socket.TCP_KEEPINTVL, interval_s)
     connection.setsockopt(tcp, socket.TCP_KEEPCNT, 4)
-    connection.setsockopt(tcp, socket.TCP_USER_TIMEOUT, SILENCE_S * 1000)  # unread data as well
+    connection.setsockopt(tcp, socket.TCP_USER_TIMEOUT, SILENCE_S * 1000)  # unacknowledged data too

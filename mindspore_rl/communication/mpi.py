@@ -16,26 +16,27 @@ import numpy as np
 from mindspore_rl.communication.communicator import Waiting
 
 SPIN_S, OWN_CORE_SPIN_S = 0.0002, 0.002
-"""How long a waiting rank polls before it sleeps; a message between pinned ranks takes 3 us.
+"""Seconds that a waiting rank polls before it sleeps; a message between pinned ranks takes 3 us.
 
-Who has a core for himself polls longer: a virtual core that sleeps comes back late, so that of two
-ranks which keep step each makes the other one sleep, and they go at half their pace for seconds.
+A rank with its own core polls longer: a virtual core wakes up late from sleep, so that two ranks in
+step each make the other one sleep, and run at half speed for seconds.
 """
 SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 0.00002, 0.001
 ARRIVING_SLEEP_S, PIECE_BYTES = 0.0001, 1 << 16
-"""While a message of more bytes arrives, which it does in such pieces: over TCP, MPI takes one
-whenever it is called, so that with longer sleeps a link of 1 Gb/s would have half its pace."""
+"""Longest sleep while a message of more than `PIECE_BYTES` arrives, in pieces of that size: over
+TCP, MPI takes one piece in each call, so that longer sleeps would halve the throughput of a 1 Gb/s
+link."""
 READY_S = 0.05
-"""Between two calls of `waiting` while another rank of the host is waited for."""
+"""Seconds between two calls of `waiting` during a wait for another rank of the host."""
 _SO_ATTACH_FILTER = 26
-_RETURN = 0x06  # of BPF: keeps so many bytes of a packet
+_RETURN = 0x06  # of BPF: keeps this many bytes of a packet
 
 
 class MpiCommunicator:
-    """COMM_WORLD, with waits that yield: MPI's own busy-wait, and cores are often shared.
+    """COMM_WORLD with waits that sleep: MPI's own waits poll all the time, and cores may be shared.
 
     Attributes:
-        spin_s: how long a wait polls before it sleeps.
+        spin_s: seconds that a wait polls before it sleeps.
     """
 
     def __init__(self) -> None:
@@ -43,9 +44,8 @@ class MpiCommunicator:
         from mpi4py import MPI  # noqa: PLC0415  (starts MPI: only in ranks of an MPI job)
 
         _remove_names()
-        # MPI has started when all ranks, and so the proxies of all hosts, are connected: nobody
-        # else has business at mpiexec's port, which is open to every network and asks for no
-        # secret.
+        # MPI has started when all ranks, and so the proxies of all hosts, are connected: no other
+        # process needs mpiexec's port, which is open to every network without authentication.
         for port in inherited:
             _deafen(port)
         self._comm = MPI.COMM_WORLD
@@ -86,11 +86,11 @@ class MpiCommunicator:
             if time.perf_counter() < polled:
                 os.sched_yield()
             else:
-                self._has_sent()  # MPI sends much only while it is called
+                self._has_sent()  # MPI sends large messages only while it is called
                 waiting()
 
     def channel(self, ranks: range, waiting: Waiting) -> Callable[[str, np.ndarray], np.ndarray]:
-        """A reduction over some ranks; each of them must open its channels in the same order."""
+        """Opens a reduction over some ranks, all of which must open channels in the same order."""
         from mpi4py import MPI  # noqa: PLC0415  (is running)
 
         comm = self._comm.Create_group(self._comm.Get_group().Incl(list(ranks)))
@@ -130,19 +130,19 @@ class MpiCommunicator:
 
 
 def is_mpi_error(error: BaseException) -> bool:
-    """Whether MPI itself raises it, as it does at a rank whose peer has ended.
+    """Returns whether MPI raised an error, as it does at a rank whose peer has ended.
 
-    Between processes of a host it copies from the peer's memory, which may be gone by then.
+    Between processes of a host MPI copies from the peer's memory, which may be gone by then.
     """
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi is not None and isinstance(error, mpi.Exception)
 
 
 def _remove_names() -> None:
-    """Removes the names of what MPI shares between the processes of this machine.
+    """Unlinks MPI's shared-memory files of this machine.
 
-    All have it once MPI has started (seen with mpich 5.0.2 where one is delayed). A name would stay
-    if a rank were killed.
+    All ranks have mapped them once MPI has started (checked with mpich 5.0.2 and one rank delayed).
+    The files would stay if a rank were killed.
     """
     maps = Path("/proc/self/maps").read_text()
     for name in set(re.findall(r"/dev/shm/(mpich_\w+)$", maps, flags=re.MULTILINE)):
@@ -150,7 +150,7 @@ def _remove_names() -> None:
 
 
 def _inherited_ports() -> list[socket.socket]:
-    """The listening sockets of this process, which Hydra has left open in what it starts."""
+    """Returns the listening sockets of this process, which it has inherited from Hydra."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # no socket
@@ -161,9 +161,9 @@ def _inherited_ports() -> list[socket.socket]:
 
 
 def _deafen(port: socket.socket) -> None:
-    """Has the operating system drop what comes at a listening socket, whoever else holds it."""
+    """Makes the kernel drop packets to a listening socket, whichever process holds it."""
     nothing = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
     program = struct.pack("HP", 1, ctypes.addressof(nothing))
-    with contextlib.suppress(OSError):  # a system without filters
+    with contextlib.suppress(OSError):  # a system without socket filters
         port.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
     port.close()

@@ -18,17 +18,17 @@ from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import Writer, writing
 
 LONGEST = 1000
-"""Steps of a record, if nobody says so and episodes are longer."""
+"""Steps of a record if none are given and episodes are longer."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Episodes that are to be added.
+    """Episodes to be added.
 
     Args:
-        name: of what they are from.
-        lengths: steps of each.
-        episodes: may be read one by one.
+        name: of their source.
+        lengths: steps of each episode.
+        episodes: may be read lazily.
     """
 
     name: str
@@ -44,20 +44,20 @@ def write(
     length: int | None = None,
     append: bool = False,
 ) -> int:
-    """Makes a data set, or adds to one.
+    """Makes a data set, or appends to one.
 
     Args:
-        path: of its file.
+        path: of the data set's file.
         columns: see `episodes.columns_of`.
-        about: what they are from; its sources are left out of account.
-        parts: what is added.
-        length: steps of a record; those of the longest episode, or `LONGEST`, if None.
-        append: whether the file may be there, and is added to.
+        about: where the episodes are from; its `sources` are ignored.
+        parts: the episodes to write.
+        length: steps of a record; None: those of the longest episode, at most `LONGEST`.
+        append: whether the file may exist, and is appended to.
 
-    Returns: the length.
+    Returns: the steps of a record.
 
     Raises:
-        ReplayError: it holds something else, or there is no room.
+        ReplayError: the file has other contents, or there is not enough space.
     """
     check_place(path, append)
     with contextlib.ExitStack() as stack:
@@ -82,7 +82,7 @@ def write(
 
 
 def check_place(path: Path, append: bool) -> None:
-    """Looks whether a data set can be made somewhere. Raises: ReplayError."""
+    """Checks that a data set can be made at a path. Raises: ReplayError."""
     if path.exists() and not append:
         raise ReplayError(f"{path} is there; add to it with --append, or choose another name")
     if not path.parent.is_dir():
@@ -92,7 +92,7 @@ def check_place(path: Path, append: bool) -> None:
 def _check_like(
     earlier: Dataset, columns: tuple[Column, ...], about: About, length: int | None
 ) -> int:
-    """Looks whether a data set can be added to. Returns: steps of its records."""
+    """Checks that a data set can be appended to. Returns: the steps of its records."""
     spec, known = earlier.table.spec, earlier.about
     for what, old, new in (
         ("environment", known.environment, about.environment),
@@ -109,14 +109,14 @@ def _check_like(
 
 
 class _Builder:
-    """Writes episodes into a data set that is being made, see `_building`.
+    """Writes episodes into a new data set, see `_building`.
 
     Args:
         writer: of the only lane of its table.
         length: steps of a record.
 
     Attributes:
-        sources: of the episodes that were added.
+        sources: of the episodes added so far.
     """
 
     def __init__(self, writer: Writer, length: int) -> None:
@@ -124,7 +124,7 @@ class _Builder:
         self._writer, self._length = writer, length
 
     def add(self, part: Part) -> None:
-        """Adds episodes, each cut into records. Raises: ReplayError."""
+        """Adds episodes, each split into records. Raises: ReplayError."""
         returns, steps = [], 0
         for episode in part.episodes:
             columns = episode.columns()
@@ -138,7 +138,7 @@ class _Builder:
         )
 
     def copy(self, dataset: Dataset) -> None:
-        """Adds all that is in another data set."""
+        """Adds all records of another data set."""
         for columns in dataset.records():
             self._record(columns)
         self.sources += dataset.about.sources
@@ -151,15 +151,15 @@ class _Builder:
 
 @contextlib.contextmanager
 def _building(path: Path, spec: TableSpec, about: About) -> Iterator[_Builder]:
-    """Makes a data set: in the end all of it is there, or nothing.
+    """A context that makes a data set atomically: at its end the file is complete, or unchanged.
 
     Args:
-        path: of its file; one that is there makes way in the end.
-        spec: of its table, with as many records as will be added.
-        about: what made it, but for its sources.
+        path: of the file; an existing one is replaced at the end.
+        spec: of its table, with a capacity of exactly the records to be added.
+        about: where the episodes are from, without sources.
 
     Raises:
-        ReplayError: there is not so much room.
+        ReplayError: there is not enough space.
         StorageError: the disk is faulty.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

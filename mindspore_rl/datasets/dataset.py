@@ -1,11 +1,11 @@
 """A data set: a file with a replay table of trajectories, and with what made it.
 
-    replay table | what made it (JSON) | end
+    replay table | origin (JSON) | end
 
-The end has a checksum of the JSON and of the table's index, not of the records: those may be more
-than can be read whenever a file is opened. The file is mapped, each page read when it is first
-used; many processes that have it open share its memory, and none of them changes it. A trajectory
-that is longer than a record is cut into consecutive ones, which `step` tells apart.
+The end has a checksum of the JSON and of the table's index, but not of the records, which may be
+too many to read whenever a file is opened. The file is memory-mapped, and each page is read at its
+first use; processes that have it open share its memory, and none changes it. A trajectory longer
+than a record is split into consecutive records, which `step` identifies.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from mindspore_rl.replay.spec import TableSpec, described
 from mindspore_rl.replay.table import Table
 
 MAGIC = b"MSRLDAT1"
-_END = struct.Struct("<QQI8s")  # bytes before the records, of the JSON; CRC-32, magic number
+_END = struct.Struct("<QQI8s")  # bytes before the records and of the JSON; CRC-32; magic number
 _PIECE_BYTES = 1 << 22
 _RECORDS = 1024
 _MOST_TEXT = 1 << 28
@@ -35,15 +35,15 @@ _MOST_TEXT = 1 << 28
 
 @dataclass(frozen=True)
 class Source:
-    """What some of the episodes were made from.
+    """The origin of some of the episodes.
 
     Args:
         name: a file, or a run and its checkpoint.
-        episodes: how many.
-        steps: of all of them.
-        mean_return: undiscounted; of several agents their mean.
-        min_return: the lowest.
-        max_return: the highest.
+        episodes: number of episodes.
+        steps: of all episodes together.
+        mean_return: undiscounted; of several agents the mean over agents.
+        min_return: the lowest return.
+        max_return: the highest return.
     """
 
     name: str
@@ -56,11 +56,11 @@ class Source:
 
 @dataclass(frozen=True)
 class About:
-    """What made a data set.
+    """The origin of a data set: environment, action space and sources.
 
     Args:
-        environment: its name; empty if it is not known.
-        action_space: None if it is not known.
+        environment: its name; empty if unknown.
+        action_space: None if unknown.
         sources: in the order in which they were added.
     """
 
@@ -70,21 +70,21 @@ class About:
 
     @property
     def episodes(self) -> int:
-        """Of all sources."""
+        """Episodes of all sources."""
         return sum(source.episodes for source in self.sources)
 
     @property
     def steps(self) -> int:
-        """Of all sources."""
+        """Steps of all sources."""
         return sum(source.steps for source in self.sources)
 
     def to_text(self) -> bytes:
-        """As JSON."""
+        """Serialises it as JSON."""
         return json.dumps(dataclasses.asdict(self)).encode()
 
     @staticmethod
     def parse(text: bytes) -> "About":
-        """Of JSON. Raises: ValueError."""
+        """Parses its JSON. Raises: ValueError."""
         try:
             values = json.loads(text)
             space = values["action_space"]
@@ -107,21 +107,21 @@ class About:
 
 
 class Dataset:
-    """A data set that is open.
+    """An open data set.
 
     Attributes:
         path: of its file.
-        about: what made it.
-        table: its records; what this process changes of them nobody else sees.
-        ids: `[N] int64`, of the records, in the order in which they were written.
-        lengths: `[N] int32`, steps of each.
+        about: its origin.
+        table: its records, mapped privately: other processes do not see changes.
+        ids: `[N] int64`, ids of the records, in the order in which they were written.
+        lengths: `[N] int32`, steps of each record.
     """
 
     def __init__(self, path: Path) -> None:
         """Opens a file.
 
         Raises:
-            ReplayError: it is no data set, or damaged.
+            ReplayError: the file is no data set, or damaged.
         """
         self.path = path
         try:
@@ -140,7 +140,7 @@ class Dataset:
             raise ReplayError(f"{path} is not a data set, or damaged: {error}") from error
         functions().table_init(self.table.base)
         self.lengths = entries["length"].astype(np.int32)
-        self.ids = np.arange(len(entries)) + len(entries)  # each was written once
+        self.ids = np.arange(len(entries)) + len(entries)  # of records that were written once
 
     def __enter__(self) -> "Dataset":
         return self
@@ -153,11 +153,11 @@ class Dataset:
 
     @property
     def length(self) -> int:
-        """Steps of a record at most."""
+        """Maximum steps of a record."""
         return self.table.spec.length
 
     def returns(self) -> np.ndarray:
-        """Of all episodes, `[E] float32`, in their order."""
+        """Reads the returns of all episodes, `[E] float32`, in their order."""
         out = self.table.buffers(_RECORDS, window=1)
         found = []
         for at in range(0, len(self), _RECORDS):
@@ -168,7 +168,7 @@ class Dataset:
         return np.concatenate(found)
 
     def records(self) -> Iterator[dict[str, np.ndarray]]:
-        """The columns of each record, `[T, ...]`, to be used before the next one is asked for."""
+        """Yields the columns of each record, `[T, ...]`, valid until the next one is requested."""
         out = self.table.buffers(1)
         for record, length in zip(self.ids, self.lengths.tolist(), strict=True):
             self.table.gather(np.array([record]), out)
@@ -176,7 +176,7 @@ class Dataset:
 
 
 def finish(descriptor: int, about: About) -> None:
-    """Makes a data set of the file of a table that is full. Raises: OSError."""
+    """Completes a full table's file to a data set. Raises: OSError."""
     size, text = os.fstat(descriptor).st_size, about.to_text()
     index_bytes = int(described(descriptor).header()["data_offset"])
     checksum = zlib.crc32(text, _checksum(descriptor, index_bytes))
@@ -185,7 +185,7 @@ def finish(descriptor: int, about: About) -> None:
 
 
 def _read_about(descriptor: int) -> tuple[About, TableSpec]:
-    """What made a data set, and what its table holds. Raises: OSError, ValueError, ReplayError."""
+    """Reads a data set's origin and specification. Raises: OSError, ValueError, ReplayError."""
     size = os.fstat(descriptor).st_size - _END.size
     if size < 0:
         raise ValueError(f"it has {size + _END.size} bytes")
@@ -211,7 +211,7 @@ def _read_about(descriptor: int) -> tuple[About, TableSpec]:
 
 
 def _checksum(descriptor: int, count: int) -> int:
-    """Of the first bytes of a file."""
+    """Computes the CRC-32 of the first bytes of a file."""
     found = 0
     for at in range(0, count, _PIECE_BYTES):
         found = zlib.crc32(os.pread(descriptor, min(_PIECE_BYTES, count - at), at), found)

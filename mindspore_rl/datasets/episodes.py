@@ -12,7 +12,7 @@ from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.spec import Column
 
 NAMES = ("obs", "action", "reward", "terminated", "truncated", "return_to_go", "step")
-"""Of the columns of every data set."""
+"""Names of the columns of every data set."""
 
 
 def columns_of(
@@ -21,13 +21,13 @@ def columns_of(
     agent_shape: tuple[int, ...] = (),
     obs_dtype: str = "float32",
 ) -> tuple[Column, ...]:
-    """The columns of a data set.
+    """Returns the columns of a data set.
 
     Args:
         obs_shape: of one observation.
         action: the column of actions.
         agent_shape: see `EnvironmentSpec`.
-        obs_dtype: see there, too.
+        obs_dtype: see `EnvironmentSpec`.
     """
     kinds = [((), "bool"), ((), "bool"), ((), "float32"), ((), "int32")]
     others = [Column(name, *kind) for name, kind in zip(NAMES[3:], kinds, strict=True)]
@@ -40,7 +40,7 @@ def columns_of(
 
 
 def of_environment(spec: EnvironmentSpec) -> tuple[Column, ...]:
-    """The columns of a data set of an environment."""
+    """Returns the columns of a data set of an environment."""
     agents, space = spec.agent_shape, spec.action_space
     action = Column("action", agents, "int32")
     if isinstance(space, Box):
@@ -50,14 +50,14 @@ def of_environment(spec: EnvironmentSpec) -> tuple[Column, ...]:
 
 @dataclass(frozen=True)
 class Episode:
-    """All steps of an episode, in the types of the columns.
+    """All steps of an episode, with the dtypes of the columns.
 
     Args:
         obs: `[T, ...] float32`, before each step.
         action: `[T] int32` or `[T, k] float32`.
-        reward: `[T] float32`, or `[T, A]` of several agents.
-        terminated: `[T] bool`, at most the last one.
-        truncated: `[T] bool`, at most the last one.
+        reward: `[T] float32`, or `[T, A]` for several agents.
+        terminated: `[T] bool`, True at most at the last step.
+        truncated: `[T] bool`, True at most at the last step.
     """
 
     obs: np.ndarray
@@ -67,10 +67,10 @@ class Episode:
     truncated: np.ndarray
 
     def check(self, where: str, space: Discrete | Box | None) -> None:
-        """Looks at its numbers.
+        """Checks the numbers of the episode.
 
         Raises:
-            ReplayError: one cannot be trained on, or is no action of the space.
+            ReplayError: a number cannot be trained on, or an action is outside of the space.
         """
         for name in ("obs", "reward", "action"):
             array = getattr(self, name)
@@ -84,14 +84,14 @@ class Episode:
 
     @property
     def rewards(self) -> np.ndarray:
-        """`[T] float64`, of several agents the mean."""
+        """Rewards `[T] float64`, for several agents their mean."""
         reward = self.reward.astype(np.float64)
         return reward if reward.ndim == 1 else reward.mean(axis=1)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """What is kept, `[T, ...]` each.
+        """Returns the columns of the data set, `[T, ...]` each.
 
-        `return_to_go` of a step is the sum of its reward and of all that follow.
+        `return_to_go` of a step is the sum of its reward and of all following ones.
         """
         left = np.cumsum(self.rewards[::-1])[::-1]
         steps = np.arange(len(left), dtype=np.int32)
@@ -99,10 +99,10 @@ class Episode:
 
 
 class Bounded:
-    """Episodes whose actions are within the bounds of a `Box`, as an environment takes them.
+    """Clips actions of episodes to the bounds of a `Box`, as environments do, and counts them.
 
     Args:
-        space: of the actions, if it is known.
+        space: of the actions; None if unknown.
     """
 
     def __init__(self, space: Discrete | Box | None) -> None:
@@ -110,7 +110,7 @@ class Bounded:
         self._outside, self._steps, self._worst, self._beyond = 0, 0, "", 0.0
 
     def of(self, episodes: Iterable[Episode]) -> Iterator[Episode]:
-        """The same, with actions clipped."""
+        """Yields the episodes with clipped actions."""
         for number, episode in enumerate(episodes):
             if not isinstance(self._space, Box):
                 yield episode
@@ -130,7 +130,7 @@ class Bounded:
             yield replace(episode, action=action)
 
     def told(self) -> str:
-        """What was outside; empty if nothing was."""
+        """Describes the clipped actions; empty if there were none."""
         if not self._outside:
             return ""
         return (
@@ -141,12 +141,13 @@ class Bounded:
 
 
 class Recorder:
-    """Is shown the steps of B environments, and keeps the first episode of each.
+    """Records the first episode of each of B environments, step by step.
 
-    Not as many as there are in some time, of which too many would be short ones.
+    It does not record all episodes within some time, since too many of those would be short.
 
     Args:
-        space: of the actions; they are kept as the environment takes them, within its bounds.
+        space: of the actions, which are recorded clipped to its bounds, as the environment takes
+            them.
     """
 
     def __init__(self, space: Discrete | Box) -> None:
@@ -163,7 +164,7 @@ class Recorder:
             self._rows.setdefault(row, []).append(tuple(part[row].copy() for part in parts))
 
     def episodes(self) -> list[Episode]:
-        """What was kept; an episode that is not over was truncated here."""
+        """Returns the recorded episodes; unfinished ones are marked as truncated."""
         found = []
         for rows in self._rows.values():
             episode = Episode(*(np.stack(column) for column in zip(*rows, strict=True)))

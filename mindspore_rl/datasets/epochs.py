@@ -1,9 +1,9 @@
 """Epochs without replacement, shared by ranks as a pure function of the seed.
 
-Batch s is made of the places s B to (s + 1) B in an endless list: the permutation of the first
-epoch, then that of the second, and so on. All batches are equally large so, and where a learner is
-in the data is one number. A rank has the same places of each batch, so that what all ranks have
-does not depend on how many there are.
+Batch s has the positions s B to (s + 1) B in an endless list: the permutation of the first epoch,
+then that of the second, and so on. So all batches have the same size, and one number tells how far
+a learner has come. A rank takes the same positions of each batch, so that the batch does not depend
+on the number of ranks.
 """
 
 import numpy as np
@@ -16,28 +16,29 @@ FEWEST_BITS = 8
 
 
 class Permutation:
-    """A permutation of 0..N-1 that is computed where it is asked for.
+    """A permutation of 0..N-1, evaluated lazily with a Feistel network.
 
-    A number's two halves are changed in turn by a random function of the other one (Luby and
-    Rackoff 1988, "How to construct pseudorandom permutations from pseudorandom functions"). That
-    permutes the numbers of so many bits; one that is beyond N is taken further until it is not
-    (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"), less than once on average
-    where N is large.
+    Each round changes one half of a number's bits by a random function of the other half (Luby and
+    Rackoff 1988, "How to construct pseudorandom permutations from pseudorandom functions"). This
+    permutes the numbers of so many bits; a result beyond N is permuted again until it is below N
+    (cycle walking; Black and Rogaway 2002, "Ciphers with arbitrary finite domains"), less than once
+    on average for large N.
 
     Args:
         seed: 0 <= seed < 2**32.
         epoch: 0 <= epoch < 2**32.
         count: N, at most 2**40.
-        purpose: tells it from others of the job.
+        purpose: distinguishes it from other permutations of the job.
     """
 
     def __init__(self, seed: int, epoch: int, count: int, purpose: str = "epoch") -> None:
         self._count = count
-        # Functions of very few bits are too few functions.
+        # Random functions of very few bits would give too few permutations.
         bits = max(FEWEST_BITS, (count - 1).bit_length())
         self._low_bits = bits // 2
         widths = (self._low_bits, bits - self._low_bits)
-        # In a row the words of a round, whose number is in the four highest bits of what is hashed.
+        # Each row holds a round's function; the round is in the four highest bits of the hashed
+        # words.
         rounds = np.arange(ROUNDS, dtype=np.uint32)[:, None] << np.uint32(28)
         inputs = rounds | np.arange(1 << widths[1], dtype=np.uint32)
         schedule = key_schedule(seed, stream(purpose))
@@ -46,7 +47,7 @@ class Permutation:
         self._functions = (words >> np.array(changed, np.uint32)[:, None]).astype(np.int64)
 
     def __call__(self, places: np.ndarray) -> np.ndarray:
-        """What stands at some places, `[K] int64` below N each."""
+        """Evaluates the permutation at positions `[K] int64`, each below N."""
         found = self._once(places)
         while len(beyond := np.flatnonzero(found >= self._count)):
             found[beyond] = self._once(found[beyond])
@@ -61,17 +62,17 @@ class Permutation:
 
 
 class Epochs:
-    """Which records or windows are in a rank's part of each batch.
+    """The records or windows of a rank's part of each batch.
 
     Args:
         seed: of the job.
-        count: of all records or windows.
-        batch_size: of all ranks together.
-        places: of a batch that are this rank's, `[n] int64`; all of them if None.
-        purpose: tells these epochs from others of the job.
+        count: number of all records or windows.
+        batch_size: over all ranks.
+        places: this rank's positions in a batch, `[n] int64`; None: all.
+        purpose: distinguishes these epochs from others of the job.
 
     Raises:
-        ReplayError: a number is out of its range.
+        ReplayError: a number is out of range.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Epochs:
         self._permutations: dict[int, Permutation] = {}
 
     def part(self, step: int) -> np.ndarray:
-        """This rank's part of a batch, `[n] int64`."""
+        """Returns this rank's part of a batch, `[n] int64`."""
         epochs, places = np.divmod(step * self._batch_size + self.places, self._count)
         found, used = np.empty_like(places), {}
         for epoch in np.unique(epochs).tolist():

@@ -13,15 +13,14 @@ from mindspore_rl.errors import ReplayError
 
 
 class Loader:
-    """An endless iterator over batches; a context that ends it.
+    """An endless iterator over batches, with a thread that prefetches; a context that ends it.
 
-    A batch may be used until the next one is asked for: then its memory takes another one, which a
-    thread gathers.
+    A batch is valid until the next one is requested: then the thread reuses its memory.
 
     Args:
-        batches: what is gathered.
-        first: number of the first batch, to go on from.
-        buffers: batches in memory: one is used, the others are ready or being gathered.
+        batches: to gather.
+        first: number of the first batch, to resume from.
+        buffers: batches in memory: one in use, the others ready or being gathered.
 
     Raises:
         ReplayError: there are too few buffers.
@@ -53,13 +52,13 @@ class Loader:
             self._free.put(self._used)
         found = self._ready.get()
         if isinstance(found, Exception):
-            self._ready.put(found)  # there is nothing else to come
+            self._ready.put(found)  # later calls raise it again
             raise found
         self._used = found
         return found
 
     def close(self) -> None:
-        """Ends the thread; batches that are used already stay."""
+        """Ends the thread; the batch in use stays valid."""
         self._free.put(None)
         self._thread.join()
 
@@ -71,22 +70,22 @@ class Loader:
                     raise ReplayError("the loader is closed")
                 self._batches.gather(step, batch)
                 self._ready.put(batch)
-        except Exception as error:  # noqa: BLE001  (the learner's thread raises it)
+        except Exception as error:  # noqa: BLE001  (raised in the learner's thread)
             self._ready.put(error)
 
 
 class EnvironmentWindows:
-    """What some environments have of a program's windows of a data set.
+    """A program's windows of a data set, for some of the environments.
 
     Args:
         path: of the data set.
         length: of each window, in steps.
-        per_env: windows of each environment in a turn.
+        per_env: windows of each environment in one turn.
         rows: turns of an iteration.
-        num_envs: of the job.
-        env_indices: which are here.
+        num_envs: of the whole job.
+        env_indices: global indices of these environments.
         seed: of the job.
-        purpose: of the call.
+        purpose: of the call's random numbers.
     """
 
     def __init__(
@@ -109,9 +108,9 @@ class EnvironmentWindows:
         self._next = 0
 
     def of_iteration(self, iteration: int) -> tuple[np.ndarray, ...]:
-        """Each of `OUTPUTS` as `[rows, per_env * b, length, ...]`, environments innermost.
+        """Returns each of `OUTPUTS` as `[rows, per_env * b, length, ...]`, environments innermost.
 
-        They may be used until others are asked for.
+        The arrays are valid until the next call.
         """
         if self._loader is None or iteration != self._next:
             self._end()
@@ -122,7 +121,7 @@ class EnvironmentWindows:
         return tuple(array.reshape(self._rows, -1, *array.shape[1:]) for array in arrays)
 
     def close(self) -> None:
-        """Ends what is gathered ahead."""
+        """Stops prefetching, and closes the data set."""
         self._end()
         self._dataset.table.close()
 

@@ -1,9 +1,9 @@
 """Reads episodes from `.npz`, HDF5 and Minari data sets, one at a time.
 
-Two layouts are known, in each kind of file. Flat arrays, as D4RL has them: `observations`,
-`actions`, `rewards`, `terminals` and `timeouts` (or `terminations` and `truncations`), one behind
-the other. Or these for each episode, `episode_0/observations` and so on, as Minari has them, whose
-observations may be one more than its steps.
+Each kind of file may have one of two layouts. Flat arrays, as in D4RL: `observations`, `actions`,
+`rewards`, `terminals` and `timeouts` (or `terminations` and `truncations`), with all episodes
+concatenated. Or these arrays for each episode, `episode_0/observations` and so on, as in Minari,
+where an episode may have one more observation than steps.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _NAMES = {
     "terminated": ("terminals", "terminations"),
     "truncated": ("timeouts", "truncations"),
 }
-"""What others call the columns."""
+"""Names of the columns in such files."""
 _ENDS = ("terminated", "truncated")
 _EPISODE = re.compile(r"episode_(\d+)")
 _BLOCK = 1 << 16
@@ -38,30 +38,30 @@ _DAMAGE = (
     OSError, ValueError, EOFError, KeyError, TypeError, AttributeError, RuntimeError,
     NotImplementedError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-"""What is raised on the way through a file that is not as it should be."""
+"""Errors that a damaged file may raise."""
 
 
 class Rows(Protocol):
-    """An array of a file, read from its beginning to its end."""
+    """An array of a file, read sequentially."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
     def read(self, count: int) -> np.ndarray:
-        """The next rows."""
+        """Reads the next rows."""
 
 
 class Archive(Protocol):
     """The arrays of a file."""
 
     def names(self) -> list[str]:
-        """At the top."""
+        """Lists the names at the top level."""
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is an array, or one in a group: `group/name`."""
+        """Returns whether there is such an array; one in a group is `group/name`."""
 
     def rows(self, name: str) -> Rows:
-        """One that is there."""
+        """Opens an existing array."""
 
 
 class _NpzRows:
@@ -138,21 +138,21 @@ class _Hdf5:
 
 
 class EpisodeFile:
-    """A file of episodes.
+    """A file of episodes, read one at a time.
 
     Attributes:
-        environment: its name, if the file says it.
-        action_space: if the file says it.
-        columns: of what it gives.
+        environment: its name, if the file has it.
+        action_space: of the environment, if the file has it.
+        columns: of the episodes.
         lengths: steps of each episode.
-        open_end: whether nothing says how the last episode ended.
+        open_end: whether the file does not tell how the last episode ended.
     """
 
     def __init__(self, path: Path) -> None:
-        """Finds out how many episodes there are.
+        """Opens the file, and finds its episodes.
 
         Raises:
-            ReplayError: it is of no kind that can be read, or damaged.
+            ReplayError: the file is of an unknown kind, or damaged.
         """
         self.path, self.open_end = path, False
         self.environment = ""
@@ -182,13 +182,13 @@ class EpisodeFile:
             self.columns = columns_of(first["obs"].shape[1:], Column("action", *action))
 
     def episodes(self, space: Discrete | Box | None) -> Iterator[Episode]:
-        """Reads one after the other.
+        """Reads the episodes one by one.
 
         Args:
-            space: of their actions, if it is known.
+            space: of their actions; None if unknown.
 
         Raises:
-            ReplayError: the file is damaged, or has numbers that cannot be used.
+            ReplayError: the file is damaged, or has invalid numbers.
         """
         for number, length in enumerate(self.lengths):
             where = self._groups[number] if self._groups else ""
@@ -227,7 +227,7 @@ class EpisodeFile:
             raise ValueError("expected a .npz or .hdf5 file, or a folder of Minari's")
 
     def _read_minari(self, path: Path) -> None:
-        """Which environment a folder of Minari's is of; older ones do not say all of it."""
+        """Reads environment and action space from Minari's metadata; older files lack some."""
         if not path.is_file():
             return
         about = json.loads(path.read_text())
@@ -242,7 +242,7 @@ class EpisodeFile:
             self.action_space = Box(tuple(space["shape"]), low, high)
 
     def _parts(self, group: str) -> dict[str, Rows]:
-        """The columns of a group, to be read from their beginning."""
+        """Opens the columns of a group, at their beginning."""
         found = {}
         for part, others in _NAMES.items():
             names = [f"{group}{name}" for name in others]
@@ -302,7 +302,7 @@ class EpisodeFile:
             raise ValueError(f"it ends at step {inside[0]} of {steps}, expected at its last one")
         if may_be_open and not ends["terminated"][-1]:
             ends["truncated"][-1] = True
-        with np.errstate(over="ignore"):  # what is too large is told by its place, see `check`
+        with np.errstate(over="ignore"):  # `check` reports numbers that are too large
             return Episode(
                 arrays["obs"][:steps].astype(np.float32),
                 _flat(action).astype(np.int32)
@@ -314,7 +314,7 @@ class EpisodeFile:
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
-    """`[T]`, of an array that may be `[T, 1]`. Raises: ValueError."""
+    """Reshapes `[T]` or `[T, 1]` to `[T]`. Raises: ValueError."""
     if array.size != len(array):
         raise ValueError(f"an array is {array.shape}, expected one number a step")
     return array.reshape(-1)

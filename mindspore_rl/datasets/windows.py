@@ -14,16 +14,16 @@ from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.errors import ReplayError
 
 OUTPUTS = ("obs", "action", "reward", "return_to_go", "step", "mask")
-"""What a program has of windows, in its order."""
+"""The arrays of windows, in the order in which a program gets them."""
 COLD = 64
-"""Batches that are read ahead after one for which a disk was waited for."""
+"""Batches that are prefetched after a batch that had to wait for the disk."""
 _NOTHING = -1, (np.empty(0, np.int64), np.empty(0, np.int32))
 
 
 class Windows:
-    """All windows of a data set, numbered: each begins at another step of a record.
+    """All windows of a data set, numbered: each starts at another step of a record.
 
-    A window lies within its record; a record that is shorter has one, of all its steps.
+    A window lies within its record; a record that is too short has one window of all its steps.
 
     Args:
         lengths: `[N] int32`, steps of each record.
@@ -37,7 +37,7 @@ class Windows:
         return int(self._ends[-1])
 
     def find(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The record of each window `[K] int64`, and its first step there `[K] int32`."""
+        """Returns the record of each window `[K] int64`, and its first step there `[K] int32`."""
         records = np.searchsorted(self._ends, numbers, side="right")
         begins = np.where(records > 0, self._ends[records - 1], 0)
         return records, (numbers - begins).astype(np.int32)
@@ -45,11 +45,11 @@ class Windows:
 
 @dataclass(frozen=True)
 class Batch:
-    """Windows of a data set.
+    """A batch of windows of a data set.
 
     Attributes:
-        columns: by name, `[B, T, ...]`; 0 behind the end of a record.
-        mask: `[B, T] bool`, which steps there are.
+        columns: by name, `[B, T, ...]`; 0 after the end of a record.
+        mask: `[B, T] bool`, which steps exist.
     """
 
     columns: dict[str, np.ndarray]
@@ -57,18 +57,18 @@ class Batch:
 
 
 class Batches:
-    """Batches of windows, each windows of `Epochs`, gathered where it is asked for.
+    """Batches of windows in the order of `Epochs`, gathered into given memory.
 
     Args:
-        dataset: open for as long as this is.
-        window: steps of each window; whole records if None.
-        batch_size: windows, of all ranks together.
+        dataset: must stay open as long as this object is used.
+        window: steps of each window; None: whole records.
+        batch_size: number of windows, over all ranks.
         seed: of the job.
-        places: of a batch that are this rank's; all of them if None.
-        purpose: tells what is drawn from other batches of the job.
+        places: this rank's positions in a batch; None: all.
+        purpose: distinguishes these batches from others of the job.
 
     Raises:
-        ReplayError: a number is out of its range.
+        ReplayError: a number is out of range.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class Batches:
         self._epochs = Epochs(seed, len(self._windows), batch_size, places, purpose)
 
     def buffer(self) -> Batch:
-        """Memory for a batch."""
+        """Allocates memory for a batch."""
         size = len(self._epochs.places)
         columns = self._dataset.table.buffers(size, self._window)
         return Batch(columns, np.zeros((size, self._window), bool))
 
     def gather(self, step: int, batch: Batch) -> None:
-        """Fills memory with batch number `step`."""
+        """Gathers batch number `step` into `batch`."""
         records, first = self._find(step)
         table, ids, faults = self._dataset.table, self._dataset.ids, _faults()
         if self._ahead:
@@ -108,31 +108,31 @@ class Batches:
         np.less(np.arange(self._window), steps[:, None], out=batch.mask)
 
     def _read_ahead(self, step: int) -> None:
-        """Has the system read a batch and the next one, which does no harm where it has them."""
+        """Asks the system to prefetch a batch and the next one, a no-op for cached pages."""
         for number in {step, step + 1} - set(self._asked):
             records, first = self._find(number)
             self._dataset.table.will_need(self._dataset.ids[records], first, self._window)
         self._ahead, self._asked = self._ahead - 1, (step, step + 1)
 
     def _find(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Which windows are in a batch; those of the last one that was asked for are known."""
+        """Returns the records and first steps of a batch's windows; caches the last batch."""
         if self._found[0] != step:
             self._found = step, self._windows.find(self._epochs.part(step))
         return self._found[1]
 
 
 def _faults() -> int:
-    """How often this process has waited for a page from a disk."""
+    """Returns how often this process has waited for the disk (major page faults)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def check_windows(path: Any, length: Any, spec: EnvironmentSpec) -> str:
-    """Looks whether a program can have windows of a data set.
+    """Checks that a program can read windows of a data set.
 
-    Returns: where its file is, whatever folder one works in.
+    Returns: the absolute path of its file.
 
     Raises:
-        ReplayError: it is not a data set of such an environment, or the length is out of range.
+        ReplayError: it is no data set of such an environment, or the length is out of range.
     """
     if not isinstance(path, (str, Path)) or not str(path):
         raise ReplayError(
@@ -156,7 +156,7 @@ def check_windows(path: Any, length: Any, spec: EnvironmentSpec) -> str:
 
 
 def blank_windows(spec: EnvironmentSpec, *shape: int) -> tuple[np.ndarray, ...]:
-    """What a program might have of an environment's windows, each `[*shape, ...]`: all steps 0."""
+    """Makes blank windows as a program gets them, each `[*shape, ...]`: all values 0."""
     columns = {column.name: column for column in of_environment(spec)}
     arrays = [
         np.zeros((*shape, *columns[name].shape), columns[name].dtype) for name in OUTPUTS[:-1]

@@ -11,7 +11,7 @@ TRACE_FILE = "trace.json"
 
 
 def write_trace(timeline: Timeline, path: Path) -> None:
-    """Writes it, with an arrow from each message's sender to its receiver."""
+    """Writes the trace, with an arrow from each message's sender to its receiver."""
     events: list[dict[str, Any]] = []
     plan = timeline.plan
     hosts = list(dict.fromkeys(plan.hosts)) or ["this host"]

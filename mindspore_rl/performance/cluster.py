@@ -10,14 +10,14 @@ from mindspore_rl.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Cluster:
-    """Hosts whose processors are like the one that was measured, and what is between them.
+    """Simulated hosts, whose processors are like the measured machine's, and their network.
 
     Attributes:
-        machine: its costs.
-        far: messages between ranks of different hosts; None: as between those of one.
-        far_bytes_per_s: of a network card.
-        cores_of: cores of a host by name, if not as many as the measured machine has.
-        device: a described one that cells run on, one a rank.
+        machine: costs of the measured machine.
+        far: costs of messages between ranks of different hosts; None: as between ranks of one host.
+        far_bytes_per_s: throughput of a host's network card.
+        cores_of: cores of a host by name; others have as many as the measured machine.
+        device: a described device that runs the cells, one for each rank; None: the processor.
     """
 
     machine: MachineCosts
@@ -28,14 +28,14 @@ class Cluster:
 
     @classmethod
     def described(cls, machine: MachineCosts, deployment: Deployment, device: Device) -> "Cluster":
-        """A deployment's hosts with a described device each rank, and what joins them."""
+        """Makes a cluster of a deployment's hosts, with a described device and network."""
         cores = {host.name: host.cores for host in deployment.hosts}
         far = device.link(machine.near)
         return cls(machine, far, device.far_bytes_per_s, cores, device)
 
     @classmethod
     def measured(cls, machine: MachineCosts, deployment: Deployment, far: Link) -> "Cluster":
-        """A deployment's hosts, between which messages were measured."""
+        """Makes a cluster of a deployment's hosts, with measured messages between them."""
         return cls(machine, far, cores_of={host.name: host.cores for host in deployment.hosts})
 
     @property
@@ -44,19 +44,19 @@ class Cluster:
         return self.machine.oversleep_s
 
     def cores(self, host: str) -> int:
-        """Cores of a host."""
+        """Returns the cores of a host."""
         return self.cores_of.get(host, self.machine.cores)
 
     def link(self, plan: Plan, source: int, target: int) -> Link:
-        """Between two ranks."""
+        """Returns the costs of messages between two ranks."""
         if self.far is None or plan.same_host(source, target):
             return self.machine.near
         return self.far
 
     def reduce_s(self, plan: Plan, ranks: range, size: int) -> float:
-        """A collective, from when the last rank comes.
+        """Returns the seconds of a collective, counted from the last rank's arrival.
 
-        Between processors by recursive doubling: Thakur et al. 2005, "Optimization of collective
+        On processors by recursive doubling: Thakur et al. 2005, "Optimization of collective
         communication operations in MPICH".
         """
         if self.device is not None:
@@ -67,7 +67,7 @@ class Cluster:
         return rounds * slowest
 
     def cell_s(self, costs: FragmentCosts, name: str) -> float | None:
-        """What a cell takes on the device; None: it runs on the processor, as it was measured."""
+        """Returns a cell's seconds on the device; None: it runs on the processor, as measured."""
         work = costs.work.get(name)
         if self.device is None or work is None:
             return None

@@ -15,7 +15,7 @@ from mindspore_rl.plan.reading import read
 
 @dataclass(frozen=True)
 class Table:
-    """Seconds by bytes, between which lines are drawn.
+    """Seconds by bytes, interpolated linearly.
 
     Attributes:
         sizes: ascending.
@@ -25,7 +25,7 @@ class Table:
     seconds: tuple[float, ...]
 
     def at(self, size: int) -> float:
-        """Seconds of so many bytes; beyond the ends the last line goes on."""
+        """Interpolates the seconds of so many bytes; extrapolates the first and the last line."""
         if len(self.sizes) == 1:
             return self.seconds[0]
         i = min(max(bisect_left(self.sizes, size), 1), len(self.sizes) - 1)
@@ -35,13 +35,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Link:
-    """Messages between two ranks.
+    """Costs of messages between two ranks.
 
     Attributes:
         send: time of the sender's call, by bytes.
-        receive: of the receiver's call, where the message is there already.
-        transit: from the end of the sender's call to where the receiver may take it.
-        reduce: a collective of two, from when the last one comes.
+        receive: time of the receiver's call if the message has already arrived.
+        transit: from the end of the sender's call until the receiver may take the message.
+        reduce: a collective of two ranks, from the arrival of the last.
     """
 
     send: Table
@@ -52,13 +52,14 @@ class Link:
 
 @dataclass(frozen=True)
 class Doing:
-    """Something that a fragment does, in seconds.
+    """Measured seconds of one thing that a fragment does, such as a cell.
 
     Attributes:
-        alone: of each piece (a cell's are between its collectives), other cores idle.
+        alone: seconds of each piece while other cores are idle; a cell's pieces lie between its
+            collectives.
         busy: the same while all other cores work.
-        spread: of single times, what each piece was of its mean: whoever meets others between two
-            pieces waits for the longest of theirs. Empty: they do not vary.
+        spread: samples, as factors of each piece's mean. Their variation matters: a rank that meets
+            others between two pieces waits for the slowest. Empty: no variation.
     """
 
     alone: tuple[float, ...]
@@ -66,7 +67,7 @@ class Doing:
     spread: tuple[tuple[float, ...], ...] = ()
 
     def once(self, chance: random.Random) -> list[tuple[float, float]]:
-        """One time that it is done: seconds of each piece, alone and busy."""
+        """Samples one execution: seconds of each piece, alone and busy."""
         times = chance.choice(self.spread) if self.spread else (1.0,) * len(self.alone)
         pairs = zip(times, self.alone, self.busy, strict=True)
         return [(times * alone, times * busy) for times, alone, busy in pairs]
@@ -74,14 +75,14 @@ class Doing:
 
 @dataclass(frozen=True)
 class FragmentCosts:
-    """What a replica of a fragment does.
+    """Measured costs of a replica of a fragment.
 
     Attributes:
-        environments: of the replica that was measured.
-        doings: by their names in its script, and of what is between two, `before > after`.
-        work: operators that run in a call of a cell, their operations, and the bytes they move.
-        asleep: doings that need no core.
-        env_step_s: of a step of its environments in a cell, measured apart; 0: they are in none.
+        environments: number of environments of the measured replica.
+        doings: by name in the rank's script, and of the gaps between two names, `before > after`.
+        work: for each cell the operators launched in a call, their flops and the bytes they move.
+        asleep: names of doings that need no core.
+        env_step_s: seconds of an environment step in a cell, measured apart; 0: not in cells.
     """
 
     environments: int
@@ -93,14 +94,14 @@ class FragmentCosts:
 
 @dataclass(frozen=True)
 class MachineCosts:
-    """What is the same for all jobs of a machine.
+    """Measured costs of a machine, the same for all jobs.
 
     Attributes:
-        cores: that were there.
-        near: messages between ranks of a host.
-        oversleep_s: by how much a short sleep is longer than asked for.
-        reported_s: what the coordinator does with each iteration's report.
-        polling_share: of a core, that a rank takes which has long waited for a message.
+        cores: number of cores of the machine.
+        near: messages between ranks of one host.
+        oversleep_s: by how much a short sleep exceeds the requested time.
+        reported_s: time that the coordinator takes for an iteration's report.
+        polling_share: share of a core that a rank takes while it waits for a message for long.
         about: hardware, versions and date.
     """
 
@@ -114,10 +115,10 @@ class MachineCosts:
 
 @dataclass(frozen=True)
 class Line:
-    """What a cell or an environment takes by its rows: `overhead_s + rows * row_s`.
+    """A cost model of a cell or an environment by its rows: `overhead_s + rows * row_s`.
 
     Attributes:
-        residual: how far a measurement is from it at most, as a share of the measurement.
+        residual: the largest relative deviation of a measurement from the line.
     """
 
     overhead_s: float
@@ -126,7 +127,7 @@ class Line:
 
 
 def line(rows: Sequence[int], seconds: Sequence[float]) -> Line:
-    """The line of least squares; the mean of what was measured with one number of rows alone."""
+    """Fits a line by least squares; the mean if only one number of rows was measured."""
     times = np.array(seconds)
     row_s, overhead_s = np.polyfit(rows, times, 1) if len(set(rows)) > 1 else (0.0, times.mean())
     off = np.abs(overhead_s + row_s * np.array(rows) - times)
@@ -134,7 +135,7 @@ def line(rows: Sequence[int], seconds: Sequence[float]) -> Line:
 
 
 def load_machine(path: Path) -> MachineCosts:
-    """Reads a machine's costs. Raises: MsrlError: they are not there, or of another version."""
+    """Reads a machine's costs. Raises: MsrlError: there are none, or of another version."""
     try:
         return read(MachineCosts, json.loads(path.read_text()))
     except (OSError, ValueError, TypeError, KeyError) as error:

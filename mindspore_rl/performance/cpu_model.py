@@ -7,14 +7,14 @@ import simpy
 from mindspore_rl.communication.mpi import LONGEST_SLEEP_S, SHORTEST_SLEEP_S
 
 MIN_CORES = 0.25
-"""What is left of a host for work, however many ranks look for messages."""
+"""Cores that remain for work, however many ranks poll for messages."""
 
 
 class Host:
-    """Cores that ranks share: everybody goes at the same pace, slower the more there are.
+    """Cores that ranks share equally: all work at the same pace, the slower the more ranks work.
 
     Attributes:
-        pinned: whether ranks have cores of their own.
+        pinned: whether each rank has its own core.
     """
 
     def __init__(self, env: simpy.Environment, cores: int, ranks: int) -> None:
@@ -25,7 +25,7 @@ class Host:
         self._polling = 0.0
 
     def work(self, alone: float, busy: float) -> simpy.Event:
-        """Done after so many seconds, the other cores idle or all at work."""
+        """Returns an event after some work: its seconds with other cores idle, and all busy."""
         done = self._env.event()
         if alone <= 0:
             return done.succeed()
@@ -35,26 +35,26 @@ class Host:
         return done
 
     def spin(self, change: int) -> None:
-        """One more, or one less, polls for a message."""
+        """Counts one more, or one less, rank that spins for a message."""
         self._pass()
         self._spinning += change
         self._plan()
 
     def poll(self, change: float) -> None:
-        """So much more, or less, of a core is taken by ranks that look for messages."""
+        """Changes the share of cores that ranks take while they poll and sleep."""
         self._pass()
         self._polling += change
         self._plan()
 
     def _pace(self) -> tuple[float, float]:
-        """What a job has of a core; how crowded the cores are: 0 alone, 1 if all are at work."""
+        """Returns each job's share of a core, and the others' load: 0 alone, 1 all cores busy."""
         working = len(self._jobs)
         left = max(self._cores - self._polling, MIN_CORES)
         others = min(working + self._spinning, self._cores) - 1
         return min(1.0, left / working), others / max(self._cores - 1, 1)
 
     def _pass(self) -> None:
-        """Takes account of the time since the last change."""
+        """Subtracts the work done since the last change."""
         spent, self._since = self._env.now - self._since, self._env.now
         if spent > 0 and self._jobs:
             share, crowd = self._pace()
@@ -62,7 +62,7 @@ class Host:
                 job[0] -= spent * share / (1 + (job[1] - 1) * crowd)
 
     def _plan(self) -> None:
-        """Comes back when the next one is done."""
+        """Sets a timer for the next job to end."""
         self._version += 1
         if not self._jobs:
             return
@@ -83,16 +83,17 @@ class Host:
 
 @dataclass
 class Meeting:
-    """A collective that some have come to."""
+    """A collective that some ranks have entered."""
 
     complete: simpy.Event
     missing: int
 
 
 def noticed_after(waited_s: float, spin_s: float, oversleep_s: float) -> float:
-    """When who waits notices what came after `waited_s`, as `MpiCommunicator` waits.
+    """Computes when a waiting rank notices a message, `waited_s` after its wait began.
 
-    It polls for `spin_s`, then sleeps longer and longer, each time by `oversleep_s` too long.
+    Like `MpiCommunicator` it polls for `spin_s`, then sleeps longer and longer, each time by
+    `oversleep_s` too long.
     """
     looked_s = spin_s
     while looked_s < waited_s:

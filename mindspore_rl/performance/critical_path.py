@@ -7,9 +7,9 @@ from mindspore_rl.performance.timeline import WAITING, Part, Timeline
 
 
 def critical_path(timeline: Timeline) -> dict[Part, int]:
-    """The chain of doings, each of which had to wait for the one before, from end to begin.
+    """Finds the chain of spans, from end to begin, each of which had to wait for the one before.
 
-    Returns: how many ns of it are spent on what; in all the whole time.
+    Returns: ns of the chain by part; in total the time of the timeline.
     """
     found: dict[Part, int] = defaultdict(int)
     ends = [[span.end for span in spans] for spans in timeline.spans]
@@ -17,14 +17,14 @@ def critical_path(timeline: Timeline) -> dict[Part, int]:
     now, seen = min(ends[rank][-1], timeline.end), set()
     while now > timeline.begin:
         place = bisect.bisect_left(ends[rank], now)
-        if place == len(ends[rank]):  # it was done with its iterations
+        if place == len(ends[rank]):  # the rank had finished its iterations
             place, now = place - 1, ends[rank][-1]
         span = timeline.spans[rank][place]
         found[span.part] += now - max(min(span.begin, now), timeline.begin)
         now = min(span.begin, now)
         others = [(timeline.spans[r][i].end, r) for r, i in span.causes]
         last, other = max(others, default=(0, rank))
-        if last >= now and (other, now) not in seen:  # it waited
+        if last >= now and (other, now) not in seen:  # the rank waited
             seen.add((rank, now))
             rank = other
         elif place == 0:
@@ -33,16 +33,16 @@ def critical_path(timeline: Timeline) -> dict[Part, int]:
 
 
 def length(timeline: Timeline, free: Part | None = None) -> int:
-    """How long, in ns, all would have taken if some part of it had taken no time.
+    """Returns how many ns the iterations would take if one part took no time.
 
-    Everybody does what he did, in the same order and for as long as he did it; waits are over when
-    what they were for is done.
+    All ranks do the same work in the same order and time; a wait ends when the work that it waits
+    for is done.
     """
     return _Replay(timeline, free).length()
 
 
 class _Replay:
-    """The same once more, without some part of it."""
+    """Replays a timeline, with one part taking no time."""
 
     def __init__(self, timeline: Timeline, free: Part | None) -> None:
         self._spans, self._free = timeline.spans, free
@@ -50,18 +50,18 @@ class _Replay:
         self._done: list[list[int]] = [[] for _ in self._spans]
 
     def length(self) -> int:
-        """In ns."""
+        """Returns the replayed time in ns."""
         left = set(range(len(self._spans)))
         begun = min(self._clocks)
         while left:
             if not sum([self._go_on(rank) for rank in left]):
-                # Clocks that differ a little can make each seem to wait for another.
+                # Small differences between clocks can make ranks seem to wait for each other.
                 self._step(min(left, key=lambda rank: self._clocks[rank]))
             left = {r for r in left if len(self._done[r]) < len(self._spans[r])}
         return max(self._clocks) - begun
 
     def _go_on(self, rank: int) -> int:
-        """Goes on to where a rank waits for what is not done. Returns: spans that were done."""
+        """Advances a rank to its next unfinished wait. Returns: number of spans done."""
         before = len(self._done[rank])
         for span in self._spans[rank][before:]:
             if any(place >= len(self._done[other]) for other, place in span.causes):

@@ -14,7 +14,7 @@ POINTS = (0, 1 << 30)
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, what joins those of a host, and what joins hosts."""
+    """A GPU, the links between GPUs of a host, and the network between hosts."""
 
     operations_per_s: float = config.option(1e12, "single precision", above=0)
     memory_bytes_per_s: float = config.option(1e11, "of its memory", above=0)
@@ -25,7 +25,7 @@ class Device:
     far_bytes_per_s: float = config.option(1.17e9, "of a host's network card, one way", above=0)
 
     def cell_s(self, work: tuple[float, float, float]) -> float:
-        """A cell's time: launches, and what takes longer, operations or memory.
+        """Returns a cell's seconds: launches plus the longer of operations and memory traffic.
 
         Williams et al. 2009, "Roofline: an insightful visual performance model".
         """
@@ -35,7 +35,7 @@ class Device:
         )
 
     def reduce_s(self, ranks: int, hosts: int, size: int) -> float:
-        """A sum over ranks: in a ring, or in a tree where latency counts for more.
+        """Returns the seconds of an all-reduce: as a ring, or as a tree if that is faster.
 
         Thakur et al. 2005, "Optimization of collective communication operations in MPICH".
         """
@@ -50,16 +50,16 @@ class Device:
         return min(ring, tree)
 
     def link(self, near: Link) -> Link:
-        """Messages between hosts, whose processors take as long over them as those here."""
+        """Returns messages between hosts, with the processor time of messages measured here."""
         flat = Table(POINTS, (self.far_latency_s,) * 2)
         return Link(near.send, near.receive, flat, flat)
 
 
 def load(file: Path) -> tuple[Device, dict[str, str]]:
-    """Reads a description. Returns: it, and where each of its figures comes from.
+    """Reads a description. Returns: the device, and the source of each of its figures.
 
     Raises:
-        ConfigError: a figure or its source is missing, or a figure cannot be.
+        ConfigError: a figure or its source is missing, or a figure is invalid.
     """
     found = read_yaml(file)
     sources: Any = found.pop("sources", None)

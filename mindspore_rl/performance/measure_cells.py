@@ -14,15 +14,15 @@ from mindspore_rl.performance.cost_tables import FragmentCosts
 from mindspore_rl.plan.plan import FragmentPlan, Plan
 
 MORE, PHASE_S, MIN = 16, 0.2, 5
-"""Steps by which two cells differ; for how long each is called, and how often at least."""
+"""Steps by which the two cells differ; seconds of calling each, and minimum number of calls."""
 
 
 def inside_s(
     plan: Plan, fragment: FragmentPlan, costs: FragmentCosts, cluster: Cluster
 ) -> dict[str, float]:
-    """Seconds of an iteration of a fragment that are inside its cells, by what they are spent on.
+    """Returns the seconds of an iteration that a fragment spends inside cells, by activity.
 
-    Collectives of native cells are not among them, for a profile shows these by themselves.
+    Collectives of native cells are left out, since a profile shows them separately.
     """
     found = {"environment steps": costs.env_step_s * plan.steps_per_env}
     if plan.cells != "native" and len(fragment.shares) > 1:
@@ -33,16 +33,16 @@ def inside_s(
 
 
 def env_step_s(plan: Plan, num_envs: int, threads: int) -> float:
-    """Seconds of a step of so many environments in a cell, as this job's cells run.
+    """Measures the seconds of an environment step inside a cell, as this job's cells run.
 
-    Of two cells, one of a step and one of several: what both cost beside their steps is not in it.
+    It compares a cell of one step with a cell of several, which cancels their common overhead.
     """
     from mindspore import Tensor, nn  # noqa: PLC0415  (heavy, and not every rank's)
 
     from mindspore_rl.environments.registry import make_graph  # noqa: PLC0415
 
     class Steps(nn.Cell):
-        """Steps one after the other, all of whose results are needed."""
+        """Consecutive environment steps, all of whose results are used."""
 
         def __init__(self, environment: Any, count: int) -> None:
             super().__init__(auto_prefix=False)
@@ -73,7 +73,7 @@ def _action(spec: Any, num_envs: int) -> np.ndarray:
 
 
 def _runner(cell: Any, plan: Plan, threads: int) -> Callable[..., Any]:
-    """A cell as this job's cells run."""
+    """Lowers a cell as this job's cells are lowered."""
     from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell  # noqa: PLC0415
     from mindspore_rl.runtime.rank.native_or_mindspore import LoweredCell  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
 """Runs the fragments of a job one by one, without their peers, and measures them.
 
-A fragment's generated code runs as in the job, with its cells, environments and parameters; only
-what it sends goes nowhere, what it receives is there at once, and no checkpoint is written.
+A fragment's generated code runs as in the job, with its cells, environments and parameters; but
+what it sends is dropped, what it receives is there at once, and no checkpoint is written.
 """
 
 import contextlib
@@ -49,23 +49,23 @@ from mindspore_rl.runtime.rank.worker import end_with_parent
 
 COSTS_FILE, BURN = "costs.json", "burn"
 MAX_OTHERS = 3
-"""Fragments that run beside one that is measured."""
+"""Maximum number of fragments that run beside a measured one."""
 WARM_UP, WARM_UP_S, MIN, MAX, PHASE_S = 12, 1.0, 4, 200, 0.8
-"""Iterations before the first that counts (3 if they take too long), fewest and most of a phase,
-and how long it may take."""
+"""Warm-up iterations (3 if they take too long) and seconds, fewest and most iterations of a phase,
+and its maximum seconds."""
 SAMPLES = 50
-"""Times that are kept of each doing beside their mean."""
+"""Samples of each doing that are kept beside the mean."""
 READY = "ready"
 CALLS = {SEND: "send", RECEIVE: "receive"}
 APART = (Stage.ENVIRONMENT, Stage.DATASET, Stage.BOUNDARY)
-"""Stages of every rank that are doings of their own."""
+"""Stages of every rank that are measured as doings."""
 
 
 class Recorder(Profile):
     """A profile of two phases: in the second, other fragments work on the other cores.
 
     Attributes:
-        over: whether enough is known.
+        over: whether enough is measured.
     """
 
     def __init__(self, others: "Others") -> None:
@@ -94,11 +94,11 @@ class Recorder(Profile):
         self._begun = time.perf_counter()
 
     def write(self) -> None:
-        """See `Profile`: nowhere."""
+        """See `Profile`: writes nothing."""
 
 
 class Endless(Recorder):
-    """Of a fragment that works while others are measured; says when it has begun."""
+    """A recorder of a fragment that works while others are measured; prints when it has begun."""
 
     def iteration(self, iteration: int) -> None:
         """See `Profile`."""
@@ -108,11 +108,11 @@ class Endless(Recorder):
 
 
 class Others:
-    """Fragments of the same job, at work on the other cores when asked to.
+    """Fragments of the same job that work on the other cores when asked to.
 
     Args:
         folder: the job's run directory.
-        fragments: a core and a fragment each.
+        fragments: pairs of a core and a fragment.
     """
 
     def __init__(self, folder: Path, fragments: list[tuple[int, str]]) -> None:
@@ -124,13 +124,13 @@ class Others:
             self._processes.append(process)
 
     def work(self) -> bool:
-        """Goes on. Returns: whether there are any."""
+        """Resumes the fragments. Returns: whether there are any."""
         for process in self._processes:
             process.send_signal(signal.SIGCONT)
         return bool(self._processes)
 
     def rest(self) -> None:
-        """Ends for a while; waits until all have come so far."""
+        """Suspends the fragments, once all have begun."""
         for process in self._processes:
             assert process.stdout is not None
             process.stdout.readline()
@@ -146,13 +146,13 @@ class Others:
 
 
 class Alone(FragmentRuntime):
-    """A fragment that begins at once, and ends when enough is measured."""
+    """A fragment that runs without its peers, until enough is measured."""
 
     def _begin(self) -> None:
-        """See `FragmentRuntime`: without parameters of others."""
+        """See `FragmentRuntime`: takes no parameters of others."""
 
     def save(self) -> None:
-        """See `FragmentRuntime`: nowhere."""
+        """See `FragmentRuntime`: writes nothing."""
 
     def _agree(self) -> int:
         assert isinstance(self.rank.profile, Recorder)
@@ -160,15 +160,15 @@ class Alone(FragmentRuntime):
 
 
 class AloneRehearsed(Alone, Rehearsed):
-    """The same of one that sleeps where it would compute."""
+    """A fragment without its peers that sleeps instead of computing."""
 
 
 class _Over(Exception):
-    """Enough is measured."""
+    """Ends a run when enough is measured."""
 
 
 class _ServedRecorder(Recorder):
-    """Of ranks that do not ask whether to go on."""
+    """A recorder of asynchronous ranks, which do not ask whether to continue."""
 
     def iteration(self, iteration: int) -> None:
         """See `Profile`."""
@@ -178,11 +178,11 @@ class _ServedRecorder(Recorder):
 
 
 def measure(plan: Plan, folder: Path, name: str, cores: set[int]) -> FragmentCosts:
-    """Runs the first replica of a fragment alone, then beside others of its job.
+    """Measures the first replica of a fragment, first alone, then beside others of its job.
 
     Args:
         plan: of the job.
-        folder: its run directory.
+        folder: the job's run directory.
         name: of the fragment.
         cores: that the rank has in the job.
     """
@@ -201,9 +201,10 @@ def measure(plan: Plan, folder: Path, name: str, cores: set[int]) -> FragmentCos
 def run(
     plan: Plan, folder: Path, name: str, cores: set[int], recorder: Recorder
 ) -> tuple[dict[str, tuple[float, float, float]], float]:
-    """Runs the first replica of a fragment until enough is known.
+    """Runs the first replica of a fragment until enough is measured.
 
-    Returns: its cells' work, and what a step of environments in them takes; see `FragmentCosts`.
+    Returns: the work of its cells, and the seconds of an environment step in them; see
+        `FragmentCosts`.
     """
     fragment = next(f for f in plan.fragments if f.name == name)
     link = Unheard()
@@ -250,7 +251,7 @@ def _doings(plan: Plan, phases: list[np.ndarray]) -> dict[str, Doing]:
 
 
 def _times(plan: Plan, stages: Stages, events: np.ndarray) -> dict[str, np.ndarray]:
-    """The times of everything, `[N, pieces]`, in seconds."""
+    """Collects the samples of all doings, `[N, pieces]` each, in seconds."""
     samples: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for name, pieces in _measured(plan, stages, events.tolist()):
         samples[name].append(pieces)
@@ -264,7 +265,7 @@ def _times(plan: Plan, stages: Stages, events: np.ndarray) -> dict[str, np.ndarr
 def _measured(
     plan: Plan, stages: Stages, events: list[tuple[int, ...]]
 ) -> Iterator[tuple[str, tuple[float, ...]]]:
-    """Doings and what is between them, with the ns of their pieces."""
+    """Yields doings and the gaps between them, with the ns of their pieces."""
     tags = {edge.tag: name for name, edge in plan_edges(plan).items()}
     tags |= {CONTROL_TAG: CONTROL, BYTES_TAG: CHECKPOINTS}
     before, ended, at = "", 0, 0
@@ -272,7 +273,7 @@ def _measured(
         kind, begin, end, what, *_ = events[at]
         at += 1
         if kind in CALLS and what == RECORDS_TAG:
-            continue  # chance says how many: part of what is around it
+            continue  # their number is random: part of the gap
         if kind in CALLS:
             name, pieces = f"{CALLS[kind]} {tags[what]}", [float(end - begin)]
         elif kind == STAGE and (name := _name(stages, what)):
@@ -294,7 +295,7 @@ def _measured(
 
 
 def _name(stages: Stages, stage: int) -> str:
-    """A stage's name in a script; empty of one that is no doing of its own."""
+    """Returns a stage's name in a script; empty if it is no doing."""
     words = stages.words[stage]
     if words.startswith("cell "):
         return " ".join(words.split()[:2])
@@ -302,7 +303,7 @@ def _name(stages: Stages, stage: int) -> str:
 
 
 ENDLESS = 10**9
-"""Iterations: whoever serves by arrival ends with the job, and enough may not be known by then."""
+"""Iterations: an asynchronous server would else end with the job, before enough is measured."""
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Measures what messages between two ranks cost: `mpiexec -n 2 python -m ...links FILE [far]`.
 
-On one host rank 0 has the first core that this process may use, rank 1 the next, as in a job; on
-two (`far`) ranks have no cores of their own, and wait as in a job: there a message is always waited
-for, and how late it comes to who sleeps depends on the hosts.
+On one host each rank is pinned to a core, as in a job. On two hosts (`far`) ranks are not pinned,
+and wait as in a job: there every message is waited for, and how late a sleeping rank notices it
+depends on the hosts.
 """
 
 import json
@@ -28,12 +28,12 @@ FAR = "far"
 REPORTS, OTHER_BYTES, POLLED_S = 300, 1 << 20, 0.5
 TAG, ROUNDS, ROUNDS_S, IN_A_ROW = 7, 200, 0.3, 8
 SETTLED_S, SPIN_S = 0.002, 1.0
-"""How long a message is left to come, and how long ranks of a host poll here: sleeps are another
-cost."""
+"""Seconds that a message gets to arrive, and that ranks of a host poll here, since the costs of
+sleeping are measured separately."""
 
 
 def measure(comm: MpiCommunicator) -> Link:
-    """Costs of messages between ranks 0 and 1, by bytes; both ask at once."""
+    """Measures messages between ranks 0 and 1, by bytes; both ranks call it together."""
     tables = {name: [_median(comm, size, how) for size in SIZES] for name, how in _HOW.items()}
     both = zip(tables["round"], tables["send"], tables["receive"], strict=True)
     transit = [max(whole / 2 - send - receive, 0.0) for whole, send, receive in both]
@@ -54,7 +54,7 @@ def _nothing() -> None:
 def _median(
     comm: MpiCommunicator, size: int, how: Callable[[MpiCommunicator, np.ndarray], float]
 ) -> float:
-    """Seconds, the median of rank 0's tries; rank 1 makes as many."""
+    """Returns the median seconds of rank 0's tries; rank 1 makes as many."""
     data, more, times = np.zeros(size, np.uint8), np.ones(1, np.uint8), list[float]()
     until = time.perf_counter() + ROUNDS_S
     while more[0]:
@@ -68,7 +68,7 @@ def _median(
 
 
 def _round(comm: MpiCommunicator, data: np.ndarray) -> float:
-    """There and back."""
+    """Times a round trip."""
     begun = time.perf_counter()
     if comm.rank == 0:
         comm.send(1, TAG, data)
@@ -80,7 +80,7 @@ def _round(comm: MpiCommunicator, data: np.ndarray) -> float:
 
 
 def _send(comm: MpiCommunicator, data: np.ndarray) -> float:
-    """The sender's call."""
+    """Times the sender's call."""
     if comm.rank == 1:
         comm.receive(0, TAG, data, _nothing)
         return 0.0
@@ -90,7 +90,7 @@ def _send(comm: MpiCommunicator, data: np.ndarray) -> float:
 
 
 def _receive(comm: MpiCommunicator, data: np.ndarray) -> float:
-    """The receiver's call, where the message is there."""
+    """Times the receiver's call for a message that has already arrived."""
     if comm.rank == 1:
         comm.send(0, TAG, data)
         comm.flush(_nothing)
@@ -106,10 +106,10 @@ def _receive(comm: MpiCommunicator, data: np.ndarray) -> float:
 
 def _reduced(reduce: Callable[[str, np.ndarray], np.ndarray], data: np.ndarray) -> float:
     floats = data.view(np.float32)
-    reduce("sum", floats)  # from here on both come at once
+    reduce("sum", floats)  # synchronises both ranks
     took, other = 0.0, np.zeros(OTHER_BYTES, np.uint8)
     for _ in range(IN_A_ROW):
-        other += 1  # as in a job, where caches hold other things
+        other += 1  # evicts caches, as a job does
         begun = time.perf_counter()
         reduce("sum", floats)
         took += time.perf_counter() - begun
@@ -120,7 +120,7 @@ _HOW = {"round": _round, "send": _send, "receive": _receive}
 
 
 def oversleep() -> float:
-    """By how much a short sleep is longer than asked for, in seconds."""
+    """Measures by how many seconds a short sleep exceeds the requested time."""
     times = []
     for _ in range(100):
         begun = time.perf_counter()
@@ -130,7 +130,7 @@ def oversleep() -> float:
 
 
 def polling_share(comm: MpiCommunicator) -> float:
-    """The share of a core that rank 0 takes while it waits for rank 1; both ask at once."""
+    """Measures rank 0's share of a core while it waits for rank 1; both ranks call it together."""
     word, comm.spin_s = np.zeros(1, np.uint8), MPI_SPIN_S
     if comm.rank == 1:
         time.sleep(POLLED_S)
@@ -142,7 +142,7 @@ def polling_share(comm: MpiCommunicator) -> float:
 
 
 def reported() -> float:
-    """What the coordinator does with an iteration's report, in seconds."""
+    """Measures the seconds that the coordinator takes for an iteration's report."""
     ours, theirs = map(Line, socket.socketpair())
     values = dict.fromkeys("abcdefghij", 0.123456)
     with tempfile.TemporaryDirectory() as folder:
@@ -159,7 +159,7 @@ def reported() -> float:
 
 
 def main() -> None:
-    """Writes what rank 0 measures."""
+    """Measures on two ranks, and writes the results of rank 0."""
     comm = MpiCommunicator()
     cores = sorted(os.sched_getaffinity(0))
     if sys.argv[2:] != [FAR]:

@@ -32,30 +32,30 @@ from mindspore_rl.runtime.coordinator.launch import guarded, mpi_options
 
 MACHINE_FILE = "costs/machine.json"
 ITERATIONS, FEWER, MANY_RANKS = 24, 4, 16
-"""Iterations that are simulated, and of jobs of so many ranks; the first does not count."""
+"""Simulated iterations, and those of jobs with many ranks; the first is discarded."""
 LINKS_S, ALONE_S = 120.0, 600.0
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A job as it would go."""
+    """A job's predicted time."""
 
     plan: Plan
     simulation: Simulation
 
     @property
     def steps_per_s(self) -> float:
-        """Environment steps, all environments together."""
+        """Environment steps per second, over all environments."""
         return self.plan.steps_per_iteration / self.simulation.iteration_s
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job whose fragments' costs are known.
+    """A planned job with the measured costs of its fragments.
 
     Attributes:
-        programs: what its fragments run, regions in place.
+        programs: of each fragment, with regions.
     """
 
     plan: Plan
@@ -63,7 +63,7 @@ class Job:
     costs: dict[str, FragmentCosts]
 
     def on(self, cluster: Cluster, hosts: tuple[str, ...] = ()) -> Prediction:
-        """Simulates it with its ranks on some hosts; none: on one."""
+        """Simulates the job with its ranks on some hosts; without hosts on one."""
         plan = replace(self.plan, hosts=hosts)
         iterations = ITERATIONS if plan.num_ranks < MANY_RANKS else FEWER
         simulator = Simulator(plan, self.programs, self.costs, cluster)
@@ -71,16 +71,16 @@ class Job:
 
 
 def job_of(request: JobRequest, say: Say, anew: bool = False, most_ranks: int | None = None) -> Job:
-    """Plans a job for this machine's processor, and measures what is not known of it.
+    """Plans a job for this machine's processor, and measures its unknown costs.
 
     Args:
         request: of the job.
-        say: told what is being measured.
-        anew: measures its fragments again.
-        most_ranks: that there is room for.
+        say: called with what is being measured.
+        anew: measures the fragments again.
+        most_ranks: the largest number of ranks allowed.
 
     Raises:
-        MsrlError: it cannot be planned, there is no room, or a fragment does not run here.
+        MsrlError: the job cannot be planned, has too many ranks, or a fragment does not run here.
     """
     with tempfile.TemporaryDirectory() as name:
         folder, seen = Path(name), dict[str, Any]()
@@ -94,14 +94,14 @@ def job_of(request: JobRequest, say: Say, anew: bool = False, most_ranks: int | 
 def by_rows(
     request: JobRequest, num_envs: Sequence[int], say: Say
 ) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """Measures again what each cell and the environment take, by the environments of a replica.
+    """Measures cells and environment steps again, for several numbers of environments.
 
     Args:
         request: of the job.
-        num_envs: of the whole job; numbers that it cannot have are left out, and told.
-        say: told what is being measured.
+        num_envs: of the whole job; invalid numbers are skipped, with a note.
+        say: called with what is being measured.
 
-    Returns: by fragment and what it does, (environments of a replica, seconds) in ascending order.
+    Returns: by fragment and doing, (environments of a replica, seconds) in ascending order.
     """
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for number in sorted(set(num_envs)):
@@ -121,7 +121,7 @@ def by_rows(
 
 
 def rehearsed(request: JobRequest, folder: Path, sleeps: sleep_only_job.Sleeps) -> Job:
-    """A job whose cells and environments sleep, planned into a run directory; see `rehearse`."""
+    """Plans and measures a job whose cells and environments only sleep, see `sleep_only_job`."""
     seen = dict[str, Any]()
     plan, _ = prepare(replace(request, device="CPU", cells="mindspore"), folder, seen.__setitem__)
     plan = sleep_only_job.write(
@@ -142,9 +142,9 @@ def predict(
     anew: bool = False,
     most_ranks: int | None = None,
 ) -> Prediction:
-    """Simulates a job on its deployment, whose hosts its ranks fill by their `device`s.
+    """Predicts a job on its deployment, whose hosts have slots for ranks by their `device`s.
 
-    As `job_of`.
+    See `job_of` for the other arguments.
     """
     job = job_of(request, say, anew, most_ranks)
     ranks = job.plan.num_ranks
@@ -154,7 +154,7 @@ def predict(
 def fragment_costs(
     plan: Plan, folder: Path, say: Say, anew: bool = False
 ) -> dict[str, FragmentCosts]:
-    """What a replica of each fragment does; measured if it is not known."""
+    """Returns the costs of a replica of each fragment; measures those that are not cached."""
     names = {f.name: _name(plan, folder, f) for f in plan.fragments}
     lacking = [f for f in plan.fragments if anew or in_cache(names[f.name]) is None]
     found: dict[str, FragmentCosts] = {}
@@ -181,7 +181,7 @@ def _environments(fragment: FragmentPlan) -> int:
 
 
 def _measured(plan: Plan, folder: Path, fragments: list[FragmentPlan]) -> dict[str, FragmentCosts]:
-    """Runs fragments alone, in a process of their own, on the cores that a rank would have."""
+    """Measures fragments in a separate process, on the cores that a rank would have."""
     cores = sorted(os.sched_getaffinity(0))
     each = max(len(cores) // plan.num_ranks, 1)
     names = ",".join(f.name for f in fragments)
@@ -198,7 +198,7 @@ def _measured(plan: Plan, folder: Path, fragments: list[FragmentPlan]) -> dict[s
 def _run(
     command: list[str], timeout_s: float, what: str, guard: bool = False, **variables: str
 ) -> None:
-    """Runs a program. Raises: MsrlError: with what it printed last."""
+    """Runs a program. Raises: MsrlError: it fails; tells its last output."""
     environment = {**variables, **os.environ, **interpreter.environment(), "HWLOC_XMLFILE": ""}
     if guard:
         environment = guarded(environment)
@@ -214,7 +214,7 @@ def _run(
 
 
 def _name(plan: Plan, folder: Path, fragment: FragmentPlan) -> str:
-    """The file of a fragment's costs in the cache; all that they depend on is in its name."""
+    """Names the cached costs of a fragment by a hash of all that they depend on."""
     text = json.dumps(
         [
             (folder / "fragments" / fragment.file).read_text(),
@@ -227,7 +227,7 @@ def _name(plan: Plan, folder: Path, fragment: FragmentPlan) -> str:
             plan.cells,
             max(len(os.sched_getaffinity(0)) // plan.num_ranks, 1),
             about(),
-            Path(measure_fragment.__file__).read_text(),  # as it measures now
+            Path(measure_fragment.__file__).read_text(),  # a new way to measure gives new costs
         ],
         default=str,
     )
@@ -236,7 +236,7 @@ def _name(plan: Plan, folder: Path, fragment: FragmentPlan) -> str:
 
 
 def _exchanged(plan: Plan, fragment: FragmentPlan) -> list[tuple[str, bool, list[int]]]:
-    """The bytes of each message that a fragment's first replica sends or receives."""
+    """Returns the bytes of each message that a fragment's first replica sends or receives."""
     return [
         (name, sent, [edge.size(i, j) for i, j in edge.pairs if (i if sent else j) == 0])
         for name, edge in plan_edges(plan).items()
@@ -246,7 +246,7 @@ def _exchanged(plan: Plan, fragment: FragmentPlan) -> list[tuple[str, bool, list
 
 
 def about() -> dict[str, str]:
-    """The machine and the versions that costs are of."""
+    """Describes the machine and the versions that costs depend on."""
     processor = "unknown"
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -262,10 +262,10 @@ def about() -> dict[str, str]:
 
 
 def link_between(deployment: Deployment, say: Say, anew: bool = False) -> Link:
-    """What messages between a deployment's first two hosts cost; measured if it is not known.
+    """Returns the costs of messages between a deployment's first two hosts; measured or cached.
 
     Raises:
-        MsrlError: ranks cannot be started there.
+        MsrlError: ranks cannot be started on these hosts.
     """
     text = json.dumps([asdict(deployment), about()], default=str)
     name = f"costs/link-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
@@ -278,7 +278,7 @@ def link_between(deployment: Deployment, say: Say, anew: bool = False) -> Link:
 
 
 def _linked(deployment: Deployment, hosts: tuple[str, ...], folder: Path) -> dict[str, Any]:
-    """Messages between two ranks, on this host or each on one of two."""
+    """Measures messages between two ranks, both on this host or on two hosts."""
     file = folder / "links.json"
     words = (
         "-m",
@@ -295,7 +295,7 @@ def _linked(deployment: Deployment, hosts: tuple[str, ...], folder: Path) -> dic
 
 
 def machine_costs(say: Say, anew: bool = False) -> MachineCosts:
-    """What messages cost on this machine; measured if it is not known, or is of another machine.
+    """Returns this machine's costs of messages; measured, or cached if of the same machine.
 
     Raises:
         MsrlError: MPI does not run here.

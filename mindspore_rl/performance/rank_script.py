@@ -1,7 +1,7 @@
 """Script of a rank for the simulator: its plan's loops, unrolled in order.
 
-The words of a script are those of a profile, so that what is measured of a fragment and what is
-simulated of it have the same names.
+The words of a script are named as in a profile, so that measured and simulated costs of a fragment
+have the same names.
 """
 
 from collections import deque
@@ -22,15 +22,15 @@ _PYTHON_KINDS = {
 
 @dataclass(frozen=True)
 class Word:
-    """One doing.
+    """One action of a rank: a cell, an environment step, a message.
 
     Attributes:
         kind: `CELL`, `ENVIRONMENT` and so on.
         name: `cell act`, `environment`, `send NAME`, `receive NAME`, `boundary`.
         edge: of a message.
-        peer: the rank at its other end.
+        peer: the rank at the other end of the message.
         sizes: bytes of the message, or of each collective in the cell, in order.
-        collectives: the names of these.
+        collectives: names of the cell's collectives.
     """
 
     kind: int
@@ -42,12 +42,12 @@ class Word:
 
 
 class Script:
-    """The words of one replica of a fragment.
+    """The sequence of words of one replica of a fragment.
 
     Args:
         plan: of the job.
-        rank: whose.
-        program: its fragment's, regions in place.
+        rank: that runs it.
+        program: of its fragment, with regions.
         edges: of the plan, by chunk.
     """
 
@@ -62,11 +62,11 @@ class Script:
         self._messages: dict[tuple[str, str, int], tuple[Word, ...]] = {}
 
     def words(self, iterations: int) -> Iterator[Word]:
-        """Of so many iterations and what is before them."""
+        """Yields the words of so many iterations and of the start before them."""
         yield from self._items(self._body, 0, iterations)
 
     def served(self) -> Iterator[Word]:
-        """Of one iteration's loop body, of a fragment that serves others by arrival."""
+        """Yields the words with which an asynchronous server serves one iteration of a worker."""
         for item in self._body:
             if isinstance(item, Loop) and item.kind == "iterations":
                 yield from self._items(item.body, 0, 1)
@@ -101,7 +101,7 @@ class Script:
             yield _BOUNDARY
 
     def _in_turn(self, loop: Loop, iterations: int) -> Iterator[Word]:
-        """All chunks of a loop: at each pause the next one goes on."""
+        """Interleaves all chunks of a loop: each pause switches to the next chunk."""
         single = replace(loop, chunks=1)
         waits = any(_receives(item) for item in loop.body)
         waiting = deque(

@@ -14,13 +14,13 @@ from mindspore_rl.plan.plan import Plan
 from mindspore_rl.runtime.profile_recorder import FOLDER
 
 MIN_SHARE = 0.002
-"""Of an iteration: what takes less is not listed."""
+"""Share of an iteration below which parts are not listed."""
 Inside = dict[str, dict[str, float]]
-"""Milliseconds of an iteration by fragment and what, inside compiled cells."""
+"""Milliseconds of an iteration by fragment and activity, inside compiled cells."""
 
 
 def show(run_dir: Path) -> None:
-    """Prints where the time of a run goes; writes its trace."""
+    """Prints where the time of a run goes, and writes its trace."""
     timeline = load(run_dir)
     path = run_dir / FOLDER / TRACE_FILE
     write_trace(timeline, path)
@@ -29,7 +29,7 @@ def show(run_dir: Path) -> None:
 
 
 def spent(timeline: Timeline) -> dict[Part, float]:
-    """Milliseconds of an iteration, the mean of a fragment's replicas."""
+    """Sums the milliseconds of an iteration by part, averaged over a fragment's replicas."""
     found: dict[Part, float] = defaultdict(float)
     sizes = {fragment.name: len(fragment.shares) for fragment in timeline.plan.fragments}
     for spans in timeline.spans:
@@ -41,7 +41,7 @@ def spent(timeline: Timeline) -> dict[Part, float]:
 
 
 def _inside(plan: Plan, run_dir: Path) -> Inside:
-    """What no profile sees, measured apart now if it is not known."""
+    """Measures activities inside cells, which no profile shows."""
     hidden = plan.in_graph or (plan.cells != "native" and plan.reductions)
     if not hidden or plan.device != "CPU":
         return {}
@@ -69,7 +69,7 @@ def _say(text: str) -> None:
 
 
 def text(timeline: Timeline, inside: Inside) -> str:
-    """The profile for people to read."""
+    """Formats the profile as text."""
     plan, whole = timeline.plan, timeline.iteration_ms
     rate = plan.steps_per_iteration / whole * 1e3
     lines = [

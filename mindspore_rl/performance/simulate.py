@@ -26,12 +26,12 @@ NOTHING = Doing((0.0,), (0.0,))
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a job did in virtual time.
+    """Results of a simulated job.
 
     Attributes:
-        iteration_s: the mean of those that were simulated but for the first.
-        spent: seconds of an iteration by rank and what: `cell act`, `waiting`, ...
-        traffic: calls and bytes by message or collective, all ranks and iterations.
+        iteration_s: mean seconds of the simulated iterations, without the first.
+        spent: seconds of an iteration, by rank and activity: `cell act`, `waiting`, ...
+        traffic: calls and bytes by message or collective, over all ranks and iterations.
     """
 
     iteration_s: float
@@ -40,13 +40,13 @@ class Simulation:
 
 
 class Simulator:
-    """A job in virtual time.
+    """Discrete-event simulation of a job in virtual time.
 
     Args:
         plan: of the job.
-        programs: of its fragments, regions in place.
+        programs: of its fragments, with regions.
         costs: of its fragments.
-        cluster: where it runs.
+        cluster: hosts and network that it runs on.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Simulator:
         ]
 
     def run(self, iterations: int) -> Simulation:
-        """So many iterations, of which the first does not count."""
+        """Simulates so many iterations, of which the first is discarded."""
         if self.plan.arrivals is not None:
             return self._by_arrival(iterations)
         for rank in self.ranks:
@@ -107,19 +107,19 @@ class Simulator:
         return Simulation(seconds / iterations, counted, self.traffic)
 
     def box(self, source: int, target: int, name: str) -> simpy.Store:
-        """Messages on their way from one rank to another, in their order."""
+        """Returns the queue of messages under way from one rank to another."""
         key = (source, target, name)
         if key not in self.boxes:
             self.boxes[key] = simpy.Store(self.env)
         return self.boxes[key]
 
     def count(self, name: str, size: int) -> None:
-        """Takes note of a call."""
+        """Counts a call."""
         calls, total = self.traffic.get(name, (0, 0))
         self.traffic[name] = (calls + 1, total + size)
 
     def deliver(self, source: int, target: int, name: str, size: int) -> None:
-        """Has a message arrive when the link has carried it."""
+        """Schedules a message's arrival, after the link's delay and the network cards' queues."""
         now, link = self.env.now, self.cluster.link(self.plan, source, target)
         delay = link.transit.at(size)
         if not self.plan.same_host(source, target):
@@ -138,7 +138,7 @@ class Simulator:
             waiting.succeed()
 
     def meeting(self, fragment: str, number: int, members: int) -> Meeting:
-        """A collective of a fragment, the same for all that come to it."""
+        """Returns a collective of a fragment, shared by all ranks that enter it."""
         key = (fragment, number)
         found = self.meetings.setdefault(key, Meeting(self.env.event(), members))
         found.missing -= 1
@@ -148,11 +148,11 @@ class Simulator:
 
 
 class SimulatedRank:
-    """One rank.
+    """One simulated rank, which executes the words of its script.
 
     Attributes:
-        marks: when each of its iterations ended.
-        spent: seconds since the first of them ended, by what.
+        marks: end time of each of its iterations.
+        spent: seconds since the end of its first iteration, by activity.
     """
 
     def __init__(
@@ -177,12 +177,12 @@ class SimulatedRank:
         self._chance = random.Random(number)
 
     def run(self, iterations: int) -> Steps:
-        """Its whole script."""
+        """Executes the whole script."""
         for word in self.script.words(iterations):
             yield from self.do(word)
 
     def do(self, word: Word) -> Steps:
-        """One word, and what comes between it and the one before."""
+        """Executes one word, and the gap between it and the word before."""
         yield from self._gap(word.name)
         if word.kind == CELL:
             yield from self._cell(word)
@@ -216,7 +216,7 @@ class SimulatedRank:
         self._spend(kind, begun)
 
     def _elsewhere(self, kind: str, seconds: float) -> Steps:
-        """What needs no core of the host."""
+        """Spends time that needs no core of the host."""
         begun = self.job.env.now
         yield self.job.env.timeout(seconds)
         self._spend(kind, begun)
@@ -279,7 +279,7 @@ class SimulatedRank:
         yield from self._compute(f"receive {name}", seconds, seconds)
 
     def _wait(self, event: simpy.Event) -> Steps:
-        """As a communicator waits: it polls for a while, then sleeps longer and longer."""
+        """Waits like a communicator: polls for a while, then sleeps longer and longer."""
         env, begun = self.job.env, self.job.env.now
         if event.triggered:
             yield event
@@ -304,13 +304,13 @@ class SimulatedRank:
         return arrivals is not None and arrivals.sender == self.fragment.name
 
     def _boundary(self) -> Steps:
-        """The leader tells all others to go on."""
+        """Simulates an iteration boundary: the leader tells all others to continue."""
         self.marks.append(self.job.env.now)
         plan, reported_s = self.job.plan, self.job.cluster.machine.reported_s
         if plan.in_one_process:
             yield from self._compute("coordinator", reported_s, reported_s)
         elif self.number == plan.leader:
-            self.host.work(reported_s, reported_s)  # in a process of its own
+            self.host.work(reported_s, reported_s)  # the coordinator is a process of its own
         if self._served:
             if not self._told:
                 yield from self._received(self._parameters())
@@ -331,7 +331,7 @@ class SimulatedRank:
     # ---- by arrival --------------------------------------------------------------------------
 
     def serve(self, workers: range, turns: int) -> Steps:
-        """Serves workers as their messages come, each by a script of its own."""
+        """Serves workers in the order of their messages, each with its own script."""
         plan, job = self.job.plan, self.job
         assert plan.arrivals is not None
         drops = plan.arrivals.drop_stale
@@ -379,7 +379,7 @@ class SimulatedRank:
         self.over.succeed()
 
     def _first_of(self, workers: list[int], expected: dict[int, Word], ranks: range) -> Steps:
-        """Waits for a message of one of them. Returns: whose."""
+        """Waits for a message of one of the workers. Returns: the worker."""
         job = self.job
         begun = job.env.now
         while True:
@@ -393,5 +393,5 @@ class SimulatedRank:
 
 
 def _first_from(rank: int, script: Iterator[Word]) -> Word:
-    """The first message of a rank in a script, which goes on behind it."""
+    """Returns the first message of a rank in a script, and advances the script past it."""
     return next(word for word in script if word.kind == RECEIVE and word.peer == rank)

@@ -1,8 +1,8 @@
 """A job whose cells and environments only sleep, with the real launcher, runtime and messages.
 
-So machines can be tried, and predictions held to what happens, with more ranks than could compute
-here: no rank imports MindSpore, whose names stand for nothing in the generated code. As a program
-this is a worker of such a job.
+With it, machines can be tested, and predictions compared with reality, with more ranks than could
+compute here: no rank imports MindSpore, whose names are empty stubs in the generated code. Run as a
+program, this module is a worker of such a job.
 """
 
 import importlib.abc
@@ -38,22 +38,22 @@ _EMPTY = (
     "mindspore_rl.rl.operators",
     "mindspore_rl.runtime.rank.cell_parts",
 )
-"""Modules, with all below them, that are not imported."""
+"""Modules that are replaced by stubs, with all their submodules."""
 Reduce = Callable[[str, np.ndarray], np.ndarray]
 Sleeps = Callable[[str, str], float]
-"""How long, in seconds, a fragment's part takes."""
+"""Seconds that a fragment's part takes."""
 SCALAR = Value((), "float32")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A cell, or a step of the environments.
+    """A cell or a step of environments, replaced by a sleep.
 
     Attributes:
-        sleep_s: how long it takes.
-        outputs: what it gives.
+        sleep_s: seconds that it takes.
+        outputs: types of the values that it returns.
         sizes: bytes of each collective in it, in order.
-        collectives: their names.
+        collectives: names of these collectives.
     """
 
     sleep_s: float
@@ -63,14 +63,14 @@ class Part:
 
 
 def write(plan: Plan, folder: Path, parts: dict[str, dict[str, Part]]) -> Plan:
-    """Makes a rehearsal of the job in a run directory.
+    """Turns the job in a run directory into one that only sleeps.
 
     Args:
         plan: of the job.
-        folder: its run directory.
+        folder: the job's run directory.
         parts: of each fragment, by `cell act`, `reset` and `step`.
 
-    Returns: its plan.
+    Returns: the new plan.
     """
     data = {fragment: {k: asdict(v) for k, v in found.items()} for fragment, found in parts.items()}
     with writing(folder / REHEARSAL_FILE):
@@ -91,7 +91,7 @@ def write(plan: Plan, folder: Path, parts: dict[str, dict[str, Part]]) -> Plan:
 def parts_of(
     plan: Plan, programs: dict[str, Program], sleeps: Sleeps
 ) -> dict[str, dict[str, Part]]:
-    """What the fragments of a job do, each for as long as `sleeps` says."""
+    """Makes the parts of a job's fragments, each as long as `sleeps` says."""
     found: dict[str, dict[str, Part]] = {}
     edges = edges_by_chunk(plan)
     for fragment in plan.fragments:
@@ -114,7 +114,7 @@ def parts_of(
 
 
 class Rehearsed(FragmentRuntime):
-    """A fragment that sleeps where it would compute.
+    """A fragment that sleeps instead of computing.
 
     Args:
         group: reduces over the fragment's replicas, if its cells hold collectives.
@@ -184,7 +184,7 @@ class Rehearsed(FragmentRuntime):
 
 
 class _Nothing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds modules whose every name is an empty class."""
+    """Finds stub modules, in which every name is an empty class."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
         """See `MetaPathFinder`."""
@@ -203,7 +203,7 @@ class _Nothing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Anything(type):
-    """Of empty classes, each of whose names is another one."""
+    """Metaclass of empty classes, every attribute of which is another empty class."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -219,7 +219,7 @@ class _Empty(ModuleType):
 
 
 def without_mindspore() -> None:
-    """From here on its modules, and those of algorithms, are empty."""
+    """Replaces MindSpore and modules of algorithms by stubs from now on."""
     sys.meta_path.insert(0, _Nothing())
 
 

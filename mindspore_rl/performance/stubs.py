@@ -14,11 +14,11 @@ from mindspore_rl.plan.plan import Plan
 from mindspore_rl.runtime.rank.messenger import BYTES_TAG, CONTROL_TAG, RECORDS_TAG
 
 VARIANTS = 37
-"""Of each message, so that actions are not always the same."""
+"""Number of variants of each message, so that actions differ."""
 
 
 class Nobody:
-    """A communicator without others: messages are there at once, and hold what could be in them."""
+    """A communicator without peers: messages arrive at once, with plausible contents."""
 
     def __init__(self, plan: Plan, rank: int) -> None:
         self.rank, self.size = rank, plan.num_ranks
@@ -26,14 +26,14 @@ class Nobody:
         self._known: dict[tuple[int, int, int], deque[np.ndarray]] = {}
 
     def send(self, target: int, tag: int, data: np.ndarray) -> None:
-        """See `Communicator`; copies, as MPI's does."""
+        """See `Communicator`; copies the data, as MPI's does."""
         data.copy()
 
     def receive(self, source: int, tag: int, data: np.ndarray, waiting: Waiting) -> None:
         """See `Communicator`."""
         if tag in (CONTROL_TAG, RECORDS_TAG):
             data[:] = 0
-        elif tag == BYTES_TAG:  # of numbers of which the least counts
+        elif tag == BYTES_TAG:  # numbers whose minimum is taken
             data[:] = 0x7F
         else:
             key = (source, tag, len(data))
@@ -55,7 +55,7 @@ class Nobody:
 
 
 def _message(edge: Edge, size: int, chance: np.random.Generator) -> np.ndarray:
-    """Something in the place of a message: small numbers, and zeros and ones where they count."""
+    """Makes plausible contents of a message: small floats, and zeros and ones for integers."""
     if edge.message.parameters:
         numbers = (0.1 * chance.standard_normal(size // 4)).astype(np.float32)
         return np.frombuffer(numbers.tobytes().ljust(size, b"\0"), np.uint8)
@@ -76,7 +76,7 @@ def _message(edge: Edge, size: int, chance: np.random.Generator) -> np.ndarray:
 
 
 class Unheard(Link):
-    """A line whose other end takes everything, and does nothing with it."""
+    """A link whose other end discards everything."""
 
     def __init__(self) -> None:
         ours, self._theirs = socket.socketpair()

@@ -40,10 +40,10 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Part:
-    """What time is spent on.
+    """A part of the time: what a fragment does in a span.
 
     Attributes:
-        fragment: whose.
+        fragment: that spends it.
         kind: `compute`, `environment`, `Python`, `communication`, `waiting` or `other`.
         what: the cell or message, in words.
     """
@@ -58,11 +58,12 @@ class Part:
 
 @dataclass
 class Span:
-    """Some time of a rank.
+    """A span of time in which a rank does one thing.
 
     Attributes:
-        begin: in ns on rank 0's clock, as is `end`.
-        causes: spans of others, by rank and place, that had to end before this one began.
+        begin: in ns on rank 0's clock, like `end`.
+        causes: spans of other ranks, by rank and index, that had to end before this one could
+            begin.
     """
 
     begin: int
@@ -73,11 +74,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Some iterations of a job.
+    """Spans of all ranks in some iterations of a job.
 
     Attributes:
-        begin: in ns on rank 0's clock, as is `end`.
-        iterations: how many.
+        begin: in ns on rank 0's clock, like `end`.
+        iterations: number of iterations.
         spans: of each rank, in order, without gaps.
     """
 
@@ -89,15 +90,15 @@ class Timeline:
 
     @property
     def iteration_ms(self) -> float:
-        """The mean time of an iteration."""
+        """The mean milliseconds of an iteration."""
         return (self.end - self.begin) / self.iterations / 1e6
 
 
 def load(run_dir: Path) -> Timeline:
-    """The profile of a run.
+    """Loads the profile of a run.
 
     Raises:
-        MsrlError: it has none.
+        MsrlError: the run has no profile.
     """
     plan = load_plan(run_dir)
     events = []
@@ -118,7 +119,7 @@ def load(run_dir: Path) -> Timeline:
 
 
 def _window(plan: Plan, events: list[np.ndarray]) -> tuple[int, int, int]:
-    """The leader's iterations, while all were recording."""
+    """Finds the leader's iterations in which all ranks were recording."""
     begin = max(found["begin"][0] for found in events)
     end = min(found["end"][-1] for found in events)
     marks = events[plan.leader]["begin"][events[plan.leader]["kind"] == ITERATION]
@@ -133,7 +134,7 @@ _Doing = tuple[int, Part, dict[int, int]]
 
 
 class _Reader:
-    """Makes spans of events."""
+    """Converts events to spans."""
 
     def __init__(self, plan: Plan, events: list[np.ndarray]) -> None:
         self._plan, self._events, self._stages = plan, events, Stages(plan)
@@ -142,7 +143,7 @@ class _Reader:
         self._tags[BYTES_TAG] = self._stages.words[Stage.CHECKPOINT]
         self._tags[RECORDS_TAG] = self._stages.words[Stage.RECORDS]
         self._marks = {self._stages.edge(m.name): f"message {m.mark}" for m in plan.messages}
-        # When a message was sent, and when each replica came to a collective.
+        # Send times of messages, and times at which replicas entered collectives.
         self._sent: dict[tuple[int, int, int, int], int] = {}
         self._came: dict[tuple[str, int, int], dict[int, int]] = defaultdict(dict)
         for rank, found in enumerate(events):
@@ -154,7 +155,7 @@ class _Reader:
                     self._came[fragment.name, what, number][rank] = begin
 
     def spans(self) -> list[list[Span]]:
-        """Of each rank."""
+        """Returns the spans of each rank."""
         found = [self._of_rank(rank) for rank in range(self._plan.num_ranks)]
         ends = [[span.end for span, _ in spans] for spans in found]
         for rank, spans in enumerate(found):
@@ -164,7 +165,7 @@ class _Reader:
         return [[span for span, _ in spans] for spans in found]
 
     def _of_rank(self, rank: int) -> list[_Draft]:
-        """Spans without gaps, with the ranks and times of what had to be before them."""
+        """Returns spans without gaps, each with the ranks and times that it had to wait for."""
         fragment = self._plan.fragment_of(rank)[0].name
         found: list[_Draft] = []
         stage, at = int(Stage.PYTHON), int(self._events[rank]["begin"][0])
@@ -191,7 +192,7 @@ class _Reader:
     def _met(
         self, fragment: str, end: int, what: str, last: int, causes: dict[int, int]
     ) -> list[_Doing]:
-        """A wait for others, the last of whom is told, and what comes after it."""
+        """Splits time with others into the wait, named by the last rank to arrive, and the rest."""
         name = self._plan.fragment_of(last)[0].name
         waiting = Part(fragment, WAITING, f"waits for {name}: {what}")
         until = min(causes.get(last, end), end)

@@ -16,7 +16,7 @@ LAUNCHERS = ("ssh", "slurm", "fork")
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that takes ranks."""
+    """A machine that can run ranks."""
 
     name: str = field(metadata={"help": "for plans and messages"})
     address: str = field(metadata={"help": "address or name by which all hosts reach it"})
@@ -38,7 +38,7 @@ class Host:
             raise ValueError(f"host {self.name}: gpus is {self.gpus}, expected at least 0")
 
     def capacity(self, device: str) -> int:
-        """Ranks that it takes when cells run on a device."""
+        """Returns how many ranks the host takes if cells run on a device."""
         if self.slots is not None:
             return self.slots
         return self.gpus if device == "GPU" else self.cores
@@ -46,7 +46,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Deployment:
-    """Where a job runs; as it stands: on this machine.
+    """The hosts of a job; by default this machine.
 
     The coordinator, the MindSpore scheduler and the leader run on the first host.
     """
@@ -81,21 +81,21 @@ class Deployment:
 
     @property
     def spans_hosts(self) -> bool:
-        """Whether there is more than one host."""
+        """Whether the job has more than one host."""
         return len(self.hosts) > 1
 
     @property
     def address(self) -> str:
-        """Where the coordinator and the MindSpore scheduler listen."""
+        """Address at which the coordinator and the MindSpore scheduler listen."""
         return self.hosts[0].address if self.spans_hosts else LOCAL_ADDRESS
 
     def place(self, num_ranks: int, device: str) -> tuple[str, ...]:
-        """The name of each rank's host: consecutive ranks fill the hosts in their order.
+        """Places ranks on hosts: consecutive ranks fill the hosts in their order.
 
-        Returns: nothing if all run on this machine.
+        Returns: the host name of each rank; empty if all run on this machine.
 
         Raises:
-            ConfigError: there is not enough room.
+            ConfigError: the hosts have too few slots.
         """
         if not self.spans_hosts:
             return ()
@@ -109,7 +109,7 @@ class Deployment:
         return tuple(places[:num_ranks])
 
     def host_file(self, hosts: tuple[str, ...]) -> str:
-        """MPI's host file for ranks placed so: `address:ranks`, one line a host."""
+        """Formats MPI's host file for placed ranks: `address:ranks`, one line for each host."""
         counts = {host.address: hosts.count(host.name) for host in self.hosts}
         return "".join(f"{address}:{count}\n" for address, count in counts.items() if count)
 

@@ -10,15 +10,15 @@ from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan
 from mindspore_rl.plan.value import Value
 
 FIRST_EDGE_TAG = 10
-"""The tag of a plan's first message; smaller ones are the runtime's own."""
+"""Tag of a plan's first message; the runtime uses smaller tags itself."""
 
 
 class Edge:
-    """One cut edge.
+    """A cut edge: the message from the replicas of one fragment to those of another.
 
-    A leaf that is split travels as the intersections of the two partitions, of the environments and
-    of the agents; what several replicas have comes from one of them, chosen so that the targets
-    spread over the sources.
+    A sharded leaf travels as the intersections of both partitions, of the environments and of the
+    agents. A block that several replicas hold comes from one of them, chosen such that the targets
+    are balanced over the sources.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Edge:
 
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:
-        """(source replica, target replica) that exchange something, in a fixed order."""
+        """Pairs (source replica, target replica) that exchange data, in a fixed order."""
         if self.message.parameters:
             sources = len(self.source.shares)
             return [(j % sources, j) for j in range(len(self.target.shares))]
@@ -52,7 +52,7 @@ class Edge:
         ]
 
     def _parts(self, i: int, j: int) -> list[tuple[int, "Block"]]:
-        """Leaves that replica i sends to replica j, and which part of each."""
+        """Returns the leaves that replica i sends to replica j, with the block of each."""
         if (i, j) not in self._known:
             self._known[i, j] = self._exchanged(i, j)
         return self._known[i, j]
@@ -71,7 +71,7 @@ class Edge:
 
     @cached_property
     def _sources(self) -> dict["Block", list[int]]:
-        """Replicas of the source by what of a leaf they have, of every kind of leaf."""
+        """Replicas of the source by the block that they hold, for every kind of leaf."""
         found: dict[Block, list[int]] = {}
         for leaf in {(v.axis is None, v.agent_axis is None): v for v in self.leaves}.values():
             for replica in range(len(self.source.shares)):
@@ -79,7 +79,7 @@ class Edge:
         return found
 
     def _block(self, fragment: FragmentPlan, leaf: Value, replica: int) -> "Block":
-        """What of a leaf a replica has."""
+        """Returns the block of a leaf that a replica holds."""
         envs = chunk_of(fragment.shares[replica], self.chunk, self.message.chunks)
         return Block(
             envs if leaf.axis is not None else None,
@@ -87,7 +87,7 @@ class Edge:
         )
 
     def size(self, i: int, j: int) -> int:
-        """Bytes of the message from replica i to replica j."""
+        """Returns the bytes of the message from replica i to replica j."""
         if (i, j) not in self._sizes:
             self._sizes[i, j] = self._size(i, j)
         return self._sizes[i, j]
@@ -101,7 +101,7 @@ class Edge:
         return total
 
     def pack(self, i: int, j: int, arrays: list[np.ndarray], out: np.ndarray) -> None:
-        """Writes replica i's message to replica j into `out`."""
+        """Packs the message from replica i to replica j into `out`."""
         start = 0
         for index, cut in self._cut(True, i, j):
             array = cut.of(arrays[index])
@@ -110,7 +110,7 @@ class Edge:
             start += size
 
     def unpack(self, i: int, j: int, data: np.ndarray, arrays: list[np.ndarray]) -> None:
-        """Reads a message from replica i to replica j into the target's arrays."""
+        """Unpacks replica i's message to replica j into the target's arrays; sums partials."""
         start = 0
         for index, cut in self._cut(False, i, j):
             place = cut.of(arrays[index])
@@ -123,7 +123,7 @@ class Edge:
             start += size
 
     def _cut(self, sent: bool, i: int, j: int) -> list[tuple[int, "Cut"]]:
-        """Where the parts of a message lie in the source's or in the target's arrays."""
+        """Returns the places of a message's parts in the source's or the target's arrays."""
         if (sent, i, j) not in self._cuts:
             fragment, replica = (self.source, i) if sent else (self.target, j)
             self._cuts[sent, i, j] = [
@@ -133,7 +133,7 @@ class Edge:
         return self._cuts[sent, i, j]
 
     def allocate(self, j: int) -> list[np.ndarray]:
-        """The arrays that replica j receives into."""
+        """Allocates the arrays that replica j receives into, filled with zeros."""
         blocks = [(leaf, self._block(self.target, leaf, j)) for leaf in self.leaves]
         return [
             np.zeros(local_shape(leaf, block.num_envs, block.num_agents), leaf.dtype)
@@ -143,25 +143,25 @@ class Edge:
 
 @dataclass(frozen=True)
 class Block:
-    """The environments and agents of a part of a leaf; None for an axis that it does not have."""
+    """Environments and agents of a part of a leaf; None for an axis that the leaf lacks."""
 
     envs: range | None
     agents: tuple[int, int] | None
 
     @property
     def num_envs(self) -> int:
-        """Environments in it."""
+        """Number of environments in the block."""
         return len(self.envs) if self.envs else 0
 
     @property
     def num_agents(self) -> int:
-        """Agents in it."""
+        """Number of agents in the block."""
         return self.agents[1] - self.agents[0] if self.agents else 0
 
     def common(self, other: "Block") -> "Block | None":
-        """What two parts of a leaf have in common; None for nothing."""
+        """Returns the intersection of two blocks of a leaf, or None."""
         envs, agents = self.envs, None
-        if envs is not None and other.envs is not None:  # of the same chunk, if of any
+        if envs is not None and other.envs is not None:  # both are of the same chunk, if of any
             first, last = max(envs.start, other.envs.start), min(envs.stop, other.envs.stop)
             envs = range(first, last, envs.step)
         if self.agents and other.agents:
@@ -170,7 +170,7 @@ class Block:
         return None if empty else Block(envs, agents)
 
     def cut(self, leaf: Value, own: "Block") -> "Cut":
-        """Where this part lies in the array of a larger one."""
+        """Returns the place of this block in the array of a larger one."""
         places: list[Any] = [slice(None)] * len(leaf.shape)
         if self.agents and own.agents and leaf.agent_axis is not None:
             first, last = self.agents
@@ -184,17 +184,17 @@ class Block:
             else:
                 split = leaf.axis
                 places.insert(split + 1, here)
-        return Cut(split, leaf.per_env, (*places, ...))  # `...`: so a scalar's is a view too
+        return Cut(split, leaf.per_env, (*places, ...))  # `...` makes a scalar's part a view too
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a part lies in an array.
+    """The place of a block in an array.
 
     Attributes:
-        split: the axis of which environments are only the inner part; None: they have their own.
-        outer: the length of its outer part.
-        places: on each axis, after the split.
+        split: axis that is reshaped to (outer part, environments); None: no such axis.
+        outer: length of the outer part.
+        places: indices on each axis, after the reshape.
     """
 
     split: int | None
@@ -202,24 +202,24 @@ class Cut:
     places: tuple[Any, ...]
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """A view of the part."""
-        if self.split is not None:  # gives a view, of any array
+        """Returns a view of the block."""
+        if self.split is not None:  # splitting an axis always gives a view
             before, after = array.shape[: self.split], array.shape[self.split + 1 :]
             array = array.reshape(*before, self.outer, -1, *after)
         return array[self.places]
 
 
 def chunk_of(share: tuple[int, int], chunk: int, chunks: int) -> range:
-    """The environments of a share whose index is `chunk` modulo `chunks`."""
+    """Returns the environments of a share whose index is `chunk` modulo `chunks`."""
     return range(share[0] + (chunk - share[0]) % chunks, share[1], chunks)
 
 
 def plan_edges(plan: Plan, chunk: int = 0) -> dict[str, Edge]:
-    """A plan's cut edges by name.
+    """Returns a plan's cut edges by name.
 
     Args:
         plan: of the job.
-        chunk: of which messages that are sent in chunks are.
+        chunk: number of the chunk for messages that are sent in chunks.
     """
     by_name = {fragment.name: fragment for fragment in plan.fragments}
     return {
@@ -229,12 +229,12 @@ def plan_edges(plan: Plan, chunk: int = 0) -> dict[str, Edge]:
 
 
 def edges_by_chunk(plan: Plan) -> list[dict[str, Edge]]:
-    """A plan's cut edges by name, of each of its chunks."""
+    """Returns a plan's cut edges by name, for each chunk."""
     return [plan_edges(plan, chunk) for chunk in range(plan.chunks)]
 
 
 def local_shape(value: Value, num_envs: int, num_agents: int = 0) -> tuple[int, ...]:
-    """A value's shape with some of the environments and of the agents."""
+    """Returns a value's shape for some of the environments and agents."""
     shape = list(value.shape)
     if value.axis is not None:
         shape[value.axis] = value.per_env * num_envs

@@ -17,19 +17,19 @@ from mindspore_rl.platform.user_modules import FOLDER, kept, unchanged_environme
 
 PLAN_FILE, JOB_FILE = "plan.json", "job.json"
 STATE = "env_state"
-"""The variable that holds an in-graph environment's state."""
+"""Name of the variable that holds an in-graph environment's state."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """A fragment that serves the replicas of another one by one, as their messages come.
+    """An asynchronous schedule: one fragment serves the replicas of another as messages arrive.
 
     Attributes:
         sender: the fragment whose replicas are served, each with its own samples only.
-        consumer: the fragment that serves them, one replica.
-        staleness: the most updates between the parameters that a replica of the sender read and
-            those that its message meets.
-        drop_stale: a staler message makes no update; else its sender waits before it begins.
+        consumer: the fragment that serves them, with one replica.
+        staleness: maximum number of updates between the parameters that a replica of the sender
+            read and those that its message meets.
+        drop_stale: whether a staler message is dropped; else its sender waits before it begins.
     """
 
     sender: str
@@ -45,7 +45,7 @@ class FragmentPlan:
     Attributes:
         shares: first and last environment (exclusive) of each replica.
         agents: first and last agent (exclusive) of each replica, in a multi-agent environment.
-        cells: names of the compiled cells, those with collectives also in `collectives`.
+        cells: names of the compiled cells; those with collectives are also in `collectives`.
     """
 
     name: str
@@ -60,7 +60,7 @@ class FragmentPlan:
 
     @property
     def ranks(self) -> range:
-        """The ranks of its replicas."""
+        """The ranks of the fragment's replicas."""
         return range(self.first_rank, self.first_rank + len(self.shares))
 
 
@@ -70,14 +70,16 @@ class MessagePlan:
 
     Attributes:
         values: what is sent, in order; empty for parameters.
-        parameters: whose parameters are sent: `actor`, `all`, or empty.
-        partial: whether the target sums the shares of all senders, for each value.
+        parameters: which parameters are sent: `actor`, `all`, or empty.
+        partial: for each value, whether the target sums the terms of all senders.
         pattern: the collective that the two layouts amount to.
-        times: messages from one replica to another in an iteration; 0: one, before the first.
+        times: messages from one replica to another in an iteration; 0: one, before the first
+            iteration.
         parameter_bytes: size of a parameter message.
-        conditional: whether a condition of the program decides about it: `times` is a bound then.
-        by_arrival: whether each replica of the source or target is served by itself.
-        chunks: in how many parts of the environments it is sent, each as a message of its own.
+        conditional: whether a condition of the program decides if it is sent; `times` is then a
+            bound.
+        by_arrival: whether each replica of the source or target is served by itself (asynchronous).
+        chunks: number of chunks of environments that are sent as separate messages.
     """
 
     name: str
@@ -100,12 +102,12 @@ class ReductionPlan:
     """One collective over the replicas of a fragment, inside one of its cells.
 
     Attributes:
-        name: the operation whose results it takes together and the fragment, `mean#1 over actor`.
-        fragment: whose replicas take part.
+        name: of the reduced operation and the fragment, such as `mean#1 over actor`.
+        fragment: the fragment whose replicas take part.
         reduction: `sum`, `max` or `min`.
-        message_bytes: what each replica gives to it.
+        message_bytes: bytes that each replica contributes.
         times: calls of each replica in an iteration; 0: one, before the first.
-        conditional: as of a message.
+        conditional: see `MessagePlan`.
     """
 
     name: str
@@ -118,21 +120,21 @@ class ReductionPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A job.
+    """A distributed job: its program's fragments, ranks, messages and settings.
 
     Attributes:
         algorithm: its name, the run's copy of its file and the package that it belongs to.
         config: the algorithm's configuration.
-        steps_per_env: steps that each environment takes in an iteration.
+        steps_per_env: steps of each environment in an iteration.
         resume: a checkpoint to start from.
         load_at: checkpoints to load before given iterations (tests of equality).
-        profile: iterations of which every rank writes down what it did when.
-        record: marks whose values are written out every iteration.
+        profile: number of iterations that every rank profiles.
+        record: marks whose values are written to files every iteration.
         hosts: the name of each rank's host; empty: all on this machine.
-        arrivals: which fragment serves which by arrival, if any.
-        chunks: parts of the environments of which each is stepped by itself.
-        cells: `native` if they become native code where that can be, else `mindspore`.
-        parameters: shapes of all of them, by name.
+        arrivals: the asynchronous schedule, if there is one.
+        chunks: number of chunks of environments that are stepped separately.
+        cells: `native` if cells become native code where possible, else `mindspore`.
+        parameters: shapes of all parameters, by name.
     """
 
     algorithm: dict[str, str]
@@ -173,7 +175,7 @@ class Plan:
 
     @property
     def steps_per_iteration(self) -> int:
-        """Environment steps of an iteration, all environments together."""
+        """Environment steps of an iteration, over all environments."""
         return self.steps_per_env * self.num_envs
 
     @property
@@ -183,12 +185,12 @@ class Plan:
 
     @property
     def num_ranks(self) -> int:
-        """Processes of the job."""
+        """Number of processes of the job."""
         return sum(len(fragment.shares) for fragment in self.fragments)
 
     @property
     def group_ranks(self) -> tuple[int, ...]:
-        """Ranks whose cells hold collectives of MindSpore's; beside native cells they are MPI's."""
+        """Ranks whose cells hold MindSpore's collectives; native cells use MPI's."""
         if self.cells == "native":
             return ()
         return tuple(
@@ -197,20 +199,21 @@ class Plan:
 
     @property
     def in_one_process(self) -> bool:
-        """Whether it runs in the process that planned it; who uses a GPU has one of its own."""
+        """Whether the job runs in the process that planned it; jobs on GPUs have their own."""
         return not self.compiled or (self.num_ranks == 1 and self.device == "CPU")
 
     def fragment_of(self, rank: int) -> tuple[FragmentPlan, int]:
-        """The fragment and the replica that a rank runs."""
+        """Returns the fragment and the replica that a rank runs."""
         for fragment in self.fragments:
             if rank in fragment.ranks:
                 return fragment, rank - fragment.first_rank
         raise KeyError(rank)
 
     def gpu_of(self, rank: int) -> tuple[int, int] | None:
-        """The place of a rank with tensors among those of its host, and the group's ranks there.
+        """Returns a rank's place among its host's ranks with tensors, and the group's ranks there.
 
-        The latter come first and need a GPU each; place p of n GPUs takes the GPU p modulo n.
+        The group's ranks come first and need a GPU each; place p of n GPUs takes the GPU p modulo
+        n. None for a rank without tensors.
         """
         near = [
             r
@@ -223,11 +226,11 @@ class Plan:
         return near.index(rank), sum(r in self.group_ranks for r in near)
 
     def same_host(self, rank: int, other: int) -> bool:
-        """Whether two ranks are on one host."""
+        """Returns whether two ranks are on one host."""
         return not self.hosts or self.hosts[rank] == self.hosts[other]
 
     def rank_name(self, rank: int) -> str:
-        """`rank 2 (actor[1])`, or `rank 2 (actor[1] on node2)` in a job on several hosts."""
+        """Names a rank: `rank 2 (actor[1])`, or `rank 2 (actor[1] on node2)` on several hosts."""
         fragment, replica = self.fragment_of(rank)
         host = f" on {self.hosts[rank]}" if self.hosts else ""
         return f"rank {rank} ({fragment.name}[{replica}]{host})"
@@ -242,12 +245,12 @@ def load_plan(folder: Path) -> Plan:
     """Reads `plan.json`.
 
     Raises:
-        MsrlError: there is none, or it is not one of this version.
+        MsrlError: there is no such file, or it is of another version.
     """
     path = folder / PLAN_FILE
     try:
         text = path.read_bytes()
-    except (OSError, ValueError) as error:  # a NUL in its name
+    except (OSError, ValueError) as error:  # the path contains a NUL
         why = f"{folder} is not a run directory ({getattr(error, 'strerror', error)})"
         raise MsrlError(f"{why}; expected one that `msrl train` wrote") from error
     try:

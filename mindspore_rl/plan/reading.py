@@ -9,10 +9,10 @@ _TAKEN = {bool: (bool,), int: (int,), float: (float, int), str: (str,)}
 
 
 def read(kind: Any, data: Any) -> Any:
-    """A value of a type, from what `json.loads` makes of its `dataclasses.asdict`.
+    """Rebuilds a value of a type from the JSON of its `dataclasses.asdict`.
 
     Raises:
-        KeyError, TypeError, ValueError: it is none.
+        KeyError, TypeError, ValueError: the data does not match the type.
     """
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)

@@ -7,7 +7,7 @@ from mindspore_rl.plan.plan import Plan
 
 
 class Stage(IntEnum):
-    """The stages of every rank; those of a job's cells and edges follow, see `Stages`."""
+    """Stages that every rank has; the stages of a job's cells and edges follow, see `Stages`."""
 
     STARTING = 0
     PYTHON = 1
@@ -32,10 +32,10 @@ _WORDS = {
 
 
 class Stages:
-    """All stages of a job, by number.
+    """All stages of a job, by number: those of `Stage`, of its cells and of its edges.
 
     Attributes:
-        words: for users.
+        words: name of each stage, for users.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -52,23 +52,23 @@ class Stages:
             self.words.append(f"edge {message.name}")
 
     def cell(self, fragment: str, name: str) -> int:
-        """The stage of a fragment's cell."""
+        """Returns the stage of a fragment's cell."""
         return self._cells[fragment, name]
 
     def edge(self, message: str) -> int:
-        """The stage of waiting for a message."""
+        """Returns the stage of waiting for a message."""
         return self._edges[message]
 
     def awaited(self, rank: int, stage: int, iteration: int) -> set[int]:
-        """The ranks without which one at a stage may not go on; none where it works by itself."""
+        """Returns the ranks that a rank at a stage waits for; empty if it works by itself."""
         plan = self._plan
         fragment, replica = plan.fragment_of(rank)
         found: set[int] = set()
         if stage == Stage.BOUNDARY:
             found = {plan.leader}
-            if iteration <= 0:  # and from one, the parameters to start from
+            if iteration <= 0:  # and for the initial parameters
                 found |= {f.first_rank for f in plan.fragments if "update" in f.components}
-        elif stage == Stage.CHECKPOINT and rank == 0:  # which writes it
+        elif stage == Stage.CHECKPOINT and rank == 0:  # rank 0 gathers and writes it
             found = set(range(plan.num_ranks))
         elif stage == Stage.RECORDS:
             found = set(fragment.ranks)

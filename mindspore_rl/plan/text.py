@@ -5,7 +5,7 @@ from mindspore_rl.plan.traffic import describe, predict
 
 
 def plan_text(plan: Plan) -> str:
-    """Ranks, messages and collectives, with the bytes of an iteration."""
+    """Formats ranks, messages and collectives, with the bytes of an iteration."""
     lines = [
         f"{plan.algorithm['name']} under {plan.policy} on {plan.environment}, "
         f"{plan.num_ranks} process{'es' if plan.num_ranks > 1 else ''}, {plan.device}"
@@ -40,7 +40,7 @@ def _often(times: int) -> str:
 
 
 def arrivals_text(arrivals: Arrivals) -> str:
-    """Which fragment serves which by arrival."""
+    """Describes an asynchronous schedule: who serves whom, and the bound of staleness."""
     stale = "dropped" if arrivals.drop_stale else "waited for"
     return (
         f"by arrival: {arrivals.consumer} serves one {arrivals.sender} at a time; more than "

@@ -1,9 +1,9 @@
 """Traffic between ranks: predicted from the plan, and counted while a job runs.
 
 A call is one message from one rank to another, or one rank's part in one collective; its bytes are
-the payload. Messages are counted where they are handed to the communicator. Collectives are
-MindSpore's, inside compiled cells: a counter in the graph beside each of them tells how often it
-ran, and every run of it carries the same bytes.
+the payload. Messages are counted where they are handed to the communicator. Collectives run inside
+compiled cells: a counter in the graph beside each of them counts its runs, each of which carries
+the same bytes.
 """
 
 import json
@@ -18,9 +18,9 @@ from mindspore_rl.platform.cache import write_file
 
 TRAFFIC_FILE = "communication.json"
 CONTROL, CHECKPOINTS = "iteration boundary", "start and checkpoints"
-"""Traffic that no value of the program causes."""
+"""Traffic that is not caused by values of the program."""
 RECORDS = "records that others drew"
-"""Traffic that depends on chance."""
+"""Traffic that depends on random draws."""
 
 Counts = dict[str, tuple[int, int]]
 """Calls and bytes by the name of a message or a collective."""
@@ -28,11 +28,11 @@ Counts = dict[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Traffic:
-    """Calls and bytes of one message or collective, all ranks together.
+    """Calls and bytes of one message or collective, over all ranks.
 
     Attributes:
-        each: whether that is in each iteration, or once, before the first.
-        conditional: whether a condition of the program may make it less.
+        each: whether they occur in each iteration, or once, before the first.
+        conditional: whether a condition of the program may reduce them.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Traffic:
     conditional: bool = False
 
     def total(self, iterations: Fraction) -> tuple[int, int]:
-        """Calls and bytes of a run."""
+        """Returns calls and bytes of a run."""
         times = iterations if self.each else 1
         return int(self.calls * times), int(self.message_bytes * times)
 
 
 def predict(plan: Plan) -> list[Traffic]:
-    """What the plan says of every message, then of every collective."""
+    """Predicts the traffic of every message, then of every collective."""
     found = []
     edges = edges_by_chunk(plan)
     for message in plan.messages:
@@ -83,18 +83,18 @@ def predict(plan: Plan) -> list[Traffic]:
 
 
 def describe(traffic: Traffic) -> str:
-    """`32 calls, 1,204 bytes`."""
+    """Formats traffic, such as `32 calls, 1,204 bytes`."""
     bound = "at most " if traffic.conditional else ""
     plural = "" if traffic.calls == 1 else "s"
     return f"{bound}{traffic.calls:,} call{plural}, {traffic.message_bytes:,} bytes"
 
 
 def iterations_done(plan: Plan, done: dict[int, int]) -> Fraction:
-    """A run's iterations: every rank's, or by arrival the mean of the workers'.
+    """Returns a run's iterations: of every rank, or in an asynchronous job the workers' mean.
 
     Args:
         plan: of the job.
-        done: by each rank.
+        done: iterations of each rank.
     """
     if plan.arrivals is None:
         return Fraction(max(done.values()))
@@ -103,15 +103,15 @@ def iterations_done(plan: Plan, done: dict[int, int]) -> Fraction:
 
 
 def compare(plan: Plan, iterations: Fraction, ranks: list[Counts]) -> dict[str, Any]:
-    """Sets what was predicted beside what all ranks counted.
+    """Compares the predicted traffic with the traffic that all ranks counted.
 
     Args:
         plan: of the job.
         iterations: done in this run.
-        ranks: what each rank counted.
+        ranks: the counts of each rank.
 
-    Returns: `{"iterations": n, "program": {name: {...}}, "runtime": {name: {...}}}`, with
-        `calls` and `bytes`, and in `program` the `predicted_` ones beside them.
+    Returns: `{"iterations": n, "program": {name: {...}}, "runtime": {name: {...}}}`, with `calls`
+        and `bytes`, and in `program` the `predicted_` ones too.
     """
     counted: Counts = {}
     for counts in ranks:

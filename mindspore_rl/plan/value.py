@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 _ENTRY_BYTES = {"none": 0, "bfloat16": 2}
-"""Of dtypes that NumPy does not know."""
+"""Bytes of an entry of dtypes that NumPy does not know."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of a variable; a tuple's parts are in `parts`.
+    """The type of a variable; a tuple's elements are in `parts`.
 
     Attributes:
-        shape: with all environments, e.g. `(128, 8, 4)`; `()` for a scalar or a tuple.
-        axis: the axis along which environments lie, or None for a whole value.
+        shape: over all environments, e.g. `(128, 8, 4)`; `()` for a scalar or a tuple.
+        axis: the axis of environments, or None for a replicated value.
         per_env: entries of that axis for one environment (minibatches hold several).
-        agent_axis: the axis along which agents lie, or None.
+        agent_axis: the axis of agents, or None.
     """
 
     shape: tuple[int, ...]
@@ -29,37 +29,37 @@ class Value:
 
     @property
     def leaves(self) -> tuple["Value", ...]:
-        """The arrays in it, in order."""
+        """The arrays of the value, in order."""
         if self.dtype != "tuple":
             return (self,)
         return tuple(leaf for part in self.parts for leaf in part.leaves)
 
     @property
     def split(self) -> bool:
-        """Whether environments or agents lie along an axis of it."""
+        """Whether the value has an axis of environments or of agents."""
         return self.split_by("env") or self.split_by("agent")
 
     def split_by(self, split: str) -> bool:
-        """Whether replicas that share environments (`env`) or agents (`agent`) share this value."""
+        """Returns whether the value is sharded by environments (`env`) or by agents (`agent`)."""
         return any(leaf.along(split) is not None for leaf in self.leaves)
 
     def along(self, split: str) -> int | None:
-        """The axis of environments (`env`) or of agents (`agent`) of an array."""
+        """Returns the axis of environments (`env`) or of agents (`agent`) of an array."""
         return self.agent_axis if split == "agent" else self.axis
 
     def behind(self, rows: int) -> "Value":
-        """The value of several turns, one behind the other: `[rows, ...]`."""
+        """Stacks the value of several turns along a new first axis: `[rows, ...]`."""
         axes = [None if axis is None else axis + 1 for axis in (self.axis, self.agent_axis)]
         return replace(self, shape=(rows, *self.shape), axis=axes[0], agent_axis=axes[1])
 
     @property
     def size(self) -> int:
-        """Number of entries."""
+        """The number of entries."""
         return math.prod(self.shape)
 
     @property
     def message_bytes(self) -> int:
-        """Bytes of all its arrays."""
+        """The bytes of all arrays."""
         return sum(leaf.size * _entry_bytes(leaf.dtype) for leaf in self.leaves)
 
 
@@ -69,5 +69,5 @@ def _entry_bytes(dtype: str) -> int:
 
 
 def reduced_count(shape: tuple[int, ...], keep: int) -> int:
-    """Number of samples that `reduce_samples` takes together."""
+    """Counts the samples over which `reduce_samples` reduces."""
     return math.prod(shape[: len(shape) - keep])

@@ -16,11 +16,11 @@ from mindspore_rl.errors import MsrlError, StorageError
 
 @contextlib.contextmanager
 def writing(path: Path, flag: str = "--run-dir") -> Iterator[None]:
-    """A context that writes a file.
+    """A context for writing a file, which turns errors of the system into StorageError.
 
     Args:
-        path: of it.
-        flag: by which another place can be chosen.
+        path: of the file.
+        flag: option by which the user can choose another place, named in the error.
 
     Raises:
         StorageError: the disk is full, read-only or gone.
@@ -35,11 +35,11 @@ def writing(path: Path, flag: str = "--run-dir") -> Iterator[None]:
 
 
 def write_file(path: Path, data: bytes | str, flag: str = "--run-dir") -> None:
-    """Writes a file: whole and on the disk when this returns, else what was there stays.
+    """Writes a file atomically and durably; on failure the old file stays.
 
     Args:
-        path: of it; its folder is there.
-        data: all of it; text as UTF-8.
+        path: of the file; its folder exists.
+        data: the whole contents; text as UTF-8.
         flag: see `writing`.
 
     Raises:
@@ -51,20 +51,20 @@ def write_file(path: Path, data: bytes | str, flag: str = "--run-dir") -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, look: Callable[[Path], object] | None = None) -> Iterator[BinaryIO]:
-    """A file to be written that takes the place of another once it is whole and on the disk.
+    """A context that writes a temporary file, and renames it to `path` once it is on the disk.
 
-    Whatever happens meanwhile, a power failure too, `path` is what it was or what was written.
+    Whatever happens meanwhile, even a power failure, `path` has its old or its new contents.
 
     Args:
-        path: of it.
-        look: reads what was written, and raises if it cannot be used.
+        path: of the file.
+        look: checks the written file, and raises if it cannot be used.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     made = path.with_name(f"{path.name}.tmp")
     try:
-        made.unlink(missing_ok=True)  # its writer was killed
+        made.unlink(missing_ok=True)  # left by a writer that was killed
         with open(made, "xb") as file:
             yield file
             file.flush()
@@ -78,10 +78,10 @@ def replacing(path: Path, look: Callable[[Path], object] | None = None) -> Itera
 
 
 def settle(made: Path, path: Path) -> None:
-    """Gives a file that is written the name that it will have; its contents are on the disk first.
+    """Renames a written file to its final name; syncs the contents first.
 
     Raises:
-        OSError: it cannot be.
+        OSError: it cannot be renamed or synced.
     """
     _sync(made)
     os.replace(made, path)
@@ -89,10 +89,10 @@ def settle(made: Path, path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder, and those on the way to it, whose names are on the disk then.
+    """Makes a folder and its missing parents, and syncs their names to the disk.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be made.
     """
     lacking = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
@@ -101,12 +101,12 @@ def make_folder(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
+    """Waits until a file's contents, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL or not path.is_dir():  # some file systems sync no folder
+        if error.errno != errno.EINVAL or not path.is_dir():  # not all file systems sync folders
             raise
     finally:
         os.close(descriptor)
@@ -118,16 +118,16 @@ def cached(
     anew: bool = False,
     whole: Callable[[Path], bool] = lambda path: True,
 ) -> Path:
-    """A file in this user's cache.
+    """Returns a file of this user's cache, made if necessary.
 
     Args:
-        name: its path there; names what is in it, for a file that is there is not made again.
-        make: writes it at a path beside the one that it will have.
-        anew: whether it is made even if it is there.
-        whole: whether one that is there is still as it was made.
+        name: path in the cache; it must identify the contents, since an existing file is reused.
+        make: writes the file to a temporary path in the same folder.
+        anew: whether to make the file even if it exists.
+        whole: whether an existing file is intact.
 
     Raises:
-        MsrlError: no folder can be written.
+        MsrlError: no cache folder can be written.
     """
     homes = _caches()
     for home in homes:
@@ -154,7 +154,7 @@ def cached(
 
 
 def keep(name: str, data: bytes) -> None:
-    """Puts a file into this user's cache, if there is a folder to write."""
+    """Writes a file to this user's cache, if a cache folder can be written."""
 
     def make(path: Path) -> None:
         path.write_bytes(data)
@@ -164,7 +164,7 @@ def keep(name: str, data: bytes) -> None:
 
 
 def in_cache(name: str) -> Path | None:
-    """A file of the cache, if it is there."""
+    """Returns a file of the cache, or None."""
     for home in _caches():
         with contextlib.suppress(OSError):
             own = all(map(_is_own, [*_folders(home, name), home / name]))
@@ -174,27 +174,28 @@ def in_cache(name: str) -> Path | None:
 
 
 def temporary() -> Path:
-    """This user's folder among the temporary files; it may not be there, or not be his."""
+    """Returns this user's folder for temporary files; it may be absent or another user's."""
     return Path(tempfile.gettempdir(), f"msrl-{os.getuid()}")
 
 
 def own_folder(path: Path) -> bool:
-    """Makes a folder that only this user can enter, if there is none.
+    """Makes a folder that only this user can enter, if it does not exist.
 
-    Returns: whether the one that is there is his, and nobody else can put anything into it.
+    Returns: whether the folder is this user's, and nobody else can write to it.
 
     Raises:
-        OSError: something else is there, or it cannot be made.
+        OSError: the path is no folder, or it cannot be made.
     """
     path.mkdir(mode=0o700, exist_ok=True)
     return _is_own(path)
 
 
 def others(found: os.stat_result, uid: int) -> str:
-    """Who else than a user can write a file; empty if nobody.
+    """Describes who other than a user can write a file; empty if nobody can.
 
-    Root is nobody else: he can change what this user runs in any case. A group is: it may be that
-    of all users; but not one of the user's name, in which he is alone.
+    Root does not count: root can change what this user runs anyway. A group counts, since it may
+    contain all users; but not the user's private group, of the user's own name, without other
+    members.
     """
     if found.st_uid not in (uid, 0):
         return f"is owned by {_user(found.st_uid)}"
@@ -204,18 +205,18 @@ def others(found: os.stat_result, uid: int) -> str:
 
 
 def replaceable(path: Path, by_all: bool = False) -> str:
-    """Who else could put something in a path's place, by a folder above it; empty if nobody.
+    """Describes who else could replace a path, through a folder above it; empty if nobody could.
 
     Args:
-        path: it need not be there.
-        by_all: looks for what any user could do, rather than a folder's owner or group.
+        path: need not exist.
+        by_all: asks what any user could do, rather than a folder's owner or group.
     """
     uid = os.getuid()
     owners = (uid, 0, *_unknown_users())
     for folder in dict.fromkeys([*path.absolute().parents, *path.resolve().parents]):
         try:
             found, above = folder.stat(), folder.parent.stat()
-        except OSError:  # it will be made
+        except OSError:  # it does not exist yet
             continue
         is_others = found.st_uid not in owners
         if by_all:
@@ -229,14 +230,14 @@ def replaceable(path: Path, by_all: bool = False) -> str:
 
 
 def _is_open(found: os.stat_result, uid: int) -> bool:
-    """Whether the mode of a user's file lets others write it."""
-    if stat.S_ISLNK(found.st_mode):  # whose mode means nothing
+    """Returns whether the mode of a user's file lets others write it."""
+    if stat.S_ISLNK(found.st_mode):  # the mode of a link means nothing
         return False
     return bool(found.st_mode & 0o002 or found.st_mode & 0o020 and not _alone(uid, found.st_gid))
 
 
 def _alone(uid: int, gid: int) -> bool:
-    """Whether a group is a user's own, as systems make it that let files be written by groups."""
+    """Returns whether a group is a user's private group, as some systems make one for each user."""
     try:
         user, group = pwd.getpwuid(uid), grp.getgrgid(gid)
     except KeyError:
@@ -253,7 +254,7 @@ def _user(uid: int) -> str:
 
 
 def _unknown_users() -> list[int]:
-    """Who all those are here, root too, that a container does not know."""
+    """Returns the user that a container shows for all unmapped users, root among them, if any."""
     if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
         return []
     return [int(Path("/proc/sys/kernel/overflowuid").read_text())]
@@ -266,7 +267,7 @@ def _caches() -> list[Path]:
 
 
 def _make_way(home: Path) -> bool:
-    """Makes the folders above one of the cache's. Returns: whether nobody else can replace it."""
+    """Makes the parents of a cache folder. Returns: whether nobody else can replace the folder."""
     for folder in reversed(home.parents):
         if not folder.exists():
             folder.mkdir(0o700, exist_ok=True)
@@ -274,14 +275,14 @@ def _make_way(home: Path) -> bool:
 
 
 def _folders(home: Path, name: str) -> list[Path]:
-    """Those on the way to a file, the outermost first."""
+    """Lists the folders on the path to a file, the outermost first."""
     return [home / part for part in reversed(Path(name).parents)]
 
 
 def _is_own(path: Path) -> bool:
-    """Whether a file or folder, and a link to it, are this user's and writable for him alone.
+    """Returns whether a path, and the target of a link, are this user's and writable for no other.
 
-    What is read from the cache is run: anybody else could put anything into it.
+    Files of the cache are executed: another writer could inject code.
     """
     link, found = path.lstat(), path.stat()
     return link.st_uid == found.st_uid == os.getuid() and not found.st_mode & 0o022

@@ -19,7 +19,7 @@ MOVED = {
     "runtime.rank.cell": "runtime.rank.cell_parts",
     "training": "jobs.training",
 }
-"""The module that stands where another one was."""
+"""The present module for each former name."""
 
 
 class _Moved(MetaPathFinder, Loader):

@@ -15,7 +15,7 @@ from mindspore_rl.errors import MsrlError, ProgramError, install
 from mindspore_rl.platform import interpreter
 from mindspore_rl.platform.cache import cached
 
-# What MindSpore's plug-in for CUDA 11 links to, by the wheel that brings it.
+# Libraries that MindSpore's plug-in for CUDA 11 links to, by the wheel that contains them.
 LIBRARIES = {
     "nvidia-cublas-cu11": "libcublas.so.11",
     "nvidia-cuda-nvrtc-cu11": "libnvrtc.so.11.2",
@@ -27,9 +27,9 @@ LIBRARIES = {
     "nvidia-cusparse-cu11": "libcusparse.so.11",
 }
 CUDA = (11, 8)
-"""What NVRTC's output needs of the driver."""
+"""Oldest CUDA version of the driver that runs NVRTC's output."""
 NEWEST = 90
-"""The newest GPU that NVRTC 11.8 knows; newer ones take its PTX too."""
+"""Newest GPU architecture that NVRTC 11.8 knows; newer GPUs run its PTX too."""
 NO_DEVICE = 100
 """CUDA_ERROR_NO_DEVICE."""
 PLUGIN = "lib/plugin/gpu11.6"
@@ -39,7 +39,7 @@ NO_KERNEL = (
     *("irfftn", "hfft", "hfft2", "hfftn", "ihfft", "ihfft2", "ihfftn", "fftshift", "ifftshift"),
     *("histc", "nan_to_num", "nanmedian"),
 )
-# All that the plug-in asks of a CUDA toolkit is the version of its compiler.
+# The plug-in uses a CUDA toolkit only to ask for the version of its compiler.
 _NVCC = """#!/bin/sh
 echo "Cuda compilation tools, release 11.6, V11.6.124"
 """
@@ -47,11 +47,11 @@ echo "Cuda compilation tools, release 11.6, V11.6.124"
 
 @dataclass(frozen=True)
 class Driver:
-    """What the NVIDIA driver says.
+    """The NVIDIA driver's version and GPUs.
 
     Attributes:
-        cuda: the newest CUDA that it supports, such as "12.4".
-        gpus: their names, in the order of their numbers.
+        cuda: the newest CUDA version that it supports, such as "12.4".
+        gpus: names of the GPUs, in the order of their numbers.
     """
 
     cuda: str
@@ -59,10 +59,10 @@ class Driver:
 
 
 def driver() -> Driver:
-    """Asks the driver.
+    """Queries the NVIDIA driver.
 
     Raises:
-        MsrlError: there is none, it is too old, or it has no GPU for this process.
+        MsrlError: there is no driver, it is too old, or it has no GPU for this process.
     """
     cuda = _cuda()
     number, count, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(128)
@@ -85,7 +85,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def _cuda() -> ctypes.CDLL:
-    """The driver's functions, ready for use. Raises: MsrlError."""
+    """Loads and initialises the driver's library. Raises: MsrlError."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -102,7 +102,7 @@ def _cuda() -> ctypes.CDLL:
 
 
 def missing_wheels() -> list[str]:
-    """Wheels of the extra `gpu` whose library is not to be found."""
+    """Lists wheels of the extra `gpu` whose library is missing."""
     folders = _wheel_folders()
     return [
         wheel
@@ -117,10 +117,10 @@ def choose(wanted: str) -> tuple[str, str]:
     Args:
         wanted: auto, cpu or gpu.
 
-    Returns: "CPU" or "GPU", and why if it was free to choose.
+    Returns: "CPU" or "GPU", and the reason if `wanted` left the choice.
 
     Raises:
-        MsrlError: gpu is wanted and cannot be had.
+        MsrlError: `gpu` is wanted but not available.
     """
     if wanted == "cpu":
         return "CPU", ""
@@ -137,11 +137,11 @@ def choose(wanted: str) -> tuple[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """Variables that MindSpore's plug-in needs from before its process starts."""
+    """Returns variables that MindSpore's plug-in needs when its process starts."""
     paths = [str(folder) for folder in (plugin_folder(), *_wheel_folders())]
     inherited = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     paths += [path for path in inherited if path and path not in paths]
-    # For a GPU younger than the plug-in the driver compiles kernels anew: one by one, and kept.
+    # If a GPU is newer than the plug-in, the driver compiles its kernels: lazily, and cached.
     defaults = {"CUDA_MODULE_LOADING": "LAZY", "CUDA_CACHE_MAXSIZE": str((1 << 32) - 1)}
     return {
         **{name: os.environ.get(name, value) for name, value in defaults.items()},
@@ -151,16 +151,16 @@ def environment() -> dict[str, str]:
 
 
 def take(number: int, members: int) -> None:
-    """Leaves this process one of its host's GPUs; before MindSpore is imported.
+    """Restricts this process to one of its host's GPUs; call it before MindSpore is imported.
 
     Args:
-        number: of this process on its host, counted on beyond the number of GPUs.
-        members: processes of a group on this host, no two of which can share one (NCCL).
+        number: of this process on its host; numbers beyond the last GPU start again at the first.
+        members: processes of a group on this host, which cannot share a GPU (NCCL).
 
     Raises:
-        MsrlError: there are not as many.
+        MsrlError: there are fewer GPUs than `members`.
     """
-    # In another process: the driver reads the variable once, when it is first called.
+    # In another process: the driver reads CUDA_VISIBLE_DEVICES only once, at its first call.
     command = "from mindspore_rl.platform import gpu; print(len(gpu.driver().gpus))"
     asked = subprocess.run(
         interpreter.command("-c", command),
@@ -184,7 +184,7 @@ def take(number: int, members: int) -> None:
 
 
 def architecture() -> int:
-    """What this process's GPU is, such as 90 for sm_90."""
+    """Returns the architecture of this process's GPU, such as 90 for sm_90."""
     cuda = _cuda()
     version, found = ctypes.c_int(), []
     for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
@@ -194,10 +194,10 @@ def architecture() -> int:
 
 
 def entered() -> ctypes.CDLL:
-    """The driver's functions, in the context of this process's GPU that MindSpore is in, too.
+    """Returns the driver's library, in the CUDA context that MindSpore uses in this process.
 
     Raises:
-        MsrlError: there is none.
+        MsrlError: there is no context.
     """
     cuda, context = _cuda(), ctypes.c_void_p()
     cuda.cuCtxGetCurrent(ctypes.byref(context))
@@ -209,10 +209,10 @@ def entered() -> ctypes.CDLL:
 
 
 def refuse_operators(modules: Iterable[ModuleType]) -> None:
-    """Looks for operators without a kernel for the GPU in a program's own modules.
+    """Refuses operators without a GPU kernel in a program's own modules.
 
     Raises:
-        ProgramError: there is one; where it stands.
+        ProgramError: there is such an operator; tells its line.
     """
     from mindspore import ops  # noqa: PLC0415  (every command's start)
 
@@ -228,30 +228,30 @@ def refuse_operators(modules: Iterable[ModuleType]) -> None:
 
 
 def _meant(node: ast.AST, module: ModuleType) -> Any:
-    """What a name such as `ops.fft` stands for in a module, or None."""
+    """Resolves a name such as `ops.fft` in a module, or returns None."""
     if isinstance(node, ast.Attribute):
         return getattr(_meant(node.value, module), node.attr, None)
     return getattr(module, node.id, None) if isinstance(node, ast.Name) else None
 
 
 def nvrtc() -> ctypes.CDLL:
-    """The compiler of CUDA C++.
+    """Loads NVRTC, the compiler of CUDA C++.
 
     Raises:
         MsrlError: its wheel is not installed.
     """
     for folder in _wheel_folders():
         for builtins in folder.glob("libnvrtc-builtins.so.*"):
-            ctypes.CDLL(str(builtins))  # NVRTC finds it by its name then
+            ctypes.CDLL(str(builtins))  # so that NVRTC finds it by its name
             return ctypes.CDLL(str(folder / LIBRARIES["nvidia-cuda-nvrtc-cu11"]))
     raise MsrlError(f"NVRTC is not installed: {install('gpu')}")
 
 
 def plugin_folder() -> Path:
-    """Where MindSpore has its plug-in's libraries, NCCL among them.
+    """Returns the folder of the libraries of MindSpore's GPU plug-in, NCCL among them.
 
     Raises:
-        MsrlError: MindSpore is not installed, or has none.
+        MsrlError: MindSpore is not installed, or has no such plug-in.
     """
     found = importlib.util.find_spec("mindspore")
     if found is None or found.origin is None:
@@ -269,7 +269,7 @@ def _wheel_folders() -> list[Path]:
 
 
 def _cuda_home() -> Path:
-    """A folder whose `bin/nvcc` tells the version of CUDA that the plug-in was built for."""
+    """Returns a folder whose `bin/nvcc` reports the CUDA version that the plug-in was built for."""
 
     def write(path: Path) -> None:
         path.write_text(_NVCC)

@@ -1,7 +1,7 @@
 """Commands that start this Python anew, without imports from the working folder.
 
-`python -m` and `python -c` look for modules in the working folder first: a numpy.py there would be
-run in the place of numpy.
+`python -m` and `python -c` search the working folder for modules first: a numpy.py there would
+replace numpy.
 """
 
 import contextlib
@@ -15,11 +15,11 @@ _MODULE = f"{_NOT_HERE}; import runpy; runpy.run_module(sys.argv.pop(1), None, '
 
 
 def command(*words: str, version: tuple[int, int] = sys.version_info[:2]) -> list[str]:
-    """A command line of this interpreter.
+    """Returns a command line of this interpreter that does not import from the working folder.
 
     Args:
         words: `-m MODULE ARGUMENT...` or `-c CODE ARGUMENT...`.
-        version: of the interpreter; Python 3.10 has no option for this.
+        version: of the interpreter; Python 3.10 lacks the option `-P`.
     """
     option, what, *arguments = words
     assert option in ("-m", "-c")
@@ -31,15 +31,15 @@ def command(*words: str, version: tuple[int, int] = sys.version_info[:2]) -> lis
 
 
 def environment() -> dict[str, str]:
-    """Variables by which such a process finds this package, and what this process finds.
+    """Returns variables that let such a process find this package and this process's modules.
 
-    Modules of the working folder are found by it where they are by this process, after all others:
-    `module:ID` may name an environment there.
+    If this process finds modules in the working folder, the new process does too, after all other
+    places: `module:ID` may name an environment there.
     """
     package_parent = str(Path(__file__).resolve().parents[2])
     paths = [package_parent, *filter(None, [os.environ.get("PYTHONPATH")])]
     last = ""
-    with contextlib.suppress(OSError):  # it has been deleted
+    with contextlib.suppress(OSError):  # the folder has been deleted
         last = os.getcwd()
     if all(os.path.abspath(path) != last for path in sys.path):
         last = ""
@@ -47,6 +47,6 @@ def environment() -> dict[str, str]:
 
 
 def look_last() -> None:
-    """Has this process look for modules, after all others, where the one that started it does."""
+    """Appends the working folder of the process that started this one to the search path."""
     if folder := os.environ.get(LAST):
         sys.path.append(folder)

@@ -5,8 +5,8 @@ import gc
 import mindspore as ms
 from mindspore.ops import composite
 
-# Each collection would walk the 600,000 objects of MindSpore's import, and there is a new one with
-# each 700 objects that a compilation makes.
+# A garbage collection would walk the 600,000 objects of MindSpore's import, and by default every
+# 700 new objects of a compilation start one.
 gc.freeze()
 gc.set_threshold(50_000, 20, 100)
 
@@ -35,23 +35,23 @@ def _mod(x, y):  # type: ignore[no-untyped-def]
     return x % y
 
 
-# In a compiled cell MindSpore's `x += y` changes x for all who hold it (of `0.0 + x` that is x
-# itself, an input of the cell). Here it makes another array, as it does uncompiled.
+# In a compiled cell MindSpore's `x += y` changes x for all its references (of `0.0 + x` this is x
+# itself, an input of the cell). These functions make a new array, as uncompiled code does.
 for _function in (_add, _sub, _mul, _div, _floordiv, _mod):
     for _other in ("Tensor", "Number"):
         getattr(composite, f"augassign{_function.__name__}").register("Tensor", _other)(_function)
 
 
 def use(device: str = "CPU", *, compiled: bool = False) -> None:
-    """Sets them for the whole process; a device can be set once, before anything is computed.
+    """Sets device and mode of this process; the device only once, before anything is computed.
 
     Args:
-        device: CPU or GPU. Whoever plans or evaluates takes the CPU, also when ranks have GPUs: its
-            results are the same from one time to the next.
-        compiled: as graphs, or operation by operation.
+        device: CPU or GPU. Planning and evaluation use the CPU even if ranks have GPUs, because its
+            results are reproducible.
+        compiled: whether cells run as compiled graphs, instead of operation by operation.
     """
     if device == "GPU":
-        ms.set_device(device, 0)  # the only one that a rank sees; a group would take its own number
+        ms.set_device(device, 0)  # a rank sees only this one; a group would choose another number
     elif ms.get_context("device_target") != device:
         ms.set_device(device)
     mode = ms.GRAPH_MODE if compiled else ms.PYNATIVE_MODE

@@ -9,31 +9,31 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,99}")
 
 
 def is_name(text: object) -> bool:
-    """Whether a name keeps the rule: of fragments, policies, algorithms, marks, hosts and runs."""
+    """Returns whether a name of a fragment, policy, algorithm, mark, host or run obeys `RULE`."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 def check_name(what: str, name: object, error: type[MsrlError] = MsrlError) -> None:
-    """Refuses a name that does not keep the rule.
+    """Refuses a name that does not obey `RULE`.
 
     Args:
-        what: has this name, for the message.
+        what: the thing that has this name, for the message.
         name: the name.
-        error: what is raised.
+        error: the exception to raise.
 
     Raises:
-        MsrlError: it does not.
+        MsrlError: the name is invalid.
     """
     if not is_name(name):
         raise error(f"{what} has the name {name!r}, expected {RULE}")
 
 
 def unused(wanted: str, used: set[str]) -> str:
-    """The wanted name, or it with the first number that makes it new; it counts as used from now.
+    """Makes a name unique: the wanted one, or with the first number that makes it new.
 
     Args:
         wanted: the name.
-        used: names that are taken; the result is added.
+        used: names in use; the result is added.
     """
     name, number = wanted, 1
     while name in used:
@@ -44,6 +44,6 @@ def unused(wanted: str, used: set[str]) -> str:
 
 
 def name_from(text: str) -> str:
-    """A part of a name that is like a text, such as an environment's; a file without its folder."""
+    """Makes part of a name from a text, such as an environment's; a file loses its folder."""
     text = re.sub(r"^(?:.*/)?([^/]+)\.py:", r"\1-", text)
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[-40:]

@@ -1,6 +1,6 @@
 """Compiles CUDA sources with NVRTC, as a program: SOURCE PTX OPTION ...
 
-In a process of its own, for NVRTC changes the locale of the one that it runs in, and with it the
+It runs in a process of its own, because NVRTC changes the locale of its process, and with it the
 encoding in which Python opens files.
 """
 
@@ -33,7 +33,7 @@ def compile_kernels(source: Path, ptx: Path, options: list[str]) -> None:
 
 
 def main() -> None:
-    """Compiles what the command line names."""
+    """Compiles the source of the command line."""
     source, ptx, *options = sys.argv[1:]
     nvrtc = gpu.nvrtc()
     program, size = ctypes.c_void_p(), ctypes.c_size_t()

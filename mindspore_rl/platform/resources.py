@@ -12,17 +12,17 @@ _GROUP_FILES = {
     "cgroup2": ("memory.max", "memory.current", "inactive_file"),
     "cgroup": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""Of a control group, by its version: its limit, what it has, and of memory.stat what of that the
-kernel gives back."""
+"""Files of a control group by its version: limit, usage, and the key of memory.stat for the part of
+the usage that the kernel can reclaim."""
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that programs can still have, swap included.
+    """Returns the bytes that programs can still allocate, swap included.
 
-    Counted are the limits of all control groups that this process is in, one within the other.
+    Considers the limits of all control groups that contain this process.
 
     Args:
-        root: where the files of the kernel are.
+        root: folder of the kernel's files.
     """
     lines = (root / "proc/meminfo").read_text().splitlines()
     found = {name: int(rest.split()[0]) for name, _, rest in (x.partition(":") for x in lines)}
@@ -31,10 +31,10 @@ def available_memory(root: Path = Path("/")) -> int:
 
 
 def _left_of_groups(root: Path) -> Iterator[int]:
-    """Bytes that each group which has a limit leaves."""
+    """Yields the bytes left in each control group that has a limit."""
     for kind, group in _groups(root):
         limit, used, given_back = _GROUP_FILES[kind]
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it has no limit
+        with contextlib.suppress(OSError, ValueError, IndexError):  # no limit
             most = int((group / limit).read_text())
             stat = (group / "memory.stat").read_text().split()
             spare = int(stat[stat.index(given_back) + 1])
@@ -42,7 +42,7 @@ def _left_of_groups(root: Path) -> Iterator[int]:
 
 
 def _groups(root: Path) -> Iterator[tuple[str, Path]]:
-    """The groups of memory that this process is in, and those that they are in; with their kind."""
+    """Yields this process's control groups of memory and their ancestors, with their kind."""
     with contextlib.suppress(OSError):
         lines = (root / "proc/self/cgroup").read_text().splitlines()
         own = {kinds: path for _, kinds, path in (line.split(":", 2) for line in lines)}
@@ -57,20 +57,20 @@ def _groups(root: Path) -> Iterator[tuple[str, Path]]:
             top, place = mount.split(" ")[3:5]
             group = root / place.lstrip("/")
             yield kind, group
-            if path.startswith(top):  # a container may see only a part
+            if path.startswith(top):  # a container may see only part of the tree
                 for part in Path(path).relative_to(top).parts:
                     group /= part
                     yield kind, group
 
 
 def address_space() -> float:
-    """Bytes of addresses that a process may use (`ulimit -v`)."""
+    """Returns the bytes of addresses that a process may use (`ulimit -v`)."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
 def descriptors(least: int = 0) -> int:
-    """Files that a process may have open (`ulimit -n`); as many as `least` if that is allowed."""
+    """Returns the limit of open files (`ulimit -n`), raised to `least` if allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < least <= hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (least, hard))
@@ -79,7 +79,7 @@ def descriptors(least: int = 0) -> int:
 
 
 def has_working_folder() -> bool:
-    """Whether the folder that this process was started in is there."""
+    """Returns whether the working folder still exists."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -88,12 +88,12 @@ def has_working_folder() -> bool:
 
 
 def free_shared_bytes() -> float:
-    """What is left of /dev/shm."""
+    """Returns the free bytes of /dev/shm."""
     try:
         found = os.statvfs(SHARED_MEMORY)
     except OSError:
         return 0
-    return found.f_bavail * found.f_frsize if found.f_blocks else math.inf  # it has no limit
+    return found.f_bavail * found.f_frsize if found.f_blocks else math.inf  # no limit
 
 
 def available_cores() -> int:

@@ -8,27 +8,27 @@ from pathlib import Path
 from typing import Any
 
 WIDTH = 160
-"""Of tables that do not go to a terminal, in characters."""
+"""Characters of a line of tables that do not go to a terminal."""
 
 
 def say(text: str) -> None:
-    """Tells the user what is being done."""
+    """Prints a progress message on standard error."""
     print(f"msrl: {text}", file=sys.stderr, flush=True)
 
 
 class Steady:
-    """A stream of which nothing more is written once its reader has gone.
+    """A stream that drops its output once its reader is gone.
 
     Args:
-        stream: the standard output or the standard error.
-        log: gets a line when that happens.
+        stream: standard output or standard error.
+        log: file that gets a line when that happens.
     """
 
     def __init__(self, stream: Any, log: Path) -> None:
         self._stream, self._log = stream, log
 
     def write(self, text: str) -> int:
-        """Writes what can be written."""
+        """Writes text, or drops it."""
         try:
             return self._stream.write(text)
         except OSError as error:
@@ -36,7 +36,7 @@ class Steady:
         return len(text)
 
     def flush(self) -> None:
-        """Brings it to the reader, if there is one."""
+        """Flushes the stream, if it still has a reader."""
         try:
             self._stream.flush()
         except OSError as error:

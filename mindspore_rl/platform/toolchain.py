@@ -1,9 +1,10 @@
 """Compiles C++ sources at their first use.
 
-An operator of MindSpore costs some microseconds whatever its size; what takes twenty of them in
-every step of a rollout is one operator in C++. Each is there in MindSpore's operators too, which
-run where no compiler is found (`CXX` names one, g++ by default; `CXX=` turns native operators off).
-For the GPU, NVRTC of the extra `gpu` compiles the same sources: no CUDA toolkit is needed.
+An operator of MindSpore costs some microseconds whatever its size, so a computation of twenty
+operators in every step of a rollout is one operator in C++ instead. Each also exists in MindSpore's
+operators, which run if no compiler is found (`CXX` names one, g++ by default; `CXX=` turns native
+operators off). For the GPU, NVRTC of the extra `gpu` compiles the same sources: no CUDA toolkit is
+needed.
 """
 
 import contextlib
@@ -21,16 +22,16 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.platform.cache import cached
 from mindspore_rl.platform.nvrtc import compile_kernels
 
-# Sums and products as they stand, as MindSpore's operators take them.
+# Products and sums are not fused (no FMA), as in MindSpore's operators.
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=off", "-shared", "-fPIC")
-# No flag that changes what IEEE arithmetic gives: -ffast-math would hide what is not a number.
-# Of -O3 what makes cells faster; the whole takes the compiler twice as long.
+# No flag changes the results of IEEE arithmetic: -ffast-math would hide NaNs. Only those parts of
+# -O3 that make cells faster; all of it doubles the compile time.
 CELL_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "--param",
               "max-inline-insns-auto=30", "-fno-math-errno", "-fno-trapping-math", "-fwrapv",
               "-shared", "-fPIC", "-w")  # fmt: skip
 KERNELS = Path(__file__).parents[1] / "codegen" / "kernels.h"
 DRIVER = KERNELS.with_name("driver.h")
-"""Launches kernels, for operators that have one."""
+"""Launches kernels of operators that have one."""
 _CHECKSUM = b"\n// sha256 "
 _making_threads = threading.Lock()
 _MARCH = {
@@ -43,13 +44,13 @@ _MARCH = {
 
 
 def compiler() -> str | None:
-    """The C++ compiler, if there is one."""
+    """Returns the path of the C++ compiler, or None."""
     found = shutil.which(os.environ.get("CXX", "g++"))
     return found and os.path.abspath(found)
 
 
 def usable(*devices: str) -> bool:
-    """Whether native operators can run: there is a compiler, and the device is one of these."""
+    """Returns whether native operators can run: there is a compiler, and one of the devices."""
     from mindspore import get_context  # noqa: PLC0415  (`msrl doctor` asks for the compiler alone)
 
     return compiler() is not None and get_context("device_target") in devices
@@ -61,16 +62,16 @@ def library(
     includes: tuple[Path, ...] = (),
     flags: tuple[str, ...] = (),
 ) -> Path:
-    """The shared library of a source, compiled unless it is in the cache.
+    """Returns the shared library of a source, compiled unless it is cached.
 
     Args:
         source: C++17.
-        macros: defined before it.
-        includes: files of this project or the user's that it includes.
-        flags: for the compiler, beside those of all.
+        macros: defined before the source.
+        includes: files of this project or the user's that the source includes.
+        flags: for the compiler, in addition to `FLAGS`.
 
     Raises:
-        MsrlError: it does not compile.
+        MsrlError: the source does not compile.
     """
     command = [compiler() or "", *FLAGS, *flags, *_defined(macros), "-x", "c++", str(source)]
 
@@ -86,30 +87,30 @@ def library(
 
 
 def threads() -> Path:
-    """The library that runs parts of some work on several threads: `in_parts`, `set_threads`."""
+    """Returns the library that runs work on several threads: `in_parts`, `set_threads`."""
     with _making_threads:
         return library(KERNELS.parent / "threads.cpp", {}, flags=("-std=c++20", "-pthread"))
 
 
 def begin_threads() -> None:
-    """Has that library compiled while this process does something else."""
+    """Starts compiling that library in a background thread."""
 
     def make() -> None:
-        with contextlib.suppress(MsrlError, OSError):  # said when a cell needs it
+        with contextlib.suppress(MsrlError, OSError):  # reported when a cell needs it
             threads()
 
     threading.Thread(target=make).start()
 
 
 def cell_library(text: str, level: int) -> Path:
-    """The shared library of a cell's C++, compiled unless it is in the cache.
+    """Returns the shared library of a cell's C++, compiled unless it is cached.
 
     Args:
         text: the source.
-        level: of the processors that are to run it, see `level`.
+        level: of the target processors, see `level`.
 
     Raises:
-        MsrlError: it does not compile.
+        MsrlError: the source does not compile.
     """
     flags = [*CELL_FLAGS, *_MARCH.get(platform.machine(), {}).get(level, ()), f"-I{KERNELS.parent}"]
     command = [compiler() or "", *flags, "-x", "c++", "-"]
@@ -127,9 +128,9 @@ def cell_library(text: str, level: int) -> Path:
 
 
 def _compiled(name: str, build: Callable[[Path], None]) -> Path:
-    """A file of the cache that is compiled, and compiled again if it is not as it was.
+    """Returns a compiled file of the cache; compiles it again if it is damaged.
 
-    It ends in its checksum, after the end for a loader of libraries, in a comment of PTX.
+    The file ends with its checksum: behind the end of a library, in a comment of PTX.
     """
 
     def make(path: Path) -> None:
@@ -147,16 +148,16 @@ def _is_whole(path: Path) -> bool:
 
 
 def _compile(command: list[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs a compiler, in a folder of this project's: headers are looked for there first."""
+    """Runs a compiler in this project's folder, where it searches for headers first."""
     return subprocess.run(
         command, input=text, capture_output=True, text=True, check=False, cwd=KERNELS.parent
     )
 
 
 def level() -> int:
-    """How wide this processor's vectors are: 0 for what every one has, 1 for AVX2, 2 for AVX-512.
+    """Returns the vector level of this processor: 0 baseline, 1 AVX2, 2 AVX-512.
 
-    Numbers are the same on all processors of a level.
+    Results are bitwise equal on all processors of a level.
     """
     if platform.machine() != "x86_64":
         return 0
@@ -169,7 +170,7 @@ def level() -> int:
 
 @functools.cache
 def _version() -> str:
-    """Of the compiler, in its own words."""
+    """Returns the output of the compiler's `--version`."""
     command = [compiler() or "", "--version"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
@@ -177,18 +178,18 @@ def _version() -> str:
 def kernel(
     source: Path, macros: dict[str, str | int], includes: tuple[Path, ...], architecture: int
 ) -> Path:
-    """A source's kernels in PTX, which the driver compiles for its GPU.
+    """Returns a source's kernels as PTX, which the driver compiles for its GPU.
 
     Args:
         source: CUDA C++.
-        macros: defined before it.
+        macros: defined before the source.
         includes: as for `library`.
-        architecture: the oldest that it is for, such as 60 for sm_60.
+        architecture: the oldest supported GPU, such as 60 for sm_60.
 
     Raises:
-        MsrlError: it does not compile.
+        MsrlError: the source does not compile.
     """
-    # A product and a sum as they stand, as on the CPU.
+    # Products and sums are not fused (no FMA), as on the CPU.
     options = ["-std=c++17", "-fmad=false", f"-arch=compute_{architecture}", *_defined(macros)]
 
     def build(path: Path) -> None:
@@ -202,7 +203,7 @@ def _defined(macros: dict[str, str | int]) -> list[str]:
 
 
 def _name(command: list[str], sources: tuple[Path, ...], suffix: str) -> str:
-    """Of a file in the cache: what it was made of, and how."""
+    """Names a file of the cache by a hash of its sources and command."""
     digest = hashlib.sha256("\n".join(command).encode())
     for path in sources:
         digest.update(path.read_bytes())

@@ -1,7 +1,7 @@
 """Imports the user's files with the files beside them, and copies them into a run.
 
-The folder of a file stands as a package under a name of its own: two folders may both have a
-`parts.py`. In what it holds, `from parts import Torso` finds parts.py there, as in a script.
+The folder of a file becomes a package with a unique name, so that two folders may both have a
+`parts.py`. In its files, `from parts import Torso` finds the parts.py beside them, as in a script.
 """
 
 import ast
@@ -24,14 +24,14 @@ from mindspore_rl.platform.cache import make_folder, write_file, writing
 
 OURS = "mindspore_rl"
 FOLDER, POLICY_FOLDER, ENVIRONMENT_FOLDER = "program", "policy", "environment"
-"""Of a run: what is kept of its algorithm, its policy, and an environment of the user's."""
+"""Folders of a run with copies of its algorithm, its policy and the user's environment."""
 
 
 class _Folder(ModuleType):
-    """A folder of the user's as a package.
+    """A folder of the user's, as a package.
 
     Attributes:
-        read: what the files that were asked for were then, by their names, see `_sources`.
+        read: checksums of the requested files when they were read, by name, see `_sources`.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -40,14 +40,14 @@ class _Folder(ModuleType):
         self.read: dict[str, int] = {}
 
     def is_of(self, name: str, sources: int) -> bool:
-        """Whether all that was imported here still is as files are, one of which is given."""
+        """Returns whether all files imported here are unchanged; `sources` is that of `name`."""
         if name in self.read:
             return self.read[name] == sources
         return all(_sources(self.folder / other) == was for other, was in self.read.items())
 
 
 class _Finder:
-    """Finds the modules of such packages, before Python's own finders do."""
+    """Finds modules of such packages, before Python's own finders do."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -59,10 +59,10 @@ class _Finder:
 
 
 class _Loader(SourceFileLoader):
-    """Runs a module for which the names of files in its folder come first."""
+    """Loads a module whose imports prefer files of its folder."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """Of the source: compiled files know a change by its second and size alone."""
+        """Compiles the source: cached byte code can miss a change of equal size in a second."""
         return self.source_to_code(self.get_data(self.path), self.path)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -85,25 +85,25 @@ class _Loader(SourceFileLoader):
 
 
 def _sibling(folder: Path, name: str) -> Path | None:
-    """The file that a name in an `import` stands for, if it is one of a folder."""
+    """Returns the file that a name in an `import` refers to, if it is in the folder."""
     files = (folder / f"{name}.py", folder / name / "__init__.py")
     return next((file for file in files if name not in ("", OURS) and file.is_file()), None)
 
 
 def package_of(file: Path, kind: str = "program") -> str:
-    """The name of the package that a file's folder becomes, the same in every process."""
+    """Names the package of a file's folder; the name is the same in every process."""
     return f"msrl_{kind}_{zlib.crc32(str(file.resolve().parent).encode()):08x}"
 
 
 def load_module(file: Path, package: str = "", error: type[MsrlError] = MsrlError) -> ModuleType:
-    """Imports a file under a name that is the same in every process.
+    """Imports a file, under a name that is the same in every process.
 
-    Again, with all that its folder's package has, if it or a file that it imports has changed.
+    Reloads its folder's whole package if the file or one that it imports has changed.
 
     Args:
-        file: the user's, or a copy of it.
-        package: of the user's file, see `package_of`; needed for a copy.
-        error: what is raised.
+        file: the user's file, or a copy of it.
+        package: name for the folder of the user's file, see `package_of`; required for a copy.
+        error: the exception to raise.
 
     Raises:
         MsrlError: the file is missing or cannot be imported.
@@ -137,7 +137,7 @@ def load_module(file: Path, package: str = "", error: type[MsrlError] = MsrlErro
 
 
 def run_module(name: str, file: Path, loader: Loader | None = None) -> ModuleType:
-    """Runs a file as the module of a name, which nobody finds if that fails."""
+    """Runs a file as the module `name`, which is removed if that fails."""
     spec = spec_from_file_location(name, file, loader=loader)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = module_from_spec(spec)
@@ -150,7 +150,7 @@ def run_module(name: str, file: Path, loader: Loader | None = None) -> ModuleTyp
 
 
 def _place(error: BaseException, package: str) -> str:
-    """The last line of a package's that an error passed."""
+    """Returns the innermost line of a package that an error passed through."""
     lines = [
         f"{frame.f_code.co_filename}:{line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -160,7 +160,7 @@ def _place(error: BaseException, package: str) -> str:
 
 
 def keep(file: Path, folder: Path) -> Path:
-    """Copies a file to another folder, and what of its own one it imports or names in a string.
+    """Copies a file, and the files of its folder that it imports or names in strings, to a folder.
 
     Returns: the copy.
     """
@@ -176,13 +176,13 @@ def keep(file: Path, folder: Path) -> Path:
 
 
 def kept(folder: Path, file: str) -> Path:
-    """A folder's copy of a file, or the file itself if there is none."""
+    """Returns a folder's copy of a file, or the file itself if there is no copy."""
     copy = folder / Path(file).name
     return copy if copy.is_file() else Path(file)
 
 
 def unchanged(file: Path, folder: Path) -> Path:
-    """A file if all is still as a folder keeps it of the file; else the folder's copy."""
+    """Returns the file if it and all files copied with it are unchanged, else the folder's copy."""
     copy = folder / file.name
     if not copy.is_file():
         return file
@@ -196,13 +196,13 @@ def unchanged(file: Path, folder: Path) -> Path:
 
 
 def split_environment(name: str) -> tuple[Path, str] | None:
-    """File and name of "path/to/file.py:Name", an environment of the user's; None: it is none."""
+    """Splits "path/to/file.py:Name" into file and name; None: not an environment of the user's."""
     path, colon, own = name.rpartition(":")
     return (Path(path), own) if colon and path.endswith(".py") else None
 
 
 def unchanged_environment(name: str, run_dir: Path) -> str:
-    """As `unchanged`, of an environment; that of others has its name."""
+    """Applies `unchanged` to a user's environment; other names stay as they are."""
     found = split_environment(name)
     if found is None:
         return name
@@ -210,21 +210,21 @@ def unchanged_environment(name: str, run_dir: Path) -> str:
 
 
 def _named(value: object, folder: Path) -> Path | None:
-    """The file of a folder that a string names, such as "map.txt" or "maps/small.txt"."""
+    """Returns the file of a folder that a string names, such as "map.txt" or "maps/small.txt"."""
     if not isinstance(value, str) or not re.fullmatch(r"[^\x00-\x1f]{1,200}", value):
         return None
     try:
         found = (folder / value).resolve()
         return found if found.is_relative_to(folder) and found.is_file() else None
-    except (OSError, ValueError):  # it cannot be a file's name
+    except (OSError, ValueError):  # no valid file name
         return None
 
 
 def _sources(file: Path) -> int:
-    """A checksum of a Python file and of those of its folder that it imports."""
+    """Computes a checksum of a Python file and of those files of its folder that it imports."""
     file, found = file.resolve(), 0
     needed = {file}
-    with contextlib.suppress(OSError, SyntaxError, ValueError):  # told where it is imported
+    with contextlib.suppress(OSError, SyntaxError, ValueError):  # reported by the import
         _follow(file, file.parent, needed)
     for source in sorted(needed):
         if source.suffix == ".py" and source.is_file():
@@ -234,7 +234,7 @@ def _sources(file: Path) -> int:
 
 
 def _follow(file: Path, folder: Path, needed: set[Path]) -> None:
-    """Adds the files of a folder that one of them imports, and so on."""
+    """Adds the files of a folder that a file imports or names in strings, recursively."""
     for node in ast.walk(ast.parse(file.read_bytes())):
         base, names = folder, []
         if isinstance(node, ast.Constant) and (named := _named(node.value, file.parent)):

@@ -9,7 +9,7 @@ import yaml
 from mindspore_rl.errors import ConfigError
 
 MAX_VALUES, DEEPEST = 100_000, 100
-"""Values in a file, each counted as often as aliases bring it, and how deep they are nested."""
+"""Maximum number of values, each counted as often as aliases repeat it, and nesting depth."""
 NUMBERS = {
     "tag:yaml.org,2002:int": r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+",
     "tag:yaml.org,2002:float": (
@@ -17,11 +17,11 @@ NUMBERS = {
         r"|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
     ),
 }
-"""How numbers look, as in YAML 1.2: 1:30:00 is no number of seconds, and 010 is not eight."""
+"""Numbers as in YAML 1.2: 1:30:00 is no number of seconds, and 010 is not eight."""
 
 
 class _Loader(yaml.SafeLoader):
-    """One that takes no key twice, numbers as in YAML 1.2, and nothing without an end."""
+    """A loader that refuses duplicate keys and recursion, with numbers as in YAML 1.2."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (as in the base class)
         first: [(tag, form) for tag, form in forms if tag not in NUMBERS]
@@ -29,14 +29,14 @@ class _Loader(yaml.SafeLoader):
     }
 
     def get_single_node(self) -> yaml.Node | None:
-        """See the base class. Raises: yaml.YAMLError: it is too deep or too large."""
+        """See the base class. Raises: yaml.YAMLError: the document is too deep or too large."""
         node = super().get_single_node()
         if node is not None:
             _check_size(node)
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        """See the base class. Raises: yaml.YAMLError: a key stands there twice."""
+        """See the base class. Raises: yaml.YAMLError: a key occurs twice."""
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -54,11 +54,11 @@ for _tag, _form in NUMBERS.items():
 
 
 def _check_size(root: yaml.Node) -> None:
-    """Refuses what could not be read or told: an alias may stand for a million values."""
+    """Refuses documents that are too large to read: an alias may stand for a million values."""
     found: dict[int, tuple[int, int]] = {}
 
     def measure(node: yaml.Node, depth: int) -> tuple[int, int]:
-        """The values of a node, and how deep it is; `depth` ends an alias of what it stands in."""
+        """Returns a node's number of values and its depth; `depth` ends recursive aliases."""
         if id(node) not in found:
             parts = [measure(part, depth + 1) for part in _parts(node) if depth <= DEEPEST]
             values, deep = (1 + sum(n for n, _ in parts), 1 + max((d for _, d in parts), default=0))
@@ -74,7 +74,7 @@ def _check_size(root: yaml.Node) -> None:
 
 
 def _parts(node: yaml.Node) -> Iterator[yaml.Node]:
-    """The nodes in a node, keys too."""
+    """Yields the child nodes of a node, keys included."""
     if isinstance(node, yaml.MappingNode):
         for pair in node.value:
             yield from pair
@@ -83,14 +83,14 @@ def _parts(node: yaml.Node) -> Iterator[yaml.Node]:
 
 
 def read_yaml(path: Path) -> dict[str, object]:
-    """The mapping that a YAML file holds; an empty file gives none.
+    """Reads the mapping in a YAML file; an empty file gives an empty one.
 
     Raises:
-        ConfigError: it cannot be read, or holds something else.
+        ConfigError: the file cannot be read, or holds something else.
     """
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
-        loader.name = path.name  # that errors tell
+        loader.name = path.name  # for error messages
         content = loader.get_single_data()
     except OSError as error:
         raise ConfigError(f"{path}: cannot read this YAML file: {error.strerror}") from error

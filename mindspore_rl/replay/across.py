@@ -1,9 +1,9 @@
 """Draws among the records of all environments, and maps them to rows of a batch.
 
-All environments have as many records, so random numbers that everybody knows say the whole draw. A
-batch has as many rows of each environment: its own records come there first, and what one has too
-many of, in order, goes to those that have too few. So the batch is the same whoever has which
-environments, and few of its records move.
+Each environment has the same number of records, so shared random numbers determine the whole draw
+on every rank. A batch has equally many rows for each environment: drawn records fill their own
+environment's rows first; the surplus fills, in order, the rows of environments that drew too few.
+So the batch does not depend on the sharding of environments, and few records move between ranks.
 """
 
 import numpy as np
@@ -11,20 +11,21 @@ import numpy as np
 from mindspore_rl.rl.random import below
 
 ACROSS = ("uniform", "distinct")
-"""What a program calls them: with replacement, and without."""
+"""The `by` arguments of a program for draws with and without replacement."""
 
 
 def drawn_across(
     numbers: np.ndarray, records: int, distinct: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Records, each as likely as any other of all environments.
+    """Draws records uniformly from those of all environments together.
 
     Args:
         numbers: `[B, 2 k]` uniform in [0, 1), see `random.below`.
-        records: of each environment; with `distinct` at least k.
-        distinct: draws none twice (Floyd's way, Bentley 1987).
+        records: number of records of each environment; with `distinct` at least k.
+        distinct: draws without replacement (Floyd's algorithm, Bentley 1987).
 
-    Returns: for each row of the batch which of the records, and whose, `[k, B]` int64 both.
+    Returns: for each row of the batch the index of the record and its environment, both `[k, B]`
+        int64.
     """
     count, each = len(numbers), numbers.shape[1] // 2
     number, total = count * each, count * records
@@ -40,10 +41,10 @@ def drawn_across(
 
 
 def _sorted_in(found: np.ndarray, holders: np.ndarray, count: int, each: int) -> np.ndarray:
-    """What was drawn, at the rows `[k, B]` of its environments where these have room."""
+    """Places drawn records in rows `[k, B]`: their own environments' rows where there is room."""
     order, drawn = np.argsort(holders, kind="stable"), np.bincount(holders, minlength=count)
     among = np.arange(len(found)) - (np.cumsum(drawn) - drawn)[holders[order]]
-    room = np.arange(each) < drawn[:, None]  # of each environment, which of its rows are taken
+    room = np.arange(each) < drawn[:, None]  # `[B, k]`: rows filled by their own environment
     rows = holders[order] * each + among
     rows[among >= each] = np.flatnonzero(~room)
     result = np.empty(count * each, np.int64)

@@ -16,30 +16,30 @@ FLAGS = ("-std=c++20", "-pthread")
 
 
 def pointers(arrays: list[np.ndarray]) -> ctypes.Array:
-    """Where arrays begin, as C has it."""
+    """Returns the addresses of arrays as a C array of pointers."""
     return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
 
 
 @functools.cache
 def _threads() -> tuple[ctypes.CDLL, int]:
-    """The pool that native cells work on too, and where its `in_parts` is."""
+    """Returns the library of the thread pool, which native cells share, and `in_parts`' address."""
     found = ctypes.CDLL(str(toolchain.threads()))
     return found, ctypes.cast(found.in_parts, ctypes.c_void_p).value or 0
 
 
 def in_parts() -> int:
-    """What `table_gather` is given, to copy a large batch on the threads of this process."""
+    """Returns the address of `in_parts`, with which `table_gather` copies on several threads."""
     return _threads()[1]
 
 
 def use_threads(count: int) -> None:
-    """How many threads this process copies large batches on, and runs native cells; 1 at first."""
+    """Sets the number of threads that copy large batches and run native cells; initially 1."""
     _threads()[0].set_threads(count)
 
 
 @functools.cache
 def functions() -> ctypes.CDLL:
-    """Of `table.cpp`. Raises: MsrlError."""
+    """Loads the functions of `table.cpp`. Raises: MsrlError."""
     found = ctypes.CDLL(str(toolchain.library(SOURCE, {}, INCLUDES, FLAGS)))
     p, i, d, u = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_uint32
     for name, result, arguments in (

@@ -10,17 +10,17 @@ from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 
 PLACE = np.dtype([("base", "u8"), ("lane", "i8")])
-"""Where a lane stands, see `index.h`."""
+"""Address of a lane's table and the lane's index in it, see `index.h`."""
 
 
 class Near(Records):
-    """Records of these lanes, by ids and lanes of the whole table.
+    """Records of the mapped lanes, addressed by ids and lanes of the whole table.
 
     Args:
         spec: of the whole table.
-        tables: by the ranks that hold them.
-        blocks: which lanes each rank has.
-        rank: this one.
+        tables: the mapped tables, by the ranks that hold them.
+        blocks: lanes of each rank.
+        rank: this rank.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Near(Records):
         self._address = self._places.ctypes.data
 
     def _where(self) -> tuple[int, int | None, int]:
-        bases = [table.base for table, _ in self._tables]  # each is asked, lest one is closed
+        bases = [table.base for table, _ in self._tables]  # raises if a table is closed
         return bases[0], self._address, self.spec.lanes
 
     def find(
@@ -52,18 +52,19 @@ class Near(Records):
         quotas: np.ndarray,
         far: np.ndarray,
     ) -> tuple[tuple[np.ndarray, ...], float, bool]:
-        """The rows of a batch that this rank finds: those it gets of these, or sends of its own.
+        """Finds the batch rows that this rank gets from the mapped lanes or sends from its own.
 
         Args:
-            lanes: `[B] int32`, of each row.
-            offsets: `[B] uint64`, each below its lane's total; without it no records are drawn.
-            totals: `[lanes] float64`, by which a record's weight is its probability.
-            quotas: `[ranks] int64`, rows that each gets.
-            far: `[ranks, ranks] bool`, whether the second gets rows from the first by message.
+            lanes: `[B] int32`, the lane of each row.
+            offsets: `[B] uint64`, each below its lane's total; None: no records are drawn.
+            totals: `[lanes] float64`; a record's weight divided by its lane's entry is its
+                probability.
+            quotas: `[ranks] int64`, rows that each rank gets.
+            far: `[ranks, ranks] bool`, whether the second rank gets rows from the first by message.
 
         Returns: positions in the batch `[N] int64`, ascending, ids `[N] int64`, probabilities `[N]
-            float64` and lengths `[N] int32` (see `resolve`); the smallest probability of the batch,
-            or where records have weights of all rows of these lanes; whether an id is -1.
+            float64` and lengths `[N] int32` (see `resolve`); the smallest probability of these
+            rows, in a weighted table of all rows in the mapped lanes; whether any id is -1.
         """
         count = len(lanes)
         block = np.empty(4 * count + 2, np.int64)
@@ -81,21 +82,21 @@ class Near(Records):
         return tuple(column[:found] for column in columns), least, bool(block[-1])
 
     def table_of(self, lane: int) -> tuple[Table, slice]:
-        """The table with a lane, and which lanes it has."""
+        """Returns the table that holds a lane, and the lanes of that table."""
         for table, block in self._tables:
             if block.start <= lane < block.stop:
                 return table, block
         raise KeyError(lane)
 
     def totals(self, lane: int) -> np.ndarray:
-        """What the weights of the lanes are in the table with one of them, `[lanes] uint64`."""
+        """Returns the total weights of the lanes of one lane's table, `[lanes] uint64`, else 0."""
         table, block = self.table_of(lane)
         totals = np.zeros(self.spec.lanes, np.uint64)
         totals[block] = table.totals()
         return totals
 
     def peek(self, lane: int, order: int, count: int) -> np.ndarray:
-        """See `Table.peek`, of the table with one of the lanes."""
+        """Returns the first records in an order of the table with a lane, see `Table.peek`."""
         table, block = self.table_of(lane)
         first = table.peek(order, count)
         first["id"] = to_whole(first["id"], self.spec, block)
@@ -103,14 +104,14 @@ class Near(Records):
 
 
 def to_part(ids: np.ndarray, spec: TableSpec, lanes: slice) -> np.ndarray:
-    """Ids of the whole table as the ids of a table that has some of its lanes."""
+    """Converts ids of the whole table to ids of a table that holds some of its lanes."""
     generations, places = np.divmod(ids, spec.lanes * spec.capacity)
     own = (lanes.stop - lanes.start) * spec.capacity
     return generations * own + places - lanes.start * spec.capacity
 
 
 def to_whole(ids: np.ndarray, spec: TableSpec, lanes: slice) -> np.ndarray:
-    """The other way round."""
+    """Converts ids of a table that holds some of the lanes to ids of the whole table."""
     generations, places = np.divmod(ids, (lanes.stop - lanes.start) * spec.capacity)
     whole = spec.lanes * spec.capacity
     return generations * whole + places + lanes.start * spec.capacity

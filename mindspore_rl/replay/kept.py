@@ -15,16 +15,16 @@ from mindspore_rl.rl.random import below
 
 
 class KeptReplay:
-    """Columns `[capacity, B, ...]`; records of all environments stand at the same rows.
+    """Ring buffers in columns `[capacity, B, ...]`; all environments write the same rows together.
 
-    Where records are drawn by priority, the last column is that of their weights.
+    In a replay with priorities, the last column holds the weights.
 
     Args:
-        folder: in whose files they are; in memory if empty.
+        folder: where the columns are memory-mapped files; empty: in memory.
 
     Attributes:
-        columns: arrays, or buffers of a cell that does the rest itself.
-        dtypes: of what such buffers stand for.
+        columns: arrays, or buffers of a cell that writes and draws by itself.
+        dtypes: dtypes in which such buffers are saved.
     """
 
     def __init__(self, folder: str = "") -> None:
@@ -35,10 +35,10 @@ class KeptReplay:
         self._part: tuple[slice, int] | None = None
 
     def part(self, places: slice, num_envs: int) -> "KeptReplay":
-        """The same replay for those who write some of the environments alone.
+        """Returns a view of this replay for a writer of only some of the environments.
 
         Args:
-            places: of theirs on the axis B.
+            places: of these environments on the axis B.
             num_envs: B.
         """
         part = KeptReplay(self.folder)
@@ -47,7 +47,7 @@ class KeptReplay:
         return part
 
     def write(self, capacity: int, row: int, *values: np.ndarray, weighted: bool = False) -> None:
-        """Keeps a record of each environment, values `[B, ...]`."""
+        """Writes a record of each environment, values `[B, ...]`."""
         if weighted:
             values = (*values, self._newest_weights(len(values[0])))
         self._make(capacity, values)
@@ -57,7 +57,7 @@ class KeptReplay:
             column[(row, self._part[0]) if self._part else row] = value
 
     def extend(self, capacity: int, row: int, *stacks: np.ndarray, weighted: bool = False) -> None:
-        """Keeps several records of each environment from a row on, values `[rows, B, ...]`."""
+        """Writes several records of each environment from a row on, values `[rows, B, ...]`."""
         if weighted:
             newest = self._newest_weights(stacks[0].shape[1])
             stacks = (*stacks, np.broadcast_to(newest, (len(stacks[0]), *newest.shape)))
@@ -73,17 +73,17 @@ class KeptReplay:
     def draw(
         self, noise: np.ndarray, inserted: int, capacity: int, steps: int = 0
     ) -> tuple[np.ndarray, ...]:
-        """Records that random numbers choose, as many of each environment, see `drawn_rows`.
+        """Draws records uniformly, equally many for each environment, see `drawn_rows`.
 
         Args:
-            noise: `[B, 2 k]` uniform in [0, 1), see `random.below`, or `[turns, B, 2 k]` of
+            noise: `[B, 2 k]` uniform in [0, 1), see `random.below`, or `[turns, B, 2 k]` for
                 several draws.
-            inserted: how many records of each environment ever were.
-            capacity: how many are kept.
-            steps: of windows of records one after the other; 0: single records.
+            inserted: number of records ever inserted for each environment.
+            capacity: number of records kept for each environment.
+            steps: consecutive records of a window; 0: single records.
 
-        Returns: columns `[k * B, ...]`, environments innermost, of windows `[k * B, steps, ...]`;
-            of several draws `[turns, ...]`.
+        Returns: columns `[k * B, ...]`, environments innermost, windows `[k * B, steps, ...]`; for
+            several draws `[turns, ...]`.
         """
         filled = min(inserted, capacity)
         rows = below(noise, filled - max(steps, 1) + 1).swapaxes(-1, -2)
@@ -94,10 +94,10 @@ class KeptReplay:
     def draw_weighted(
         self, noise: np.ndarray, inserted: int, capacity: int, steps: int = 0
     ) -> tuple[np.ndarray, ...]:
-        """The same in proportion to their priorities, see `weighted_rows`.
+        """Draws records in proportion to their priorities, see `weighted_rows`.
 
-        Returns: columns `[k * B, ...]`, then the rows, for `update`, and how much likelier each was
-            than in a uniform draw.
+        Returns: columns `[k * B, ...]`, then the rows, for `update`, and the ratio of each row's
+            probability to that of a uniform draw.
         """
         newest = [(inserted - 1 - i) % capacity for i in range(steps - 1)]
         rows, odds = self._weighed().draw(noise, min(inserted, capacity), newest)
@@ -107,7 +107,7 @@ class KeptReplay:
     def records(
         self, rows: np.ndarray, places: np.ndarray, steps: int = 0
     ) -> tuple[np.ndarray, ...]:
-        """Records or windows from rows `[n]` on, each of the environment at one of `places`."""
+        """Gathers records, or windows from there on, at rows `[n]` of the environments `places`."""
         if steps:
             rows = (rows[:, None] + np.arange(steps)) % len(self.columns[0])
             places = places[:, None]
@@ -115,25 +115,25 @@ class KeptReplay:
         return tuple(column.reshape(-1, *column.shape[2:]).take(at, 0) for column in self._values)
 
     def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-        """Gives records other priorities, both `[k * B]`, environments innermost."""
+        """Sets new priorities of rows, both `[k * B]`, environments innermost."""
         num_envs = self.columns[-1].shape[1]
         rows, found = (np.reshape(x, (-1, num_envs)) for x in (rows, priorities))
         self._weighed().update(rows, weights_of(found))
 
     def add(self, buffer: Any, dtype: str) -> None:
-        """Takes note of a column that a cell writes and reads itself, perhaps in another type."""
+        """Registers a column that a cell writes and reads itself, perhaps in another dtype."""
         self.columns.append(buffer)
         self.dtypes.append(dtype)
 
     def restore(self, columns: list[np.ndarray]) -> None:
-        """Has these columns from now on, those of a checkpoint."""
+        """Replaces the columns by those of a checkpoint."""
         self.columns[:] = columns
 
     @staticmethod
     def _taken(
         columns: list[Any], rows: np.ndarray, capacity: int, steps: int
     ) -> tuple[np.ndarray, ...]:
-        """Rows `[..., k, B]` of each column, as `[..., k * B, ...]`, or windows from there on."""
+        """Gathers rows `[..., k, B]` of columns as `[..., k * B, ...]`, or windows from there."""
         count, behind = rows.shape[-1], (steps,) if steps else ()
         if steps:
             rows = (rows[..., None, :] + np.arange(steps)[:, None]) % capacity
@@ -144,17 +144,17 @@ class KeptReplay:
         return tuple(column.reshape(-1, *column.shape[2:]).take(places, 0) for column in columns)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Room for a column, all 0.
+        """Allocates a column of zeros.
 
         Raises:
-            ReplayError: the folder has none.
+            ReplayError: the folder has too little space.
         """
         if not self.folder:
             return np.zeros(shape, dtype)
         count = math.prod(shape)
         size = max(1, count * dtype.itemsize)
         try:
-            with tempfile.TemporaryFile(dir=self.folder) as file:  # without a name: nothing is left
+            with tempfile.TemporaryFile(dir=self.folder) as file:  # unnamed: freed when unmapped
                 os.posix_fallocate(file.fileno(), 0, size)
                 return np.frombuffer(mmap.mmap(file.fileno(), size), dtype, count).reshape(shape)
         except OSError as error:
@@ -164,23 +164,23 @@ class KeptReplay:
             ) from error
 
     def _newest_weights(self, num_envs: int) -> np.ndarray:
-        """Of a new record: the largest of its environment, so that it is drawn soon."""
+        """Returns the weights of new records: the largest of each environment, to be drawn soon."""
         if not self.columns:
             return np.full(num_envs, ONE, np.int64)
         return self._weighed().largest(self._places)
 
     @property
     def _values(self) -> list[Any]:
-        """The columns without that of the weights, if there is one: who draws has written."""
+        """The columns without the weights, if there are any; there must have been a write."""
         return self.columns if self._weights.rows is None else self.columns[:-1]
 
     @property
     def _places(self) -> slice:
-        """Of the environments that are written here."""
+        """The written environments on the axis B."""
         return self._part[0] if self._part else slice(None)
 
     def _weighed(self) -> Weights:
-        """The weights, with what is known of them since they were made or restored."""
+        """Returns the weights; rebuilds their sums if the column was made or restored."""
         if self._weights.rows is not self.columns[-1]:
             self._weights.take(self.columns[-1])
         return self._weights

@@ -18,18 +18,18 @@ FLAGS = ("-std=c++20", "-pthread")
 
 
 class TableGather(nn.Cell):
-    """Copies records of a table: `Table.gather` in a cell, whoever runs it.
+    """Copies records of a table inside a compiled cell, on the CPU or a GPU: see `Table.gather`.
 
-    On a GPU the table's memory is page-locked, and the kernel reads it in place. The table must
-    stay open for as long as the cell is used.
+    On a GPU the table is pinned memory, which the kernel reads in place. The table must stay open
+    as long as the cell is used.
 
     Args:
-        table: whose records.
-        window: steps that are copied; all of a record without it.
+        table: that holds the records.
+        window: steps to copy; None: whole records.
 
     Raises:
         ReplayError: the window does not fit a record.
-        MsrlError: the operator does not compile, or the GPU cannot have the memory.
+        MsrlError: the operator does not compile, or the GPU cannot map the memory.
     """
 
     def __init__(self, table: Table, window: int | None = None) -> None:
@@ -43,7 +43,7 @@ class TableGather(nn.Cell):
             address = table.address_on_gpu()
             oldest = min(gpu.architecture(), gpu.NEWEST)
             macros["KERNEL"] = f'"{toolchain.kernel(SOURCE, macros, (), oldest)}"'
-        # A parameter, so that cells are the same wherever the table lies.
+        # A parameter, so that the compiled graph does not depend on the table's address.
         self.table = Parameter(
             Tensor(np.array([address], np.int64)), name="replay_table", requires_grad=False
         )
@@ -72,13 +72,14 @@ class TableGather(nn.Cell):
             first: `[N] int32`, the step at which each window begins.
 
         Returns: the columns in the table's order, `[N, window, ...]`, of transitions `[N, ...]`, 0
-            behind a record's end; and `[N] bool`, whether each was there: of others all is 0.
+            beyond a record's end; and `[N] bool`, whether each record still existed: the values of
+            others are 0.
         """
         return self.operator(self.table, ids, first)
 
 
 def macros_of(spec: TableSpec, window: int) -> dict[str, str | int]:
-    """What `gather.h` asks for."""
+    """Returns the macros that `gather.h` needs."""
     header = spec.header()
     return {
         "RECORDS": f"{spec.lanes * spec.capacity}ll",

@@ -11,18 +11,18 @@ PORTABLE, MAPPED = 1, 2
 
 
 class PageLock:
-    """Page-locks memory and maps it for this process's GPU, until `free` or the end of this object.
+    """Pinned memory, mapped for this process's GPU, until `free` or this object's destruction.
 
     Args:
-        begin: of the memory.
+        begin: address of the memory.
         size: in bytes.
 
     Attributes:
-        address: of the memory, for the GPU.
+        address: of the memory, as the GPU sees it.
 
     Raises:
-        MsrlError: no driver answers.
-        ReplayError: the driver does not lock so much.
+        MsrlError: there is no CUDA driver.
+        ReplayError: the driver refuses to pin that much memory.
     """
 
     def __init__(self, begin: int, size: int) -> None:

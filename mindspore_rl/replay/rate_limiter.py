@@ -12,16 +12,16 @@ from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 
 SLICE_S = 0.05
-"""Between two calls of `Wait.waiting`; a change of the table ends a wait at once."""
+"""Seconds between two calls of `Wait.waiting`; a change of the table ends a wait at once."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """How long to wait for other processes or threads.
+    """The maximum wait for other processes or threads.
 
     Args:
-        timeout_s: until an error; 0 does not wait.
-        waiting: called now and then during a wait; raises to end it.
+        timeout_s: seconds until an error; 0 does not wait.
+        waiting: called repeatedly during a wait; raises to end it.
     """
 
     timeout_s: float = 0.0
@@ -33,15 +33,15 @@ T = TypeVar("T")
 
 
 def until(table: Table, attempt: Callable[[], T], wait: Wait) -> T:
-    """What a call returns that is made again whenever the table has changed.
+    """Calls `attempt` until it succeeds, again after each change of the table.
 
     Args:
-        table: that the call is about.
+        table: that the attempt uses.
         attempt: changes nothing if it raises HeldBackError.
-        wait: for how long.
+        wait: the maximum wait.
 
     Raises:
-        ReplayError: the time is over; with what was lacking at the end.
+        ReplayError: the time is over; the message tells what was lacking last.
     """
     try:
         return attempt()
@@ -60,7 +60,7 @@ def until(table: Table, attempt: Callable[[], T], wait: Wait) -> T:
 
 
 def check_batch(spec: TableSpec, count: int) -> None:
-    """Raises: ReplayError: a table's limit never allows so many samples at once."""
+    """Raises: ReplayError: the rate limiter of a table can never allow so large a batch."""
     if count + spec.samples_per_insert > 2 * spec.slack and spec.samples_per_insert:
         raise ReplayError(
             f"a batch of {count} with {spec.samples_per_insert:g} samples per insert and a slack "
@@ -70,13 +70,13 @@ def check_batch(spec: TableSpec, count: int) -> None:
 
 
 def admit(table: Table, samples: int) -> None:
-    """Counts samples. Raises: HeldBackError: the table's limit holds them back."""
+    """Counts samples. Raises: HeldBackError: the rate limiter holds them back."""
     if table.spec.limited and not functions().table_admit(table.base, samples):
         raise samples_held(table, samples)
 
 
 def check_samples(spec: TableSpec, inserts: int, samples: int, more: int) -> None:
-    """Raises: HeldBackError: after so many inserts and samples the limit allows no more now."""
+    """Raises: HeldBackError: after so many inserts and samples the rate limiter allows no more."""
     if inserts < spec.min_records and spec.limited:
         raise HeldBackError(
             f"{more} samples are held back: of {spec.min_records} records (min_records) "
@@ -92,7 +92,7 @@ def check_samples(spec: TableSpec, inserts: int, samples: int, more: int) -> Non
 
 
 def samples_held(table: Table, samples: int) -> HeldBackError:
-    """Why the limit of a table allows no such samples now."""
+    """Explains why the rate limiter holds samples back now."""
     try:
         check_samples(table.spec, *_counts(table), samples)
     except HeldBackError as error:
@@ -101,7 +101,7 @@ def samples_held(table: Table, samples: int) -> HeldBackError:
 
 
 def inserts_held(table: Table, inserts_left: int) -> HeldBackError:
-    """Why the limit of a table allows no insert now."""
+    """Explains why the rate limiter holds an insert back now."""
     spec, (inserts, samples) = table.spec, _counts(table)
     due = (inserts + 1 - spec.min_records) * spec.samples_per_insert - spec.slack
     return HeldBackError(

@@ -12,12 +12,12 @@ from mindspore_rl.replay.spec import TableSpec, check_buffers
 
 
 class Buffers:
-    """Arrays that records are copied to.
+    """Output arrays that records are copied to.
 
     Args:
         spec: of the records.
-        out: of `TableSpec.buffers`.
-        rows: that they need to have.
+        out: arrays as `TableSpec.buffers` makes them.
+        rows: number of rows that they need.
 
     Attributes:
         window: steps of a row.
@@ -34,12 +34,12 @@ class Buffers:
         self._begin, self._shapes = pointers(self._arrays), [a.shape for a in self._arrays]
 
     def are(self, out: Mapping[str, np.ndarray], rows: int) -> bool:
-        """Whether these are the same arrays, for as many rows, and nobody has reshaped one."""
+        """Returns whether `out` has these very arrays, of unchanged shapes, for as many rows."""
         same = rows == self._rows and all(map(is_, map(out.get, self._names), self._arrays))
         return same and [array.shape for array in self._arrays] == self._shapes
 
     def at(self, row: int) -> ctypes.Array:
-        """Where a row stands in each, as C has it."""
+        """Returns the address of a row in each array, as a C array."""
         if not row:
             return self._begin
         pairs = zip(self._begin, self._row_bytes, strict=True)
@@ -47,13 +47,13 @@ class Buffers:
 
 
 class Records:
-    """Records by their lanes and by their ids.
+    """Records of one or several tables, by lanes and by ids.
 
     Args:
         spec: of them.
 
     Attributes:
-        layout: how many columns there are, and where C finds `TableSpec.starts` and their sizes.
+        layout: number of columns, and the addresses of `TableSpec.starts` and of their step bytes.
     """
 
     def __init__(self, spec: TableSpec) -> None:
@@ -62,18 +62,18 @@ class Records:
         self.layout = len(spec.columns), spec.starts.ctypes.data, self._step_bytes.ctypes.data
 
     def _where(self) -> tuple[int, int | None, int]:
-        """Where a table begins in memory; and, of several, the places of their lanes."""
+        """Returns a table's address; of several tables the places and number of their lanes."""
         raise NotImplementedError
 
     def resolve(self, lanes: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Draws the records that draws of lanes and places fell on.
+        """Finds the records at drawn offsets in lanes.
 
         Args:
             lanes: `[N] int32`.
             offsets: `[N] uint64`, each below its lane's total.
 
-        Returns: ids `[N] int64` (-1 where a record has changed meanwhile, and is to be drawn
-            again), weights `[N] uint64`, lengths `[N] int32`.
+        Returns: ids `[N] int64` (-1 if the record has changed meanwhile, and must be drawn again),
+            weights `[N] uint64`, lengths `[N] int32`.
         """
         count = len(lanes)
         lanes = np.ascontiguousarray(lanes, np.int32)
@@ -94,10 +94,11 @@ class Records:
 
         Args:
             ids: `[N] int64`.
-            out: of `buffers`; what lies behind the end of a record is set to 0.
-            first: `[N] int32`, the step at which each window begins; 0 without it.
+            out: arrays as `buffers` makes them; steps beyond the end of a record are set to 0.
+            first: `[N] int32`, the step at which each window begins; None: 0.
 
-        Returns: `[N] bool`, whether each was there; one may have been overwritten since its draw.
+        Returns: `[N] bool`, whether each record still existed; it may have been overwritten since
+            its draw.
 
         Raises:
             ReplayError: an array has a wrong shape or type.
@@ -112,7 +113,7 @@ class Records:
     def copy(
         self, ids: np.ndarray, first: np.ndarray | None, buffers: Buffers, row: int = 0
     ) -> np.ndarray:
-        """What `gather` does, to the buffers' rows from one of them on."""
+        """Copies records like `gather`, to the buffers' rows from `row` on."""
         ids, whole = np.ascontiguousarray(ids), np.empty(len(ids), np.bool_)
         first = None if first is None else np.ascontiguousarray(first)
         functions().table_gather(
@@ -122,9 +123,9 @@ class Records:
         return whole
 
     def claim(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draws records by their ids `[N]`.
+        """Draws given records by their ids `[N]`.
 
-        Returns: `[N] bool`, which were still to be drawn, and `[N] int32`, the steps of each.
+        Returns: `[N] bool`, whether each could still be drawn, and `[N] int32`, its steps.
         """
         ids, claimed = np.ascontiguousarray(ids, np.int64), np.empty(len(ids), np.bool_)
         lengths = np.empty(len(ids), np.int32)
@@ -133,11 +134,11 @@ class Records:
         return claimed, lengths
 
     def release(self, ids: np.ndarray, weights: np.ndarray) -> None:
-        """Gives draws back that nobody gets, one for each id `[N]` from 0 on.
+        """Undoes draws that were not used, one for each id `[N]` from 0 on; skips negative ids.
 
         Args:
-            ids: of the records; some may be overwritten.
-            weights: `[N] uint64`, that they had when they were drawn.
+            ids: of the records; some may have been overwritten.
+            weights: `[N] uint64`, of the records when they were drawn.
         """
         ids, weights = np.ascontiguousarray(ids, np.int64), np.ascontiguousarray(weights, np.uint64)
         functions().table_release(*self._where(), len(ids), ids.ctypes.data, weights.ctypes.data)

@@ -1,7 +1,7 @@
 """Sampler: the records of a batch, as a pure function of a key and the totals of lanes.
 
-Every rank that knows the totals draws the same numbers, and resolves those that fall in lanes of
-its own: no index is shipped, and the union of all ranks' rows is the same however lanes are spread.
+Every rank that knows the totals draws the same numbers, and resolves those that fall into its own
+lanes: no index is sent, and the union of all ranks' rows is the same however the lanes are sharded.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ TRIES = 10_000
 
 
 class Mode(IntEnum):
-    """How records are drawn, each in proportion to its weight (1 in a table without weights)."""
+    """Sampling modes: in proportion to weights (all 1 in a table without weights)."""
 
     REPLACE = 0
     DISTINCT = 1
@@ -29,11 +29,11 @@ class Mode(IntEnum):
 
 
 class Order(Enum):
-    """Which records are first; a draw takes them, without chance, of all lanes at one moment.
+    """Deterministic orders; a draw takes the first records over all lanes, atomically.
 
-    The first or last inserted: each lane in the order in which its records make way, lanes merged
-    by how many records were inserted before. The largest weights: exact; of equal ones those of the
-    first lane, and of the first places in it.
+    FIFO and LIFO: each lane in the order of its ring, lanes merged by the number of records
+    inserted before. LARGEST: the largest weights, exact; ties go to the first lane, then to the
+    first place in it.
     """
 
     FIFO = 0
@@ -43,11 +43,11 @@ class Order(Enum):
 
 @dataclass(frozen=True)
 class Key:
-    """What draws depend on.
+    """The key of a draw, which determines its random numbers.
 
     Args:
         seed: of the job.
-        step: counts the batches.
+        step: number of the batch.
     """
 
     seed: int
@@ -56,12 +56,12 @@ class Key:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Records.
+    """Drawn records.
 
     Attributes:
         ids: `[N] int64`.
-        probabilities: `[N] float64`, with which each was drawn; 1 in an order.
-        lengths: `[N] int32`, steps of each.
+        probabilities: `[N] float64`, of each draw; 1 in an `Order`.
+        lengths: `[N] int32`, steps of each record.
     """
 
     ids: np.ndarray
@@ -70,7 +70,7 @@ class Drawn:
 
 
 def strata(count: int, lanes: int) -> np.ndarray:
-    """The lane of each row of a stratified batch, `[N] int32`: as many of each, in order."""
+    """Returns the lane of each row of a stratified batch, `[N] int32`: equally many of each."""
     return (np.arange(count) * lanes // count).astype(np.int32)
 
 
@@ -82,21 +82,21 @@ def draw(
     first: int = 0,
     rows: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Draws lanes and places in them.
+    """Draws lanes, and offsets within them.
 
     Args:
         key: see `Key`.
-        totals: `[lanes] uint64`, of the weights.
+        totals: `[lanes] uint64`, the sums of the weights.
         count: N.
         mode: see `Mode`.
-        first: random numbers of this key that were used already.
-        rows: `[N] int32`, the lane of each row of a stratified draw; without it, `strata`.
+        first: number of this key's random numbers that are already used.
+        rows: `[N] int32`, the lane of each row of a stratified draw; None: `strata`.
 
     Returns: lanes `[N] int32`, offsets `[N] uint64` below the lanes' totals, and how many random
-        numbers were used.
+        numbers are used now.
 
     Raises:
-        HeldBackError: there is not enough to draw from.
+        HeldBackError: there are too few records to draw from.
     """
     lanes, offsets = np.empty(count, np.int32), np.empty(count, np.uint64)
     if mode is Mode.STRATIFIED:
@@ -127,17 +127,17 @@ def _lacking(totals: np.ndarray, count: int, mode: Mode, lanes: np.ndarray) -> H
 def sample(
     table: Table, key: Key, count: int, mode: Mode | Order = Mode.REPLACE, wait: Wait = NO_WAIT
 ) -> Drawn:
-    """Draws from a table that this process has all lanes of.
+    """Draws records from a table of which this process maps all lanes.
 
     Args:
         table: to draw from.
-        key: of the batch; an order has no use for it.
+        key: of the batch; ignored by an `Order`.
         count: N.
-        mode: by chance, or the first in an order.
-        wait: how long, if there is not enough to draw from, or the table's limit holds it back.
+        mode: a random mode, or an order whose first records are taken.
+        wait: the maximum wait if records are lacking or the rate limiter holds the batch back.
 
     Raises:
-        ReplayError: the table never allows such a batch, or did not in time; nothing is drawn then.
+        ReplayError: the table never allows such a batch, or did not in time; then nothing is drawn.
     """
     check_draw(table.spec, count, mode)
     if isinstance(mode, Order):
@@ -148,7 +148,7 @@ def sample(
             batch.resolve(*until(table, batch.draw, wait))
             if not len(batch.rows):
                 return Drawn(batch.ids, batch.probabilities, batch.lengths)
-            # Somebody else has changed the table, or died over it.
+            # Another process has changed the table, or has died while it did.
             functions().table_mend(table.base)
         raise ReplayError(
             f"{len(batch.rows)} of {count} records are overwritten faster than they are drawn; "
@@ -160,11 +160,11 @@ def sample(
 
 
 class _Batch:
-    """A batch that is being drawn; what falls on no record, or on one twice, is drawn again.
+    """A batch under construction; draws that hit no record or a duplicate are repeated.
 
     Attributes:
-        rows: that are still to be drawn.
-        ids, probabilities, lengths: see `Drawn`; ids are -1 in these rows.
+        rows: still to be drawn.
+        ids, probabilities, lengths: see `Drawn`; ids are -1 in `rows`.
     """
 
     def __init__(self, table: Table, key: Key, count: int, mode: Mode) -> None:
@@ -175,9 +175,9 @@ class _Batch:
         self._weights = np.empty(count, np.uint64)
 
     def draw(self) -> tuple[np.ndarray, ...]:
-        """Lanes and offsets for the rows, of a table with such totals. Raises: HeldBackError."""
+        """Draws lanes and offsets for `rows`; also returns the totals. Raises: HeldBackError."""
         totals, lanes, mode = self._table.totals(), self._strata[self.rows], self._mode
-        # Those without replacement alone: others in the batch may be all that there is.
+        # Only REPLACE draws all rows again: else the table may have no more than the missing ones.
         count = len(self.rows) if mode is not Mode.REPLACE else len(self.ids)
         try:
             lanes, offsets, more = draw(self._key, totals, count, mode, self._used, lanes)
@@ -193,7 +193,7 @@ class _Batch:
         return lanes[rows], offsets[rows], totals
 
     def resolve(self, lanes: np.ndarray, offsets: np.ndarray, totals: np.ndarray) -> None:
-        """Takes the records that the rows fell on."""
+        """Resolves the draws to records, and finds the rows to draw again."""
         rows, ids = self.rows, self.ids
         ids[rows], weights, self.lengths[rows] = self._table.resolve(lanes, offsets)
         self._weights[rows], self.probabilities[rows] = weights, weights / float(totals.sum())
@@ -206,21 +206,21 @@ class _Batch:
             ids[self.rows] = -1
 
     def give_back(self) -> None:
-        """Undoes what was drawn of a batch that nobody gets."""
+        """Undoes the draws of a batch that is not used."""
         self._table.release(self.ids, self._weights)
         if self._used and self._table.spec.limited:
             functions().table_count(self._table.base, -len(self.ids))
 
 
 def to_redraw(ids: np.ndarray, mode: Mode | Order) -> np.ndarray:
-    """The rows of a batch to be drawn again: a record is gone or, without replacement, there twice.
+    """Finds rows to draw again: the record is gone or, without replacement, a duplicate.
 
-    Two different draws fall on one record where somebody writes between them: while one slot is
-    being written the others move up.
+    Two different draws can hit one record if a writer interferes: while a slot is being written,
+    the others move up.
 
     Args:
-        ids: `[N] int64`, -1 where a record is gone.
-        mode: how they were drawn.
+        ids: `[N] int64`, -1 if the record is gone.
+        mode: of the draw.
     """
     again = ids < 0
     if mode is Mode.DISTINCT:
@@ -257,13 +257,13 @@ def _picked(table: Table, order: Order, count: int) -> Drawn:
 
 
 def importance_weights(probabilities: np.ndarray, records: int, exponent: float) -> np.ndarray:
-    """What undoes the bias of drawing by priority: `(N P(i))^-beta`, over the largest of a batch.
+    """Returns importance-sampling weights `(N P(i))^-beta`, divided by the largest of the batch.
 
     Schaul et al. 2016, "Prioritized experience replay", section 3.4.
 
     Args:
-        probabilities: `[B]`, with which each row was drawn.
-        records: N, that could be drawn.
+        probabilities: `[B]`, of each draw.
+        records: N, number of records that could be drawn.
         exponent: beta.
 
     Returns: `[B] float32`, at most 1.
@@ -273,14 +273,14 @@ def importance_weights(probabilities: np.ndarray, records: int, exponent: float)
 
 
 def windows(key: Key, lengths: np.ndarray, window: int) -> np.ndarray:
-    """Draws a first step in each record, such that a window lies within it where it can.
+    """Draws the first step of a window in each record, within the record if it is long enough.
 
     Args:
         key: of the batch.
         lengths: `[N]`, steps of each record.
-        window: steps.
+        window: steps of a window.
 
-    Returns: `[N] int32`; 0 in a record that is shorter than the window.
+    Returns: `[N] int32`; 0 in a record shorter than the window.
     """
     starts = np.maximum(lengths - window + 1, 1)
     numbers = uniform(key.seed, WINDOW_STREAM, np.array([key.step]), np.arange(len(starts)), 2)

@@ -20,20 +20,20 @@ from mindspore_rl.replay.table import Table
 
 _NONE = np.empty(0, np.int64)
 _INSERTS, _SAMPLES, _OVER, _LANES = range(4)
-"""What stands where in what a rank tells: counts, and from the last of these on its lanes' totals.
+"""Layout of a rank's status vector: these three counts, then the totals of its lanes.
 
-When ranks first tell each other, the number of posts in the rank's table follows, see `barrier.h`.
+In the first exchange the number of posts in the rank's table follows, see `barrier.h`.
 """
 
 
 @dataclass(frozen=True)
 class _Told:
-    """What ranks have told each other.
+    """The merged status of all ranks.
 
     Attributes:
         totals: `[lanes] uint64`, of the weights.
-        counts: inserts and samples of a table that counts them.
-        over: whether a rank does not wait any longer.
+        counts: inserts and samples, for the rate limiter.
+        over: whether a rank's wait has ended.
     """
 
     totals: np.ndarray
@@ -42,21 +42,22 @@ class _Told:
 
 
 class Spread:
-    """A rank's end of a table whose lanes are spread over ranks.
+    """A rank's part of a table whose lanes are sharded over ranks.
 
     Args:
         spec: of the whole table.
-        lanes: how many of them each rank holds, in order.
-        tables: of the lanes of each rank that has some: this one, and all others of its host; of
-            the whole one's `TableSpec.part`, and in no other use that posts in them (`barrier.h`).
-        comm: between the ranks.
-        tag: of messages that are this table's alone.
-        waiting: called now and then while this rank waits for others; raises to end that.
-        hosts: a number of each rank's host, on which ranks open each other's tables; without it
-            none do.
+        lanes: number of lanes of each rank, in order.
+        tables: by rank: this rank's table and those of the other ranks of its host, as far as they
+            hold lanes; each has the `TableSpec.part` of the whole specification, and no other user
+            that posts in it (`barrier.h`).
+        comm: communicator of the ranks.
+        tag: of messages, used by this table only.
+        waiting: called repeatedly while this rank waits for others; raises to end the wait.
+        hosts: number of each rank's host; ranks of a host open each other's tables. None: each rank
+            has its own.
 
     Raises:
-        ReplayError: these do not fit together.
+        ReplayError: the arguments do not fit together.
     """
 
     def __init__(
@@ -96,20 +97,20 @@ class Spread:
         self._near = Near(spec, tables, self._blocks, comm.rank) if tables else None
         self._lane_places = np.arange(max(lanes) + 1) < np.array(lanes)[:, None]  # in what is told
         self._told: _Told | None = None
-        self._posts: dict[int, int] | None = None  # that others have, once they have told
+        self._posts: dict[int, int] | None = None  # of other ranks, once exchanged
 
     def totals(self) -> np.ndarray:
-        """What the weights of every lane are in all, `[lanes] uint64`, as the ranks tell."""
+        """Exchanges and returns the total weight of every lane, `[lanes] uint64`."""
         return self._tell().totals
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While no rank changes what it holds: no word between ranks of one host for a batch.
+        """A context in which no rank writes: batches need no exchange between ranks of one host.
 
-        Ranks tell each other the totals once, and at the end wait until all have read.
+        Ranks exchange the totals once at the start, and wait at the end until all have read.
 
         Raises:
-            ReplayError: draws alone change the table, since it counts them.
+            ReplayError: draws change the table, since it counts them.
         """
         if self.spec.limited or self.spec.max_times_sampled:
             raise ReplayError(
@@ -124,10 +125,10 @@ class Spread:
         self._tell()
 
     def draw(self, key: Key, quotas: Sequence[int], mode: Mode, totals: np.ndarray) -> Draws:
-        """What a batch will be made of; see `ShardedTable.sample`.
+        """Draws a batch from known totals; see `ShardedTable.sample`.
 
         Raises:
-            HeldBackError: there is not enough to draw from.
+            HeldBackError: there are too few records to draw from.
         """
         count = sum(quotas)
         lanes, offsets, used = draw(key, totals, count, mode)
@@ -140,21 +141,21 @@ class Spread:
         )
 
     def _far(self, mode: Mode | Order) -> np.ndarray:
-        """`[ranks, ranks] bool`, whether the second gets rows from the first by message.
+        """Returns `[ranks, ranks] bool`: whether the second gets rows of the first by message.
 
-        Those of one host read them, but where it matters what else was found of a batch: which draw
-        of a record is one too many, or which other record is not drawn yet. There its holder finds
-        all of them.
+        Ranks of one host read the rows themselves, except where the choice depends on other rows of
+        the batch: which of two draws of a record is the duplicate, or which record is not drawn
+        yet. Then the holder finds all of them.
         """
         once = isinstance(mode, Order) or mode is Mode.DISTINCT
         holder_finds = self.spec.max_times_sampled or (once and not self._told)
         return self._between_ranks if holder_finds else self._between_hosts
 
     def messages(self, draws: Draws) -> dict[tuple[int, int], np.ndarray]:
-        """What crosses for a batch: of two ranks, the rows that the one sends the other.
+        """Plans the messages of a batch: for pairs (sender, receiver) the positions that are sent.
 
-        Returns: by their positions. They may be of no row: where records have weights, all who get
-            rows find, or are told by those who do, how small a probability can be.
+        Returns: positions by pair. A message may have no rows: in a weighted table all receivers of
+            rows need the smallest probability of all senders.
         """
         far = draws.far
         if not far.any():
@@ -172,7 +173,7 @@ class Spread:
         return dict(sorted(found.items()))
 
     def _first(self, key: Key, quotas: Sequence[int], order: Order) -> Draws:
-        """The first records in an order, of what all ranks have."""
+        """Finds the first records in an order, over all ranks."""
         count, whole = sum(quotas), self.spec.lanes * self.spec.capacity
         told = [np.zeros(count if lanes else 0, FIRST) for lanes in self._lanes]
         for one in told:
@@ -195,7 +196,7 @@ class Spread:
         return Draws(key, order, lanes, ids, 0, totals, wanted, self._far(order))
 
     def _draws(self, key: Key, quotas: Sequence[int], mode: Mode | Order, wait_s: float) -> Draws:
-        """What a batch is made of, as soon as the table allows it."""
+        """Draws a batch as soon as the table allows it."""
         count, end = sum(quotas), time.monotonic() + wait_s
         table = self._tables.get(self._comm.rank)
         while True:
@@ -215,7 +216,7 @@ class Spread:
                     own, rows = self._blocks[self._comm.rank], strata(count, self.spec.lanes)
                     table.want(rows[(rows >= own.start) & (rows < own.stop)] - own.start)
             else:
-                if table and self.spec.limited:  # an even share of them, wherever rows were drawn
+                if table and self.spec.limited:  # this rank's share, wherever rows were drawn
                     own, lanes = self._blocks[self._comm.rank], self.spec.lanes
                     upto, before = (
                         (samples + count) * lane // lanes - samples * lane // lanes
@@ -228,13 +229,13 @@ class Spread:
                 functions().table_sleep(table.base, seen, SLICE_S)
 
     def _tell(self, over: bool = True, meeting: bool = False) -> _Told:
-        """Tells the others about this rank's lanes, and hears about theirs.
+        """Exchanges the status of this rank's lanes with the other ranks.
 
-        Those of one host post it in their tables, for whoever has mapped these.
+        Ranks of one host post it in shared memory, in their tables.
 
         Args:
-            over: whether this rank does not wait any longer.
-            meeting: of this host's ranks alone, which wait for each other.
+            over: whether this rank's wait has ended.
+            meeting: exchanges only among this host's ranks, as a barrier.
         """
         rank, table, known = self._comm.rank, self._tables.get(self._comm.rank), self._posts or {}
         told = np.zeros((self._comm.size, _LANES + max(self._lanes) + 1), np.uint64)
@@ -267,7 +268,7 @@ class Spread:
         self._comm.until(lambda seconds: posted(base, posts, seconds, place), self._waiting)
 
     def _told_by_all(self, arrays: list[np.ndarray]) -> np.ndarray:
-        """Arrays of all ranks, of which each has its own."""
+        """Exchanges one array per rank, and returns them concatenated."""
         own = arrays[self._comm.rank]
         for rank in self._others():
             if len(own):

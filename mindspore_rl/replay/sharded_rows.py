@@ -17,17 +17,17 @@ TRIES, PAUSE_S = 100, 0.001
 
 @dataclass(frozen=True)
 class Draws:
-    """A batch as every rank draws it.
+    """A batch of draws, the same on every rank.
 
     Attributes:
         key: of the draws.
         mode: of the draws.
-        lanes: `[B] int32`, of the whole table.
-        places: `[B]`, where in its lane each draw fell (`selection.draw`), or in an order its id.
-        used: random numbers of the key.
-        totals: `[lanes] float64`, by which a record's weight is its probability.
-        quotas: `[ranks] int64`, rows that each gets.
-        far: `[ranks, ranks] bool`, whether the second gets rows from the first by message.
+        lanes: `[B] int32`, lanes of the whole table.
+        places: `[B]`, the offset of each draw in its lane (`sampler.draw`), or its id in an order.
+        used: random numbers of the key that are used.
+        totals: `[lanes] float64`; a record's weight divided by its lane's entry is its probability.
+        quotas: `[ranks] int64`, rows that each rank gets.
+        far: `[ranks, ranks] bool`, whether the second rank gets rows from the first by message.
     """
 
     key: Key
@@ -41,27 +41,27 @@ class Draws:
 
 
 class Held:
-    """Records of a batch that one rank finds.
+    """The records of a batch that one rank finds.
 
-    One that has been overwritten is drawn again, by other numbers of the same key: within its lane,
-    so that the others are drawn as they would have been, whoever holds them.
+    A record that has been overwritten is drawn again, with further random numbers of the same key,
+    in the same lane, so that the other rows do not depend on it or on the sharding.
 
     Args:
-        near: what the rank can read.
+        near: the lanes that the rank can read.
         draws: of the whole batch.
         window: steps of a row.
-        waiting: called where a record is waited for.
+        waiting: called while no record can be drawn.
 
     Attributes:
-        positions: `[N] int64` in the batch, ascending, of these records.
+        positions: `[N] int64`, of these records in the batch, ascending.
         ids: `[N] int64`.
-        probabilities: `[N] float64`, with which each was drawn.
-        lengths: `[N] int32`, steps of each.
-        first: `[N] int32`, the step at which its window begins.
-        least: the smallest probability in the batch, as far as this rank can see, see `Near.find`.
+        probabilities: `[N] float64`, of each draw.
+        lengths: `[N] int32`, steps of each record.
+        first: `[N] int32`, the step at which each window begins.
+        least: the smallest probability in the batch that this rank knows, see `Near.find`.
 
     Raises:
-        ReplayError: there is nothing more to draw in these lanes.
+        ReplayError: these lanes have no more records to draw.
     """
 
     def __init__(self, near: Near, draws: Draws, window: int, waiting: Waiting) -> None:
@@ -89,25 +89,25 @@ class Held:
         self._place_windows()
 
     def copy(self, part: slice | np.ndarray, buffers: Buffers, row: int) -> None:
-        """Copies some of the records to the buffers' rows from one of them on."""
+        """Copies some of the records to the buffers' rows from `row` on."""
         whole = self._near.copy(self.ids[part], self.first[part], buffers, row)
         if whole.all():
             return
         numbers = np.arange(len(self.ids))[part]
         for i in np.flatnonzero(~whole).tolist():
             at = numbers[i : i + 1]
-            while not whole[i]:  # `_draw_again` gives up, for it counts its tries
+            while not whole[i]:  # ends: `_draw_again` raises after `TRIES`
                 self._draw_again(int(at[0]))
                 self._place_windows()
                 whole[i] = self._near.copy(self.ids[at], self.first[at], buffers, row + i)[0]
 
     def rows(self, part: slice | np.ndarray) -> list[np.ndarray]:
-        """Positions, ids, probabilities, lengths and first steps of some of the records."""
+        """Returns positions, ids, probabilities, lengths and first steps of some of the records."""
         columns = self.positions, self.ids, self.probabilities, self.lengths, self.first
         return [column[part] for column in columns]
 
     def _tried(self, at: int) -> bool:
-        """Counts another try. Raises: ReplayError: it would be one too many."""
+        """Counts a try. Raises: ReplayError: it exceeds `TRIES`."""
         if self._tries[at] == TRIES:
             block = self._near.table_of(self._lanes[at])[1]
             raise ReplayError(
@@ -138,16 +138,16 @@ class Held:
                 elif ids[0] >= 0:
                     self._put(at, lanes[0], ids[0], float(weights[0]), lengths[0])
                     return
-            else:  # all that is here is being written
+            else:  # all records are being written
                 self._waiting()
                 time.sleep(PAUSE_S)
 
     def _give_back(self, ids: np.ndarray) -> None:
-        """Undoes draws of records that are in the batch already, each with the weight 1."""
+        """Undoes draws of records that the batch already has, each with weight 1."""
         self._near.release(ids, np.ones(len(ids)))
 
     def _take_next(self, at: int, order: Order) -> None:
-        """In place of a record the first in the order, of all its holder's, not in the batch."""
+        """Replaces a record by its holder's first record in the order that is not in the batch."""
         while self._tried(at):
             lane = self._lanes[at]
             first = self._near.peek(lane, order.value, 2 * len(self._draws.lanes))

@@ -1,13 +1,13 @@
 """A replay table whose lanes are sharded over the ranks of a job.
 
-    lanes      0  1  2 | 3  4 | 5  6 |          blocks, one a rank; a rank may have none
+    lanes      0  1  2 | 3  4 | 5  6 |          blocks, one for each rank; a rank may have none
     batch      position 0 .. B-1, the same draws on every rank, whatever the blocks
-    quotas     rows that each rank gets: first those it holds, then what others have too many of
+    quotas     rows that each rank gets: first those it holds, then other ranks' surplus
 
-Ranks tell each other their lanes' totals, and that is all that a draw depends on: each computes the
-whole of it, finds the records that fall in its own lanes, and sends those that others are to get;
-ranks of one host read them in each other's memory. All make the same calls, in the same order.
-For an order each tells the others which of its own records are the first in it.
+A draw depends only on the lanes' totals, which the ranks exchange: each rank computes the whole
+draw, finds the records in its own lanes, and sends those that other ranks get; ranks of one host
+read them in each other's memory. All ranks make the same calls, in the same order. For an `Order`
+the ranks exchange their first records.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _NOTHING: list[np.ndarray] = [_NONE, *(np.empty(0, ROW)[name] for name in ROW.na
 
 
 class ShardedTable(Spread):
-    """A rank's end of it; see `Spread` for its arguments."""
+    """A rank's part of a sharded table; see `Spread` for its arguments."""
 
     _memory = np.empty(0, np.uint8)
     _buffers: Buffers | None = None
@@ -41,23 +41,24 @@ class ShardedTable(Spread):
         mode: Mode | Order = Mode.REPLACE,
         wait_s: float = 0.0,
     ) -> Share:
-        """Draws a batch, of which each rank gets its share.
+        """Draws a batch, and copies this rank's share of it to `out`.
 
         Args:
             key: of the batch.
             quotas: rows that each rank gets.
-            out: of `TableSpec.buffers`, for this rank's quota; a window is drawn in each record.
-            mode: how records are drawn, or the first in an order are.
-            wait_s: for what the table lacks, or for its limit to allow the batch.
+            out: arrays as `TableSpec.buffers` makes them, for this rank's quota; a window is drawn
+                in each record.
+            mode: a random mode, or an order whose first records are taken.
+            wait_s: maximum wait for records or for the rate limiter.
 
-        Returns: which rows stand in `out`. A record that was overwritten after the draw is replaced
-            by another of its lane, or of its holder's if that has no more, drawn from what is there
-            now (without replacement: one that is not in the batch yet; in an order the next).
+        Returns: the rows in `out`. A record that was overwritten after the draw is replaced by one
+            drawn from the current records of its lane, or of its holder if the lane has no more
+            (without replacement: one that is not in the batch yet; in an order the next).
 
         Raises:
-            ReplayError: there is not enough to draw from, here, at a rank whose rows come here, or
-                in all; the table never allows such a batch, or did not in time; the buffers are
-                others. All ranks may go on with the next batch.
+            ReplayError: there are too few records, here, at a rank whose rows come here, or in
+                total; the table never allows such a batch, or did not in time; the buffers do not
+                fit. All ranks may continue with the next batch.
         """
         buffers = self._check(out, quotas)
         check_draw(self.spec, sum(quotas), mode)
@@ -95,9 +96,9 @@ class ShardedTable(Spread):
         return Share(positions, ids, probabilities, lengths, first, least)
 
     def _give(self, held: Held, sends: dict[int, np.ndarray], buffers: Buffers) -> list[np.ndarray]:
-        """Sends others what they get, and takes from `sends` whoever was sent his.
+        """Sends other ranks their rows, and removes from `sends` the ranks that were served.
 
-        Returns: the rows that stay, which stand in the buffers now; see `Held.rows`.
+        Returns: the rows that stay here, which are now in the buffers; see `Held.rows`.
         """
         kept: slice | np.ndarray = slice(None)
         if sends:
@@ -111,14 +112,14 @@ class ShardedTable(Spread):
     def _send_rows(
         self, target: int, held: Held | None, positions: np.ndarray, window: int
     ) -> None:
-        """Sends rows; without `held` says that there are none."""
+        """Sends rows; without `held` sends the failure to draw them."""
         message = self._message(len(positions), window)
         if held and len(positions):
             part = np.searchsorted(held.positions, positions)
             held.copy(part, Buffers(self.spec, message.columns, len(positions)), 0)
             for name, column in zip(ROW.names or (), held.rows(part)[1:], strict=True):
                 message.rows[name] = column
-        message.least[0] = held.least if held else np.nan  # of what was drawn again, too
+        message.least[0] = held.least if held else np.nan  # after copying, which may draw again
         self._comm.send(target, self._tag, message.data)
 
     def _receive_rows(self, source: int, count: int, window: int) -> Message:
@@ -127,17 +128,17 @@ class ShardedTable(Spread):
         return message
 
     def message_bytes(self, rows: int, window: int | None = None) -> int:
-        """What the message of so many rows weighs."""
+        """Returns the bytes of a message with so many rows."""
         return message_bytes(self.spec, rows, window or self.spec.length)
 
     def update(self, ids: np.ndarray, priorities: np.ndarray, exponent: float = 1.0) -> None:
-        """Gives records weights, whoever holds them; see `Table.update`.
+        """Sets the weights of records, on whichever ranks they are; see `Table.update`.
 
-        Of several priorities of one record the largest counts, whichever ranks they come from: a
-        batch may have a record twice.
+        If a record gets several priorities, from any ranks, the largest counts: a batch may hold a
+        record twice.
 
         Args:
-            ids: `[N] int64`, none for a rank that has nothing to tell.
+            ids: `[N] int64`; empty on a rank without updates.
             priorities: `[N]`.
             exponent: of the priorities.
 
@@ -176,14 +177,14 @@ class ShardedTable(Spread):
         table.update(to_part(ids[last], self.spec, block), values[last], exponent)
 
     def _message(self, count: int, window: int) -> Message:
-        """In memory that the next message takes again."""
+        """Makes a message in memory that the next message reuses."""
         size = self.message_bytes(count, window)
         if len(self._memory) < size:
             self._memory = np.empty(size, np.uint8)
         return Message(self._memory[:size], count, self.spec, window)
 
     def _check(self, out: dict[str, np.ndarray], quotas: Sequence[int]) -> Buffers:
-        """The buffers, known by their arrays if they come again. Raises: ReplayError."""
+        """Checks the buffers, unless `out` has the same arrays as before. Raises: ReplayError."""
         self._check_quotas(quotas)
         quota = quotas[self._comm.rank]
         if self._buffers and self._buffers.are(out, quota):

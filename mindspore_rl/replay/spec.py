@@ -19,8 +19,8 @@ MAGIC = b"MSRLTBL3"
 ALIGNMENT = 64  # a cache line
 PAGE = 4096
 FANOUT = 16
-MAX_WEIGHTED = 1 << 24  # of at most 2^40 each (index.h), which 64 bits can sum
-MAX_BYTES = 1 << 62  # of a table, so that every place in it is an int64
+MAX_WEIGHTED = 1 << 24  # weights are at most 2^40 (index.h), so 64 bits can sum them
+MAX_BYTES = 1 << 62  # of a table, so that every offset in it is an int64
 MAX_TEXT = 1 << 20  # of a specification in a file
 HEADER = np.dtype(
     [("magic", "S8")]
@@ -76,21 +76,21 @@ ENTRY = np.dtype(
     ]
 )
 FIRST = np.dtype([("key", "u8"), ("id", "i8"), ("length", "i4")])
-"""A record among the first in an order, those with larger keys before."""
+"""A record of an order with its sort key: larger keys come first."""
 _NONE = np.empty((0, 0))
 
 
 @dataclass(frozen=True)
 class Column:
-    """One kind of value of a step.
+    """A column: one kind of value of every step.
 
     Args:
         name: of the column.
         shape: of the value of one step.
-        dtype: NumPy's name of its type, one of numbers or truth values.
+        dtype: name of a NumPy dtype of numbers or booleans.
 
     Raises:
-        ReplayError: it is not so.
+        ReplayError: an argument is invalid.
     """
 
     name: str
@@ -107,29 +107,29 @@ class Column:
 
     @property
     def step_bytes(self) -> int:
-        """Of the value of one step."""
+        """Bytes of the value of one step."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
 class TableSpec:
-    """What a table holds.
+    """The contents of a table and the settings of its rate limiter.
 
     Args:
         columns: of every step.
-        capacity: records of one lane.
-        lanes: each with a writer and an order of its own.
-        length: steps of a record at most; 1 for transitions.
+        capacity: records of each lane.
+        lanes: number of lanes; each has a writer and an order of its own.
+        length: maximum steps of a record; 1 for transitions.
         weighted: whether records are drawn by priority.
-        max_times_sampled: after so many draws a record is not drawn any more; 0 for no limit.
-        min_records: that are inserted before anything is drawn.
-        samples_per_insert: records that are drawn for each that is inserted after those; 0 for no
-            limit. Who is ahead waits, a writer or a reader.
-        slack: samples by which either may be ahead; with batches of N at least half of N +
+        max_times_sampled: number of draws after which a record is no longer drawn; 0: no limit.
+        min_records: number of records inserted before anything is drawn.
+        samples_per_insert: records drawn for each one inserted after those; 0: no limit. The side
+            that is ahead waits, writer or reader.
+        slack: samples by which either side may be ahead; with batches of N at least half of N +
             samples_per_insert.
 
     Raises:
-        ReplayError: a number is out of its range, or two columns have one name.
+        ReplayError: a number is out of range, or two columns have the same name.
     """
 
     columns: tuple[Column, ...]
@@ -172,7 +172,7 @@ class TableSpec:
         names = [column.name for column in self.columns]
         if not names or len(set(names)) < len(names):
             raise ReplayError(f"columns of a replay table are {names}, expected different names")
-        # An empty value takes no memory, but NumPy knows no array of such extents either.
+        # An empty value takes no memory, but NumPy refuses arrays of such extents too.
         steps = sum(math.prod(extent or 1 for extent in c.shape) for c in self.columns)
         size = self.lanes * self.capacity * (1 + 32 * self.length * (ALIGNMENT + steps))
         if size >= MAX_BYTES:
@@ -180,13 +180,13 @@ class TableSpec:
 
     @property
     def limited(self) -> bool:
-        """Whether draws and inserts are counted."""
+        """Whether the rate limiter counts draws and inserts."""
         return self.samples_per_insert > 0 or self.min_records > 1
 
     def part(self, lanes: int) -> "TableSpec":
-        """Of some of the lanes alone, with their share of the limit's numbers."""
+        """Returns the specification of some lanes, with their share of the rate limits."""
         ratio, share = self.samples_per_insert, lanes / self.lanes
-        # Each part's inserts may stop almost one short of what its slack allows.
+        # Each part's inserts may stop almost one insert short of what its slack allows.
         slack = self.slack * share + ratio * (1 - share)
         return dataclasses.replace(
             self,
@@ -197,20 +197,20 @@ class TableSpec:
 
     @functools.cached_property
     def starts(self) -> np.ndarray:
-        """Where each column begins in a record, and where the record ends: `[columns + 1]`."""
+        """The offset of each column in a record, then the size of the record: `[columns + 1]`."""
         sizes = [-(-c.step_bytes * self.length // ALIGNMENT) * ALIGNMENT for c in self.columns]
-        if self.length == 1:  # small ones without gaps
+        if self.length == 1:  # transitions are packed
             sizes = [column.step_bytes for column in self.columns]
             sizes[-1] += -sum(sizes) % 8
         return np.array(list(itertools.accumulate(sizes, initial=0)), np.int64)
 
     def buffers(self, count: int, window: int | None = None) -> dict[str, np.ndarray]:
-        """Arrays to gather records into, `[N, T, ...]` each, or `[N, ...]` of transitions."""
+        """Makes arrays to gather records into: `[N, T, ...]` each, for transitions `[N, ...]`."""
         steps = (window or self.length,) if self.length > 1 else ()
         return {c.name: np.empty((count, *steps, *c.shape), c.dtype) for c in self.columns}
 
     def header(self) -> np.ndarray:
-        """The sizes and places of everything, as `table.cpp` reads them."""
+        """Returns the sizes and offsets of all sections, as `table.cpp` reads them."""
         header = np.zeros((), HEADER)
         text = self.text()
         weights = -(-self.capacity // FANOUT) * FANOUT
@@ -239,13 +239,13 @@ class TableSpec:
         return header
 
     def text(self) -> bytes:
-        """As JSON."""
+        """Serialises the specification as JSON."""
         columns = [[c.name, list(c.shape), c.dtype] for c in self.columns]
         return json.dumps({**vars(self), "columns": columns, "starts": None}).encode()
 
     @staticmethod
     def parse(text: bytes) -> "TableSpec":
-        """Of JSON. Raises: ValueError, ReplayError."""
+        """Parses the JSON of a specification. Raises: ValueError, ReplayError."""
         try:
             values = json.loads(text)
             del values["starts"]
@@ -257,7 +257,7 @@ class TableSpec:
 
 
 def _is_number(dtype: object) -> bool:
-    """Whether it is NumPy's name of a type of numbers; others may hold addresses."""
+    """Returns whether a dtype is a NumPy dtype of numbers; others may hold pointers."""
     try:
         return isinstance(dtype, str) and np.dtype(dtype).kind in "biufc"
     except (TypeError, ValueError, SyntaxError):
@@ -265,10 +265,10 @@ def _is_number(dtype: object) -> bool:
 
 
 def described(descriptor: int, more_bytes: int = 0) -> TableSpec:
-    """What a file says that it holds.
+    """Reads the specification from a table's file.
 
     Raises:
-        OSError, ValueError, ReplayError: it is none of ours, or not whole.
+        OSError, ValueError, ReplayError: it is no table, or incomplete.
     """
     size = os.fstat(descriptor).st_size - more_bytes
     begin = os.pread(descriptor, HEADER.itemsize, 0)
@@ -286,7 +286,7 @@ def described(descriptor: int, more_bytes: int = 0) -> TableSpec:
 
 
 def check_same(path: Path, found: TableSpec, expected: TableSpec) -> None:
-    """Raises: ReplayError: a file holds something else than what is expected; with what."""
+    """Raises: ReplayError: a file's specification differs from the expected one; says how."""
     pairs = [(name, getattr(found, name), value) for name, value in vars(expected).items()
              if name != "starts"]  # fmt: skip
     if differences := [
@@ -301,7 +301,7 @@ def check_same(path: Path, found: TableSpec, expected: TableSpec) -> None:
 def check_columns(
     spec: TableSpec, columns: Mapping[str, np.ndarray], leading: tuple[int, ...]
 ) -> list[np.ndarray]:
-    """Columns in the table's order, `[*leading, *shape]` each, contiguous. Raises: ReplayError."""
+    """Returns the columns in order, contiguous `[*leading, *shape]`. Raises: ReplayError."""
     names = [column.name for column in spec.columns]
     if set(columns) != set(names):
         raise ReplayError(f"columns are {sorted(columns)}, expected {sorted(names)}")
@@ -319,7 +319,7 @@ def check_columns(
 
 
 def check_buffers(spec: TableSpec, out: Mapping[str, np.ndarray], rows: int) -> list[np.ndarray]:
-    """Arrays to copy records to, in the table's order, and what they hold. Raises: ReplayError."""
+    """Returns the output arrays in the table's order, after checking them. Raises: ReplayError."""
     arrays = [out.get(column.name, _NONE) for column in spec.columns]
     steps = (arrays[0].shape[1:2] or ("T",)) if spec.length > 1 else ()
     for column, array in zip(spec.columns, arrays, strict=True):
@@ -335,7 +335,7 @@ def check_buffers(spec: TableSpec, out: Mapping[str, np.ndarray], rows: int) -> 
 
 
 def check_priorities(spec: TableSpec, values: np.ndarray, any_table: bool = False) -> np.ndarray:
-    """Priorities as the table has them: float64, finite, not negative. Raises: ReplayError."""
+    """Converts priorities to float64; they must be finite and not negative. Raises: ReplayError."""
     values = np.ascontiguousarray(values, np.float64)
     if not (values >= 0).all() or not np.isfinite(values).all():
         raise ReplayError(f"priorities are {values}, expected finite numbers from 0 on")

@@ -1,15 +1,16 @@
 """A table of trajectories in shared memory, or in a file larger than memory.
 
 A record is one trajectory of at most `length` steps, or one transition if that is 1. Its columns
-stand side by side in one block, each time-major, so that a window of a column is one copy. Records
-are spread over lanes, each with one writer at a time and with its own order: once a lane is full,
-its oldest record makes way. What is drawn depends on the lanes' totals and on a key, not on who
-draws (`selection`). The file is its own description: whoever opens it needs nothing else.
+lie side by side in one block, each time-major, so that a window of a column is one copy. Records
+are distributed over lanes, each a ring buffer with one writer at a time: a full lane overwrites its
+oldest record. A draw depends on the lanes' totals and on a key, not on the process that draws
+(`sampler`). The file contains its specification, so that it can be opened without any other
+information.
 
     header | specification (JSON) | limit | lanes | entries | weights | sums, maxima | records
 
-Weights are integers, so that sums are exact whatever the order of additions; 0 is "not to be
-drawn". Needs a C++ compiler.
+Weights are integers, so that sums are exact in any order of additions; weight 0 means that a record
+is not to be drawn. Needs a C++ compiler.
 """
 
 import contextlib
@@ -49,17 +50,17 @@ _LOCK = struct.Struct("hhqqi4x")  # of fcntl's struct flock
 
 
 class Table(Records):
-    """A table that this process has mapped. A context that unmaps it.
+    """A table that this process has mapped; a context that unmaps it on exit.
 
     Args:
-        descriptor: of the file, taken over.
-        spec: what it holds.
+        descriptor: of the file; this object closes it.
+        spec: the table's specification.
 
     Attributes:
         descriptor: of the file.
-        entries: `[lanes, capacity] ENTRY`, the index, to look at.
-        lanes: `[lanes] LANE`, to look at.
-        limit: `[] LIMIT`, what was inserted and drawn in a table that counts it, to look at.
+        entries: `[lanes, capacity] ENTRY`, the index, for reading only.
+        lanes: `[lanes] LANE`, for reading only.
+        limit: `[] LIMIT`, state of the rate limiter (inserts, samples), for reading only.
     """
 
     def __init__(self, descriptor: int, spec: TableSpec, prefault: bool) -> None:
@@ -67,7 +68,7 @@ class Table(Records):
         self.descriptor = descriptor
         self._header = spec.header()
         shared = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
-        # Of a file that is open for reading, what this process changes is its own.
+        # If the file is open for reading only, this process's changes stay private.
         flags = (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE | _MAP_NORESERVE) | (
             mmap.MAP_POPULATE if prefault else 0
         )
@@ -80,16 +81,16 @@ class Table(Records):
 
     @staticmethod
     def create(spec: TableSpec, path: Path | None = None, prefault: bool = True) -> "Table":
-        """A new table.
+        """Creates a table.
 
         Args:
-            spec: what it holds.
+            spec: the table's specification.
             path: of a new file: on /dev/shm to be shared by processes, on a disk to be larger than
-                memory. Without one, processes that this one starts can share it.
-            prefault: whether all memory is taken now, not when it is first written.
+                memory. None: anonymous memory, which only processes started by this one can share.
+            prefault: whether all memory is allocated now instead of at the first write.
 
         Raises:
-            ReplayError: there is not so much room, or the file is there.
+            ReplayError: there is not enough space, or the file exists already.
         """
         header = spec.header()
         size = int(header["total_bytes"])
@@ -104,9 +105,9 @@ class Table(Records):
             raise ReplayError(f"replay table {where} cannot be made: {error.strerror}") from error
         try:
             _check_room(size, path)
-            # Whoever opens it now waits until it is made.
+            # Other processes that open it wait for this lock until it is initialised.
             lock(descriptor, fcntl.F_WRLCK, spec.lanes)
-            # Without this a full /dev/shm is found by a signal, in the middle of a write.
+            # Without this, a full /dev/shm would raise SIGBUS in the middle of a write.
             os.posix_fallocate(descriptor, 0, size)
             os.pwrite(descriptor, header.tobytes() + spec.text(), 0)
             table = Table(descriptor, spec, prefault)
@@ -126,15 +127,15 @@ class Table(Records):
 
     @staticmethod
     def open(path: Path, prefault: bool = False, spec: TableSpec | None = None) -> "Table":
-        """The table of a file.
+        """Opens the table of a file.
 
         Args:
             path: of the file.
             prefault: see `create`.
-            spec: what it is expected to hold.
+            spec: expected specification; None: any.
 
         Raises:
-            ReplayError: it is no table, or damaged, or holds something else.
+            ReplayError: the file is no table, or damaged, or has another specification.
         """
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -152,7 +153,7 @@ class Table(Records):
             os.close(descriptor)
             raise ReplayError(f"{path} is not a replay table, or damaged: {error}") from error
         with contextlib.suppress(OSError):
-            # Nobody else has it open: its locks are of processes that are gone.
+            # No other process has it open: locks in it are left by processes that have ended.
             lock(descriptor, fcntl.F_WRLCK, table.spec.lanes)
             functions().table_init(table.base)
         table._share()
@@ -166,7 +167,7 @@ class Table(Records):
 
     @property
     def base(self) -> int:
-        """Where it begins in memory. Raises: ReplayError: it is closed."""
+        """The table's address in memory. Raises: ReplayError: the table is closed."""
         if not self._base:
             raise ReplayError("a replay table is used that was closed; open it anew")
         return self._base
@@ -175,18 +176,18 @@ class Table(Records):
         return self.base, None, 0
 
     def address_on_gpu(self) -> int:
-        """Where this process's GPU finds it: page-locked and mapped from now on, until `close`.
+        """Returns the table's address for this process's GPU; pins its memory until `close`.
 
         Raises:
-            ReplayError: the driver does not lock so much.
-            MsrlError: no driver answers.
+            ReplayError: the driver refuses to pin that much memory.
+            MsrlError: there is no CUDA driver.
         """
         if self._locked is None:
             self._locked = PageLock(self.base, int(self._header["total_bytes"]))
         return self._locked.address
 
     def close(self) -> None:
-        """Unmaps it, at the latest when the last array of it that somebody has kept is gone."""
+        """Closes the table; its memory is unmapped once no array refers to it any more."""
         if not self._base:
             return
         if self._locked is not None:
@@ -194,7 +195,7 @@ class Table(Records):
         self._base = 0
         os.close(self.descriptor)
         del self.entries, self.lanes, self.limit
-        with contextlib.suppress(BufferError):  # an array is kept
+        with contextlib.suppress(BufferError):  # an array still refers to it
             self._map.close()
         del self._map
 
@@ -207,10 +208,10 @@ class Table(Records):
         )
 
     def check_index(self) -> None:
-        """Looks whether all that the index says lies within the table, whoever has made it.
+        """Checks that the index is consistent: no entry may lead to a read out of bounds.
 
         Raises:
-            ValueError: a record is longer than it can be, or what is no record has a weight.
+            ValueError: a record is too long, or a weight is too large or belongs to no record.
         """
         spec, most = self.spec, LARGEST if self.spec.weighted else 1
         longest = int(self.entries["length"].max())
@@ -222,7 +223,7 @@ class Table(Records):
             raise ValueError("it has weights that no record can have")
 
     def save(self, path: Path) -> None:
-        """Writes a copy to a file, piece by piece; nobody may write the table meanwhile.
+        """Writes a copy to a file, piece by piece; the table must not be written meanwhile.
 
         Raises:
             StorageError: the disk is full; no file is left.
@@ -236,14 +237,14 @@ class Table(Records):
 
     @staticmethod
     def load(path: Path, to: Path | None = None) -> "Table":
-        """A new table with what was saved.
+        """Creates a table from a saved copy.
 
         Args:
-            path: of `save`.
-            to: of the table, see `create`.
+            path: of a file that `save` wrote.
+            to: path of the new table, see `create`.
 
         Raises:
-            ReplayError: it is damaged, or there is no room for it.
+            ReplayError: the file is damaged, or there is not enough space.
         """
         try:
             with path.open("rb") as file:
@@ -278,7 +279,7 @@ class Table(Records):
         return int(functions().table_checksum(data.ctypes.data, len(data), checksum))
 
     def totals(self) -> np.ndarray:
-        """What the weights of every lane are in all, `[lanes] uint64`; 0: nothing to draw."""
+        """Returns the total weight of every lane, `[lanes] uint64`; 0: nothing to draw."""
         totals = np.empty(self.spec.lanes, np.uint64)
         functions().table_totals(self.base, totals.ctypes.data)
         return totals
@@ -288,14 +289,14 @@ class Table(Records):
         return self.spec.buffers(count, window)
 
     def update(self, ids: np.ndarray, priorities: np.ndarray, exponent: float = 1.0) -> int:
-        """Gives records weights: their priorities to the power of an exponent.
+        """Sets weights of records: their priorities to the power of an exponent.
 
         Args:
-            ids: `[N] int64`; records that have been overwritten since are left alone.
+            ids: `[N] int64`; records that have been overwritten since are skipped.
             priorities: `[N]`, finite and not negative.
             exponent: alpha in Schaul et al. 2016, "Prioritized experience replay".
 
-        Returns: how many were still there.
+        Returns: number of records that still existed.
 
         Raises:
             ReplayError: a priority is not finite, or negative; the table is not weighted.
@@ -308,35 +309,35 @@ class Table(Records):
         return int(functions().table_update(self.base, len(ids), *data, exponent))
 
     def want(self, lanes: np.ndarray) -> None:
-        """Lets an insert through into each of these lanes that has nothing to draw.
+        """Lets the rate limiter admit an insert into each of these lanes that has nothing to draw.
 
-        Their writers may have come late, when others had inserted all that the limit allows.
+        Their writers may have started late, when others had used up all inserts that it allows.
 
         Args:
-            lanes: `[N] int32`, that a draw is held back for.
+            lanes: `[N] int32`, for which a draw waits.
         """
         functions().table_want(self.base, len(lanes), lanes.ctypes.data)
 
     def read_at_random(self) -> None:
-        """Has the system read no more of a file than is asked for, not what follows it as well."""
+        """Turns off the system's read-ahead in the table's file."""
         self._map.madvise(mmap.MADV_RANDOM)
 
     def will_need(self, ids: np.ndarray, first: np.ndarray, window: int) -> None:
-        """Has the system read what a `gather` is going to copy, while something else is done.
+        """Asks the system to prefetch from the file what a later `gather` copies.
 
         Args:
             ids: `[N] int64`, from 0 on.
             first: `[N] int32`, the step at which each window begins.
-            window: steps of each.
+            window: steps of a window.
         """
         data = ids.ctypes.data, first.ctypes.data, window
         functions().table_will_need(self.base, len(ids), *data, *self.layout)
 
     def pick(self, order: int, count: int) -> tuple[np.ndarray, ...] | int:
-        """Takes the first records in an order, of all lanes at one moment; see `selection.Order`.
+        """Takes the first records in an order over all lanes, atomically; see `sampler.Order`.
 
         Returns: ids `[N] int64`, weights `[N] uint64`, lengths `[N] int32`; or, with nothing taken,
-            how many records there are if they are fewer, or -1 if the limit holds them back.
+            the number of records if there are too few, or -1 if the rate limiter holds them back.
         """
         ids, weights = np.empty(count, np.int64), np.empty(count, np.uint64)
         lengths = np.empty(count, np.int32)
@@ -345,7 +346,7 @@ class Table(Records):
         return (ids, weights, lengths) if found == count else found
 
     def peek(self, order: int, count: int) -> np.ndarray:
-        """The first records in an order, at most so many, which stay to be drawn: `[N] FIRST`."""
+        """Returns up to `count` first records in an order without drawing them: `[N] FIRST`."""
         keys, ids = np.empty(count, np.uint64), np.empty(count, np.int64)
         lengths = np.empty(count, np.int32)
         places = (x.ctypes.data for x in (keys, ids, lengths))
@@ -356,7 +357,7 @@ class Table(Records):
 
 
 def lock(descriptor: int, kind: int, byte: int, wait: bool = False) -> None:
-    """Locks a byte of a file for as long as it is open, and not after a kill. Raises: OSError."""
+    """Locks a byte of a file until the descriptor is closed or its owner dies. Raises: OSError."""
     command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
     fcntl.fcntl(descriptor, command, _LOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
 
@@ -366,7 +367,7 @@ def _check_room(size: int, path: Path | None) -> None:
     if path is not None and path.resolve().is_relative_to("/dev/shm"):
         rooms["/dev/shm"] = free_shared_bytes()
     elif path is not None:
-        rooms = {}  # a disk says so itself
+        rooms = {}  # a full disk raises its own error
     for name, free in rooms.items():
         if size > free:
             raise ReplayError(f"{free / 1e6:,.0f} MB of {name} are free")

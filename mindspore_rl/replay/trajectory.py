@@ -4,7 +4,7 @@ import numpy as np
 
 
 class TrajectoryBuffer:
-    """Columns `[T, B, ...]`, new ones after every read: a program may keep what it has read."""
+    """Columns `[T, B, ...]`; `read` hands them over, so that a program may keep what it read."""
 
     def __init__(self) -> None:
         self._columns: list[np.ndarray] = []
@@ -12,10 +12,10 @@ class TrajectoryBuffer:
         self._part: tuple[slice, int] | None = None
 
     def part(self, rows: slice, num_envs: int) -> "TrajectoryBuffer":
-        """The same buffer for those who write some of the environments alone.
+        """Returns a view of this buffer for a writer of only some of the environments.
 
         Args:
-            rows: their places on the axis B.
+            rows: positions of these environments on the axis B.
             num_envs: B.
         """
         part = TrajectoryBuffer()
@@ -32,7 +32,7 @@ class TrajectoryBuffer:
             column[(row, self._part[0]) if self._part else row] = value
 
     def extend(self, capacity: int, start: int, *stacks: np.ndarray) -> None:
-        """Stores many steps (values `[rows, B, ...]`) from a row on; all of them are kept as is."""
+        """Stores steps (values `[rows, B, ...]`) from a row on; a whole buffer is not copied."""
         rows = len(stacks[0])
         if start == 0 and rows == capacity:
             self._columns[:] = stacks
@@ -43,7 +43,7 @@ class TrajectoryBuffer:
             column[start : start + rows] = stack
 
     def read(self, rows: int) -> tuple[np.ndarray, ...]:
-        """The first rows of every column, which nobody writes any more."""
+        """Returns the first rows of every column; later writes go to new columns."""
         if self._columns:
             self._read = tuple(self._columns)
             self._columns.clear()  # in the parts too

@@ -12,19 +12,19 @@ from mindspore_rl.replay.table import Table
 
 @dataclass(frozen=True)
 class NStep:
-    """Transitions over n steps, of a table with one step a record.
+    """Settings of n-step transitions, for a table with one step in each record.
 
-    The reward becomes `sum_k gamma^k reward_k` over the steps from the drawn one on, up to n of
-    them: the first that ends an episode is the last, and so is the newest that is in the table, or
-    that its writer has written. Sutton and Barto 2018, equation 7.1, without the bootstrap.
+    The reward becomes `sum_k gamma^k reward_k` over up to n steps, starting with the drawn one. The
+    sum stops early after a step that ends an episode, and at the newest step in the table or of the
+    writer. Sutton and Barto 2018, equation 7.1, without the bootstrap.
 
     Args:
         steps: n.
         gamma: discount of a step.
-        stride: environments of a lane, whose transitions are inserted in turn; a lane's next
-            transition is the next of the environment if that is 1.
-        reward: its column, float32 without a shape.
-        ends: bool columns without a shape, any of which ends an episode.
+        stride: number of environments in a lane, whose transitions are inserted in turn; with 1
+            each transition is followed by the next of the same environment.
+        reward: name of the reward column, float32 with shape ().
+        ends: bool columns with shape (), any of which ends an episode.
         last: columns that are taken from the last step, such as the observation n steps later.
     """
 
@@ -39,19 +39,20 @@ class NStep:
 def n_step(
     table: Table, ids: np.ndarray, view: NStep, out: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Copies transitions over several steps.
+    """Copies n-step transitions.
 
     Args:
         table: of transitions.
         ids: `[N] int64`, of their first steps.
-        view: which steps.
-        out: of `Table.buffers`.
+        view: the settings.
+        out: arrays as `Table.buffers` makes them.
 
-    Returns: `[N] bool`, whether each was there, see `Table.gather`; and `[N] int32`, how many steps
-        each has, m: the target is `reward + gamma^m V(next_obs)` if it has not terminated.
+    Returns: `[N] bool`, whether each record still existed, see `Table.gather`; and `[N] int32`, the
+        number m of steps summed: the target is `reward + gamma^m V(next_obs)` if it has not
+        terminated.
 
     Raises:
-        ReplayError: the table has no such columns, or longer records.
+        ReplayError: the table lacks such columns, or has longer records.
     """
     spec = table.spec
     if spec.length > 1 or view.steps < 1 or view.stride < 1:
@@ -83,7 +84,7 @@ def n_step(
 
 
 def window_mask(lengths: np.ndarray, first: np.ndarray, window: int) -> np.ndarray:
-    """Which steps of windows are steps of their records; the others are padding.
+    """Returns a mask: True for steps of the record, False for padding behind its end.
 
     Args:
         lengths: `[N]`, steps of each record.

@@ -1,6 +1,6 @@
 """Draws in proportion to priorities (Schaul et al. 2016, "Prioritized experience replay").
 
-Weights are whole numbers, so that their sums are exact in any order.
+Weights are integers, so that their sums are exact in any order.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from mindspore_rl.rl.random import below
 
 ONE, LARGEST = 1 << 20, 1 << 40
 BLOCK = 64
-"""Rows of a block, of which a draw reads one."""
+"""Rows of a block: a draw searches the sums of blocks, then one block."""
 
 
 def weights_of(priorities: np.ndarray) -> np.ndarray:
-    """Weights, int64 of at least 1, of priorities.
+    """Converts priorities to weights: int64, at least 1.
 
     Raises:
-        NumericsError: a priority is no number.
+        NumericsError: a priority is NaN.
         ReplayError: a priority is negative.
     """
     if not (priorities >= 0).all():
@@ -34,15 +34,15 @@ def weights_of(priorities: np.ndarray) -> np.ndarray:
 def weighted_rows(
     noise: np.ndarray, weights: np.ndarray, without: Sequence[int] = ()
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that random numbers choose in proportion to weights, for each environment by itself.
+    """Draws rows in proportion to weights, for each environment separately.
 
     Args:
         noise: `[B, 2 k]` uniform in [0, 1), see `random.below`.
         weights: `[rows, B]` int64.
-        without: rows that are not drawn.
+        without: rows that must not be drawn.
 
-    Returns: rows `[k, B]` int32, and how much likelier each was than in a uniform draw, `[k, B]`
-        float32.
+    Returns: rows `[k, B]` int32, and the ratio of each row's probability to that of a uniform draw,
+        `[k, B]` float32.
     """
     weights = weights.copy() if len(without) else weights
     weights[list(without)] = 0
@@ -55,19 +55,19 @@ def weighted_rows(
 
 
 class Weights:
-    """Weights of rows side by side, with sums of blocks: what a draw costs hardly grows with them.
+    """Weights of rows with sums of blocks, so that the cost of a draw hardly grows with the rows.
 
     Attributes:
-        rows: `[rows, B]` int64; None before there are any.
+        rows: `[rows, B]` int64; None before `take`.
     """
 
     def __init__(self) -> None:
         self.rows: np.ndarray | None = None
         self._sums = self._largest = np.zeros((0, 0), np.int64)
-        self._changed: list[np.ndarray] = []  # blocks whose largest is not known
+        self._changed: list[np.ndarray] = []  # blocks whose maximum is outdated
 
     def take(self, rows: np.ndarray) -> None:
-        """Has these from now on."""
+        """Takes a column of weights, and builds its sums."""
         if len(rows) * LARGEST > np.iinfo(np.int64).max:
             raise ReplayError(
                 f"{len(rows):,} records of each environment are kept by priority, expected fewer "
@@ -78,7 +78,7 @@ class Weights:
         self._largest, self._changed = np.maximum.reduceat(rows, np.arange(blocks) * BLOCK), []
 
     def largest(self, places: slice) -> np.ndarray:
-        """Of some environments, `[b]`; `ONE` of one that has no records."""
+        """Returns the largest weight of some environments, `[b]`; `ONE` for one without records."""
         assert self.rows is not None
         if self._changed:
             blocks = np.unique(np.concatenate(self._changed))
@@ -88,7 +88,7 @@ class Weights:
         return np.where(found > 0, found, ONE)
 
     def put(self, rows: np.ndarray, places: slice, values: np.ndarray) -> None:
-        """Changes whole rows `[n]` of some environments, to `[n, b]`."""
+        """Sets rows `[n]` of some environments to values `[n, b]`."""
         assert self.rows is not None
         own, blocks = self.rows[:, places], rows // BLOCK
         np.add.at(self._sums[:, places], blocks, values - own[rows])
@@ -96,7 +96,7 @@ class Weights:
         self._changed.append(blocks)
 
     def update(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Changes rows `[k, B]`, of each environment its own; of one that comes twice the last."""
+        """Sets rows `[k, B]`, different for each environment; the last of duplicates counts."""
         assert self.rows is not None
         count = rows.shape[1]
         entries = (rows * count + np.arange(count)).reshape(-1)[::-1]
@@ -110,7 +110,7 @@ class Weights:
     def draw(
         self, noise: np.ndarray, filled: int, without: Sequence[int] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What `weighted_rows` gives, of the first rows."""
+        """Draws like `weighted_rows`, from the first `filled` rows."""
         assert self.rows is not None
         hidden, everywhere = np.array(without, int), slice(None)
         weights = self.rows[hidden]

@@ -12,14 +12,14 @@ ROW = np.dtype([("ids", "i8"), ("probabilities", "f8"), ("lengths", "i4"), ("fir
 
 @dataclass(frozen=True)
 class Share:
-    """The rows of a batch that a rank gets, as they stand in its buffers.
+    """A rank's share of a batch: one entry for each row in its buffers.
 
     Attributes:
-        positions: `[N] int64`, where in the batch each row stands.
-        ids: `[N] int64`, of the records, the same on all ranks.
-        probabilities: `[N] float64`, with which each was drawn from the whole table.
+        positions: `[N] int64`, position of each row in the batch.
+        ids: `[N] int64`, ids in the whole table, the same on all ranks.
+        probabilities: `[N] float64`, of drawing each from the whole table.
         lengths: `[N] int32`, steps of each record.
-        first: `[N] int32`, the step at which its window begins.
+        first: `[N] int32`, the step at which each window begins.
         least: the smallest probability in the whole batch, if N > 0.
     """
 
@@ -31,25 +31,25 @@ class Share:
     least: float
 
     def importance_weights(self, exponent: float) -> np.ndarray:
-        """See `selection.importance_weights`: over the largest of the whole batch, `[N] float32`.
+        """Returns importance weights, `[N] float32`, relative to the largest of the whole batch.
 
-        The number of records stands in each weight and in the largest, and falls out.
+        See `sampler.importance_weights`. The number of records cancels out.
         """
         return ((self.probabilities / self.least) ** -exponent).astype(np.float32)
 
 
 def message_bytes(spec: TableSpec, rows: int, window: int) -> int:
-    """What the message of so many rows weighs."""
+    """Returns the bytes of a message with so many rows."""
     return 8 + rows * (ROW.itemsize + window * sum(c.step_bytes for c in spec.columns))
 
 
 class Message:
-    """What one rank sends another of a batch.
+    """The rows of a batch that one rank sends another, in one buffer.
 
     Attributes:
-        data: all of it.
-        least: `[1] float64`, the smallest probability among what the sender has seen of the batch;
-            NaN if it could not draw all that it had to.
+        data: the whole buffer.
+        least: `[1] float64`, the smallest probability in the batch that the sender knows; NaN if
+            the sender could not draw its rows.
         rows: `[N] ROW`.
         columns: `[N, T, ...]`, by name.
     """

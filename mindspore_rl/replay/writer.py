@@ -16,19 +16,19 @@ from mindspore_rl.replay.table import Table, lock
 
 @contextlib.contextmanager
 def writing(table: Table, lanes: Sequence[int], wait: Wait = NO_WAIT) -> Iterator["Writer"]:
-    """A writer of some lanes, which no other process can write meanwhile.
+    """A context with a writer of some lanes, which no other process can write meanwhile.
 
-    What a writer before it has left open, because it died, is written again.
+    Records that a previous writer left open when it died are overwritten.
 
     Args:
-        table: to write.
-        lanes: of it.
-        wait: how long an insert waits that the table's limit holds back.
+        table: to write to.
+        lanes: of the table.
+        wait: the maximum wait of an insert that the rate limiter holds back.
 
     Raises:
-        ReplayError: a lane has a writer.
+        ReplayError: a lane already has a writer.
     """
-    # Of its own description, since a lock is one's whom a process has already let in.
+    # A new open file description: locks of the same description never conflict.
     descriptor = os.open(f"/proc/self/fd/{table.descriptor}", os.O_RDWR | os.O_CLOEXEC)
     try:
         for lane in lanes:
@@ -45,7 +45,7 @@ def writing(table: Table, lanes: Sequence[int], wait: Wait = NO_WAIT) -> Iterato
 
 
 class Writer:
-    """Writes the lanes of a table that it has, see `writing`."""
+    """Writes records into the lanes of `writing`."""
 
     def __init__(self, table: Table, lanes: frozenset[int], wait: Wait) -> None:
         self.table, self.lanes, self.wait = table, lanes, wait
@@ -59,19 +59,19 @@ class Writer:
         priorities: np.ndarray | None = None,
         exponent: float = 1.0,
     ) -> np.ndarray:
-        """Inserts whole records.
+        """Inserts complete records.
 
         Args:
-            lanes: `[N]`, one's own.
-            columns: by name, `[N, length, ...]`, or `[N, ...]` of transitions.
-            lengths: `[N]`, steps of each; all of them without it.
-            priorities: `[N]`, see `Table.update`; 1 without it.
+            lanes: `[N]`, among this writer's lanes.
+            columns: by name, `[N, length, ...]`, or `[N, ...]` for transitions.
+            lengths: `[N]`, steps of each record; None: the maximum.
+            priorities: `[N]`, see `Table.update`; None: 1.
             exponent: of the priorities.
 
         Returns: ids `[N] int64`.
 
         Raises:
-            ReplayError: an array has a wrong name, shape or type; or the table's limit holds the
+            ReplayError: an array has a wrong name, shape or type; or the rate limiter holds the
                 rest of the records back for too long.
         """
         table, spec = self.table, self.table.spec
@@ -105,7 +105,7 @@ class Writer:
         return ids
 
     def begin(self, lane: int) -> int:
-        """Opens a record; nobody can draw it before `commit`. Returns: its number.
+        """Opens a record, which cannot be drawn before `commit`. Returns: its number.
 
         Raises:
             ReplayError: all records of the lane are open.
@@ -118,7 +118,7 @@ class Writer:
         return record
 
     def append(self, record: int, columns: Mapping[str, np.ndarray]) -> None:
-        """Appends steps, `[T, ...]` each, to a record that is open."""
+        """Appends steps, `[T, ...]` each, to an open record."""
         table, spec = self.table, self.table.spec
         steps = len(next(iter(columns.values())))
         arrays = check_columns(spec, columns, (steps,))
@@ -129,7 +129,7 @@ class Writer:
         functions().table_append(table.base, record, steps, *table.layout, pointers(arrays))
 
     def commit(self, record: int, priority: float = 1.0, exponent: float = 1.0) -> int:
-        """Closes a record: from now on it can be drawn. Returns: its id."""
+        """Closes a record, which can be drawn from now on. Returns: its id."""
         if not self._steps(record):
             raise ReplayError("a record without a step is committed")
         value = float(check_priorities(self.table.spec, np.array([priority]), any_table=True)[0])

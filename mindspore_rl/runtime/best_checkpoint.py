@@ -15,11 +15,11 @@ CHOICES = "best, last or an iteration"
 def keep_best(path: Path, mean_return: float) -> None:
     """Keeps a checkpoint that has just been written, if none before it had a higher mean return.
 
-    It is a second name of the file, `best-ITERATION-RETURN.npz`, which costs nothing as long as the
-    checkpoint is there; a copy where a file system has no such names.
+    The best checkpoint is a hard link to the file, `best-ITERATION-RETURN.npz`, which takes no disk
+    space while that checkpoint exists; a copy where the file system has no hard links.
 
     Raises:
-        OSError: it cannot be written; the one before stays.
+        OSError: it cannot be written; the previous best checkpoint stays.
     """
     folder = path.parent
     before = _found(folder)
@@ -41,14 +41,14 @@ def keep_best(path: Path, mean_return: float) -> None:
 
 
 def chosen(folder: Path, which: str) -> Path:
-    """The checkpoint that a user means.
+    """Finds the checkpoint that a user names.
 
     Args:
-        folder: of a run's checkpoints.
+        folder: the run's folder of checkpoints.
         which: `best`, or the number of an iteration.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no such checkpoint.
     """
     if which == "best":
         if found := _found(folder):
@@ -63,7 +63,7 @@ def chosen(folder: Path, which: str) -> Path:
 
 
 def _found(folder: Path) -> list[Path]:
-    """Best checkpoints, the highest return last: two if the writer was killed in between."""
+    """Lists best checkpoints, highest return last: two if a writer was killed in between."""
     found = []
     for path in folder.glob("best-*-*.npz"):
         with contextlib.suppress(ValueError):

@@ -20,23 +20,23 @@ FOLDER = "checkpoints"
 KEEP = 3
 META = "meta.json"
 REPLAY = "replay/"
-"""What arrays are called that are written and read in pieces: they may be as large as memory."""
+"""Prefix of the names of arrays that are written and read in pieces: they may fill the memory."""
 PIECE_BYTES = 1 << 22
 FORMAT = 2
 NUMBERS = ("iteration", "num_envs", "env_steps", "steps_per_iteration")
-"""What every checkpoint must say of itself."""
+"""Fields that the metadata of every checkpoint must have."""
 MAX_STEPS = 1 << 53
-"""Environment steps of 285 years at 10^6 a second; numbers above it are not exact everywhere."""
+"""Environment steps of 285 years at 10^6 a second; JSON readers may round larger numbers."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """An array that comes in pieces.
+    """An array that is produced in pieces.
 
     Args:
-        dtype: of its entries.
-        shape: of the whole.
-        pieces: rows of it, in order, each to be used before the next one is asked for.
+        dtype: of the entries.
+        shape: of the whole array.
+        pieces: consecutive rows of the array; each piece is used before the next one is requested.
     """
 
     dtype: np.dtype
@@ -56,34 +56,34 @@ def save(
     Args:
         folder: created if missing.
         iteration: iterations done.
-        arrays: by name; every one has a checksum.
-        meta: anything JSON can hold, the rest of `NUMBERS` among it.
+        arrays: by name; each gets a checksum.
+        meta: JSON-serialisable metadata, with all of `NUMBERS` except `iteration`.
         streams: arrays that are never whole in memory, by names that begin with `REPLAY`.
 
     Raises:
-        StorageError: the disk is full, faulty or the folder cannot be written; what was there
-            stays.
+        StorageError: the disk is full or faulty, or the folder cannot be written; existing
+            checkpoints stay.
     """
     path = _path(folder, iteration)
     about = {**meta, "iteration": iteration, "format": FORMAT}
     with writing(path):
         make_folder(folder)
-        for stale in folder.glob("checkpoint-*.tmp"):  # its writer was killed
+        for stale in folder.glob("checkpoint-*.tmp"):  # left by a writer that was killed
             stale.unlink()
         with replacing(path, _read_back) as file:
             _write(file, arrays, streams or {}, about)
         found = list_checkpoints(folder)
         newest = found.index(path) + 1
-        # Those with higher numbers are damaged, or this run would have gone on from them.
+        # Higher numbers are damaged checkpoints: else this run would have resumed from them.
         for old in [*found[newest:], *found[:newest]][:-KEEP]:
             old.unlink()
     return path
 
 
 def _entry(array: np.ndarray) -> list[Any]:
-    """What `meta.json` says of an array: dtype, shape and checksum.
+    """Returns the entry of an array in `meta.json`: dtype, shape and checksum.
 
-    The archive has a checksum of each member too, but not of which name belongs to which.
+    The archive's own checksums do not show that two members were swapped; this one does.
     """
     data: Any = np.ascontiguousarray(array)
     return [array.dtype.str, list(array.shape), zlib.crc32(data)]
@@ -95,7 +95,7 @@ def _write(
     streams: Mapping[str, Stream],
     about: dict[str, Any],
 ) -> None:
-    """What `np.savez` writes, but never a pickle, and with no file left open if it fails."""
+    """Writes the format of `np.savez`, without pickle, and closes the file if writing fails."""
     listed = {name: _entry(np.asanyarray(array)) for name, array in arrays.items()}
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
@@ -110,7 +110,7 @@ def _write(
 
 
 def _write_stream(member: Any, stream: Stream) -> list[Any]:
-    """Writes an array piece by piece. Returns: its entry."""
+    """Writes an array piece by piece. Returns: its entry, see `_entry`."""
     head = {"descr": stream.dtype.str, "fortran_order": False, "shape": stream.shape}
     np.lib.format.write_array_header_1_0(member, head)
     checksum = 0
@@ -133,14 +133,14 @@ def load(path: Path, replay: bool = True) -> tuple[dict[str, np.ndarray], dict[s
 
     Args:
         path: of the checkpoint.
-        replay: whether to read the replay too; see `replay_pieces`.
+        replay: whether to read the replay arrays too; see `replay_pieces`.
 
-    Returns: the arrays, and what it says of itself: under `arrays` their dtypes, shapes and
-        checksums by name.
+    Returns: the arrays, and the metadata, with the dtypes, shapes and checksums of all arrays by
+        name under `arrays`.
 
     Raises:
-        CheckpointError: it is damaged (checksums), of another format, or holds what no training
-            can have written.
+        CheckpointError: it is damaged (checksums), of another format, or holds values that no
+            training run can have written.
     """
     (_, meta), *arrays = _members(path)
     found = dict(arrays)
@@ -153,11 +153,11 @@ def load(path: Path, replay: bool = True) -> tuple[dict[str, np.ndarray], dict[s
 
 
 def look(path: Path, replay: bool = True) -> dict[str, Any]:
-    """Reads a checkpoint, little of it at a time. Returns: what it says of itself.
+    """Verifies a checkpoint, with little of it in memory at a time. Returns: its metadata.
 
     Args:
         path: of the checkpoint.
-        replay: whether to look at the replay too.
+        replay: whether to verify the replay arrays too.
 
     Raises:
         CheckpointError: see `load`.
@@ -181,13 +181,14 @@ def replay_pieces(path: Path, meta: dict[str, Any], name: str) -> Iterator[tuple
 
     Args:
         path: of the checkpoint.
-        meta: what it says of itself.
+        meta: the checkpoint's metadata.
         name: of the array.
 
-    Yields: the first row, and rows from there on, to be used before the next ones are asked for.
+    Yields: the index of a piece's first row, and the piece, to be used before the next one is
+        requested.
 
     Raises:
-        CheckpointError: it is damaged, which may show at the end only.
+        CheckpointError: it is damaged; the checksum is compared only after the last piece.
     """
     with _reading(path):
         dtype, shape, expected = meta["arrays"][name]
@@ -209,21 +210,21 @@ def replay_pieces(path: Path, meta: dict[str, Any], name: str) -> Iterator[tuple
 
 
 def row_bytes(shape: Sequence[int], dtype: np.dtype) -> int:
-    """Bytes of a row of an array."""
+    """Returns the bytes of a row of an array."""
     return math.prod(shape[1:]) * dtype.itemsize
 
 
 def pieces_of(shape: Sequence[int], dtype: np.dtype) -> Iterator[tuple[int, int]]:
-    """In which pieces an array is written and read: the first row of each, and how many."""
+    """Yields the pieces in which an array is written and read: first row and number of rows."""
     rows = max(1, PIECE_BYTES // max(1, row_bytes(shape, dtype)))
     for row in range(0, shape[0], rows):
         yield row, min(rows, shape[0] - row)
 
 
 def _members(path: Path) -> Iterator[tuple[str, Any]]:
-    """What a checkpoint says of itself, then its arrays; each is looked at before it is given.
+    """Yields a checkpoint's metadata, then its arrays, each verified before it is yielded.
 
-    Without those of the replay.
+    Skips the arrays of the replay.
     """
     with _reading(path), np.load(path, allow_pickle=False) as file:
         meta = json.loads(bytes(file[META]))
@@ -252,14 +253,14 @@ def _reading(path: Path) -> Iterator[None]:
         raise CheckpointError(f"checkpoint {path} {refused}; use one before it") from refused
     except CheckpointError:
         raise
-    except Exception as error:  # what damage does to an archive has no end
+    except Exception as error:  # damage to an archive raises many types of errors
         raise CheckpointError(
             f"checkpoint {path} is damaged ({type(error).__name__}: {error}); use one before it"
         ) from error
 
 
 class _Refused(Exception):  # noqa: N818
-    """A checkpoint that is whole, and yet not good."""
+    """A checkpoint that is intact but cannot be used."""
 
 
 def _check_numbers(meta: dict[str, Any]) -> None:
@@ -279,18 +280,18 @@ def _path(folder: Path, iteration: int) -> Path:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints in a folder, oldest first: by number, for a name has eight digits or more."""
+    """Lists a folder's checkpoints by iteration, oldest first; names have eight digits or more."""
     return [path for _, path in _numbered(folder)]
 
 
 def _numbered(folder: Path) -> list[tuple[int, Path]]:
-    """Checkpoints by iteration; a file with another name, such as a copy, is none."""
+    """Lists checkpoints by iteration; skips files with other names, such as copies."""
     found = ((path.stem[len("checkpoint-") :], path) for path in folder.glob("checkpoint-*.npz"))
     return sorted((int(text), path) for text, path in found if re.fullmatch("[0-9]{1,20}", text))
 
 
 def of_iteration(folder: Path, iteration: int) -> Path:
-    """The checkpoint of an iteration. Raises: CheckpointError."""
+    """Returns the path of an iteration's checkpoint. Raises: CheckpointError."""
     path, found = _path(folder, iteration), _numbered(folder)
     if (iteration, path) not in found:
         there = [number for number, _ in found]
@@ -301,16 +302,16 @@ def of_iteration(folder: Path, iteration: int) -> Path:
 
 
 def load_newest(folder: Path, replay: bool = True) -> tuple[Path, dict[str, Any], list[str]]:
-    """The newest checkpoint that can be used.
+    """Finds the newest checkpoint that can be used.
 
     Args:
         folder: of the checkpoints.
-        replay: whether it can be used only if its replay can.
+        replay: whether the arrays of the replay must be intact too.
 
-    Returns: its path, what it says of itself, and what was wrong with newer ones.
+    Returns: its path, its metadata, and the errors of newer checkpoints.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no usable checkpoint.
     """
     damaged: list[str] = []
     for path in reversed(list_checkpoints(folder)):

@@ -1,10 +1,10 @@
 """Heartbeats of workers in a memory-mapped file that the coordinator reads.
 
-Workers on several hosts share neither memory nor a clock: they keep their stamps to themselves, and
-send them twice a second, with their age.
+Workers on several hosts share neither memory nor a clock: they keep their stamps in their own
+memory, and send them twice a second, with their age.
 
-Python cannot interrupt a collective inside a compiled cell, so the deadline is the coordinator's:
-before each cell and each wait a worker stamps its row here, at the cost of 24 bytes.
+Python cannot interrupt a collective inside a compiled cell, so the coordinator enforces the
+deadline: before each cell and each wait a worker stamps its row here, at the cost of 24 bytes.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ class Stamp:
     """A worker's last stamp.
 
     Attributes:
-        iteration: -1 before the first.
+        iteration: -1 before the first one.
         stage: one of `Stages`.
-        time_s: `time.monotonic()` when it was made, one clock for all processes of a host.
+        time_s: `time.monotonic()` of the stamp; all processes of a host share this clock.
     """
 
     iteration: int
@@ -40,7 +40,7 @@ class Stamp:
 
 
 class Stamps:
-    """The file of a job's stamps, one row a rank; without a folder, memory of this process."""
+    """The stamps of a job in a file, one row a rank; without a folder, in this process's memory."""
 
     def __init__(self, folder: Path | None, num_ranks: int, create: bool = False) -> None:
         empty = ROW.pack(-1, 0, time.monotonic()) * num_ranks
@@ -56,13 +56,13 @@ class Stamps:
             self._map = mmap.mmap(file.fileno(), len(empty))
 
     def write(self, rank: int, iteration: int, stage: int, age_s: float = 0.0) -> None:
-        """Stamps a row, as of so long ago."""
-        # Not `pack_into`: it clears the row first, and a reader would see a stamp of long ago.
+        """Stamps a rank's row; `age_s` shifts the time of the stamp into the past."""
+        # Not `pack_into`: it zeroes the row first, so a reader could see a stamp with time 0.
         start, time_s = rank * ROW.size, time.monotonic() - age_s
         self._map[start : start + ROW.size] = ROW.pack(iteration, stage, time_s)
 
     def read(self, rank: int) -> Stamp:
-        """A rank's last stamp."""
+        """Returns a rank's last stamp."""
         return Stamp(*ROW.unpack_from(self._map, rank * ROW.size))
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ def sent(stamps: Stamps, rank: int, link: Link) -> Iterator[None]:
     ended = threading.Event()
 
     def send() -> None:
-        with contextlib.suppress(OSError):  # the coordinator is gone: seen elsewhere
+        with contextlib.suppress(OSError):  # the coordinator is gone, which the link reports
             while not ended.wait(BEAT_S):
                 stamp = stamps.read(rank)
                 link.send(

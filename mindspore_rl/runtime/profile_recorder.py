@@ -14,7 +14,7 @@ from mindspore_rl.platform.cache import writing
 
 FOLDER = "profile"
 WARM_UP = 12
-"""Iterations before the first that is profiled; in them cells are compiled, and memory trimmed."""
+"""Iterations before the first profiled one, which compile cells and trim memory."""
 STAGE, ITERATION, SEND, RECEIVE, COLLECTIVE = range(5)
 EVENT = np.dtype(
     [(name, "i8") for name in ("kind", "begin", "end", "what", "peer", "number", "bytes")]
@@ -32,7 +32,7 @@ ROUNDS = 16
 
 
 def check(plan: Plan) -> None:
-    """Raises: ConfigError: a job has not enough iterations to be profiled as asked for."""
+    """Raises: ConfigError: a job has too few iterations for the requested profile."""
     if plan.profile < 0 or plan.profile and plan.num_iterations <= WARM_UP:
         raise ConfigError(
             f"--profile is {plan.profile} and the run has {plan.num_iterations} iterations; "
@@ -42,11 +42,11 @@ def check(plan: Plan) -> None:
 
 
 class Profile:
-    """A rank's events, from its iteration `WARM_UP` on.
+    """The events of a rank, from its iteration `WARM_UP` on.
 
     Args:
-        path: where they are written, once all iterations are over.
-        iterations: how many.
+        path: where they are written after the last profiled iteration.
+        iterations: number of profiled iterations.
     """
 
     def __init__(self, path: Path, iterations: int) -> None:
@@ -55,18 +55,18 @@ class Profile:
         self._numbers: dict[tuple[int, int, int], int] = {}
         self.recording = False
         self.clock_ns = 0
-        """What is added to this host's clock to have rank 0's."""
+        """Offset in ns from this host's clock to rank 0's, to be added to times of this host."""
 
     def stage(self, stage: int) -> None:
-        """Notes that a stage begins."""
+        """Records the start of a stage."""
         if self.recording:
             now = time.perf_counter_ns()
             self._events.append((STAGE, now, now, stage, 0, 0, 0))
 
     def iteration(self, iteration: int) -> None:
-        """Notes that one more is done, and the next, of this number, begins."""
+        """Records the end of an iteration and the start of the next, number `iteration`."""
         self._done += 1
-        # One more before and after, so that no rank lacks what others count.
+        # One iteration more at both ends: every event that a peer records has its counterpart here.
         self.recording = WARM_UP - 1 <= self._done <= self._last + 1
         if self.recording:
             now = time.perf_counter_ns()
@@ -75,7 +75,7 @@ class Profile:
             self.write()
 
     def call(self, kind: int, what: int, peer: int, size: int, work: Callable[[], Any]) -> Any:
-        """Does something that another rank takes part in. Returns: its result."""
+        """Times a call that another rank takes part in. Returns: its result."""
         number = self._numbers.get((kind, what, peer), 0)
         self._numbers[kind, what, peer] = number + 1
         begin = time.perf_counter_ns()
@@ -86,7 +86,7 @@ class Profile:
         return result
 
     def wait(self, expected: list[tuple[int, int]], work: Callable[[], int]) -> int:
-        """Waits for one of several messages, (source, tag). Returns: which is here."""
+        """Waits for one of several messages, (source, tag). Returns: the index of one here."""
         begin = time.perf_counter_ns()
         result = work()
         if self.recording:
@@ -97,7 +97,7 @@ class Profile:
         return result
 
     def write(self) -> None:
-        """Writes what there is, and ends."""
+        """Writes the events recorded so far, and stops recording."""
         self.recording = False
         if self._events:
             with writing(self._path):
@@ -108,7 +108,7 @@ class Profile:
 
 
 class ProfiledCommunicator:
-    """A communicator whose messages are written down."""
+    """A communicator that records each of its messages in the profile."""
 
     def __init__(self, comm: Any, profile: Profile) -> None:
         self._comm, self._profile = comm, profile
@@ -126,15 +126,15 @@ class ProfiledCommunicator:
         self._profile.call(RECEIVE, tag, source, data.nbytes, work)
 
     def first_of(self, expected: list[tuple[int, int]], waiting: Waiting) -> int:
-        """See `Communicator`: a wait for what the next call receives."""
+        """Records the wait for the message that the next call receives; see `Communicator`."""
         return self._profile.wait(expected, lambda: self._comm.first_of(expected, waiting))
 
 
 def clock_difference(comm: Communicator, tag: int, waiting: Waiting) -> int:
-    """What is added to this rank's clock, in ns, to have rank 0's; all ranks ask at once.
+    """Measures the offset, in ns, from this rank's clock to rank 0's; all ranks call it together.
 
-    Rank 0 tells its time to each in turn, and the answer that came fastest counts: it is wrong by
-    half of that at most.
+    Rank 0 answers each rank in turn with its time, `ROUNDS` times. The fastest round trip counts:
+    its error is at most half the round trip.
     """
     word = np.zeros(1, np.int64)
     data, best = word.view(np.uint8), (1 << 62, 0)

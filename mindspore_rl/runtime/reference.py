@@ -1,7 +1,7 @@
 """The plain loop: `train` run as ordinary Python, uncompiled, on all environments.
 
-Everything that a distributed run computes is held to this one (design: the main theorem). It
-knows nothing of graphs, and shares with the generated fragments only the formulas.
+Every distributed run is compared with this one (the main theorem of the design). It uses no graph,
+and shares only the formulas with the generated fragments.
 """
 
 # ruff: noqa: D102  (the methods of `api.Msrl`)
@@ -42,12 +42,12 @@ class Reference:
 
     Args:
         trainer: the algorithm.
-        num_iterations: where `iterations()` ends.
+        num_iterations: number at which `iterations()` ends.
         recorder: called with (iteration, site, arrays) for every boundary passed; the sites of a
             mark are numbered in the order in which they are first reached.
         on_iteration: called with (iteration, the training loop's local variables) before each
             iteration and once after the last.
-        first_iteration: where `iterations()` begins.
+        first_iteration: number at which `iterations()` begins.
     """
 
     trainer: Any
@@ -81,7 +81,7 @@ class Reference:
         return LocalEnvironment(config.env, spec.in_graph, range(self.num_envs), self.seed)
 
     def run(self) -> None:
-        """Trains."""
+        """Runs the training loop."""
         try:
             with self.environment:
                 self.trainer.train(self)
@@ -90,7 +90,7 @@ class Reference:
                 windows.close()
 
     def state(self, variables: dict[str, Any]) -> dict[str, np.ndarray]:
-        """What a checkpoint holds at this point.
+        """Returns the arrays of a checkpoint at this point.
 
         Args:
             variables: the loop's carried variables by their names in the graph.
@@ -148,7 +148,7 @@ class Reference:
             yield tuple(take_rows(value, rows) for value in values)
 
     def begun(self, site: str) -> np.ndarray:
-        """How often a loop over minibatches was begun, 0-d int32."""
+        """Returns how often the loop over minibatches at a site has begun, 0-d int32."""
         return np.array(self._begun.get(site, 0), np.int32)
 
     # ---- environment, actor, replay --------------------------------------------------------
@@ -212,7 +212,7 @@ class Reference:
         return self._records(oldest + found, holders, steps)
 
     def _records(self, rows: np.ndarray, holders: np.ndarray, steps: int) -> tuple[Tensor, ...]:
-        """Records or windows from rows `[k, B]` on, of the environments `holders`."""
+        """Gathers records, or windows from there on: rows `[k, B]` of environments `holders`."""
         behind = [(rows + i) % self._capacity for i in range(max(steps, 1))]
         places = np.stack(behind, -1) * self.num_envs + np.expand_dims(holders, -1)
         at = Tensor(places.reshape((-1, steps) if steps else -1).astype(np.int32))
@@ -265,7 +265,7 @@ class Reference:
         return Tensor(np.float32(self._steps_before))
 
     def __getattr__(self, name: str) -> Any:
-        """A call that is a function of arrays is one of `operators`."""
+        """Looks up calls of `msrl` that are functions of arrays in `operators`."""
         if name.startswith("_") or not hasattr(operators, name):
             raise AttributeError(f"msrl has no {name}")
         return getattr(operators, name)
@@ -298,7 +298,7 @@ class Reference:
         return Tensor(noise[0])
 
     def _site(self, purpose: str, frame: FrameType | None) -> str:
-        """Names a call by the order in which the calls of its purpose are first reached."""
+        """Names a call site: its purpose, and its number in the order of first calls."""
         place: list = []
         while frame is not None and frame.f_code is not type(self).run.__code__:
             place.append((frame.f_code, frame.f_lasti))
@@ -307,7 +307,7 @@ class Reference:
         return f"{purpose}#{sites.setdefault(tuple(place), len(sites) + 1)}"
 
     def _step(self, site: str) -> int:
-        """Which of a site's calls in the whole run this is: every iteration has as many."""
+        """Numbers a site's calls over the whole run; every iteration has as many."""
         turn = self._turns.get(site, 0)
         self._turns[site] = turn + 1
         return self._iteration * self._counts.get(site, 0) + turn

@@ -8,23 +8,23 @@ from mindspore_rl.plan.plan import STATE, Plan
 from mindspore_rl.runtime.checkpoint import REPLAY
 
 MAX_NAMED = 3
-"""Arrays that a message names."""
+"""Arrays that an error message names."""
 
 
 ABOUT = {"algorithm": str, "environment": str, "config": dict}
-"""What a checkpoint says of its job, beside numbers."""
+"""Fields of a checkpoint's metadata that describe its job, other than numbers."""
 
 
 def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
-    """Looks whether a job can go on from a checkpoint, as far as can be known without its ranks.
+    """Checks that a job can resume from a checkpoint, as far as is known without its ranks.
 
     Args:
         path: of the checkpoint.
-        meta: what it says of itself.
-        plan: the job's.
+        meta: the checkpoint's metadata.
+        plan: of the job that resumes.
 
     Raises:
-        CheckpointError: it is another job's; the message says all that differs.
+        CheckpointError: the checkpoint is of another job; the message lists all differences.
     """
     if lacking := [key for key, kind in ABOUT.items() if not isinstance(meta.get(key), kind)]:
         raise CheckpointError(
@@ -41,7 +41,7 @@ def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
         if why := _why_replay_would_not_fit(meta, plan):
             told.append((f"num_steps, which {why},", *sizes(meta, plan)["num_steps"]))
     differ = [(what, then, now) for what, then, now in told if then != now]
-    arrays = [] if differ else _other_arrays(meta, plan)  # which follow from those
+    arrays = [] if differ else _other_arrays(meta, plan)  # else they follow from it
     steps = meta["steps_per_iteration"]
     resized = any(then != now for then, now in sizes(meta, plan).values())
     if not differ and (arrays or (steps != plan.steps_per_iteration and not resized)):
@@ -62,16 +62,16 @@ def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
 
 
 def sizes(meta: dict[str, Any], plan: Plan) -> dict[str, tuple[Any, Any]]:
-    """What may be otherwise in a job that goes on: its size then and now, by key."""
+    """Returns the sizes that may change on resume: the old and the new value by key."""
     then = {**meta["config"], "num_envs": meta["num_envs"]}
     now = {**plan.config, "num_envs": plan.num_envs}
     return {key: (then.get(key), now.get(key)) for key in ("num_envs", "num_steps")}
 
 
 def counted_from(meta: dict[str, Any], plan: Plan) -> tuple[int, int]:
-    """From where a job goes on counting: iterations and environment steps that are done.
+    """Returns the iterations and environment steps at which a resumed job starts to count.
 
-    Where its iterations are of another size than those before: the whole ones of its own.
+    If the size of an iteration has changed: the whole iterations of the new size.
     """
     if meta["steps_per_iteration"] == plan.steps_per_iteration:
         return meta["iteration"], meta["env_steps"]
@@ -80,9 +80,9 @@ def counted_from(meta: dict[str, Any], plan: Plan) -> tuple[int, int]:
 
 
 def _why_replay_would_not_fit(meta: dict[str, Any], plan: Plan) -> str:
-    """What is wrong with steps of another number; empty if nothing is.
+    """Explains why the replay does not fit another number of steps; empty if it fits.
 
-    Where the next record goes follows from the iterations that are done.
+    The row of the next record in the replay follows from the number of iterations done.
     """
     if meta["steps_per_iteration"] == plan.steps_per_iteration:
         return ""
@@ -93,14 +93,17 @@ def _why_replay_would_not_fit(meta: dict[str, Any], plan: Plan) -> str:
 
 
 def _other_arrays(meta: dict[str, Any], plan: Plan) -> list[str]:
-    """Which parameters and carried values a checkpoint has otherwise than a job."""
+    """Describes the parameters and carried values whose shapes differ from the job's."""
     shapes = {f"parameters/{name}": shape for name, shape in plan.parameters.items()}
     shapes |= {f"variables/{name}": value.shape for name, value in plan.carried.items()}
-    shapes.pop(f"variables/{STATE}", None)  # whose form only the environment knows
+    shapes.pop(f"variables/{STATE}", None)  # only the environment knows its shape
     kinds = ("parameters/", "variables/")
     saved = {name: tuple(entry[1]) for name, entry in meta["arrays"].items()}
     saved = {name: shape for name, shape in saved.items() if name.startswith(kinds)}
-    for name, value in plan.carried.items():  # what is of each environment begins anew with others
+    for (
+        name,
+        value,
+    ) in plan.carried.items():  # a new number of environments resets theirs
         key, axis = f"variables/{name}", value.axis
         if axis is not None and key in saved and meta["num_envs"] != plan.num_envs:
             saved[key] = (*saved[key][:axis], value.shape[axis], *saved[key][axis + 1 :])
@@ -112,7 +115,7 @@ def _other_arrays(meta: dict[str, Any], plan: Plan) -> list[str]:
 
 
 def _without_folder(environment: str) -> str:
-    """The name of an environment; the file of one of the user's may have been moved."""
+    """Returns an environment's name without the folder of a user's file, which may have moved."""
     return environment.rpartition("/")[2] if ".py:" in environment else environment
 
 

@@ -22,12 +22,12 @@ AXES = {
     "iteration": "iterations",
 }
 POINTS = 400
-"""Of a mean over runs whose own points are at different places."""
+"""Points of a mean over runs whose own points differ."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric of a run.
+    """A metric of a run over its course.
 
     Attributes:
         kind: algorithm, policy, workers and environment.
@@ -43,7 +43,7 @@ class Curve:
 
 
 def plot(args: argparse.Namespace) -> int:
-    """`msrl plot`. Returns: the exit code."""
+    """Runs `msrl plot`. Returns: the exit code."""
     found = curves(list(find_runs(args.runs)), args.metric, args.over)
     draw(found, args.metric, args.over, args.output)
     print(f"{args.output}: {args.metric} of {len(found)} run{'s' if len(found) > 1 else ''}")
@@ -51,15 +51,15 @@ def plot(args: argparse.Namespace) -> int:
 
 
 def curves(runs: Sequence[Path], metric: str, over: str) -> list[Curve]:
-    """A metric of some runs; one that has it of no iteration is left out, and that is told.
+    """Reads a metric of some runs; runs without a value of it are skipped, with a message.
 
     Args:
         runs: their directories.
-        metric: a key of their lines, or one that the algorithm reported.
+        metric: a key of their metrics lines, or one that the algorithm reported.
         over: a key of `AXES`.
 
     Raises:
-        MsrlError: there is no such metric, or nothing of it.
+        MsrlError: there is no such metric, or no value of it.
     """
     if over not in AXES:
         raise MsrlError(f"over is {over!r}, expected one of {', '.join(AXES)}")
@@ -79,18 +79,18 @@ def curves(runs: Sequence[Path], metric: str, over: str) -> list[Curve]:
 def draw(
     found: list[Curve], metric: str, over: str = "env_steps", output: Path | None = None
 ) -> Any:
-    """Draws curves.
+    """Draws learning curves.
 
     Args:
-        found: see `curves`.
-        metric: what they show.
+        found: the curves, see `curves`.
+        metric: that they show.
         over: a key of `AXES`.
-        output: a picture to be made.
+        output: image file to write.
 
-    Returns: a figure of matplotlib's, which a notebook shows.
+    Returns: a matplotlib figure, which a notebook shows.
 
     Raises:
-        MsrlError: there is no such kind of picture, or no matplotlib.
+        MsrlError: there is no such kind of image, or no matplotlib.
     """
     try:
         from matplotlib import pyplot  # noqa: PLC0415
@@ -99,7 +99,7 @@ def draw(
     groups = grouped(found)
     with pyplot.ioff():
         figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
-    pyplot.close(figure)  # shown where it is returned to, and only there
+    pyplot.close(figure)  # else notebooks would show it twice
     for kind, members in sorted(groups.items()):
         x, middle, low, high = spread(members)
         label = f"{kind}, {len(members)} runs" if len(members) > 1 else kind
@@ -121,10 +121,10 @@ def draw(
 
 
 def find_runs(places: Iterable[Path]) -> Iterable[Path]:
-    """Run directories, given by themselves or by a folder that holds them.
+    """Yields run directories, given themselves or as a folder of runs.
 
     Raises:
-        MsrlError: there is none in a place.
+        MsrlError: a place has no run.
     """
     for place in places:
         found = [place] if (place / PLAN_FILE).exists() else []
@@ -135,14 +135,14 @@ def find_runs(places: Iterable[Path]) -> Iterable[Path]:
 
 
 def curve(run: Path, metric: str, over: str) -> Curve:
-    """A metric of a run.
+    """Reads a metric of a run.
 
     Args:
         run: its directory.
-        metric: a key of its lines, or one that the algorithm reported.
+        metric: a key of its metrics lines, or one that the algorithm reported.
         over: a key of `AXES`.
 
-    Returns: it, without points if it has been of no iteration yet.
+    Returns: the curve; it has no points if no iteration has had a value yet.
 
     Raises:
         MsrlError: there is no such metric.
@@ -165,7 +165,7 @@ def curve(run: Path, metric: str, over: str) -> Curve:
 
 
 def grouped(curves: list[Curve]) -> dict[str, list[Curve]]:
-    """Curves by what their runs were; those of one group differ in their seed alone."""
+    """Groups curves of runs that differ in nothing but their seed."""
     alike: dict[str, list[Curve]] = defaultdict(list)
     for one in curves:
         alike[one.kind].append(one)
@@ -181,12 +181,12 @@ def grouped(curves: list[Curve]) -> dict[str, list[Curve]]:
 
 
 def flat(line: dict[str, Any]) -> dict[str, Any]:
-    """A line's own keys and those that the algorithm reported."""
+    """Merges a line's own keys with those that the algorithm reported."""
     return {**line["values"], **{key: value for key, value in line.items() if key != "values"}}
 
 
 def spread(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Places, mean, least and largest of curves, where all of them are there."""
+    """Returns x, mean, minimum and maximum of curves, over the range that all of them cover."""
     if len(curves) == 1:
         return curves[0].x, *(curves[0].y,) * 3
     first, last = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)

@@ -26,8 +26,8 @@ from mindspore_rl.trained.video import Film
 
 MAX_STEPS = 100_000
 Watch = Callable[..., None]
-"""Is given obs, action, reward, terminated and truncated of a step, `[B, ...]` each, and which
-environments' first episodes are under way, `[B]` bool."""
+"""Called with obs, action, reward, terminated and truncated of a step, `[B, ...]` each, and whether
+each environment's first episode is still running, `[B]` bool."""
 
 
 def evaluate(
@@ -43,22 +43,22 @@ def evaluate(
 ) -> list[float]:
     """Plays one episode in each of `episodes` environments.
 
-    The loop is played, not the actor alone: it knows what `act` is given (a recurrent state, an
-    exploration rate) and what becomes of its result.
+    It runs the training loop instead of the actor alone, because the loop knows the arguments of
+    `act` (a recurrent state, an exploration rate) and what happens to its result.
 
     Args:
         run_dir: a run directory with a checkpoint.
-        episodes: how many.
+        episodes: number of episodes.
         seed: of the environments, and of actions if they are sampled.
-        sample: act as in training, rather than by `Actor.act_greedily` where there is one.
-        env: the name of an environment like the one trained in; that one if None.
-        which: checkpoint, see `best.chosen`.
-        watch: is shown every step.
-        assignments: `key=value`, keys of the configuration that are not as they were in training.
-        film: takes pictures of the first environment's episode.
+        sample: acts as in training, instead of by `Actor.act_greedily` if the actor has it.
+        env: name of an environment like the one of the training; None: that one.
+        which: checkpoint, see `best_checkpoint.chosen`.
+        watch: called with every step.
+        assignments: `key=value` for keys of the configuration that differ from training.
+        film: records the first environment's episode.
 
     Raises:
-        MsrlError: there is no such run or checkpoint, or it was trained on other observations or
+        MsrlError: there is no such run or checkpoint, or it was trained with other observations or
             actions.
 
     Returns: the return of each episode.
@@ -79,18 +79,20 @@ def evaluate(
 
 
 class Over(Exception):  # noqa: N818
-    """Ends the loop that is played."""
+    """Ends the evaluated loop."""
 
 
 class Played(Reference):
-    """`msrl` of a loop that goes on from a checkpoint until each environment ended an episode.
+    """`msrl` of a training loop that resumes from a checkpoint, without learning.
+
+    The loop ends once each environment has ended an episode.
 
     Args:
         trainer: with the parameters of the checkpoint.
-        done: what the checkpoint says of itself.
-        greedy: whether to act by `act_greedily`, where the actor has it.
-        watch: is shown every step.
-        film: takes pictures of the first environment's episode.
+        done: metadata of the checkpoint.
+        greedy: whether to act by `act_greedily`, if the actor has it.
+        watch: called with every step.
+        film: records the first environment's episode.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Played(Reference):
         self._greedily = getattr(trainer.actor, "act_greedily", None) if greedy else None
 
     def agent_act(self, *args: Any) -> Any:
-        """Replaces the action, which is what `act` returns first, by the greedy one."""
+        """Replaces the action, the first result of `act`, by the greedy action."""
         acted = super().agent_act(*args)
         if self._greedily is None:
             return acted
@@ -127,13 +129,13 @@ class Played(Reference):
         return (action, *acted[1:]) if isinstance(acted, tuple) else action
 
     def env_reset(self) -> Tensor:
-        """Keeps what the first step is taken from."""
+        """Stores the observations of the first step."""
         self._obs = super().env_reset()
         self._take_picture()
         return self._obs
 
     def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
-        """Counts rewards up to the end of an environment's first episode."""
+        """Sums rewards up to the end of each environment's first episode."""
         outcome = super().env_step(action)
         next_obs, _, reward, terminated, truncated = outcome
         if self._watch is not None:
@@ -153,20 +155,20 @@ class Played(Reference):
             self._film.take(self.environment.picture())
 
     def env_steps(self) -> Tensor:
-        """Those of the checkpoint."""
+        """Returns the environment steps of the checkpoint."""
         return Tensor(np.float32(self._done["env_steps"]))
 
     def replay_insert(self, *values: Tensor, keep: int = 0) -> None:
-        """Keeps the last record only: nothing is learnt of it."""
+        """Keeps only the last record, since nothing is learned."""
         super().replay_insert(*values, keep=min(keep, self.num_envs))
 
     def replay_sample(
         self, count: int = 0, by: str = "stratified", steps: int = 0
     ) -> tuple[Tensor, ...]:
-        """See `api.Msrl`; there may be more episodes to play than records to draw."""
+        """See `api.Msrl`; draws at least as many records as there are episodes."""
         by = by if by == "priority" else "stratified"
         found = super().replay_sample(max(count, self.num_envs) if count else 0, by)
-        # Of windows the one record that is kept, repeated.
+        # A window consists of copies of the only record.
         return tuple(ops.stack([column] * steps, 1) for column in found) if steps else found
 
     def uniform(self, count: int, size: int) -> Tensor:
@@ -174,12 +176,12 @@ class Played(Reference):
         return super().uniform(max(count, self.num_envs), size)
 
     def dataset_windows(self, path: str, count: int, length: int) -> tuple[Tensor, ...]:
-        """Nothing is learnt, so the data need not be there."""
+        """Returns blank windows, since nothing is learned; the data set need not exist."""
         shape = max(count, self.num_envs), length
         return tuple(map(Tensor, blank_windows(self.trainer.spec, *shape)))
 
     def gradient(self, loss: Callable, network: Any, *args: Any) -> tuple:
-        """Zeros of the shapes that training has."""
+        """Returns zeros with the shapes of gradients and losses."""
         key = (loss, id(network))
         if key not in self._zeros:
             means = tuple(Tensor(np.float32(0)) for _ in leaves(loss(*args)))
@@ -188,10 +190,10 @@ class Played(Reference):
         return self._zeros[key]
 
     def update(self, method: Any, *args: Any) -> None:
-        """Changes nothing."""
+        """Does nothing."""
 
     def report(self, metrics: dict[str, Any]) -> None:
-        """Keeps nothing."""
+        """Does nothing."""
 
 
 def build_trained(
@@ -202,9 +204,9 @@ def build_trained(
     which: str = "last",
     assignments: Sequence[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
-    """Builds a run's trainer with the parameters of a checkpoint, to play so.
+    """Builds a run's trainer with the parameters of a checkpoint, for evaluation.
 
-    Returns: the trainer, and what the checkpoint says of itself.
+    Returns: the trainer, and the checkpoint's metadata.
     """
     plan = load_plan(run_dir)
     folder = run_dir / checkpoint.FOLDER

@@ -1,7 +1,7 @@
 """`msrl export`: writes a trained policy as a file that needs neither this project nor the loop.
 
-What is exported is the actor's greedy action for observations `[B, ...]`, with all that the actor
-does to them (normalisation too); the file is read again and compared with the policy.
+The exported function maps observations `[B, ...]` to the actor's greedy actions, with all that the
+actor does to observations (normalisation too); the file is read again and compared with the policy.
 """
 
 import contextlib
@@ -19,29 +19,29 @@ from mindspore_rl.platform.cache import write_file
 
 FORMS = ("onnx", "mindir")
 SEED = 0
-"""Of the episode that is played for observations to compare at."""
+"""Seed of the episode whose observations are used for the comparison."""
 RANDOM_OBS = 64
 TOLERANCE = 1e-4
-"""Of actions that are numbers, where their own bounds are of the order of 1."""
+"""Tolerance of continuous actions, whose bounds are of the order of 1."""
 Exported = Callable[[np.ndarray], np.ndarray]
 
 
 def export(
     run: Any, form: str = "onnx", output: Path | None = None, batch: int = 1
 ) -> tuple[Path, int]:
-    """Writes the policy of a run's checkpoint.
+    """Exports the policy of a run's checkpoint.
 
     Args:
         run: a `mindspore_rl.Run`.
         form: one of `FORMS`.
-        output: the file; beside the checkpoints, `policy.onnx` or `policy.mindir`, if None.
-        batch: observations that the file takes at a time.
+        output: the file; None: `policy.onnx` or `policy.mindir` in the run directory.
+        batch: observations in one call of the exported function.
 
-    Returns: the file, and on how many observations it was compared with the policy.
+    Returns: the file, and the number of observations at which it was compared with the policy.
 
     Raises:
         MsrlError: the policy depends on more than the observation, has no greedy action, or cannot
-            be expressed in this form.
+            be expressed in this format.
     """
     from mindspore_rl.trained.evaluate import evaluate  # noqa: PLC0415  (MindSpore)
 
@@ -82,7 +82,7 @@ def _written(cell: Any, obs: np.ndarray, form: str, folder: Path) -> Path:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             ms.export(cell, ms.Tensor(obs), file_name=str(path), file_format=form.upper())
-    except Exception as error:  # MindSpore's, of any kind
+    except Exception as error:  # errors of MindSpore, of any type
         text = str(error).strip().splitlines()
         raise MsrlError(
             f"MindSpore cannot write this policy as {form} ({text[0] if text else error!r}); try "
@@ -110,7 +110,7 @@ def _read(path: Path, form: str) -> Exported:
 
 
 def _compare(found: np.ndarray, expected: np.ndarray, obs: np.ndarray) -> None:
-    """Looks whether a file gives the policy's actions. Raises: MsrlError: it does not."""
+    """Checks that a file gives the policy's actions. Raises: MsrlError: it does not."""
     if found.shape != expected.shape:
         raise MsrlError(f"the file gives {found.shape} actions, expected {expected.shape}")
     if expected.dtype.kind == "f":

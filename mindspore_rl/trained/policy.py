@@ -1,7 +1,7 @@
 """A trained policy as a function of observations.
 
-The training loop is played from a checkpoint up to where it hands an action to its environment: it
-knows what `act` is given, whatever that is.
+The training loop runs from a checkpoint up to where it passes an action to its environment: the
+loop knows the arguments of `act`, whatever they are.
 """
 
 import queue
@@ -28,15 +28,15 @@ Given = tuple[np.ndarray, np.ndarray, np.ndarray]
 class Policy:
     """The policy of a run's checkpoint.
 
-    One that remembers (a recurrent one, a decision transformer) is called once for each step of an
-    episode, and told of rewards and ends; any other may be called with anything at any time.
+    A policy with memory (a recurrent one, a decision transformer) must be called once for each step
+    of an episode, with rewards and ends; any other may be called at any time with any observation.
 
     Args:
         run_dir: a run directory with a checkpoint.
-        which: checkpoint, see `best.chosen`.
+        which: checkpoint, see `best_checkpoint.chosen`.
 
     Attributes:
-        remembers: whether an action depends on more than the observation.
+        remembers: whether actions depend on more than the observation.
 
     Raises:
         MsrlError: there is no such run or checkpoint.
@@ -60,13 +60,13 @@ class Policy:
 
         Args:
             obs: one observation `[...]`, or `[B, ...]`.
-            reward: of the step before, in reward units; for a policy that remembers.
-            ended: whether the episode before has ended, so that this is the first observation of
-                another one; for a policy that remembers.
-            sample: sample actions instead of taking the most likely.
+            reward: of the previous step, in reward units; for a policy with memory.
+            ended: whether the previous episode has ended, so that this is the first observation of
+                a new one; for a policy with memory.
+            sample: samples actions instead of taking the most likely.
 
-        Returns: the action as the environment takes it, see `spaces.taken`; `[B]` or `[B, ...]` of
-            a batch.
+        Returns: the action as the environment takes it, see `spaces.taken`; for a batch `[B]` or
+            `[B, ...]`.
 
         Raises:
             MsrlError: the observation has another shape.
@@ -89,11 +89,11 @@ class Policy:
         return action[0] if alone else action
 
     def greedy_cell(self) -> nn.Cell:
-        """The policy as a cell: observations `[B, ...]` in, greedy actions out.
+        """Returns the policy as a cell: observations `[B, ...]` to greedy actions.
 
         Raises:
-            MsrlError: the actor has no `act_greedily`, or is given something else than the
-                observation and single numbers.
+            MsrlError: the actor has no `act_greedily`, or has arguments other than the observation
+                and single numbers.
         """
         actor = self._trained[0].actor
         if not hasattr(actor, "act_greedily"):
@@ -112,11 +112,11 @@ class Policy:
         return _Greedy(actor, [Tensor(other) for other in others], self.spec.action_space)
 
     def reset(self) -> None:
-        """Forgets what was before: the next observations are first ones of episodes."""
+        """Resets the memory: the next observations are the first ones of new episodes."""
         self._episodes = None
 
     def some_obs(self, rows: int) -> np.ndarray:
-        """Random observations `[rows, ...]`, the same at every call."""
+        """Makes random observations `[rows, ...]`, the same at every call."""
         rng, shape = np.random.default_rng(0), (rows, *self.spec.obs_shape)
         obs = rng.integers(0, 256, shape) if self.spec.images else rng.standard_normal(shape)
         return obs.astype(self.spec.obs_dtype)
@@ -125,7 +125,7 @@ class Policy:
         return int(self._rng.integers(2**32))
 
     def _checked(self, obs: Any) -> tuple[np.ndarray, bool]:
-        """Observations `[B, ...]`, and whether it was one only."""
+        """Returns observations `[B, ...]`, and whether `obs` was a single one."""
         shape = self.spec.obs_shape
         if self.spec.images and getattr(obs, "dtype", None) != np.uint8:
             kind = getattr(obs, "dtype", type(obs).__name__)
@@ -150,19 +150,19 @@ class Policy:
         return found, alone
 
     def _looks_back(self) -> bool:
-        """Whether the second of two equal observations comes with anything else than the first."""
+        """Returns whether `act` gets other arguments at the second of two equal observations."""
         loop = _Loop(self._trained, self._trained[0].config.num_envs, self._seed)
         first, second = loop.two_steps(self.some_obs(loop.num_envs))
         return any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 class _Greedy(nn.Cell):
-    """Greedy actions for observations.
+    """A cell from observations to greedy actions.
 
     Args:
-        actor: that has `act_greedily`.
-        numbers: what it is given beside the observation.
-        space: of the actions, which are as `spaces.taken` gives them.
+        actor: with `act_greedily`.
+        numbers: arguments of `act_greedily` after the observation.
+        space: of the actions, which are converted as in `spaces.taken`.
     """
 
     def __init__(self, actor: Any, numbers: list[Tensor], space: Discrete | Box) -> None:
@@ -187,11 +187,11 @@ class _Greedy(nn.Cell):
 
 
 class _Loop(Played):
-    """The loop of a checkpoint, whose environments are the caller's.
+    """A checkpoint's training loop, whose environments the caller steps.
 
     Args:
         trained: see `build_trained`.
-        rows: environments.
+        rows: number of environments.
         seed: of actions, if they are sampled.
     """
 
@@ -206,24 +206,24 @@ class _Loop(Played):
         self.episodes: _Exchange | None = None
 
     def _made_environment(self) -> None:
-        """None: the caller has them."""
+        """Makes no environment: the caller has them."""
 
     def run(self) -> None:
-        """Plays."""
+        """Runs the training loop."""
         self.trainer.train(self)
 
     def acts(self, sample: bool) -> None:
-        """Chooses how the next action is chosen."""
+        """Sets whether the next action is sampled or greedy."""
         self._greedily = None if sample else self._greedy
 
     def first(self, obs: np.ndarray, sample: bool) -> np.ndarray:
-        """The actions of first observations."""
+        """Returns the actions for first observations."""
         self.acts(sample)
         self._play(obs, 1)
         return self.action
 
     def two_steps(self, obs: np.ndarray) -> list[list[np.ndarray]]:
-        """What `act` is given in two steps that observe the same."""
+        """Returns the arguments of `act` in two steps with the same observations."""
         self._play(obs, 2)
         return self._asked
 
@@ -235,17 +235,17 @@ class _Loop(Played):
             return
 
     def agent_act(self, *args: Any) -> Any:
-        """Keeps what it is given."""
+        """Records the arguments of `act`."""
         if self.episodes is None:
             self._asked.append([to_array(value) for value in args])
         return super().agent_act(*args)
 
     def env_reset(self) -> Tensor:
-        """The caller's first observations."""
+        """Returns the caller's first observations."""
         return Tensor(self._first if self.episodes is None else self.episodes.begun())
 
     def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
-        """Hands out the action, and takes what comes of it."""
+        """Passes the action to the caller, and returns the caller's next observations."""
         self.action = to_array(action)
         no = np.zeros(self.num_envs, bool)
         if self.episodes is None:
@@ -260,10 +260,10 @@ class _Loop(Played):
 
 
 class _Episodes:
-    """A loop that waits for the next observations, in a thread of its own.
+    """A training loop in a thread of its own, which waits for the next observations.
 
     Args:
-        loop: to be played.
+        loop: to be run.
     """
 
     def __init__(self, loop: _Loop) -> None:
@@ -275,7 +275,7 @@ class _Episodes:
         threading.Thread(target=_play, args=(loop, self._exchange), daemon=True).start()
 
     def next(self, given: Given, sample: bool) -> np.ndarray:
-        """Actions for what has come of the last ones."""
+        """Returns the actions for the results of the last ones."""
         self._loop.acts(sample)
         self._exchange.given.put(given)
         found = self._exchange.actions.get()
@@ -285,24 +285,24 @@ class _Episodes:
 
 
 class _Exchange:
-    """What passes between the caller and the loop."""
+    """The queues between the caller and the loop."""
 
     def __init__(self) -> None:
         self.given: queue.SimpleQueue[Given | None] = queue.SimpleQueue()
         self.actions: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def begun(self) -> np.ndarray:
-        """The first observations."""
+        """Waits for the first observations."""
         return self._take()[0]
 
     def after(self, action: np.ndarray) -> Given:
-        """What comes of an action."""
+        """Passes an action to the caller, and waits for its results."""
         self.actions.put(action)
         return self._take()
 
     def _take(self) -> Given:
         found = self.given.get()
-        if found is None:  # nobody will ask for an action again
+        if found is None:  # the caller has dropped its `_Episodes`
             raise Over
         return found
 

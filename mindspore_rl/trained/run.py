@@ -23,7 +23,7 @@ from mindspore_rl.trained import video as filming
 
 EVALUATION_SEED = 1_000_003
 OWN_KEYS = ("env", "num_envs", "seed", "total_steps")
-"""Words that are keys of every algorithm's configuration."""
+"""Arguments that are keys of every algorithm's configuration."""
 
 
 def train(
@@ -56,21 +56,22 @@ def train(
     quiet: bool = Job.quiet,
     on_iteration: training.OnIteration | None = None,
 ) -> "Run":
-    """Trains, as `msrl train` does; each word is a flag there, see `msrl train --help`.
+    """Trains, as `msrl train` does; each argument is a flag there, see `msrl train --help`.
 
-    `config` is keys of the algorithm's configuration, or a YAML file of them; `schedule` keys of
-    the policy's; `resume` a run to go on from. `on_iteration` is given the metrics of each
-    iteration, as a line of metrics.jsonl has them. If it returns False, the run ends after the
-    iteration that is under way, with a checkpoint; so it does after an exception, which is then
-    raised. Of a run in this process (one rank, or backend="inproc") it is called in another thread.
+    `config` holds keys of the algorithm's configuration, or names a YAML file of them; `schedule`
+    holds keys of the policy's schedule; `resume` is a run to resume. `on_iteration` is called with
+    the metrics of each iteration, like a line of metrics.jsonl. If it returns False, the run ends
+    after the current iteration, with a checkpoint; likewise if it raises an exception, which is
+    then raised here. If the run is in this process (one rank, or backend="inproc"), it is called in
+    another thread.
 
-    Ctrl-C ends the run after the current iteration, with a checkpoint, and what there is of it is
-    returned; a second one ends it at once.
+    Ctrl-C ends the run after the current iteration, with a checkpoint, and returns the run so far;
+    a second Ctrl-C ends it at once.
 
     Returns: the run.
 
     Raises:
-        MsrlError: what is asked for cannot be.
+        MsrlError: the arguments are invalid, or the job cannot be started.
         JobFailure: the job failed.
     """
     words: dict[str, Any] = dict(locals())
@@ -95,16 +96,16 @@ def train(
 
 
 def load(path: str | Path, *, checkpoint: str | int = "last", trust: bool = False) -> "Run":
-    """A run that was trained, in this process or another.
+    """Loads a run that was trained in this process or another.
 
     Args:
-        path: its directory; what is in it is run.
-        checkpoint: that is played: `last`, `best` (of the highest mean return over 100 episodes) or
+        path: the run directory; code in it is executed.
+        checkpoint: to evaluate: `last`, `best` (with the highest mean return over 100 episodes) or
             an iteration.
         trust: use it even if other users own it or can write it.
 
     Raises:
-        MsrlError: it is no run directory, or others could have written it.
+        MsrlError: it is no run directory, or other users could have written it.
     """
     prepare_mindspore()
     path = Path(path)
@@ -116,15 +117,15 @@ def load(path: str | Path, *, checkpoint: str | int = "last", trust: bool = Fals
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run and its directory.
+    """A training run and its directory.
 
     Attributes:
-        path: the directory.
-        stopped: what ended it: `threshold`, `steps`, `on_iteration` or `interrupted`; None of one
-            that was loaded.
-        env_steps: environment steps trained; None of one that was loaded.
-        mean_return: of the last 100 episodes, reward units; None of one that was loaded.
-        checkpoint: that is played, see `load`.
+        path: of the run directory.
+        stopped: the reason of its end: `threshold`, `steps`, `on_iteration` or `interrupted`; None
+            if the run was loaded.
+        env_steps: environment steps trained; None if the run was loaded.
+        mean_return: of the last 100 episodes, reward units; None if the run was loaded.
+        checkpoint: to evaluate, see `load`.
     """
 
     path: Path
@@ -135,12 +136,12 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        """How it was distributed, and its configuration (`plan.config`)."""
+        """The plan: how the run was distributed, and its configuration (`plan.config`)."""
         return load_plan(self.path)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, one an iteration, or of a very long run one a second."""
+        """The lines of metrics.jsonl: one an iteration, in very long runs one a second."""
         return list(read_lines(self.path / METRICS_FILE))
 
     def evaluate(
@@ -154,21 +155,21 @@ class Run:
         video: str | Path | None = None,
         render: bool = False,
     ) -> np.ndarray:
-        """Plays the policy of the checkpoint, as `msrl eval` does.
+        """Evaluates the policy of the checkpoint, as `msrl eval` does.
 
         Args:
-            episodes: how many.
+            episodes: number of episodes.
             seed: of the environments.
-            sample: sample actions instead of taking the most likely.
-            env: play in this environment; that of the training if None.
-            config: keys of the algorithm's configuration that are not as in training.
-            video: a file to be made of the first episode: .mp4, .gif.
-            render: show it on the screen; of one episode only.
+            sample: samples actions instead of taking the most likely.
+            env: environment to play in; None: that of the training.
+            config: keys of the algorithm's configuration that differ from training.
+            video: file to write of the first episode: .mp4, .gif.
+            render: whether to show the episode on the screen; one episode only.
 
         Returns: `[episodes]` float64, the return of each, reward units.
 
         Raises:
-            MsrlError: it cannot be played so.
+            MsrlError: the run cannot be evaluated like this.
         """
         from mindspore_rl.trained.evaluate import evaluate  # noqa: PLC0415  (MindSpore)
 
@@ -198,9 +199,9 @@ class Run:
         Args:
             metric: a key of metrics.jsonl, also of `values`.
             over: `env_steps`, `wall_s` or `iteration`.
-            output: a picture to be made, .png, .svg or .pdf.
+            output: image file to write, .png, .svg or .pdf.
 
-        Returns: a figure of matplotlib's, which a notebook shows.
+        Returns: a matplotlib figure, which a notebook shows.
 
         Raises:
             MsrlError: there is no such metric, or no matplotlib.
@@ -214,25 +215,25 @@ class Run:
         output: str | Path | None = None,
         batch: int = 1,
     ) -> Path:
-        """Writes the policy of the checkpoint as a file of its own, as `msrl export` does.
+        """Exports the policy of the checkpoint to a file, as `msrl export` does.
 
         Args:
             format: `onnx` or `mindir`.
-            output: the file; `policy.onnx` or `policy.mindir` in the run if None.
-            batch: observations that the file takes at a time.
+            output: the file; None: `policy.onnx` or `policy.mindir` in the run directory.
+            batch: observations in one call of the exported function.
 
         Returns: the file, which has been compared with the policy.
 
         Raises:
-            MsrlError: the policy is no function of the observation, or cannot be written so.
+            MsrlError: the policy is no function of the observation, or cannot be exported.
         """
         return exporting.export(self, format, None if output is None else Path(output), batch)[0]
 
     def make_env(self, render_mode: str | None = None) -> Any:
-        """One environment as the policy knows it, to be stepped by hand.
+        """Makes one environment for the policy, to be stepped by hand.
 
-        It gives observations that `policy` takes, and takes actions that `policy` gives, whatever
-        the spaces of the environment that it wraps: flattened, counted and bounded as in training.
+        Its observations are inputs of `policy`, and its actions are outputs of `policy`, whatever
+        the spaces of the wrapped environment: flattened, counted and bounded as in training.
 
         Args:
             render_mode: such as "human".
@@ -247,10 +248,10 @@ class Run:
 
     @cached_property
     def policy(self) -> Any:
-        """That of the checkpoint, a `runtime.acting.Policy`.
+        """The policy of the checkpoint, a `trained.policy.Policy`.
 
         Raises:
-            MsrlError: there is no checkpoint that can be used.
+            MsrlError: there is no usable checkpoint.
         """
         from mindspore_rl.trained.policy import Policy  # noqa: PLC0415  (MindSpore)
 

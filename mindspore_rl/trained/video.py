@@ -22,11 +22,11 @@ FORMS = (".mp4", ".gif", ".mkv", ".webm", ".avi", ".mov")
 
 
 def drawn(name: str, mode: str) -> str:
-    """The name of an environment that draws itself.
+    """Returns the name of a variant of an environment that renders itself.
 
     Args:
-        name: of the environment; of one in the graph the Python one that it is.
-        mode: `rgb_array`, for pictures, or `human`, on the screen.
+        name: of the environment; for an in-graph one its Python counterpart is used.
+        mode: `rgb_array` for images, or `human` for the screen.
     """
     found = registry.python_name(name) or name
     if mode == "rgb_array":
@@ -36,14 +36,14 @@ def drawn(name: str, mode: str) -> str:
 
 
 class Film:
-    """Pictures that become a video.
+    """A video recorder, which collects frames.
 
     Args:
         file: with one of the endings `FORMS`.
 
     Raises:
         MissingPackageError: imageio is not installed.
-        ConfigError: it is no such file.
+        ConfigError: the file has another ending.
     """
 
     def __init__(self, file: Path) -> None:
@@ -58,24 +58,24 @@ class Film:
         self.file, self.frames = file, list[np.ndarray]()
 
     def take(self, picture: Any) -> None:
-        """Adds a picture, `[H, W, 3]` uint8.
+        """Adds a frame, `[H, W, 3]` uint8.
 
         Raises:
-            EnvironmentFailure: the environment gave none.
+            EnvironmentFailure: the environment gave no image.
         """
         if not isinstance(picture, np.ndarray) or picture.ndim != 3:
             raise EnvironmentFailure(
                 f"the environment draws no pictures: render() gave {type(picture).__name__}, "
                 "expected an array [H, W, 3]; its render_mode must be 'rgb_array'"
             )
-        height, width = (size - size % 2 for size in picture.shape[:2])  # as coders want it
+        height, width = (size - size % 2 for size in picture.shape[:2])  # codecs need even sizes
         self.frames.append(picture[:height, :width])
 
     def save(self) -> None:
         """Writes the video.
 
         Raises:
-            MsrlError: it cannot be written.
+            MsrlError: the file cannot be written.
         """
         options: dict[str, Any] = {"fps": FRAMES_PER_S, "macro_block_size": 2}
         if self.file.suffix == ".gif":

@@ -5,26 +5,27 @@ from mindspore_rl.plan.plan import Plan
 from mindspore_rl.platform import resources
 
 RANK_BYTES, STARTING_BYTES = 190 << 20, 450 << 20
-"""Of a rank's own, beside the libraries that all share: the least that one took which trained (196
-to 292 MiB, PPO on CartPole with native cells, mindspore 2.10.0), and what it takes to compile."""
+"""Private memory of a rank, without the libraries that all ranks share: the least of one that
+trained (196 to 292 MiB: PPO on CartPole, native cells, mindspore 2.10.0), and the peak while
+compiling."""
 ADDRESS_BYTES = 3_000_000 << 10
-"""What a process needs that imports MindSpore: PPO on CartPole trained with that, and a fifth less
-was aborted in any place (mindspore 2.10.0)."""
+"""Address space of a process that imports MindSpore: PPO on CartPole trained within it; with a
+fifth less it aborted at arbitrary places (mindspore 2.10.0)."""
 DESCRIPTORS, RANK_DESCRIPTORS = 48, 4
-"""What a process of a job has open, and more for each rank: a job of three ends well with 64."""
+"""Open files of a process of a job, and more for each rank; a job of three ranks runs with 64."""
 START_TIMEOUT_S, GPU_START_TIMEOUT_S = 300.0, 1800.0
-"""Where each rank has a core; on GPUs the driver may have to compile MindSpore's kernels once."""
+"""If each rank has a core; on GPUs the driver may have to compile MindSpore's kernels once."""
 
 
 def start_timeout_s(plan: Plan, cores: int) -> float:
-    """The deadline of a start: ranks that share a core import and compile in turns."""
+    """Returns the deadline of a start; ranks that share a core import and compile in turn."""
     if plan.device == "GPU":
         return GPU_START_TIMEOUT_S
     return START_TIMEOUT_S * max(1.0, _here(plan) / cores)
 
 
 def check_address_space(limit_bytes: float) -> None:
-    """Refuses a limit under which MindSpore would abort. Raises: MsrlError."""
+    """Refuses an address-space limit under which MindSpore would abort. Raises: MsrlError."""
     if limit_bytes < ADDRESS_BYTES:
         raise MsrlError(
             f"a process may use {limit_bytes / 2**20:,.0f} MiB of addresses here, and MindSpore "
@@ -33,7 +34,7 @@ def check_address_space(limit_bytes: float) -> None:
 
 
 def check_descriptors(ranks: int = 1) -> None:
-    """Makes room for so many open files as ranks need, if that is allowed. Raises: MsrlError."""
+    """Raises the limit of open files to what the ranks need, if allowed. Raises: MsrlError."""
     least = DESCRIPTORS + RANK_DESCRIPTORS * ranks
     if (limit := resources.descriptors(least)) < least:
         raise MsrlError(
@@ -43,22 +44,22 @@ def check_descriptors(ranks: int = 1) -> None:
 
 
 def check_working_folder() -> None:
-    """Refuses to start where paths mean nothing. Raises: MsrlError."""
+    """Refuses to start in a working folder that was removed. Raises: MsrlError."""
     if not resources.has_working_folder():
         raise MsrlError("the working folder has been removed; change to one that is there (cd)")
 
 
 def check_memory(plan: Plan, available_bytes: int) -> str:
-    """Refuses a job for whose ranks this machine has too little memory.
+    """Refuses a job whose ranks need more memory than this machine has.
 
     Args:
         plan: the job.
-        available_bytes: that programs can still have.
+        available_bytes: memory that programs can still allocate.
 
-    Returns: a warning, if they may have too little while they start.
+    Returns: a warning if memory may run short while the ranks start, else an empty text.
 
     Raises:
-        MsrlError: it has.
+        MsrlError: memory does not suffice even after the start.
     """
     ranks = _here(plan)
     fewer = "fewer --workers with more environments each, or more hosts (docs/cluster.md)"
@@ -71,6 +72,6 @@ def check_memory(plan: Plan, available_bytes: int) -> str:
 
 
 def _here(plan: Plan) -> int:
-    """Ranks of this machine that import MindSpore."""
+    """Counts the ranks of this machine that import MindSpore."""
     ranks = (r for f in plan.fragments if f.needs_tensors for r in f.ranks)
     return sum(plan.same_host(rank, 0) for rank in ranks)

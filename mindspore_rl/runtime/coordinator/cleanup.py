@@ -16,16 +16,16 @@ MARK = "MSRL_COORDINATOR"
 LOOK_S = 5.0
 CLOSED = """the program has closed descriptors of this process that are not its own \
 (os.closerange?); expected that it closes what it has opened"""
-CLOSED_EXIT = 74  # EX_IOERR: how a process ends that cannot say so any more
+CLOSED_EXIT = 74  # EX_IOERR: exit status of a process that can no longer report its error
 
 
 class Reaper:
-    """A command under a reaper, or a reaper alone: see `reaper.py`.
+    """A command under a reaper process, or a reaper alone: see `reaper.py`.
 
     Args:
-        name: of the command, for messages.
-        mark: of the job's processes, NAME=VALUE.
-        log: where its output is appended to.
+        name: of the command, for error messages.
+        mark: environment variable of the job's processes, NAME=VALUE.
+        log: the file that its output is appended to.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class Reaper:
         os.set_blocking(self._output.fileno(), False)
 
     def poll(self) -> int | None:
-        """The exit status of the command, or of the reaper if that has ended before it."""
+        """Returns the exit status of the command, or of the reaper if the reaper ended first."""
         if self._status is None:
-            ended = self._process.poll()  # first: it says nothing afterwards
+            ended = self._process.poll()  # first: after its end the reaper writes no more
             if said := self._output.read():
                 self._status = int(said)
             elif ended is not None:
@@ -64,23 +64,23 @@ class Reaper:
 
     @property
     def who(self) -> str:
-        """What ended with the status that `poll` tells."""
+        """The name of the process whose exit status `poll` returns."""
         if self._was_killed:
             return f"the reaper of {self._name} (pid {self._process.pid})"
         return self._name
 
     def ask_to_end(self) -> None:
-        """Has the command ended, and after a while killed."""
+        """Asks the reaper to terminate the command, and to kill it after a grace period."""
         self._process.terminate()
-        self._process.send_signal(signal.SIGCONT)  # somebody may have stopped it
+        self._process.send_signal(signal.SIGCONT)  # in case the reaper was stopped by a signal
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until nothing is left of the command, but not for long."""
+        """Waits until no process of the command is left, at most `timeout_s`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
 
     def end(self) -> None:
-        """Kills the reaper if it is still there, and with it the command."""
+        """Kills the reaper if it still runs; the kernel then kills the command too."""
         self._process.kill()
         self._process.wait()
         self.poll()
@@ -88,11 +88,11 @@ class Reaper:
 
 
 class Orphans:
-    """A context in which processes whose parents end come to this one, and that ends them.
+    """A context that makes this process a subreaper, which adopts orphans and ends them.
 
-    So what the environments of a job in one process have started is found even if it hides, and
-    where a reaper was killed what that stood over. It is told from this process's own children by
-    its session: children have this one's, or one of their own.
+    It finds what the environments of a job in one process have started, even detached processes,
+    and the orphans of a reaper that was killed. An adopted process differs from this process's own
+    children by its session: children have this process's session, or one that they created.
     """
 
     def __init__(self) -> None:
@@ -110,14 +110,14 @@ class Orphans:
         reaper.prctl(reaper.SET_CHILD_SUBREAPER, self._was)
 
     def bury(self) -> None:
-        """Takes note of those that have ended, which otherwise stay until this process ends."""
+        """Reaps adopted processes that have ended, which would else stay as zombies."""
         table = reaper.processes()
         for pid in self._strangers(table):
-            if table[pid].ended and table[pid].session != pid:  # else somebody may wait for it
+            if table[pid].ended and table[pid].session != pid:  # else its starter may wait for it
                 _bury(pid)
 
     def end(self, mark: str) -> None:
-        """Ends them all.
+        """Ends all adopted processes.
 
         Args:
             mark: NAME=VALUE; other processes that have it in their environment are ended too.
@@ -135,20 +135,20 @@ class Orphans:
         reaper.end_all(left)
 
     def _strangers(self, table: dict[int, reaper.Process]) -> set[int]:
-        """Children of other sessions than this process's that were not there at first."""
+        """Returns children of other sessions than this process's that did not exist at first."""
         own, session = os.getpid(), os.getsid(0)
         children = {pid for pid, process in table.items() if process.parent == own}
         return {pid for pid in children if table[pid].session != session} - self._before
 
 
 class OwnProcess:
-    """A context in which this process runs a job; it ends what the job has started.
+    """A context in which this process runs a job; on exit it ends what the job has started.
 
-    If this process is killed, a reaper does, as far as it can find it.
+    If this process is killed, a reaper ends the processes that carry the job's mark.
     """
 
     def __enter__(self) -> "OwnProcess":
-        os.environ[MARK] = f"process {os.getpid()}"  # what environments start inherits it
+        os.environ[MARK] = f"process {os.getpid()}"  # processes that environments start inherit it
         self._mark = f"{MARK}={os.environ[MARK]}"
         self._orphans = Orphans()
         self._orphans.__enter__()
@@ -162,7 +162,7 @@ class OwnProcess:
         os.environ.pop(MARK, None)  # an environment may have cleared them
 
     def look(self) -> str:
-        """Sees to it, now and then, that the reaper lives. Returns: what the user should know."""
+        """Restarts the reaper if it was killed, checked every 5 s. Returns: a note for users."""
         if time.monotonic() - self._looked_s < LOOK_S:
             return ""
         self._looked_s = time.monotonic()
@@ -175,7 +175,7 @@ class OwnProcess:
         return said
 
     def end(self) -> None:
-        """Ends what the job has started."""
+        """Ends all processes that the job has started."""
         self._reaper.end()
         self._orphans.end(self._mark)
 

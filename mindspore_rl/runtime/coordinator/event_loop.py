@@ -47,26 +47,26 @@ from mindspore_rl.runtime.heartbeat import Stamp, Stamps
 
 TICK_S = 0.2
 STRANGERS = 16
-"""So many more connections than ranks may wait to be known; then the oldest one is closed."""
+"""Connections, beyond the number of ranks, that may wait for a hello; then the oldest is closed."""
 
 
 @dataclass
 class Peer:
-    """A connection; who it is comes with its hello."""
+    """A connection; its `rank` is known once its hello has arrived."""
 
     link: Link
     rank: int | None = None
 
 
 class Watch:
-    """The sockets, the clock and the processes around a job's monitor.
+    """The event loop: feeds sockets, clock and processes to a job's monitor and obeys its orders.
 
     Args:
-        interruption: what the user's signals are counted by.
-        here: whether the ranks are in this process.
+        interruption: counts the user's signals.
+        here: whether the ranks run in this process.
 
     Attributes:
-        error: what the user's function has raised, to be raised once the job has ended.
+        error: the exception of the user's function, to be raised once the job has ended.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Watch:
         self._selector.register(listener, selectors.EVENT_READ)
 
     def add(self, peer: Peer) -> None:
-        """Takes a connection."""
+        """Adds a connection."""
         self._peers.append(peer)
         self._selector.register(peer.link.connection, selectors.EVENT_READ, peer)
 
@@ -109,17 +109,17 @@ class Watch:
             peer.link.close()
 
     def outcome(self) -> Outcome:
-        """How the job ended, once it did."""
+        """Returns how the job ended, once it has."""
         return self.monitor.outcome(self.metrics.mean_return, self.interruption.poll() > 0)
 
     def step(self) -> bool:
-        """Waits for a tick or for news, and deals with it.
+        """Waits for an event, at most one tick, and handles it.
 
         Returns: whether every rank has finished (or the rank in this process has ended).
 
         Raises:
             JobFailure: the first failure.
-            KeyboardInterrupt: the job is to be ended at once.
+            KeyboardInterrupt: the job must end at once.
         """
         ready = self._selector.select(TICK_S)
         now = time.monotonic()
@@ -140,14 +140,14 @@ class Watch:
             self._drop(strangers[0])
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it has closed again, or too many files are open
+        except OSError:  # the peer has closed it again, or too many files are open
             if strangers:
                 self._drop(strangers[-1])
             return
         self.add(Peer(Link(connection, self._processes.token)))
 
     def _drop(self, peer: Peer) -> None:
-        """Has done with a stranger, of whom the job hears nothing."""
+        """Closes a connection that has not said hello; the monitor is not told."""
         self._peers.remove(peer)
         self._selector.unregister(peer.link.connection)
         peer.link.close()
@@ -173,7 +173,7 @@ class Watch:
             self._on(Closed(peer.rank, peer.link.lost), now)
 
     def _next(self, peer: Peer, now: float) -> dict[str, Any] | None:
-        """What came next. Raises: JobFailure: no rank says so."""
+        """Returns the next message, if any. Raises: JobFailure: the message is invalid."""
         try:
             if (message := peer.link.poll()) is not None:
                 taken = [other.rank for other in self._peers if other.rank is not None]
@@ -197,7 +197,7 @@ class Watch:
             stamp = (message[key] for key in ("iteration", "stage", "age_s"))
             self._stamps.write(peer.rank, *stamp)
         elif message["kind"] == "iteration" and self.plan.hosts:
-            # Its next stamp is on its way, and this one may be old.
+            # The next stamp may still be under way, and the last one may be old.
             self._stamps.write(peer.rank, message["iteration"], Stage.BOUNDARY)
         elif message["kind"] == "checkpoint":
             self.metrics.end_line(message["iteration"])
@@ -233,11 +233,11 @@ class Watch:
             return
         try:
             keep_best(path, mean_return)
-        except OSError as error:  # the checkpoint itself is there
+        except OSError as error:  # the checkpoint itself is already written
             self.metrics.note(f"the best checkpoint is not kept: {error}")
 
     def _show(self, line: dict[str, Any], now: float) -> None:
-        """Shows the user's function a line of metrics, until it has seen enough."""
+        """Passes a line of metrics to the user's function, until that returns False."""
         if self._enough or self.options.on_iteration is None:
             return
         try:
@@ -250,11 +250,11 @@ class Watch:
     def _tell_leader(self, kind: str) -> None:
         for peer in self._peers:
             if peer.rank == self.plan.leader and not peer.link.closed:
-                with contextlib.suppress(OSError):  # it just died: its end is seen elsewhere
+                with contextlib.suppress(OSError):  # its death is handled elsewhere
                     peer.link.send(kind)
 
     def _examine(self, found: Examine) -> JobFailure:
-        """Collects what a failure left behind."""
+        """Collects the evidence of a failure and returns the failure that it explains."""
         processes, stamp, remains = self._processes, None, Remains()
         if found.rank >= 0:
             stamp = self._stamps.read(found.rank)
@@ -264,8 +264,8 @@ class Watch:
             stopped = find_stopped(processes.marked()) if processes is not None else ()
             remains = Remains(actions=actions, stopped=stopped)
         elif found.what == "death":
-            # mpiexec tells when all ranks are gone, and merges their statuses: a signal stays
-            # legible if the others end by themselves, as they do when their links close.
+            # mpiexec reports only when all ranks are gone, and merges their statuses: a signal is
+            # reported only if the other ranks end by themselves, as they do when their links close.
             for peer in self._peers:
                 peer.link.close()
             if processes is not None and stamp is not None and not found.lost:
@@ -286,7 +286,7 @@ class Watch:
         return self.monitor.explain(found, stamp, remains)
 
     def died(self, rank: int, how: str) -> JobFailure:
-        """The failure of a rank that could not tell of it itself."""
+        """Returns the failure of a rank that could not report it itself."""
         stamp = self._stamps.read(rank)
         action = self._last_action(rank, stamp)
         return self.monitor.explain(
@@ -294,7 +294,7 @@ class Watch:
         )
 
     def _last_action(self, rank: int, stamp: Stamp) -> str:
-        """What the environments of a rank were doing, if that is where it was."""
+        """Describes the last action of a rank's environments, if the rank was stepping them."""
         fragment, replica = self.plan.fragment_of(rank)
         if stamp.stage != Stage.ENVIRONMENT:
             return ""

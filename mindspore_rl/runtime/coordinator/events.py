@@ -17,14 +17,14 @@ FATAL = {
     "Illegal instruction": signal.SIGILL,
     "Segmentation fault": signal.SIGSEGV,
 }
-"""Signals by the words of Python's fault handler; mpiexec's status is all ranks' together."""
+"""Signals by the words of Python's fault handler; mpiexec merges the ranks' exit statuses."""
 
 # ---- events ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Heard:
-    """A message of a rank, see `communication/link.py`."""
+    """A message from a rank, see `communication/link.py`."""
 
     rank: int
     message: dict[str, Any]
@@ -32,7 +32,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Closed:
-    """A rank's link ended; `lost` says why if its host fell silent."""
+    """A rank's link closed; `lost` gives the reason if its host has fallen silent."""
 
     rank: int
     lost: str = ""
@@ -40,14 +40,14 @@ class Closed:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The user has interrupted so many times."""
+    """The user has interrupted the job, `count` times so far."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Logged:
-    """A line of metrics was written: what the display shows since."""
+    """A line of metrics was written; the display now shows these values."""
 
     mean_return: float | None
     episodes: int
@@ -55,18 +55,18 @@ class Logged:
 
 @dataclass(frozen=True)
 class Enough:
-    """The user's function has seen enough iterations."""
+    """The user's function has returned False: the job is to stop."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed.
+    """A tick of the event loop.
 
     Attributes:
-        stamps: what every rank is doing.
-        mpiexec: its exit status once it has ended.
-        scheduler: that of MindSpore's scheduler.
-        living: ranks that have a process on this machine; None where nobody asked (`silent`).
+        stamps: the last stamp of every rank.
+        mpiexec: the exit status of mpiexec, once it has ended.
+        scheduler: the exit status of MindSpore's scheduler, once it has ended.
+        living: ranks with a process on this machine; None if not looked up (see `silent`).
     """
 
     stamps: dict[int, Stamp]
@@ -83,21 +83,21 @@ Event = Heard | Closed | Interrupted | Logged | Enough | Tick
 
 @dataclass(frozen=True)
 class Tell:
-    """To the leader: `stop` or `checkpoint`, at its next iteration boundary."""
+    """Sends the leader `stop` or `checkpoint`, to obey at its next iteration boundary."""
 
     kind: str
 
 
 @dataclass(frozen=True)
 class Note:
-    """For the user."""
+    """Prints a note for the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Log:
-    """A line of metrics."""
+    """Writes a line of metrics."""
 
     iteration: int
     env_steps: int
@@ -108,24 +108,24 @@ class Log:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint has been written."""
+    """Reports that a checkpoint has been written."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class Fail:
-    """The job failed."""
+    """Fails the job."""
 
     failure: JobFailure
 
 
 @dataclass(frozen=True)
 class Examine:
-    """The job failed: `explain` says how, from what was left behind.
+    """Fails the job after an examination: `explain` finds the failure from the evidence.
 
     Attributes:
-        what: a rank's `death`, a `stall`, or the end of `mpiexec` or of the `scheduler`.
+        what: the `death` of a rank, a `stall`, or the end of `mpiexec` or of the `scheduler`.
     """
 
     what: str
@@ -136,12 +136,12 @@ class Examine:
 
 @dataclass(frozen=True)
 class Finish:
-    """Every rank has finished, or the rank in this process has ended."""
+    """Ends the event loop: every rank has finished, or the rank in this process has ended."""
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """The user wants the job to end at once."""
+    """Ends the job at once, as the user wants."""
 
 
 Order = Tell | Note | Log | Saved | Fail | Examine | Finish | GiveUp
@@ -149,16 +149,16 @@ Order = Tell | Note | Log | Saved | Fail | Examine | Finish | GiveUp
 
 @dataclass(frozen=True)
 class Remains:
-    """What a failure left behind.
+    """The evidence of a failure.
 
     Attributes:
-        status: exit status of what ended.
-        who: what ended, if it was no rank.
-        log: all that mpiexec and the ranks printed.
-        output: what the rank printed.
-        actions: what the environments of ranks were doing.
-        words: of the scheduler.
-        stopped: processes of the job that do not run.
+        status: exit status of the process that ended.
+        who: name of the process that ended, if it is no rank.
+        log: output of mpiexec and all ranks.
+        output: output of the failed rank.
+        actions: the last actions of the environments, by rank.
+        words: the scheduler's last output.
+        stopped: processes of the job that were stopped by a signal.
     """
 
     status: int = 0
@@ -171,7 +171,7 @@ class Remains:
 
     @property
     def signal(self) -> int | None:
-        """That a rank died of, as far as it or mpiexec has told."""
+        """Signal that killed the rank, as far as it or mpiexec has reported."""
         for line in self.output:
             name = line.partition("Fatal Python error: ")[2].strip()
             if name in FATAL:
@@ -181,5 +181,5 @@ class Remains:
 
     @property
     def lost_proxy(self) -> bool:
-        """Whether mpiexec ended because a proxy was gone, and had not told of its ranks' ends."""
+        """Whether mpiexec ended because it lost a proxy, before it reported its ranks' ends."""
         return bool(re.search(r"^\[mpiexec@.*\] control_cb .*closed", self.log, re.M))

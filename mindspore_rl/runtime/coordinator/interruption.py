@@ -12,16 +12,16 @@ BURST_S = 0.2
 
 
 class Burst:
-    """Tells a second interruption from the same one that comes again.
+    """Debounces signals: tells a second interruption from repeats of the first one.
 
-    `timeout`, a batch system or a shell signals a process and then its whole group.
+    `timeout`, a batch system or a shell signals a process and then its whole process group.
     """
 
     def __init__(self) -> None:
         self._last_s = float("-inf")
 
     def is_new(self) -> bool:
-        """Whether what has come just now is an interruption of its own."""
+        """Returns whether a signal that has just arrived is a new interruption."""
         now = time.monotonic()
         new = now - self._last_s > BURST_S
         self._last_s = now if new else self._last_s
@@ -29,10 +29,10 @@ class Burst:
 
 
 class Interruption:
-    """Counts SIGINT, SIGTERM and SIGHUP (not under `nohup`) from the moment they arrive.
+    """Counts SIGINT, SIGTERM and SIGHUP (not under `nohup`) as soon as they arrive.
 
-    A Python handler runs only when the main thread is back from native code; the wake-up socket
-    tells the monitor's thread at once.
+    A Python handler runs only when the main thread returns from native code; the wake-up socket
+    informs the monitor's thread at once.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Interruption:
         self._wakeup.close()
 
     def poll(self) -> int:
-        """How many arrived until now."""
+        """Returns the number of interruptions so far."""
         with contextlib.suppress(BlockingIOError):
             came = any(byte in SIGNALS for byte in self.socket.recv(1 << 10))
             self._count += came and self._burst.is_new()
@@ -67,7 +67,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def raised_at_second(self) -> Iterator[None]:
-        """Raises KeyboardInterrupt in the main thread at the second one."""
+        """A context that raises KeyboardInterrupt in the main thread at the second interruption."""
         self._raise = True
         try:
             yield

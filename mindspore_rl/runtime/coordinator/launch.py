@@ -1,19 +1,19 @@
 """Starts and ends the processes of a job.
 
 mpiexec (MPICH's Hydra) starts one proxy, which starts the workers; each is in a session of its own,
-so no process group reaches them all. What does: mpiexec and the scheduler each have a reaper above
-them (`reaper.py`), which ends all that is below it, whoever of them ends first. If a reaper is
-killed, what it kept ends with it, and its orphans come to the coordinator. On other hosts
-workers end by themselves when their link to the coordinator does; what their environments have
-started there is out of reach.
+so no process group contains them all. Therefore mpiexec and the scheduler each run under a reaper
+(`reaper.py`), which ends all its descendants, whichever of these processes ends first. If a reaper
+is killed, its command is killed with it, and the coordinator adopts the orphans. On other hosts
+workers end by themselves when their link to the coordinator closes; processes that their
+environments have started there cannot be reached.
 
-Every process of a job also inherits MSRL_COORDINATOR, the address of the coordinator's listening
-socket, which no other job has while this one lives, or the number of the process that a job in one
-process runs in.
+Every process of a job also inherits MSRL_COORDINATOR: the address of the coordinator's listening
+socket, which no other job has while this one runs, or, for a job in one process, the number of that
+process.
 
-Out of reach is what an environment of a job in one process has started without that variable, if
-that process is killed, and what forks there without starting a program; and of any job what
-escapes when the coordinator and a reaper are killed at once.
+Not covered: for a job in one process that is killed, processes that an environment has started
+without that variable, or forked without exec; for any job, detached processes when the coordinator
+and a reaper are killed at once.
 """
 
 import contextlib
@@ -42,11 +42,11 @@ SCHEDULER_LOG = "scheduler.log"
 HOST_FILE, SECRETS_FILE = "hosts.txt", "secrets.json"
 GUARD = Path(__file__).with_name("guard.cpp")
 SECRET = re.compile(r"^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)|://[^/\s]*:[^/\s]*@", re.I)
-"""A variable that is taken to be one: by its name, or for an address with a password."""
+"""Variables taken to be secrets: by their names, or addresses with a password."""
 LOG_BYTES, LOG_LINES = 1 << 18, 20
 ENDING_S = reaper.TERM_GRACE_S + reaper.KILL_GRACE_S + 1.0
 SHARED_BYTES = 1_100_000
-"""What MPI takes of /dev/shm for each rank; measured with mpich 5.0.2."""
+"""Bytes of /dev/shm that MPI takes for each rank; measured with mpich 5.0.2."""
 MORE_SHARED = (
     "make room there, or more of it: mount -o remount,size=1G /dev/shm, or docker run --shm-size=1g"
 )
@@ -59,8 +59,8 @@ SLURM_STEP = (
     *("SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS"),
     *("SLURM_TASK_PID", "SLURM_SRUN_COMM", "SLURM_MPI_TYPE", "SLURM_PMI"),
 )
-"""What another launcher has told this process, by the beginnings of the names: a rank that inherits
-it takes itself for one of that launcher's. Slurm's own launch needs what Slurm has told."""
+"""Prefixes of variables that another launcher has set: a rank that inherits them takes itself for a
+rank of that launcher. Ranks that Slurm starts keep Slurm's own."""
 _SCHEDULER = """\
 import sys
 import mindspore
@@ -71,16 +71,16 @@ mindspore.communication.init()
 
 @dataclass(frozen=True)
 class Commands:
-    """What is started; tests put others in their place."""
+    """The commands of workers and scheduler; tests replace them."""
 
     worker: tuple[str, ...] = tuple(interpreter.command("-m", "mindspore_rl.runtime.rank.worker"))
     scheduler: tuple[str, ...] = tuple(interpreter.command("-c", _SCHEDULER))
 
 
 def reserve_port(host: str) -> socket.socket:
-    """A socket that keeps a port from all who ask for any, but not from the one who listens to it.
+    """Returns a socket that reserves a free port, on which another program can still listen.
 
-    (Who listens must set SO_REUSEADDR, as MindSpore does.)
+    (The listener must set SO_REUSEADDR, as MindSpore does.)
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -89,7 +89,7 @@ def reserve_port(host: str) -> socket.socket:
 
 
 def check_shared_memory(num_ranks: int) -> None:
-    """Looks whether MPI can start so many ranks here. Raises: MsrlError."""
+    """Checks that /dev/shm has room for the ranks of this machine. Raises: MsrlError."""
     free_bytes, needed_bytes = free_shared_bytes(), num_ranks * SHARED_BYTES
     if free_bytes < needed_bytes:
         raise MsrlError(
@@ -99,7 +99,7 @@ def check_shared_memory(num_ranks: int) -> None:
 
 
 def foreign_variables(slurm: bool = False) -> list[str]:
-    """Names of what another launcher has told this process; with `slurm` not what Slurm has."""
+    """Returns the variables that another launcher has set; with `slurm` without Slurm's."""
     prefixes = FOREIGN if slurm else (*FOREIGN, *SLURM_STEP)
     return sorted(name for name in os.environ if name.startswith(prefixes))
 
@@ -107,14 +107,14 @@ def foreign_variables(slurm: bool = False) -> list[str]:
 def worker_environment(
     run_dir: Path, host: str, port: int, device: str, slurm: bool = False
 ) -> dict[str, str]:
-    """The environment of a job's processes.
+    """Returns the environment of a job's processes.
 
     Args:
         run_dir: the job's folder.
-        host: where the coordinator listens.
-        port: the coordinator's.
+        host: address at which the coordinator listens.
+        port: at which the coordinator listens.
         device: of the job.
-        slurm: whether Slurm starts them.
+        slurm: whether Slurm starts the ranks.
     """
     environment = {
         "GLOG_v": "3",
@@ -124,10 +124,10 @@ def worker_environment(
         "MSRL_RUN": str(run_dir.resolve()),
         MARK: f"{host}:{port}",
         "MS_DEV_HOST_BLOCKING_RUN": "1",
-        # One order of sets of strings in all ranks, and in every run.
+        # Sets of strings have the same order in all ranks and in every run.
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
         "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
-        "PYTHONIOENCODING": "utf-8:backslashreplace",  # whatever an environment prints
+        "PYTHONIOENCODING": "utf-8:backslashreplace",  # environments may print any character
         **interpreter.environment(),
         **(gpu.environment() if device == "GPU" else {}),
     }
@@ -140,13 +140,14 @@ def worker_environment(
 def pin_cores(
     num_ranks: int, note: Callable[[str], None]
 ) -> Iterator[list[tuple[int, ...]] | None]:
-    """Reserves cores for each rank, against other jobs, for as long as the context lasts.
+    """Reserves cores for each rank, against other jobs, while the context lasts.
 
     Args:
         num_ranks: ranks; 0 reserves nothing.
-        note: told in words if other jobs have cores, for this one is slower by it.
+        note: called with a message if other jobs have reserved cores, which makes this one slower.
 
-    Returns: equally many for each rank, or None (no pinning) if fewer cores are free than ranks.
+    Yields: the cores of each rank, equally many, or None (no pinning) if fewer cores are free than
+        ranks.
     """
     with contextlib.ExitStack() as locks:
         every = sorted(os.sched_getaffinity(0)) if num_ranks else []
@@ -157,14 +158,14 @@ def pin_cores(
                 lock = _lock_core(core)
             except BlockingIOError:
                 taken += 1
-            except OSError:  # no reservations here
+            except OSError:  # lock files cannot be created here
                 pass
             else:
                 held = locks.enter_context(contextlib.ExitStack())
                 held.callback(os.close, lock)
                 cores.append((core, held))
         each = len(cores) // num_ranks if num_ranks else 0
-        for _, held in cores[each * num_ranks :]:  # another job may have them
+        for _, held in cores[each * num_ranks :]:  # leave the remainder to other jobs
             held.close()
         if taken:
             rest = f"has {each * num_ranks} to itself" if each else "shares them, unpinned"
@@ -177,11 +178,11 @@ def pin_cores(
 
 
 def _lock_core(core: int) -> int:
-    """A descriptor that holds the core's lock file; the file itself stays.
+    """Locks a core's lock file. Returns: the descriptor that holds the lock; the file stays.
 
     Raises:
         BlockingIOError: another job has it.
-        OSError: there can be no such file.
+        OSError: the file cannot be created.
     """
     if not own_folder(temporary()):
         raise PermissionError(f"{temporary()} is not a folder of this user")
@@ -196,18 +197,18 @@ def _lock_core(core: int) -> int:
 
 
 def mpi_options(deployment: Deployment, hosts: tuple[str, ...], folder: Path) -> list[str]:
-    """Where Hydra starts ranks, and how it treats them.
+    """Returns the options of Hydra: where to start ranks, and how.
 
     Args:
-        deployment: that they run on.
-        hosts: of each rank; empty: all on this machine.
-        folder: gets the file of hosts.
+        deployment: that the ranks run on.
+        hosts: of each rank; empty: all ranks on this machine.
+        folder: where the file of hosts is written.
     """
-    # If a rank dies, Hydra is not to end the others: 1 ms after it, so that who was first could
-    # not be told. Hosts are ours to name, whatever batch system there is.
+    # Hydra must not end the other ranks when one dies: it would do so 1 ms later, too early to tell
+    # which rank died first. `-rmk user`: this project chooses the hosts, not a batch system.
     common = ["-rmk", "user", "-prepend-rank", "-disable-auto-cleanup"]
     if not hosts:
-        # A rank has the environment of the proxy that forks it, none comes over a port.
+        # The proxy forks the ranks, which inherit its environment; none is sent over a port.
         return ["-launcher", "fork", "-iface", "lo", "-genvnone", *common]
     file = folder / HOST_FILE
     with writing(file):
@@ -222,10 +223,10 @@ def mpi_options(deployment: Deployment, hosts: tuple[str, ...], folder: Path) ->
 
 
 def guarded(environment: dict[str, str]) -> dict[str, str]:
-    """The environment of mpiexec and ranks on one host, whose ports and memory are for them alone.
+    """Returns the environment for mpiexec and ranks on one host, with a library that guards them.
 
-    Hydra listens on all networks, and a word from anybody ends it while ranks start; UCX's segments
-    are open to a group. Without a compiler they stay so.
+    Hydra listens on all networks, and any connection ends it while ranks start; UCX's segments are
+    readable by the group. The preloaded library prevents both; without a compiler they stay open.
     """
     if toolchain.compiler() is None:
         return environment
@@ -233,16 +234,16 @@ def guarded(environment: dict[str, str]) -> dict[str, str]:
         library = str(toolchain.library(GUARD, {}))
     except (MsrlError, OSError):
         return environment
-    if re.search(r"[\s:]", library):  # it cannot be named
+    if re.search(r"[\s:]", library):  # LD_PRELOAD cannot name such a path
         return environment
     preloaded = [library, *filter(None, [environment.get("LD_PRELOAD")])]
     return {**environment, "LD_PRELOAD": ":".join(preloaded)}
 
 
 def without_secrets(environment: dict[str, str], run_dir: Path) -> dict[str, str]:
-    """Moves what is secret from an environment to a file, from which ranks take it.
+    """Moves secrets from an environment to a file that ranks read.
 
-    Hydra sends its environment to other hosts in the clear.
+    Hydra sends its environment to other hosts unencrypted.
     """
     secret = {name for name, value in environment.items() if SECRET.search(f"{name}={value}")}
     path = run_dir.resolve() / SECRETS_FILE
@@ -258,10 +259,10 @@ def without_secrets(environment: dict[str, str], run_dir: Path) -> dict[str, str
 class JobProcesses:
     """mpiexec with the workers, and the MindSpore scheduler if the plan has a group.
 
-    A context that ends them all.
+    A context that ends all of them on exit.
 
     Attributes:
-        token: that only these processes have.
+        token: a secret that only these processes know.
     """
 
     def __init__(
@@ -289,7 +290,7 @@ class JobProcesses:
         self.end()
 
     def start(self, port: int, cores: list[tuple[int, ...]] | None) -> None:
-        """Starts everything, to report to the coordinator's port. Raises: MsrlError, OSError."""
+        """Starts all processes, which connect to `port`. Raises: MsrlError, OSError."""
         mpiexec = find_mpiexec()
         plan = self._plan
         check_shared_memory(sum(plan.same_host(rank, 0) for rank in range(plan.num_ranks)))
@@ -297,12 +298,12 @@ class JobProcesses:
         environment = worker_environment(
             self._run_dir, address, port, plan.device, bool(plan.hosts) and slurm
         )
-        # On one host MPI's own shared memory carries all messages, and UCX would listen on every
-        # network to carry nothing. UCX's files in /dev/shm would take four times as much, stay if a
-        # rank is killed, and crash MPI where some of them fit.
+        # On one host MPI's own shared memory carries all messages; UCX would listen on every
+        # network without carrying any. UCX's files in /dev/shm would take four times as much, stay
+        # if a rank is killed, and crash MPI when /dev/shm fills up half-way.
         environment.setdefault("UCX_TLS", "^posix" if plan.hosts else "self,sysv")
         self._mark = f"{MARK}={environment[MARK]}"
-        if plan.group_ranks:  # first, and unpinned: the group's `init()` hung otherwise
+        if plan.group_ranks:  # first, and unpinned: else the group's `init()` hung
             host = self._deployment.address
             self._port = reserve_port(host)
             scheduler_port = self._port.getsockname()[1]
@@ -344,19 +345,19 @@ class JobProcesses:
             return Reaper(name, self._mark, command, environment, output)
 
     def log(self) -> str:
-        """What the workers and mpiexec printed last."""
+        """Returns the last output of mpiexec and the workers."""
         return self._tail(WORKERS_LOG)
 
     def _tail(self, log: str) -> str:
-        """The end of what was appended to a log since this start of the job."""
+        """Returns the end of a log, without output of earlier starts of the job."""
         path = self._run_dir / log
         with path.open("rb") as file:
             file.seek(max(self._log_starts[log], path.stat().st_size - LOG_BYTES))
             return file.read().decode(errors="replace")
 
     def output_of(self, rank: int) -> list[str]:
-        """The lines that a rank printed last, from its crash on if Python caught one."""
-        # Hydra writes `[rank] ` before every line and before every piece that it happened to read.
+        """Returns a rank's last lines of output, from its crash on if Python caught one."""
+        # Hydra writes `[rank] ` before every line and before every chunk that it happened to read.
         text = re.split(r"^YOUR APPLICATION", self.log(), maxsplit=1, flags=re.M)[0]
         pieces = re.split(r"\[(\d+)\] ", text)
         own = "".join(
@@ -369,14 +370,14 @@ class JobProcesses:
         return lines[-LOG_LINES:] if crash is None else lines[crash : crash + LOG_LINES]
 
     def why_bus_error(self) -> str:
-        """What a bus error of a rank, if there was one, has to do with this machine."""
+        """Explains a rank's bus error, if the log has one, by the free shared memory."""
         if "Bus error" not in self.log():
             return ""
         free = f"{SHARED_MEMORY} has {free_shared_bytes() / 1e6:.1f} MB free now"
         return f"\n  a bus error can be shared memory that is not to be had: {free}; {MORE_SHARED}"
 
     def why_scheduler_ended(self) -> str:
-        """What the log of a scheduler that has ended says, in few words."""
+        """Summarises the log of a scheduler that has ended."""
         text = self._tail(SCHEDULER_LOG)
         if "Failed to create the TCP server" in text and self._port is not None:
             address = "{}:{}".format(*self._port.getsockname())
@@ -384,12 +385,12 @@ class JobProcesses:
         return f"the end of {SCHEDULER_LOG}:\n" + "\n".join(text.splitlines()[-LOG_LINES:])
 
     def wait(self, timeout_s: float) -> None:
-        """Waits for mpiexec, but not for long."""
+        """Waits for mpiexec, at most `timeout_s`."""
         if self.mpiexec is not None:
             self.mpiexec.wait(timeout_s)
 
     def end(self) -> None:
-        """Ends every process of the job, also those that workers started."""
+        """Ends every process of the job, including those that workers have started."""
         reapers = [kept for kept in (self.mpiexec, self.scheduler) if kept is not None]
         deadline = time.monotonic() + ENDING_S
         for kept in reapers:
@@ -397,7 +398,7 @@ class JobProcesses:
         for kept in reapers:
             kept.wait(max(0.0, deadline - time.monotonic()))
             kept.end()
-        if reapers:  # finds nothing, unless one of them was killed, or stopped
+        if reapers:  # finds processes only if a reaper was killed or stopped
             self._orphans.end(self._mark)
             reaper.remove_segments(self._segments)
             with contextlib.suppress(OSError):
@@ -406,7 +407,7 @@ class JobProcesses:
             self._port.close()
 
     def living_ranks(self) -> set[int]:
-        """The ranks on this machine that have a process, as Hydra numbers them."""
+        """Returns the ranks that have a process on this machine, as Hydra numbers them."""
         found = set()
         for variables in self.marked().values():
             for variable in variables:
@@ -415,5 +416,5 @@ class JobProcesses:
         return found
 
     def marked(self) -> dict[int, list[bytes]]:
-        """Processes that carry this job's mark, and their environments."""
+        """Returns the processes that carry this job's mark, and their environments."""
         return reaper.marked(self._mark.encode())

@@ -1,7 +1,7 @@
 """Messages from ranks (`communication/link.py`), validated before they are used.
 
-Who has the job's token may be at fault even so: an environment that writes into its rank's link, a
-rank of another version.
+A sender that has the job's token may still be faulty: an environment that writes into its rank's
+link, a rank of another version.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 LARGEST = 2**63 - 1
-"""Of the whole numbers that stamps and counts are kept as."""
+"""Largest value of stamps and counts, which are 64-bit integers."""
 
 
 def _whole(value: Any) -> bool:
@@ -33,7 +33,7 @@ def _seconds(value: Any) -> bool:
 
 
 def _age(value: Any) -> bool:
-    """Only what did not go at once has one."""
+    """Accepts None, or the seconds that a delayed report has waited."""
     return value is None or _seconds(value)
 
 
@@ -85,17 +85,17 @@ def check(
     num_ranks: int,
     num_stages: int,
 ) -> None:
-    """Looks at a message.
+    """Validates a message.
 
     Args:
-        message: of some kind.
-        rank: whose connection it came by; None: it has not said hello.
-        taken: ranks that have connections.
+        message: of any kind.
+        rank: of the connection that it came by; None: no hello so far.
+        taken: ranks that already have connections.
         num_ranks: of the job.
-        num_stages: that a rank can be at.
+        num_stages: number of stages that a rank can be in.
 
     Raises:
-        ValueError: no rank says so; why.
+        ValueError: the message is invalid; says why.
     """
     kind, named = message["kind"], message.get("rank")
     if kind not in FIELDS:

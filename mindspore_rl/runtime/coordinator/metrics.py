@@ -25,9 +25,9 @@ from mindspore_rl.runtime.coordinator.wandb import Tracked
 METRICS_FILE = "metrics.jsonl"
 RETURN = "episode/mean_return"
 WHOLE_LINES = 100_000
-"""Lines of a file that stand for an iteration each; each after them stands for a second."""
+"""Lines of a file that cover one iteration each; each later line covers one second."""
 LONGEST_LINE = 1 << 20
-"""Bytes; what is longer is no line of a run."""
+"""Bytes; a run writes no longer line."""
 _MEAN_EPISODES = 100
 _SPEED_WINDOW_S = 5.0
 _WRITE_INTERVAL_S = 1.0
@@ -36,16 +36,16 @@ _LINE_INTERVAL_S = 5.0
 
 
 class Metrics:
-    """Records a run in its folder and shows how far it is on standard error.
+    """Records a run in its folder and shows its progress on standard error.
 
     Each `log` is a line of `metrics.jsonl`: `iteration`, `env_steps`, `wall_s` (of this process),
     `steps_per_second` (over the last 5 s), `mean_return` and `mean_length` (over the last 100
     finished episodes, null before the first), and `values`, the iteration's own. A value that is
     not finite is written as null, since JSON has no NaN.
 
-    After `WHOLE_LINES` lines there is one a second, and one where a checkpoint is, so that a fast
-    run fills no disk: such a line says how many `iterations` it stands for, and `values` are their
-    means.
+    After `WHOLE_LINES` lines there is one line a second, and one at each checkpoint, so that a fast
+    run does not fill the disk: such a line gives the number of `iterations` that it covers, and
+    `values` are their means.
     """
 
     def __init__(
@@ -59,27 +59,27 @@ class Metrics:
         wandb: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Opens the run's files, going on from `start_steps` in those of an earlier attempt.
+        """Opens the run's files; a resumed run appends to those of the earlier attempt.
 
         Args:
             run_dir: the run's folder; created if absent.
             total_steps: environment steps at which the run ends.
             progress: whether to show progress: a bar on a terminal, else a line every 5 s.
             start_steps: environment steps already taken, in a resumed run.
-            about: hyper-parameters and what else tells this run from others, for TensorBoard.
-            wandb: project of Weights & Biases that is told too; empty: it is not.
-            clock: seconds that never go back.
+            about: hyper-parameters and other facts that identify the run, for TensorBoard.
+            wandb: project of Weights & Biases that gets the metrics too; empty: none.
+            clock: monotonic time in seconds.
 
         Raises:
-            StorageError: the run directory cannot be written; so in `log` and `close`.
-            MsrlError: Weights & Biases does not take the run.
+            StorageError: the run directory cannot be written; also raised by `log` and `close`.
+            MsrlError: Weights & Biases rejects the run.
         """
         self._tracked = Tracked(wandb, run_dir, about or {}) if wandb else None
         self._path = run_dir / METRICS_FILE
         with writing(self._path):
             run_dir.mkdir(parents=True, exist_ok=True)
             self._lines = _forget_after(self._path, start_steps)
-            # One write a second, of whole lines: the buffer is larger than a second's lines.
+            # Whole lines are written, once a second: the buffer is larger than a second's lines.
             self._json = self._path.open("a", encoding="utf-8", buffering=1 << 20)
             self._tensorboard = _start_events(run_dir / "tensorboard", start_steps)
             self._tell_about(about or {})
@@ -91,7 +91,7 @@ class Metrics:
         self._lengths: deque[int] = deque(maxlen=_MEAN_EPISODES)
         self._episodes_seen = 0
         self._last: dict[str, Any] | None = None
-        self._sums: dict[str, tuple[float, int]] = {}  # of the iterations without a line yet
+        self._sums: dict[str, tuple[float, int]] = {}  # of iterations that no line covers yet
         self._without_line = 0
         self._line_at: int | None = None
         self._closed = False
@@ -121,11 +121,11 @@ class Metrics:
         Args:
             iteration: its number.
             env_steps: environment steps since the start of the run, over all environments.
-            values: losses and the like, by name.
+            values: losses and other metrics, by name.
             episodes: return (reward units) and length (steps) of each episode that finished.
-            age_s: seconds since it was done.
+            age_s: seconds since the iteration was done.
 
-        Returns: its line, the caller's own.
+        Returns: its line, a copy that the caller may change.
         """
         now = self._clock() - age_s
         for episode_return, length in episodes:
@@ -164,14 +164,14 @@ class Metrics:
         return told
 
     def end_line(self, iteration: int) -> None:
-        """Lets a line end with an iteration, from which a restart would go on."""
+        """Ends a line at this iteration: a restart resumes after it."""
         if self._last is not None and self._last["iteration"] >= iteration:
             self._write_line()
         else:
             self._line_at = iteration
 
     def _write_line(self) -> None:
-        """Writes the line of the iterations that have none yet, if there are any."""
+        """Writes a line for the iterations that no line covers yet, if there are any."""
         if self._last is None or not self._without_line:
             return
         means = {name: _finite(total / count) for name, (total, count) in self._sums.items()}
@@ -182,14 +182,14 @@ class Metrics:
         self._lines += 1
 
     def note(self, text: str) -> None:
-        """Prints a line on standard error, above the bar if there is one."""
+        """Prints a line on standard error, above the progress bar if there is one."""
         if self._bar:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Writes and shows what is left; a second call does nothing."""
+        """Writes and shows what is pending; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -206,16 +206,16 @@ class Metrics:
             os.fsync(self._json.fileno())
 
     def _tell_about(self, about: Mapping[str, object]) -> None:
-        """Gives TensorBoard's table of hyper-parameters this run's row."""
+        """Adds this run's row to TensorBoard's table of hyper-parameters."""
         values = {k: v if isinstance(v, int | float) else str(v) for k, v in about.items()}
         for summary in hparams(values, {RETURN: 0.0}) if values else ():
             self._tensorboard.write_event(Event(wall_time=time.time(), summary=summary))
 
     def _write(self) -> None:
-        """Flushes the JSON lines and gives TensorBoard the last iteration's scalars."""
+        """Flushes the JSON lines and writes the last iteration's scalars to TensorBoard."""
         with writing(self._path):
             self._json.flush()
-            # A file that was removed takes all that is written, and nobody will ever read it.
+            # Writes to a file that was removed would be lost.
             if not os.path.samestat(os.stat(self._path), os.fstat(self._json.fileno())):
                 raise OSError("it is no longer the file that was begun")
         if self._last is None:
@@ -258,13 +258,13 @@ class Metrics:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Reads the lines of a run, one at a time; one that is half written is left out.
+    """Reads a run's `metrics.jsonl`, one line at a time; skips a last line that is incomplete.
 
     Args:
-        path: of its `metrics.jsonl`.
+        path: of the file.
 
     Raises:
-        MsrlError: it cannot be read, or has a line that no run writes.
+        MsrlError: the file cannot be read, or has an invalid line.
     """
     try:
         with path.open("rb") as file:
@@ -284,7 +284,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _read_line(text: bytes) -> dict[str, Any]:
-    """Reads one line. Raises: ValueError, RecursionError: it is none."""
+    """Parses one line. Raises: ValueError, RecursionError: it is invalid."""
     line = json.loads(text)
     if not isinstance(line, dict) or not isinstance(line.get("values"), dict):
         raise ValueError("it has no `values`")
@@ -298,19 +298,19 @@ def _read_line(text: bytes) -> dict[str, Any]:
 
 
 def _is_number(value: object) -> bool:
-    """Whether a value is a number or null, as lines have them."""
+    """Returns whether a value is a finite number or null."""
     if isinstance(value, bool) or not isinstance(value, int | float | type(None)):
         return False
     try:
         return value is None or math.isfinite(value)
-    except OverflowError:  # a whole number of 400 digits
+    except OverflowError:  # an integer of 400 digits
         return False
 
 
 def _forget_after(path: Path, env_steps: int) -> int:
-    """Cuts off the lines of iterations that a restarted run does again, and what is no line.
+    """Cuts off lines after `env_steps`, which a resumed run repeats, and invalid lines.
 
-    Returns: how many are left.
+    Returns: the number of lines left.
     """
     if not path.exists():
         return 0
@@ -329,11 +329,11 @@ def _forget_after(path: Path, env_steps: int) -> int:
 def _start_events(folder: Path, start_steps: int) -> EventsWriter:
     """Opens an event file without the thread of tensorboardX's `SummaryWriter`.
 
-    On a full disk that thread dies, and the queue to it, once full, blocks for ever.
+    On a full disk that thread dies, and its full queue then blocks for ever.
     """
     folder.mkdir(exist_ok=True)
     writer = EventsWriter(str(folder / "events"), f".{start_steps}")
-    # What an earlier attempt wrote from here on is hidden.
+    # TensorBoard hides events of an earlier attempt from this step on.
     start = SessionLog(status=SessionLog.START)
     writer.write_event(Event(wall_time=time.time(), step=start_steps + 1, session_log=start))
     return writer
@@ -353,7 +353,7 @@ def _start_bar(total_steps: int, start_steps: int) -> Progress:
         TimeRemainingColumn(),
         console=Console(stderr=True),
         refresh_per_second=4,
-        # The bar takes over only streams that are the terminal: a piped stdout stays a pipe.
+        # rich redirects only streams that are the terminal: a piped stdout stays a pipe.
         redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
     )
     bar.add_task("train", total=total_steps, completed=start_steps, speed="-", mean_return="-")

@@ -1,19 +1,19 @@
 """Reaper: stands over a command of a job (mpiexec, scheduler) and ends what is left of it.
 
-`python reaper.py PARENT MARK COMMAND...`, a process for each command. When the command ends, when
-the coordinator (PARENT) ends or when SIGTERM comes, it ends all that the command has started,
-however deep: it is a subreaper, to which processes come whose parents are gone, also those that
-environments have started with two forks, a session and an environment of their own. Then it removes
-the shared memory that MPI left. If the reaper itself is killed, so is the command (and the proxy of
-mpiexec ends its ranks); the coordinator sees that, and does the rest.
+`python reaper.py PARENT MARK COMMAND...`, one process for each command. When the command ends, when
+the coordinator (PARENT) ends or on SIGTERM, it ends all descendants of the command: it is a
+subreaper, which adopts processes whose parents have ended, even those that environments have
+detached with two forks, a session and an environment of their own. Then it removes the shared
+memory that MPI left. If the reaper itself is killed, the kernel kills the command (and the proxy of
+mpiexec ends its ranks); the coordinator notices, and ends the rest.
 
-Without a command it waits for the end of a job in one process. It is not above what that has
-started, and ends what carries MARK, NAME=VALUE, in its environment.
+Without a command it waits for the end of a job in one process. That job's processes are not its
+descendants; it ends those with MARK, NAME=VALUE, in their environments.
 
-Standard output goes to the coordinator: the exit status of the command as soon as it has ended, a
-signal as a negative number. Standard error is the command's output.
+On standard output it writes the exit status of the command, a signal as a negative number, which
+the coordinator reads. Standard error is the command's output.
 
-This file is also run by itself, without the packages of the project.
+This file is also run as a script, without the packages of the project.
 """
 
 import contextlib
@@ -31,17 +31,17 @@ TERM_GRACE_S = 1.0
 KILL_GRACE_S = 3.0
 NAME = "msrl-reaper"
 SHARED_MEMORY = Path("/dev/shm")
-ORPHANED = signal.SIGCONT  # it comes through even if somebody has stopped this process
+ORPHANED = signal.SIGCONT  # it arrives even if this process is stopped
 HEARD = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, ORPHANED}
 SET_PDEATHSIG, SET_NAME, SET_CHILD_SUBREAPER, GET_CHILD_SUBREAPER = 1, 15, 36, 37  # of prctl
 
 
 @dataclass(frozen=True)
 class Process:
-    """What the system says of a process.
+    """A process as `/proc` describes it.
 
     Attributes:
-        ended: whether it only waits for its parent to take note.
+        ended: whether it is a zombie, which waits for its parent to reap it.
     """
 
     parent: int
@@ -50,7 +50,7 @@ class Process:
 
 
 def processes() -> dict[int, Process]:
-    """All processes of this machine, by their number."""
+    """Returns all processes of this machine, by their numbers."""
     found = {}
     for pid in _numbers():
         with contextlib.suppress(OSError):  # ended meanwhile
@@ -61,7 +61,7 @@ def processes() -> dict[int, Process]:
 
 
 def descendants(roots: set[int], table: dict[int, Process]) -> set[int]:
-    """The living processes below some."""
+    """Returns the living descendants of some processes."""
     children = defaultdict(list)
     for pid, process in table.items():
         children[process.parent].append(pid)
@@ -74,9 +74,9 @@ def descendants(roots: set[int], table: dict[int, Process]) -> set[int]:
 
 
 def marked(mark: bytes) -> dict[int, list[bytes]]:
-    """Other processes with a variable, NAME=VALUE, and their environments; zombies have none."""
+    """Returns other processes with a variable NAME=VALUE, and their environments; no zombies."""
     name, _, value = mark.partition(b"=")
-    if not name or not value:  # any process may have that, and what is marked is killed
+    if not name or not value:  # it would match other processes, and marked ones are killed
         raise ValueError(f"no mark of a job: {mark!r}")
     found = {}
     for pid in _numbers():
@@ -92,7 +92,7 @@ def _numbers() -> Iterator[int]:
 
 
 def end_all(find: Callable[[], set[int]]) -> None:
-    """Kills what is found until nothing is, but not for ever: a process may hang in the system."""
+    """Kills the processes that `find` returns until none is left, for at most `KILL_GRACE_S`."""
     deadline = time.monotonic() + KILL_GRACE_S
     while (left := find()) and time.monotonic() < deadline:
         for pid in left:
@@ -102,10 +102,10 @@ def end_all(find: Callable[[], set[int]]) -> None:
 
 
 def shared_segments() -> set[Path]:
-    """This user's segments of MPI's; its name for one tells nothing of whose job it is.
+    """Returns this user's shared-memory segments of MPI; their names do not tell the job.
 
-    Ranks remove them as soon as all have them, and MPI would in the end: one that stays is of a
-    rank that was killed while it started.
+    Ranks unlink a segment as soon as all have mapped it: one that stays belonged to a rank that was
+    killed while it started.
     """
     found = set()
     for path in SHARED_MEMORY.glob("mpich_shm_*"):
@@ -116,14 +116,14 @@ def shared_segments() -> set[Path]:
 
 
 def remove_segments(before: set[Path]) -> None:
-    """Removes what jobs have left since `before`.
+    """Removes MPI's segments that jobs have left since `before`.
 
-    What a living process holds is another job's. (Processes in another container are not seen. If
-    it has the same /dev/shm and the same user, a job that starts there in this very moment may lose
-    its segment, and fails to start.)
+    A segment that a living process holds belongs to another job. (Processes in other containers are
+    not visible. If one has the same /dev/shm and the same user, a job that starts there at this
+    moment may lose its segment, and fails to start.)
     """
     left = shared_segments() - before
-    for _ in range(2 if left else 0):  # who makes one may not hold it for a moment
+    for _ in range(2 if left else 0):  # a new segment may be unheld for a moment
         left -= {path for path in left if is_held(path)}
         time.sleep(0.05)
     for path in left:
@@ -131,7 +131,7 @@ def remove_segments(before: set[Path]) -> None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process that can be looked at has a file mapped or open."""
+    """Returns whether a process that this user may inspect has a file mapped or open."""
     return any(str(path) in _maps(pid) or str(path) in _files(pid) for pid in _numbers())
 
 
@@ -142,7 +142,7 @@ def _maps(pid: int) -> str:
 
 
 def _files(pid: int) -> Iterator[str]:
-    """What a process has open."""
+    """Yields the files that a process has open."""
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
@@ -150,12 +150,12 @@ def _files(pid: int) -> Iterator[str]:
 
 
 def prctl(option: int, value: object) -> int:
-    """Sets or asks what the system does with this process; the options are those of Linux."""
+    """Calls Linux's `prctl` for this process."""
     return ctypes.CDLL(None).prctl(option, value)
 
 
 def main(parent: int, mark: str, command: list[str]) -> None:
-    """Keeps a command, or what a job in one process leaves."""
+    """Runs a command, or waits for the end of a job in one process; then ends what is left."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     prctl(SET_NAME, NAME.encode())
     prctl(SET_CHILD_SUBREAPER, 1)
@@ -177,12 +177,12 @@ def main(parent: int, mark: str, command: list[str]) -> None:
     _bury(child)
     if command:
         remove_segments(before)
-        with contextlib.suppress(OSError, KeyError):  # it has none, or the coordinator was faster
+        with contextlib.suppress(OSError, KeyError):  # none, or removed by the coordinator
             os.unlink(os.environ["MSRL_SECRETS"])
 
 
 def _start(command: list[str]) -> int:
-    """Starts the command, which ends with this process."""
+    """Starts the command, which the kernel kills when this process ends."""
     own = os.getpid()
     if child := os.fork():
         return child
@@ -190,7 +190,7 @@ def _start(command: list[str]) -> int:
         prctl(SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == own:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
-            # By which Hydra tells ranks of another's death.
+            # Hydra sends it to ranks when another rank dies.
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
             os.dup2(2, 1)
             os.execvp(command[0], command)
@@ -201,7 +201,7 @@ def _start(command: list[str]) -> int:
 
 
 def _wait(parent: int, child: int) -> None:
-    """Returns once the command or the parent has ended, or a while after a signal to end."""
+    """Returns when the command or the parent has ended, or some time after a signal to end."""
     deadline_s = float("inf")
     while True:
         left_s = max(0.0, min(deadline_s - time.monotonic(), 1 << 20))
@@ -210,7 +210,7 @@ def _wait(parent: int, child: int) -> None:
         ends = number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         if number == signal.SIGCHLD and _bury(child):
             return
-        if os.getppid() != parent:  # at ORPHANED: else only the thread that started this ended
+        if os.getppid() != parent:  # at ORPHANED: else only its thread has ended
             return
         if time.monotonic() >= deadline_s or ends and not child:
             return
@@ -221,7 +221,7 @@ def _wait(parent: int, child: int) -> None:
 
 
 def _bury(child: int) -> bool:
-    """Takes note of all that has ended. Returns: whether the command was among it."""
+    """Reaps all children that have ended. Returns: whether the command was one of them."""
     found = False
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:

@@ -7,17 +7,17 @@ Report = dict[str, Any]
 
 
 class Joined(Protocol):
-    """Reports on their way to a line."""
+    """Collects reports until a line is complete."""
 
     def add(self, report: Report) -> list[Report]:
-        """Takes a report. Returns: those of a line that is complete, the decisive one last."""
+        """Adds a report. Returns: the reports of a line once complete, the decisive one last."""
 
     def rest(self) -> list[Report]:
-        """Those of a last line, once no more will come."""
+        """Returns the reports of the last line, after the last report."""
 
 
 class InStep:
-    """All ranks report every iteration; a line is complete when all have.
+    """Joins reports of ranks that work in step: a line is complete when all ranks have reported.
 
     Args:
         num_ranks: of the job.
@@ -42,10 +42,11 @@ class InStep:
 
 
 class AsTheyCome:
-    """Workers report iterations of their own, and the server when as many steps are done.
+    """Joins reports of asynchronous jobs: a server's report and the workers' before it are a line.
 
-    A line is held until the server's next report, because a worker's may come a little later than
-    the server's of the same step.
+    Workers report their own iterations; the server reports when that many steps are done.
+    A line is held until the server's next report, because a worker's report may arrive a little
+    later than the server's report of the same step.
 
     Args:
         server: its rank.
@@ -76,7 +77,7 @@ class AsTheyCome:
 
 
 def mean_values(reports: list[Report]) -> dict[str, float]:
-    """Each metric's mean over the reports that have it."""
+    """Averages each metric over the reports that have it."""
     values: dict[str, list[float]] = {}
     for report in reports:
         for name, value in report["metrics"].items():

@@ -6,14 +6,14 @@ from typing import Any
 from mindspore_rl.plan.plan import Plan
 
 LAST_WORDS_S = 0.3
-"""How long a death waits for an error that explains it, and an error for one that came before."""
+"""Delay for a rank's error after its death is seen, and for an earlier error after an error."""
 CAUSE_S = 2.0
-"""How long an error that may come of another rank's waits for that: cells end together, and what
-each says then depends on who gets a processor first."""
+"""Delay after an error that another rank's error may have caused: cells end together, and the order
+of their reports depends on the scheduler."""
 
 
 class Causes:
-    """Errors of a job, the first one of each rank.
+    """The errors of a job, the first of each rank.
 
     Args:
         plan: the job.
@@ -25,7 +25,7 @@ class Causes:
         self._first_s = 0.0
 
     def add(self, rank: int, error: dict[str, Any], now: float) -> None:
-        """Takes an `error` of `communication/link.py`."""
+        """Adds an `error` message, see `communication/link.py`."""
         self._first_s = self._first_s if self._told else now
         self._told.setdefault(rank, error)
 
@@ -36,13 +36,13 @@ class Causes:
         return rank in self._told
 
     def found(self, now: float, gone: Collection[int]) -> tuple[int, dict[str, Any]] | None:
-        """The error that all others may come of, and its rank; None: a better one may follow.
+        """Returns the root cause and its rank; None: an earlier error may still arrive.
 
-        An echo says only that another rank has ended: one that died has died before it.
+        An echo reports only that another rank has ended: a rank that died has died before it.
 
         Args:
             now: the time.
-            gone: ranks that have nothing more to say.
+            gone: ranks whose links have closed.
         """
         rank = min(self._told, key=self._order)
         error = self._told[rank]
@@ -52,7 +52,7 @@ class Causes:
         return rank, error
 
     def _order(self, rank: int) -> tuple[bool, int, bool]:
-        """Echoes last; by iteration, where all ranks keep step, then causes before symptoms."""
+        """Sort key: echoes last; by iteration if ranks are in step; causes before symptoms."""
         error = self._told[rank]
         in_step = self._plan.arrivals is None
         iteration = max(error["iteration"], 0) if in_step else 0

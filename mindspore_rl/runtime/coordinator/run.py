@@ -1,7 +1,7 @@
 """Runs a job: starts its ranks, watches them, records what they report, and ends them.
 
-First failure wins. The coordinator takes no part in the training: all that it does to it is to ask
-the leader (see `Plan.leader`) for a checkpoint or for an end, at an iteration boundary.
+First failure wins. The coordinator takes no part in the training: it only asks the leader (see
+`Plan.leader`) for a checkpoint or for an end, at an iteration boundary.
 """
 
 import _thread
@@ -30,26 +30,26 @@ from mindspore_rl.runtime.heartbeat import Stamps
 
 INTERRUPTED_EXIT = 130
 BACKLOG = 64
-"""So many strangers may connect at once without a rank having to try again."""
+"""Connections beside the ranks' that may be pending without a rank having to retry."""
 
 
 def run_job(
     plan: Plan, run_dir: Path, options: JobOptions, commands: Commands | None = None
 ) -> Outcome:
-    """Runs a plan to its end; whatever the outcome, no process of the job is left.
+    """Runs a plan to its end; no process of the job is left, whatever the outcome.
 
     Args:
         plan: the job.
-        run_dir: holds its `plan.json` and fragments.
-        options: how it is run and when it ends.
-        commands: what to start instead of the workers and the scheduler (tests).
+        run_dir: holds the job's `plan.json` and generated fragments.
+        options: how the job is run and when it ends.
+        commands: started instead of the workers and the scheduler (tests).
 
-    Returns: how it ended; a job that was interrupted is no failure.
+    Returns: how the job ended; an interrupted job is no failure.
 
     Raises:
         JobFailure: a rank failed, died or made no progress.
-        MsrlError: it cannot be started.
-        Exception: what `options.on_iteration` has raised.
+        MsrlError: the job cannot be started.
+        Exception: raised by `options.on_iteration`.
     """
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
@@ -106,7 +106,7 @@ def _run_ranks(watch: Watch, run_dir: Path, commands: Commands) -> None:
 
 
 def _listener(plan: Plan, deployment: Deployment) -> socket.socket:
-    """Where ranks connect to. Raises: MsrlError."""
+    """Opens the socket that ranks connect to. Raises: MsrlError."""
     try:
         return socket.create_server((deployment.address, 0), backlog=plan.num_ranks + BACKLOG)
     except OSError as error:
@@ -127,19 +127,19 @@ def _watch(
     """Runs the monitor of ranks in this process.
 
     Args:
-        watch: over the job.
-        own: what it has started.
+        watch: the event loop.
+        own: ends the processes that the job has started.
         link: to the leader.
-        ended: set when the ranks are done.
-        failures: gets the first one, to be raised in the main thread.
+        ended: set when the ranks have ended.
+        failures: collects the first failure, to be raised in the main thread.
     """
     try:
         while not watch.step():
             if said := own.look():
                 watch.metrics.note(said)
     except Stalled as failure:
-        # Nothing can end a thread that hangs in a cell or in an environment but the end of
-        # the process. (A hang that holds the interpreter's lock is out of reach even so.)
+        # A thread that hangs in a cell or in an environment ends only with its process. (A hang
+        # that holds the interpreter's lock cannot be ended even so.)
         _end(watch, own, str(failure), failure.exit_code)
     except KeyboardInterrupt:
         _thread.interrupt_main()
@@ -154,19 +154,19 @@ def _watch(
 
 
 def _end_if_closed(error: BaseException, watch: Watch, own: OwnProcess) -> None:
-    """Ends this process if its descriptors were closed: nothing in it can be relied on."""
+    """Ends this process if its descriptors were closed: its state can no longer be trusted."""
     if isinstance(error, OSError) and error.errno == errno.EBADF:
         failure = watch.died(watch.plan.leader, f": {CLOSED}")
         _end(watch, own, str(failure), failure.exit_code)
 
 
 def _end(watch: Watch, own: OwnProcess, text: str, exit_code: int) -> NoReturn:
-    """Ends this process, whatever its main thread does and even if no more can be written."""
+    """Ends this process, whatever its main thread does, even if nothing can be written any more."""
     told = False
     try:
         try:
             told = watch.options.tell("ends", exit_code)
-            if told:  # else the process above says it
+            if told:  # else the supervisor prints it
                 watch.metrics.note(text)
             watch.metrics.close()
         finally:
@@ -176,7 +176,7 @@ def _end(watch: Watch, own: OwnProcess, text: str, exit_code: int) -> NoReturn:
 
 
 def _run_here(watch: Watch, run_dir: Path, own: OwnProcess) -> None:
-    """Runs the ranks in this process, and the monitor in a thread of its own.
+    """Runs the ranks in this process, and the event loop in a thread of its own.
 
     A single rank runs in this thread; several uncompiled ones get a thread each.
     """
@@ -197,7 +197,7 @@ def _run_here(watch: Watch, run_dir: Path, own: OwnProcess) -> None:
         with _crashes_told(run_dir), watch.interruption.raised_at_second():
             if len(pairs) == 1:
                 on_cpu = watch.plan.device == "CPU" and watch.plan.compiled
-                # Reserved; this process stays as it is.
+                # The core is only reserved; this process is not pinned.
                 with pin_cores(int(on_cpu), watch.metrics.note) as cores:
                     threads = len(cores[0]) if cores else 1
                     run_worker(watch.plan, run_dir, leader, theirs, threads=threads)
@@ -205,9 +205,9 @@ def _run_here(watch: Watch, run_dir: Path, own: OwnProcess) -> None:
                 run_inproc(watch.plan, run_dir, [link for _, link in pairs])
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and watch.interruption.poll():
-            return  # without a signal it is what an environment or an algorithm has raised
+            return  # without a signal an environment or an algorithm has raised it
         _end_if_closed(error, watch, own)
-        for _, link in pairs:  # over which a rank has told of it
+        for _, link in pairs:  # a rank reports its error over its link
             link.close()
         watcher.join()
         if failures:
@@ -225,7 +225,7 @@ def _run_here(watch: Watch, run_dir: Path, own: OwnProcess) -> None:
 @contextlib.contextmanager
 def _crashes_told(run_dir: Path) -> Iterator[None]:
     """A context in which a crash in native code leaves a traceback in the log."""
-    if faulthandler.is_enabled():  # whoever did that looks elsewhere
+    if faulthandler.is_enabled():  # its owner has chosen another file
         yield
         return
     with (run_dir / WORKERS_LOG).open("a") as log:

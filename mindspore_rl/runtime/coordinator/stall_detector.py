@@ -14,13 +14,13 @@ NAMED_RANKS = 4
 
 @dataclass(frozen=True)
 class Stall:
-    """A moment in which a rank has made no progress for too long.
+    """A stall: a rank has made no progress within the deadline.
 
     Attributes:
-        stamps: what each rank is doing.
-        ages: of the stamps of those that are not done, seconds.
-        unheard: how long ranks of other hosts have sent no stamp, seconds; only those that should.
-        deadline: its option and what it says.
+        stamps: the last stamp of each rank.
+        ages: seconds since the stamps of the ranks that have not finished.
+        unheard: seconds since the last heartbeat of ranks on other hosts, where it is overdue.
+        deadline: name and value of the option.
     """
 
     stamps: dict[int, Stamp]
@@ -30,7 +30,7 @@ class Stall:
 
     @property
     def late(self) -> list[int]:
-        """Ranks without progress, the first to stand still first."""
+        """Ranks without progress, the oldest stamp first."""
         found = [rank for rank, age in self.ages.items() if age > self.deadline[1] / 2]
         return sorted(found, key=lambda rank: -self.ages[rank])
 
@@ -40,7 +40,7 @@ class Watchdog:
 
     Args:
         plan: the job.
-        start_timeout_s: the deadline until all ranks have done an iteration.
+        start_timeout_s: the deadline until every rank has done an iteration.
     """
 
     def __init__(self, plan: Plan, start_timeout_s: float) -> None:
@@ -57,15 +57,15 @@ class Watchdog:
         awake_s: float,
         heard: Mapping[int, float],
     ) -> Stall | None:
-        """Looks for a rank that makes no progress.
+        """Detects a stall: a stamp older than the deadline.
 
         Args:
-            stamps: what each rank is doing since when.
-            now: the time, on the clock of the stamps.
-            started: whether all ranks have done an iteration.
-            finished: ranks that are done.
-            awake_s: when this process last woke up; older stamps say nothing.
-            heard: when those that send their stamps last did.
+            stamps: the last stamp of each rank.
+            now: the time, on the stamps' clock.
+            started: whether every rank has done an iteration.
+            finished: ranks that have finished.
+            awake_s: when this process was last resumed; older stamps are not counted against ranks.
+            heard: time of the last heartbeat of ranks that send heartbeats.
         """
         name, deadline_s = "timeout_s", self.plan.timeout_s
         if not started:
@@ -82,13 +82,13 @@ class Watchdog:
         return Stall(stamps, ages, unheard, (name, deadline_s))
 
     def blame(self, stall: Stall, stopped: tuple[Stopped, ...]) -> tuple[int | None, str]:
-        """Who is at fault: what cannot go on before what hangs, and that before who waits for it.
+        """Finds the rank at fault: a stopped process before a hanging one, and that before waiters.
 
         Args:
-            stall: what was found.
-            stopped: processes of the job that a signal has stopped.
+            stall: as detected.
+            stopped: processes of the job that are stopped by a signal.
 
-        Returns: the rank, None if it is none or all wait for each other; and what to say.
+        Returns: the rank, or None if no rank is or all wait for each other; and the message.
         """
         waits = self._waits(stall)
         halted = [process for process in stopped if process.rank in stall.ages]
@@ -98,7 +98,7 @@ class Watchdog:
         if halted:
             rank, text = halted[0].rank, _halted(halted[0], stall)
         elif stopped and stall.stamps[oldest].stage == Stage.STARTING:
-            text = _halted(stopped[0], stall)  # it starts ranks, or brings them together
+            text = _halted(stopped[0], stall)  # such as mpiexec or the scheduler
         elif stall.unheard:
             rank = max(stall.unheard, key=stall.unheard.__getitem__)
             silence = f"its process has not been heard of for {stall.unheard[rank]:.1f} s"
@@ -112,7 +112,7 @@ class Watchdog:
         return rank, "\n".join([text, *self._waiting(stall, waits, rank)])
 
     def _waits(self, stall: Stall) -> dict[int, set[int]]:
-        """Whom ranks wait for; those that work by themselves are left out."""
+        """Returns the ranks that each rank waits for; ranks that wait for none are left out."""
         waits = {}
         for rank in stall.ages:
             stamp = stall.stamps[rank]
@@ -120,12 +120,12 @@ class Watchdog:
                 waits[rank] = others
         for rank in list(waits):
             if stall.stamps[rank].stage == Stage.CHECKPOINT:
-                # Who waits elsewhere has sent its part. If all have, this rank is writing.
+                # A rank that waits elsewhere has sent its part. If all have, rank 0 is writing.
                 waits[rank] = {one for one in stall.ages if one not in waits}
         return {rank: others for rank, others in waits.items() if others}
 
     def _waiting(self, stall: Stall, waits: dict[int, set[int]], blamed: int | None) -> list[str]:
-        """A line for each rank that waits, with whom it waits for, the one to blame first."""
+        """Describes each waiting rank and whom it waits for, the blamed rank first."""
         ranks = [rank for rank in stall.late if rank in waits]
         lines = []
         for rank in ranks[:NAMED_RANKS]:

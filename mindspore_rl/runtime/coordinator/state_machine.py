@@ -1,7 +1,7 @@
 """State machine of a job: events in, orders out.
 
-Nothing here reads a clock, a socket, a file or a process: `event_loop.py` does, and carries out
-what is ordered.
+This module reads no clock, socket, file or process: `event_loop.py` does, and carries out the
+orders.
 """
 
 from collections.abc import Callable
@@ -39,27 +39,28 @@ from mindspore_rl.runtime.coordinator.stall_detector import Watchdog
 from mindspore_rl.runtime.heartbeat import Stamp
 
 SUSPENDED_S = 2.0
-"""A tick longer than this: this process was stopped, and a stamp's age says nothing."""
+"""After a longer tick this process was suspended, and the age of a stamp says nothing."""
 LAUNCH_S, GONE_S = 10.0, 1.0
-"""How long a rank may be without a process until all have had one, and after that."""
+"""Seconds that a rank may lack a process before all ranks have had one, and after that."""
 MIN_EPISODES = 100
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How a job is run and when it ends.
+    """Options of a job: how it is run and when it ends.
 
     Attributes:
-        total_steps: environment steps at which it ends, for the display; the plan decides.
-        stop_return: mean return of the last 100 episodes that ends it, reward units.
-        start_timeout_s: the deadline of every wait until all ranks have done an iteration:
-            imports, forming the group and compilation; after that the plan's `timeout_s`.
+        total_steps: environment steps at which the job ends, for the display; the plan decides.
+        stop_return: mean return of the last 100 episodes at which the job ends, reward units.
+        start_timeout_s: the deadline of every wait until every rank has done an iteration: imports,
+            forming the group and compilation; after that the plan's `timeout_s` holds.
         start_steps: environment steps already done, in a resumed job.
-        deployment: where it runs; the plan's ranks are placed on its hosts.
-        on_iteration: is given a copy of each line of metrics; the job ends once it returns False.
-        tell: is told of the directory of the `run`, and of the exit code that this process `ends`
-            with if it has to end at once; gives whether it could be told.
-        wandb: project of Weights & Biases that is told of it; empty: it is not.
+        deployment: the hosts on which the plan's ranks are placed.
+        on_iteration: called with a copy of each line of metrics; the job ends once it returns
+            False.
+        tell: called with `run` and the run directory, and with `ends` and the exit code if this
+            process must end at once; returns whether the message was delivered.
+        wandb: project of Weights & Biases that gets the metrics; empty: none.
     """
 
     progress: bool
@@ -76,12 +77,12 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended.
+    """The outcome of a job: why it ended and how far it came.
 
     Attributes:
         env_steps: since the start of the run, over all environments.
-        mean_return: of the last 100 episodes, reward units; when the threshold was reached, if it
-            was.
+        mean_return: of the last 100 episodes, reward units; at the moment the threshold was
+            reached, if it was.
         stopped: `threshold`, `steps`, `on_iteration` or `interrupted`.
         checkpoint: the last one written (or resumed from).
     """
@@ -94,21 +95,21 @@ class Outcome:
 
 
 class Stalled(JobFailure):
-    """A rank that made no progress."""
+    """A rank made no progress within the deadline."""
 
 
 class Unreached(JobFailure):
-    """A host on which no rank could be started."""
+    """No rank could be started on a host."""
 
 
 class Monitor:
-    """Follows a job from its first event to its end.
+    """State machine that follows a job from its first event to its end.
 
     Args:
         plan: the job.
-        options: how it is run and when it ends.
-        now: the time, in seconds on any clock.
-        here: whether its ranks are in this process.
+        options: how the job is run and when it ends.
+        now: the time in seconds, on any clock.
+        here: whether the ranks are in this process.
     """
 
     def __init__(self, plan: Plan, options: JobOptions, now: float, here: bool = False) -> None:
@@ -139,12 +140,12 @@ class Monitor:
 
     @property
     def silent(self) -> set[int]:
-        """Ranks of this machine that have not said hello: whether they live must be looked up."""
+        """Ranks of this machine without a hello; the event loop looks up their processes."""
         local = {rank for rank in range(self.plan.num_ranks) if self.plan.same_host(rank, 0)}
         return local - self._known
 
     def on(self, event: Event, now: float) -> list[Order]:
-        """What follows from an event. A failure, an end or `GiveUp` is the last order of a job."""
+        """Handles an event. Returns: orders; after `Fail`, `Examine`, `Finish`, `GiveUp` none."""
         match event:
             case Heard(rank, message):
                 return self._hear(rank, message, now)
@@ -164,7 +165,7 @@ class Monitor:
                 return self._tick(event, now)
 
     def outcome(self, mean_return: float | None, interrupted: bool) -> Outcome:
-        """How the job ended, once it did; `mean_return` as it is now."""
+        """Returns how the job ended, once it has; `mean_return` is the current one."""
         ended = "on_iteration" if self._enough else "steps"
         stopped = ended if self._reached is None else "threshold"
         return Outcome(
@@ -203,8 +204,8 @@ class Monitor:
             return [Examine("stall", stall=stall)]
         if not started:
             self._checkpoint_s = now
-        # One of an iteration is enough: orders that follow each other at once would keep the
-        # leader from the next.
+        # One checkpoint an iteration suffices: orders in direct succession would keep the leader
+        # from the next iteration.
         fresh = self._iteration > self._ordered
         if fresh and now - self._checkpoint_s >= self.options.checkpoint_every_s:
             self._checkpoint_s, self._ordered = now, self._iteration
@@ -240,7 +241,7 @@ class Monitor:
         return []
 
     def _line(self, reports: list[Report]) -> list[Order]:
-        """What the ranks have reported of an iteration, once all have."""
+        """Returns the line of an iteration from the reports of all ranks, or none."""
         if not reports:
             return []
         values: dict[str, float] = {}
@@ -256,7 +257,7 @@ class Monitor:
         goal = self.options.stop_return
         if goal is None or mean_return is None or self._reached is not None:
             return []
-        # Nothing reaches a goal of NaN.
+        # A goal of NaN is never reached.
         if episodes < MIN_EPISODES or not mean_return >= goal:
             return []
         self._reached = mean_return
@@ -268,12 +269,12 @@ class Monitor:
         return iteration < self.plan.num_iterations and not stopped
 
     def _tell_leader(self, kind: str) -> list[Order]:
-        """Nothing if the leader is not there to hear it."""
+        """Orders a message to the leader, or nothing if the leader is not connected."""
         leader = self.plan.leader
         return [Tell(kind)] if leader in self._known and leader not in self._gone else []
 
     def _obey(self, count: int, now: float) -> list[Order]:
-        """Passes an interruption on: to the leader at first, then to everybody."""
+        """Obeys an interruption: first asks the leader to stop, then ends the job."""
         if self._stop_deadline_s is None:
             self._stop_deadline_s = now + self.plan.timeout_s
             if count == 1 and (told := self._tell_leader("stop")):
@@ -300,25 +301,25 @@ class Monitor:
             return [Examine("mpiexec")]
         if tick.scheduler is not None and set(self.plan.group_ranks) - set(self._finished):
             return [Examine("scheduler")]
-        # A rank that dies, say, in its imports closes no link, and others wait.
+        # A rank that dies before its hello, e.g. in an import, closes no link, and others wait.
         missing = self.silent - tick.living if tick.living is not None else None
         if missing is None:
             return []
         if not missing:
             self._missed_s, self._all_launched = None, True
-        elif self._missed_s is None:  # a process that becomes another is not seen for a moment
+        elif self._missed_s is None:  # /proc hides a process for a moment during exec
             self._missed_s = now
         elif now - self._missed_s > (GONE_S if self._all_launched else LAUNCH_S):
             return [Examine("death", min(missing))]
         return []
 
     def explain(self, found: Examine, stamp: Stamp | None, remains: Remains) -> JobFailure:
-        """The failure of what was examined.
+        """Returns the failure that the evidence explains.
 
         Args:
-            found: what the monitor ordered to examine.
-            stamp: of the rank, if it is one.
-            remains: what was found.
+            found: the order to examine.
+            stamp: the last stamp of the rank, if a rank failed.
+            remains: the evidence.
         """
         if remains.lost_proxy:
             host, pid = self._proxies.get(found.rank, ("a host", "unknown"))
@@ -360,7 +361,7 @@ class Monitor:
         return stamp.iteration, self._watchdog.stages.words[stamp.stage]
 
     def _told(self, rank: int, error: dict[str, Any]) -> JobFailure:
-        """The failure that a rank has told of."""
+        """Returns the failure that a rank has reported."""
         where = error["iteration"], error["stage"]
         trace = "" if error["mistake"] else error["traceback"]
         return self._failure(rank, *where, error["message"], trace, error["mistake"])
@@ -393,7 +394,7 @@ class Monitor:
         return kind("\n".join(filter(None, parts)), mistake)
 
     def _silent_hosts(self) -> str:
-        """Names the hosts of which no rank has said hello."""
+        """Names the hosts from which no rank has said hello."""
         heard = {self.plan.hosts[rank] for rank in self._known if self.plan.hosts}
         silent = [host for host in dict.fromkeys(self.plan.hosts) if host not in heard]
         return f"; no rank on {', '.join(silent)} has started" if silent else ""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Stopped:
-    """A process that a signal or a debugger has stopped.
+    """A process that is stopped by a signal or a debugger.
 
     Attributes:
-        name: its program's.
-        rank: that it is, or that has started it; None: it serves all.
+        name: of its program.
+        rank: the rank that it is or that has started it; None: it belongs to no rank.
     """
 
     pid: int
@@ -21,10 +21,10 @@ class Stopped:
 
 
 def find_stopped(processes: Mapping[int, list[bytes]]) -> tuple[Stopped, ...]:
-    """Those that are stopped, ranks first.
+    """Returns the processes that are stopped, ranks first.
 
     Args:
-        processes: of this machine: by number, the environment of each.
+        processes: of this machine: the environment of each by process number.
     """
     found = []
     for pid, variables in processes.items():

@@ -1,9 +1,9 @@
 """Supervisor of a command of `msrl`, whose process an algorithm or environment may end.
 
-The command runs in a child. Its exit code is believed only if the child has said it over a pipe:
-`os._exit(0)` in a step and a crash in native code are failures, and are told as those of a rank.
-Whatever is left below the child is ended. Signals to this process are passed on to the child; those
-of a terminal it has got itself.
+The command runs in a child. Its exit code counts only if the child has sent it over a pipe:
+`os._exit(0)` in a step and a crash in native code are failures, and are reported as those of a
+rank. All descendants of the child are ended. Signals to this process are passed on to the child;
+signals of a terminal reach the child directly.
 """
 
 import contextlib
@@ -33,24 +33,24 @@ from mindspore_rl.runtime.heartbeat import Stamp, Stamps
 OF_KERNEL = 0x80  # SI_KERNEL
 INTERRUPTED_EXIT = 130
 Tell = Callable[[str, object], bool]
-"""Tells the process above of the directory of a `run`, or the exit code that this one `ends` with;
-gives whether it could."""
+"""Tells the supervisor the directory of a `run`, or the exit code that this process `ends` with;
+returns whether the message was delivered."""
 
 
 def run_below(command: Callable[[Tell], int]) -> int:
-    """Runs a command in a child.
+    """Runs a command in a child process.
 
     Args:
-        command: gives its exit code; what it has not said before it ends is a failure.
+        command: returns its exit code; if the child ends without sending one, that is a failure.
 
-    Returns: in the child and in this process, the exit code.
+    Returns: the exit code, both in the child and in this process.
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            with contextlib.suppress(OSError):  # nobody reads it
+            with contextlib.suppress(OSError):  # its reader is gone
                 stream.flush()
     heard = {signal.SIGCHLD, *_heard()}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how the child ended
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would lose the exit status
     own, (ours, theirs) = os.getpid(), _pipe()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     try:
@@ -67,7 +67,7 @@ def run_below(command: Callable[[Tell], int]) -> int:
     os.close(theirs)
     reaper.prctl(reaper.SET_CHILD_SUBREAPER, 1)
     status = _stand_over(child, heard)
-    os.set_blocking(ours, False)  # what the child has forked may still hold the other end
+    os.set_blocking(ours, False)  # processes forked by the child may hold the other end open
     said: dict[str, Any] = {}
     with open(ours, "rb") as told:
         for line in (told.read() or b"").splitlines():
@@ -76,7 +76,7 @@ def run_below(command: Callable[[Tell], int]) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if "ends" in said:
         return int(said["ends"])
-    if -status in SIGNALS:  # it came before anybody was there to hear of it
+    if -status in SIGNALS:  # a signal that came before its handler was set
         print("msrl: interrupted", file=sys.stderr)
         return INTERRUPTED_EXIT
     print(f"msrl: {_explained(status, said.get('run'))}", file=sys.stderr)
@@ -84,7 +84,7 @@ def run_below(command: Callable[[Tell], int]) -> int:
 
 
 def _pipe() -> list[int]:
-    """A pipe that has not the numbers of the standard streams, which may be closed."""
+    """Opens a pipe with descriptors above those of the standard streams, which may be closed."""
     found = []
     for end in os.pipe():
         found.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
@@ -93,7 +93,7 @@ def _pipe() -> list[int]:
 
 
 def _heard() -> set[signal.Signals]:
-    """What interrupts: not SIGHUP under `nohup`."""
+    """Returns the signals that interrupt; without SIGHUP under `nohup`."""
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return set(SIGNALS) - ({signal.SIGHUP} if ignored else set())
 
@@ -102,7 +102,7 @@ def _heard() -> set[signal.Signals]:
 
 
 def _below(command: Callable[[Tell], int], pipe: int, parent: int, mask: set[Any]) -> int:
-    """Runs the command in the child, and says over the pipe how it ended."""
+    """Runs the command in the child, and sends over the pipe how it ended."""
     reaper.prctl(reaper.SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -136,7 +136,7 @@ def _below(command: Callable[[Tell], int], pipe: int, parent: int, mask: set[Any
 
 
 def _exited(error: SystemExit) -> str:
-    """Says where a command was ended that had not come to its end."""
+    """Describes the `sys.exit` that has ended a command."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -148,7 +148,7 @@ def _exited(error: SystemExit) -> str:
 
 
 def _stand_over(child: int, heard: set[signal.Signals]) -> int:
-    """Waits for the child's end. Returns: its exit status, a signal as a negative number."""
+    """Waits for the child. Returns: its exit status, a signal as a negative number."""
     while True:
         came = signal.sigwaitinfo(heard)
         if came.si_signo != signal.SIGCHLD:
@@ -161,7 +161,7 @@ def _stand_over(child: int, heard: set[signal.Signals]) -> int:
 
 
 def _bury() -> tuple[int, int] | None:
-    """Takes note of one process below that has ended."""
+    """Reaps one descendant that has ended, if any."""
     try:
         pid, status = os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -170,7 +170,7 @@ def _bury() -> tuple[int, int] | None:
 
 
 def _end_what_is_left() -> None:
-    """Ends what is left below, once the reapers of a job have ended what they stand over."""
+    """Ends the remaining descendants, after the reapers of a job have ended theirs."""
 
     def left() -> set[int]:
         while _bury():
@@ -191,7 +191,7 @@ def _is_reaper(pid: int) -> bool:
 
 
 def _explained(status: int, run: str | None) -> str:
-    """How a child ended that has not said so."""
+    """Describes the end of a child that has not reported it."""
     how = f"its process ended (exit status {status})"
     if status < 0:
         how = f"its process was killed by signal {-status}"
@@ -216,7 +216,7 @@ def _explained(status: int, run: str | None) -> str:
 
 
 def _death(plan: Plan, run_dir: Path, rank: int, stamp: Stamp, how: str, last: str | None) -> str:
-    """What is said of a rank that ended with its process."""
+    """Returns the message about a rank that ended together with its process."""
     from mindspore_rl.environments.crash_log import last_action  # noqa: PLC0415
 
     monitor = Monitor(plan, JobOptions(False, 0), 0.0, here=True)

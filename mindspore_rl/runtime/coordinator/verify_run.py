@@ -11,15 +11,15 @@ from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE, read_lines
 
 
 def check_whole(run_dir: Path, iterations: int, saved: str | None) -> None:
-    """Looks whether a job that is done has left what it promised.
+    """Checks that a finished job has written all its files.
 
     Args:
-        run_dir: the job's.
-        iterations: that were done.
-        saved: the last checkpoint.
+        run_dir: the job's folder.
+        iterations: number of iterations done.
+        saved: path of the last checkpoint.
 
     Raises:
-        JobFailure: something is missing, damaged or of another iteration.
+        JobFailure: a file is missing, damaged or of another iteration.
     """
     path = run_dir
     try:

@@ -12,20 +12,20 @@ STEP = "env_steps"
 
 
 def check() -> None:
-    """Looks whether it can be had, before anything is begun. Raises: MissingPackageError."""
+    """Checks that the package is installed, before the run begins. Raises: MissingPackageError."""
     _library()
 
 
 class Tracked:
-    """Tells Weights & Biases of a run; without a network `WANDB_MODE=offline` keeps it in the run.
+    """A run of Weights & Biases; without a network, set `WANDB_MODE=offline` to keep it on disk.
 
     Args:
-        project: of the user's there.
-        run_dir: a restart in the same directory goes on with the same run.
-        about: hyper-parameters and what else tells this run from others.
+        project: the user's project there.
+        run_dir: a restart in the same directory continues the same run.
+        about: hyper-parameters and other facts that identify the run.
 
     Raises:
-        MsrlError: it does not take the run: nobody is logged in, there is no network.
+        MsrlError: it rejects the run: nobody is logged in, or there is no network.
     """
 
     def __init__(self, project: str, run_dir: Path, about: Mapping[str, object]) -> None:
@@ -45,13 +45,13 @@ class Tracked:
             self._run.define_metric("*", step_metric=STEP)
 
     def log(self, env_steps: int, scalars: Mapping[str, float | None]) -> None:
-        """Tells scalars by their names; None: not known."""
+        """Logs scalars by their names; None values are left out."""
         known = {name: value for name, value in scalars.items() if value is not None}
         with _told("does not take metrics"):
             self._run.log({STEP: env_steps, **known})
 
     def close(self) -> None:
-        """Waits until all is told."""
+        """Waits until everything is uploaded."""
         with _told("did not take all"):
             self._run.finish()
 

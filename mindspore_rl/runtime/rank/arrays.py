@@ -6,12 +6,12 @@ import numpy as np
 
 
 def to_host(value: Any) -> np.ndarray:
-    """A tensor, array or number as an array, without a copy where possible."""
+    """Converts a tensor, array or number to an array, without a copy where possible."""
     return value.asnumpy() if hasattr(value, "asnumpy") else np.asarray(value)
 
 
 def host_leaves(value: Any) -> list[np.ndarray]:
-    """The arrays in nested tuples."""
+    """Flattens nested tuples to a list of arrays on the host."""
     if isinstance(value, (tuple, list)):
         return [leaf for part in value for leaf in host_leaves(part)]
     return [to_host(value)]

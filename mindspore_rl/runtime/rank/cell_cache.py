@@ -15,16 +15,16 @@ from mindspore_rl.runtime.rank.state import RankState
 
 
 class Cells:
-    """Makes functions of generated cells.
+    """Makes functions of generated cells, see `function`.
 
     Args:
-        group: of the collectives inside cells; None: there are none.
-        graph: takes account of the environments inside cells.
-        threads: that a native cell may use.
+        group: for the collectives inside cells; None: there are none.
+        graph: records the steps of environments inside cells.
+        threads: number of threads that a native cell may use.
 
     Attributes:
         reductions: the collectives of all cells built so far.
-        native: those cells that may be, by name.
+        native: the cells that may run as native code, by name.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Cells:
     def function(
         self, built: Any, name: str, to_host: tuple[int, ...], obs: tuple[int, ...]
     ) -> Callable:
-        """A region's cell as a function of arrays, numbers and tensors.
+        """Returns a region's cell as a function of arrays, numbers and tensors.
 
         Args:
             built: the cell.
             name: of the region.
-            to_host: positions of the outputs that Python code reads, to be given as arrays.
-            obs: those of the outputs that are observations.
+            to_host: positions of the outputs that Python code reads, returned as arrays.
+            obs: positions of the outputs that are observations.
         """
         from mindspore_rl.runtime.rank.cell_parts import reductions_of  # noqa: PLC0415
 
@@ -60,7 +60,7 @@ class Cells:
                 result = cell(*inputs)
             except RuntimeError:
                 if isinstance(group, HostGroup) and group.error is not None:
-                    raise group.error from None  # what happened inside a collective
+                    raise group.error from None  # the error inside a collective
                 raise
             outputs = list(result) if isinstance(result, tuple) else [result]
             graph.collect(kept, tuple([outputs[i] for i in obs]))
@@ -74,7 +74,7 @@ class Cells:
         return call
 
     def _lowered(self, built: Any, name: str, stage: int) -> Callable:
-        """A cell as the plan wants it."""
+        """Lowers a cell as the plan requires: to native code where possible, or to MindSpore."""
         rank, state = self._rank, self._state
         if rank.plan.cells != "native":
             from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell  # noqa: PLC0415
@@ -102,7 +102,7 @@ class Cells:
 
         replicas, arrivals = rank.fragment.ranks, rank.plan.arrivals
         if arrivals is not None and arrivals.sender == rank.fragment.name:
-            # Each for itself: who is ahead keeps others back, and would wait for them here.
+            # Asynchronous workers choose alone: else a fast worker would wait here for the others.
             replicas = replicas[rank.replica : rank.replica + 1]
         agree = partial(rank.messenger.agree, replicas, stage)
         trainer = state.trainer

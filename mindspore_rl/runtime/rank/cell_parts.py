@@ -15,7 +15,7 @@ from mindspore_rl.rl.random_graph import permutations, schedule, uniform
 class NoiseTable(nn.Cell):
     """Uniform numbers in [0, 1) for all turns of a call in one iteration.
 
-    `[rows, B, size]`, with agents `[rows, B, A, size]`.
+    The shape is `[rows, B, size]`, with agents `[rows, B, A, size]`.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class NoiseTable(nn.Cell):
         self.shape = (rows, len(env_indices), len(agents.share), size) if agents else ()
 
     def table(self, iteration: Tensor) -> Tensor:
-        """The numbers of an iteration (0-d int32)."""
+        """Returns the numbers of an iteration (0-d int32)."""
         steps = iteration * self.rows + self.turns
         noise = uniform(self.schedule, steps, self.lanes, self.size)
         return noise.reshape(self.shape) if self.shape else noise
@@ -61,14 +61,14 @@ class PermutationTable(nn.Cell):
         self.turns = Tensor(np.arange(rounds, dtype=np.int32))
 
     def table(self, iteration: Tensor) -> Tensor:
-        """The permutations of an iteration (0-d int32)."""
+        """Returns the permutations of an iteration (0-d int32)."""
         rounds = iteration * self.rounds + self.turns
         order = permutations(self.schedule, rounds, self.env_indices, self.segments)
         return order * self.stride + self.columns
 
 
 class Draws(nn.Cell):
-    """Records that random numbers choose, as many of each environment, see `drawn_rows`."""
+    """Random rows of a replay, equally many for each environment, see `drawn_rows`."""
 
     def __init__(self, capacity: int, steps: int, env_indices: range) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Draws(nn.Cell):
 
 
 def _given(value: Tensor, name: str) -> Parameter:
-    """What differs by seed and replica, kept out of the graph: one compiled unit serves all."""
+    """Makes a parameter of a value that differs by seed and replica, so that all share a graph."""
     return Parameter(value, name=name, requires_grad=False)
 
 
@@ -95,8 +95,8 @@ class AllReduce(nn.Cell):
         name: of what is reduced, as in the plan.
 
     Attributes:
-        calls: how often it ran, 0-d int32: counted in the graph, loops and conditions included.
-        message_bytes: of one call.
+        calls: number of calls, 0-d int32: counted in the graph, loops and conditions included.
+        message_bytes: bytes of one call.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class AllReduce(nn.Cell):
         self.message_bytes = 4 * self.bounds[-1]  # float32
 
     def reduce(self, *leaves: Tensor) -> tuple:
-        """The values of all replicas together."""
+        """Reduces the values over all replicas."""
         ops.assign_add(self.calls, 1)
         flat = self.collective(flatten(leaves))
         return tuple(
@@ -125,21 +125,21 @@ class AllReduce(nn.Cell):
 
 
 def turns(count: int) -> Parameter:
-    """How many turns a loop of a cell makes; fewer while native code is checked."""
+    """Makes a loop's bound, the number of its turns, which is lowered to check native code."""
     return Parameter(Tensor(count, int32), requires_grad=False)
 
 
 def turns_of(cell: nn.Cell) -> list[Parameter]:
-    """The bounds of a generated cell's loops."""
+    """Returns the bounds of a generated cell's loops."""
     own = cell.parameters_and_names(expand=False)
     return [parameter for name, parameter in own if name.startswith("turns_")]
 
 
 def buffer(shape: tuple[int, ...], dtype: str, name: str) -> Parameter:
-    """State that a cell writes row by row."""
+    """Makes a buffer that a cell writes row by row."""
     return Parameter(Tensor(np.zeros(shape, dtype)), name=name, requires_grad=False)
 
 
 def reductions_of(cell: nn.Cell) -> list[AllReduce]:
-    """The collectives inside a cell."""
+    """Lists the collectives inside a cell."""
     return [part for _, part in cell.cells_and_names() if isinstance(part, AllReduce)]

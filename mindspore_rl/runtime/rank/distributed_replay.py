@@ -10,10 +10,12 @@ from mindspore_rl.runtime.rank.rank import Rank
 
 
 class KeptByAll:
-    """One replica's end; all of them draw at once, and know who sends what to whom.
+    """One replica's part of a replay that is sharded over the replicas of a fragment.
+
+    All replicas draw together, and each computes who sends which records to whom.
 
     Args:
-        rank: whose.
+        rank: this replica's process.
         kept: the records of its environments.
     """
 
@@ -28,16 +30,16 @@ class KeptByAll:
         steps: int = 0,
         distinct: bool = False,
     ) -> tuple[np.ndarray, ...]:
-        """Records of all environments, see `drawn_across`, for the rows of these.
+        """Draws records of all environments for this replica's rows, see `drawn_across`.
 
         Args:
             numbers: `[B, 2 k]` of all environments, uniform in [0, 1).
-            inserted: how many records of each environment ever were.
-            capacity: how many are kept.
-            steps: of windows of records one after the other; 0: single records.
-            distinct: draws none twice (of windows, none with the same first record).
+            inserted: number of records ever inserted for each environment.
+            capacity: number of records kept for each environment.
+            steps: consecutive records of a window; 0: single records.
+            distinct: draws no record twice (windows: no first record twice).
 
-        Returns: columns `[k * B, ...]`, environments innermost, of windows `[k * B, steps, ...]`.
+        Returns: columns `[k * B, ...]`, environments innermost; windows `[k * B, steps, ...]`.
         """
         filled = min(inserted, capacity)
         rows, holders = drawn_across(numbers, filled - max(steps, 1) + 1, distinct)
@@ -70,7 +72,7 @@ class KeptByAll:
         self._rank.messenger.send(self._rank.fragment.first_rank + target, RECORDS_TAG, data)
 
     def _receive(self, source: int, at: np.ndarray, columns: tuple[np.ndarray, ...]) -> None:
-        """Takes records that another replica holds, into some rows of the columns."""
+        """Receives records of another replica into some rows of the columns."""
         parts = [np.empty((len(at), *column.shape[1:]), column.dtype) for column in columns]
         data = np.empty(sum(part.nbytes for part in parts), np.uint8)
         first, messenger = self._rank.fragment.first_rank, self._rank.messenger

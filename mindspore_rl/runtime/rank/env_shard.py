@@ -19,10 +19,10 @@ from mindspore_rl.runtime.rank.rank import Rank
 
 @dataclass(frozen=True)
 class Share:
-    """Some environments, and what is kept of them.
+    """A rank's environments, or a chunk of them, with their replay, episodes and messages.
 
     Attributes:
-        vector: steps them; None where they are in the graph, or none are here.
+        vector: steps them; None if they are in-graph, or if this rank has none.
         exchange: this rank's side of the cut edges.
     """
 
@@ -35,7 +35,7 @@ class Share:
     exchange: Exchange
 
     def chunks(self) -> list["Share"]:
-        """The chunks that the plan wants; what they count and store, this share has too."""
+        """Returns the plan's chunks, which share this object's counters and buffers."""
         return [self._chunk(number) for number in range(self.rank.plan.chunks)]
 
     def _chunk(self, number: int) -> "Share":
@@ -53,17 +53,17 @@ class Share:
         )
 
     def places(self, chunk: range) -> slice:
-        """Where the environments of a chunk are among these."""
+        """Returns the positions of a chunk's environments among these."""
         return _places(chunk, self.env_indices)
 
 
 def whole_share(rank: Rank, trainer: Any, threads: int) -> Share:
-    """All environments of a rank.
+    """Makes the share of all environments of a rank.
 
     Args:
-        rank: whose.
-        trainer: whose parameters are exchanged; None of a rank without tensors.
-        threads: that may step environments.
+        rank: that steps them.
+        trainer: its parameters are exchanged; None on a rank without tensors.
+        threads: number of threads that may step environments.
     """
     steps = rank.stepping and not rank.plan.in_graph
     return Share(
@@ -78,7 +78,7 @@ def whole_share(rank: Rank, trainer: Any, threads: int) -> Share:
 
 
 def _vector(rank: Rank, threads: int) -> Any:
-    """Environments whose failures, hangs included, tell which it was and its last action."""
+    """Makes environments whose errors and hangs name the environment and its last action."""
     plan, own = rank.plan, rank.env_indices
     if plan.chunks == 1:
         vector = make_vector(plan.environment, own, plan.seed)

@@ -4,16 +4,16 @@ import numpy as np
 
 
 def team_reward(reward: np.ndarray) -> np.ndarray:
-    """The mean over agents `[B]` of rewards `[B, A]`; rewards `[B]` as they are."""
+    """Averages rewards `[B, A]` over agents to `[B]`; returns rewards `[B]` unchanged."""
     return reward if reward.ndim == 1 else reward.mean(axis=1)
 
 
 class EpisodeCounter:
-    """Running account of some environments.
+    """Running returns and lengths of the episodes of some environments.
 
     Attributes:
-        returns: of the episodes under way `[B]` float64, reward units.
-        lengths: of the episodes under way `[B]`, steps.
+        returns: of the current episodes `[B]` float64, reward units.
+        lengths: of the current episodes `[B]`, steps.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -25,16 +25,16 @@ class EpisodeCounter:
         """Adds one step.
 
         Args:
-            reward: `[B]`, or `[B, A]` of several agents, whose mean counts.
-            ended: which episodes ended with it, `[B]` bool.
+            reward: `[B]`, or `[B, A]` of several agents, which is averaged.
+            ended: which episodes ended with this step, `[B]` bool.
         """
         self.returns += team_reward(reward)
         self.lengths += 1
-        if np.count_nonzero(ended):  # `any` costs four times as much
+        if np.count_nonzero(ended):  # four times as fast as `any`
             self._finish(ended)
 
     def count_all(self, reward: np.ndarray, ended: np.ndarray) -> None:
-        """Adds many steps at once; only those in which an episode ends take time of their own.
+        """Adds many steps at once; only steps at which episodes end are handled one by one.
 
         Args:
             reward: `[T, B]`.
@@ -58,13 +58,13 @@ class EpisodeCounter:
         self.lengths[ended] = 0
 
     def take_finished(self) -> list[tuple[float, int]]:
-        """Return and length of the episodes that ended since the last call."""
+        """Returns return and length of the episodes that ended since the last call."""
         finished = list(self._finished)
         self._finished.clear()
         return finished
 
     def part(self, rows: slice) -> "EpisodeCounter":
-        """A counter of some of the environments that counts for this one too."""
+        """Returns a counter of some environments, which also adds to this counter."""
         part = EpisodeCounter(0)
         part.returns, part.lengths = self.returns[rows], self.lengths[rows]
         part._finished = self._finished

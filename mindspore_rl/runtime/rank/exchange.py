@@ -13,8 +13,8 @@ class Exchange:
     """A rank's side of every cut edge.
 
     Args:
-        edges: by message.
-        trainer: whose parameters are sent and overwritten; None of a rank without any.
+        edges: by name of their message.
+        trainer: its parameters are sent and overwritten; None on a rank without any.
     """
 
     def __init__(self, rank: Rank, edges: dict[str, Edge], trainer: Any) -> None:
@@ -22,12 +22,12 @@ class Exchange:
         self._known: dict[str, list[Any]] = {}  # parameters by scope
 
     def send(self, name: str, values: tuple, only: int | None = None) -> None:
-        """Sends this replica's part of a message to whom it concerns.
+        """Sends this replica's part of a message to the replicas that need it.
 
         Args:
             name: of the message.
-            values: its values; none of parameters.
-            only: the one replica of the target that gets it; None: all.
+            values: of the message; empty if it carries parameters.
+            only: the one replica of the target to send to; None: all.
         """
         edge, here = self.edges[name], self._rank.replica
         leaves = host_leaves(values)
@@ -42,13 +42,13 @@ class Exchange:
             self._rank.messenger.send(edge.target.first_rank + target, edge.tag, data)
 
     def receive(self, name: str, only: int | None = None) -> tuple:
-        """Receives this replica's part of a message; takes parameters.
+        """Receives this replica's part of a message; writes received parameters into the trainer.
 
         Args:
             name: of the message.
-            only: the one replica of the source that it comes from; None: all.
+            only: the one replica of the source to receive from; None: all.
 
-        Returns: its values, without parameters.
+        Returns: the values; empty if the message carries parameters.
         """
         edge, here = self.edges[name], self._rank.replica
         arrays = edge.allocate(here)

@@ -33,18 +33,18 @@ from mindspore_rl.runtime.rank.shard_runtime import Parts, ShareRuntime
 from mindspore_rl.runtime.rank.state import RankState
 
 TRIM_AFTER = (1, 3, 10)
-"""Iterations after which memory goes back to the system; compilation leaves 200 MB behind."""
+"""Iterations after which freed memory is returned to the system; compilation frees 200 MB."""
 
 
 class FragmentRuntime(ShareRuntime):
-    """What generated code calls, for all environments of a replica.
+    """The object that generated code calls, for all environments of a replica.
 
     Args:
         group: the fragment's replicas, if its cells hold collectives.
-        threads: that this rank may use.
+        threads: number of threads that this rank may use.
 
     Attributes:
-        iterations_here: done since this process started.
+        iterations_here: iterations done since this process started.
     """
 
     def __init__(self, rank: Rank, group: Any = None, threads: int = 1) -> None:
@@ -78,14 +78,14 @@ class FragmentRuntime(ShareRuntime):
         return bool(self.state.restored)
 
     def take_restored(self, *names: str) -> tuple:
-        """Carried variables from the checkpoint just loaded, this rank's environments."""
+        """Returns carried variables of the checkpoint just loaded, for this rank's environments."""
         return tuple(self.state.restored[name] for name in names)
 
     def iterations(self, carried: Callable[[], dict[str, Any]]) -> Iterator[int]:
-        """The training iterations, with everything that happens between them.
+        """Yields the training iterations, and runs the iteration boundary between them.
 
         Args:
-            carried: gives the variables that an iteration takes from the one before.
+            carried: returns the variables that an iteration takes over from the one before.
         """
         rank = self.rank
         self.state.carried = carried
@@ -111,7 +111,7 @@ class FragmentRuntime(ShareRuntime):
         rank.stamp(Stage.FINISHED)
 
     def arrivals(self, serve: Serve) -> Iterator[int]:
-        """The workers that this fragment serves, each time that a message of one is here.
+        """Yields the next worker to serve, each time that a worker's message has arrived.
 
         Args:
             serve: serves one worker's iteration.
@@ -125,7 +125,7 @@ class FragmentRuntime(ShareRuntime):
         self.rank.stamp(Stage.FINISHED)
 
     def fire(self, worker: int) -> None:
-        """Serves the message of a worker that is here."""
+        """Serves a worker whose message has arrived."""
         assert self._server is not None
         self._server.fire(worker)
         self.rank.stamp(Stage.PYTHON)
@@ -138,7 +138,7 @@ class FragmentRuntime(ShareRuntime):
         return run_in_turn(loop, self._chunks, rows, inputs, axes)
 
     def send(self, name: str, values: tuple) -> None:
-        """Sends this replica's part of a message to whom it concerns."""
+        """Sends this replica's part of a message to the replicas that need it."""
         if self._server is None:
             super().send(name, values)
         else:
@@ -153,13 +153,14 @@ class FragmentRuntime(ShareRuntime):
         return ()
 
     def record(self, key: str, value: Any, axis: int | None, made_in: Any = None) -> None:
-        """Keeps a mark's values of this iteration for inspection.
+        """Records a mark's values of this iteration for inspection.
 
         Args:
             key: the boundary's site and the position of the value in its tuple.
-            value: of all turns, `[turns, ...]`; None if a condition was never met.
-            axis: of the environments; None for a whole value.
-            made_in: under a condition, the iteration that made each row, counted from 1.
+            value: of all turns, `[turns, ...]`; None if the condition was never met.
+            axis: of the environments; None for a replicated value.
+            made_in: for a mark under a condition: the iteration that wrote each row, counted from
+                1.
         """
         if value is not None and (axis is not None or self.rank.replica == 0):
             rows = ... if made_in is None else to_host(made_in) == self.rank.iteration + 1
@@ -168,7 +169,7 @@ class FragmentRuntime(ShareRuntime):
     # ---- the iteration boundary ------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Every rank starts from a checkpoint, or from the parameters that its trainer made."""
+        """Loads the checkpoint to resume from, or saves the trainer's initial parameters."""
         if self.rank.profile is not None and self.rank.plan.hosts:
             self.rank.profile.clock_ns = self.rank.messenger.clock_difference(Stage.BOUNDARY)
         self.state.compare_parameters()
@@ -178,7 +179,7 @@ class FragmentRuntime(ShareRuntime):
             self.save()
 
     def _agree(self) -> int:
-        """The leader's decision, the same on every rank."""
+        """Returns the leader's decision, which is the same on every rank."""
         rank = self.rank
         command = rank.poll_command() if rank.number == 0 else CONTINUE
         if rank.iteration >= rank.plan.num_iterations:
@@ -212,7 +213,7 @@ class FragmentRuntime(ShareRuntime):
         self._report_iteration()
 
     def _count_steps(self, steps: int, metrics: Callable[[], dict[str, float]]) -> None:
-        """Counts the steps of a worker that was served; reports each whole iteration's worth."""
+        """Adds a worker's steps; reports when the steps of a whole iteration are done."""
         rank = self.rank
         rank.env_steps += steps
         done = rank.env_steps // rank.plan.steps_per_iteration
@@ -242,7 +243,7 @@ class FragmentRuntime(ShareRuntime):
     # ---- the end -----------------------------------------------------------------------------
 
     def traffic(self) -> Counts:
-        """What this rank sent, and gave to collectives, since it started."""
+        """Returns the calls and bytes that this rank sent or reduced since it started."""
         messenger, edges = self.rank.messenger, self.share.exchange.edges
         names = {CONTROL_TAG: CONTROL, BYTES_TAG: CHECKPOINTS, RECORDS_TAG: RECORDS}
         names |= {edge.tag: name for name, edge in edges.items()}
@@ -254,7 +255,7 @@ class FragmentRuntime(ShareRuntime):
         return counts
 
     def close(self) -> None:
-        """Finishes sends and frees the environment."""
+        """Flushes outstanding sends and closes the environments."""
         super().close()
         if self.rank.profile is not None:
             self.rank.profile.write()

@@ -23,12 +23,12 @@ ACTION = "action"
 
 @dataclass
 class Kept:
-    """The buffers of a cell that its environment's steps fill, one row a step.
+    """The buffers of a cell, into which its environments write one row for each step.
 
     Attributes:
-        episodes: rewards and ends `[*rows, 2, B]`.
-        row_axes: how many axes the rows have.
-        others: `action`, `next_obs` or `final_obs`, `[*rows, B, ...]`, where the cell keeps them.
+        episodes: rewards and ends of episodes `[*rows, 2, B]`.
+        row_axes: number of axes in `rows`.
+        others: `action`, `next_obs` or `final_obs`, `[*rows, B, ...]`, if the cell records them.
     """
 
     episodes: Any
@@ -36,15 +36,15 @@ class Kept:
     others: dict[str, Any] = field(default_factory=dict)
 
     def steps(self, name: str) -> np.ndarray:
-        """One of the others, `[T, B, ...]`."""
+        """Returns one of `others`, `[T, B, ...]`."""
         buffer = to_host(self.others[name])
         return buffer.reshape(-1, *buffer.shape[self.row_axes :])
 
 
 class GraphEnvironments:
-    """What the cells of a rank keep of its environments' steps, and whether it can be trained on.
+    """Records the steps of in-graph environments, and rejects numbers that cannot be trained on.
 
-    It is looked at as soon as a cell has run: before others fail of it, and lose the cause.
+    The numbers are checked as soon as a cell has run: later errors would hide the cause.
     """
 
     def __init__(self, rank: Rank, state: RankState) -> None:
@@ -54,7 +54,7 @@ class GraphEnvironments:
         self._sent = -1
 
     def episode_buffer(self, name: str, rows: tuple[int, ...]) -> Any:
-        """Where an environment leaves rewards and ends, `[*rows, 2, B]`."""
+        """Makes the buffer for rewards and ends of episodes, `[*rows, 2, B]`."""
         from mindspore_rl.runtime.rank.cell_parts import buffer  # noqa: PLC0415  (imports MindSpore)
 
         found = buffer((*rows, 2, len(self._rank.env_indices)), "float32", f"episodes_{name}")
@@ -62,24 +62,24 @@ class GraphEnvironments:
         return found
 
     def keep(self, name: str, buffer: Any) -> None:
-        """Takes note of where the environment of the episode buffer made last leaves others."""
+        """Registers another buffer for the environment of the last episode buffer."""
         self._kept[-1].others[name] = buffer
 
     def kept(self) -> list[Kept]:
-        """What the cells built since the last call keep."""
+        """Returns the buffers of the cells built since the last call."""
         taken, self._kept = self._kept, []
         return taken
 
     def collect(self, kept: list[Kept], obs: tuple[Any, ...]) -> None:
-        """Takes the steps of a cell's call, which the next call overwrites.
+        """Copies the steps of a cell's call, before the next call overwrites them.
 
         Args:
-            kept: of the cell.
-            obs: observations `[B, ...]` that it gave.
+            kept: the cell's buffers.
+            obs: observations `[B, ...]` that it returned.
 
         Raises:
-            EnvironmentFailure: there is a number that cannot be trained on.
-            NumericsError: the policy's action was no number.
+            EnvironmentFailure: a number cannot be trained on, e.g. NaN.
+            NumericsError: the policy's action was not finite.
         """
         for found in kept:
             steps = to_host(found.episodes).reshape(-1, 2, len(self._rank.env_indices)).copy()
@@ -100,7 +100,7 @@ class GraphEnvironments:
                 self._fail(f"{last}: {untrainable('obs', array[row])}", row)
 
     def take_steps(self) -> list[np.ndarray]:
-        """Rewards and ends of all steps since the last call, in blocks of steps `[T, 2, B]`."""
+        """Returns rewards and ends of the steps since the last call, in blocks `[T, 2, B]`."""
         taken, self._steps = self._steps, []
         return taken
 
@@ -108,13 +108,13 @@ class GraphEnvironments:
         return sum(map(len, self._steps))
 
     def look_before_sending(self) -> None:
-        """Looks once an iteration: others would fail of what this rank sends them."""
+        """Checks before sending, once an iteration: else the receivers would fail first."""
         if self._sent < self._rank.iteration:
             self._sent = self._rank.iteration
             self.look()
 
     def look(self) -> None:
-        """Looks at what the environments go on from. Raises: EnvironmentFailure."""
+        """Checks that the carried values of environments are finite. Raises: EnvironmentFailure."""
         if not self._steps:
             return
         for name, value in self._state.carried().items():
@@ -125,13 +125,13 @@ class GraphEnvironments:
                 self._fail(f"at its end: {name} is {found}", row)
 
     def _fine(self, value: Any) -> bool:
-        """Whether all its numbers can be trained on; a GPU is asked, to save a copy."""
+        """Returns whether all numbers can be trained on; tests GPU tensors in place."""
         if self._rank.plan.device == "GPU" and hasattr(value, "asnumpy"):
             return bool((value.abs() <= float(LARGEST)).all().asnumpy())
         return all_trainable(to_host(value))
 
     def _blame(self, wrong: dict[str, np.ndarray], kept: Kept) -> NoReturn:
-        """Fails of the first step of a call in which one of `[T, B, ...]` is wrong."""
+        """Fails with the first step at which one of the arrays `[T, B, ...]` is wrong."""
         places = {name: first_untrainable(array)[:2] for name, array in wrong.items()}
         name = min(places, key=lambda name: places[name][0])
         step, row = places[name]

@@ -10,16 +10,16 @@ from mindspore_rl.runtime.profile_recorder import clock_difference
 
 CONTROL_TAG, BYTES_TAG, RECORDS_TAG = 1, 2, 3
 CONTINUE, CHECKPOINT, STOP, PAUSE = range(4)
-"""What is said on the control tag at an iteration boundary; `PAUSE` by arrival only."""
+"""Commands on the control tag at an iteration boundary; `PAUSE` in asynchronous jobs only."""
 
 
 class Messenger:
-    """A communicator whose waits are stamped; of a job of one rank it is never asked anything.
+    """A communicator that stamps its waits; in a job of one rank it has no peers.
 
     Args:
         comm: None in a job of one rank.
         stamp: called with the stage before every wait.
-        waiting: called now and then during a wait; raises to end it.
+        waiting: called repeatedly during a wait; raises to end it.
 
     Attributes:
         sent: messages and bytes sent so far, by tag.
@@ -34,7 +34,7 @@ class Messenger:
 
     @property
     def comm(self) -> Communicator:
-        """The communicator; there must be one."""
+        """The communicator; fails in a job of one rank."""
         assert self._comm is not None
         return self._comm
 
@@ -45,7 +45,7 @@ class Messenger:
         self.comm.send(target, tag, data)
 
     def receive(self, source: int, tag: int, data: np.ndarray, stage: int) -> None:
-        """Receives into `data`, uint8 of the right length."""
+        """Receives into `data`, uint8 of the message's length."""
         self._stamp(stage)
         self.comm.receive(source, tag, data, self._waiting)
 
@@ -55,7 +55,7 @@ class Messenger:
         self.comm.flush(self._waiting)
 
     def first_of(self, expected: list[tuple[int, int]], stage: int) -> int:
-        """Waits for one of several (source, tag). Returns: the position of one that is here."""
+        """Waits for one of several (source, tag). Returns: the index of one that has arrived."""
         self._stamp(stage)
         return self.comm.first_of(expected, self._waiting)
 
@@ -68,7 +68,7 @@ class Messenger:
         self.send(target, BYTES_TAG, data)
 
     def receive_arrays(self, source: int, stage: int) -> dict[str, np.ndarray]:
-        """Receives what `send_arrays` sent."""
+        """Receives arrays sent by `send_arrays`."""
         size = np.zeros(1, np.int64)
         self.receive(source, BYTES_TAG, size.view(np.uint8), stage)
         data = np.empty(int(size[0]), np.uint8)
@@ -79,7 +79,7 @@ class Messenger:
     def gather_arrays(
         self, arrays: dict[str, np.ndarray], stage: int
     ) -> list[dict[str, np.ndarray]]:
-        """Named arrays of all ranks on rank 0, nothing on the others."""
+        """Gathers the named arrays of all ranks on rank 0; the other ranks get an empty list."""
         if self._comm is None:
             return [arrays]
         if self._comm.rank != 0:
@@ -90,7 +90,7 @@ class Messenger:
         ]
 
     def agree(self, ranks: range, stage: int, number: int) -> int:
-        """The least of the numbers that some ranks, all of which ask, come with."""
+        """Returns the minimum of the numbers that the given ranks pass; all of them call it."""
         if self._comm is None or len(ranks) == 1:
             return number
         least = np.array([number], np.int64)
@@ -107,7 +107,7 @@ class Messenger:
         return int(least[0])
 
     def clock_difference(self, stage: int) -> int:
-        """What is added to this host's clock to have rank 0's; all ranks ask at once."""
+        """Returns the offset in ns from this host's clock to rank 0's; all ranks call it."""
         self._stamp(stage)
         return clock_difference(self.comm, BYTES_TAG, self._waiting)
 

@@ -19,7 +19,7 @@ except ImportError:
 
 
 def to_tensor(value: Any) -> Any:
-    """An array, a number or a nested tuple of them as a cell's input; arrays are not copied."""
+    """Converts an array, a number or a nested tuple of them to a cell's input, without copies."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, tuple):
@@ -30,10 +30,10 @@ def to_tensor(value: Any) -> Any:
 
 
 class CompiledCell:
-    """A cell whose inputs never change their shapes.
+    """A MindSpore cell whose inputs keep their shapes.
 
-    The first call compiles. Every later one skips MindSpore's own question whether to compile
-    again, which costs more than a small cell itself (150 us of 280 for an act cell).
+    The first call compiles. Later calls skip MindSpore's check whether to compile again, which
+    costs more than a small cell itself (150 us of 280 for an act cell).
     """
 
     def __init__(self, cell: nn.Cell) -> None:
@@ -41,7 +41,7 @@ class CompiledCell:
         self._run: Callable[..., Any] | None = None
 
     def graph(self, *inputs: Any) -> Graph:
-        """The graph that MindSpore makes of the cell for such inputs."""
+        """Returns the graph that MindSpore compiles the cell to for such inputs."""
         with _named_errors(), noting_sources() as sources:
             self._cell.compile(*(to_tensor(value) for value in inputs))
         return Graph(graph_of(self._cell, _real_phase(self._cell.phase, self._cell)), sources)

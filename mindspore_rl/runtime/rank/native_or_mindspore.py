@@ -21,16 +21,16 @@ from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
 
 
 class LoweredCell:
-    """Chooses at its first call, together with the other replicas of its fragment.
+    """A cell that chooses its backend at the first call, together with its fragment's replicas.
 
     Args:
-        cell: generated.
-        owners: cells whose parameters it may reach beside its own.
+        cell: the generated cell.
+        owners: cells whose parameters it may use beside its own.
         turns: the bounds of its loops.
-        agree: gives the least of the numbers that all replicas come with.
-        keep: takes the C++ of a native cell.
-        threads: that it may use.
-        chosen: told whether the cell is native, and why not (empty where that was not asked for).
+        agree: returns the minimum of the numbers that all replicas pass.
+        keep: called with the C++ source of a native cell.
+        threads: number of threads that it may use.
+        chosen: called with whether the cell is native, and why not (empty if it is).
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class LoweredCell:
         return self._run(*inputs)
 
     def work(self) -> tuple[float, float, float]:
-        """Operators that run in a call, their operations and the bytes that they move; 0: unknown.
+        """Returns the operators launched in a call, their flops and moved bytes; 0: unknown.
 
-        As for a device that is not here: this machine's code runs fewer, for some are fused.
+        The numbers describe a device without fusion: native code launches fewer operators.
         """
         turns = {found.name: int(found.asnumpy()) for found in self._turns}
         parts = self._run.unit.work if isinstance(self._run, NativeCell) else ()
@@ -104,7 +104,7 @@ class LoweredCell:
 
 
 class _Seen:
-    """The unit of a cell whose graph was seen before: MindSpore need not compile it again."""
+    """Cached unit of a cell that was compiled before, so that MindSpore need not compile it."""
 
     def __init__(self, cell: nn.Cell, inputs: tuple) -> None:
         self.unit: Unit | None = None
@@ -121,13 +121,13 @@ class _Seen:
         return f"native/graph-{self._key}.json"
 
     def keep(self, unit: Unit) -> None:
-        """For the next time."""
+        """Stores the unit in the cache."""
         if self._key and self.unit is None:
             keep(self._name, unit.to_json().encode())
 
 
 def _parameters(owners: list[nn.Cell]) -> dict[str, Parameter]:
-    """By name; those that share one are left out, as the graph tells them by it only."""
+    """Returns parameters by name, without duplicate names, which the graph cannot tell apart."""
     found: dict[str, Parameter] = {}
     shared = set()
     for parameter in (p for owner in owners for p in owner.get_parameters()):

@@ -8,16 +8,16 @@ import numpy as np
 from mindspore_rl.rl import random
 
 SIZE = 2**14
-"""Random numbers drawn at once, where an iteration needs fewer."""
+"""Random numbers drawn at once, if an iteration needs fewer."""
 
 
 class RandomTables:
-    """The random numbers of some environments.
+    """Random numbers of some environments, drawn in tables.
 
     Args:
         seed: of the job.
-        env_indices: global, of B environments.
-        agents: whose numbers they are; None: of a single one.
+        env_indices: global indices of the B environments.
+        agents: whose numbers these are; None: a single agent.
     """
 
     def __init__(self, seed: int, env_indices: range, agents: random.Agents | None) -> None:
@@ -27,14 +27,14 @@ class RandomTables:
     def uniform(
         self, purpose: str, iteration: int, rows: int, size: int, by_agent: bool
     ) -> np.ndarray:
-        """Uniform numbers in [0, 1) of one call, `[rows, B, size]`, by agent `[rows, B, A, size]`.
+        """Returns uniform numbers in [0, 1): `[rows, B, size]`, by agent `[rows, B, A, size]`.
 
         Args:
-            purpose: what they are for: each has a stream of its own.
-            iteration: that of the call.
+            purpose: names the random stream: each purpose has its own.
+            iteration: of the call.
             rows: turns of an iteration.
-            size: numbers of one turn of an environment.
-            by_agent: whether each agent has its own.
+            size: numbers for one turn of an environment.
+            by_agent: whether each agent has its own numbers.
         """
         agents = self._agents if by_agent else None
         stream = random.stream(purpose)
@@ -47,14 +47,14 @@ class RandomTables:
     def permutations(
         self, purpose: str, iteration: int, rounds: int, num_steps: int, steps: int
     ) -> np.ndarray:
-        """Positions in the flattened local batch, permuted in time, `[rounds, T / steps, B]` int32.
+        """Returns permuted positions in the flattened local batch, `[rounds, T / steps, B]` int32.
 
         Args:
             purpose: see `uniform`.
             iteration: see `uniform`.
             rounds: permutations of an iteration.
-            num_steps: of the batch, T.
-            steps: of a segment, whose first position it is.
+            num_steps: T of the batch.
+            steps: length of a segment; a position is that of its first step.
         """
         count, stream = len(self._env_indices), random.stream(purpose)
         segments = num_steps // steps
@@ -68,16 +68,16 @@ class RandomTables:
     def _drawn(
         self, purpose: str, iteration: int, rows: int, draw: Callable[[np.ndarray], Any]
     ) -> np.ndarray:
-        """An iteration's rows of a table.
+        """Returns an iteration's rows of a table, which is drawn for some iterations in advance.
 
-        A draw takes 130 us however few its numbers are, as long as an iteration of a small program.
+        A draw takes 130 us even for few numbers, as long as an iteration of a small program.
         """
         first, table = self._tables.get(purpose, (0, None))
         at = (iteration - first) * rows
         if table is None or not 0 <= at < len(table):
             table = draw(np.arange(iteration * rows, (iteration + 1) * rows))
             ahead = SIZE // table.size
-            if ahead > 1 and purpose in self._tables:  # not for what is drawn once
+            if ahead > 1 and purpose in self._tables:  # not for a purpose that is drawn only once
                 table = draw(np.arange(iteration * rows, (iteration + ahead) * rows))
             self._tables[purpose], at = (iteration, table), 0
         return table[at : at + rows]

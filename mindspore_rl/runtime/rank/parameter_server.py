@@ -1,15 +1,16 @@
 """Asynchronous messages: the parameter server of a job, and its workers.
 
-A worker's *lease* begins with parameters that the server sends it and ends when the server, having
-made the update, has new ones for it. The staleness of an update is the number of other updates
-since its worker's lease began. The server alone decides: it keeps the parameters, and with them the
-worker's next lease, back as long as that lease could make anybody's update too stale.
+A worker's *lease* begins with parameters that the server sends it and ends when the server has made
+its update and has new parameters for it. The staleness of an update is the number of other updates
+since its worker's lease began. The server alone enforces the bound: it withholds parameters, and
+with them a worker's next lease, as long as that lease could make any update too stale.
 
-Before parameters the server sends a word on the control tag, (command, environment steps so far):
+Before parameters the server sends a command on the control tag, (command, environment steps so
+far):
 
-    CONTINUE    parameters follow; go on, with the next iteration if one has just ended
-    PAUSE       the iteration has ended: wait for another word
-    CHECKPOINT  all workers pause: write one, then wait for another word
+    CONTINUE    parameters follow; continue, with the next iteration if one has just ended
+    PAUSE       the iteration has ended: wait for another command
+    CHECKPOINT  all workers pause: write one, then wait for another command
     STOP        all workers pause: write a checkpoint and end
 """
 
@@ -27,14 +28,14 @@ Serve = Callable[[int], Generator[str, tuple, None]]
 
 
 class Tickets:
-    """Who may be at work so that no update is staler than the bound.
+    """Admission of leases, such that no update is staler than the bound.
 
-    With v updates made and k workers at work, the last of them to finish does so after at most
-    v + k - 1 updates, if nobody else begins. So one more may begin if v + k, the same with it, is
-    within the bound of the oldest parameters in use: v + k - oldest <= bound.
+    With v updates made and k leases open, the last of them ends after at most v + k - 1 updates, if
+    no other begins. So another lease may begin if v + k, the same with it included, is within the
+    bound of the oldest parameters in use: v + k - oldest <= bound.
 
     Args:
-        bound: updates; None: anybody may begin at any time.
+        bound: updates; None: a lease may begin at any time.
     """
 
     def __init__(self, bound: int | None) -> None:
@@ -42,32 +43,32 @@ class Tickets:
         self.read: dict[int, int] = {}
 
     def free(self) -> bool:
-        """Whether another worker may begin."""
+        """Returns whether another lease may begin."""
         oldest = min(self.read.values(), default=self.version)
         return self.bound is None or self.version + len(self.read) - oldest <= self.bound
 
     def begin(self, worker: int) -> None:
-        """A worker gets the parameters as they are."""
+        """Begins a worker's lease on the current parameters."""
         self.read[worker] = self.version
 
     def staleness(self, worker: int) -> int:
-        """Updates since a worker's lease began."""
+        """Returns the number of updates since a worker's lease began."""
         return self.version - self.read[worker]
 
     def end(self, worker: int, updated: bool) -> None:
-        """A worker's lease is over."""
+        """Ends a worker's lease."""
         del self.read[worker]
         self.version += updated
 
 
 @dataclass
 class Served:
-    """A worker as the server sees it.
+    """The server's record of a worker.
 
     Attributes:
-        iteration: its own, which its random numbers depend on.
+        iteration: the worker's own, which selects its random numbers.
         steps: environment steps of its iteration.
-        under_way: its iteration; None: between two.
+        under_way: the generator of its current iteration; None: between two.
         expected: the edge on which its next message comes.
         fresh: whether its last message was within the bound.
     """
@@ -82,14 +83,14 @@ class Served:
 
 @dataclass
 class Staleness:
-    """That of the updates since the last report."""
+    """Staleness of the updates since the last report."""
 
     drops: bool
     values: list[int] = field(default_factory=list)
     dropped: int = 0
 
     def take(self) -> dict[str, float]:
-        """Metrics; starts anew."""
+        """Returns the metrics and resets them."""
         metrics = {"dropped": float(self.dropped)} if self.drops else {}
         if self.values:
             metrics["staleness_mean"] = sum(self.values) / len(self.values)
@@ -99,20 +100,20 @@ class Staleness:
 
 
 class Server:
-    """Serves workers in the order in which their messages come.
+    """Serves workers in the order in which their messages arrive.
 
     Attributes:
         current: the worker that is being served.
 
     Args:
-        rank: of the consumer.
-        exchange: its side of the cut edges.
+        rank: that serves.
+        exchange: the rank's side of the cut edges.
         iterations: done by each environment's worker, `[num_envs]`.
         serve: generated; runs one worker's iteration, and yields the edge of the message that it
             needs next.
         save: writes a checkpoint together with all workers.
-        count_steps: told the environment steps of an iteration that ended, and what gives the
-            metrics since it was last asked.
+        count_steps: called with the environment steps of an iteration that ended, and a function
+            that returns the metrics since its last call.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Server:
         self._staleness = Staleness(self._drops)
 
     def __iter__(self) -> Iterator[int]:
-        """Workers whose next message is here, one at a time, to the end of the job."""
+        """Yields workers whose next message has arrived, one at a time, until the job ends."""
         while True:
             self._waiting.extend(self._paused)
             self._paused.clear()
@@ -158,7 +159,7 @@ class Server:
                 return
 
     def fire(self, worker: int) -> None:
-        """Takes a worker's message and does what it is for."""
+        """Receives a worker's message and continues its iteration."""
         served = self._served[worker]
         assert served.under_way is not None
         values = self._exchange.receive(served.expected, worker)
@@ -174,7 +175,7 @@ class Server:
             self._count_steps(served.steps, self._staleness.take)
 
     def send(self, name: str, values: tuple) -> None:
-        """Sends to the worker that is being served; parameters when its next lease may begin."""
+        """Sends to the worker being served; parameters wait until its next lease may begin."""
         worker, served = self.current, self._served[self.current]
         if not self._exchange.edges[name].message.parameters:
             self._exchange.send(name, values, worker)
@@ -189,7 +190,7 @@ class Server:
     # ---- between leases --------------------------------------------------------------------
 
     def _answer(self) -> None:
-        """Gives parameters to those that wait for them, first come first served."""
+        """Sends parameters to workers that wait for them, first come first served."""
         self._command = max(self._command, self._rank.poll_command())
         while self._waiting:
             worker = self._waiting[0]
@@ -218,7 +219,7 @@ class Server:
         return self._command != CONTINUE or self._begun >= self._rank.plan.last_step
 
     def _next(self) -> int:
-        """The worker whose lease began first, of those whose message is here."""
+        """Returns the worker with the oldest lease among those whose messages have arrived."""
         workers = list(self.tickets.read)
         expected = []
         for served in (self._served[worker] for worker in workers):
@@ -227,7 +228,7 @@ class Server:
         return workers[self._rank.messenger.first_of(expected, stage)]
 
     def _quiet_point(self) -> int:
-        """All workers pause: writes a checkpoint with them."""
+        """Writes a checkpoint while all workers pause. Returns: the command that was sent."""
         ended = self._begun >= self._rank.plan.last_step
         command = STOP if ended else self._command
         for served in self._served:
@@ -242,12 +243,12 @@ class Server:
 
 
 class Client:
-    """A worker's side: what the server told it last.
+    """A worker's side of the parameter server.
 
     Args:
-        rank: of the sender.
-        exchange: its side of the cut edges.
-        parameters: the message of them that it gets at an iteration boundary.
+        rank: the worker's.
+        exchange: the rank's side of the cut edges.
+        parameters: name of the message that brings parameters at an iteration boundary.
     """
 
     def __init__(self, rank: Rank, exchange: Exchange, parameters: str) -> None:
@@ -255,7 +256,7 @@ class Client:
         self._command: int | None = None
 
     def agree(self) -> int:
-        """The command of an iteration boundary, waited for if need be."""
+        """Returns the command of an iteration boundary; waits for it if necessary."""
         while True:
             if self._command is None:
                 self.receive(self._parameters)
@@ -264,7 +265,7 @@ class Client:
                 return command
 
     def receive(self, name: str) -> None:
-        """Waits for the server's word, and for parameters if they follow."""
+        """Waits for the server's command, and for parameters if they follow."""
         rank, word = self._rank, np.zeros(2, np.int64)
         server = self._exchange.edges[name].source.first_rank
         rank.messenger.receive(server, CONTROL_TAG, word.view(np.uint8), rank.stages.edge(name))

@@ -1,8 +1,8 @@
 """Pipelines loops over chunks of a rank's environments.
 
-The loop is a generator, one for each chunk. It yields before it receives; meanwhile the others go
-on, always in the same order. So while this rank works on one chunk, those that it sends to work
-on the chunks before.
+The loop is a generator, one for each chunk. It yields before it receives; meanwhile the other
+chunks run, always in the same order. While this rank works on one chunk, the ranks that it sends to
+work on earlier chunks.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ import numpy as np
 from mindspore_rl.runtime.rank.arrays import to_host
 
 Axes = Any
-"""The axis of environments of an array, None for a whole value, a tuple for a tuple of arrays."""
+"""Axis of environments of an array, None for a replicated value, a tuple for several arrays."""
 
 
 def run_in_turn(
@@ -24,16 +24,16 @@ def run_in_turn(
     inputs: tuple[tuple[Any, Axes], ...],
     axes: tuple[Axes, ...],
 ) -> tuple:
-    """Runs a loop for every chunk.
+    """Runs a loop for every chunk, interleaved.
 
     Args:
         loop: the generator, a function of a chunk's runtime and its part of the inputs.
         runtimes: of the chunks.
-        rows: the places of each chunk among the rank's environments.
-        inputs: what the loop takes, with its axes.
+        rows: positions of each chunk among the rank's environments.
+        inputs: of the loop, with their axes.
         axes: of the results.
 
-    Returns: the results of all chunks together.
+    Returns: the results of all chunks joined.
     """
     waiting = deque(
         (number, loop(runtime, *[take(value, axis, place) for value, axis in inputs]))
@@ -52,14 +52,14 @@ def run_in_turn(
 
 
 def take(value: Any, axes: Axes, rows: slice) -> Any:
-    """One chunk of a value, as a view."""
+    """Returns one chunk of a value, as a view."""
     if isinstance(axes, tuple):
         return tuple(take(part, axis, rows) for part, axis in zip(value, axes, strict=True))
     return value if axes is None else to_host(value)[(slice(None),) * axes + (rows,)]
 
 
 def join(parts: list[Any], axes: Axes, rows: list[slice]) -> Any:
-    """The chunks of a value together; a whole one is the same in all."""
+    """Joins the chunks of a value; a replicated value is the same in all."""
     if isinstance(axes, tuple):
         return tuple(join([p[i] for p in parts], axis, rows) for i, axis in enumerate(axes))
     if axes is None:

@@ -13,20 +13,20 @@ from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE, STOP, Mess
 
 
 class Rank:
-    """What everything on a rank knows of it.
+    """Identity of a rank, its stamps and its connections to coordinator and peers.
 
     Args:
         number: in MPI's order.
         comm: None in a job of one rank.
 
     Attributes:
-        fragment: that it runs.
-        replica: which of the fragment's.
-        env_indices: its share of the environments.
-        agents: its share of them; None in an environment of a single one.
-        iteration: under way, its own if workers are served as they come.
+        fragment: that the rank runs.
+        replica: index among the fragment's replicas.
+        env_indices: global indices of the rank's environments.
+        agents: the rank's agents; None in an environment of a single agent.
+        iteration: current iteration; the worker's own in an asynchronous job.
         env_steps: of the whole job, as far as this rank knows.
-        profile: what it writes down of some iterations, if it does.
+        profile: records events of some iterations; None: no profile.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Rank:
         self._stamps, self._stage = stamps, int(Stage.STARTING)
 
     def stamp(self, stage: int) -> None:
-        """Tells the watchdog what this rank does from now on."""
+        """Stamps the stage that this rank enters, for the stall detector."""
         self._stage = stage
         self._stamps.write(self.number, self.iteration, stage)
         if self.profile is not None:
@@ -58,33 +58,33 @@ class Rank:
 
     @property
     def stage(self) -> str:
-        """What this rank is doing, in words."""
+        """The current stage, in words."""
         return self.stages.words[self._stage]
 
     @property
     def served(self) -> bool:
-        """Whether another fragment serves it as its messages come: its iterations are its own."""
+        """Whether the rank is an asynchronous worker, which counts its own iterations."""
         arrivals = self.plan.arrivals
         return arrivals is not None and arrivals.sender == self.fragment.name
 
     @property
     def stepping(self) -> bool:
-        """Whether it steps environments."""
+        """Whether the rank steps environments."""
         return "environment" in self.fragment.components
 
     def note(self, text: str) -> None:
-        """Tells the user something that is no failure."""
+        """Sends the user a note that is not a failure."""
         self.link.send("note", rank=self.number, iteration=self.iteration, note=text)
 
     def poll_command(self) -> int:
-        """What the coordinator asks for."""
+        """Returns the strongest command that the coordinator has sent since the last call."""
         command = CONTINUE
         while (message := self.link.poll()) is not None:
             command = max(command, {"stop": STOP, "checkpoint": CHECKPOINT}[message["kind"]])
         return command
 
     def _waiting(self) -> None:
-        """Ends a wait when the coordinator is gone."""
+        """Ends a wait if the coordinator has closed the link."""
         if self.link.closed:
             raise InterruptedError("the coordinator is gone")
 

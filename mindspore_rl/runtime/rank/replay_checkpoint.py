@@ -1,8 +1,8 @@
 """Streams the replay of a job to a checkpoint and back, a piece at a time.
 
-Rank 0 writes. It is told first who has which environments; then it asks for no piece, but takes
-them in an order that all know: column by column, some rows of all environments, from rank after
-rank.
+Rank 0 writes. First the ranks announce who has which environments; then rank 0 receives the pieces
+without requesting them, in an order that all know: column by column, some rows of all environments,
+from rank after rank.
 """
 
 from collections.abc import Iterator
@@ -20,22 +20,22 @@ from mindspore_rl.runtime.rank.messenger import BYTES_TAG
 from mindspore_rl.runtime.rank.rank import Rank
 
 OWNER = "owners/replay"
-"""How an array is called that says of each environment which rank has its records, and of what."""
+"""Prefix of the arrays that announce, for each environment, the rank and shape of its records."""
 
 
 class ReplayStream:
-    """One rank's side.
+    """One rank's side of saving and loading the replay.
 
     Args:
-        rank: whose.
-        kept: its records.
+        rank: whose replay it is.
+        kept: the rank's records.
     """
 
     def __init__(self, rank: Rank, kept: KeptReplay) -> None:
         self._rank, self._kept = rank, kept
 
     def announced(self) -> dict[str, tuple[np.ndarray, int]]:
-        """Of each column, for each environment here: this rank and the extents of its records."""
+        """Announces for each column, by environment: this rank and the shape of the records."""
         own, found = self._rank.env_indices, {}
         for number, (column, dtype) in enumerate(self._columns()):
             extents = (self._rank.number, len(column), *column.shape[2:])
@@ -43,7 +43,7 @@ class ReplayStream:
         return found
 
     def send(self) -> None:
-        """Sends what is here to rank 0."""
+        """Sends this rank's records to rank 0, in pieces."""
         for column, dtype in self._columns():
             shape = (len(column), self._rank.plan.num_envs, *column.shape[2:])
             for row, rows in checkpoint.pieces_of(shape, np.dtype(dtype)):
@@ -52,10 +52,10 @@ class ReplayStream:
                 self._rank.messenger.send_whole(0, BYTES_TAG, bytes_of_it)
 
     def streams(self, arrays: dict[str, np.ndarray]) -> dict[str, checkpoint.Stream]:
-        """What rank 0 writes.
+        """Returns the streams that rank 0 writes.
 
         Args:
-            arrays: what all ranks announced among them, which is taken out.
+            arrays: of all ranks; the announcements among them are removed.
         """
         names = [name for name in arrays if name.startswith(OWNER)]
         columns = [column for column, _ in self._columns()]
@@ -87,7 +87,7 @@ class ReplayStream:
             yield whole
 
     def take(self, path: Path, meta: dict[str, Any]) -> None:
-        """Takes the records of these environments from a checkpoint.
+        """Loads the records of this rank's environments from a checkpoint.
 
         Raises:
             CheckpointError: it is damaged.
@@ -112,7 +112,7 @@ class ReplayStream:
             set_parameter(buffer, column)
 
     def _columns(self) -> Iterator[tuple[np.ndarray, str]]:
-        """The columns on the host, and the types in which they are saved."""
+        """Yields the columns on the host, and the dtypes in which they are saved."""
         for column, dtype in zip_longest(self._kept.columns, self._kept.dtypes):
             array = to_host(column)
             yield array, dtype or array.dtype.name

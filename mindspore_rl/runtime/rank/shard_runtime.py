@@ -19,13 +19,13 @@ from mindspore_rl.runtime.rank.noise_tables import RandomTables
 
 @dataclass(frozen=True)
 class Parts:
-    """What all loops of a rank have in common.
+    """Objects that all loops of a rank share.
 
     Attributes:
-        trainer: None of a rank without tensors.
-        environment: in the graph, if that is where it is.
+        trainer: None on a rank without tensors.
+        environment: the in-graph environment, if there is one.
         group: the replicas of the fragment, for collectives inside cells.
-        metrics: of the iteration under way.
+        metrics: of the current iteration.
     """
 
     trainer: Any
@@ -37,7 +37,7 @@ class Parts:
 
 
 class ShareRuntime:
-    """The `w` of a loop."""
+    """The `w` of generated code for one loop: a rank's environments, or a chunk of them."""
 
     def __init__(self, share: Share, parts: Parts) -> None:
         self.rank, self.share, self._parts = share.rank, share, parts
@@ -65,7 +65,7 @@ class ShareRuntime:
         to_host: tuple[int, ...],
         obs: tuple[int, ...] = (),
     ) -> Any:
-        """A region's cell as a function, the same each time, see `Cells.function`."""
+        """Returns a region's cell as a function, cached by name, see `Cells.function`."""
         if name not in self._functions:
             built = cell_class(self)
             self._functions[name] = self._parts.cells.function(built, name, to_host, obs)
@@ -83,7 +83,7 @@ class ShareRuntime:
         return obs
 
     def env_step(self, action: Any) -> tuple[np.ndarray, ...]:
-        """Steps these environments and keeps account of their episodes."""
+        """Steps these environments and counts their episodes."""
         self.rank.stamp(Stage.ENVIRONMENT)
         if self._stepping != self.rank.iteration:
             self._stepping, self._steps = self.rank.iteration, 0
@@ -100,7 +100,7 @@ class ShareRuntime:
     def noise(
         self, purpose: str, iteration: int, rows: int, size: int, by_agent: bool = False
     ) -> np.ndarray:
-        """Uniform numbers `[rows, B, size]` (`by_agent`: `[rows, B, A, size]`) of one call."""
+        """Returns a call's uniform numbers, `[rows, B, size]`, `by_agent` `[rows, B, A, size]`."""
         return self._tables.uniform(purpose, iteration, rows, size, by_agent)
 
     @cached_property
@@ -108,21 +108,21 @@ class ShareRuntime:
         return RandomTables(self.seed, range(self.rank.plan.num_envs), None)
 
     def noise_of_all(self, purpose: str, iteration: int, rows: int, size: int) -> np.ndarray:
-        """Uniform numbers `[rows, B, size]` of one call, of the environments of all replicas."""
+        """Returns one call's uniform numbers `[rows, B, size]` for all replicas' environments."""
         return self._tables_of_all.uniform(purpose, iteration, rows, size, by_agent=False)
 
     def permutations(self, purpose: str, iteration: Any, rounds: int, steps: int) -> np.ndarray:
         """See `RandomTables.permutations`."""
-        # Under a condition, a variable that counts how often the loop was begun.
+        # Under a condition, `iteration` counts how often the loop was begun.
         count = int(to_host(iteration))
         return self._tables.permutations(purpose, count, rounds, self.rank.plan.num_steps, steps)
 
     def dataset_windows(
         self, purpose: str, path: str, iteration: int, rows: int, per_env: int, length: int
     ) -> tuple[np.ndarray, ...]:
-        """Windows of a data set for an iteration, each `[rows, per_env * B, length, ...]`.
+        """Returns windows of a data set for an iteration, each `[rows, per_env * B, length, ...]`.
 
-        They may be used until those of the next iteration are asked for.
+        They are valid until the windows of the next iteration are requested.
         """
         self.rank.stamp(Stage.DATASET)
         if purpose not in self._windows:
@@ -135,7 +135,7 @@ class ShareRuntime:
         return windows
 
     def stack(self, name: str, rows: int, row: int, value: Any) -> np.ndarray:
-        """Keeps a value of one turn of a loop; returns those of all turns."""
+        """Stores the value of one turn of a loop. Returns: the values of all turns."""
         value = to_host(value)
         if name not in self._stacks:
             self._stacks[name] = np.zeros((rows, *value.shape), value.dtype)
@@ -143,7 +143,7 @@ class ShareRuntime:
         return self._stacks[name]
 
     def send(self, name: str, values: tuple) -> None:
-        """Sends this replica's part of a message to whom it concerns."""
+        """Sends this replica's part of a message to the replicas that need it."""
         self._parts.graph.look_before_sending()
         self.share.exchange.send(name, values)
 
@@ -154,7 +154,7 @@ class ShareRuntime:
         return values
 
     def report(self, metrics: dict[str, Any]) -> None:
-        """Keeps metrics for the coordinator; stops the job if one is not a number."""
+        """Collects metrics for the coordinator; fails the job if one is not finite."""
         for key, value in metrics.items():
             number = float(to_host(value))
             if not np.isfinite(number):
@@ -166,11 +166,11 @@ class ShareRuntime:
             self._parts.metrics[key] = number
 
     def number(self, value: Any) -> bool:
-        """A condition on a whole value."""
+        """Returns a condition on a replicated value as a Python bool."""
         return bool(to_host(value))
 
     def close(self) -> None:
-        """Ends what is read ahead."""
+        """Stops reading ahead in data sets."""
         for windows in self._windows.values():
             windows.close()
 

@@ -1,7 +1,7 @@
 """State of a rank in checkpoints: saves and restores it.
 
-Everything is keyed by name and global environment index, so that a run continues under another
-policy and another number of workers.
+Everything is keyed by name and global environment index, so that a run can resume under another
+policy and with another number of workers.
 """
 
 from collections.abc import Callable
@@ -27,10 +27,10 @@ class RankState:
         share: all environments of the rank.
 
     Attributes:
-        carried: gives the variables that an iteration takes from the one before.
-        restored: those of the checkpoint just loaded.
+        carried: returns the variables that an iteration takes over from the one before.
+        restored: carried variables of the checkpoint just loaded.
         iterations: done by each environment's worker, `[num_envs]`.
-        native: whether a cell is, by name; `native_before`: in the checkpoint loaded.
+        native: whether each cell is native, by name; `native_before`: in the checkpoint loaded.
     """
 
     def __init__(self, share: Share) -> None:
@@ -43,7 +43,7 @@ class RankState:
         self.native_before: dict[str, bool] = {}
 
     def save(self) -> None:
-        """Gathers all ranks' state on rank 0, which writes it."""
+        """Gathers all ranks' state on rank 0, which writes the checkpoint."""
         rank = self._rank
         keyed = {
             "|".join([name, *(f"{axis},{first}" for axis, first in self._place(*axes))]): value
@@ -81,7 +81,7 @@ class RankState:
         rank.link.send("checkpoint", rank=0, iteration=rank.iteration, path=str(path))
 
     def _place(self, axis: int | None, agent_axis: int | None = None) -> list[tuple[int, int]]:
-        """Axes of an array of which this rank has a share, and where its share begins."""
+        """Returns the sharded axes of an array, and the first index of this rank on each."""
         rank = self._rank
         place = [] if axis is None else [(axis, rank.env_indices.start)]
         if agent_axis is not None and rank.agents is not None:
@@ -89,7 +89,7 @@ class RankState:
         return place
 
     def _collect(self) -> dict[str, tuple]:
-        """What this rank must save: arrays with the axes of environments and of agents, if any."""
+        """Returns the arrays that this rank saves, with their axes of environments and agents."""
         rank = self._rank
         state: dict[str, tuple] = {}
         for name, value in self.carried().items():
@@ -118,10 +118,10 @@ class RankState:
         return state
 
     def load(self, path: Path) -> None:
-        """Takes this rank's part of a checkpoint; carried variables wait in `restored`.
+        """Loads this rank's part of a checkpoint; carried variables go to `restored`.
 
         Raises:
-            CheckpointError: it is damaged, or of another job.
+            CheckpointError: the checkpoint is damaged, or of another job.
         """
         rank = self._rank
         arrays, meta = checkpoint.load(path, replay=False)
@@ -168,10 +168,10 @@ class RankState:
             set_parameter(parameter, arrays[f"parameters/{name}"])
 
     def _take_carried(self, arrays: dict[str, np.ndarray], anew: bool) -> None:
-        """Takes the loop's variables, of environments that begin anew only what is not theirs.
+        """Restores the loop's variables; with `anew` without those that are per environment.
 
-        Environments whose state cannot be had, or of which there were more or fewer, were reset
-        when the program started, and what the loop carries of each belongs to those new episodes.
+        Environments whose state was not saved, or whose number has changed, were reset when the
+        program started; the loop's per-environment variables belong to those new episodes.
         """
         rank = self._rank
         share = slice(rank.env_indices.start, rank.env_indices.stop)
@@ -211,10 +211,10 @@ class RankState:
             self._share.vector.set_state(state)
 
     def compare_parameters(self) -> None:
-        """Looks whether all ranks have made the same parameters.
+        """Checks that all ranks have made the same initial parameters.
 
         Raises:
-            ProgramError: this rank has made others than the one that updates them.
+            ProgramError: this rank's parameters differ from those of the rank that updates them.
         """
         rank = self._rank
         if rank.messenger.alone or not rank.fragment.needs_tensors:
@@ -237,7 +237,7 @@ class RankState:
 
 
 def _difference(own: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> str:
-    """The first parameter that is another one, in words; empty: none is."""
+    """Describes the first parameter that differs; empty if none does."""
     for name, other in zip_longest(own, expected):
         if name != other:
             return f"{name or 'none'} in the place of {other or 'none'}"
@@ -251,11 +251,11 @@ def _difference(own: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> 
 
 
 def merge(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Puts shares side by side, along their axes of environments and of agents.
+    """Joins the ranks' shares along their axes of environments and of agents.
 
     Args:
         parts: of each rank, by `name|axis,first|axis,first`, where first is the global index at
-            which the share begins on an axis; an array without any is whole.
+            which the share begins on an axis; an array without axes is replicated.
     """
     pieces: dict[str, list[tuple[list[tuple[int, int]], np.ndarray]]] = {}
     for part in parts:

@@ -89,7 +89,7 @@ def run_worker(
 
 
 def _report(link: Link, number: int, error: BaseException, rank: Rank | None = None) -> None:
-    """Tells the coordinator what ends a rank, None before it starts; called in its handler."""
+    """Reports to the coordinator the error that ends a rank; `rank` is None before it starts."""
     if isinstance(error, InterruptedError):
         return  # another rank has failed, or the coordinator is gone
     failure = isinstance(error, (EnvironmentFailure, StorageError))
@@ -108,7 +108,7 @@ def _report(link: Link, number: int, error: BaseException, rank: Rank | None = N
 
 
 def _described(error: BaseException) -> str:
-    """An error's type and text; of one of MindSpore's, which has sections, what stands first."""
+    """Returns an error's type and text; of MindSpore's errors only the first section."""
     text, stack, _ = text_of(error).partition("- C++ Call Stack")
     if stack:
         lines = [line.removeprefix("- ").strip() for line in text.splitlines()]
@@ -154,8 +154,8 @@ def main(kind: type[FragmentRuntime] | None = None, join: Callable[..., Any] | N
     """Entry point of a worker process under mpiexec.
 
     Args:
-        kind: of the fragment's runtime, where it is another one.
-        join: forms the group of the rank's fragment, as `_join_group` does.
+        kind: of the fragment's runtime, to replace `FragmentRuntime`.
+        join: replaces `_join_group`, which forms the group of the rank's fragment.
     """
     interpreter.look_last()
     end_with_parent()
@@ -190,7 +190,7 @@ def _join_group(
 ) -> Group | None:
     """Forms the group of the rank's fragment, if its cells hold collectives.
 
-    Settings of MindSpore's must be there before it is imported, and the cores pinned after.
+    MindSpore reads its settings at import, so they are set first; cores are pinned later.
     """
     rank, (own, _) = comm.rank, plan.fragment_of(comm.rank)
     if rank not in plan.group_ranks:
@@ -228,18 +228,18 @@ def _join_group(
 
 
 def end_with_parent() -> None:
-    """Dies when the launcher does, even when that is killed."""
+    """Makes the kernel kill this process when its launcher ends, even if that is killed."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _exit() -> NoReturn:
-    """Ends this process at once: a peer may be gone, and MPI's own shutdown would wait for it."""
+    """Ends this process at once: MPI's own shutdown would wait for a peer that may be gone."""
     os._exit(1)
 
 
 def _end_with_coordinator(link: Link) -> None:
-    """Ends this process when the coordinator's end of the link closes, whatever it is doing."""
+    """Ends this process when the coordinator closes its end of the link, whatever it is doing."""
     poller = select.poll()
     poller.register(link.connection, select.POLLRDHUP)
 

@@ -12,9 +12,9 @@ class WorkerSettings:
 
     Attributes:
         coordinator: host and port of the coordinator's link.
-        token: that it asks for.
+        token: secret that the coordinator expects.
         scheduler: host and port of MindSpore's scheduler, if the job has a group.
-        cores: those of each rank, or empty: no pinning.
+        cores: of each rank; empty: no pinning.
     """
 
     run_dir: Path
@@ -27,7 +27,7 @@ class WorkerSettings:
 def worker_settings() -> WorkerSettings:
     """Reads `MSRL_RUN`, `_COORDINATOR`, `_SECRETS`, `_TOKEN`, `_SCHEDULER` and `_CORES`.
 
-    Variables that are secret are in a file; this process has them from here on.
+    Secret variables are read from a file and added to this process's environment.
     """
     coordinator = _address("MSRL_COORDINATOR")
     assert coordinator is not None, "a worker is started by `msrl train`, not by hand"
@@ -51,10 +51,10 @@ def _address(variable: str) -> tuple[str, int] | None:
 
 
 def prepare_mindspore() -> None:
-    """Settings that MindSpore reads when it is imported.
+    """Sets variables that MindSpore reads at import.
 
-    Without blocking launches the main thread spins on results while kernel threads starve: one
-    small training step takes up to 20 ms instead of 0.3 on 2 cores.
+    Without blocking launches the main thread busy-waits for results while kernel threads starve:
+    one small training step takes up to 20 ms instead of 0.3 on 2 cores.
     """
     os.environ.setdefault("MS_DEV_HOST_BLOCKING_RUN", "1")
     os.environ.setdefault("GLOG_v", "3")
