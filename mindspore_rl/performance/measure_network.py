@@ -1,4 +1,4 @@
-"""Measures what messages between two ranks cost: `mpiexec -n 2 python -m ...links FILE [far]`.
+"""Measures messages between two ranks: `mpiexec -n 2 python -m ...measure_network FILE [far]`.
 
 On one host each rank is pinned to a core, as in a job. On two hosts (`far`) ranks are not pinned,
 and wait as in a job: there every message is waited for, and how late a sleeping rank notices it
