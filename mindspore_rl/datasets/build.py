@@ -12,7 +12,7 @@ import numpy as np
 from mindspore_rl.datasets.dataset import About, Dataset, Source, finish
 from mindspore_rl.datasets.episodes import Episode
 from mindspore_rl.errors import ReplayError, StorageError
-from mindspore_rl.platform.cache import settle
+from mindspore_rl.platform.cache import commit
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import Writer, writing
@@ -171,7 +171,7 @@ def _building(path: Path, spec: TableSpec, about: About) -> Iterator[_Builder]:
             assert (table.entries["generation"] == 2).all(), "its records are not all written"
             try:
                 finish(table.descriptor, dataclasses.replace(about, sources=tuple(builder.sources)))
-                settle(temporary, path)
+                commit(temporary, path)
             except OSError as error:
                 raise StorageError(f"{path} cannot be written ({error.strerror})") from error
     finally:

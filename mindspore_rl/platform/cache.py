@@ -67,17 +67,14 @@ def replacing(path: Path, look: Callable[[Path], object] | None = None) -> Itera
         made.unlink(missing_ok=True)  # left by a writer that was killed
         with open(made, "xb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
         if look is not None:
             look(made)
-        os.replace(made, path)
-        _sync(path.parent)
+        commit(made, path)
     finally:
         made.unlink(missing_ok=True)
 
 
-def settle(made: Path, path: Path) -> None:
+def commit(made: Path, path: Path) -> None:
     """Renames a written file to its final name; syncs the contents first.
 
     Raises:
@@ -141,7 +138,7 @@ def cached(
                 try:
                     make(made)
                     made.chmod(0o700)
-                    settle(made, path)  # two jobs may start at once
+                    commit(made, path)  # two jobs may start at once
                 finally:
                     made.unlink(missing_ok=True)
             return path

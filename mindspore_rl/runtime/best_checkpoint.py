@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from mindspore_rl.errors import CheckpointError
-from mindspore_rl.platform.cache import settle
+from mindspore_rl.platform.cache import commit
 from mindspore_rl.runtime import checkpoint
 
 CHOICES = "best, last or an iteration"
@@ -33,7 +33,7 @@ def keep_best(path: Path, mean_return: float) -> None:
             os.link(path, temporary)
         except OSError:
             shutil.copyfile(path, temporary)
-        settle(temporary, folder / f"best-{number}-{mean_return:.6g}.npz")
+        commit(temporary, folder / f"best-{number}-{mean_return:.6g}.npz")
     finally:
         temporary.unlink(missing_ok=True)
     for old in before:
