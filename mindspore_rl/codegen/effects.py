@@ -118,7 +118,7 @@ def needs_of(nodes: list[Value]) -> dict[Value, set[Value]]:
         targets = [root_of(arg) for arg in overwritten(node)]
         found = {origin(value) for value in roots}
         for arg in tensors(node):
-            while arg.op in FREE or arg.op == "part":  # to the node whose result is read
+            while arg.op in FREE or arg.op == "part":  # walks to the node whose result is read
                 arg = arg.args[0]  # noqa: PLW2901
             found.add(arg)
         found &= inside

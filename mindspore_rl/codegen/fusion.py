@@ -23,7 +23,7 @@ class Group:
 
     @property
     def fused(self) -> bool:
-        """Whether the group is an element-wise loop."""
+        """True if the group is an element-wise loop, False if it is a call."""
         return self.nodes[0].op in ELEMENTWISE
 
 

@@ -196,7 +196,7 @@ def _read_nodes(
 
 
 def _ordered(nodes: list[Value], result: Any) -> list[Value]:
-    """Sorts nodes topologically, those that only have effects included."""
+    """Sorts nodes topologically, including nodes that only have effects."""
     inside, done, order = set(nodes), set(), []
     for root in [*nodes, result]:
         stack = [(root, False)]

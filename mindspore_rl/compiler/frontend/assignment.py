@@ -95,7 +95,7 @@ class Assignments:
             self.fail_target(target)
 
     def _several(self, starred: ast.Starred, value: Struct, others: int) -> int:
-        """Returns how many parts a value has that is unpacked into a target with a `*`.
+        """Returns the number of parts of a value that is unpacked into a target with a `*`.
 
         The result of a method has an unknown length; the starred name then keeps the length that
         it has already, because a loop carries it.

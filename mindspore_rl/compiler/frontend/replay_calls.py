@@ -37,7 +37,7 @@ class RecordCalls:
         self.each: list[int] = []
         self.reader, self.draft = drawing.reader, drawing.draft
         self.keep: int | None = None
-        self._width: int | None = None  # values of a record, once one was inserted
+        self._width: int | None = None  # number of values of a record; None before any insertion
 
     def insert(self, node: ast.Call) -> Struct:
         """Reads an insertion into the trajectory buffer or, with `keep`, into the kept replay."""

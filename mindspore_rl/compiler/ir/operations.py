@@ -110,7 +110,7 @@ OPERATIONS = {
         cell="replay",
         whole=True,
     ),
-    # Insertions and samples with `keep` become these two.
+    # Insertions with `keep` and samples with a count become these two.
     "replay_keep": Kind("replay", reads=(REPLAY,), writes=(REPLAY,), cell="kept"),
     "replay_draw": Kind("replay", reads=(REPLAY,), cell="kept", whole=True),
     "replay_update": Kind(

@@ -94,7 +94,7 @@ class CellPlan:
 
     @property
     def counts_agents(self) -> bool:
-        """Whether an emitted shape has an axis of agents."""
+        """True if an emitted shape has an axis of agents."""
         shaped = [name for names in self.starts.values() for name in names]
         shaped += [row.variable for row in self.buffers.values() if not row.ends]
         shaped += [op.args[0] for op, _ in walk(self.region.items) if op.name in self.sliced]

@@ -20,7 +20,7 @@ from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.value import Value
 
 FRESH = "fresh"
-"""The variable that tells whether a message is within the staleness bound, if stale ones drop."""
+"""Name of a boolean: the message is within the staleness bound (only with `drop_stale`)."""
 
 
 @dataclass(frozen=True)
