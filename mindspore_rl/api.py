@@ -1,9 +1,9 @@
 """Base classes of an algorithm (`Actor`, `Learner`, `Trainer`) and the calls of `msrl`.
 
-An algorithm file defines one `Trainer`. Its `train(self, msrl)` is an ordinary Python loop, and
-so is its learner's `learn(self, msrl, ...)`; everything that touches the world goes through `msrl`.
-The same source is run as plain Python by `runtime.reference` and turned into a graph by
-`graph.read.build`, so `Msrl` below is the contract of both.
+An algorithm file defines one `Trainer`. Its `train(self, msrl)` is an ordinary Python loop, and so
+is its learner's `learn(self, msrl, ...)`. Environments, replay, communication and parameter updates
+are reached through `msrl` only. The same source is run as plain Python by `runtime.reference` and
+turned into a graph by `compiler.frontend.build`; both implement the protocol `Msrl`.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,11 +16,12 @@ from mindspore_rl.errors import ConfigError
 
 
 class Msrl(Protocol):
-    """The calls that a training loop may make. B environments, T steps an iteration, n samples.
+    """The calls that a training loop may make.
 
-    In a multi-agent environment (one whose spec has teams) an axis of A agents follows that of the
-    environments: observations `[B, A, ...]`, actions and rewards `[B, A]`, losses `[n, A]`. What
-    ends an episode ends it for all: terminated and truncated stay `[B]`.
+    In shapes B is the number of environments, T the steps of an iteration and n a number of
+    samples. In a multi-agent environment (one whose spec has teams) an axis of A agents follows
+    that of environments: observations `[B, A, ...]`, actions and rewards `[B, A]`, losses `[n, A]`.
+    An episode ends for all agents at once: terminated and truncated stay `[B]`.
     """
 
     def env_reset(self) -> Any:
@@ -43,143 +44,152 @@ class Msrl(Protocol):
         """Appends one step of every environment (values `[B, ...]`) to the trajectory buffer.
 
         Args:
-            values: of the step.
-            keep: records of all environments together that stay, the newest `keep // B` of each;
-                0: until the next sample.
+            values: the arrays of the step.
+            keep: records to keep over all environments, the newest `keep // B` of each; 0: records
+                are kept until the next sample.
         """
 
     def replay_sample(self, count: int = 0, by: str = "stratified", steps: int = 0) -> tuple:
-        """The steps inserted since the last sample, in order; of records that are kept some.
+        """Samples the replay.
+
+        Without `count`: the steps inserted since the last sample, in order. With `count`: a random
+        batch of the kept records.
 
         Args:
-            count: records of those that are kept; the batch does not depend on the placement. B
-                must divide it.
-            by: `stratified`: uniform with replacement, as many of each environment. `uniform`: with
-                replacement, from the records of all environments together. `distinct`: likewise
-                without replacement. `priority`: as many of each environment, in proportion to their
-                priorities. A new record has the largest priority of those that its environment has.
-            steps: draws windows instead, of so many records of one environment one after the
-                other, none of which runs over the newest. The first one's priority counts.
+            count: size of the batch, a multiple of B; the batch does not depend on the placement.
+            by: `stratified`: uniform with replacement, equally many of each environment.
+                `uniform`: with replacement, from the records of all environments together.
+                `distinct`: likewise without replacement. `priority`: equally many of each
+                environment, in proportion to priorities. A new record gets the largest priority
+                in its environment.
+            steps: draws windows of this many consecutive records of one environment instead; a
+                window ends at the newest record at the latest. With `priority`, the priority of a
+                window's first record counts.
 
         Returns: one `[n, B, ...]` for each inserted value; n = T after a loop over `steps()`. With
-            a count `[count, ...]`, of windows `[count, steps, ...]`;
-            by priority, ids and odds `[count]` stand behind them: how much
-            likelier each was than in a uniform draw. `odds ** -beta` over its maximum are the
-            importance weights of Schaul et al. 2016.
+            a count `[count, ...]`; with windows `[count, steps, ...]`. With `priority`, two more:
+            ids and odds `[count]`, the probability ratio of each record to a uniform draw.
+            `odds ** -beta` over its maximum are the importance weights of Schaul et al. 2016.
         """
 
     def replay_update(self, ids: Any, priorities: Any) -> None:
-        """Gives the records of a sample priorities `[count]` (|error| ** alpha, Schaul et al.)."""
+        """Sets the priorities `[count]` of sampled records (|error| ** alpha, Schaul et al.)."""
 
     def uniform(self, count: int, size: int) -> Any:
-        """Random numbers `[count, size]` in [0, 1), others in each turn, for a batch of `count`.
+        """Draws random numbers `[count, size]` in [0, 1) for a batch, anew in each call.
 
-        B must divide the count: as many rows are of each environment, as in a sample.
+        B must divide the count: as in a sample, each environment has equally many rows.
         """
 
     def dataset_windows(self, path: str, count: int, length: int) -> tuple:
-        """Windows of consecutive steps of a data set, others in each turn.
+        """Reads windows of consecutive steps of a data set, the next ones in each call.
 
-        Every window comes once in an epoch, in an order that follows from the seed; what is
-        behind the end of a record is 0.
+        Every window is read once in an epoch, in an order that follows from the seed. Steps after
+        the end of a record are zero.
 
         Args:
-            path: of a file that `msrl dataset` made, with this environment's observations and
-                actions.
-            count: of windows; B must divide it.
-            length: of each window, in steps.
+            path: file made by `msrl dataset`, with this environment's observations and actions.
+            count: number of windows; B must divide it.
+            length: steps of a window.
 
-        Returns: `(obs, action, reward, return_to_go, step, mask)`, each `[count, length, ...]`:
-            the undiscounted sum of a step's reward and all that follow, the step's place in its
-            episode (int32), and which steps there are (bool).
+        Returns: `(obs, action, reward, return_to_go, step, mask)`, each `[count, length, ...]`.
+            return_to_go is the undiscounted sum of a step's reward and all that follow, step the
+            step's index in its episode (int32), and mask whether the step exists (bool).
         """
 
     def joint(self, value: Any) -> Any:
-        """What all agents have, side by side: `[B, A, ...]` becomes `[B, n]` (a joint state).
+        """Concatenates the values of all agents: `[B, A, ...]` becomes `[B, n]` (a joint state).
 
-        The only operation that mixes agents. Pass its result through `boundary("state", ...)`, so
-        that a policy that splits agents can compute it where they are together.
+        This is the only operation that mixes agents. Pass its result through `boundary("state",
+        ...)`, so that a policy that shards agents can compute it where all agents are together.
         """
 
     def boundary(self, name: str, value: Any) -> Any:
-        """Marks a value (or every value of a tuple) as one that a policy may cut at."""
+        """Marks a value (or every value of a tuple) where a policy may cut. Returns: the value."""
 
     def iterations(self) -> Iterable[int]:
-        """The training iterations; the body is one synchronous step of the whole system."""
+        """Iterates over training iterations; the body is one synchronous step of the system."""
 
     def steps(self) -> Iterable[int]:
-        """`config.num_steps` environment steps."""
+        """Iterates over `config.num_steps` environment steps."""
 
     def epochs(self, count: int) -> Iterable[int]:
-        """`count` passes over a batch."""
+        """Iterates over `count` passes over a batch."""
 
     def minibatches(self, count: int, values: tuple, steps: int = 0) -> Iterable[tuple]:
-        """Random minibatches of a batch of values `[T, B, ...]`, each value as `[n, ...]`.
+        """Iterates over random minibatches of values `[T, B, ...]`, each value as `[n, ...]`.
 
-        For each environment its own permutation of the T steps; minibatch k takes the k-th part
-        of every environment's, so that minibatches do not depend on the placement (a stratified
-        draw, this project's own). n = T B / count, and count must divide T.
+        Each environment has its own permutation of the T steps. Minibatch k takes the k-th part of
+        every environment's permutation, so minibatches do not depend on the placement (a stratified
+        draw, specific to this project). n = T B / count, and count must divide T.
 
-        With `steps` each row is a segment, so many steps of an environment one after the other, and
-        the permutation is one of segments: values as `[n, steps, ...]`, n = T B / (count * steps),
-        for what must be learnt in order. The product of count and steps must divide T.
+        With `steps` each row is a segment of consecutive steps of an environment, and segments are
+        permuted, for training that needs the steps in order: values as `[n, steps, ...]`, n = T B /
+        (count * steps). The product of count and steps must divide T.
         """
 
     def gradient(self, loss: Callable, network: nn.Cell, *args: Any) -> tuple:
         """Differentiates the mean over all samples of a per-sample loss.
 
-        `loss(*args)` returns `[n]`, or a tuple whose first value is the loss `[n]` and the others
-        are statistics `[n]`; of segments `[n, steps]`, where each step is a sample.
+        `loss(*args)` returns `[n]`, or a tuple whose first value is the loss `[n]` and whose others
+        are statistics `[n]`. With segments it returns `[n, steps]`, where each step is a sample.
 
-        Returns: `(grads, means)`: gradients by `network.trainable_params()` and the means of what
-            `loss` returned. Both are sums of shares: pass them through `boundary("gradient", ...)`.
+        Returns: `(grads, means)`: gradients by `network.trainable_params()`, and the means of the
+            values that `loss` returns. Both are partial sums on each replica: pass them through
+            `boundary("gradient", ...)`.
         """
 
     def update(self, method: Callable, *args: Any) -> None:
-        """Calls a method that changes parameters or learner state; every argument must be whole."""
+        """Calls a method that changes parameters or learner state, with replicated arguments."""
 
     def mean(self, *values: Any, keep: int = 0) -> Any:
-        """Means over all samples of all workers: (sum of local sums) / (global count).
+        """Returns means over all samples of all workers: (sum of local sums) / (global count).
 
         Args:
-            values: arrays with environments along an axis, reduced in one collective.
-            keep: how many trailing axes are not reduced (features; environments, each by itself).
+            values: arrays with an axis of environments, reduced in one collective.
+            keep: number of trailing axes that are not reduced, such as features, or environments
+                for a result of each.
 
         Returns: one result for one value, else a tuple.
         """
 
     def sum(self, *values: Any, keep: int = 0) -> Any:
-        """Sums over all samples of all workers, like `mean`."""
+        """Returns sums over all samples of all workers, like `mean`."""
 
     def max(self, *values: Any, keep: int = 0) -> Any:
-        """Maxima over all samples of all workers, like `mean`."""
+        """Returns maxima over all samples of all workers, like `mean`."""
 
     def min(self, *values: Any, keep: int = 0) -> Any:
-        """Minima over all samples of all workers, like `mean`."""
+        """Returns minima over all samples of all workers, like `mean`."""
 
     def env_steps(self) -> Any:
-        """Global environment steps taken before this iteration, a float32 scalar (schedules)."""
+        """Returns the global environment steps before this iteration, float32 (for schedules)."""
 
     def report(self, metrics: dict[str, Any]) -> None:
         """Sends named scalars to the coordinator."""
 
 
 class Actor(nn.Cell):
-    """Chooses actions. Reads parameters and never changes them."""
+    """An actor chooses actions; it reads parameters and never changes them."""
 
     noise_size: int = 0
     """Uniform random numbers that `act` uses for each environment (with teams: agent) and step."""
 
     def act(self, obs: Any, noise: Any) -> Any:
-        """Returns what the training loop needs of a decision; row b depends on row b alone."""
+        """Returns the action and other values for the training loop; row b depends on row b only.
+
+        Args:
+            obs: `[B, ...]`; `train` may pass further arguments after it.
+            noise: `[B, noise_size]` float32, uniform in [0, 1).
+        """
         raise NotImplementedError
 
 
 class Learner(nn.Cell):
-    """Turns a batch into gradients and updates of the parameters."""
+    """A learner turns a batch into gradients and updates of the parameters."""
 
     def learn(self, msrl: Msrl, *batch: Any) -> dict[str, Any]:
-        """One learning phase; analysed statically, like `Trainer.train`."""
+        """Runs one learning phase; analysed statically, like `Trainer.train`. Returns: metrics."""
         raise NotImplementedError
 
 
@@ -189,10 +199,14 @@ class Trainer:
     Args:
         config: an instance of `Config`, a frozen dataclass with at least `env`, `seed`,
             `num_envs`, `num_steps` and `total_steps`.
-        spec: the environment's shapes.
+        spec: the environment's spec.
+
+    Attributes:
+        Config: the configuration class.
+        multi_agent: whether the algorithm is for environments with teams of agents.
 
     Raises:
-        ConfigError: one of algorithm and environment has an axis of agents and the other has not.
+        ConfigError: only one of algorithm and environment has an axis of agents.
     """
 
     Config: ClassVar[type]
@@ -213,5 +227,5 @@ class Trainer:
         self.spec = spec
 
     def train(self, msrl: Msrl) -> None:
-        """The training loop."""
+        """Runs the training loop."""
         raise NotImplementedError

@@ -17,7 +17,7 @@ _LARGEST_EXPONENT = 18  # "1e999999999" must be an error, not a number of a giga
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The numbers that are allowed: `least` and more, `most` and less, and larger than `above`."""
+    """A range of numbers: at least `least`, at most `most`, and more than `above`."""
 
     least: float | None = None
     most: float | None = None
@@ -31,7 +31,7 @@ class Range:
         )
 
     def __str__(self) -> str:
-        """In words; empty if all are allowed."""
+        """Returns the range in words; empty if all numbers are allowed."""
         if self.least is not None and self.most is not None:
             return f"{self.least:.10g} to {self.most:.10g}"
         bounds = (("at least", self.least), ("at most", self.most), ("more than", self.above))
@@ -49,12 +49,12 @@ REQUIRED = {
 
 
 def option(default: Any, text: str, **bounds: float) -> Any:
-    """A field of a configuration.
+    """Makes a field of a configuration.
 
     Args:
-        default: value.
-        text: for `--help`.
-        bounds: of its number, or of each of its numbers: those of `Range`.
+        default: default value.
+        text: help text for `--help`.
+        bounds: bounds of its number, or of each of its numbers, see `Range`.
     """
     allowed = {"range": Range(**bounds)} if bounds else {}
     return dataclasses.field(default=default, metadata={"help": text, **allowed})
@@ -78,16 +78,16 @@ def resolve(
             `tuple[C, ...]` with a dataclass C is a list of such mappings.
         flags: field to value; None means that the flag was not given.
         assignments: `key=value` texts; the last one of a key wins.
-        others: keys of the YAML that are not this class's, to be passed over.
-        base: what `to_dict` gave of a configuration like this, used instead of the defaults.
-        values: field to value, as a program gives them.
+        others: keys of the YAML that belong to other classes and are ignored.
+        base: the result of `to_dict` of such a configuration, used instead of the defaults.
+        values: field to value, given by a program.
 
     Returns:
         An instance of `config_class`.
 
     Raises:
-        ConfigError: an unreadable file, an unknown key, a value of the wrong type, a missing value,
-            or a ValueError of the class's own checks.
+        ConfigError: the file is unreadable, a key unknown, a value missing or of the wrong type, or
+            the class's own checks raise a ValueError.
     """
     keys = keys_of(config_class)
     given: dict[str, object] = {}
@@ -139,7 +139,7 @@ def _nested(config_class: type, value: object) -> Any:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Gives the fields as plain values that YAML and JSON hold; `resolve` reads them back."""
+    """Returns the fields as plain values for YAML and JSON; `resolve` reads them back."""
     values = {field.name: getattr(config, field.name) for field in _fields(type(config))}
     return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
 
@@ -169,7 +169,7 @@ def _fields(config_class: type) -> list[dataclasses.Field]:
 
 
 class Key(NamedTuple):
-    """What is known of a field: its kind, a value that can be given, and the range of numbers."""
+    """The properties of a field: its kind, an example value, and the range of its numbers."""
 
     kind: Any
     example: str
@@ -177,7 +177,11 @@ class Key(NamedTuple):
 
 
 def keys_of(config_class: type) -> dict[str, Key]:
-    """The keys of a configuration. Raises: ConfigError: it is none, or a field of no such kind."""
+    """Returns the keys of a configuration.
+
+    Raises:
+        ConfigError: the class is not a dataclass, or a field has an unsupported kind.
+    """
     hints = get_type_hints(config_class)
     keys = {}
     for field in _fields(config_class):
@@ -212,27 +216,27 @@ def checked(
     written: str,
     others: Collection[str] = (),
 ) -> object:
-    """Parses one value.
+    """Parses and checks one value.
 
     Args:
         key: its key.
-        value: as it was given.
+        value: the value as given.
         keys: see `keys_of`.
-        origin: where it was given, which errors name.
-        written: what stands there before a value, as in `gamma: `, for the example of an error.
-        others: keys that an unknown one may be meant for.
+        origin: where it was given, for errors.
+        written: the text in front of a value there, such as `gamma: `, for examples in errors.
+        others: further keys to suggest for an unknown one.
 
     Returns: the value, of the key's kind.
 
     Raises:
-        ConfigError: the key is unknown, or the value of another kind or out of range.
+        ConfigError: the key is unknown, or the value has another kind or is out of range.
     """
     if key not in keys:
         raise ConfigError(f"{origin}: {_unknown(key, keys, others)}")
     kind, example, allowed = keys[key]
     try:
         found = parse(value, kind)
-    except ConfigError as error:  # of an item that has keys of its own
+    except ConfigError as error:  # from an item with keys of its own
         raise ConfigError(f"{origin}: {key}: {error}") from None
     except (ValueError, ArithmeticError):
         raise ConfigError(
@@ -266,7 +270,7 @@ def _split(assignment: str) -> tuple[str, str]:
 
 
 def parse(value: object, kind: Any) -> Any:
-    """Reads a value as one of a kind. Raises: ValueError, ArithmeticError: it is none."""
+    """Parses a value as one of a kind. Raises: ValueError, ArithmeticError: it is not of it."""
     kind, optional = _without_none(kind)
     if optional and (value is None or str(value).strip().lower() in ("none", "null")):
         return None
@@ -318,7 +322,7 @@ def _parse_bool(value: object) -> bool:
 
 
 def _parse_str(value: object) -> str:
-    if not isinstance(value, str) or "\0" in value:  # which is in no path and no name
+    if not isinstance(value, str) or "\0" in value:  # paths and names cannot contain NUL
         raise ValueError(value)
     return value
 
@@ -333,7 +337,7 @@ _EXAMPLES: Mapping[Any, str] = {int: "64", float: "0.5", bool: "true", str: "tex
 
 
 def _without_none(kind: Any) -> tuple[Any, bool]:
-    """Gives X and True of `X | None`, and the kind itself and False of anything else."""
+    """Returns X and True for `X | None`, and the kind itself and False for anything else."""
     if get_origin(kind) in (Union, types.UnionType):
         rest = [part for part in get_args(kind) if part is not type(None)]
         if len(rest) == 1:

@@ -1,11 +1,11 @@
 """Errors that `msrl` prints without a traceback: mistakes of the user, and failures of a job.
 
-It exits with 2 after a mistake and with 1 after a failure.
+`msrl` exits with 2 after a mistake and with 1 after a failure.
 """
 
 
 class MsrlError(Exception):
-    """A mistake in what the user wrote or asked for; the message says how to put it right."""
+    """A mistake of the user; the message says how to correct it."""
 
     exit_code = 2
 
@@ -23,11 +23,11 @@ class PolicyError(MsrlError):
 
 
 class UnknownEnvironmentError(MsrlError):
-    """A name that no environment has."""
+    """A name that is not that of an environment."""
 
 
 class EnvironmentFailure(MsrlError):
-    """An environment that cannot be built, that raised, or that gave what it must not."""
+    """An environment that cannot be built, raised an exception, or returned invalid values."""
 
 
 class MissingPackageError(EnvironmentFailure):
@@ -35,7 +35,7 @@ class MissingPackageError(EnvironmentFailure):
 
     Args:
         text: the message.
-        extra: of this project's, the one that brings the package; empty if none does.
+        extra: the extra of this project that installs the package; empty if none does.
     """
 
     def __init__(self, text: str, extra: str = "") -> None:
@@ -44,7 +44,7 @@ class MissingPackageError(EnvironmentFailure):
 
 
 class CheckpointError(MsrlError):
-    """A checkpoint that is missing, damaged or of another job."""
+    """A checkpoint that is missing, damaged or from another job."""
 
 
 class StorageError(MsrlError):
@@ -54,11 +54,11 @@ class StorageError(MsrlError):
 
 
 class ReplayError(MsrlError):
-    """A replay table that cannot be made, read, or used as asked for."""
+    """A replay table that cannot be made, read, or used as requested."""
 
 
 class HeldBackError(ReplayError):
-    """A draw or an insert that others' inserts or draws have to come before."""
+    """A draw or an insert that must wait for other inserts or draws."""
 
 
 class NumericsError(MsrlError):
@@ -66,7 +66,7 @@ class NumericsError(MsrlError):
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception of the user's, whose own `__str__` may raise."""
+    """Returns the text of an exception, even if its own `__str__` raises."""
     try:
         return str(error)
     except Exception as other:  # noqa: BLE001  (the user's own code)
@@ -74,12 +74,12 @@ def text_of(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """The type and text of an exception of the user's."""
+    """Returns the type and text of an exception."""
     return f"{type(error).__name__}: {text_of(error)}"
 
 
 def shortened(text: str, limit: int = 20_000) -> str:
-    """A text with at most so many characters, and its middle left out if it has more."""
+    """Shortens a text to about `limit` characters by leaving out its middle."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -90,7 +90,7 @@ class JobFailure(Exception):
     """A job that failed while it ran; the message shows which rank, where and why.
 
     Attributes:
-        mistake: whether it is the user's: then the message has no traceback.
+        mistake: whether the failure is a mistake of the user; then the message has no traceback.
         interrupted: whether the job had been told to stop.
     """
 
@@ -102,14 +102,15 @@ class JobFailure(Exception):
 
     @property
     def exit_code(self) -> int:
-        """What `msrl` exits with."""
+        """The exit code of `msrl`."""
         return 2 if self.mistake else 1
 
 
 def install(extra: str = "") -> str:
-    """How to install this project or one of its extras.
+    """Returns a text on how to install this project or one of its extras.
 
-    By the folder, never by a name: an index has another project that is called mindspore_rl.
+    It installs from the checkout, never by name: the package index has another project called
+    mindspore_rl.
     """
     extras = f"[{extra}]" if extra else ""
     return f"in the checkout of mindspore_rl: pip install '.{extras}'"

@@ -9,9 +9,9 @@ from mindspore_rl.errors import PolicyError
 from mindspore_rl.platform.names import check_name
 
 COMPONENTS = ("environment", "actor", "replay", "gradient", "update")
-"""Parts of an algorithm that fragments hold."""
+"""Components of an algorithm, which fragments hold."""
 WORKERS = "workers"
-"""As many replicas as `--workers` says."""
+"""The number of replicas that `--workers` gives."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,12 @@ class FragmentRule:
     """One kind of fragment.
 
     Attributes:
-        name: shown in plans, errors and generated files.
-        components: of `COMPONENTS`; everything else follows the data.
+        name: its name in plans, errors and generated files.
+        components: components from `COMPONENTS`; all other operations follow the data.
         replicas: a number, or `WORKERS`.
-        split: what replicas share, `env` (environments) or `agent` (agents), or a tuple of these:
-            the first that the environment has several of. None for a single replica.
+        split: the axis that is sharded over replicas, `env` (environments) or `agent` (agents), or
+            a tuple of these: the first of which the environment has several. None for a single
+            replica.
         compiled: components that must have a graph implementation, so that they compile with
             the rest.
     """
@@ -36,7 +37,7 @@ class FragmentRule:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """What replicas may share, in order of preference."""
+        """The axes that may be sharded over replicas, in order of preference."""
         return (self.split,) if isinstance(self.split, str) else self.split or ()
 
 
@@ -45,7 +46,10 @@ class Cut:
     """A boundary mark that may be cut, and the components between which it is expected.
 
     Attributes:
-        optional: whether an algorithm without this mark is served too.
+        mark: the mark's name.
+        source: the component that sends.
+        target: the component that receives.
+        optional: whether algorithms without this mark are accepted too.
     """
 
     mark: str
@@ -59,15 +63,16 @@ SYNCHRONOUS, ARRIVAL = "synchronous", "arrival"
 
 @dataclass(frozen=True)
 class Schedule:
-    """When the fragments of a policy fire; also `--schedule` and `schedule:` in a YAML file.
+    """The order in which fragments fire; also `--schedule` and `schedule:` in a YAML file.
 
     Attributes:
-        order: `synchronous`: all replicas of a fragment take part in every message; `arrival`: a
-            fragment that others send to fires once for each sender's message, as it comes.
-        staleness: by arrival, the most updates between the parameters that a gradient was computed
-            with and those that it is applied to; None: twice the workers.
-        drop_stale: by arrival, whether a gradient that would be staler is thrown away; else its
-            worker waits before it computes one.
+        order: `synchronous`: all replicas of a fragment take part in every message. `arrival`
+            (asynchronous): the receiving fragment fires once for each sender's message, in order of
+            arrival.
+        staleness: with `arrival`, the maximum number of updates between the parameters that a
+            gradient is computed with and those that it is applied to; None: twice the workers.
+        drop_stale: with `arrival`, whether a staler gradient is dropped; else its worker waits
+            before it computes one.
         chunks: parts of the environments that a fragment works on in turn.
     """
 
@@ -109,16 +114,16 @@ def _check_tuple(here: str, key: str, value: object, kind: type, example: str) -
 
 @dataclass(frozen=True)
 class DistributionPolicy:
-    """Where an algorithm runs.
+    """The distribution of an algorithm over fragments.
 
     Attributes:
-        name: for `--policy`.
-        summary: one line for people.
-        fragments: between them they hold every component once.
+        name: the policy's name for `--policy`.
+        summary: a description in one line.
+        fragments: fragments that together hold every component exactly once.
         cuts: the marks that may be cut.
-        colocate: groups of fragments whose replicas share a device, one to one, a fragment in
-            one group at most; with equal numbers of replicas they become one fragment.
-        schedule: when they fire; a run may override it.
+        colocate: groups of fragments whose replicas share devices one to one; a fragment is in at
+            most one group. With equal numbers of replicas a group's fragments are fused into one.
+        schedule: the order in which fragments fire; a run may override it.
     """
 
     name: str
@@ -164,7 +169,7 @@ class DistributionPolicy:
                 _check_tuple(fragment, "split", rule.split, str, '"env"')
 
     def _check_groups(self, names: list[str]) -> None:
-        """A group is a set: its order means nothing, and a fragment is in one at most."""
+        """Checks the groups of `colocate`: sets of at least two fragments that do not overlap."""
         together: list[str] = []
         for group in self.colocate:
             unknown = [str(name) for name in group if name not in names]

@@ -15,14 +15,15 @@ from mindspore_rl.platform.user_modules import load_module
 
 
 def trainer_class(file: Path, package: str = "") -> type:
-    """The `Trainer` that an algorithm's file defines.
+    """Loads the `Trainer` subclass that an algorithm's file defines.
 
     Args:
-        file: the user's, or a run's copy of it.
+        file: the user's file, or a run's copy of it.
         package: see `load_module`.
 
     Raises:
-        MsrlError: it defines none or several, or one without `Config`, or its name is none.
+        MsrlError: the file's name is invalid, it does not define exactly one trainer, or the
+            trainer has no `Config`.
     """
     from mindspore_rl.api import Trainer  # noqa: PLC0415  (imports MindSpore)
 
@@ -44,7 +45,7 @@ def trainer_class(file: Path, package: str = "") -> type:
 
 
 def modules_of(trainer: Any) -> list[ModuleType]:
-    """The modules that define a trainer and its cells, MindSpore's own left out."""
+    """Returns the modules that define a trainer and its cells, without MindSpore's own."""
     parts = [trainer]
     for owner in (trainer.actor, trainer.learner):
         parts += [cell for _, cell in owner.cells_and_names()]
@@ -53,17 +54,18 @@ def modules_of(trainer: Any) -> list[ModuleType]:
 
 
 def make_trainer(cls: Any, config: Any, spec: Any) -> Any:
-    """Makes a trainer as every process makes it.
+    """Makes a trainer in the same way in every process.
 
     MindSpore's, NumPy's and Python's generators are seeded with the configuration's seed, so that
-    parameters that a program leaves to chance are the same everywhere; a caller's numbers go on.
+    randomly initialised parameters are the same everywhere. The states of NumPy's and Python's
+    generators are restored afterwards.
     """
     import mindspore  # noqa: PLC0415
     import numpy as np  # noqa: PLC0415
 
     numpys, pythons = np.random.get_state(), random.getstate()
     try:
-        mindspore.set_seed(config.seed)  # NumPy's, too
+        mindspore.set_seed(config.seed)  # seeds NumPy too
         random.seed(config.seed)
         return cls(config, spec)
     finally:
@@ -74,7 +76,14 @@ def make_trainer(cls: Any, config: Any, spec: Any) -> Any:
 def load_trainer(
     algorithm: dict[str, str], config: dict[str, Any], spec: Any, assignments: Sequence[str] = ()
 ) -> Any:
-    """Builds an algorithm's trainer from a plan, perhaps with other keys of its configuration."""
+    """Makes an algorithm's trainer from a plan.
+
+    Args:
+        algorithm: the plan's `file` and `package` of the algorithm.
+        config: the plan's configuration, see `config.to_dict`.
+        spec: the environment's spec.
+        assignments: `key=value` texts that override the configuration.
+    """
     cls: Any = trainer_class(Path(algorithm["file"]), algorithm.get("package", ""))
     resolved = configuration.resolve(cls.Config, None, {}, assignments, base=config)
     return make_trainer(cls, resolved, spec)

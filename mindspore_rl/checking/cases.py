@@ -22,19 +22,19 @@ from mindspore_rl.platform.stdio import say
 from mindspore_rl.policy import SYNCHRONOUS
 
 SMALL = {"num_envs": 8, "num_steps": 16}
-"""The most of these keys where they are not given."""
+"""Upper bounds of configuration keys that the user does not give."""
 EQUAL, ROUNDING, DIFFERENT, FAILED, REFUSED = (
     *("equal", "rounding", "different"),
     *("failed", "refused"),
 )
-"""Outcomes; `rounding`: different, but no more than the plain loop is from itself."""
+"""Outcomes; `rounding`: different, but no more than the plain loop with nudged parameters."""
 TIMEOUT_S = 240.0
-"""Of a message or a cell: numbers are compared here, on machines that may be busy."""
+"""Timeout of a message or a cell; generous, because only values matter here, not speed."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One way to run the program: a policy's file, its name, workers, and who runs cells."""
+    """One way to run the program: a policy's file and name, workers, and kind of cells."""
 
     file: str
     policy: str
@@ -48,13 +48,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a case.
+    """The outcome of a case.
 
     Attributes:
-        text: which value is the farthest off, what differs first, or why it is refused.
+        text: the value that is farthest off, the first difference, or the reason of a refusal.
         far: see `compared.Compared`; None: nothing was compared.
-        fallen: cells that were to be native and that MindSpore ran, of `cells`.
-        environment: its form, if anything was compared.
+        fallen: cells, out of `cells`, that should be native but were run by MindSpore.
+        environment: the environment's form that was run, if anything was compared.
     """
 
     case: Case
@@ -68,18 +68,18 @@ class Row:
 
 @dataclass
 class Held:
-    """A program that is held to its plain loop, of which there is one for each configuration.
+    """A program to compare with its plain loops, one for each configuration.
 
     Args:
-        job: what is asked for, whatever the policy.
-        folder: for run directories.
-        iterations: of each job.
-        sizes: the most of some keys of the configuration that are not given.
+        job: the job to run, with the policy left open.
+        folder: where run directories are made.
+        iterations: number of iterations of each job.
+        sizes: upper bounds of configuration keys that the user does not give.
 
     Attributes:
-        shrunk: what became of these keys, as `key=value`.
-        lines: of the user's file, see `lines.of_program`.
-        runs: configuration, plain loop and names of carried variables, by environment.
+        shrunk: the values of keys that were reduced, as `key=value`.
+        lines: source lines of compared values, see `lines.of_program`.
+        runs: configuration, plain run and names of carried variables, by environment.
     """
 
     job: Job
@@ -92,10 +92,10 @@ class Held:
     _number: int = 0
 
     def row(self, case: Case) -> Row:
-        """Runs a case, and says what came of it.
+        """Runs a case, prints its outcome and returns it.
 
         Raises:
-            MsrlError: what is asked for cannot be under any policy, or the plain loop fails.
+            MsrlError: the job is invalid under every policy, or the plain loop fails.
         """
         began = time.monotonic()
         try:
@@ -142,7 +142,11 @@ class Held:
         return replace(row, outcome=DIFFERENT if mistakes else ROUNDING, far=first.far, text=text)
 
     def _request(self, case: Case) -> Any:
-        """What is to be run. Raises: PolicyError: the policy does not take the environment."""
+        """Makes the request of a case, with sizes reduced.
+
+        Raises:
+            PolicyError: the policy cannot run the environment or is asynchronous.
+        """
         from mindspore_rl.checking.compared import MARKS  # noqa: PLC0415
 
         job = replace(self.job, policy=case.file, workers=case.workers, cells=case.cells)
@@ -173,7 +177,7 @@ class Held:
         return request
 
     def _reference(self, request: Any, carried: dict[str, str]) -> Any:
-        """The plain loop of an environment, which does not depend on policy and workers."""
+        """Returns the plain run of an environment, which all policies and worker counts share."""
         from mindspore_rl.checking import plain  # noqa: PLC0415
 
         name = request.config.env
@@ -202,13 +206,13 @@ class Held:
         return run
 
     def _see(self, name: str, result: Any) -> None:
-        """Keeps which line is whose, once the program is read."""
+        """Stores the source lines of compared values once the program is inferred."""
         if name == "infer" and not self.lines:
             self.lines = lines.of_program(result)
 
 
 def _halved(value: int, most: int) -> int:
-    """A number halved while it is even until it is small: it still divides what it divided."""
+    """Halves a number until it is at most `most` or odd, so that it still divides its multiples."""
     while value > most and value % 2 == 0:
         value //= 2
     return value

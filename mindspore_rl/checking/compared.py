@@ -6,17 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 
 RTOL, ATOL = 1e-4, 1e-5
-"""What rounding may do to an entry: of itself, and of the largest of its array (or of 1).
+"""Tolerance of an entry, relative to itself and to the largest entry of its array (or to 1).
 
-Injected bugs show at 1e-3. Terms added in another order came to 5.6e-6 where an advantage's mean
-is large beside its deviation.
+Injected bugs show at 1e-3. Another order of summation gave 5.6e-6 where an advantage's mean is
+large relative to its deviation.
 """
 MARKS = ("action", "advantage", "gradient")
-"""Of the boundaries whose values are compared."""
+"""Marks of the boundaries whose values are compared."""
 METRIC, PARAMETERS, REPLAY, VARIABLES = "metric ", "parameters/", "replay/", "variables/"
 ENVIRONMENT, CELLS = "environment/", "cells/"
 STATE = (PARAMETERS, VARIABLES, ENVIRONMENT, REPLAY)
-"""What a checkpoint holds that the plain loop has too."""
+"""Prefixes of the arrays of a checkpoint that the plain loop has too."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Compared:
     """A value of a job beside that of the plain loop.
 
     Attributes:
-        iteration: that it is of; None: of the end.
+        iteration: the iteration of the value; None: the end of the run.
         name: a boundary's site, a metric, or an array of a checkpoint.
         far: the largest difference, relative to the largest entry or to 1 if that is more.
-        wrong: what differs by more than rounding; empty if nothing does.
+        wrong: a text on entries that differ by more than rounding; empty if none do.
     """
 
     iteration: int | None
@@ -48,7 +48,7 @@ def compared(
     rtol: float = RTOL,
     atol: float = ATOL,
 ) -> Compared:
-    """Holds one array to another: whole numbers exactly, others up to rounding."""
+    """Compares one array with another: integers and booleans exactly, others up to rounding."""
     if got.shape != wanted.shape:
         wrong = f"shape {got.shape}, expected {wanted.shape}"
         return Compared(iteration, name, math.inf, wrong)
@@ -56,7 +56,7 @@ def compared(
     if got.dtype.kind in "biu" and wanted.dtype.kind in "biu" and not fixed_point:
         rtol = atol = 0.0
     got, wanted = (side.astype(np.float64).ravel() for side in (got, wanted))
-    # An entry near zero is a sum of terms as large as the largest: so is its rounding.
+    # An entry near zero may be a sum of terms as large as the largest, with their rounding error.
     largest = max(1.0, np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0))
     off = ~np.isclose(got, wanted, rtol, atol * largest, equal_nan=True)
     apart = _apart(got, wanted)
@@ -64,7 +64,7 @@ def compared(
     if not off.any():
         return Compared(iteration, name, far)
     worst = int(np.argmax(np.where(off, apart, -1.0)))
-    with np.errstate(invalid="ignore"):  # of an infinite one
+    with np.errstate(invalid="ignore"):  # inf / inf
         relative = apart[worst] / max(abs(wanted[worst]), 1e-30)
     wrong = (
         f"{off.sum()} of {off.size} differ, worst {got[worst]:.8g} against {wanted[worst]:.8g} "
@@ -74,7 +74,7 @@ def compared(
 
 
 def _apart(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """How far entries are from each other: infinite where only one of two is finite."""
+    """Returns the distances between entries: infinite where only one of two is finite."""
     same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
     with np.errstate(invalid="ignore"):
         apart = np.abs(got - wanted)
@@ -82,10 +82,10 @@ def _apart(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def mark_of(site: str) -> str:
-    """The mark of a boundary's site, `boundary:action#1`."""
+    """Returns the mark of a boundary's site, such as `boundary:action#1`."""
     return site.split(":")[1].split("#", maxsplit=1)[0]
 
 
 def is_held(name: str) -> bool:
-    """Whether a name is of a boundary whose values are compared."""
+    """Returns whether a name is the site of a boundary whose values are compared."""
     return name.startswith("boundary:") and mark_of(name) in MARKS

@@ -31,32 +31,33 @@ from mindspore_rl.runtime.coordinator.state_machine import JobOptions
 
 
 def carried_names(request: JobRequest, folder: Path) -> dict[str, str]:
-    """The carried variables of a job and their names in the source."""
+    """Prepares a job and returns its carried variables with their names in the source."""
     plan, cut = prepare(request, folder)
     return names_in_source(plan, dict(cut.program.locals))
 
 
 def names_in_source(plan: Plan, sources: Mapping[str, str]) -> dict[str, str]:
-    """The names that a plan's carried variables have in the source."""
+    """Returns a plan's carried variables with their names in the source."""
     return {name: sources[name] for name in plan.carried}
 
 
 def run_held(
     plan: Plan, run_dir: Path, reference: PlainRun, iterations: int
 ) -> tuple[dict[str, bool], list[Compared]]:
-    """Runs a job, each iteration of it from the plain loop's state, and compares all that it did.
+    """Runs a job whose iterations start from the plain loop's states, and compares its values.
 
     Args:
-        plan: lowered into `run_dir`, of so many iterations and with `MARKS` kept.
-        run_dir: its directory.
-        reference: of the same program and configuration.
-        iterations: how many.
+        plan: the job's plan, lowered into `run_dir`, with as many iterations and with `MARKS`
+            recorded.
+        run_dir: the run directory.
+        reference: the plain run of the same program and configuration.
+        iterations: number of iterations.
 
-    Returns: whether each cell was native in the end, by name, and what was compared.
+    Returns: whether each cell was native in the end, by name, and the compared values.
 
     Raises:
-        JobFailure: it failed.
-        KeyboardInterrupt: it was told to end.
+        JobFailure: the job failed.
+        KeyboardInterrupt: the job was interrupted.
     """
     starts = {str(i): str(reference.checkpoints[i]) for i in range(iterations)}
     plan = replace(plan, load_at=starts)
@@ -80,7 +81,7 @@ def run_held(
 def compare_records(
     run_dir: Path, reference: PlainRun, iteration: int, marks: tuple[str, ...] = MARKS
 ) -> list[Compared]:
-    """A job's values at boundaries in an iteration beside the plain loop's, in its order."""
+    """Compares a job's values at boundaries in an iteration with the plain loop's, in its order."""
     files = sorted((run_dir / "records").glob(f"{iteration:06d}-*.npz"))
     parts = [dict(np.load(file)) for file in files]
     keys = sorted({key for part in parts for key in part if len(part[key])})
@@ -108,7 +109,7 @@ def compare_records(
 def compare_reports(
     values: Mapping[str, float | None], reference: PlainRun, iteration: int
 ) -> list[Compared]:
-    """A job's metrics of an iteration beside the plain loop's; None: not finite."""
+    """Compares a job's metrics of an iteration with the plain loop's; None: not finite."""
     wanted = {k: v if math.isfinite(v) else None for k, v in reference.reports[iteration].items()}
     found = []
     for name in dict.fromkeys([*wanted, *values]):
@@ -127,7 +128,7 @@ def compare_states(
     rtol: float = RTOL,
     atol: float = ATOL,
 ) -> list[Compared]:
-    """The arrays of two checkpoints whose names begin with one of these."""
+    """Compares the arrays of two checkpoints whose names begin with one of the prefixes."""
     found = []
     for name in sorted(name for name in wanted if name.startswith(prefixes)):
         if name in got:

@@ -11,11 +11,11 @@ CHANGED_BY = {
     "replay": "replay_insert",
     "parameters": "update",
 }
-"""What changes what else is compared, beside the values at boundaries and carried variables."""
+"""Kinds of compared values besides boundaries and carried variables, and the operation of each."""
 
 
 def of_program(program: Program) -> dict[str, str]:
-    """The lines of boundaries by site, of carried variables by name, and of `CHANGED_BY`."""
+    """Returns source lines by boundary site, by carried variable and by kind of `CHANGED_BY`."""
     kinds = {operation: kind for kind, operation in CHANGED_BY.items()}
     found: dict[str, list[str]] = {}
     for op, loops in walk(program.body):
@@ -25,18 +25,18 @@ def of_program(program: Program) -> dict[str, str]:
             keys.append(str(op.attr("site")))
         for key in keys:
             found.setdefault(key, []).append(place)
-        if loops:  # the last one counts
+        if loops:  # the last assignment counts
             found |= {f"variables/{name}": [place] for name in op.targets}
     return {key: ", ".join(dict.fromkeys(places)) for key, places in found.items()}
 
 
 def of(name: str, lines: dict[str, str]) -> str:
-    """The line of a value; empty if none is known."""
+    """Returns the source line of a value; empty if none is known."""
     return lines.get(name) or lines.get(_kind(name), "")
 
 
 def told(one: Any, lines: dict[str, str]) -> str:
-    """Which value a `compared.Compared` is of, in the words of the user, and its line."""
+    """Returns a text that names a compared value, its source line and its iteration."""
     words = {"parameters": "parameter", "variables": "variable"}
     kind = _kind(one.name)
     name = one.name.removeprefix("boundary:").replace(f"{kind}/", f"{words.get(kind, kind)} ", 1)

@@ -20,21 +20,21 @@ from mindspore_rl.runtime.reference import Reference
 
 ATTEMPTS = 4
 NUDGE = 1e-6
-"""Relative change of the parameters: some eight last bits, about what rounding does to a layer."""
+"""Relative change of the parameters: about 8 units in the last place, as rounding in a layer."""
 ROUNDING = 2.0
-"""A value that moves by so much less than a job is off is off for another reason."""
+"""A job's difference is rounding if it is at most this multiple of the nudged loop's."""
 
 
 @dataclass
 class PlainRun:
-    """What the plain loop did: values at boundaries by iteration, and states between iterations.
+    """The results of the plain loop: values at boundaries and states between iterations.
 
     Attributes:
         records: `{(iteration, site): [arrays of every pass, leaves flattened]}`.
         reports: the metrics of each iteration.
-        states: one before each iteration, and one after the last.
-        env_steps: that it took, over all environments.
-        checkpoints: the states as files.
+        states: the state before each iteration, and the one after the last.
+        env_steps: environment steps taken, over all environments.
+        checkpoints: files of the states.
     """
 
     records: dict[tuple[int, str], list[list[np.ndarray]]] = field(default_factory=dict)
@@ -45,11 +45,11 @@ class PlainRun:
 
 
 class UnsteadyError(MsrlError):
-    """A plain loop that computes something else each time.
+    """The plain loop gives different results each time.
 
     Args:
-        place: in the user's file.
-        first: what differs between two runs.
+        place: the line in the user's file.
+        first: the first value that differs between two runs.
     """
 
     exit_code = 1
@@ -68,14 +68,14 @@ def run_reference(
 ) -> PlainRun:
     """Runs the algorithm as plain Python, until two runs agree to the last bit.
 
-    MindSpore, running operators one by one, has once given zeros for the log-probabilities of a
-    step: every policy then differs from such a reference. A thousand runs did not show it again.
+    Repetition guards against a wrong reference: once, MindSpore's eager mode returned zeros for the
+    log-probabilities of a step. A thousand further runs did not show it again.
 
     Args:
-        algorithm: its file.
+        algorithm: the algorithm's file.
         config: an instance of its `Config`.
-        folder: for the checkpoints.
-        iterations: how many.
+        folder: where the checkpoints are saved.
+        iterations: number of iterations.
         carried: the graph's names of the loop's carried variables, and their names in the source.
 
     Raises:
@@ -113,11 +113,11 @@ def plain_run(
     """Runs the algorithm as plain Python once.
 
     Args:
-        algorithm: its file.
+        algorithm: the algorithm's file.
         config: an instance of its `Config`.
-        iterations: how many.
+        iterations: number of iterations.
         carried: see `run_reference`.
-        nudged_at: an iteration before which the parameters are changed by a millionth.
+        nudged_at: an iteration before which the parameters are changed by a relative `NUDGE`.
     """
     ms.set_context(mode=ms.PYNATIVE_MODE)
     trainer = programs.make_trainer(programs.trainer_class(algorithm), config, spec(config.env))
@@ -160,7 +160,7 @@ def _same(first: PlainRun, second: PlainRun) -> bool:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    """Whether nested lists and dictionaries of numbers and arrays are the same, bit by bit."""
+    """Returns whether nested lists and dictionaries of numbers and arrays agree bit by bit."""
     if isinstance(first, dict):
         return first.keys() == second.keys() and all(_equal(first[k], second[k]) for k in first)
     if isinstance(first, (list, tuple)):
@@ -170,7 +170,7 @@ def _equal(first: Any, second: Any) -> bool:
 
 
 def _first_difference(first: PlainRun, second: PlainRun) -> Compared:
-    """Where two plain runs part, however little."""
+    """Finds the first value that differs between two plain runs, by any amount."""
     for iteration in range(len(first.reports)):
         got, wanted = (values_of(run, iteration) for run in (second, first))
         for name in wanted:
@@ -186,14 +186,14 @@ def _first_difference(first: PlainRun, second: PlainRun) -> Compared:
 
 
 def values_of(run: PlainRun, iteration: int) -> dict[str, np.ndarray]:
-    """The values at boundaries and the metrics of an iteration, by name."""
+    """Returns the values at boundaries and the metrics of an iteration, by name."""
     metrics = run.reports[iteration].items()
     named = ((METRIC + name, np.array(value)) for name, value in metrics)
     return dict([*sites_of(run, iteration), *named])
 
 
 def sites_of(run: PlainRun, iteration: int) -> Iterator[tuple[str, np.ndarray]]:
-    """The values at boundaries, `[passes, ...]` flattened, in the order of the first passes."""
+    """Yields the boundaries of an iteration with their values, `[passes, entries]`, in order."""
     for (number, site), turns in run.records.items():
         if number == iteration:
             yield site, np.stack([np.concatenate([leaf.ravel() for leaf in t]) for t in turns])
@@ -206,7 +206,7 @@ def rounding_alone(
     reference: PlainRun,
     carried: dict[str, str],
 ) -> dict[Compared, float]:
-    """How far what differs moves in the plain loop if its parameters change by a millionth.
+    """Measures how far values move in the plain loop if its parameters change by `NUDGE`.
 
     Args:
         found: values of a job that differ.
@@ -214,6 +214,8 @@ def rounding_alone(
         config: the program's configuration.
         reference: its plain run.
         carried: see `run_reference`.
+
+    Returns: for each value the largest difference, in the unit of `Compared.far`.
     """
     iterations = len(reference.reports)
     nudged: dict[int, PlainRun] = {}
@@ -232,5 +234,10 @@ def rounding_alone(
 
 
 def is_rounding(one: Compared, moved: float) -> bool:
-    """Whether a difference is no larger than what rounding does to that value in any case."""
+    """Returns whether a job's difference is explained by rounding.
+
+    Args:
+        one: the value that differs.
+        moved: how far it moves in the plain loop, see `rounding_alone`.
+    """
     return math.isfinite(moved) and one.far <= ROUNDING * moved

@@ -17,7 +17,7 @@ HEAD = ("policy", "workers", "cells", "outcome", "how far", "where, or why")
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Prints what came of each case."""
+    """Prints the outcome of each case."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in HEAD:
         table.add_column(name, justify="right" if name in ("workers", "how far") else "left")
@@ -33,12 +33,12 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def print_summary(held: Held, rows: Sequence[Row], possible: int) -> None:
-    """Prints what was compared, what was not, and how many cases came to what.
+    """Prints which values were compared, which were not, and the number of each outcome.
 
     Args:
         held: the program.
-        rows: of all cases.
-        possible: how many cases there could be.
+        rows: the rows of all cases.
+        possible: number of cases with `--all`.
     """
     passed = {site for _, run, _ in held.runs.values() for _, site in run.records}
     covered: dict[str, list[str]] = {}
@@ -66,7 +66,7 @@ def print_summary(held: Held, rows: Sequence[Row], possible: int) -> None:
 
 
 def _what(config: Any, run: Any) -> str:
-    """The size of an iteration, and what is compared of it."""
+    """Returns a text with the size of an iteration and the values compared in it."""
     sites = {site for _, site in run.records if compared.is_held(site)}
     marks = sorted(site.removeprefix("boundary:") for site in sites)
     parameters = sum(name.startswith(compared.PARAMETERS) for name in run.states[-1])

@@ -1,6 +1,7 @@
 """Compiled cells as native code on the CPU: MindSpore's graph of a cell becomes a C++ function.
 
-The stages in order: `program` reads the graph that MindSpore compiled, `control` turns its
-functions into blocks that jump, `tiles` and `fusion` order and join the nodes of a block, `writer`
-writes them by the table in `rows`, `cell` calls the function, `check` holds it to MindSpore.
+The stages in order: `mindir.graph` reads the graph that MindSpore compiled, `build_cfg` turns its
+functions into blocks with jumps, `tiling` and `fusion` order and join the nodes of a block,
+`emit_unit` emits C++ with the rules in `ops`, `native_cell` calls the function, and
+`differential_check` compares it with MindSpore.
 """

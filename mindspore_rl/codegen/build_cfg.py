@@ -1,9 +1,8 @@
 """Builds the control-flow graph of a cell from functions that call each other.
 
-MindSpore writes a loop as functions: one tests and calls the body or what follows, the body calls
-the test again. Here every function becomes a block for each place that it returns to, tuples and
-monads are gone: what is left, once `simplify` has been over it, are plain loops and branches over
-tensors.
+MindSpore writes a loop as functions: one tests the condition and calls the body or the rest, and
+the body calls the test again. Here every function becomes a block for each place that it returns
+to, without tuples and monads. After `simplify`, plain loops and branches over tensors remain.
 """
 
 from collections.abc import Iterator
@@ -17,13 +16,13 @@ from mindspore_rl.codegen.simplify import drop_dead, key_of, merge, reached, res
 from mindspore_rl.mindir.graph import Function, Program, Type, Value
 
 TAKEN_APART = ("Unstack", "Split", "SplitTensor", "SplitWithSize", "Meshgrid")
-"""Primitives each of whose results is a part of the argument as it stands."""
+"""Primitives whose results are unchanged parts of their argument."""
 MAX_BLOCKS = 2000
 
 
 @dataclass(frozen=True, eq=False)
 class _Closure:
-    """A function with its first arguments, or one of two by a condition."""
+    """A function with its first arguments bound, or one of two closures by a condition."""
 
     function: Function | None
     args: tuple
@@ -32,10 +31,10 @@ class _Closure:
 
 
 def blocks_of(program: Program) -> Blocks:
-    """Turns a program into blocks.
+    """Builds the blocks of a program.
 
     Raises:
-        Unsupported: functions are used as values in another way than loops and branches do.
+        Unsupported: functions are used as values other than in loops and branches.
     """
     builder = _Builder()
     given = tuple(_spread(param) for param in program.main.params)
@@ -52,7 +51,7 @@ def blocks_of(program: Program) -> Blocks:
 
 
 def _spread(param: Value) -> Any:
-    """An input as its tensors: itself, a nested tuple of them, or None."""
+    """Returns the tensors of an input: itself, a nested tuple of them, or None for a monad."""
     if not isinstance(param.type, tuple):
         return None if param.type is None else param
     parts = [
@@ -63,7 +62,7 @@ def _spread(param: Value) -> Any:
 
 
 class _Builder:
-    """Makes a block of every function for each place that it returns to."""
+    """Makes a block for every function and each place that it returns to."""
 
     def __init__(self) -> None:
         self.made: dict[Any, tuple[Block, Any]] = {}
@@ -72,7 +71,7 @@ class _Builder:
         self.structure: Any = None
 
     def block(self, function: Function, args: tuple, back: tuple[Block, Any] | None) -> Block:
-        """The block of a function that returns to `back`, made at its first call."""
+        """Returns the block of a function that returns to `back`; makes it at its first call."""
         key = (function, back and back[0])
         if key not in self.made:
             if len(self.made) > MAX_BLOCKS:
@@ -92,7 +91,7 @@ class _Builder:
         if arg is None or (arg.type is None and arg.data is None):
             return None  # a monad
         if arg.type is None:
-            return arg  # a number that is compiled in
+            return arg  # a constant number
         value = Value("param", f"{block.name}.{len(block.params)}", type=arg.type)
         block.params.append(value)
         return value
@@ -162,7 +161,7 @@ class _Builder:
         block.jumps.append(self._jump(target, params, result))
 
     def _call(self, block: Block, args: list[Any], back: Any) -> None:
-        """Ends a block by a call."""
+        """Ends a block with the jumps of a call."""
         called, rest = args[0], tuple(args[1:])
         if not isinstance(called, _Closure):
             raise Unsupported("a call of what is no function")
@@ -197,7 +196,7 @@ class _Builder:
 
 
 def _returned(value: Any) -> Any:
-    """A result with its numbers as tensors."""
+    """Returns a result with its Python numbers as constant tensors."""
     if isinstance(value, tuple):
         return tuple(_returned(part) for part in value)
     if value is None or value.type is not None or value.op != "constant":
@@ -218,7 +217,7 @@ def _positions(value: Any, numbers: Iterator[int]) -> Any:
 
 
 def _tail_call(function: Function) -> Value | None:
-    """The call that a function ends with, if nothing else comes after it."""
+    """Returns the call that a function ends with, if nothing else comes after it; else None."""
     value = function.result
     while isinstance(value, Value) and value.op == "Depend":
         value = value.args[0]
@@ -234,7 +233,7 @@ def _tail_call(function: Function) -> Value | None:
 
 
 def _structural(node: Value, args: list[Any]) -> Any:
-    """What is no computation: tuples, functions, the order of effects."""
+    """Evaluates nodes that compute nothing (tuples, functions, order of effects); else None."""
     if node.op in ("MakeTuple", "MakeList"):
         return tuple(args)
     if node.op in ("TupleGetItem", "ListGetItem") and isinstance(args[0], tuple):
@@ -249,7 +248,7 @@ def _structural(node: Value, args: list[Any]) -> Any:
 
 
 def _constant(value: Value) -> Any:
-    """Tuples of tensors are taken apart; other tuples (shapes, axes) are one constant."""
+    """Splits a constant tuple of tensors; keeps other tuples (shapes, axes) as one constant."""
     if isinstance(value.data, tuple) and any(isinstance(d, np.ndarray) for d in value.data):
         return tuple(
             _constant(Value("constant", f"{value.name}.{index}", type=_type_of(part), data=part))

@@ -9,12 +9,12 @@ from mindspore_rl.mindir.graph import Value
 
 
 class Unsupported(MsrlError):
-    """What native code cannot say; MindSpore runs the cell."""
+    """A cell has no native form; MindSpore runs it instead."""
 
 
 @dataclass(eq=False)
 class Jump:
-    """To a block, with values for its parameters."""
+    """A jump to a block, with values for its parameters."""
 
     target: "Block"
     args: list[Value]
@@ -22,11 +22,11 @@ class Jump:
 
 @dataclass(eq=False)
 class Block:
-    """Nodes, then a jump, two of which the first is taken if a condition holds, or the results.
+    """A basic block: nodes, then one jump, two conditional jumps, or the results.
 
     Attributes:
-        params: values that differ by where a jump comes from.
-        condition: of the first jump.
+        params: values that depend on the jump taken to the block.
+        condition: of two jumps, the first is taken if it is true.
     """
 
     name: str
@@ -37,18 +37,19 @@ class Block:
     results: list[Value] | None = None
 
     def ends(self) -> list[Value]:
-        """What is read after all nodes."""
+        """Returns the values that are read after all nodes."""
         read = [self.condition] if self.condition is not None else []
         return read + [a for jump in self.jumps for a in jump.args] + (self.results or [])
 
 
 @dataclass(eq=False)
 class Blocks:
-    """A program as blocks, the first of which begins.
+    """The control-flow graph of a program; the first block is its entry.
 
     Attributes:
-        inputs: the tensors that it is called with, those in tuples in order.
-        structure: of what it gives: nested tuples of positions in `results`.
+        inputs: the tensors that it is called with, with tuples flattened.
+        weights: the parameters, by name.
+        structure: nested tuples of positions in `results`, the structure that it returns.
     """
 
     blocks: list[Block]
@@ -58,34 +59,34 @@ class Blocks:
 
     @property
     def results(self) -> list[Value]:
-        """The tensors that the program gives."""
+        """The tensors that the program returns."""
         return next(block.results for block in self.blocks if block.results is not None)
 
 
 def leaves(value: Any) -> list[Value]:
-    """The tensors in nested tuples, without monads."""
+    """Returns the tensors in nested tuples, without monads."""
     if isinstance(value, tuple):
         return [leaf for part in value for leaf in leaves(part)]
     return [] if value is None else [value]
 
 
 def origin(value: Value) -> Value:
-    """The node that computes a value."""
+    """Returns the node that computes a value."""
     return value.args[0] if value.op == "part" else value
 
 
 def tensors(node: Value) -> list[Value]:
-    """The tensors that a node takes, those in tuples included, in order."""
+    """Returns the tensors that a node takes, in order, with tuples flattened."""
     return [leaf for arg in node.args for leaf in leaves(arg)]
 
 
 def outputs(node: Value) -> list[Value]:
-    """The tensors that a node gives."""
+    """Returns the tensors that a node computes."""
     return list(node.attrs["parts"]) if isinstance(node.type, tuple) else [node]
 
 
 def give_parts(node: Value, types: tuple, names: Iterable[str]) -> None:
-    """Makes a node's results several."""
+    """Gives a node several results, of the given types and names."""
     node.type = types
     node.attrs["parts"] = tuple(
         Value("part", name, [node], type=found, data=index)
@@ -94,7 +95,7 @@ def give_parts(node: Value, types: tuple, names: Iterable[str]) -> None:
 
 
 def substitute(block: Block, new: Callable[[Value], Value]) -> None:
-    """Puts other values in place of those that a block reads."""
+    """Replaces every value that a block reads by `new` of it."""
 
     def deep(value: Any) -> Any:
         if isinstance(value, tuple):

@@ -14,13 +14,13 @@ COMPARISONS = ("Less", "LessEqual", "Greater", "GreaterEqual")
 
 @dataclass(frozen=True)
 class Work:
-    """Of a part of a cell.
+    """The computation of a part of a cell, in one turn of the loops around it.
 
     Attributes:
-        bounds: names of the parameters that say how often the loops around it turn.
-        launches: operators that run in one turn.
-        flops: floating-point operations; two for each term of a product of matrices.
-        moved_bytes: that operators read and write.
+        bounds: names of the parameters that hold the counts of the loops around it.
+        launches: operators that run.
+        flops: floating-point operations; two for each term of a matrix product.
+        moved_bytes: bytes that operators read and write.
     """
 
     bounds: tuple[str, ...] = ()
@@ -30,9 +30,9 @@ class Work:
 
 
 def work_of(blocks: Blocks) -> tuple[Work, ...]:
-    """A cell's operators by the loops that they are in; both sides of a condition count.
+    """Sums a cell's work by the loops that contain it; both sides of a condition count.
 
-    Loops whose bound is a number that is compiled in have their turns multiplied out.
+    Work in loops with a constant bound is multiplied by that bound.
     """
     around: dict[Block, tuple[tuple[str, ...], float]] = {}
     waiting: list[tuple[Block, tuple[str, ...], float]] = [(blocks.blocks[0], (), 1.0)]
@@ -61,7 +61,10 @@ def _sum(bounds: tuple[str, ...], parts: list[Work]) -> Work:
 
 
 def _bound_of(block: Block) -> tuple[str, int]:
-    """What bounds the loop that a block begins: a parameter's name, or a number; of others none."""
+    """Returns the bound of the loop whose test a block is: a parameter's name, or a number.
+
+    `("", 0)` if the block is no such test.
+    """
     condition = block.condition
     if condition is None or condition.op not in COMPARISONS:
         return "", 0

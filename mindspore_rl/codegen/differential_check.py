@@ -10,21 +10,25 @@ from mindspore_rl.codegen.native_cell import as_array
 from mindspore_rl.rl.operators import leaves
 
 LARGEST = 1e-3
-"""Difference, in units of an array's largest entry, that rounding explains.
+"""Tolerance for rounding, relative to an array's largest entry.
 
-Entries differ by the order of sums (1e-6), more where they are differences of near numbers.
+Entries differ by the order of summation (1e-6), and by more after cancellation.
 """
 ROUNDING, AMPLIFIED = 1e-6, 30.0
-"""Adam divides a gradient by its own size: of one that nearly cancels only rounding is left, as a
-whole step. So a parameter may differ by some times as much as other parameters, changed by a
-rounding error, would change it.
+"""Size of the perturbation that measures rounding, and the allowed multiple of its effect.
+
+Adam divides a gradient by its own size: if the gradient nearly cancels, its rounding error becomes
+a full step. So a parameter may differ by `AMPLIFIED` times as much as it changes if parameters and
+inputs are perturbed by `ROUNDING`.
 """
 TWO_FORMS = 0.5
-"""MindSpore's RMSProp kernel divides by sqrt(s) + epsilon in blocks of eight, else by
-sqrt(s + epsilon). So its step is judged up to this part of it only, its mean squares s as all else.
+"""Relative tolerance of RMSProp's step.
+
+MindSpore's kernel divides by sqrt(s) + epsilon in blocks of eight, else by sqrt(s + epsilon). The
+mean squares s have the usual tolerance.
 """
 NEGLIGIBLE = {True: 1e-5, False: 1e-7}
-"""Differences that mean nothing however small an array is: of results, and of parameters."""
+"""Absolute differences that are ignored, of results (True) and of parameters (False)."""
 
 
 def difference(
@@ -35,21 +39,22 @@ def difference(
     inputs: tuple,
     agree: Callable[[int], int],
 ) -> tuple[float, str]:
-    """Runs both with one turn of each of the cell's loops, and leaves the state as it was.
+    """Runs both with one turn of each of the cell's loops, then restores the state.
 
-    (Loops amplify rounding: an action that differs in the 7th digit makes another episode.)
+    One turn, because loops amplify rounding: an action that differs in the 7th digit leads to
+    another episode.
 
     Args:
-        parameters: all that the cell may write, by name.
+        parameters: all parameters that the cell may write, by name.
         turns: the bounds of its loops.
-        judge: MindSpore's execution.
-        native: the function that is to be checked.
-        inputs: of both.
-        agree: gives the least of the numbers that all replicas come with: cells hold collectives,
-            so they run as often everywhere.
+        judge: MindSpore's execution of the cell.
+        native: the function to check.
+        inputs: the inputs of both.
+        agree: returns the minimum of its argument over all replicas; cells contain collectives, so
+            all replicas must run them equally often.
 
-    Returns: the largest difference, and where it is; its unit is `LARGEST`, or what rounding does
-        to a parameter if that is more.
+    Returns: the largest difference and its place. The unit is `LARGEST`, or the measured effect of
+        rounding on a parameter if that is larger.
     """
     state = {name: parameter.asnumpy() for name, parameter in parameters.items()}
     before = {name: value.copy() for name, value in state.items()}
@@ -87,10 +92,12 @@ def difference(
 
 
 def _made_of_rounding(name: str, wanted: dict, found: dict, before: dict) -> np.ndarray:
-    """Entries of a parameter whose steps are as sure as what the optimiser made them of.
+    """Finds the entries of a parameter whose difference the optimiser's averages explain.
 
-    Of a gradient that is zero but for rounding, Adam's averages are so, too: they agree, being
-    next to nothing, but in no digit, and neither does the step, which is of full size.
+    If a gradient is zero up to rounding, so are Adam's averages. They agree in absolute terms, but
+    in no digit, and so the step, which has full size, differs as well.
+
+    Returns: a boolean mask with the parameter's shape.
     """
     one, other = wanted[False, name], found[False, name]
     if one.dtype != np.float32 or one.shape != other.shape:
@@ -111,7 +118,7 @@ def _made_of_rounding(name: str, wanted: dict, found: dict, before: dict) -> np.
 
 
 def _disturbed(inputs: Any) -> Any:
-    """Inputs with their real numbers changed so."""
+    """Returns a copy of inputs with their float32 numbers perturbed by `_disturb`."""
     if isinstance(inputs, tuple):
         return tuple(map(_disturbed, inputs))
     array = as_array(inputs)
@@ -123,7 +130,7 @@ def _disturbed(inputs: Any) -> Any:
 
 
 def _disturb(values: Iterable[np.ndarray]) -> None:
-    """Changes each number by as much as rounding does in sums."""
+    """Perturbs each float32 number in place by a relative `ROUNDING` of random sign."""
     signs = np.random.default_rng(0)
     for value in values:
         if value.dtype == np.float32:

@@ -2,7 +2,7 @@
 #pragma once
 #include <dlfcn.h>
 
-// The driver's functions are looked up when they are needed: no CUDA toolkit takes part.
+// The driver's functions are looked up at run time, so no CUDA toolkit is needed.
 struct Driver {
   int (*current)(void **context);
   int (*retain)(void **context, int device);
@@ -28,7 +28,7 @@ struct Driver {
     if (error == 0) error = find(&function, module, name);
   }
 
-  // The context in which MindSpore's arrays are; this thread may not have called CUDA yet.
+  // The context of MindSpore's arrays; this thread may not have called CUDA yet.
   int enter() {
     void *context = nullptr;
     int code = current(&context);

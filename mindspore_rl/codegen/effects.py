@@ -18,31 +18,31 @@ WRITES = {
     "ApplyRMSProp": (0, 1, 2),
     "SGD": (0, 3, 5),
 }
-"""Which arguments a primitive overwrites; its results are these, as far as it has any."""
+"""Positions of the arguments that a primitive overwrites; its results, if any, are these."""
 EFFECTS = {*WRITES, "Custom"}
 """Primitives that are kept, in their order, whether or not their result is used."""
 
 
 def overwritten(node: Value) -> list[Value]:
-    """The arguments that a node overwrites."""
+    """Returns the arguments that a node overwrites."""
     return [node.args[position] for position in WRITES.get(node.op, ())]
 
 
 def acts(node: Value) -> bool:
-    """Whether a node changes a parameter or more; one that has no row is not to go unseen."""
+    """Returns whether a node has effects, also a primitive without a rule that has some."""
     changes = node.attrs.get("side_effect_mem") and any(v.op == "weight" for v in tensors(node))
     return node.op in EFFECTS or bool(changes)
 
 
 def place_of(value: Value) -> tuple[Value, int]:
-    """What holds a value's numbers, and from which element on."""
+    """Returns the value whose memory holds a value's elements, and the offset of the first one."""
     offset = 0
     while True:
         if is_view(value):
             offset += value.attrs.get("offset", 0)
             value = value.args[0]
         elif value.op == "part" and origin(value).op in WRITES:
-            value = overwritten(origin(value))[value.data]  # an effect gives what it overwrote
+            value = overwritten(origin(value))[value.data]  # it returns the overwritten argument
         elif value.op in WRITES:
             value = overwritten(value)[0]
         else:
@@ -50,15 +50,15 @@ def place_of(value: Value) -> tuple[Value, int]:
 
 
 def root_of(value: Value) -> Value:
-    """What holds a value's numbers."""
+    """Returns the value whose memory holds a value's elements."""
     return place_of(value)[0]
 
 
 def check_overwritten(blocks: list[Block]) -> None:
-    """What works in place gives a copy here, so nobody else may read what it works on.
+    """Checks the arguments of in-place primitives, which return a copy in native code.
 
     Raises:
-        Unsupported: somebody does, or it is a constant.
+        Unsupported: such an argument is read elsewhere, or a constant is overwritten.
     """
     if any(value.op == "constant" for value in _overwritten_roots(blocks)):
         raise Unsupported("a constant that is overwritten")
@@ -77,7 +77,7 @@ def _overwritten_roots(blocks: list[Block]) -> set[Value]:
 
 
 def copy_stale(blocks: list[Block]) -> None:
-    """Reads of a parameter whose value is used after the parameter is overwritten copy it."""
+    """Makes `Load` copy a parameter if the loaded value is used after the next write to it."""
     written = _overwritten_roots(blocks)
     for block in blocks:
         for position, node in enumerate(block.nodes):
@@ -107,7 +107,7 @@ def _is_stale(node: Value, position: int, block: Block, blocks: list[Block]) -> 
 
 
 def needs_of(nodes: list[Value]) -> dict[Value, set[Value]]:
-    """What must run before each node: what it reads, and effects on the same parameters."""
+    """Returns the nodes that must run before each node: its operands and conflicting effects."""
     inside = set(nodes)
     needs: dict[Value, set[Value]] = {}
     wrote: dict[Value, Value] = {}
@@ -118,14 +118,14 @@ def needs_of(nodes: list[Value]) -> dict[Value, set[Value]]:
         targets = [root_of(arg) for arg in overwritten(node)]
         found = {origin(value) for value in roots}
         for arg in tensors(node):
-            while arg.op in FREE or arg.op == "part":  # an effect's result is read after it
+            while arg.op in FREE or arg.op == "part":  # walks to the node whose result is read
                 arg = arg.args[0]  # noqa: PLW2901
             found.add(arg)
         found &= inside
         found |= {wrote[value] for value in (*roots, *targets) if value in wrote}
         for target in targets:
             found |= readers.get(target, set())
-        if node.op == "Custom":  # those that talk to other ranks keep their order
+        if node.op == "Custom":  # communication with other ranks keeps its order
             found |= {outside} if outside is not None else set()
             outside = node
         found.discard(node)

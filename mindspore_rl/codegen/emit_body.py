@@ -15,7 +15,7 @@ from mindspore_rl.platform import toolchain
 
 
 def lines_of(groups: list[Group], operands: Operands) -> list[str]:
-    """Begins a function that runs some groups."""
+    """Emits the body of a new function that runs groups in order."""
     operands.begin()
     lines: list[str] = []
     for group in groups:
@@ -55,7 +55,7 @@ def _call(node: Value, operands: Operands) -> list[str]:
 
 
 def _run_tiles(node: Value, operands: Operands) -> list[str]:
-    """Hands the parts of a `Tiles` node to threads, then adds up their sums."""
+    """Emits the run of a `Tiles` node: threads compute its parts, then their sums are added."""
     attrs = node.attrs
     *outs, room = attrs["parts"]
     rows, sums = outs[: attrs["rows"]], outs[attrs["rows"] :]

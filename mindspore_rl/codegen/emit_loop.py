@@ -12,7 +12,7 @@ from mindspore_rl.mindir.source_lines import comment
 
 
 def loop_of(group: Group, operands: Operands) -> list[str]:
-    """Lines of a group's loop, innermost over neighbours in memory."""
+    """Emits the loop nest of a group; the innermost loop runs over neighbours in memory."""
     size = group.nodes[0].type.size
     if size == 0:
         return []
@@ -34,7 +34,7 @@ def loop_of(group: Group, operands: Operands) -> list[str]:
 
 
 class _Body:
-    """Lines of one turn: each number is read once, and written if it is read after the loop."""
+    """Lines of one turn: each element is read once, and written if it is read after the loop."""
 
     def __init__(self, operands: Operands, turns: tuple[int, ...]) -> None:
         self.operands, self.turns = operands, turns
@@ -44,7 +44,7 @@ class _Body:
         self._read: dict[str, str] = {}
 
     def add(self, node: Value) -> None:
-        """A node's number from those of its arguments."""
+        """Emits the computation of a node's element from those of its arguments."""
         args = [self._number(node, arg) for arg in node.args]
         kind = C_TYPES[node.type.dtype]
         name = f"t{len(self._made)}"
@@ -70,7 +70,7 @@ class _Body:
         return self._read[where]
 
     def _index(self, node: Value, arg: Value) -> str:
-        """An element of an argument at the place of the loop."""
+        """Returns the element of an argument at the loop's current indices."""
         pointer = self.operands.operand(arg).pointer
         offset, strides = access(node, arg)
         spans = zip(inner_of(self.turns), self.turns, strict=True)
@@ -79,7 +79,7 @@ class _Body:
         return f"{pointer}[{' + '.join(filter(None, terms)) or 0}]"
 
     def _sum(self, steps: list[int]) -> str:
-        """How far the loop is, with so much for each turn."""
+        """Returns the offset of the current turn, given the step of each loop."""
         return " + ".join(
             variable if step == 1 else f"{variable} * {step}"
             for variable, step in zip(self.variables, steps, strict=True)

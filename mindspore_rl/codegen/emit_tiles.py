@@ -9,7 +9,7 @@ from mindspore_rl.mindir.graph import Type, Value
 
 
 def tile_functions(node: Value, number: int, shared: Shared) -> str:
-    """The text of the functions; the node gets room for what they work in as a result."""
+    """Emits the functions; adds their working memory to the node as one more result."""
     attrs = node.attrs
     body, given, rows = attrs["body"], attrs["given"], attrs["rows"]
     groups = {body: grouped(body)}
@@ -41,7 +41,7 @@ def tile_functions(node: Value, number: int, shared: Shared) -> str:
 
 
 def _tile(body: Block, operands: Operands, groups: dict, sums: list[Value]) -> str:
-    """Lines of one tile, which adds to the sums."""
+    """Emits the lines of one tile, which adds its results to the sums."""
     lines = lines_of(groups[body], operands)
     for position, value in enumerate(sums, len(operands.given)):
         operand = operands.operand(value)

@@ -1,6 +1,6 @@
 """Emits the C++ unit of a cell: a function for each block and one that moves between blocks.
 
-Every block is a function that gives the number of the next one.
+The function of a block returns the number of the next block.
 """
 
 from mindspore_rl.codegen.cfg import Block, Blocks, Jump, Unsupported, outputs
@@ -20,14 +20,18 @@ from mindspore_rl.mindir.graph import Type
 from mindspore_rl.mindir.source_lines import where
 
 MAX_NODES = 20_000
-"""Of a cell; the compiler would take minutes for more."""
+"""Limit on the nodes of a cell; the C++ compiler would take minutes for more."""
 
 
 def write(cell: Blocks, sources: dict[str, str]) -> Unit:
-    """Writes a cell, with the source lines of its nodes, by scope, as comments.
+    """Emits the unit of a cell.
+
+    Args:
+        cell: the cell's blocks; changed in place.
+        sources: source lines of nodes by scope, emitted as comments.
 
     Raises:
-        Unsupported: there is no row for one of its primitives.
+        Unsupported: one of its primitives has no rule.
     """
     blocks = cell.blocks
     compose(blocks)
@@ -63,7 +67,7 @@ def write(cell: Blocks, sources: dict[str, str]) -> Unit:
 
 
 def _check(blocks: list[Block], sources: dict[str, str]) -> None:
-    """Whether there is a row for all that there is."""
+    """Checks that every primitive has a rule and every dtype a C type."""
     nodes = [node for block in blocks for node in block.nodes]
     if len(nodes) > MAX_NODES:
         raise Unsupported(f"{len(nodes)} operators are too many, {MAX_NODES} is the most")
@@ -99,7 +103,7 @@ def _block(block: Block, numbers: dict[Block, int], groups: list[Group], operand
 
 
 def _end(block: Block, numbers: dict[Block, int], operands: Operands) -> list[str]:
-    """Results, or jumps to other blocks."""
+    """Emits the end of a block: its results, or jumps to other blocks."""
     if block.results is not None:
         lines, at = [], 0
         for value in block.results:
@@ -121,7 +125,7 @@ def _end(block: Block, numbers: dict[Block, int], operands: Operands) -> list[st
 
 
 def _jump(jump: Jump, numbers: dict[Block, int], operands: Operands) -> list[str]:
-    """Parameters take their values all at once."""
+    """Emits a jump, which assigns all parameters of its target at once."""
     pairs = [
         (param, operands.operand(param), place_of(arg), operands.operand(arg))
         for param, arg in zip(jump.target.params, jump.args, strict=True)

@@ -11,24 +11,24 @@ from mindspore_rl.codegen.ops.views import FREE, is_view
 from mindspore_rl.mindir.graph import Type, Value
 
 MAX_STREAMS = 24
-"""Arrays that one fused loop reads; more of them do not fit a core's registers and prefetchers."""
+"""Limit on the arrays that a fused loop reads; more exceed a core's registers and prefetchers."""
 
 
 @dataclass
 class Group:
-    """Nodes that are written together: an element-wise loop, or one call."""
+    """Nodes that are emitted together: an element-wise loop, or one call."""
 
     nodes: list[Value]
     splits: tuple[int, ...] = ()
 
     @property
     def fused(self) -> bool:
-        """Whether it is a loop."""
+        """True if the group is an element-wise loop, False if it is a call."""
         return self.nodes[0].op in ELEMENTWISE
 
 
 def grouped(block: Block) -> list[Group]:
-    """Orders a block's nodes so that element-wise ones of one size come together."""
+    """Orders a block's nodes into groups; element-wise nodes of one size share a group."""
     nodes = [n for n in block.nodes if not is_view(n)]
     needs = needs_of(nodes)
     done: set[Value] = set()
@@ -70,7 +70,7 @@ def _grow(
             if arg.type.size != 1:
                 more |= splits_of(node, arg)
         if node.op == "Strided" and root_of(node.args[0]) in members:
-            continue  # reads other elements than the one that the loop is at
+            continue  # reads other elements than the loop's current one
         nested = chain(more, size)
         if nested is None or (members and len(streams | outside) > MAX_STREAMS):
             if not members:

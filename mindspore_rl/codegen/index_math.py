@@ -12,14 +12,14 @@ from mindspore_rl.mindir.graph import Type, Value
 
 
 def is_number(arg: Any) -> bool:
-    """Whether an argument of an element-wise node is one of its operands."""
+    """Returns whether an argument of an element-wise node is a tensor or number operand."""
     if not isinstance(arg, Value):
         return False
     return isinstance(arg.type, Type) or isinstance(arg.data, (bool, int, float))
 
 
 def access(node: Value, arg: Value) -> tuple[int, list[int]]:
-    """Offset and strides, by the node's axes, of an argument of an element-wise node."""
+    """Returns the offset and strides, by the node's axes, of an element-wise node's argument."""
     if node.op == "Strided":
         return node.attrs["offset"], list(node.attrs["strides"])
     shape, own = node.type.shape, arg.type.shape
@@ -40,10 +40,10 @@ def access(node: Value, arg: Value) -> tuple[int, list[int]]:
 
 
 def stride_at(shape: tuple[int, ...], strides: list[int], inner: int, extent: int) -> int:
-    """The stride of a loop of `extent` turns, each of which is `inner` elements of the node."""
+    """Returns the stride of a loop of `extent` turns, each over `inner` elements of the node."""
     if extent == 1:
         return 0
-    size, begin, step = 1, 1, None  # of axes that are neighbours in memory, as of one
+    size, begin, step = 1, 1, None  # of contiguous axes, merged into one
     for axis in range(len(shape) - 1, -1, -1):
         if shape[axis] == 1:
             continue
@@ -56,7 +56,7 @@ def stride_at(shape: tuple[int, ...], strides: list[int], inner: int, extent: in
 
 
 def splits_of(node: Value, arg: Value) -> set[int]:
-    """Numbers of neighbouring elements between which an argument's stride changes."""
+    """Returns the numbers of neighbouring elements after which an argument's stride changes."""
     shape = node.type.shape
     _, strides = access(node, arg)
     found: set[int] = set()
@@ -72,7 +72,7 @@ def splits_of(node: Value, arg: Value) -> set[int]:
 
 
 def chain(splits: Iterable[int], size: int) -> tuple[int, ...] | None:
-    """Splits in order if each divides the next, else None."""
+    """Returns the splits in order if each divides the next, else None."""
     ordered = sorted(set(splits))
     for one, other in zip(ordered, [*ordered[1:], size], strict=False):
         if other % one:
@@ -81,12 +81,12 @@ def chain(splits: Iterable[int], size: int) -> tuple[int, ...] | None:
 
 
 def turns_of(splits: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Turns of the loops, outermost first."""
+    """Returns the extents of the loops, outermost first."""
     bounds = [1, *splits, size]
     turns = [after // before for before, after in zip(bounds, bounds[1:], strict=False)]
     return tuple(reversed(turns))
 
 
 def inner_of(turns: tuple[int, ...]) -> list[int]:
-    """Elements of one turn of each loop."""
+    """Returns the number of elements in one turn of each loop."""
     return [int(np.prod(turns[level + 1 :], dtype=np.int64)) for level in range(len(turns))]

@@ -1,4 +1,4 @@
-// What generated cells are made of: arithmetic on single numbers, and loops of fixed sizes.
+// Building blocks of generated cells: scalar arithmetic, and loops of fixed sizes.
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -8,13 +8,13 @@
 #include <cmath>
 #include <limits>
 
-// How MindSpore calls an ahead-of-time operator: operands, their ranks, shapes and types.
+// MindSpore's signature of an ahead-of-time operator: operands, their ranks, shapes and types.
 typedef int (*custom)(int, void **, int *, int64_t **, const char **, void *, void *);
 
-// Runs parts of some work, on several cores where this process has them.
+// Runs the parts of some work, on several cores if this process has them.
 typedef void (*in_parts)(void (*part)(void *context, int64_t part), void *context, int64_t parts);
 
-// ---- single numbers: IEEE semantics, as NumPy has them -----------------------------------------
+// ---- scalars: IEEE semantics, as in NumPy ------------------------------------------------------
 
 // The C library's vector functions, where it has them; loops over the scalar ones otherwise.
 #if defined(__x86_64__) && defined(__GLIBC__) && __GLIBC_PREREQ(2, 35) && !defined(__clang__)
@@ -41,7 +41,7 @@ VECTOR float powf(float, float) noexcept;
 }
 #endif
 
-// Not a number wins, as in NumPy.
+// NaN propagates, as in NumPy.
 template <class T> static inline T larger(T a, T b) { return a > b || a != a ? a : b; }
 template <class T> static inline T smaller(T a, T b) { return a < b || a != a ? a : b; }
 static inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
@@ -52,14 +52,14 @@ static inline float softplus(float x) {
 static inline float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
 static inline int32_t sign(int32_t x) { return (x > 0) - (x < 0); }
 static inline int64_t sign(int64_t x) { return (x > 0) - (x < 0); }
-// Towards zero (1) or down (2), as MindSpore counts the modes.
+// Rounds towards zero (1) or down (2), by MindSpore's numbers of the modes.
 static inline float rounded(float x, int mode) { return mode == 1 ? truncf(x) : floorf(x); }
 static inline float gelu_slope(float given) {
   const float x = smaller(larger(given, -10.0f), 10.0f);
   const float s = sigmoid(1.5957691216f * (x + 0.044715f * x * x * x));
   return s + x * s * (1.0f - s) * 1.5957691216f * (1.0f + 0.134145f * x * x);
 }
-// With bounds `edge` and 1 - edge, or none if it is negative.
+// log(x / (1 - x)), with x clamped to [edge, 1 - edge]; not clamped if edge is negative.
 static inline float log_odds(float x, float edge) {
   if (edge >= 0.0f) x = smaller(larger(x, edge), 1.0f - edge);
   return logf(x / (1.0f - x));
@@ -78,7 +78,7 @@ static inline float erfinv(float x) {
   for (int i = 1; i < 9; i++) p = (near ? a[i] : b[i]) + p * w;
   return p * x;
 }
-// By recurrence to where the asymptotic series holds; reflected below 0.
+// By recurrence up to where the asymptotic series holds; by reflection below 0.
 static inline float digamma(float given) {
   double x = given, shift = 0.0;
   if (x == 0.0) return x == 0.0 && std::signbit(given) ? INFINITY : -INFINITY;
@@ -107,7 +107,8 @@ template <class T> static inline T floor_mod(T a, T b) {
   return b == 0 ? 0 : (T)(a - floor_div(a, b) * b);
 }
 template <class T, class U> static inline T to(U x) { return (T)x; }
-// Numbers beyond an integer's range have no meaning there; they must not trap or differ by width.
+// The result for numbers beyond an integer's range is arbitrary, but must not trap or depend on the
+// vector width.
 template <> inline int32_t to<int32_t, float>(float x) {
   return x > -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
 }
@@ -178,7 +179,7 @@ template <int64_t OUTER, int64_t N, int64_t INNER> static void sum(const float *
       for (int64_t i = 0; i < INNER; i++) y[i] += x[n * INNER + i];
   }
 }
-// What PARTS parts summed, in order; they are STRIDE bytes apart.
+// Adds the sums of PARTS parts in order; they are STRIDE bytes apart.
 template <int64_t N, int64_t PARTS, int64_t STRIDE, class T>
 static void add_parts(const T *x, T *y) {
   memcpy(y, x, sizeof(T) * N);
@@ -214,7 +215,7 @@ static void arg_of(const T *x, I *index, T *value) {
 
 // ---- products ----------------------------------------------------------------------------------
 
-// A square of four rows: pairs of rows exchange halves, then single numbers.
+// Transposes a 4 x 4 square: pairs of rows exchange halves, then single numbers.
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
 static inline void transpose_square(const float *x, int from, float *y, int to) {
   const four a = *(const four *)x, b = *(const four *)(x + from);
@@ -337,8 +338,8 @@ static void product(const float *a, const float *b, float *c, float *scratch) {
   }
 }
 
-// The columns [C * KH * KW, OH * OW] of an image [C, H, W] that a convolution multiplies, or, to ADD,
-// what columns give back to the image.
+// im2col: the columns [C * KH * KW, OH * OW] of an image [C, H, W] for a convolution; with ADD the
+// gradient, which adds columns to the image.
 template <int C, int H, int W, int KH, int KW, int SH, int SW, int TOP, int LEFT, int DH, int DW,
           int OH, int OW, bool ADD>
 static void columns_of(float *image, float *columns) {
@@ -378,7 +379,7 @@ static void max_pool_grad(const I *index, const float *dy, float *dx) {
     for (int64_t i = 0; i < WINDOWS; i++, index++, dy++)
       if (*index >= 0 && *index < SIZE) dx[*index] += *dy;
 }
-// The mean of what is under each window, or, BACK, what the means' gradients give to it.
+// The mean under each window; with BACK the gradient by the input.
 template <int PLANES, int H, int W, int KH, int KW, int SH, int SW, int TOP, int LEFT, int OH,
           int OW, bool BACK>
 static void average_pool(float *x, float *y) {
@@ -504,7 +505,7 @@ static void scatter_along(const I *index, const T *dy, T *dx) {
         if (at >= 0 && at < N) dx[(o * N + at) * INNER + i] += dy[e];
       }
 }
-// Sums or products of what comes before along the middle axis.
+// Cumulative sums or products along the middle axis.
 template <int64_t OUTER, int64_t N, int64_t INNER, bool EXCLUSIVE, bool REVERSE, bool SUMS, class S,
           class T>
 static void running(const S *x, T *y) {
@@ -520,7 +521,7 @@ static void running(const S *x, T *y) {
       }
     }
 }
-// The most so far and where it is, the last of equal ones; not a number stays.
+// The cumulative extremum and its index, the last of equal ones; NaN stays.
 template <int64_t OUTER, int64_t N, int64_t INNER, bool LARGEST, class T, class I>
 static void running_most(const T *x, T *y, I *index) {
   for (int64_t o = 0; o < OUTER; o++)
@@ -535,7 +536,7 @@ static void running_most(const T *x, T *y, I *index) {
       }
     }
 }
-// The numbers of each row in order, not a number last; equal ones keep their order.
+// Sorts each row, stably and with NaN last.
 template <bool DESCENDING, class T> static inline bool before(T a, T b) {
   return (DESCENDING ? a > b : a < b) || (a == a && b != b);
 }
@@ -548,7 +549,7 @@ static void sort_rows(const T *x, T *y, I *index) {
     for (int64_t i = 0; i < N; i++) y[i] = x[index[i]];
   }
 }
-// The first K of each row in order, as NumPy sorts: not a number is the largest.
+// The first K of each row in sorted order; NaN is the largest number, as in NumPy.
 template <int64_t ROWS, int64_t N, int64_t K, bool LARGEST, class T, class I>
 static void top_rows(const T *x, T *y, I *index, int32_t *order) {
   for (int64_t r = 0; r < ROWS; r++, x += N) {

@@ -1,7 +1,7 @@
 """Plans the memory area of a cell: a place for every value that outlives its loop.
 
-What several blocks use has a place of its own, what one block uses shares places with what is no
-longer needed.
+Values that several blocks use have places of their own. Values that one block uses share places by
+liveness.
 """
 
 from collections.abc import Collection
@@ -16,20 +16,20 @@ ALIGNED = 64
 
 
 def aligned(count: int) -> int:
-    """Bytes up to the next place that a vector can start at."""
+    """Rounds a number of bytes up to a multiple of `ALIGNED`."""
     return -(-count // ALIGNED) * ALIGNED
 
 
 @dataclass
 class Memory:
-    """Byte offsets in the area, and where it ends."""
+    """Byte offsets of values in the memory area, and its size."""
 
     offsets: dict[Value, int] = field(default_factory=dict)
     end: int = 0
 
 
 def lay_out(groups: dict[Block, list[Group]], given: Collection[Value]) -> Memory:
-    """Places for what blocks make, but for what they are given one for."""
+    """Plans places for the values that blocks compute, except those in `given`."""
     users: dict[Value, set[Block]] = {}
     for block in groups:
         for value in [v for n in block.nodes for v in tensors(n)] + block.ends():
@@ -57,7 +57,7 @@ def _lay_out_block(
     offsets: dict[Value, int],
     start: int,
 ) -> int:
-    """Gives what only one block uses a place; returns where the places end."""
+    """Plans places for values that only one block uses. Returns: the end of the places."""
     last = _last_uses(block, groups)
     area = _Area(start)
     ending: dict[int, list[tuple[int, int]]] = {}
@@ -67,7 +67,7 @@ def _lay_out_block(
                 if out in offsets or out in given or node.op in WRITES:
                     continue
                 if group.fused and out not in last:
-                    continue  # lives in the loop only
+                    continue  # dead after the loop
                 size = _room(out.type)
                 offsets[out] = area.take(size)
                 ending.setdefault(last.get(out, number), []).append((offsets[out], size))
@@ -76,7 +76,7 @@ def _lay_out_block(
 
 
 def _last_uses(block: Block, groups: list[Group]) -> dict[Value, int]:
-    """Of what is read outside the loop that makes it, the number of the last group that does."""
+    """Returns, for each value read outside the loop that makes it, its last reading group."""
     last: dict[Value, int] = {}
     for number, group in enumerate(groups):
         inside = set(group.nodes) if group.fused else set()
@@ -86,14 +86,14 @@ def _last_uses(block: Block, groups: list[Group]) -> dict[Value, int]:
 
 
 class _Area:
-    """Bytes from some place on, which are taken and given back."""
+    """A first-fit allocator of bytes from an offset on."""
 
     def __init__(self, start: int) -> None:
         self.end = start
         self._free: list[tuple[int, int]] = []
 
     def take(self, size: int) -> int:
-        """A place for so many bytes."""
+        """Allocates a number of bytes. Returns: their offset."""
         spot = next((f for f in self._free if f[1] >= size), None)
         if spot is None:
             at, self.end = self.end, self.end + size
@@ -105,7 +105,7 @@ class _Area:
         return at
 
     def give_back(self, spots: list[tuple[int, int]]) -> None:
-        """Places with their sizes, neighbours among which become one."""
+        """Frees places, given as (offset, size), and joins neighbouring free places."""
         joined: list[tuple[int, int]] = []
         for at, size in sorted(self._free + spots):
             if joined and sum(joined[-1]) == at:

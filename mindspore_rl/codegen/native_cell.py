@@ -21,30 +21,29 @@ FOLDER = Path(__file__).parent
 
 
 def unit_of(graph: Graph) -> Unit:
-    """The C++ of a graph that MindSpore compiled.
+    """Generates the C++ of a graph that MindSpore compiled.
 
     Raises:
-        Unsupported: some of it has no native form.
+        Unsupported: a part of the graph has no native form.
     """
     blocks = blocks_of(read(graph.data))
-    work = work_of(blocks)  # of the operators as they are: writing fuses some
+    work = work_of(blocks)  # before `write`, which fuses operators
     return replace(write(blocks, graph.sources), work=work)
 
 
 class NativeCell:
     """A cell's function, called with arrays.
 
-    It works on the memory of the cell's parameters: who reads or assigns those sees what it sees.
-    Results are new arrays.
+    It works directly on the memory of the cell's parameters. Results are new arrays.
 
     Args:
-        unit: from the cell's graph.
-        library: the unit, compiled.
+        unit: the unit of the cell's graph.
+        library: the compiled unit.
         parameters: by name, at least those that the graph reads or writes.
-        threads: that it may use; all cells of a process share them.
+        threads: number of threads that it may use; all cells of a process share them.
 
     Raises:
-        Unsupported: one of them is not there.
+        Unsupported: a parameter of the graph is missing.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ def _flat(values: Any) -> Any:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """A tensor, array or number as an array."""
+    """Returns a tensor, array or number as an array."""
     return np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value)
 
 
@@ -119,7 +118,7 @@ def _nested(structure: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def _functions(unit: Unit, threads: int) -> tuple[list[Any], Any]:
-    """Addresses of the functions of other libraries that a unit calls."""
+    """Loads the functions of other libraries that a unit calls. Returns: libraries, addresses."""
     loaded = []
     addresses = (ctypes.c_void_p * max(len(unit.functions), 1))()
     for position, name in enumerate(unit.functions):

@@ -17,12 +17,12 @@ from mindspore_rl.mindir.graph import Type, Value
 
 @dataclass
 class Shared:
-    """What all functions of a unit share.
+    """State that all functions of a unit share.
 
     Attributes:
-        sources: lines of the program, by the scopes of nodes.
-        declared: the constants, as C++ declares them.
-        functions: of other libraries, `library:name`, and what calls them.
+        sources: source lines of nodes, by scope.
+        declared: C++ declarations of the constants.
+        functions: functions of other libraries, `library:name`, with the C++ that calls them.
     """
 
     sources: dict[str, str]
@@ -31,7 +31,7 @@ class Shared:
     _constants: dict[Any, str] = field(default_factory=dict)
 
     def constant(self, array: np.ndarray) -> str:
-        """A constant's name; equal ones have one."""
+        """Returns the name of a constant, declaring it if needed; equal constants share one."""
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
             name = self._constants[key] = f"k{len(self._constants)}"
@@ -43,21 +43,21 @@ class Shared:
         return self._constants[key]
 
     def function(self, name: str) -> str:
-        """What calls a function of a library, `library:name`."""
+        """Returns the C++ that calls a function of a library, `library:name`."""
         return self.functions.setdefault(name, f"functions[{len(self.functions)}]")
 
 
 class Operands:
-    """Of the blocks of a cell, or of one of its tiles.
+    """The operands of the blocks of a cell, or of one of its tiles.
 
     Args:
-        shared: of the unit.
-        given: values whose pointers the functions are called with, in order.
-        groups: what the blocks' nodes are written as.
+        shared: the state that the unit's functions share.
+        given: values whose pointers are passed to the functions, in order.
+        groups: the groups that the blocks' nodes are emitted as.
 
     Attributes:
-        memory: where the values are that are not given.
-        scratch_floats: most that a call works in, behind that memory.
+        memory: the places of all other values.
+        scratch_floats: most float32 numbers of scratch space that a call uses, after that memory.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class Operands:
         self._names: dict[Value, str] = {}
 
     def begin(self) -> None:
-        """Another function, whose names are its own."""
+        """Starts a new function, which has its own names."""
         self._names = {}
 
     def name(self, root: Value) -> str:
-        """Of the pointer to what holds a value."""
+        """Returns the name of the pointer to a value's memory."""
         return self._names.setdefault(root, f"v{len(self._names)}")
 
     def operand(self, value: Value) -> Operand:
-        """A value as C++ reads it."""
+        """Returns a value as a C++ operand."""
         if value.op == "constant":
             array = _array(value)
             return Operand(self.shared.constant(array), Type(array.shape, array.dtype.name))
@@ -93,11 +93,11 @@ class Operands:
         return Operand(f"({pointer} + {offset})" if offset else pointer, found)
 
     def outlives(self, node: Value) -> bool:
-        """Whether an element-wise node's numbers are read after its loop."""
+        """Returns whether an element-wise node's result is read after its loop."""
         return node in self.memory.offsets or node in self.given
 
     def pointers(self) -> list[str]:
-        """Declarations of the names of a function."""
+        """Emits the declarations of the function's pointers."""
         return [self._pointer(root, name) for root, name in self._names.items()]
 
     def _pointer(self, root: Value, name: str) -> str:
@@ -110,7 +110,7 @@ class Operands:
 
 
 def _array(value: Value) -> np.ndarray:
-    """A constant as an array; numbers without a type are those of single precision."""
+    """Returns a constant as an array; floats without a type are float32."""
     if isinstance(value.data, np.ndarray):
         return value.data
     if isinstance(value.data, (bool, int)):

@@ -1,4 +1,4 @@
-// Collectives inside cells on the CPU: operators that hand their input to a function of Python's.
+// Collectives inside cells on the CPU: operators that pass their input to a Python function.
 #include <cstdint>
 
 typedef int (*reduce_function)(int slot, const float *from, float *to, int64_t count);
@@ -11,7 +11,7 @@ static int call(int slot, void **params, int rank, const int64_t *shape) {
   return reduce ? reduce(slot, (const float *)params[0], (float *)params[1], count) : 1;
 }
 
-// One symbol for each collective of a rank, for MindSpore gives an operator no other argument.
+// One symbol for each collective of a rank, because MindSpore passes no other argument.
 #define SLOT(n)                                                                                 \
   extern "C" int reduce_##n(int, void **params, int *ranks, int64_t **shapes, const char **,    \
                             void *, void *) {                                                   \

@@ -11,7 +11,7 @@ from mindspore_rl.mindir.graph import Value
 
 
 def key_of(value: Any) -> Any:
-    """Constants are equal by what they are."""
+    """Returns a key by which constants with the same data are equal; other values unchanged."""
     if isinstance(value, Value) and value.op == "constant":
         data = value.data
         if isinstance(data, np.ndarray):
@@ -21,7 +21,7 @@ def key_of(value: Any) -> Any:
 
 
 def reached(*first: Block) -> list[Block]:
-    """Blocks to which jumps lead from some, those among them."""
+    """Returns the blocks reachable from `first`, including these."""
     found = list(first)
     for block in found:
         found += [j.target for j in block.jumps if j.target not in found]
@@ -31,12 +31,12 @@ def reached(*first: Block) -> list[Block]:
 def resolve_params(
     blocks: list[Block], incoming: dict[Value, list[Value]], known: dict[Value, Value]
 ) -> None:
-    """A parameter that all jumps give the same value is that value.
+    """Replaces each parameter that gets the same value from all jumps by that value.
 
     Args:
-        blocks: all that were made.
-        incoming: what jumps give to each parameter.
-        known: what some values are.
+        blocks: all blocks.
+        incoming: the values that jumps pass to each parameter.
+        known: values that are known to equal others.
     """
     found: dict[Value, Value | None] = {p: None for b in blocks for p in b.params}
     found |= known
@@ -75,7 +75,7 @@ def _keep_params(blocks: list[Block], kept: Container[Value]) -> None:
 
 
 def drop_dead(blocks: list[Block]) -> None:
-    """Leaves out nodes and parameters that nothing needs."""
+    """Removes nodes and parameters that neither results, conditions nor effects depend on."""
     sources: dict[Value, list[Value]] = {}
     for block in blocks:
         for jump in block.jumps:
@@ -96,7 +96,7 @@ def drop_dead(blocks: list[Block]) -> None:
 
 
 def merge(blocks: list[Block]) -> None:
-    """A block that is reached from one place only, and always from there, is a part of that one."""
+    """Appends each block that has a single, unconditional predecessor to that predecessor."""
     entries: dict[Block, int] = {}
     for block in blocks:
         for jump in block.jumps:

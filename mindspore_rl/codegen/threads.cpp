@@ -1,6 +1,6 @@
-// Parts of some work on several threads of this process; one pool for all cells.
+// Runs parts of some work on several threads of this process; one pool for all cells.
 //
-// Who takes which part does not matter: every part has its own place for what it gives.
+// The assignment of parts to threads does not matter: every part writes to a place of its own.
 #include <pthread.h>
 
 #include <atomic>
@@ -71,15 +71,15 @@ void start() {
       helpers.fetch_add(1);
     }
   } catch (const std::system_error &) {
-    wanted = helpers.load();  // no more than there may be
+    wanted = helpers.load();  // at most the number allowed
   }
 }
 }  // namespace
 
-// How many threads work, the caller's included; fewer where the system gives no more.
+// Sets the number of threads, including the caller's; fewer if the system starts no more.
 extern "C" void set_threads(int count) { wanted = count - 1; }
 
-// A process that is forked has the calling thread only.
+// A forked process has only the calling thread.
 static void alone() {
   helpers.store(0);
   inside.store(0);
@@ -103,7 +103,7 @@ extern "C" void in_parts(part_function function, void *context, int64_t parts) {
   turn.notify_all();
   take();
   for (int64_t rest = left.load(); rest > 0; rest = left.load()) wait_while(left, rest);
-  turn.fetch_add(1);  // nobody joins any more; who is inside finds no part
+  turn.fetch_add(1);  // no helper joins any more; those inside find no part left
   for (int n = inside.load(); n > 0; n = inside.load()) wait_while(inside, n);
   busy.unlock();
 }

@@ -1,10 +1,11 @@
 """Tiles the batch: nodes that treat rows independently run on some rows at a time.
 
-A loss takes each row of a batch through layers and back, and only then sums over the rows. Written
-layer by layer, such arrays go to memory and come back; by tiles of some rows they stay in a core's
-cache, and tiles can go to different cores. The nodes of a block that treat rows apart, and the sums
-over rows that they end in, become one node `Tiles` with a body of its own. Which rows are together,
-and the order of sums, are fixed here: results do not depend on the number of threads.
+A loss takes each row of a batch forward and backward through layers, and only then sums over the
+rows. Computed layer by layer, the arrays go through main memory; in tiles of some rows they stay in
+a core's cache, and tiles can run on different cores. The nodes of a block that treat rows
+independently, and the sums over rows that they end in, become one `Tiles` node with a body of its
+own. The tiles and the order of sums are fixed here, so results do not depend on the number of
+threads.
 """
 
 from typing import Any
@@ -25,20 +26,22 @@ from mindspore_rl.codegen.ops.views import is_view
 from mindspore_rl.mindir.graph import Type, Value
 
 MAX_ROWS = 64
-"""Of a tile: what some layers make of them fits a core's cache."""
+"""Limit on the rows of a tile: their arrays in some layers fit into a core's cache."""
 MAX_PARTS = 8
-"""Sums that are made apart; as many cores can share a batch."""
+"""Limit on the partial sums of a batch, and so on the cores that can share it."""
 MIN_WORK, MIN_SHARED = 2_000_000, 20_000_000
-"""Operations on numbers, below which tiles are not worth it, and several cores: to wake one takes
-as long as a million of them."""
+"""Arithmetic operations below which tiles, and several cores, do not pay.
+
+Waking a core takes as long as a million operations.
+"""
 
 
 def tile(block: Block, blocks: list[Block]) -> None:
-    """Puts `Tiles` in place of a block's nodes where it is worth it.
+    """Replaces nodes of a block by `Tiles` nodes where that pays.
 
     Args:
-        block: whose nodes change.
-        blocks: all of the cell, which may use what the nodes give.
+        block: the block to change.
+        blocks: all blocks of the cell, which may use the results of the nodes.
     """
     while True:
         nodes = [n for n in block.nodes if not is_view(n)]
@@ -51,15 +54,16 @@ def tile(block: Block, blocks: list[Block]) -> None:
 
 
 def _batches(nodes: list[Value]) -> list[int]:
-    """Numbers of rows that products have."""
+    """Returns the batch sizes of matrix products and convolutions, in order."""
     sizes = {n.args[0].type.shape[0] for n in nodes if n.op in PRODUCTS + CONVOLUTIONS}
     return sorted(size for size in sizes if size >= 2 * MAX_ROWS // 4)
 
 
 def _rows_of(nodes: list[Value], batch: int) -> set[Value]:
-    """Values that are rows of a batch: what a product takes by rows, and what comes of it or to it.
+    """Finds the values whose rows are those of the batch.
 
-    A layer as wide as the batch has weights with as many rows, which only their use tells apart.
+    They are the row operands of products and all values connected to them row by row. The number of
+    rows is not enough: the weights of a layer as wide as the batch have as many rows.
     """
     group: dict[Value, set[Value]] = {}
     found: set[Value] = set()
@@ -80,17 +84,21 @@ def _rows_of(nodes: list[Value], batch: int) -> set[Value]:
 
 
 class _Segment:
-    """The nodes of a block that treat the rows of a batch apart, in so far as they can run at once.
+    """The nodes of a block that treat batch rows independently and can run as one `Tiles` node.
 
     Attributes:
-        kinds: of each value that they give, `BY_ROWS` or `SUM`.
-        work: operations on numbers; 0 where the batch has no tiles.
+        kinds: the kind of each value that they compute, `BY_ROWS` or `SUM`.
+        sliced: for each node, whether each of its tensors is passed by tiles.
+        before: other nodes that run before them.
+        after: other nodes that run after them.
+        size: batch rows of a tile; 0 if the batch cannot be tiled.
+        work: arithmetic operations; 0 if the batch cannot be tiled.
     """
 
     def __init__(self, nodes: list[Value], needs: dict[Value, set[Value]], batch: int) -> None:
         self.batch, self._rows = batch, _rows_of(nodes, batch)
         self.kinds: dict[Value, str] = {}
-        self.sliced: dict[Value, list[bool]] = {}  # of a node's tensors, whether by tiles
+        self.sliced: dict[Value, list[bool]] = {}
         self.before: list[Value] = []
         self.after: list[Value] = []
         late: set[Value] = set()
@@ -116,7 +124,7 @@ class _Segment:
         self.work = sum(map(_work, self.nodes)) if self.size * most >= MAX_ROWS // 4 else 0
 
     def _kinds(self, node: Value, args: list[Value], bases: list[Value]) -> list[str] | None:
-        """Kinds of a node's results, if it treats rows apart."""
+        """Returns the kinds of a node's results; None unless it treats rows independently."""
         rule = rule_of(node)
         found = rule(node, args, self.batch) if rule else None
         if found is None:
@@ -154,10 +162,10 @@ def _outline(segment: _Segment, block: Block, blocks: list[Block]) -> None:
 
 
 class _Body:
-    """A segment's nodes again, for one tile.
+    """A copy of a segment's nodes for one tile.
 
     Attributes:
-        turned: the weights that are transposed once for all tiles.
+        turned: the weights that are transposed once for all tiles, with their transposes.
     """
 
     def __init__(self, segment: _Segment) -> None:
@@ -192,7 +200,7 @@ class _Body:
         self._made[node] = copy
 
     def _taken(self, arg: Value, by_rows: bool) -> Value:
-        """What stands for an argument in the body."""
+        """Returns the value that replaces an argument in the body."""
         if arg in self._made:
             return self._made[arg]
         if _base(arg) in self.segment.kinds:  # a view of a value made in the body
@@ -208,12 +216,12 @@ class _Body:
         return self._given[arg, by_rows]
 
     def _shrunk(self, found: Type) -> Type:
-        """The type of some rows of the batch."""
+        """Returns the type of a tile's rows of a value."""
         first = found.shape[0] // self.segment.batch * self.segment.size
         return Type((first, *found.shape[1:]), found.dtype)
 
     def node(self, rows: list[Value], sums: list[Value]) -> Value:
-        """The `Tiles` node, which gives what others use of the segment."""
+        """Makes the `Tiles` node, whose results are the segment's values used elsewhere."""
         results, inner = [*rows, *sums], set(self.segment.nodes)
         nodes = [new for old, new in self._made.items() if old in inner or is_view(new)]
         count = self.segment.batch // self.segment.size
@@ -232,7 +240,7 @@ class _Body:
 
 
 def _used(blocks: list[Block], inside: set[Value]) -> set[Value]:
-    """What others than some nodes use of them."""
+    """Returns the values that are used by nodes or block ends other than `inside`."""
     found: set[Value] = set()
     for block in blocks:
         for node in block.nodes:
@@ -249,7 +257,7 @@ def _base(value: Value) -> Value:
 
 
 def _aligned(value: Value) -> bool:
-    """Whether a view has its base's rows where they are."""
+    """Returns whether a view covers its base from the first element to the last."""
     while is_view(value):
         if value.attrs.get("offset") or value.type.size != value.args[0].type.size:
             return False
@@ -258,7 +266,7 @@ def _aligned(value: Value) -> bool:
 
 
 def _whole(weight: Value) -> bool:
-    """Whether a matrix is worth turning once: the products take whole vectors of its columns."""
+    """Returns whether transposing a weight once pays: its columns fill whole vectors."""
     rows, columns = weight.type.shape
     return rows % 16 == 0 and weight.op != "constant"
 

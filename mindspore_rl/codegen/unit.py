@@ -17,13 +17,13 @@ class Unit:
     Attributes:
         text: the source; its entry is
             `int run(void **data, char *memory, void **functions, char *results)`.
-        memory_bytes: of the area that it works in.
-        inputs: types of what it is called with.
+        memory_bytes: size of its working memory.
+        inputs: types of its inputs.
         weights: names of the cell's parameters, in the order of their pointers.
-        results: types of what it gives, each aligned in one area.
-        structure: of the results, nested tuples of positions.
-        functions: `library:name` of functions that it calls.
-        work: how much it computes.
+        results: types of its results, each aligned in one area.
+        structure: nested tuples of positions in `results`, the structure that the cell returns.
+        functions: `library:name` of the functions that it calls.
+        work: the amount of computation, by loop.
     """
 
     text: str
@@ -36,12 +36,16 @@ class Unit:
     work: tuple[Work, ...] = ()
 
     def to_json(self) -> str:
-        """For `from_json`."""
+        """Returns the unit as text for `from_json`."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Unit":
-        """A unit that was kept."""
+        """Restores a unit from the text of `to_json`.
+
+        Raises:
+            ValueError: the text is not that of a unit, or a library that it calls is gone.
+        """
 
         def tuples(value: Any) -> Any:
             return tuple(map(tuples, value)) if isinstance(value, list) else value

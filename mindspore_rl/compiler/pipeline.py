@@ -1,6 +1,7 @@
 """The passes of the compiler in order, from a request to a plan.
 
-Each pass takes what the one before gave; `verify` looks at it, and `msrl graph --stage` shows it.
+Each pass takes the result of the one before. `verify` checks the results of passes, and
+`msrl graph --stage` shows them.
 """
 
 from collections.abc import Callable
@@ -36,9 +37,9 @@ STAGES = (
     *("build", "infer", "replicate", "partition", "reduce", "schedule", "chunk"),
     *("project", "regions", "generate"),
 )
-"""The passes in their order."""
+"""Names of the passes, in order."""
 See = Callable[[str, Any], None]
-"""Is shown what each pass gives."""
+"""A callback that is given the name and the result of each pass."""
 
 
 def _nothing(_name: str, _result: Any) -> None:
@@ -47,7 +48,7 @@ def _nothing(_name: str, _result: Any) -> None:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a user asks for.
+    """A job that a user asks for.
 
     Attributes:
         algorithm: the file of an algorithm.
@@ -55,11 +56,11 @@ class JobRequest:
         workers: replicas of each fragment that the policy gives `WORKERS`.
         cells: `native`, `mindspore` or `auto`: native on the CPU where there is a compiler.
         compiled: False runs cells as plain Python, for debuggers.
-        policy_file: where the policy came from, to be kept with the run.
-        replay_dir: a folder in whose files kept records are; in memory if empty.
-        profile: iterations to write down, see `runtime.profile`; 0: none.
-        num_iterations: instead of what `total_steps` gives.
-        deployment: the hosts to run on; `deployment_file`: its file, kept with the run.
+        policy_file: the file of the policy, saved with the run.
+        replay_dir: folder of the files that hold kept records; empty: they are held in memory.
+        profile: number of iterations to record, see `runtime.profile_recorder`; 0: none.
+        num_iterations: overrides the number that follows from `total_steps`.
+        deployment: the hosts to run on; `deployment_file`: its file, saved with the run.
     """
 
     algorithm: Path
@@ -82,7 +83,7 @@ class JobRequest:
 
 
 def environment_for(policy: DistributionPolicy, name: str) -> str:
-    """The form of an environment that a policy can run.
+    """Returns the name of an environment's form that a policy can run.
 
     Raises:
         PolicyError: the policy compiles environments and this one has no graph form.
@@ -100,7 +101,7 @@ def environment_for(policy: DistributionPolicy, name: str) -> str:
 
 
 def analyse(request: JobRequest) -> Partition:
-    """Builds the graph and cuts it.
+    """Builds the graph and partitions it.
 
     Raises:
         MsrlError: any mistake in the program, the policy or the configuration.
@@ -109,7 +110,7 @@ def analyse(request: JobRequest) -> Partition:
 
 
 def schedules(request: JobRequest, env_steps: int) -> dict[str, float]:
-    """What the algorithm's schedules are after so many environment steps, by name."""
+    """Returns the algorithm's schedules after `env_steps` environment steps, by name."""
     from mindspore_rl.compiler.analysis import schedules as found  # noqa: PLC0415  (MindSpore)
 
     trainer = _trainer(request)
@@ -152,10 +153,10 @@ def _cut(request: JobRequest, trainer: Any, see: See) -> Partition:
 def lower(
     cut: Partition, record: tuple[str, ...], target: Target, see: See = _nothing
 ) -> tuple[dict[str, Projection], dict[str, Generated]]:
-    """Writes the modules of a cut program's fragments.
+    """Generates the modules of a partitioned program's fragments.
 
     Raises:
-        MsrlError: a rule is broken that only shows in what a fragment runs.
+        MsrlError: a fragment's projected program breaks a rule.
     """
     loops = {f.name: project(cut, f.name, target.in_graph, record) for f in cut.fragments}
     verify(cut, {name: loop.body for name, loop in loops.items()})
@@ -170,14 +171,14 @@ def lower(
 
 
 def _seen(loop: Projection, body: tuple[Any, ...]) -> Program:
-    """What a fragment runs, with the values that it has."""
+    """Returns a fragment's program, with the values of the variables in it."""
     names = {name for op, _ in walk(loop.body) for name in (*op.reads, *op.targets)}
     values = {name: value for name, value in loop.values.items() if name in names}
     return Program(loop.fragment.name, body, values=values)
 
 
 def stage_text(result: Any) -> str:
-    """What a pass gives, as text."""
+    """Returns the result of a pass as text."""
     if isinstance(result, Program):
         return render(result)
     if isinstance(result, Partition):
@@ -193,8 +194,9 @@ def stage_text(result: Any) -> str:
 def prepare(request: JobRequest, run_dir: Path, see: See = _nothing) -> tuple[Plan, Partition]:
     """Lowers a job into a run directory.
 
-    A GPU holds one rank of a group. Replicas that would share one are fused on this machine: there
-    are fewer of them, with more environments each. Other ranks may share a GPU.
+    A GPU holds at most one rank of a group. On a single host with fewer GPUs than replicas, the
+    job is planned again with one replica per GPU and more environments each. Other ranks may share
+    a GPU.
     """
     request = replace(request, cells=_cells(request))
     if request.cells == "native":
@@ -258,7 +260,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
 
 
 def _cells(request: JobRequest) -> str:
-    """Who runs the cells."""
+    """Resolves `cells` to `native` or `mindspore` and checks that the choice is possible."""
     if request.cells == "native":
         if request.device == "GPU":
             raise ConfigError("--cells native is for the CPU; on a GPU cells are MindSpore's")
@@ -274,14 +276,14 @@ def _cells(request: JobRequest) -> str:
 
 
 def _parameters(trainer: Any) -> dict[str, tuple[int, ...]]:
-    """The shapes of all parameters, by name."""
+    """Returns the shapes of all parameters, by name."""
     from mindspore_rl.rl.parameters import named_parameters  # noqa: PLC0415
 
     return {name: tuple(found.shape) for name, found in named_parameters(trainer, "state")}
 
 
 def _parameter_bytes(trainer: Any) -> dict[str, int]:
-    """The size of a message of parameters, by scope."""
+    """Returns the size in bytes of a message of parameters, by scope."""
     from mindspore_rl.rl.parameters import named_parameters  # noqa: PLC0415
 
     return {

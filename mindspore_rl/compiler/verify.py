@@ -1,7 +1,7 @@
 """Verifies the invariants that every pass keeps.
 
-A broken rule is a mistake of ours or of the user's; the error names the rule, the fragment, the
-operation and its line, and no process is started.
+A broken rule is a bug in the compiler or in the user's program; the error names the rule, the
+fragment, the operation and its line, and no process is started.
 """
 
 from collections import Counter, deque
@@ -18,7 +18,7 @@ Bodies = dict[str, tuple[Item, ...]]
 
 
 def verify_program(program: Program) -> None:
-    """Checks what holds after every pass.
+    """Checks the invariants of a program after every pass.
 
     Raises:
         ProgramError: a rule is broken.
@@ -37,7 +37,7 @@ def verify_program(program: Program) -> None:
 
 
 def verify_partition(partition: Partition) -> None:
-    """Checks what holds of a cut program before its fragments are written out.
+    """Checks the invariants of a partition before its fragments are generated.
 
     Raises:
         ProgramError: a rule is broken.
@@ -47,11 +47,11 @@ def verify_partition(partition: Partition) -> None:
 
 
 def verify(partition: Partition, bodies: Bodies) -> None:
-    """Checks all rules of what fragments run.
+    """Checks the projected programs of all fragments.
 
     Args:
-        partition: the cut program.
-        bodies: what each fragment runs, as projected.
+        partition: the partitioned program.
+        bodies: the projected body of each fragment.
 
     Raises:
         ProgramError: a rule is broken.
@@ -72,7 +72,7 @@ def _broken(rule: str, fragment: str, item: Item, text: str) -> ProgramError:
 
 
 def _placed_once(partition: Partition) -> None:
-    """Every operation of a component is in exactly one fragment."""
+    """Checks that every operation of a component is in exactly one fragment."""
     for op, _ in walk(partition.program.body):
         holders = [f.name for f in partition.fragments if op.name in f.ops]
         if op.component != "glue" and len(holders) != 1:
@@ -85,7 +85,7 @@ def _placed_once(partition: Partition) -> None:
 
 
 def _defined(fragment: str, body: tuple[Item, ...]) -> None:
-    """Every variable is set before it is read, in the same fragment."""
+    """Checks that every variable is set before it is read, in the same fragment."""
     unset = first_reads(body)
     set_somewhere: set[str] = set()
     for item, _ in paths(body):
@@ -101,10 +101,10 @@ def _defined(fragment: str, body: tuple[Item, ...]) -> None:
 
 
 def _carried(partition: Partition, fragment: str, body: tuple[Item, ...]) -> None:
-    """What one iteration leaves to the next is arrays, so that a checkpoint can hold it.
+    """Checks the values that one iteration carries to the next.
 
-    And it has one row of each environment, so that the shares of several replicas stand side by
-    side in it.
+    They must be arrays, so that a checkpoint can hold them, with one row of each environment, so
+    that the rows of several replicas can be concatenated.
     """
     values = partition.program.values
     (inside,) = [i.body for i in body if isinstance(i, Loop) and i.kind == "iterations"] or [()]
@@ -129,7 +129,7 @@ def _carried(partition: Partition, fragment: str, body: tuple[Item, ...]) -> Non
 
 
 def _reduced_together(partition: Partition, fragment: str, body: tuple[Item, ...]) -> None:
-    """All replicas meet the same collectives: no condition around one differs between them."""
+    """Checks that no all-reduce stands under a condition that differs between replicas."""
     values = partition.program.values
     for item, around in paths(body):
         if not isinstance(item, Op) or item.kind != "all_reduce":
@@ -149,7 +149,7 @@ def _reduced_together(partition: Partition, fragment: str, body: tuple[Item, ...
 
 
 def _same_messages(bodies: Bodies) -> None:
-    """Both ends of every edge meet its messages in the same order, loops and conditions."""
+    """Checks that two fragments have their messages in the same order, loops and conditions."""
     for first, second in product(bodies, bodies):
         if first >= second:
             continue
@@ -179,11 +179,11 @@ def _skeleton(items: tuple[Item, ...], first: str, second: str, around: str = ""
 
 
 def _no_deadlock(bodies: Bodies, taken: bool) -> None:
-    """Two turns of every loop run to the end, where a receive waits for its send.
+    """Checks by simulation that two turns of every loop run to the end without deadlock.
 
     Args:
-        bodies: what each fragment runs.
-        taken: which way every condition goes.
+        bodies: the projected body of each fragment.
+        taken: whether every condition is true, or every one false.
     """
     left = {name: deque(messages_of(body, taken)) for name, body in bodies.items()}
     mail: Counter = Counter()

@@ -1,6 +1,6 @@
 """MindSpore's compiled graph of a cell as plain objects.
 
-MindSpore gives the graph that it runs, after inlining, differentiation and type inference, in its
+MindSpore exports the graph that it runs, after inlining, differentiation and type inference, in its
 exchange format (MindIR). Loops are functions that call each other; tuples, monads (the order of
 effects) and reads of parameters are nodes like any other.
 """
@@ -37,7 +37,7 @@ _INTEGERS = {
 
 @dataclass(frozen=True)
 class Type:
-    """Of a tensor: its shape and NumPy dtype."""
+    """The type of a tensor: its shape and NumPy dtype."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -49,7 +49,7 @@ class Type:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Size of all elements in bytes."""
         return self.size * np.dtype(self.dtype).itemsize
 
 
@@ -58,13 +58,13 @@ class Value:
     """A node of the graph.
 
     Attributes:
-        op: the primitive; `call`, whose first argument is what is called; `constant`; `argument`
-            of a function; or `weight`, a parameter of the cell.
-        args: values, and functions where one is named.
-        attrs: of the primitive.
-        type: of a tensor; a tuple of them; None for a monad or a function.
-        data: a constant's: an array, a number, a string, None or a tuple of these.
-        name: that MindSpore gave, made of the variable's where there is one.
+        op: the primitive; `call`, whose first argument is the called function; `constant`;
+            `argument` of a function; or `weight`, a parameter of the cell.
+        name: MindSpore's name, which contains that of the source variable if there is one.
+        args: the arguments, values or functions.
+        attrs: the primitive's attributes.
+        type: a tensor's type; a tuple of types; None for a monad or a function.
+        data: a constant's data: an array, a number, a string, None or a tuple of these.
         scope: the cells around it, `Default/actor-PPOActor/...`.
     """
 
@@ -81,14 +81,14 @@ class Value:
 
     @property
     def variable(self) -> str:
-        """The name that the value has in the source, as far as MindSpore kept it."""
+        """The value's name in the source; empty if MindSpore did not keep it."""
         stem = self.name.rsplit(":", 2)[1] if self.name.count(":") > 1 else self.name
         return stem.split("$", 1)[1] if "$" in stem else ""
 
 
 @dataclass(eq=False)
 class Function:
-    """Nodes in an order in which they can run."""
+    """A function: parameters, nodes in an order in which they can run, and a result."""
 
     name: str
     params: list[Value] = field(default_factory=list)
@@ -102,6 +102,7 @@ class Program:
 
     Attributes:
         main: the function of the cell's inputs.
+        functions: all functions, by name.
         weights: the cell's parameters, by name.
     """
 
@@ -111,11 +112,11 @@ class Program:
 
 
 class Graph(NamedTuple):
-    """What MindSpore made of a cell.
+    """MindSpore's compiled graph of a cell.
 
     Attributes:
-        data: MindIR.
-        sources: of a node's name with its scope, the line that it comes from, `file.py:7: text`.
+        data: the graph in MindIR.
+        sources: source lines, `file.py:7: text`, by the scoped names of nodes.
     """
 
     data: bytes
@@ -123,7 +124,7 @@ class Graph(NamedTuple):
 
 
 def graph_of(cell: nn.Cell, phase: str) -> bytes:
-    """MindSpore's graph of a compiled cell, in MindIR."""
+    """Returns MindSpore's graph of a compiled cell, in MindIR."""
     from mindspore.graph.api import _cell_graph_executor  # noqa: PLC0415  (internal)
 
     data = _cell_graph_executor._graph_executor.get_func_graph_proto(phase, "mind_ir", False)
@@ -133,7 +134,7 @@ def graph_of(cell: nn.Cell, phase: str) -> bytes:
 
 
 def read(data: bytes) -> Program:
-    """Reads MindIR."""
+    """Parses a graph in MindIR."""
     model = mind_ir_pb2.ModelProto()
     model.ParseFromString(data)
     primitives = {
@@ -168,9 +169,9 @@ def _read_nodes(
     primitives: dict[str, tuple[str, dict[str, Any]]],
     known: dict[str, Value],
 ) -> Iterator[tuple[Value, list[str]]]:
-    """Nodes of one function, with the names of their arguments, which may be read later.
+    """Yields the nodes of a function with the names of their arguments, which may come later.
 
-    A constant that several functions use is in one of them.
+    A constant that several functions use is listed in one of them.
     """
     function = functions[graph.name]
     for node in graph.node:
@@ -195,7 +196,7 @@ def _read_nodes(
 
 
 def _ordered(nodes: list[Value], result: Any) -> list[Value]:
-    """Nodes with their arguments first, those of effects included."""
+    """Sorts nodes topologically, including nodes that only have effects."""
     inside, done, order = set(nodes), set(), []
     for root in [*nodes, result]:
         stack = [(root, False)]
@@ -213,7 +214,7 @@ def _ordered(nodes: list[Value], result: Any) -> list[Value]:
 
 
 def _constant(attribute: Any) -> Any:
-    """The value of an attribute; numbers inside tuples are in the plural fields."""
+    """Returns the value of an attribute; numbers inside tuples are in the plural fields."""
     kind = attribute.type
     if kind == _ATTRIBUTE.TENSORS:
         tensor = attribute.tensors[0]

@@ -1,6 +1,6 @@
 """Maps nodes of MindSpore's graph to lines of the program.
 
-MindIR does not say. The text that MindSpore can write of a graph while it compiles does.
+MindIR does not contain them; the text dump that MindSpore can write while it compiles does.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ _FRAME = re.compile(r"# In file (.+?):(\d+)(?:~\d+)?, [\d~]+/(.*?)/(?:<~~.*)?$")
 
 @contextlib.contextmanager
 def noting_sources() -> Iterator[dict[str, str]]:
-    """Gives the source lines of the nodes of what is compiled meanwhile, once it is.
+    """Collects the source lines of nodes compiled inside the context, by scoped node name.
 
-    None, where no temporary folder can be written.
+    The dictionary is filled on exit. It stays empty if no temporary folder can be written.
     """
     sources: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
@@ -42,7 +42,7 @@ def noting_sources() -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def _dumping(folder: str) -> Iterator[None]:
-    """MindSpore writes the last of its graphs as text."""
+    """Makes MindSpore dump the last of its graphs as text inside the context."""
     context = mindspore.context._context()  # (its `set_context` would warn)
     level = mindspore.context.ms_ctx_param.save_graphs
     passes = os.environ.get(_DUMPED)
@@ -60,7 +60,10 @@ def _dumping(folder: str) -> Iterator[None]:
 
 
 def _sources(text: str) -> dict[str, str]:
-    """Of each node the innermost line that is not MindSpore's; a user's rather than ours."""
+    """Parses a dump: for each node its innermost source line outside MindSpore.
+
+    Lines of user code are preferred to lines of this package.
+    """
     found: dict[str, str] = {}
     rank: dict[str, int] = {}
     node = ""
@@ -79,7 +82,7 @@ def _sources(text: str) -> dict[str, str]:
 
 
 def comment(nodes: list[Value], sources: dict[str, str]) -> list[str]:
-    """Where nodes come from: source lines, cells around them, and variables."""
+    """Returns C++ comments on the origin of nodes: source lines, enclosing cells, variables."""
     scopes = dict.fromkeys(_cells(node) for node in nodes)
     names = dict.fromkeys(node.variable for node in nodes if node.variable)
     text = ", ".join(filter(None, scopes)) + (f": {', '.join(names)}" if names else "")
@@ -88,7 +91,7 @@ def comment(nodes: list[Value], sources: dict[str, str]) -> list[str]:
 
 
 def where(node: Value, sources: dict[str, str]) -> str:
-    """A primitive and where it stands, in words."""
+    """Returns a text with a primitive, its enclosing cells, variable and source line."""
     cells = f" in {_cells(node)}" if _cells(node) else ""
     name = f", for `{node.variable}`" if node.variable else ""
     line = f" ({sources[node.scope]})" if node.scope in sources else ""
@@ -96,5 +99,5 @@ def where(node: Value, sources: dict[str, str]) -> str:
 
 
 def _cells(node: Value) -> str:
-    """Around a node."""
+    """Returns the names of the cells around a node, joined by slashes."""
     return "/".join(node.scope.removeprefix("Default/").split("/")[:-1])

@@ -22,7 +22,7 @@ PROCESS = (
 )
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _OWNERS = {"posix": "os", "_socket": "socket"}
-"""Modules of C whose functions tell of the process and its surroundings, by their usual names."""
+"""C modules whose functions return properties of the process or machine, with their usual names."""
 _BUILTINS = frozenset((id, hash, open, input))
 _CLOCKS = ("now", "today", "utcnow")
 _MACHINERY = ("importlib", "warnings", "linecache", "traceback", "logging")
@@ -33,8 +33,8 @@ class Watched:
     """Calls that were seen.
 
     Attributes:
-        impure: what was asked for, where, and why no operation may.
-        codes: of the functions that were called.
+        impure: for each impure call, what was called and where, and why operations may not.
+        codes: code objects of the functions that were called.
     """
 
     impure: list[tuple[str, str]] = field(default_factory=list)
@@ -47,7 +47,7 @@ def _module(frame: FrameType) -> str:
 
 @contextmanager
 def profiled(note: Callable[[FrameType, str, Any], object]) -> Iterator[None]:
-    """A context in which a function is told of all calls, as others are that were told before."""
+    """Calls `note` for every profiling event inside the context, besides an earlier profiler."""
     before = sys.getprofile()
 
     def both(frame: FrameType, event: Any, given: Any) -> None:
@@ -61,14 +61,14 @@ def profiled(note: Callable[[FrameType, str, Any], object]) -> Iterator[None]:
     finally:
         if before is None or callable(before):
             sys.setprofile(before)
-        else:  # cProfile's, which has to start itself
+        else:  # cProfile, which must enable itself
             sys.setprofile(None)
             before.enable()
 
 
 @contextmanager
 def watch() -> Iterator[Watched]:
-    """Notes calls of Python's, NumPy's and the system's sources of what no argument tells."""
+    """Records calls of impure functions of Python, NumPy and the system inside the context."""
     found = Watched()
 
     def note(frame: FrameType, event: str, function: Any) -> None:
@@ -83,7 +83,7 @@ def watch() -> Iterator[Watched]:
 
 
 def _python(frame: FrameType, found: Watched) -> None:
-    """Looks at a call of a Python function."""
+    """Records a call of a Python function if it is impure."""
     module, name, caller = _module(frame), frame.f_code.co_name, frame.f_back
     if module == random.__name__ and caller and not _module(caller).startswith("mindspore."):
         found.impure.append((_at(f"random.{name}", caller), RANDOM))
@@ -92,7 +92,7 @@ def _python(frame: FrameType, found: Watched) -> None:
 
 
 def _native(frame: FrameType, function: Any, found: Watched) -> None:
-    """Looks at a call of a function of C."""
+    """Records a call of a C function if it is impure."""
     owner, name = getattr(function, "__self__", None), function.__name__
     if isinstance(owner, GENERATORS) or owner is time or function == os.urandom:
         if not _module(frame).startswith("mindspore."):
@@ -108,13 +108,16 @@ def _native(frame: FrameType, function: Any, found: Watched) -> None:
 
 
 def _is_users(frame: FrameType) -> bool:
-    """Whether a frame is of the user's code, or of an expression that is read."""
+    """Returns whether a frame runs the user's code or an expression of the program."""
     module = _module(frame)
     return not is_foreign(module) and not module.startswith("mindspore_rl.")
 
 
 def _note_asker(what: str, frame: FrameType, why: str, found: Watched) -> None:
-    """Notes what a library asked for the user's code, but not what MindSpore and Python did."""
+    """Records an impure call made by user code, also through a library.
+
+    Calls made by MindSpore, this package or Python's own machinery do not count.
+    """
     asker: FrameType | None = frame
     while asker is not None and not _is_users(asker):
         root = _module(asker).partition(".")[0]

@@ -1,9 +1,9 @@
 """Cache key of compiled code: a hash of all sources, values and input types that it depends on.
 
-A graph is made of the sources that the cell reaches, of the values that it finds there (numbers,
-constant tensors, other cells, what functions close over, attributes of classes and modules) and of
-the types of its inputs and parameters. The seed of a configuration does not count unless code
-beside constructors names it: it makes numbers, and those are found where they are kept.
+A graph depends on the sources that the cell reaches, on the values found there (numbers, constant
+tensors, other cells, closures, attributes of classes and modules) and on the types of its inputs
+and parameters. The seed of a configuration counts only if code outside constructors names it;
+otherwise it acts through values that constructors store, and those are hashed.
 """
 
 import dataclasses
@@ -25,14 +25,20 @@ from mindspore_rl.purity.reached import INSTALLED, OWN, Walk, is_plain, name_of
 
 
 class Unknown(Exception):
-    """A value that cannot be told from another one."""
+    """Raised for a value that cannot be hashed, because its contents cannot be seen."""
 
 
 def fingerprint(value: Any, inputs: tuple = ()) -> str:
-    """The same for cells, or whatever holds some, whose graphs for such inputs are the same.
+    """Hashes everything that the graphs of a value's cells depend on.
+
+    Args:
+        value: a cell, or an object that holds cells.
+        inputs: arrays or nested tuples of them, of which shapes and dtypes count.
+
+    Returns: 32 hexadecimal digits; equal fingerprints mean equal graphs.
 
     Raises:
-        Unknown: it reaches something whose value cannot be seen.
+        Unknown: the value reaches something whose contents cannot be seen.
     """
     walk = _Digest()
     walk.add(value, "")
@@ -68,10 +74,10 @@ def _types(value: Any) -> Any:
 
 
 def _sources(reached: set[str]) -> str:
-    """Of this project, of the user's modules, and of installed ones by their size and time.
+    """Hashes the sources of this project, of the user's modules and of reached installed modules.
 
-    Of installed modules only those count from which something is reached: which others are loaded
-    depends on what else the process did.
+    Installed modules count by file size and time, and only if something in them is reached: the
+    other loaded modules depend on the history of the process.
     """
     digest = hashlib.sha256(f"{sys.version} {mindspore.__version__} {_own()}".encode())
     reached = set(reached)
@@ -90,7 +96,7 @@ def _sources(reached: set[str]) -> str:
 
 
 def _users_modules() -> list[tuple[str, types.ModuleType]]:
-    """Those that are neither installed nor this project's, with their names, in order."""
+    """Returns the loaded modules that are neither installed nor this project's, by name."""
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -100,7 +106,7 @@ def _users_modules() -> list[tuple[str, types.ModuleType]]:
 
 
 def _names_seeds() -> bool:
-    """Whether users' code names a seed, constructors aside."""
+    """Returns whether the user's code names a seed outside constructors."""
     for _, module in _users_modules():
         for value in vars(module).values():
             own = getattr(value, "__module__", None) == module.__name__
@@ -110,9 +116,9 @@ def _names_seeds() -> bool:
 
 
 def _names_in(value: Any) -> Iterator[Any]:
-    """Names and constants in the code of a function, or of a class but for its constructor.
+    """Yields the names and constants in the code of a function or class.
 
-    And but for what `dataclass` writes, which names every field.
+    Constructors and the methods that `dataclass` generates, which name every field, are left out.
     """
     if isinstance(value, type):
         for key, part in vars(value).items():
@@ -132,7 +138,7 @@ def _names_in(value: Any) -> Iterator[Any]:
 
 @functools.cache
 def _own() -> str:
-    """This project's sources, loaded or not."""
+    """Hashes this project's sources, loaded or not."""
     digest = hashlib.sha256()
     for path in sorted(p for kind in ("py", "h", "cpp", "cu") for p in OWN.rglob(f"*.{kind}")):
         digest.update(path.name.encode() + path.read_bytes())

@@ -1,8 +1,8 @@
 """Finds in-place changes of the user's functions to values that others hold.
 
-Python changes an object for all who hold it. MindSpore compiles the change as another value of one
-name: a second name, a view, the caller and an attribute keep the old one. Where nobody else holds
-what is changed, both are the same.
+Python changes an object for everyone who refers to it. MindSpore compiles the change as a new value
+of one name: a second name, a view, the caller and an attribute keep the old value. The two agree
+only if nothing else refers to the object.
 """
 
 import ast
@@ -33,10 +33,10 @@ HINT = (
 
 @contextmanager
 def watch_changes(outermost: FrameType) -> Iterator[list[str]]:
-    """Notes changes in place of what somebody else holds, with their lines.
+    """Records in-place changes of objects that something else refers to, with their lines.
 
     Args:
-        outermost: the frame that has what the functions are given.
+        outermost: the frame that holds the arguments of the functions.
     """
     found: list[str] = []
 
@@ -53,7 +53,7 @@ def watch_changes(outermost: FrameType) -> Iterator[list[str]]:
 
 
 def copies(inputs: dict[str, Any]) -> dict[str, list[np.ndarray]]:
-    """The numbers of an operation's inputs as they are now."""
+    """Copies the arrays of an operation's inputs."""
     return {
         name: [np.array(to_array(leaf)) for leaf in leaves(value) if isinstance(leaf, Tensor)]
         for name, value in inputs.items()
@@ -61,7 +61,7 @@ def copies(inputs: dict[str, Any]) -> dict[str, list[np.ndarray]]:
 
 
 def first_changed(before: dict[str, list[np.ndarray]], inputs: dict[str, Any]) -> str:
-    """The input that is not as it was; empty if there is none."""
+    """Returns the name of the first input that changed; empty if none did."""
     for name, now in copies(inputs).items():
         for old, new in zip(before[name], now, strict=True):
             if not np.array_equal(old, new, equal_nan=old.dtype.kind == "f"):
@@ -70,7 +70,10 @@ def first_changed(before: dict[str, list[np.ndarray]], inputs: dict[str, Any]) -
 
 
 def _changed(frame: FrameType) -> Iterator[tuple[str, int, Any]]:
-    """What a function that ends has changed in place: its name, the line, the object."""
+    """Yields the objects that a returning function may have changed in place.
+
+    Each with the text of its name and the line.
+    """
     for text, line, grows in _changes(frame.f_code):
         name, *path = text.split(".")
         value = frame.f_locals.get(name, frame.f_globals.get(name))
@@ -83,9 +86,9 @@ def _changed(frame: FrameType) -> Iterator[tuple[str, int, Any]]:
 
 @functools.cache
 def _changes(code: CodeType) -> tuple[tuple[str, int, bool], ...]:
-    """Names and attributes that a function's own statements change in place, with their lines.
+    """Finds the names and attributes that a function's own statements change in place.
 
-    The third says that arrays are not changed so: `x += y` makes another one.
+    Returns: for each its text, its line, and whether arrays are exempt: `x += y` makes a new array.
     """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
@@ -120,7 +123,7 @@ def _is_path(node: ast.expr) -> bool:
 
 
 def _held(value: Any, text: str, frame: FrameType, outermost: FrameType) -> bool:
-    """Whether anything but one local name of a function holds an object."""
+    """Returns whether anything but one local name of a function refers to an object."""
     if text not in frame.f_locals:
         return True
     if any(_holds(v, value) for name, v in frame.f_locals.items() if name != text):

@@ -26,7 +26,7 @@ _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is a number, a text or a tuple of such."""
+    """Returns whether a value is a number, a text or a tuple of such."""
     if isinstance(value, tuple):
         return all(map(is_plain, value))
     return isinstance(value, _PLAIN)
@@ -34,13 +34,13 @@ def is_plain(value: Any) -> bool:
 
 @functools.cache
 def is_foreign(module: str) -> bool:
-    """Whether a module is of Python's library, MindSpore or NumPy: its values do not change."""
+    """Returns whether a module is of Python, MindSpore or NumPy, whose values do not change."""
     root = module.partition(".")[0]
     return root in ("mindspore", "numpy", "builtins") or root in sys.stdlib_module_names
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module is a library's, so that its file tells what its functions do."""
+    """Returns whether a module belongs to an installed library, which its file identifies."""
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return is_foreign(module) or (
         file.startswith(INSTALLED) and not file.startswith(f"{OWN}{os.sep}")
@@ -48,19 +48,19 @@ def is_installed(module: str) -> bool:
 
 
 def is_users(module: str) -> bool:
-    """Whether a module is neither a library's nor this project's."""
+    """Returns whether a module is the user's: neither a library's nor this project's."""
     return not is_installed(module) and module.partition(".")[0] != OWN.name
 
 
 class Walk:
-    """Goes through everything that can be reached, each once.
+    """Visitor of everything that is reachable from values; visits each object once.
 
-    Of parameters it tells the name and type, for their values are state that ranks share.
+    Parameters are reported by name and type only, because their values are state that ranks share.
 
     Attributes:
-        path: where it is, as source: `trainer.learner.table['x']`.
-        modules: those from which something is reached.
-        functions: those that were reached.
+        path: the current place as source text: `trainer.learner.table['x']`.
+        modules: names of modules from which something is reached.
+        functions: the functions that were reached.
     """
 
     def __init__(self) -> None:
@@ -70,15 +70,15 @@ class Walk:
         self._seen: dict[int, tuple[int, Any]] = {}  # with the object, so that no other has its id
 
     def say(self, *words: Any) -> None:
-        """Takes what was found at the path, as plain values."""
+        """Receives what was found at the current path, as plain values."""
         raise NotImplementedError
 
     def unknown(self, kind: str) -> None:
-        """Takes the kind of a value that cannot be seen."""
+        """Receives the kind of a value whose contents cannot be seen."""
         raise NotImplementedError
 
     def add(self, value: Any, path: str) -> None:
-        """Goes through a value, which is at a path."""
+        """Visits a value, which is at a path."""
         before, self.path = self.path, path
         try:
             self._add(value)
@@ -99,7 +99,7 @@ class Walk:
         try:
             self._parts(value)
         except (AttributeError, LookupError, TypeError, ValueError, RuntimeError):
-            self.unknown(type(value).__qualname__)  # an object that is not as others are
+            self.unknown(type(value).__qualname__)  # an object that does not behave as its class
 
     def _from(self, module: str, name: str) -> None:
         self.modules.add(module)
@@ -153,7 +153,7 @@ class Walk:
             self.unknown(type(value).__qualname__)
 
     def attributes(self, value: Any) -> dict[str, Any]:
-        """The attributes of an object that count: not what properties have derived from others."""
+        """Returns an object's attributes without those that cached properties derive."""
         return {
             name: part
             for name, part in vars(value).items()
@@ -183,7 +183,7 @@ class Walk:
             self.add(cls, cls.__qualname__)
 
     def _class(self, cls: type) -> None:
-        """Goes through a class's attributes: code may have set them, and its objects read them."""
+        """Visits a class's attributes, which code may have set and its objects read."""
         self._from(str(cls.__module__), cls.__qualname__)
         if is_foreign(str(cls.__module__)):
             return
@@ -195,7 +195,7 @@ class Walk:
             if name == "_abc_impl" or type(value).__name__ == "_tuplegetter":
                 continue
             if written and installed and is_installed(str(value.__module__)):
-                continue  # as its file has it
+                continue  # its file identifies it
             if not installed or written or isinstance(value, dict) or _is_simple(value):
                 self.say(name)
                 self.add(value, f"{cls.__qualname__}.{name}")
@@ -203,7 +203,7 @@ class Walk:
             self.add(base, base.__qualname__)
 
     def _module(self, module: types.ModuleType) -> None:
-        """Goes through a module that code hands on; of one that it names, see `_attributes_of`."""
+        """Visits a module used as a value; for a module that code names, see `_attributes_of`."""
         self.say(module.__name__)
         if not is_installed(module.__name__):
             found = {k: v for k, v in vars(module).items() if not k.startswith("__")}
@@ -216,7 +216,7 @@ class Walk:
     def _attributes_of(
         self, module: types.ModuleType, names: Iterable[str], inside: tuple = ()
     ) -> None:
-        """Goes through what code that has such names in it can read of a module."""
+        """Visits the attributes of a module that code with the given names can read."""
         self.say(module.__name__)
         if module.__name__.partition(".")[0] == "mindspore" or module in inside:
             return
@@ -252,7 +252,7 @@ class Walk:
                 continue
             value = function.__globals__[name]
             if installed and not _is_simple(value):
-                continue  # as its file has it
+                continue  # its file identifies it
             self.say(name)
             if isinstance(value, types.ModuleType):
                 self._attributes_of(value, names)
@@ -260,7 +260,7 @@ class Walk:
                 self.add(value, f"{module}.{name}")
 
     def _code(self, code: types.CodeType) -> set[str]:
-        """Takes a function's code; returns the names in it."""
+        """Visits a function's code. Returns: the names in it."""
         self.say(code.co_code, code.co_varnames, code.co_names)
         names = set(code.co_names)
         for constant in code.co_consts:
@@ -272,21 +272,21 @@ class Walk:
 
 
 def _is_simple(value: Any) -> bool:
-    """Whether a value is plain, a list or set of such, or the variables of the process."""
+    """Returns whether a value is plain, a list or set of plain values, or `os.environ`."""
     if isinstance(value, (list, set, frozenset)):
         return all(map(is_plain, value))
     return is_plain(value) or value is os.environ
 
 
 def name_of(module: str) -> str:
-    """A module's name; a run's fragments have a number of their own, which is left out."""
+    """Returns a module's name, without the run's number in the names of generated fragments."""
     head, _, rest = module.partition("_")
     number, _, name = rest.partition("_")
     return f"fragment_{name}" if head == "fragment" and number.isdigit() else module
 
 
 def _behind(value: Any) -> Any:
-    """The function behind a descriptor of a class."""
+    """Returns the function behind a descriptor of a class, other values unchanged."""
     if isinstance(value, (staticmethod, classmethod)):
         return value.__func__
     if isinstance(value, property):

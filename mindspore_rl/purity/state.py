@@ -21,10 +21,10 @@ _MINDSPORE = os.path.dirname(mindspore.__file__)
 
 
 class State(Walk):
-    """All that can be reached from some names, as it is now; parameters' values left out.
+    """Snapshot of everything that is reachable from names, without the values of parameters.
 
     Attributes:
-        found: paths and what is there.
+        found: paths, each with a text of the value there.
     """
 
     def __init__(self, names: dict[str, Any]) -> None:
@@ -34,25 +34,28 @@ class State(Walk):
             self.add(value, name)
 
     def say(self, *words: Any) -> None:
-        """See `Walk`."""
+        """Records what was found at the current path, see `Walk`."""
         self.found.append((self.path, repr(words)))
 
     def unknown(self, kind: str) -> None:
-        """See `Walk`."""
+        """Records the kind of a value that cannot be seen, see `Walk`."""
         self.say(kind)
 
     def changed(self, other: "State") -> str:
-        """The first path at which another state differs; empty: none does."""
+        """Returns the first path at which another state differs; empty if none does."""
         for one, two in zip_longest(self.found, other.found):
             if one != two:
                 return (one or two)[0]
         return ""
 
     def decorated(self) -> dict[CodeType, str]:
-        """Functions that stand in the place of others, which MindSpore would compile, by code.
+        """Finds reached functions that decorators put in the place of others.
 
-        Its parser asks `inspect` for the source, which looks behind `functools.wraps`. MindSpore's
-        own decorators, and caches, are meant for that.
+        MindSpore would compile the decorated function alone: its parser gets the source from
+        `inspect`, which follows `functools.wraps`. For MindSpore's own decorators and for caches
+        that is intended.
+
+        Returns: for the code of each such function, a text that names it.
         """
         found = {}
         for function in self.functions:

@@ -1,7 +1,7 @@
 """Distributions over actions, from a network's outputs and noise that the caller supplies.
 
-The noise comes from ``random.uniform`` for all steps of a rollout at once: sampling itself holds no
-state, so the same (seed, environment, step) gives the same action wherever the step runs.
+The noise comes from ``random.uniform`` for all steps of a rollout at once. Sampling is stateless,
+so the same (seed, environment, step) gives the same action wherever the step runs.
 """
 
 import math
@@ -12,40 +12,39 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def _inverse_cdf(probs: Tensor, noise: Tensor) -> Tensor:
-    """Return the first index whose cumulative probability exceeds noise * total: [...] int32."""
+    """Returns the first index whose cumulative probability exceeds noise * total: [...] int32."""
     cdf = ops.cumsum(probs, -1)
-    # The total of float32 probabilities is not exactly 1, and a uniform may lie above it. noise <=
-    # 1 - 2^-24 makes noise * total < total in float32 also after rounding: no index past the end,
-    # and none of probability zero.
+    # The sum of float32 probabilities is not exactly 1, and a uniform number may exceed it. With
+    # noise <= 1 - 2^-24, noise * total < total in float32 even after rounding, so no index is past
+    # the end or has probability zero.
     threshold = noise * ops.narrow(cdf, cdf.ndim - 1, cdf.shape[-1] - 1, 1)
     found = ops.searchsorted(cdf, threshold, out_int32=True, right=True)
-    # Not a number lies past the end: kept inside, so that it is an environment's NaN that is
-    # reported, and not an index.
+    # For NaN the search returns an index past the end. It is clamped, so that the error reported
+    # is the environment's NaN and not an index out of range.
     return ops.minimum(ops.reshape(found, cdf.shape[:-1]), cdf.shape[-1] - 1)
 
 
 def _pick(table: Tensor, action: Tensor) -> Tensor:
-    """Return table[..., action]; a gather is cheaper than a one-hot product and exact."""
+    """Returns table[..., action]; a gather is cheaper than a one-hot product and exact."""
     picked = ops.gather_elements(table, -1, ops.reshape(action, (*action.shape, 1)))
     return ops.reshape(picked, action.shape)
 
 
 def _sample(logits: Tensor, noise: Tensor) -> tuple:
-    # Not softmax and its logarithm, cheaper as they are: on the CPU their last bits differ from
-    # process to process.
+    # Softmax and its logarithm would be cheaper, but on the CPU their last bits differ between
+    # processes.
     log_probs = ops.log_softmax(logits, -1)
     action = _inverse_cdf(ops.exp(log_probs), noise)
     return action, _pick(log_probs, action)
 
 
 def categorical_sample(logits: Tensor, noise: Tensor) -> Tensor:
-    """Sample by the inverse distribution function, one uniform an action.
+    """Samples by the inverse distribution function, with one uniform number per action.
 
     Args:
-        logits: [..., n] float32, unnormalised log-probabilities; forbid an action by a large
-            negative number such as -1e9 (an infinity would make the entropy NaN).
-        noise: [..., 1] float32, uniform in [0, 1) with at most 24 bits, as ``random.uniform`` gives
-            it.
+        logits: [..., n] float32, unnormalised log-probabilities; a large negative number such as
+            -1e9 forbids an action (an infinity would make the entropy NaN).
+        noise: [..., 1] float32, uniform in [0, 1) with at most 24 bits, from ``random.uniform``.
 
     Returns:
         action: [...] int32, in 0..n-1.
@@ -54,7 +53,7 @@ def categorical_sample(logits: Tensor, noise: Tensor) -> Tensor:
 
 
 def categorical_sample_with_log_prob(logits: Tensor, noise: Tensor) -> tuple:
-    """Sample, and give the sample's log-probability from the same normalisation.
+    """Samples actions and returns their log-probabilities from the same normalisation.
 
     Args:
         logits: [..., n] float32, unnormalised log-probabilities.
@@ -67,7 +66,7 @@ def categorical_sample_with_log_prob(logits: Tensor, noise: Tensor) -> tuple:
 
 
 def categorical_log_prob(logits: Tensor, action: Tensor) -> Tensor:
-    """Return the log-probability of an action.
+    """Returns the log-probability of an action.
 
     Args:
         logits: [..., n] float32, unnormalised log-probabilities; the gradient flows through them.
@@ -80,7 +79,7 @@ def categorical_log_prob(logits: Tensor, action: Tensor) -> Tensor:
 
 
 def categorical_entropy(logits: Tensor) -> Tensor:
-    """Return the entropy ``-sum_i p_i log p_i``.
+    """Returns the entropy ``-sum_i p_i log p_i``.
 
     Args:
         logits: [..., n] float32, unnormalised log-probabilities; the gradient flows through them.
@@ -93,10 +92,10 @@ def categorical_entropy(logits: Tensor) -> Tensor:
 
 
 def standard_normal(noise: Tensor) -> Tensor:
-    """Turn pairs of uniforms into standard normal numbers (Box and Muller 1958).
+    """Turns pairs of uniform numbers into standard normal numbers (Box and Muller 1958).
 
-    ``sqrt(-2 log(1 - u)) cos(2 pi w)``; 1 - u is never zero, for u < 1. It depends on no network,
-    so a rollout can compute it once for all its steps.
+    ``sqrt(-2 log(1 - u)) cos(2 pi w)``; 1 - u is never zero, because u < 1. The result depends on
+    no network, so a rollout can compute it once for all its steps.
 
     Args:
         noise: [..., 2k] float32, uniform in [0, 1); the first k are u, the others w.
@@ -110,7 +109,7 @@ def standard_normal(noise: Tensor) -> Tensor:
 
 
 def normal_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-    """Sample a diagonal Gaussian.
+    """Samples a diagonal Gaussian.
 
     Args:
         mean: [..., k] float32, action units.
@@ -124,7 +123,7 @@ def normal_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
 
 
 def normal_log_prob(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
-    """Return the log-density of a diagonal Gaussian, summed over the action's components.
+    """Returns the log-density of a diagonal Gaussian, summed over the action's components.
 
     ``sum_k -z_k^2 / 2 - log_std_k - log(2 pi) / 2`` with ``z = (action - mean) exp(-log_std)``.
 
@@ -141,7 +140,7 @@ def normal_log_prob(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
 
 
 def normal_entropy(log_std: Tensor) -> Tensor:
-    """Return the entropy ``sum_k log_std_k + log(2 pi e) / 2``, which no state changes.
+    """Returns the entropy ``sum_k log_std_k + log(2 pi e) / 2``, the same in every state.
 
     Args:
         log_std: [k] float32; the gradient flows through it.
@@ -153,10 +152,10 @@ def normal_entropy(log_std: Tensor) -> Tensor:
 
 
 def squashed_normal_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple:
-    """Sample a diagonal Gaussian squashed by tanh (Haarnoja et al. 2018, arXiv 1812.05905, app. C).
+    """Samples a tanh-squashed diagonal Gaussian (Haarnoja et al. 2018, arXiv 1812.05905, app. C).
 
     ``log pi(a) = log N(u) - sum_k log(1 - tanh(u_k)^2)``, and ``log(1 - tanh(u)^2) = 2 (log 2 - u -
-    softplus(-2 u))``, which no u makes infinite.
+    softplus(-2 u))``, which is finite for every u.
 
     Args:
         mean: [..., k] float32; the gradient flows through it.
@@ -165,7 +164,7 @@ def squashed_normal_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tupl
 
     Returns:
         action: [..., k] float32 in (-1, 1).
-        log_prob: [...] float32, nats, of the action as it is.
+        log_prob: [...] float32, nats, the log-density of the squashed action.
     """
     normal = standard_normal(noise)
     wide = mean + ops.exp(log_std) * normal

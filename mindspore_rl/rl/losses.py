@@ -1,7 +1,7 @@
 """Loss terms of one sample each: [N] in, [N] out.
 
-Nothing here reduces over samples. The mean belongs to the one place that knows how many samples the
-whole job has, so that a minibatch gives the same gradient on one rank as spread over many.
+Nothing here reduces over samples. The mean is taken where the number of samples of the whole job is
+known, so that a minibatch gives the same gradient on one rank as on many.
 """
 
 from mindspore import Tensor, float32, ops
@@ -13,11 +13,11 @@ _half_square_sum = P.L2Loss()
 def clipped_surrogate(
     log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_coef: float
 ) -> Tensor:
-    """Return PPO's clipped policy loss (Schulman et al. 2017, eq. 7, negated).
+    """Returns PPO's clipped policy loss (Schulman et al. 2017, eq. 7, negated).
 
     ``-min(r A, clip(r, 1 - c, 1 + c) A) = max(-r A, -A - c |A|)`` with ``r = exp(log_prob -
-    old_log_prob)``. The right side is the same number, and its clipped branch is free of r, which
-    leaves less to differentiate.
+    old_log_prob)``. The clipped branch of the right side does not contain r, which leaves less to
+    differentiate.
 
     Args:
         log_prob: [N] float32, under the policy that learns; the gradient flows through it.
@@ -34,7 +34,7 @@ def clipped_surrogate(
 
 
 def value_loss(value: Tensor, returns: Tensor) -> Tensor:
-    """Return half the squared error, ``(value - returns)^2 / 2``.
+    """Returns half the squared error, ``(value - returns)^2 / 2``.
 
     Args:
         value: [N] float32; the gradient flows through it.
@@ -49,7 +49,7 @@ def value_loss(value: Tensor, returns: Tensor) -> Tensor:
 def clipped_value_loss(
     value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: float
 ) -> Tensor:
-    """Return the value loss whose step is kept within clip_coef of the old value (baselines, ppo2).
+    """Returns the value loss with the value clipped around the old one (OpenAI baselines, ppo2).
 
     ``max((v - R)^2, (v_old + clip(v - v_old, -c, c) - R)^2) / 2``.
 
@@ -67,7 +67,7 @@ def clipped_value_loss(
 
 
 def approx_kl(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
-    """Return the k3 estimate of KL(old || new), unbiased and never negative (Schulman 2020).
+    """Returns the k3 estimate of KL(old || new), unbiased and never negative (Schulman 2020).
 
     ``(r - 1) - log r`` with ``log r = log_prob - old_log_prob``.
 
@@ -83,7 +83,7 @@ def approx_kl(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
 
 
 def clip_fraction(log_prob: Tensor, old_log_prob: Tensor, clip_coef: float) -> Tensor:
-    """Return 1 where the probability ratio lies outside [1 - clip_coef, 1 + clip_coef], else 0.
+    """Returns 1 where the probability ratio lies outside [1 - clip_coef, 1 + clip_coef], else 0.
 
     Args:
         log_prob: [N] float32, under the policy that learns.
@@ -97,7 +97,7 @@ def clip_fraction(log_prob: Tensor, old_log_prob: Tensor, clip_coef: float) -> T
 
 
 def clip_by_global_norm(grads: tuple, max_norm: float) -> tuple:
-    """Scale gradients by one factor to a global norm of at most max_norm (Pascanu et al. 2013).
+    """Scales gradients by one factor to a global norm of at most max_norm (Pascanu et al. 2013).
 
     Args:
         grads: tuple of float32 Tensors of any shapes.
@@ -118,7 +118,7 @@ def clip_by_global_norm(grads: tuple, max_norm: float) -> tuple:
 
 
 def huber_loss(value: Tensor, target: Tensor) -> Tensor:
-    """Return half the squared error, and linear beyond an error of 1 (Huber 1964).
+    """Returns half the squared error, continued linearly beyond an error of 1 (Huber 1964).
 
     Args:
         value: [N] float32; the gradient flows through it.

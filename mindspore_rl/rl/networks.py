@@ -12,13 +12,13 @@ _ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
 def orthogonal(shape: tuple, gain: float, seed: int, index: int | tuple) -> np.ndarray:
-    """Return a matrix with orthonormal rows or columns, whichever are fewer, times gain.
+    """Returns a matrix with orthonormal rows or columns, whichever are fewer, times gain.
 
     Args:
         shape: (rows, columns).
         gain: factor on the orthonormal matrix.
         seed: the job's seed, >= 0.
-        index: number >= 0, or tuple of such, that tells this matrix from the others of the job.
+        index: number >= 0, or tuple of such, that is unique to this matrix in the job.
 
     Returns:
         weight: [rows, columns] float32; the same on every rank.
@@ -26,7 +26,7 @@ def orthogonal(shape: tuple, gain: float, seed: int, index: int | tuple) -> np.n
     rows, columns = shape
     rng = np.random.default_rng((seed, *index) if isinstance(index, tuple) else (seed, index))
     q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
-    q = q * np.sign(np.diag(r))  # else LAPACK's sign convention, not the uniform measure
+    q = q * np.sign(np.diag(r))  # uniform over orthogonal matrices, whatever LAPACK's signs
     return np.ascontiguousarray(gain * (q if rows >= columns else q.T), dtype=np.float32)
 
 
@@ -41,14 +41,14 @@ def _uniform_layer(shape: tuple, gain: float, seed: int, index: tuple) -> tuple:
 
 
 _INITIAL = {"orthogonal": (_orthogonal_layer, math.sqrt(2.0)), "uniform": (_uniform_layer, 1.0)}
-"""How a layer's weights and biases begin, and the gain of hidden ones."""
+"""Initialisers of a layer's weights and biases, each with the gain of hidden layers."""
 
 
 class MLP(nn.Cell):
     """Fully connected layers with an activation between them.
 
-    A layer is MatMul then BiasAdd (what ``nn.Dense`` is for a matrix): 13 us at 64x64x64 on the
-    CPU, as fast as ``addmm``.
+    A layer is MatMul then BiasAdd (``nn.Dense`` on a matrix): 13 us at 64x64x64 on the CPU, as fast
+    as ``addmm``.
 
     Args:
         in_size: features of the input.
@@ -57,13 +57,13 @@ class MLP(nn.Cell):
         out_gain: factor on the last layer's weights: with orthogonal ones 0.01 for a policy, 1 for
             a value (Andrychowicz et al. 2021).
         seed: the job's seed.
-        name_index: number that tells this network from the others of the job.
+        name_index: number that is unique to this network in the job; selects its initial weights.
         activation: "tanh" or "relu", after each hidden layer.
-        initial: "orthogonal": weights of gain sqrt(2), biases of zero; or "uniform": both within
-            ``1 / sqrt(columns)``, which is smaller, and from which SAC and TD3 learn much faster.
+        initial: "orthogonal": weights of gain sqrt(2), zero biases; or "uniform": both within
+            ``1 / sqrt(columns)``, smaller values, with which SAC and TD3 learn much faster.
 
     Raises:
-        ValueError: there is no such activation, or no such way to begin.
+        ValueError: the activation or the initialiser is unknown.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class MLP(nn.Cell):
         self.layers = nn.SequentialCell(layers)
 
     def construct(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
-        """Map rows to rows.
+        """Maps rows to rows.
 
         Args:
-            x: [N, in_size] float32; with `shared` [n * A, in_size - k], A rows of each group in
-                turn.
-            shared: [n, k] float32, what the rows of a group have behind them in common: it passes
-                the first layer once for all of them.
+            x: [N, in_size] float32; with `shared` [n * A, in_size - k], A consecutive rows of each
+                group.
+            shared: [n, k] float32, the last k features, common to all rows of a group; the first
+                layer is applied to them once per group.
 
         Returns:
             [N, out_size] float32.
@@ -120,10 +120,10 @@ class MLP(nn.Cell):
 
 
 def flat_size(spec: EnvironmentSpec) -> int:
-    """The numbers of one observation, for a network without convolutions.
+    """Returns the number of features of an observation, for networks without convolutions.
 
     Raises:
-        ConfigError: they are an image's.
+        ConfigError: observations are images.
     """
     if spec.images:
         raise ConfigError(
@@ -135,12 +135,12 @@ def flat_size(spec: EnvironmentSpec) -> int:
 
 
 class Residual(nn.Cell):
-    """Two convolutions whose result is added to what they are given (Espeholt et al. 2018).
+    """Two convolutions with a residual connection (Espeholt et al. 2018).
 
     Args:
-        channels: of the image.
+        channels: channels of the image.
         seed: the job's seed.
-        name_index: numbers that tell these weights from the others of the job.
+        name_index: numbers that are unique to these weights in the job.
     """
 
     def __init__(self, channels: int, seed: int, name_index: tuple):
@@ -149,16 +149,16 @@ class Residual(nn.Cell):
         self.second = _convolution(channels, channels, 3, 1, "same", seed, (*name_index, 1))
 
     def construct(self, x: Tensor) -> Tensor:
-        """Map [N, C, H, W] float32 to the same."""
+        """Maps [N, C, H, W] float32 to the same."""
         return x + self.second(ops.relu(self.first(ops.relu(x))))
 
 
 class ConvolutionalTorso(nn.Cell):
-    """Convolutions, and layers behind them; an image's bytes become numbers from 0 to 1.
+    """Convolutions followed by dense layers; image bytes are scaled to [0, 1].
 
     Args:
         convolutions: a cell from images to images.
-        mlp: what follows, a cell from all their numbers.
+        mlp: the dense layers, applied to the flattened result.
     """
 
     def __init__(self, convolutions: nn.Cell, mlp: MLP):
@@ -166,13 +166,13 @@ class ConvolutionalTorso(nn.Cell):
         self.convolutions, self.mlp = convolutions, mlp
 
     def construct(self, obs: Tensor) -> Tensor:
-        """Map [N, C, H, W] uint8 to [N, out_size] float32."""
+        """Maps [N, C, H, W] uint8 to [N, out_size] float32."""
         features = ops.relu(self.convolutions(obs.astype(float32) / 255.0))
         return self.mlp(features.reshape((obs.shape[0], -1)))
 
 
 def _nature(shape: tuple, seed: int, name_index: int) -> tuple[list, tuple]:
-    """The convolutions of Mnih et al. 2015. Returns: cells, and the shape of what they give."""
+    """Makes the convolutions of Mnih et al. 2015. Returns: cells, and the shape of the result."""
     channels, height, width = shape
     layers: list = []
     for i, (out, size, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1))):
@@ -189,7 +189,7 @@ def _nature(shape: tuple, seed: int, name_index: int) -> tuple[list, tuple]:
 
 
 def _impala(shape: tuple, seed: int, name_index: int) -> tuple[list, tuple]:
-    """The residual network of Espeholt et al. 2018; as `_nature`."""
+    """Makes the residual network of Espeholt et al. 2018; returns the same as `_nature`."""
     channels, height, width = shape
     layers: list = []
     for i, out in enumerate((16, 32, 32)):
@@ -221,19 +221,19 @@ def _convolution(
 
 _CONVOLUTIONS = {"cnn": _nature, "impala": _impala}
 RECURRENT = ("gru", "lstm")
-"""Torsos whose layer is made by `recurrent.recurrent_core`."""
+"""Torsos with a recurrent layer, which `recurrent.recurrent_core` makes."""
 
 
 def torso_shape(torso: str, spec: EnvironmentSpec, normalise_obs: bool = False) -> tuple[int, ...]:
-    """The shape of one observation as a network of `network` takes it.
+    """Returns the shape of one observation as an input of `network`.
 
     Args:
         torso: see `network`.
-        spec: of the environment.
+        spec: the environment's spec.
         normalise_obs: whether observations are normalised first.
 
     Raises:
-        ConfigError: there is no such torso, or it is not one for these observations.
+        ConfigError: the torso is unknown, or does not fit the observations.
     """
     if torso == "mlp" or torso in RECURRENT:
         return (flat_size(spec),)
@@ -268,18 +268,18 @@ def network(
     Args:
         torso: "mlp"; "cnn", the convolutions of Mnih et al. 2015 (with hidden=512 their network);
             "impala", those of Espeholt et al. 2018 (with hidden=256 theirs); "gru" or "lstm", an
-            MLP of what a recurrent layer gives.
-        spec: of the environment.
-        hidden: width of each layer without convolutions, with tanh between them, or relu behind
+            MLP on the output of a recurrent layer.
+        spec: the environment's spec.
+        hidden: width of each dense hidden layer, with tanh between them, or relu after
             convolutions.
         out_size: features of the output.
         out_gain: gain of the last layer's weights, see `MLP`.
         seed: the job's seed.
-        name_index: number that tells this network from the others of the job.
-        in_size: features of what a recurrent layer gives, which it takes; 0: there is none.
+        name_index: number that is unique to this network in the job; selects its initial weights.
+        in_size: features of the recurrent layer's output, the input; 0: no recurrent layer.
 
     Raises:
-        ConfigError: there is no such torso, or it is not one for these observations.
+        ConfigError: the torso is unknown, or does not fit the observations.
     """
     if in_size:
         return MLP(in_size, hidden, out_size, out_gain, seed, name_index)
@@ -293,13 +293,13 @@ def network(
 
 
 class TwinCritics(nn.Cell):
-    """Two values of a continuous action (Fujimoto et al. 2018), with ReLU between layers.
+    """Two critics of a continuous action (Fujimoto et al. 2018), with ReLU between layers.
 
     Args:
-        obs_shape: of one observation.
-        action_size: numbers of an action.
+        obs_shape: shape of one observation.
+        action_size: components of an action.
         hidden: widths of the hidden layers.
-        seed: seed of the initial weights, a function of it and the indices 2 and 3.
+        seed: the job's seed; the critics have the name indices 2 and 3.
     """
 
     def __init__(self, obs_shape: tuple, action_size: int, hidden: tuple, seed: int):
@@ -310,7 +310,7 @@ class TwinCritics(nn.Cell):
         self.second = MLP(size, hidden, 1, 1.0, seed, 3, "relu", "uniform")
 
     def construct(self, obs: Tensor, action: Tensor) -> tuple:
-        """Return both values [N] float32 of obs [N, ...] and actions [N, action_size] float32."""
+        """Returns both values [N] float32 of obs [N, ...] and actions [N, action_size] float32."""
         features = ops.concat((obs.reshape((-1, self.obs_size)), action), 1)
         return self.first(features).reshape(-1), self.second(features).reshape(-1)
 
@@ -318,8 +318,8 @@ class TwinCritics(nn.Cell):
 class RunningMeanStd(nn.Cell):
     """Mean and variance of all data seen, merged batch by batch (Chan et al. 1983); never trained.
 
-    The statistics are float32 and so is the count: batches of fewer than count / 2^24 samples no
-    longer move them.
+    The statistics and the count are float32: batches of fewer than count / 2^24 samples no longer
+    change them.
 
     Args:
         shape: shape of one sample; () for a scalar such as a return.
@@ -331,15 +331,15 @@ class RunningMeanStd(nn.Cell):
         self.variance = Parameter(
             Tensor(np.ones(shape, np.float32)), name="variance", requires_grad=False
         )
-        # Nothing: the square of a mean far from 0 times any weight of the start values is large.
+        # Zero: with any weight on the initial values, a mean far from 0 would inflate the variance.
         self.count = Parameter(Tensor(0.0, float32), name="count", requires_grad=False)
 
     def construct(self, x: Tensor) -> Tensor:
-        """Return ``normalise(x)``."""
+        """Returns ``normalise(x)``."""
         return self.normalise(x)
 
     def normalise(self, x: Tensor, clip: float = 10.0) -> Tensor:
-        """Return ``(x - mean) / sqrt(variance + 1e-8)``, cut to [-clip, clip].
+        """Returns ``(x - mean) / sqrt(variance + 1e-8)``, clipped to [-clip, clip].
 
         Args:
             x: [..., *shape] float32.
@@ -353,7 +353,7 @@ class RunningMeanStd(nn.Cell):
     def merge(
         self, batch_mean: Tensor, batch_variance: Tensor, batch_count: Tensor | float
     ) -> None:
-        """Take a batch's moments into the statistics; equal to having seen all samples at once.
+        """Merges a batch's moments into the statistics, as if all samples had been seen at once.
 
         Args:
             batch_mean: [*shape] float32.

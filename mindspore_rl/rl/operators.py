@@ -11,14 +11,14 @@ from mindspore_rl.rl.random import UNIT
 
 
 def gradient_function(loss: Callable, network: nn.Cell, count: int | None) -> Callable:
-    """The gradient of (sum of per-sample losses) / count: one share of the mean's gradient.
+    """Makes the gradient of (sum of per-sample losses) / count, a partial sum of the mean's.
 
     Args:
         loss: returns `[n]`, or a tuple of `[n]` whose first entry is differentiated.
-        network: the cell by whose trainable parameters is differentiated.
-        count: samples on all workers together; None: those that it is called with.
+        network: the cell whose trainable parameters are differentiated by.
+        count: samples on all workers together; None: the samples of each call.
 
-    Returns: a function of the loss's arguments that gives `(grads, means)`, both shares of sums.
+    Returns: a function of the loss's arguments that returns `(grads, means)`, both partial sums.
     """
     scale = 1.0 / count if count else 0.0
 
@@ -41,12 +41,12 @@ def gradient_function(loss: Callable, network: nn.Cell, count: int | None) -> Ca
 
 
 def reduce_samples(kind: str, value: Tensor, keep: int, count: int) -> Tensor:
-    """One share of a reduction over all but the last `keep` axes.
+    """Computes this replica's part of a reduction over all but the last `keep` axes.
 
     Args:
-        kind: `mean` (the sum over `count`), `sum`, `max` or `min`.
+        kind: `mean` (the local sum divided by `count`), `sum`, `max` or `min`.
         value: any float array.
-        keep: trailing axes that stay.
+        keep: number of trailing axes that are not reduced.
         count: samples on all workers together (`mean` only).
     """
     axes = tuple(range(value.ndim - keep))
@@ -59,25 +59,25 @@ def reduce_samples(kind: str, value: Tensor, keep: int, count: int) -> Tensor:
 
 
 def flatten(leaves: tuple) -> Tensor:
-    """One flat bucket of several arrays, so that a collective is one call."""
+    """Concatenates arrays into one flat bucket, so that a collective is one call."""
     return ops.concat(tuple([leaf.reshape(-1) for leaf in leaves]))
 
 
 def joint(value: Tensor) -> Tensor:
-    """What all agents have, side by side: `[B, A, ...]` becomes `[B, n]`."""
+    """Concatenates the values of all agents: `[B, A, ...]` becomes `[B, n]`."""
     return value.reshape((value.shape[0], -1))
 
 
 def minibatch_rows(permutation: Tensor, number: Tensor, count: int, steps: int = 0) -> Tensor:
-    """Positions in a flattened `[T * B]` batch of minibatch `number` of `count`.
+    """Returns the positions in a flattened `[T * B]` batch of minibatch `number` of `count`.
 
     Args:
-        permutation: `[T, B]` int32 from `PermutationTable`, of segments `[T / steps, B]`.
-        number: 0-d int32.
+        permutation: `[T, B]` int32 from `PermutationTable`; with segments `[T / steps, B]`.
+        number: 0-d int32, index of the minibatch.
         count: minibatches in the batch.
-        steps: of a segment; 0: single steps.
+        steps: steps of a segment; 0: single steps.
 
-    Returns: `[T / count * B]` int32, time-major; of segments `[T / (count * steps) * B, steps]`.
+    Returns: `[T / count * B]` int32, time-major; with segments `[T / (count * steps) * B, steps]`.
     """
     rows = ops.gather(permutation.reshape((count, -1)), number, 0)
     if not steps:
@@ -87,7 +87,7 @@ def minibatch_rows(permutation: Tensor, number: Tensor, count: int, steps: int =
 
 
 def take_rows(value: Tensor, rows: Tensor) -> Tensor:
-    """`value` `[T, B, ...]` at positions `[n]` of the flattened batch, or `[n, steps]`."""
+    """Takes `value` `[T, B, ...]` at positions `[n]` or `[n, steps]` of the flattened batch."""
     flat = value.reshape((value.shape[0] * value.shape[1], *value.shape[2:]))
     return ops.gather(flat, rows, 0)
 
@@ -95,16 +95,16 @@ def take_rows(value: Tensor, rows: Tensor) -> Tensor:
 def drawn_rows(
     noise: Tensor, inserted: Tensor, capacity: int, columns: Tensor, steps: int = 0
 ) -> Tensor:
-    """Positions in a flattened `[capacity * B]` replay of the records that random numbers choose.
+    """Draws records: returns their positions in a flattened `[capacity * B]` replay.
 
     Args:
-        noise: `[B, 2 k]` float32, uniform in [0, 1); these draw as `random.below`, bit for bit.
-        inserted: 0-d int32, records of each environment that ever were.
-        capacity: how many of them are kept.
+        noise: `[B, 2 k]` float32, uniform in [0, 1); used as in `random.below`, bit for bit.
+        inserted: 0-d int32, records of each environment inserted so far.
+        capacity: records of each environment that are kept.
         columns: `[B]` int32, 0 to B - 1.
-        steps: of windows of records one after the other; 0: single records.
+        steps: length of windows of consecutive records; 0: single records.
 
-    Returns: `[k * B]` int32, environments innermost; of windows `[k * B, steps]`.
+    Returns: `[k * B]` int32, environments innermost; with windows `[k * B, steps]`.
     """
     filled = ops.minimum(inserted, capacity)
     starts = filled - steps + 1 if steps else filled
@@ -119,13 +119,13 @@ def drawn_rows(
 
 
 def uniform(noise: Tensor, size: int) -> Tensor:
-    """`[B, k * size]` numbers of each environment as `[k * B, size]`, environments innermost."""
+    """Reshapes numbers `[B, k * size]` of environments to `[k * B, size]`, envs innermost."""
     rows = noise.reshape((noise.shape[0], -1, size))
     return rows.transpose((1, 0, 2)).reshape((-1, size))
 
 
 def entry(numbers: tuple, index: Any) -> Any:
-    """`numbers[index]`, by an index that a cell has as a tensor."""
+    """Returns `numbers[index]`; in a cell the index is a tensor."""
     if isinstance(index, Tensor):
         table = Tensor(numbers, float32 if isinstance(sum(numbers), float) else int32)
         return ops.gather(table, ops.where(index < 0, index + len(numbers), index), 0)
@@ -133,19 +133,19 @@ def entry(numbers: tuple, index: Any) -> Any:
 
 
 def to_array(value: Any) -> np.ndarray:
-    """A NumPy copy of a tensor, an array or a number."""
+    """Copies a tensor, an array or a number to a NumPy array."""
     return np.array(value.asnumpy() if isinstance(value, Tensor) else value)
 
 
 def settle(value: Any) -> None:
-    """Waits for the tensors in nested tuples: MindSpore raises an error at a later operation."""
+    """Waits for the tensors in nested tuples, so that MindSpore's asynchronous errors show here."""
     for leaf in leaves(value):
         if isinstance(leaf, Tensor):
             leaf.asnumpy()
 
 
 def leaves(value: Any) -> list[Any]:
-    """The arrays in nested tuples."""
+    """Returns the arrays in nested tuples, flattened."""
     if isinstance(value, (tuple, list)):
         return [leaf for part in value for leaf in leaves(part)]
     return [value]

@@ -8,12 +8,12 @@ from mindspore import Parameter, Tensor, nn, ops
 
 
 def named_parameters(trainer: Any, scope: str) -> list[tuple[str, Parameter]]:
-    """Parameters by name, `actor.network...` or `learner...`, each once.
+    """Returns parameters with names, `actor.network...` or `learner...`, each once.
 
     Args:
-        trainer: has an actor and a learner, which may share cells.
-        scope: `actor` (what acting reads), `all` (of both, but for the optimisers' own state) or
-            `state` (everything).
+        trainer: the trainer; its actor and learner may share cells.
+        scope: `actor` (the actor's parameters), `all` (those of both, without the optimisers' own
+            state) or `state` (everything).
     """
     found: list[tuple[str, Parameter]] = []
     seen: set[int] = set()
@@ -30,19 +30,19 @@ def named_parameters(trainer: Any, scope: str) -> list[tuple[str, Parameter]]:
 def set_parameter(parameter: Parameter, value: np.ndarray) -> None:
     """Overwrites a parameter in place.
 
-    Not by `set_data`: with MindSpore 2.10 on the CPU every update after it is lost.
+    It does not use `set_data`: with MindSpore 2.10 on the CPU, later updates are then lost.
     """
     ops.assign(parameter, Tensor(np.array(value), parameter.dtype))
 
 
 def write_parameters(parameters: list[Parameter], data: np.ndarray) -> None:
-    """Overwrites parameters between calls of cells that read them.
+    """Overwrites parameters between calls of the cells that read them.
 
-    On the CPU into their memory, as native cells write it: a twentieth of an assignment's time.
+    On the CPU it writes into their memory, as native cells do: a twentieth of the time of `assign`.
 
     Args:
-        parameters: of one rank, in the order of the message.
-        data: their values, one after the other, as uint8.
+        parameters: one rank's parameters, in the order of the message.
+        data: `[bytes]` uint8, their values, concatenated.
     """
     in_memory = mindspore.get_context("device_target") == "CPU"
     start = 0

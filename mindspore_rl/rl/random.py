@@ -1,15 +1,15 @@
 """Random numbers as a pure function of (seed, purpose, step, environment, component).
 
-There is no generator state to share, copy or order, so splitting environments over ranks changes no
-number: the share ``env_indices = 2..4`` has the columns 2..4 of the whole. The block function is
-Threefry2x32-20 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), the one JAX
-uses: only 32-bit additions, rotations and exclusive ors, hence the same bits from NumPy (this
-module, which must never import MindSpore) and in a compiled graph (``random_graph``).
+There is no generator state to share, copy or order, so sharding environments over ranks changes no
+number: the shard ``env_indices = 2..4`` has the columns 2..4 of the full array. The block function
+is Threefry2x32-20 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), which JAX
+uses too. It needs only 32-bit additions, rotations and exclusive ors, hence the same bits from
+NumPy (this module, which must never import MindSpore) and in a compiled graph (``random_graph``).
 
 Layout, the same in both modules: key = (seed, stream), counter = (step, env_index * blocks + j).
-One block gives two words, so an environment that needs ``size`` numbers a step takes ``blocks =
-ceil(size / 2)`` blocks; its words are the first words of these blocks, then their second words, cut
-to ``size``.
+A block has two words, so an environment that needs ``size`` numbers per step uses ``blocks =
+ceil(size / 2)`` blocks; its words are the first words of these blocks, then their second words,
+truncated to ``size``.
 """
 
 import zlib
@@ -28,7 +28,7 @@ class Agents:
     """Some of the agents of every environment.
 
     Args:
-        share: their indices.
+        share: indices of the agents.
         count: agents of an environment.
     """
 
@@ -36,23 +36,23 @@ class Agents:
     count: int
 
     def lanes(self, env_indices: np.ndarray) -> np.ndarray:
-        """Return ``[B * A]`` integers, the global index of each agent of some environments."""
+        """Returns ``[B * A]`` integers, the global index of each agent of some environments."""
         envs = np.asarray(env_indices).reshape(-1, 1)
         return (envs * self.count + np.array(self.share)).reshape(-1)
 
 
 def all_agents(count: int) -> Agents:
-    """Return every agent of an environment of ``count``."""
+    """Returns every agent of an environment of ``count``."""
     return Agents(range(count), count)
 
 
 def stream(purpose: str) -> int:
-    """Return the number of a purpose, such as "action": its CRC-32, the same on every machine."""
+    """Returns the number of a purpose, such as "action": its CRC-32, the same on every machine."""
     return zlib.crc32(purpose.encode())
 
 
 def key_schedule(seed: int, purpose_stream: int) -> tuple:
-    """Return the pairs of words that Threefry adds to its state at the start and every four rounds.
+    """Returns the pairs of words that Threefry adds to its state initially and every four rounds.
 
     Args:
         seed: the job's seed, 0 <= seed < 2**32.
@@ -74,7 +74,7 @@ def key_schedule(seed: int, purpose_stream: int) -> tuple:
 
 
 def threefry_2x32(schedule: tuple, counter0: np.ndarray, counter1: np.ndarray) -> tuple:
-    """Hash counters to words with Threefry2x32-20.
+    """Hashs counters to words with Threefry2x32-20.
 
     Args:
         schedule: from ``key_schedule``.
@@ -97,7 +97,7 @@ def threefry_2x32(schedule: tuple, counter0: np.ndarray, counter1: np.ndarray) -
 def _words(
     seed: int, purpose_stream: int, steps: np.ndarray, env_indices: np.ndarray, size: int
 ) -> np.ndarray:
-    """Return [S, B, size] uint32 in the module's layout."""
+    """Returns [S, B, size] uint32 in the module's layout."""
     blocks = (size + 1) // 2
     counter0 = np.asarray(steps).astype(np.uint32).reshape(-1, 1)
     lanes = np.asarray(env_indices).astype(np.uint32).reshape(-1, 1) * np.uint32(blocks)
@@ -116,16 +116,16 @@ def uniform(
     size: int,
     agents: Agents | None = None,
 ) -> np.ndarray:
-    """Return uniform numbers: the top 24 bits of each word, times 2^-24.
+    """Returns uniform numbers: the top 24 bits of each word, times 2^-24.
 
     Args:
         seed: the job's seed, 0 <= seed < 2**32.
         purpose_stream: from ``stream``.
         steps: [S] integers, global step counters (below 2**32).
         env_indices: [B] integers, global environment indices.
-        size: numbers an environment needs a step; with agents, each of them.
-        agents: draw for each of these agents; agent a of environment b of A takes the numbers of
-            environment ``b A + a``.
+        size: numbers per environment and step; with agents, per agent.
+        agents: agents to draw for; agent a of A in environment b gets the numbers of environment
+            ``b A + a``.
 
     Returns:
         noise: [S, B, size] float32 in [0, 1); with agents [S, B, A, size].
@@ -138,14 +138,14 @@ def uniform(
 
 
 def below(numbers: np.ndarray, count: int | np.ndarray) -> np.ndarray:
-    """Return whole numbers below a count by 48 bits: those of one number reach 2^24 places.
+    """Returns random integers below a count from 48 bits each; one float32 has only 24.
 
     Args:
-        numbers: [..., 2 k] float32 of ``uniform``; the last k are the low bits of the first k.
+        numbers: [..., 2 k] float32 from ``uniform``; the last k are the low bits of the first k.
         count: up to 2^63, or an array that broadcasts against [..., k].
 
     Returns:
-        places: [..., k] int64, below the count as 1 - 2^-48 of it is.
+        places: [..., k] int64, at least 0 and below the count.
     """
     fine, each = numbers.astype(np.float64), numbers.shape[-1] // 2
     return ((fine[..., :each] + fine[..., each:] * UNIT) * count).astype(np.int64)
@@ -154,11 +154,11 @@ def below(numbers: np.ndarray, count: int | np.ndarray) -> np.ndarray:
 def permutations(
     seed: int, purpose_stream: int, rounds: np.ndarray, env_indices: np.ndarray, num_steps: int
 ) -> np.ndarray:
-    """Return a permutation of 0..T-1 for every round and environment, by sorting random keys.
+    """Returns a permutation of 0..T-1 for every round and environment, by sorting random keys.
 
-    A key has 31 bits, the low ones replaced by the time index: keys never tie, so every sorting
-    algorithm gives the same order. The bits left are random: 20 for T = 2048, where about two pairs
-    a permutation keep their order by chance.
+    A key has 31 bits, of which the low ones are the time index: keys never tie, so every sorting
+    algorithm gives the same order. The other bits are random, 20 for T = 2048; with these, about
+    two pairs per permutation have equal random bits and keep their order.
 
     Args:
         seed: the job's seed, 0 <= seed < 2**32.

@@ -7,13 +7,12 @@ from mindspore.ops.primitive import constexpr
 from mindspore_rl.rl.random import ROTATIONS, UNIT, key_schedule
 
 
-# Integers that Python can compute are computed while compiling: the graph knows no ^ and no
-# bit_length.
+# Python integers are computed at compile time: compiled graphs have neither ^ nor bit_length.
 @constexpr
 def _rotations() -> Tensor:
-    """[5, 8, 1, 1] uint32: a group's four rotations to the left, then the same to the right.
+    """Returns [5, 8, 1, 1] uint32: for each group four left rotations, then the right ones.
 
-    The GPU's shifts want both operands of the same rank.
+    Shifts on the GPU need operands of the same rank.
     """
     left = np.array([ROTATIONS[group % 2] for group in range(5)], np.uint32)
     return Tensor(np.concatenate([left, 32 - left], 1)[..., None, None])
@@ -34,12 +33,12 @@ def _word(number: int) -> Tensor:
 
 
 def _without_lowest(words: Tensor, bits: int) -> Tensor:
-    """[S, B, size] uint32, shifted to the right."""
+    """Returns words [S, B, size] uint32, shifted to the right by a number of bits."""
     return ops.bitwise_right_shift(words, ops.reshape(_word(bits), (1, 1, 1)))
 
 
 def _threefry_2x32(schedule: Tensor, counter0: Tensor, counter1: Tensor) -> tuple:
-    """The hash of ``random``; a loop, as each compiled operator costs about 80 kB for ever."""
+    """Hashes counters as ``random`` does; in a loop, as each compiled operator takes 80 kB."""
     rotations = _rotations()
     group = Tensor(0, int32)
     keys = ops.unstack(ops.gather(schedule, group, 0))
@@ -62,7 +61,7 @@ def _threefry_2x32(schedule: Tensor, counter0: Tensor, counter1: Tensor) -> tupl
 
 
 def _words(schedule: Tensor, steps: Tensor, env_indices: Tensor, size: int) -> Tensor:
-    """Return [S, B, size] uint32 in the layout of ``random``."""
+    """Returns [S, B, size] uint32 in the layout of ``random``."""
     blocks = (size + 1) // 2
     counter0 = ops.reshape(ops.cast(steps, uint32), (-1, 1))
     lanes = ops.reshape(ops.cast(env_indices, uint32), (-1, 1)) * _word(blocks)
@@ -77,18 +76,18 @@ def _words(schedule: Tensor, steps: Tensor, env_indices: Tensor, size: int) -> T
 
 
 def schedule(seed: int, purpose_stream: int) -> Tensor:
-    """Return the [6, 2] uint32 that ``random.key_schedule`` gives."""
+    """Returns the result of ``random.key_schedule`` as a [6, 2] uint32 tensor."""
     return Tensor(np.array(key_schedule(seed, purpose_stream), np.uint32))
 
 
 def uniform(schedule: Tensor, steps: Tensor, env_indices: Tensor, size: int) -> Tensor:
-    """Return uniform numbers: the top 24 bits of each word, times 2^-24.
+    """Returns uniform numbers: the top 24 bits of each word, times 2^-24.
 
     Args:
         schedule: [6, 2] uint32, from ``schedule``.
         steps: [S] int32 or uint32, global step counters.
         env_indices: [B] int32 or uint32, global environment indices.
-        size: numbers an environment needs a step; static.
+        size: numbers per environment and step; static.
 
     Returns:
         noise: [S, B, size] float32 in [0, 1).
@@ -98,7 +97,7 @@ def uniform(schedule: Tensor, steps: Tensor, env_indices: Tensor, size: int) -> 
 
 
 def permutations(schedule: Tensor, rounds: Tensor, env_indices: Tensor, num_steps: int) -> Tensor:
-    """Return a permutation of 0..T-1 for every round and environment (see ``random.permutations``).
+    """Returns a permutation of 0..T-1 for every round and environment, see ``random``.
 
     Args:
         schedule: [6, 2] uint32, from ``schedule``.

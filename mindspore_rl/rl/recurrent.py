@@ -8,35 +8,35 @@ from mindspore_rl.rl.networks import flat_size, orthogonal
 
 
 class NoMemory(nn.Cell):
-    """In the place of a recurrent layer where there is none: gives what it is given.
+    """An identity layer with the interface of a recurrent one, for networks without memory.
 
     Attributes:
         size: features of its output; 0: those of the input.
-        state_sizes: features of each array of its state.
+        state_sizes: features of each array of its state; empty.
     """
 
     size = 0
     state_sizes: tuple[int, ...] = ()
 
     def construct(self, x: Tensor, state: tuple) -> tuple:
-        """See `GRU.construct`."""
+        """Returns the input and the state unchanged, see `GRU.construct`."""
         return x, state
 
     def unrolled(self, x: Tensor) -> Tensor:
-        """See `GRU.unrolled`."""
+        """Returns the input unchanged, see `GRU.unrolled`."""
         return x
 
 
 class GRU(nn.Cell):
     """Gated recurrent units (Cho et al. 2014): orthogonal weights of each gate, zero biases.
 
-    Its state is a tuple of one array `[n, size]`, which is its output too.
+    Its state is a tuple of one array `[n, size]`, which is also its output.
 
     Args:
         in_size: features of the input.
-        size: units.
+        size: number of units.
         seed: the job's seed.
-        name_index: number that tells this layer from the others of the job.
+        name_index: number that is unique to this layer in the job; selects its initial weights.
 
     Attributes:
         size: features of its output.
@@ -63,7 +63,7 @@ class GRU(nn.Cell):
         self.of_state = nn.Dense(size, rows, weight_init=Tensor(states), has_bias=False)
 
     def step(self, given: Tensor, state: tuple) -> tuple:
-        """The state after one step, of what the gates take of the input, [n, gates * size]."""
+        """Returns the state after one step, given the input's projection [n, gates * size]."""
         (hidden,) = state
         reset, update, new = ops.split(given, self.size, 1)
         by_reset, by_update, by_new = ops.split(self.of_state(hidden), self.size, 1)
@@ -72,25 +72,29 @@ class GRU(nn.Cell):
         return (found + keep * (hidden - found),)
 
     def construct(self, x: Tensor, state: tuple) -> tuple:
-        """One step.
+        """Computes one step.
 
         Args:
-            x: `[n, in_size]`.
-            state: arrays `[..., size]` of n rows.
+            x: `[n, in_size]` float32.
+            state: arrays `[..., size]` with n rows in all.
 
-        Returns: the output `[n, size]`, and the new state, of arrays `[n, size]`.
+        Returns: the output `[n, size]` and the new state, arrays `[n, size]`.
         """
         rows = [part.reshape((-1, self.size)) for part in state]
         state = self.step(self.of_input(x), tuple(rows))
         return state[0], state
 
     def unrolled(self, x: Tensor, ended: Tensor, *state: Tensor) -> Tensor:
-        """The outputs `[n * steps, size]` of segments, one step after the other.
+        """Computes the outputs of segments step by step.
 
         Args:
             x: `[n * steps, in_size]`, steps innermost.
-            ended: `[n, steps]` bool, whether an episode ended there: the next step begins anew.
-            state: before each step, `[n, steps, size]`: that of the first one is taken.
+            ended: `[n, steps]` bool, whether an episode ended at that step; the state is then reset
+                to zero before the next step.
+            state: arrays `[n, steps, size]`, the states before each step; only the first step's is
+                used.
+
+        Returns: `[n * steps, size]`, steps innermost.
         """
         rows, steps = ended.shape
         given = self.of_input(x).reshape((rows, steps, -1))
@@ -107,8 +111,8 @@ class GRU(nn.Cell):
 class LSTM(GRU):
     """Long short-term memory (Hochreiter and Schmidhuber 1997).
 
-    The forget gate has a bias of 1 (Jozefowicz et al. 2015); otherwise as `GRU`, with a state of
-    two arrays, output and cell.
+    The forget gate has a bias of 1 (Jozefowicz et al. 2015). The state has two arrays, output and
+    cell; everything else is as in `GRU`.
     """
 
     gates = 4
@@ -118,7 +122,7 @@ class LSTM(GRU):
         self.state_sizes = (size, size)
 
     def step(self, given: Tensor, state: tuple) -> tuple:
-        """See `GRU.step`."""
+        """Returns the state after one step, see `GRU.step`."""
         hidden, cell = state
         write, keep, new, show = ops.split(given + self.of_state(hidden), self.size, 1)
         cell = ops.sigmoid(keep + 1.0) * cell + ops.sigmoid(write) * ops.tanh(new)
@@ -126,7 +130,7 @@ class LSTM(GRU):
 
 
 def restarted(state: Tensor, ended: Tensor) -> Tensor:
-    """A state `[n, size]`, zeros where an episode ended, `[n]` bool."""
+    """Returns a state `[n, size]` with zeros where an episode ended, `[n]` bool."""
     return state * (1.0 - ended.astype(float32)).expand_dims(-1)
 
 
@@ -136,14 +140,14 @@ LAYERS = {"gru": GRU, "lstm": LSTM}
 def recurrent_core(
     torso: str, spec: EnvironmentSpec, size: int, seed: int, name_index: int
 ) -> GRU | NoMemory:
-    """Makes the layer that remembers; one that does not unless the torso is `gru` or `lstm`.
+    """Makes the recurrent layer of a torso; an identity unless the torso is `gru` or `lstm`.
 
     Args:
         torso: see `network`.
-        spec: of the environment.
+        spec: the environment's spec.
         size: units of the layer.
         seed: the job's seed.
-        name_index: number that tells this layer from the networks of the job.
+        name_index: number that is unique to this layer in the job; selects its initial weights.
     """
     if torso not in LAYERS:
         return NoMemory()

@@ -19,31 +19,31 @@ from mindspore.ops.primitive import constexpr
 
 @constexpr
 def _doublings(length: int) -> tuple:
-    """Return the distances 1, 2, 4, ... below ``length``."""
+    """Returns the distances 1, 2, 4, ... below ``length``."""
     return tuple(2**i for i in range((length - 1).bit_length()))
 
 
 @constexpr
 def _rows_at(length: int, distance: int) -> Tensor:
-    """Return [T] int32, the row ``distance`` after each row, held at the last."""
+    """Returns [T] int32, the row ``distance`` after each row, at most the last row."""
     return Tensor(np.minimum(np.arange(length) + distance, length - 1).astype(np.int32))
 
 
 @constexpr
 def _all_rows_but_last(shape: tuple) -> Tensor:
-    """Return [T, 1, ...] float32, 0 at the last row and 1 elsewhere."""
+    """Returns [T, 1, ...] float32, 0 at the last row and 1 elsewhere."""
     mask = np.ones((shape[0],) + (1,) * (len(shape) - 1), np.float32)
     mask[-1] = 0.0
     return Tensor(mask)
 
 
 def _linear_scan(b: Tensor, a: Tensor) -> Tensor:
-    """Solve ``y_t = b_t + a_t y_{t + 1}`` for all t at once, with y = 0 beyond the end.
+    """Solves ``y_t = b_t + a_t y_{t + 1}`` for all t at once, with y = 0 beyond the end.
 
     Invariant: ``y_t = b_t + a_t y_{t + distance}`` before the round for that distance. A row whose
-    map reaches past the end has a = 0 by then, so it may read any row: it reads the last one. (A
-    Gather with constant rows; Pad with a negative width is one operator too, but wrong on the CPU
-    from its second launch on.)
+    map reaches past the end has a = 0 by then, so it may read any row: it reads the last one. The
+    rows are read by a Gather with constant indices; Pad with a negative width would be one operator
+    too, but is wrong on the CPU from its second launch on.
 
     Args:
         b: [T, ...] float32, the inhomogeneous term.
@@ -69,7 +69,7 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> tuple:
-    """Estimate the generalised advantage (Schulman et al. 2016, eq. 16).
+    """Estimates the generalised advantage (Schulman et al. 2016, eq. 16).
 
     With agents the arrays are [T, B, A], and terminated and truncated [T, B, 1].
 
@@ -106,7 +106,7 @@ def lambda_returns(
     gamma: float,
     gae_lambda: float = 1.0,
 ) -> Tensor:
-    """Return the lambda-returns; gae_lambda = 1 gives A2C's n-step returns (Mnih et al. 2016).
+    """Returns the lambda-returns; gae_lambda = 1 gives A2C's n-step returns (Mnih et al. 2016).
 
     ``R_t = r_t + gamma (1 - terminated_t) ((1 - gae_lambda) V(final_obs_t) + gae_lambda R_{t+1})``
     inside an episode, and ``R_t = r_t + gamma (1 - terminated_t) V(final_obs_t)`` where the episode
@@ -124,13 +124,13 @@ def lambda_returns(
         returns: [T, B] float32, reward units.
     """
     trace = ops.where(ops.logical_or(terminated, truncated), 0.0, gamma * gae_lambda)
-    trace = trace * _all_rows_but_last(trace.shape)  # the rollout ends there
+    trace = trace * _all_rows_but_last(trace.shape)  # the rollout ends at the last row
     bootstrap = ops.where(terminated, 0.0, final_value)
     return _linear_scan(reward + gamma * bootstrap - trace * final_value, trace)
 
 
 def n_step(reward: Tensor, ended: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Discount the rewards of windows until they end (Sutton and Barto 2018, eq. 7.1).
+    """Discounts the rewards of windows until they end (Sutton and Barto 2018, eq. 7.1).
 
     The target of the first state's value is ``total + factor V(final_obs at last)``, without the
     second term where the last step terminated.

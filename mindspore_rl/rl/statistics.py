@@ -6,19 +6,19 @@ from mindspore import Tensor, ops
 
 
 def moments(msrl: Any, value: Tensor, keep: int = 0) -> tuple[Tensor, Tensor]:
-    """Mean and variance over all samples of all workers, in two passes (Chan et al. 1983).
+    """Returns mean and variance over all samples of all workers, in two passes (Chan et al. 1983).
 
-    The variance is a mean of squared deviations: in float32, mean of squares less square of mean is
-    off by 4 % where the mean is a thousand deviations, and by 30 times where it is ten thousand.
-    The mean of the deviations, zero but for rounding, corrects both.
+    The variance is a mean of squared deviations. In float32, E[x^2] - E[x]^2 is off by 4 % if the
+    mean is 1,000 standard deviations, and by a factor of 30 if it is 10,000. The mean of the
+    deviations, zero up to rounding, corrects both results.
 
     Args:
         msrl: the calls of the training loop.
         value: any float32 array.
-        keep: trailing axes that stay, such as features.
+        keep: number of trailing axes that are not reduced, such as features.
 
     Returns:
-        (mean, variance): each `[...]` float32 of the axes that stay; the biased variance.
+        (mean, variance): each `[...]` float32 over the kept axes; the variance is the biased one.
     """
     about = msrl.mean(value, keep=keep)
     apart = value - about

@@ -1,9 +1,9 @@
 """The table of all primitives that code generation supports.
 
-A primitive is element-wise (`elementwise`: an expression of single numbers, fused with its
-neighbours into one loop), or a view (`views`: numbers of its argument at other places, fused
-likewise or free), or it is written by a function of the files here. One that is missing raises
-`Unsupported`: MindSpore then runs the cell.
+A primitive is element-wise (`elementwise`: a scalar expression, fused with its neighbours into one
+loop), or a view (`views`: its argument with other strides, fused likewise or free), or it is
+emitted by a function of the files here. A missing primitive raises `Unsupported`: MindSpore then
+runs the cell.
 """
 
 from mindspore_rl.codegen.ops import (
@@ -23,5 +23,5 @@ WRITERS = {name: row for file in _FILES for name, row in file.ROWS.items()}
 
 
 def known(op: str) -> bool:
-    """Whether the table has a row for a primitive."""
+    """Returns whether the table has a rule for a primitive."""
     return op in ELEMENTWISE or op in FREE or op in WRITERS or op in VIEWS

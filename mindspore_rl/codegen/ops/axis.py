@@ -118,7 +118,7 @@ def _normalised(call: Call, axis: int) -> tuple[int, int]:
 
 
 def _by_rows(call: Call, kernel: str, axis: Any, given: list[Operand], *template: Any) -> None:
-    """Runs a kernel over the rows along an axis, which is brought to the end for it."""
+    """Emits a kernel over rows along an axis; transposes the axis to the end if needed."""
     axis = axes_of(axis)[0]
     outer, count, inner = given[0].split(axis)
     if any(x.type.dtype == "float64" for x in given):

@@ -10,14 +10,14 @@ from mindspore_rl.codegen.ops.views import axes_of, constant, option
 from mindspore_rl.mindir.graph import Type, Value
 
 BY_ROWS, SUM = "rows", "sum"
-"""Kinds of results: rows of their own for those of the batch, or a sum over these."""
+"""Kinds of results: one row for each row of the batch, or a sum over the batch."""
 _Treated = tuple[list[str], list[bool]] | None
 _Rule = Callable[[Value, list[Value], int], _Treated]
 CONVOLUTIONS = ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
 
 
 def has_rows(value: Value, batch: int) -> bool:
-    """Whether a value's first axis is rows of a batch, some to each."""
+    """Returns whether a value's first axis is a multiple of the batch."""
     found = value.type
     return (
         isinstance(found, Type)
@@ -50,7 +50,7 @@ def _elementwise(node: Value, args: list[Value], batch: int) -> _Treated:
 
 
 def _strided_by_rows(node: Value, arg: Value) -> bool:
-    """Whether every row is made from the same row of the argument."""
+    """Returns whether every row is computed from the same row of the argument."""
     shape, strides = node.type.shape, node.attrs["strides"]
     offset = node.attrs["offset"]
     inner = zip(shape[1:], strides[1:], strict=True)
@@ -79,7 +79,7 @@ def _sum(node: Value, args: list[Value], batch: int) -> _Treated:
 
 
 def _along(axis_at: int, default: int = -1) -> _Rule:
-    """For what works along an axis other than the first."""
+    """Makes the rule of primitives along an axis, which must not be the first."""
 
     def rule(node: Value, args: list[Value], batch: int) -> _Treated:
         axes = axes_of(option(node, "axis", axis_at, default))
@@ -128,5 +128,8 @@ _RULES: dict[str, _Rule] = {
 
 
 def rule_of(node: Value) -> _Rule | None:
-    """What says how a node treats rows, of its tensors and the batch; None where it mixes them."""
+    """Returns the rule of a node, which gives the kinds of its results and its sliced tensors.
+
+    None if the node mixes rows.
+    """
     return _RULES.get(node.op) or (_elementwise if node.op in ELEMENTWISE else None)

@@ -8,7 +8,7 @@ ROWS = Table()
 
 @ROWS.row("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv2DTranspose")
 def _convolution(call: Call) -> None:
-    """By the columns of the image that each product takes, one image, or group of it, at a time."""
+    """Emits a convolution as matrix products with the im2col columns of an image or group."""
     op, attrs = call.node.op.replace("Transpose", "BackpropInput"), call.node.attrs
     groups = attrs.get("group", 1)
     if attrs.get("format", "NCHW") != "NCHW":
@@ -19,14 +19,14 @@ def _convolution(call: Call) -> None:
         "Conv2DBackpropInput": lambda: (call.out, call.args[1], call.args[0]),
     }[op]()
     (images, _, height, width), (out, channels, tall, wide) = x.shape, weight.shape
-    images, out = images * groups, out // groups  # groups of an image lie one after the other
+    images, out = images * groups, out // groups  # the groups of an image are contiguous
     top, _, left, _ = attrs["pad_list"]
     (down, across), (dilated, spread) = attrs["stride"][-2:], attrs["dilation"][-2:]
     places = y.shape[2] * y.shape[3]
     taken = channels * tall * wide
     window = (channels, height, width, tall, wide, down, across, top, left, dilated, spread)
     window += y.shape[2:]
-    products = {  # rows, columns, summed, and which operand is turned
+    products = {  # m, n, k, and whether each operand is transposed
         "Conv2D": (out, places, taken, False, False),
         "Conv2DBackpropFilter": (out, taken, places, False, True),
         "Conv2DBackpropInput": (taken, places, out, True, False),
@@ -80,7 +80,10 @@ def _average_pool(call: Call) -> None:
 
 
 def _window(call: Call, x: Operand, y: Operand) -> tuple[int, ...]:
-    """Planes, their sizes, and what each number of a pool is made of; the end has more padding."""
+    """Returns the template arguments of a pool: planes, sizes, window, strides, padding, output.
+
+    If the padding is odd, the end gets one more than the beginning.
+    """
     attrs, op = call.node.attrs, call.node.op
     if op.startswith("Max"):
         sizes, steps = attrs["kernel_size"][-2:], attrs["strides"][-2:]

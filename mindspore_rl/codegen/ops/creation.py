@@ -58,7 +58,7 @@ def _linspace(call: Call) -> None:
 
 @ROWS.row("Eye", "Diag", "TraceGrad", "MatrixDiagV3", "MatrixSetDiagV3")
 def _diagonal(call: Call) -> None:
-    """One number, or those of an array, along the diagonals of matrices."""
+    """Emits matrices with one number, or the elements of an array, along their diagonals."""
     out = call.out
     rows, columns = out.shape[-2:]
     put_in = call.node.op == "MatrixSetDiagV3"
@@ -92,7 +92,7 @@ def _triangle(call: Call) -> None:
     call.line(f"  {call.out.pointer}[at] = {kept} ? {x.pointer}[at] : ({x.c_type})0; }}")
 
 
-# ---- padding: where each number comes from, axis by axis -----------------------------------------
+# ---- padding: the source index of each element, axis by axis -------------------------------------
 
 
 @ROWS.row("PadV3", "Pad", "ConstantPadND", "MirrorPad", "PadV3Grad", "MirrorPadGrad")
@@ -141,7 +141,7 @@ _SOURCES: dict[str, Callable[[int, int], int]] = {
 
 
 def _pads(call: Call, rank: int) -> list[tuple[int, int]]:
-    """How much goes before and after each axis; PyTorch's order begins with the last one."""
+    """Returns the padding before and after each axis; PyTorch's order starts at the last axis."""
     given = call.option("paddings", 1)
     if isinstance(given[0], (tuple, list)):
         return [(int(before), int(after)) for before, after in given]
@@ -155,7 +155,16 @@ def _pads(call: Call, rank: int) -> list[tuple[int, int]]:
 def _mapped(
     call: Call, maps: list[list[int]], inner: Operand, outer: Operand, value: str, back: bool
 ) -> None:
-    """Numbers of `outer` by those of `inner` that maps name, or, back, their sums."""
+    """Emits a copy of `inner` into `outer` by index maps; with `back`, its gradient.
+
+    Args:
+        call: the primitive.
+        maps: for each axis the index in `inner` of each index in `outer`; -1: outside.
+        inner: the smaller array.
+        outer: the larger array.
+        value: the C++ value outside `inner`.
+        back: sums the elements of `outer` into those of `inner` instead.
+    """
     head, variables = loops(outer.shape)
     call.line("{")
     names = []

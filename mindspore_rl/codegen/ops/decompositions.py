@@ -1,6 +1,6 @@
 """Primitives that are rewritten as others: losses, deviations, norms and some layers.
 
-A row here gives a node's results as new nodes, which fuse and run by tiles like any others.
+A rule returns a node's results as new nodes, which are fused and tiled like any others.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from mindspore_rl.codegen.ops.views import axes_of, constant, extent_of
 from mindspore_rl.mindir.graph import Type, Value
 
 SUM, MEAN = 0, 1
-"""How MindSpore numbers what a loss is reduced by."""
+"""MindSpore's numbers for the reductions of a loss."""
 
 
 def compose(blocks: list[Block]) -> None:
-    """Puts what they are made of in the place of nodes."""
+    """Replaces the nodes that have a decomposition by it."""
     new: dict[Value, Value] = {}
     for block in blocks:
         nodes: list[Value] = []
@@ -31,26 +31,29 @@ def compose(blocks: list[Block]) -> None:
 
 
 class _Maker:
-    """Makes nodes in the place of one."""
+    """Builder of the nodes that replace one node."""
 
     def __init__(self, node: Value, nodes: list[Value]) -> None:
         self.node, self.nodes = node, nodes
 
     def number(self, index: int, default: Any = None) -> Any:
-        """An argument that is compiled in."""
+        """Returns a constant argument, see `constant`."""
         return constant(self.node, index, default)
 
     def given(self, index: int) -> Value | None:
-        """An argument that may be left out."""
+        """Returns an optional argument; None if it is left out."""
         value = self.node.args[index]
         return value if value is not None and value.type is not None else None
 
     def unsupported(self) -> Unsupported:
-        """For arguments that the row does not know."""
+        """Makes the error for arguments that the rule does not support."""
         return Unsupported(f"{self.node.op} with these arguments")
 
     def __call__(self, op: str, *args: Any, shape: tuple[int, ...] | None = None) -> Value:
-        """A node of the type of its first argument, or choice, but for shape and truth values."""
+        """Makes a node with the type of its first argument (of `Select`: of its third).
+
+        Comparisons are boolean; `shape` overrides the shape.
+        """
         values = [a if isinstance(a, Value) else Value("constant", "", data=a) for a in args]
         like = values[2 if op == "Select" else 0].type
         shape = like.shape if shape is None else shape
@@ -60,7 +63,7 @@ class _Maker:
         return made
 
     def reduced(self, op: str, x: Value, axes: tuple[int, ...], keep: bool = False) -> Value:
-        """A sum or mean over some axes, or all if there are none."""
+        """Makes a sum or mean over axes, or over all axes if none are given."""
         rank = len(x.type.shape)
         places = {axis % rank for axis in axes} if axes else set(range(rank))
         shape = [
@@ -69,22 +72,22 @@ class _Maker:
         return self(op, x, tuple(sorted(places)), keep, shape=tuple(shape))
 
     def loss(self, each: Value, reduction: Any) -> list[Value]:
-        """A loss of each element, reduced."""
+        """Reduces an elementwise loss."""
         if reduction in (SUM, "sum"):
             return [self.reduced("SumExt", each, ())]
         return [self.reduced("MeanExt", each, ())] if reduction in (MEAN, "mean") else [each]
 
     def loss_grad(self, each: Value, dy: Value, reduction: Any) -> list[Value]:
-        """What the gradient `dy` of a reduced loss gives to each element."""
+        """Makes the gradient by each element, from `dy`, the gradient by the reduced loss."""
         each = self("Mul", each, dy)
         return [self("Divs", each, float(each.type.size)) if reduction in (MEAN, "mean") else each]
 
     def weighed(self, x: Value, weight: Value | None) -> Value:
-        """Times weights, if there are any."""
+        """Multiplies by weights, if there are any."""
         return x if weight is None else self("Mul", x, weight)
 
     def by_channel(self, row: Value, like: Value) -> Value:
-        """A row of numbers along the second axis."""
+        """Reshapes a vector so that it broadcasts along the second axis."""
         rank = len(like.type.shape)
         shape = tuple(row.type.size if axis == 1 else 1 for axis in range(rank))
         return self("Reshape", row, shape, shape=shape)
@@ -106,7 +109,7 @@ def _smooth_l1_grad(new: _Maker) -> list[Value]:
 
 
 def _cross_entropy(new: _Maker) -> list[Value]:
-    """Of probabilities."""
+    """Decomposes the binary cross entropy of probabilities."""
     x, y = new.node.args[:2]
     hit = new("Mul", y, new("Log", new("AddScalar", x, 1e-12)))
     miss = new("Log", new("AddScalar", new("AddScalar", new("Neg", x), 1.0), 1e-12))
@@ -183,7 +186,7 @@ def _norm(new: _Maker) -> list[Value]:
 
 
 def _length(new: _Maker, x: Value) -> tuple[Value, tuple[int, ...]]:
-    """Of vectors along an axis, and no less than some number."""
+    """Makes the lengths of vectors along an axis, with a lower bound. Returns: them, the axes."""
     attrs = new.node.attrs
     axes = axes_of(attrs["axis"])
     squares = new.reduced("SumExt", new("Square", x), axes, keep=True)
@@ -227,7 +230,7 @@ def _prelu_grad(new: _Maker) -> list[Value]:
 
 
 def _dropout(new: _Maker) -> list[Value]:
-    """Of nothing; noise is no native matter."""
+    """Decomposes dropout that keeps everything; native code draws no noise."""
     x = new.node.args[0]
     if new.number(1) != 1:
         raise Unsupported("Dropout, whose noise MindSpore draws")
@@ -240,7 +243,7 @@ def _dropout_grad(new: _Maker) -> list[Value]:
 
 
 def _batch_norm(new: _Maker) -> list[Value]:
-    """By what it has learnt; in training it runs in MindSpore."""
+    """Decomposes batch norm with running statistics; training mode is unsupported."""
     x, gain, shift, mean, variance = new.node.args[:5]
     if new.number(5):
         raise Unsupported("BatchNorm in training")
@@ -283,7 +286,7 @@ def _adaptive_average_grad(new: _Maker) -> list[Value]:
 def _windows(
     new: _Maker, wide: tuple[int, ...], few: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """An image's shape with an axis within the windows, and those axes."""
+    """Returns an image's shape with an axis for each window's extent, and those axes."""
     (height, width), (tall, across) = wide[-2:], few[-2:]
     if height % tall or width % across:
         raise new.unsupported()

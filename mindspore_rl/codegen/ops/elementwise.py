@@ -1,6 +1,6 @@
 """Rules of element-wise primitives: one scalar expression each.
 
-Neighbours of one size become one loop, see `fusion`.
+Neighbouring nodes of one size are fused into one loop, see `fusion`.
 """
 
 import math
@@ -206,7 +206,7 @@ ELEMENTWISE: dict[str, str] = {
 
 
 def literal(data: Any, dtype: str) -> str:
-    """A number in C++, in a dtype's type if it is a floating-point number."""
+    """Returns a number as a C++ literal; a floating-point number in the type of a dtype."""
     data = plain(data)
     while isinstance(data, list) and len(data) == 1:
         data = data[0]
@@ -228,17 +228,20 @@ def literal(data: Any, dtype: str) -> str:
 
 
 BY_CHANNEL = {"BiasAdd", "PReLU"}
-"""Whose second argument, if it is a row of numbers, goes along the second axis."""
+"""Primitives whose second argument, if it is a vector, lies along the second axis."""
 _OWN_TYPE = {"Maximum", "Minimum", "ClampScalar", "ClampTensor", "FloorDiv", "FloorMod"} | {
     name for name in ELEMENTWISE if name.startswith(("Remainder", "Div", "RealDiv"))
 }
-"""Those whose arguments are brought to the type of the result first."""
+"""Primitives whose arguments are cast to the result's type first."""
 _ANY_TYPE = {"abs", "larger", "smaller", "floor_div", "floor_mod", "sign"}
-"""Functions that take numbers of any type."""
+"""C++ functions that take numbers of any type."""
 
 
 def expression(node: Value, args: list[str]) -> str:
-    """The value of an element-wise node, from those of its arguments, empty ones left out."""
+    """Returns the C++ expression of an element-wise node from those of its arguments.
+
+    An argument that is left out is an empty text.
+    """
     op, dtype = node.op, node.type.dtype
     if op == "AddN":
         return " + ".join(args)
@@ -260,7 +263,7 @@ def expression(node: Value, args: list[str]) -> str:
 
 
 def _template(node: Value, args: list[str]) -> str:
-    """The row, or what is left of it where an argument is left out."""
+    """Returns the template of a node, adapted to arguments that are left out."""
     if node.op in ("ClampScalar", "ClampTensor") and not all(args[1:3]):
         return "larger({0}, {1})" if args[1] else "smaller({0}, {2})" if args[2] else "{0}"
     if node.op == "NanToNum":
@@ -271,7 +274,7 @@ def _template(node: Value, args: list[str]) -> str:
 
 
 def _of_doubles(text: str, op: str) -> str:
-    """The C library's functions of double precision."""
+    """Replaces float functions of the C library by those of double precision."""
     for name in set(re.findall(r"(\w+)\(", text)) - _ANY_TYPE:
         if not name.endswith("f"):
             raise Unsupported(f"{op} of float64")
@@ -280,7 +283,7 @@ def _of_doubles(text: str, op: str) -> str:
 
 
 def reads(op: str) -> set[int]:
-    """Positions of the arguments that an element-wise primitive reads."""
+    """Returns the positions of the arguments that an element-wise primitive reads."""
     return {int(position) for position in re.findall(r"{(\d)}", ELEMENTWISE[op])}
 
 
@@ -290,5 +293,5 @@ def _exponent(node: Value) -> Any:
 
 
 def plain(data: Any) -> Any:
-    """Data with arrays as numbers and lists."""
+    """Returns an array as a number or nested lists, other data unchanged."""
     return data.tolist() if isinstance(data, np.ndarray) else data

@@ -8,7 +8,7 @@ from mindspore_rl.codegen.ops.views import extent_of, strided, strides_of
 ROWS = Table()
 
 
-# ---- indices of several axes: rows of the first axes that they name ------------------------------
+# ---- indices of several axes, which select rows along the first axes -----------------------------
 
 
 @ROWS.row("GatherNd", "GatherNdExt")
@@ -58,7 +58,7 @@ def _put_at_places(call: Call, out: Operand, index: Operand, value: Operand, cha
 
 
 def _at_places(call: Call, of: Operand, index: Operand, line: str) -> None:
-    """Runs a line for each index `i`, with `at`, the row that it names."""
+    """Emits a line for each index `i`, in which `at` is the row that it selects."""
     axes = index.shape[-1]
     call.line(f"for (int64_t i = 0; i < {extent_of(index.shape[:-1])}; i++) {{ int64_t at = 0;")
     for axis, extent in enumerate(of.shape[:axes]):
@@ -73,7 +73,7 @@ def _checked(name: str, extent: int) -> str:
     )
 
 
-# ---- indices of one axis: single numbers, or rows ------------------------------------------------
+# ---- indices of one axis, which select elements or rows ------------------------------------------
 
 
 @ROWS.row("Gather")
@@ -112,7 +112,7 @@ def _one_hot(call: Call) -> None:
 
 @ROWS.row("Scatter", "ScatterValue", "InplaceScatterSrc", "TensorScatterElements", "ScatterAddExt")
 def _scatter_elements(call: Call) -> None:
-    """Numbers at the places of an index, but for one axis, where the index says the place."""
+    """Emits a scatter along one axis: the index array gives the position on that axis."""
     x, (axis_at, index_at, value_at) = call.args[0], (1, 2, 3)
     if call.node.op == "TensorScatterElements":
         axis_at, index_at, value_at = 3, 1, 2
@@ -206,7 +206,10 @@ def _set_slice(call: Call) -> None:
 
 
 def _kept(call: Call, strides: list[int]) -> tuple[int, ...]:
-    """The shape of a slice whose gradient is given, with axes of one left out or put in."""
+    """Returns the shape of a slice, with one axis per stride, from the shape of its gradient.
+
+    The gradient may lack axes of extent 1.
+    """
     shape = [n for n in call.args[0].shape if n != 1]
     found, spans = [], iter(shape)
     given = call.args[0].shape
@@ -220,7 +223,7 @@ def _kept(call: Call, strides: list[int]) -> tuple[int, ...]:
 
 
 def _put(call: Call, value: Operand, shape: tuple[int, ...], offset: int, strides: Any) -> None:
-    """Writes numbers to the places of a slice of the result."""
+    """Emits the copy of an operand into a slice of the result."""
     head, variables = loops(shape)
     call.line(f"{{ int64_t at = 0; {head}")
     spot = f"{offset} + {place(variables, list(strides))}"

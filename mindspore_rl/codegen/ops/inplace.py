@@ -58,14 +58,17 @@ def _adam(call: Call) -> None:
 
 @ROWS.row("AdamWeightDecay", "ApplyAdagrad", "ApplyMomentum", "ApplyRMSProp", "SGD")
 def _optimiser(call: Call) -> None:
-    """One number of a parameter `p` after the other; `g` is its gradient, what changes is state."""
+    """Emits an optimiser's update, element by element, from `_UPDATES`.
+
+    `p` is the parameter and `g` its gradient; other assigned names are the optimiser's state.
+    """
     first = call.args[0]
     attrs = {"decay": 0.0, "dampening": 0.0, **call.node.attrs}
     names, lines = _UPDATES[call.node.op]
     if not attrs.get("update_slots", True):
         raise call.unsupported()
     if attrs.get("nesterov") or attrs.get("use_nesterov"):
-        if call.node.op != "SGD":  # MindSpore's numbers are others there
+        if call.node.op != "SGD":  # MindSpore computes another formula there
             raise call.unsupported()
         lines = lines.replace("step = $sum;", "step += $momentum * $sum;")
     call.line("{")
@@ -112,7 +115,7 @@ _UPDATES = {
 
 @ROWS.row("Custom")
 def _custom(call: Call) -> None:
-    """An ahead-of-time operator of ours, called as MindSpore calls it."""
+    """Emits the call of one of this project's ahead-of-time operators, by MindSpore's ABI."""
     if call.node.attrs.get("func_type") != "aot":
         raise call.unsupported()
     ins = [arg for arg in call.args if isinstance(arg, Operand)]

@@ -46,13 +46,13 @@ def _product(call: Call) -> None:
 
 
 def _repeated(shape: tuple[int, ...], wide: tuple[int, ...]) -> list[int]:
-    """Strides of an array by the axes of a wider one, through which it is repeated."""
+    """Returns the strides of an array broadcast to a wider shape."""
     strides = [stride if n > 1 else 0 for n, stride in zip(shape, strides_of(shape), strict=True)]
     return [0] * (len(wide) - len(shape)) + strides
 
 
 def turned(node: Value) -> tuple[bool, bool]:
-    """Which of a product's matrices are transposed."""
+    """Returns whether each of a product's two matrices is transposed."""
     if node.op == "Dense":
         return False, True
     return bool(option(node, "transpose_a", 2, False)), bool(option(node, "transpose_b", 3, False))
@@ -60,6 +60,6 @@ def turned(node: Value) -> tuple[bool, bool]:
 
 @ROWS.row("Turned")
 def _turned(call: Call) -> None:
-    """A matrix whose columns become rows; no primitive of MindSpore's."""
+    """Emits the transposition of a matrix; `Turned` is not a primitive of MindSpore."""
     columns, rows = call.out.shape
     call.run("transpose", (rows, columns), call.args[0], call.out, rows)

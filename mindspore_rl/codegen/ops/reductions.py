@@ -50,7 +50,10 @@ def _fold(call: Call) -> None:
 
 
 def _reduced(call: Call) -> tuple[Operand, tuple[int, int, int]]:
-    """What is reduced, with extents before, of, and after the axes."""
+    """Returns the operand to reduce and the extents before, of and after the reduced axes.
+
+    Transposes the operand if the axes are not neighbours.
+    """
     x, places = call.args[0], reduced_axes(call.node)
     if not places:
         return x, (x.size, 1, 1)
@@ -63,7 +66,7 @@ def _reduced(call: Call) -> tuple[Operand, tuple[int, int, int]]:
 
 
 def reduced_axes(node: Value) -> list[int]:
-    """In order; an axis of one element is reduced or not, as it suits, and left out."""
+    """Returns the reduced axes in order, without those of extent 1."""
     shape = node.args[0].type.shape
     axes = constant(node, 1, ()) if "axis" not in node.attrs else node.attrs["axis"]
     axes = axes_of(axes, len(shape))

@@ -12,14 +12,14 @@ from mindspore_rl.mindir.graph import Type, Value
 
 @dataclass(frozen=True)
 class Operand:
-    """Where a tensor's numbers are: a C++ expression of a pointer to the first."""
+    """A tensor in C++: an expression that points to its first element, and its type."""
 
     pointer: str
     type: Type
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The tensor's."""
+        """The tensor's shape."""
         return self.type.shape
 
     @property
@@ -29,11 +29,11 @@ class Operand:
 
     @property
     def c_type(self) -> str:
-        """Of an element."""
+        """The C++ type of an element."""
         return C_TYPES[self.type.dtype]
 
     def split(self, axis: int, count: int = 1) -> tuple[int, int, int]:
-        """Extents before, of, and after some axes, each as one."""
+        """Returns the products of the extents before, of and after `count` axes from `axis` on."""
         axis %= max(len(self.shape), 1)
         before, after = self.shape[:axis], self.shape[axis + count :]
         return extent_of(before), extent_of(self.shape[axis : axis + count]), extent_of(after)
@@ -41,14 +41,15 @@ class Operand:
 
 @dataclass(frozen=True)
 class Call:
-    """A primitive that is to be written.
+    """A primitive to be emitted as C++.
 
     Attributes:
-        args: an operand for a tensor, a list of them for a tuple, None for the rest.
-        outs: where the results go.
-        line: takes a line of C++.
-        scratch: gives a pointer to so many floats of its own.
-        function: gives a pointer to a function of a library, `path:name`.
+        node: the primitive's node.
+        args: an operand for a tensor, a list of them for a tuple, None for anything else.
+        outs: the operands of the results.
+        line: adds a line of C++.
+        scratch: returns a pointer to a number of floats of scratch space.
+        function: returns a pointer to a function of a library, `path:name`.
     """
 
     node: Value
@@ -64,35 +65,35 @@ class Call:
         return self.outs[0]
 
     def number(self, index: int, default: Any = None) -> Any:
-        """An argument that is compiled in."""
+        """Returns a constant argument, see `constant`."""
         return constant(self.node, index, default)
 
     def option(self, name: str, index: int, default: Any = None) -> Any:
-        """An attribute, or the argument that stands for it in other versions of the primitive."""
+        """Returns an attribute, or the argument that replaces it in other versions."""
         return option(self.node, name, index, default)
 
     def run(self, function: str, template: Any, *args: Any) -> None:
-        """Writes a call of a function in kernels.h."""
+        """Emits a call of a function in kernels.h."""
         chosen = ", ".join(str(t).lower() if isinstance(t, bool) else str(t) for t in template)
         given = ", ".join(a.pointer if isinstance(a, Operand) else str(a) for a in args)
         self.line(f"{function}<{chosen}>({given});")
 
     def each(self, number: str) -> None:
-        """Writes a number to every place `i` of the result."""
+        """Emits a loop that sets every element `i` of the result to an expression."""
         out = self.out
         self.line(f"for (int64_t i = 0; i < {out.size}; i++) {out.pointer}[i] = {number};")
 
     def copy(self, x: Operand) -> None:
-        """Writes what the result begins as."""
+        """Emits a copy of an operand into the result."""
         self.line(f"memcpy({self.out.pointer}, {x.pointer}, {x.size} * sizeof(*{x.pointer}));")
 
     def unsupported(self) -> Unsupported:
-        """For arguments that the row does not know."""
+        """Makes the error for arguments that the rule does not support."""
         return Unsupported(f"{self.node.op} with these arguments")
 
 
 def loops(shape: tuple[int, ...]) -> tuple[str, list[str]]:
-    """The heads of loops over an array's elements, and their variables."""
+    """Returns the heads of loops over an array's elements, and the loop variables."""
     variables = [f"i{axis}" for axis in range(len(shape))]
     heads = (
         f"for (int64_t {i} = 0; {i} < {extent}; {i}++) "
@@ -102,19 +103,19 @@ def loops(shape: tuple[int, ...]) -> tuple[str, list[str]]:
 
 
 def place(variables: list[str], strides: list[int]) -> str:
-    """Where loops are in an array."""
+    """Returns the offset of the loops' current element in an array."""
     terms = (f"{i} * {stride}" for i, stride in zip(variables, strides, strict=True) if stride)
     return " + ".join(terms) or "0"
 
 
 def room_for(call: Call, like: Operand, axes: tuple[int, ...]) -> Operand:
-    """Room of its own for an operand with its axes in another order."""
+    """Returns scratch space for an operand with its axes in another order."""
     found = Type(tuple(like.shape[axis] for axis in axes), like.type.dtype)
     return Operand(f"(({like.c_type} *){call.scratch(-(-found.nbytes // 4))})", found)
 
 
 def transposed(call: Call, x: Operand, axes: tuple[int, ...]) -> Operand:
-    """A copy of an operand with its axes in another order, in room of its own."""
+    """Emits a copy of an operand with its axes in another order, in scratch space."""
     y = room_for(call, x, axes)
     strides = [strides_of(x.shape)[axis] for axis in axes]
     head, variables = loops(y.shape)
@@ -124,10 +125,10 @@ def transposed(call: Call, x: Operand, axes: tuple[int, ...]) -> Operand:
 
 
 class Table(dict[str, Callable[[Call], None]]):
-    """Functions that write primitives, by the names of these."""
+    """Rules by primitive: functions that emit the C++ of a call."""
 
     def row(self, *names: str) -> Callable:
-        """Makes a function the row of some primitives."""
+        """Returns a decorator that registers a function as the rule of primitives."""
 
         def add(function: Callable[[Call], None]) -> Callable[[Call], None]:
             self.update(dict.fromkeys(names, function))

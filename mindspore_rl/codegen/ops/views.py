@@ -1,6 +1,6 @@
 """Rules of views: the same numbers in another shape or at other strides.
 
-What is left of one in C++ is an offset, and a stride for every axis.
+In C++ a view is only an offset and a stride for every axis.
 """
 
 from collections.abc import Callable
@@ -27,15 +27,15 @@ FREE = {
 
 
 def is_view(node: Value) -> bool:
-    """Whether a node gives the numbers of its argument where they are."""
+    """Returns whether a node's result shares the memory of its argument."""
     return node.op in FREE and not node.attrs.get("copied")
 
 
 def constant(node: Value, index: int, default: Any = None) -> Any:
-    """An argument of a node that is compiled in: a number or a tuple of numbers.
+    """Returns a constant argument of a node: a number or a tuple of numbers.
 
     Raises:
-        Unsupported: it is computed.
+        Unsupported: the argument is computed.
     """
     if index >= len(node.args) or node.args[index] is None:
         return default
@@ -49,22 +49,22 @@ def constant(node: Value, index: int, default: Any = None) -> Any:
 
 
 def option(node: Value, name: str, index: int, default: Any = None) -> Any:
-    """An attribute of a node, or the argument that stands for it in other versions of it."""
+    """Returns an attribute of a node, or the argument that replaces it in other versions."""
     return node.attrs.get(name, constant(node, index, default))
 
 
 def axes_of(given: Any, rank: int = 0) -> tuple[int, ...]:
-    """Axes, of which one may stand for itself, and none for all of an array's."""
+    """Returns axes as a tuple: a single axis alone, and all `rank` axes if none are given."""
     return (given,) if isinstance(given, int) else tuple(given or range(rank))
 
 
 def extent_of(shape: tuple[int, ...]) -> int:
-    """Elements of a shape."""
+    """Returns the number of elements of a shape."""
     return int(np.prod(shape, dtype=np.int64))
 
 
 def strides_of(shape: tuple[int, ...]) -> list[int]:
-    """Of an array whose numbers stand one after the other."""
+    """Returns the strides of a contiguous array, in elements."""
     return [extent_of(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
@@ -89,7 +89,10 @@ def strided(
     new_axis: int,
     shrink: int,
 ) -> tuple[int, list[int]]:
-    """As NumPy's x[a:b:c]; masks say which bounds are left out and which axes go."""
+    """Returns offset and strides of NumPy's x[a:b:c].
+
+    Bits of the masks mark bounds that are left out and axes that are removed.
+    """
     strides = strides_of(shape)
     if ellipsis or new_axis:
         raise Unsupported("StridedSlice with an ellipsis or a new axis")
@@ -166,7 +169,7 @@ def _diagonal(node: Value) -> tuple[int, list[int]]:
 
 
 def _taken(part: Value) -> tuple[int, list[int]]:
-    """A result of `Unstack`, `Split` or `Meshgrid`."""
+    """Returns offset and strides of a result of `Unstack`, `Split` or `Meshgrid`."""
     node, index = part.attrs["of"], part.attrs["index"]
     if node.op == "Meshgrid":
         axis = index if constant(node, 1) == 0 or index > 1 else 1 - index
@@ -202,14 +205,14 @@ VIEWS: dict[str, Callable[[Value], tuple[int, list[int]]]] = {
 
 
 def as_views(blocks: list[Block]) -> None:
-    """Slices, transpositions and the like become offsets and strides, free where they can be."""
+    """Rewrites slices, transpositions and the like as offsets and strides, free if contiguous."""
     for block in blocks:
         for node in block.nodes:
             if node.op in VIEWS:
                 _make_view(node, *VIEWS[node.op](node))
             elif node.op == "AddN":
                 node.args = tensors(node)
-            elif node.op in ELEMENTWISE:  # a shape or a pattern is not read
+            elif node.op in ELEMENTWISE:  # drops arguments of which only shape or type matters
                 read = reads(node.op)
                 node.args = [arg if i in read else None for i, arg in enumerate(node.args)]
 

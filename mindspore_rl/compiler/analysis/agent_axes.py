@@ -1,8 +1,9 @@
 """The axis of agents of every value, and the operations that mix agents.
 
-The axis begins where the environment gives it and is followed through the program: an operation is
-evaluated once more for a share of the agents, and the axis whose extent follows is that of agents.
-`msrl.joint` alone ends it, on purpose; what else mixes agents is found by trial (`rows`).
+The axis starts at the environment's outputs and is followed through the program: each operation is
+evaluated again for some of the agents, and the axis whose extent changes is that of agents. Only
+`msrl.joint` removes it on purpose; other operations that mix agents are found by trial
+(`row_trials`).
 """
 
 from collections.abc import Callable
@@ -23,14 +24,14 @@ class AgentAxes:
     """Follows the axis of agents through a program.
 
     Args:
-        evaluate: an operation's results for given inputs.
-        teams: of the environment; empty for a single agent.
-        values: what is known of every variable.
-        generator: draws other data for the trials.
-        reading: the graphs of the operations.
+        evaluate: computes an operation's results for given inputs.
+        teams: the environment's teams; empty for a single agent.
+        values: the values of all variables, without the axis of agents.
+        generator: draws new data for the trials.
+        reading: the compiled graphs of the operations.
 
     Attributes:
-        values: with the axis of agents.
+        values: the values of all variables, with the axis of agents.
         mixed: operations that mix agents, with the evidence.
     """
 
@@ -53,7 +54,7 @@ class AgentAxes:
         self._set: set[str] = set()
 
     def follow(self, op: Op, inputs: dict[str, Any]) -> None:
-        """Takes the next operation of the program."""
+        """Sets the axis of agents in the results of the program's next operation."""
         if self._count < 2:
             return
         agents = OPERATIONS[op.kind].agents
@@ -96,7 +97,7 @@ class AgentAxes:
         self.values[name] = value
 
     def _try(self, op: Op, inputs: dict[str, Any]) -> None:
-        """Looks for evidence that an operation mixes agents; else for the axis of its results."""
+        """Tests whether an operation mixes agents; if not, finds the agent axis of its results."""
         evidence = ""
         if OPERATIONS[op.kind].tried:
             evidence = self._trials.evidence(op, inputs, self.values)

@@ -1,7 +1,7 @@
 """Compiles operations with MindSpore to find those that fail, draw numbers or mix rows.
 
 All operations of a program are compiled together, once, by MindSpore's front end alone. The graph
-says for certain what a trial on data can only make likely.
+proves what a trial on data can only make likely.
 """
 
 import linecache
@@ -35,17 +35,17 @@ from mindspore_rl.rl.operators import leaves
 
 SOURCE = "msrl_operations.py"
 Evaluated = tuple[Op, dict[str, Any]]
-"""An operation and what its variables were."""
+"""An operation and the values of the variables that it reads."""
 
 
 class Reading:
-    """The graphs of operations.
+    """The compiled graphs of operations.
 
     Args:
-        program: what they are part of.
-        owners: the trainer, the actor and the learner.
+        program: the program of the operations.
+        owners: the trainer, the actor and the learner, by name.
         evaluated: the operations, with their inputs.
-        must_compile: whether one that does not is refused, and not left unread.
+        must_compile: whether an operation that does not compile is refused; else it has no graph.
 
     Raises:
         ProgramError: an operation cannot be compiled.
@@ -64,7 +64,7 @@ class Reading:
         chosen = [one for one in evaluated if OPERATIONS[one[0].kind].traced]
         try:
             self._read(chosen)
-        except Exception:  # noqa: BLE001  (each one by itself tells)
+        except Exception:  # noqa: BLE001  (compiling each operation alone finds the cause)
             self._read([one for one in chosen if self._readable(one)])
         if self._results and (changed_in_place(self._whole) or branch_without_value(self._whole)):
             for one in chosen:
@@ -85,7 +85,7 @@ class Reading:
         self._main, self._whole = graph.main, graph
 
     def _check_graph(self, one: Evaluated) -> None:
-        """Refuses what MindSpore compiles as something else than it says, or fails to run."""
+        """Refuses an operation that MindSpore miscompiles or cannot run."""
         op, _ = one
         if op.name not in self._results:
             return
@@ -103,7 +103,7 @@ class Reading:
             )
 
     def _readable(self, one: Evaluated) -> bool:
-        """Whether an operation's graph can be read; MindSpore gives none that calls Python."""
+        """Returns whether an operation's graph can be read; graphs that call Python cannot."""
         try:
             graph = self._compile([one])
         except Exception as error:
@@ -117,20 +117,20 @@ class Reading:
         return True
 
     def draws(self, op: Op) -> str:
-        """The primitive by which an operation draws random numbers; empty if there is none."""
+        """Returns the primitive with which an operation draws random numbers; else empty."""
         return random_primitive(self._results[op.name]) if op.name in self._results else ""
 
     def sharding(
         self, op: Op, given: dict[str, Any], values: dict[str, Value], split: str, count: int
     ) -> Any:
-        """What the results of an operation are made of: a `Sharding`, or tuples of them.
+        """Returns the sharding of an operation's results: a `Sharding`, or tuples of them.
 
         Args:
-            op: one of the operations; of a gradient, it is the loss that is told.
+            op: one of the operations; of a gradient, the loss is analysed.
             given: its inputs.
-            values: along which axes they are split.
+            values: the values of variables, with their axes of environments and agents.
             split: `env` or `agent`.
-            count: of environments or agents in the inputs.
+            count: number of environments or agents in the inputs.
         """
         if op.name not in self._results:
             some = any(name in values and values[name].split_by(split) for name in given)
@@ -149,14 +149,14 @@ class Reading:
     # ---- compiling -------------------------------------------------------------------------
 
     def _compile(self, chosen: list[Evaluated]) -> Callable[[], compiled.Program]:
-        """Compiles operations. Returns: what reads their graph."""
+        """Compiles operations. Returns: a function that reads their graph."""
         from mindspore.graph.api import _cell_graph_executor  # noqa: PLC0415  (internal)
 
         with tempfile.TemporaryDirectory(prefix="msrl") as folder:
             file = Path(folder) / SOURCE
             file.write_text(self._source(chosen))
             dumps = os.environ.get("MS_OM_PATH")
-            os.environ["MS_OM_PATH"] = folder  # a failed compilation's files
+            os.environ["MS_OM_PATH"] = folder  # where MindSpore dumps failed compilations
             ms.set_context(mode=ms.GRAPH_MODE)
             try:
                 # MindSpore looks for the source by the module's name.
@@ -175,7 +175,7 @@ class Reading:
                     os.environ["MS_OM_PATH"] = dumps
 
     def _source(self, chosen: list[Evaluated]) -> str:
-        """A cell with a method for each operation; every array is an input of its own."""
+        """Emits a cell with a method for each operation; every array is a separate input."""
         methods, calls, inputs = [], [], []
         for number, (op, given) in enumerate(chosen):
             names = [f"a{number}_{at}" for at, _ in enumerate(_arrays(given))]
@@ -223,7 +223,7 @@ def _not_compiled(op: Op, message: str) -> ProgramError:
 
 
 def _call(op: Op) -> list[str]:
-    """The last lines of an operation's method."""
+    """Emits the last lines of an operation's method."""
     args = ", ".join(op.args)
     if op.kind == "agent_act":
         return [f"return self.actor.act({args})"]
@@ -239,7 +239,7 @@ def _arrays(given: dict[str, Any]) -> list[Tensor]:
 
 
 def _rebuilt(value: Any, names: Iterator[str]) -> str:
-    """A value as source over the names of its arrays."""
+    """Returns a value as source text over the names of its arrays."""
     if isinstance(value, (tuple, list)):
         return f"({' '.join(f'{_rebuilt(part, names)},' for part in value)})"
     return next(names) if isinstance(value, Tensor) else repr(value)
@@ -250,7 +250,7 @@ def _metas(name: str, values: dict[str, Value]) -> Iterator[Value | None]:
 
 
 def _users_line(text: str) -> str:
-    """The innermost line that is neither MindSpore's nor generated, of a failed compilation."""
+    """Finds the innermost line of the user's code in the message of a failed compilation."""
     found = re.findall(r"In file (.+?):(\d+)", text)
     package = str(Path(ms.__file__).parent)
     ours = [(f, int(n)) for f, n in found if not f.startswith(package) and SOURCE not in f]

@@ -1,9 +1,9 @@
 """Shapes, environment axes and row independence, by evaluating the graph on probe data.
 
-Every loop is taken once, uncompiled, with two small numbers of environments: the axis whose
-extent follows that number is the axis along which environments lie. Then each operation is compiled
-and its graph is read (`front_end`), and it is tried on one share of the environments against the
-whole (`rows`).
+Every loop is run once, uncompiled, with two small numbers of environments: the axis whose extent
+changes with that number is the axis of environments. Then each operation is compiled and its graph
+is read (`compiled_ops`), and it is tried on some of the environments against all of them
+(`row_trials`).
 """
 
 import ast
@@ -35,11 +35,12 @@ PROBE_ENVS = (4, 6)
 
 @dataclass(frozen=True)
 class Findings:
-    """What probes show of a program, whatever its number of environments and its seed.
+    """Results of probing a program, independent of its number of environments and its seed.
 
     Attributes:
-        programs: as they are with `PROBE_ENVS` environments.
-        values, row_dependent, unsplittable, agents_mixed: see `Program`; values of the larger one.
+        programs: the programs with `PROBE_ENVS` environments.
+        values, row_dependent, unsplittable, agents_mixed: see `Program`; the values are those of
+            the larger probe.
     """
 
     programs: tuple[Program, ...]
@@ -50,10 +51,13 @@ class Findings:
 
 
 def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = False) -> Program:
-    """Completes a program with what probe runs and compiled graphs show.
+    """Adds values and row dependence to a program, from probe runs and compiled graphs.
 
-    Every operation must compile, unless the job's cells will not be `compiled`. What was found of
-    the same program before may be `cached`.
+    Args:
+        program: the program, as `build` returns it.
+        trainer: the job's trainer.
+        compiled: whether the job's cells will be compiled; then every operation must compile.
+        cached: whether to reuse the cached results of the same program.
 
     Raises:
         ProgramError: an operation fails on probe data, draws random numbers, or does not compile,
@@ -79,7 +83,7 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
 
 
 def _name_in_cache(trainer: Any, program: Program, compiled: bool) -> str:
-    """Of what probes show of a program; empty where programs cannot be told apart."""
+    """Returns the cache name of a program's findings; empty if it has no unique fingerprint."""
     algorithm = program.algorithm
     small, cls = smaller_trainer(trainer, PROBE_ENVS[0], algorithm), type(trainer)
     kinds = ("noise", "replay_keep", "replay_draw", "dataset_windows")
@@ -93,7 +97,7 @@ def _name_in_cache(trainer: Any, program: Program, compiled: bool) -> str:
 def _from_cache(name: str) -> Findings | None:
     path = in_cache(name) if name else None
     if path is not None:
-        with contextlib.suppress(Exception):  # a damaged file is like none
+        with contextlib.suppress(Exception):  # a damaged file is ignored
             found = pickle.loads(path.read_bytes())  # noqa: S301  (this user's own)
             return found if isinstance(found, Findings) else None
     return None
@@ -135,7 +139,7 @@ def _probed(trainer: Any, algorithm: str, num_envs: int, look: bool = False) -> 
 
 
 def _check_same(program: Program, probed: tuple[Program, ...], num_envs: int) -> None:
-    """What a probe shows must hold for the program; only numbers in expressions may differ."""
+    """Checks that the probed programs equal the job's, except for numbers in expressions."""
     for probe, number in zip(probed, PROBE_ENVS, strict=True):
         ours, theirs = ([item for item, _ in paths(p.body)] for p in (program, probe))
         for item, other in zip_longest(ours, theirs):
@@ -149,7 +153,7 @@ def _check_same(program: Program, probed: tuple[Program, ...], num_envs: int) ->
 
 
 def _form(item: Item) -> tuple:
-    """What an item is, but for the numbers in its expressions and the bodies in it."""
+    """Returns the parts of an item to compare, without its body and numbers in expressions."""
     if isinstance(item, Loop):
         return item.name, item.index, item.count
     texts = item.args if isinstance(item, Op) else (item.test,)
@@ -158,14 +162,14 @@ def _form(item: Item) -> tuple:
         if isinstance(part, ast.Constant) and type(part.value) in (int, float):
             part.value = 0
     rest = (item.targets, item.attrs) if isinstance(item, Op) else ()
-    line = item.where.line, item.where.text  # its file is told from where one stands
+    line = item.where.line, item.where.text  # the file's path depends on the working directory
     return item.name, line, item.reads, *map(ast.dump, trees), *rest
 
 
 def _check_pure(probe: Probe, reading: Reading) -> None:
-    """Operations are functions of their arguments alone; others would differ from rank to rank.
+    """Checks that operations are pure functions; impure ones would differ from rank to rank.
 
-    A compiled cell would even hold for ever what Python drew or read while it was compiled.
+    A compiled cell would even keep as a constant whatever Python drew or read during compilation.
     """
     for op, _ in probe.evaluated:
         evidence = probe.impure.get(op.name, "")
@@ -176,7 +180,7 @@ def _check_pure(probe: Probe, reading: Reading) -> None:
 
 
 def _values(small: Probe, large: Probe, algorithm: str) -> dict[str, Value]:
-    """What the variables are, from what both probes saw."""
+    """Infers the values of all variables from both probes."""
     values = {}
     for name, sample in large.seen.items():
         try:
@@ -189,7 +193,7 @@ def _values(small: Probe, large: Probe, algorithm: str) -> dict[str, Value]:
 
 
 def _compare(small: Any, large: Any) -> Value:
-    """What a value seen with 4 and with 6 environments is."""
+    """Infers shape, dtype and environment axis of a value from samples with `PROBE_ENVS` envs."""
     if isinstance(large, (tuple, list)):
         return Value((), "tuple", parts=tuple(map(_compare, small, large)))
     if large is None:

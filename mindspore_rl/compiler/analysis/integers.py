@@ -1,8 +1,9 @@
 """Finds Python integers that would overflow the 32 bits they have in a compiled cell.
 
-Loop indices and numbers that a loop changes are Python's in the plain loop. The part of a program
-that is made of them alone is run, all turns of its loops up to `MAX_TURNS`; operations that take
-some beside arrays are tried with the largest of each, as Python's number and as a cell's.
+Loop indices and numbers that a loop changes are Python integers in the uncompiled loop. The part of
+a program that computes with them alone is run, up to `MAX_TURNS` operations. Operations that take
+such integers beside arrays are tried with the largest value of each, as a Python integer and as an
+int32 tensor.
 """
 
 from collections.abc import Callable
@@ -19,16 +20,16 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.rl.operators import leaves, to_array
 
 MAX_TURNS = 10_000
-"""Operations that are run; then each loop goes on with its last turn."""
+"""Limit on the operations that are run; after it each loop jumps to its last turn."""
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 
 class _Number(int):
-    """An integer whose results have to have 32 bits."""
+    """An integer whose arithmetic raises `_TooLarge` if a result does not fit into 32 bits."""
 
 
 class _TooLarge(Exception):  # noqa: N818
-    """A number that does not have 32 bits."""
+    """A number that does not fit into 32 bits."""
 
 
 def _checked(name: str) -> Callable[..., Any]:
@@ -62,10 +63,10 @@ for _name in ("neg", "abs", "pos"):
 
 
 def check_integers(probe: Probe) -> None:
-    """Refuses a program whose integers do not have 32 bits, or are others in a cell.
+    """Checks that integers fit into 32 bits and give the same results in a compiled cell.
 
     Raises:
-        ProgramError: with the line and the number.
+        ProgramError: an integer overflows, or an operation's result differs; names line and number.
     """
     run = _Run(probe)
     run.items(probe.program.body)
@@ -79,7 +80,7 @@ def _compare(probe: Probe, op: Op, inputs: dict[str, Any], numbers: dict[str, in
     in_cell = {name: Tensor(np.int32(number)) for name, number in numbers.items()}
     try:
         one, other = (probe.evaluate(op, inputs | given) for given in (numbers, in_cell))
-    except Exception:  # noqa: BLE001  (what fails gives no other number)
+    except Exception:  # noqa: BLE001  (a failure is reported elsewhere)
         return
     if not all(map(_close, leaves(one), leaves(other))):
         text = ", ".join(f"{name} = {number}" for name, number in numbers.items())
@@ -96,10 +97,10 @@ def _close(one: Any, other: Any) -> bool:
 
 
 class _Run:
-    """Runs what is made of Python's numbers alone.
+    """Runs the part of a program that computes with Python numbers alone.
 
     Attributes:
-        largest: of the values that each variable had.
+        largest: the integer of largest magnitude that each variable had.
     """
 
     def __init__(self, probe: Probe) -> None:
@@ -108,7 +109,7 @@ class _Run:
         self._give_arrays: set[str] = set()
 
     def alone(self, op: Op) -> bool:
-        """Whether an operation takes nothing but Python's numbers."""
+        """Returns whether an operation takes Python numbers only."""
         return op.kind in ("glue", "copy") and all(name in self._now for name in op.reads)
 
     def items(self, items: tuple[Item, ...]) -> None:
@@ -116,7 +117,7 @@ class _Run:
         for item in items:
             if isinstance(item, Op):
                 self._op(item)
-            elif isinstance(item, Branch):  # what decides may be an array: both
+            elif isinstance(item, Branch):  # the condition may be an array: runs both sides
                 self.items(item.body)
                 self.items(item.orelse)
             else:
@@ -129,7 +130,7 @@ class _Run:
             left = self._left
             self._set(loop.index, turn, loop.where)
             self.items(loop.body)
-            idle = self._left == left  # there is nothing in it to run
+            idle = self._left == left  # the body ran no operation on numbers
             last = turn == turns - 1
             turn = turns if last else turns - 1 if idle or self._left <= 0 else turn + 1
 
@@ -156,7 +157,7 @@ class _Run:
             return eval(op.args[0], self._probe.names, self._now)  # noqa: S307
         except _TooLarge as error:
             raise _refused(op.where, error.args[0]) from None
-        except Exception:  # noqa: BLE001  (told where the operation is evaluated)
+        except Exception:  # noqa: BLE001  (reported where the operation is evaluated)
             return None
 
     def _set(self, name: str, value: Any, where: Where) -> None:

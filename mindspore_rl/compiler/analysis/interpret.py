@@ -32,7 +32,15 @@ from mindspore_rl.rl.operators import (
 
 
 class Probe:
-    """Evaluates a program with each loop taken once."""
+    """Interpreter of a program on probe data that runs each loop once.
+
+    Attributes:
+        seen: the value of each variable.
+        evaluated: operations in order, with the values of the variables that they read.
+        made_at: source line of the first definition of each variable.
+        record: the values that were inserted into the replay buffer last.
+        impure: operations that depend on more than their arguments, with the reason.
+    """
 
     def __init__(self, trainer: Any, program: Program, num_envs: int) -> None:
         self.trainer, self.program, self.num_envs = trainer, program, num_envs
@@ -57,8 +65,8 @@ class Probe:
         """Evaluates the whole program.
 
         Args:
-            look: whether to find which operations depend on more than their arguments, and why;
-                what is made at the first call alone is no change.
+            look: whether to find the operations that change Python state, and why. State made only
+                in the first call, such as a cache, does not count.
         """
         before = State(self.names) if look else None
         self.decorated = before.decorated() if before else {}
@@ -134,7 +142,7 @@ class Probe:
             self.made_at.setdefault(name, op.where)
 
     def _watched(self, op: Op, inputs: dict[str, Any]) -> tuple:
-        """The operation's results, where it changes nothing in place that others hold."""
+        """Evaluates an operation; refuses one that changes a shared value in place."""
         if not OPERATIONS[op.kind].traced:
             return self.evaluate(op, inputs)
         before = copies(inputs)
@@ -154,7 +162,7 @@ class Probe:
         return [to_array(p) for p in self._cell_parameters()]
 
     def _check_parameters(self, op: Op) -> None:
-        """Only `msrl.update` may change parameters: other calls run where and when data allows."""
+        """Checks that only `msrl.update` changes parameters; other calls may run anywhere."""
         if not OPERATIONS[op.kind].traced:
             return
         now = self._parameters()
@@ -170,7 +178,7 @@ class Probe:
         self.parameters = now
 
     def evaluate(self, op: Op, inputs: dict[str, Any]) -> tuple:
-        """The operation's results, one for each target."""
+        """Evaluates an operation. Returns: its results, one for each target."""
         args = [eval(text, self.names, dict(inputs)) for text in op.args]  # noqa: S307
         special = getattr(self, f"_{op.kind}", None)
         if special is not None:
@@ -285,7 +293,7 @@ class Probe:
     _replay_keep = _replay_insert
 
     def _replay_sample(self, op: Op) -> tuple:
-        """A full buffer: the record seen, repeated, with 10 % noise where it is real-valued."""
+        """Makes a full buffer: the last record, repeated, with 10 % noise on float values."""
         return tuple(map(Tensor, self._records(op.attr("rows"))))
 
     def _replay_draw(self, op: Op, *_: Tensor) -> tuple:
@@ -298,7 +306,7 @@ class Probe:
         return tuple(Tensor(column.reshape(-1, *column.shape[2:])) for column in columns)
 
     def _dataset_windows(self, op: Op, *_: Any) -> tuple:
-        """Windows as of an environment, with any real numbers in them."""
+        """Makes windows with the environment's shapes; float arrays hold random numbers."""
         shape = op.attr("rows"), op.attr("per_env") * self.num_envs, op.attr("length")
         draw = self.generator.standard_normal
         return tuple(
@@ -315,7 +323,7 @@ class Probe:
         return ()
 
     def _records(self, rows: int) -> Iterator[np.ndarray]:
-        """Columns `[rows, B, ...]`."""
+        """Yields the columns of the replay buffer, `[rows, B, ...]`."""
         for value in self.record:
             array = to_array(value)
             column = np.repeat(array[None], rows, axis=0)
@@ -344,7 +352,7 @@ class Probe:
 
 
 def noise_size(op: Op, environment: Any, actor: Any) -> int:
-    """How many random numbers a call takes in a turn, of each environment."""
+    """Returns the number of random numbers that a call takes per turn and environment."""
     owner = op.attr("owner")
     if owner == "replay":
         return op.attr("size")

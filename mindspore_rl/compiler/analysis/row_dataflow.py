@@ -1,8 +1,8 @@
 """Row dataflow through a compiled graph: values that depend on one row each, and what mixes rows.
 
-The graph is evaluated with what is known of each value (`Sharding`) in the place of its numbers:
-functions by what their arguments are, loops until nothing more is found, and what a condition
-chooses is as mixed as the condition.
+This is an abstract interpretation of the graph over the lattice of `Sharding`: functions are
+evaluated for the shardings of their arguments, loops until a fixed point, and a value chosen by a
+condition is at least as mixed as the condition.
 """
 
 import re
@@ -20,19 +20,24 @@ _ORDER = ("replicated", "sharded", "unknown", "mixed")
 
 @dataclass(frozen=True)
 class _Closure:
-    """Functions of which one is called, each with its first arguments, and what chooses it."""
+    """An abstract function value.
+
+    Attributes:
+        choices: the functions that it may be, each with its bound arguments.
+        chosen_by: the sharding of the condition that chooses among them.
+    """
 
     choices: frozenset
     chosen_by: Sharding = REPLICATED
 
 
 class Dependence:
-    """What a value of a function is made of.
+    """Abstract interpreter that finds the sharding of a function's values.
 
     Args:
-        function: the main one of a graph.
-        count: how many rows there are.
-        known: what its arguments are made of.
+        function: the main function of a graph.
+        count: number of rows.
+        known: the shardings of its arguments.
     """
 
     def __init__(self, function: Function, count: int, known: dict[Value, Sharding]) -> None:
@@ -42,11 +47,11 @@ class Dependence:
         self._changed = False
 
     def of(self, result: Value) -> Any:
-        """A `Sharding`, or a tuple of them."""
+        """Returns the sharding of a value: a `Sharding`, or a tuple of them."""
         needed = _needs(result)
         nodes = [node for node in self._function.nodes if node in needed]
         self._changed = True
-        while self._changed:  # of a loop more is known in each round
+        while self._changed:  # iterates to a fixed point, for loops
             self._changed = False
             self._asked.clear()
             known = self._run(nodes, dict(self._arguments))
@@ -69,7 +74,7 @@ class Dependence:
         if op == "UpdateState":
             return REPLICATED
         if any(part is None for part in given):
-            return None  # of a loop that has not ended yet
+            return None  # a loop whose result is not known in this round
         if op == "call":
             return self._called(given[0], tuple(given[1:]))
         if op == "Partial":
@@ -97,7 +102,7 @@ class Dependence:
                 worst = ROW_RULES[node.op](Call(node, given, self._count))
             except Mixed:
                 worst = Sharding("mixed", by=node.op)
-            except (Undecided, LookupError, TypeError, ValueError):  # or a form that is not known
+            except (Undecided, LookupError, TypeError, ValueError):  # or an unknown call form
                 worst = Sharding("unknown", by=node.op)
         types = node.type if isinstance(node.type, tuple) else (node.type,)
         if worst.kind == "unknown" and not any(self._has_room(t) for t in types):
@@ -107,7 +112,12 @@ class Dependence:
         return worst
 
     def _has_room(self, kind: Any, sharding: Sharding | None = None) -> bool:
-        """Whether an entry of it can be of one row and another entry of another."""
+        """Returns whether an array's shape can hold all rows along an axis.
+
+        Args:
+            kind: its type.
+            sharding: the place of the rows; None: any axis.
+        """
         shape = kind.shape if isinstance(kind, Type) else ()
         if sharding is None:
             return any(extent % self._count == 0 for extent in shape)
@@ -130,7 +140,7 @@ class Dependence:
         return _tainted(result, closure.chosen_by)
 
     def _result(self, function: Function, args: tuple) -> Any:
-        """What a function gives, as far as is known in this round; nothing yet is None."""
+        """Returns the sharding of a function's result in this round; None if not known yet."""
         key = (function, args)
         if key not in self._asked:
             self._asked.add(key)
@@ -156,7 +166,7 @@ def _worst(given: tuple) -> Sharding:
 
 
 def _joined(left: Any, right: Any) -> Any:
-    """What is one or the other."""
+    """Returns the join of two abstract values: the sharding of a value that is either one."""
     if left is None or right is None or left == right:
         return right if left is None else left
     if isinstance(left, tuple) and isinstance(right, tuple):
@@ -170,7 +180,7 @@ def _joined(left: Any, right: Any) -> Any:
 
 
 def _tainted(value: Any, condition: Any) -> Any:
-    """A value that a condition chose: as mixed as that is."""
+    """Returns the sharding of a value chosen by a condition: at least as mixed as that."""
     by = _worst((condition,))
     if by == REPLICATED or value is None:
         return value
@@ -182,14 +192,14 @@ def _tainted(value: Any, condition: Any) -> Any:
 
 
 def random_primitive(value: Any) -> str:
-    """The primitive that draws random numbers for a value; empty if none does."""
+    """Returns the primitive that draws random numbers for a value; empty if none does."""
     return next((v.op for v in _needs(value) if isinstance(v, Value) and _draws(v)), "")
 
 
 def changed_in_place(program: Program) -> str:
-    """The primitive that changes an array which others read; empty if none does.
+    """Returns the primitive that changes an array in place that is read elsewhere; else empty.
 
-    What nobody else reads may be worked on in place.
+    An array with no other reader may be changed in place.
     """
     nodes = [node for function in program.functions.values() for node in function.nodes]
     readers = Counter(arg for node in nodes if node.op != "UpdateState" for arg in set(node.args))
@@ -207,9 +217,10 @@ def changed_in_place(program: Program) -> str:
 
 
 def branch_without_value(program: Program) -> str:
-    """The function of the user's with a branch on an array that gives nothing; empty if none has.
+    """Returns the user's function with a branch on an array that returns nothing; else empty.
 
-    MindSpore 2.10 compiles such a branch in front and fails behind, without a line.
+    MindSpore 2.10 compiles such a branch in its front end and fails in the back end, without
+    naming a line.
     """
     for function in program.functions.values():
         result = function.result
@@ -226,7 +237,7 @@ def _draws(value: Value) -> bool:
 
 
 def _needs(value: Any) -> set:
-    """The values and functions from which a value is computed, in every function."""
+    """Returns the values and functions that a value is computed from, across functions."""
     seen: set = set()
     waiting = [value]
     while waiting:

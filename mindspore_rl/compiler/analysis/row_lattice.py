@@ -11,12 +11,13 @@ from mindspore_rl.mindir.graph import Type, Value
 
 @dataclass(frozen=True)
 class Sharding:
-    """Which rows a value is made of.
+    """The rows that a value depends on.
 
     Attributes:
-        kind: `replicated`: of no row; `sharded`: each entry of one row; `unknown`: perhaps of
-            several; `mixed`: of several.
-        axis: along which the rows lie (`sharded`); entry i of it has row `i // inner % count`.
+        kind: `replicated`: depends on no row; `sharded`: each entry depends on one row; `unknown`:
+            an entry may depend on several rows; `mixed`: an entry depends on several rows.
+        axis: the axis of rows (`sharded`); its entry i belongs to row `i // inner % count`.
+        inner: consecutive entries of one row along the axis.
         by: the primitive that mixes rows, or that is not in the table.
     """
 
@@ -30,16 +31,22 @@ REPLICATED = Sharding()
 
 
 class Undecided(Exception):  # noqa: N818
-    """A rule cannot say where rows go."""
+    """Raised by a rule that cannot determine the rows of a result."""
 
 
 class Mixed(Exception):  # noqa: N818
-    """A rule says that an entry of the result is of several rows."""
+    """Raised by a rule if an entry of the result depends on several rows."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A node whose arguments are whole or made of rows, for the rules of the table."""
+    """A node with the shardings of its arguments, as the rules of the table see it.
+
+    Attributes:
+        node: the call of a primitive.
+        given: the `Sharding` of each argument, replicated or sharded; a tuple for a tuple.
+        count: number of rows.
+    """
 
     node: Value
     given: tuple
@@ -51,7 +58,7 @@ class Call:
         return _shape(self.node)
 
     def constant(self, position: int, name: str = "") -> Any:
-        """A constant among the arguments, or an attribute of that name."""
+        """Returns the attribute `name`, or else the constant argument at `position`."""
         if name in self.node.attrs:
             return self.node.attrs[name]
         if position < len(self.node.args) and self.node.args[position].op == "constant":
@@ -60,17 +67,17 @@ class Call:
         raise Undecided
 
     def axes(self, position: int, name: str, rank: int) -> set[int]:
-        """Axes counted from the front; all of them where none are named."""
+        """Returns the axes of an argument, counted from the front; all axes if none is given."""
         axes = self.constant(position, name)
         axes = axes if isinstance(axes, (tuple, list)) else (axes,)
         return {axis % rank for axis in axes if axis is not None} or set(range(rank))
 
     def shape(self, position: int) -> tuple[int, ...]:
-        """The shape of an argument."""
+        """Returns the shape of an argument."""
         return _shape(self.node.args[position])
 
     def parts(self) -> list[tuple[Sharding, tuple[int, ...]]]:
-        """What is known of each array among the arguments, those of tuples included."""
+        """Returns the sharding and shape of each array argument, with tuples flattened."""
         found: list[tuple[Sharding, tuple[int, ...]]] = []
         for arg, sharding in zip(self.node.args, self.given, strict=True):
             if isinstance(sharding, tuple):
@@ -81,7 +88,7 @@ class Call:
         return found
 
     def only(self, position: int) -> Sharding:
-        """The rows of one argument, where no other has any."""
+        """Returns the sharding of an argument; raises `Undecided` if another is sharded too."""
         sharding = self.given[position]
         others = [other for at, other in enumerate(self.given) if at != position]
         if (
@@ -93,18 +100,24 @@ class Call:
         return sharding
 
     def mixed(self) -> NoReturn:
-        """Ends a rule that finds rows mixed."""
+        """Raises `Mixed`."""
         raise Mixed
 
     def one(self, places: set) -> Any:
-        """Where the rows of all arguments lie; in different places they mix."""
+        """Returns the common place of the arguments' rows; raises `Mixed` if there are several."""
         if len(places) > 1:
             self.mixed()
         (place,) = places
         return place
 
     def laid_out(self, sharding: Sharding, taken: np.ndarray, axis: int) -> Sharding:
-        """The result whose entries along an axis are those taken from an argument's."""
+        """Returns the sharding of a result that takes entries of an argument along its row axis.
+
+        Args:
+            sharding: the argument's.
+            taken: indices of the entries taken, in order.
+            axis: the row axis of the result.
+        """
         rows = taken // sharding.inner % self.count
         for inner in range(1, len(rows) // self.count + 1):
             if np.array_equal(np.arange(len(rows)) // inner % self.count, rows):

@@ -1,6 +1,6 @@
 """Row rules of MindSpore's primitives: `ROW_RULES` has one for each.
 
-A primitive that is not in the table may mix what it reads.
+A primitive that is not in the table is assumed to possibly mix rows.
 """
 
 from dataclasses import replace
@@ -13,14 +13,17 @@ from mindspore_rl.mindir.graph import Type
 
 
 def _elementwise(call: Call) -> Sharding:
-    """Arguments are broadcast; row by row where all have theirs in the same places."""
+    """Keeps the rows of broadcast arguments if all have them on the same axis of the result."""
     places = {(r.axis - len(shape), r.inner) for r, shape in call.parts() if r.kind == "sharded"}
     behind, inner = call.one(places)
     return Sharding("sharded", len(call.out) + behind, inner)
 
 
 def _reduces(position: int, name: str = "axis") -> Rule:
-    """Takes entries along axes together; what is taken together may be an index or a truth."""
+    """Makes the rule of reductions that remove axes or keep them with extent 1.
+
+    A reduction over the row axis mixes rows even if its result is an index or a boolean.
+    """
 
     def rule(call: Call) -> Sharding:
         sharding, rank = call.only(0), len(call.shape(0))
@@ -37,7 +40,7 @@ def _reduces(position: int, name: str = "axis") -> Rule:
 
 
 def _along(position: int, name: str = "axis", default: int | None = None) -> Rule:
-    """Takes entries along axes together, and keeps the axes."""
+    """Makes the rule of operations along axes that keep the shape, such as cumulative sums."""
 
     def rule(call: Call) -> Sharding:
         sharding, rank = call.only(0), len(call.shape(0))
@@ -58,7 +61,7 @@ def _along_last(call: Call) -> Sharding:
 
 
 def _reshapes(call: Call) -> Sharding:
-    """An entry of row r stays one wherever it goes; rows must lie along one axis again."""
+    """Finds the axis of rows after a reshape; mixed if no single axis has them."""
     sharding, before = call.only(0), call.shape(0)
     stride = sharding.inner * int(np.prod(before[sharding.axis + 1 :], dtype=int))
     for axis, extent in enumerate(call.out):
@@ -98,7 +101,7 @@ def _stacks(call: Call) -> Sharding:
 
 
 def _splits(position: int) -> Rule:
-    """Takes an axis apart into several results."""
+    """Makes the rule of primitives that split an axis into several results."""
 
     def rule(call: Call) -> Sharding:
         sharding, rank = call.only(0), len(call.shape(0))
@@ -115,7 +118,7 @@ def _splits(position: int) -> Rule:
 
 
 def _drops_axis(call: Call) -> Sharding:
-    """All entries of an axis one by one, or one: `Unstack(x, axis)`, `SelectExtView(x, dim, i)`."""
+    """Handles `Unstack(x, axis)` and `SelectExtView(x, dim, i)`, whose results lack the axis."""
     sharding, rank = call.only(0), len(call.shape(0))
     axis = call.constant(1, "axis") % rank
     if axis == sharding.axis:
@@ -156,7 +159,7 @@ def _slices(call: Call) -> Sharding:
 
 
 def _slices_one(call: Call) -> Sharding:
-    """A range of one axis: `SliceExt(x, dim, start, end, step)`."""
+    """Handles a range of one axis: `SliceExt(x, dim, start, end, step)`."""
     sharding, shape = call.only(0), call.shape(0)
     axis = call.constant(1) % len(shape)
     if axis != sharding.axis:
@@ -166,7 +169,7 @@ def _slices_one(call: Call) -> Sharding:
 
 
 def _narrows(call: Call) -> Sharding:
-    """`Narrow(x, dim, start, length)`."""
+    """Handles `Narrow(x, dim, start, length)`."""
     sharding = call.only(0)
     axis, start, length = (call.constant(at) for at in (1, 2, 3))
     if axis % len(call.shape(0)) != sharding.axis:
@@ -184,7 +187,7 @@ def _gathers(call: Call) -> Sharding:
         return replace(indices, axis=axis + indices.axis)
     if indices != REPLICATED:
         if axis == table.axis:
-            raise Undecided  # perhaps each row's own
+            raise Undecided  # each row may gather its own entries
         return call.mixed()
     if axis != table.axis:
         return replace(table, axis=table.axis + (more - 1 if axis < table.axis else 0))
@@ -205,7 +208,7 @@ def _gathers_elements(call: Call) -> Sharding:
 
 
 def _scatters_elements(call: Call) -> Sharding:
-    """`TensorScatterElements(x, indices, updates)` along one axis."""
+    """Handles `TensorScatterElements(x, indices, updates)` along one axis."""
     axis = call.constant(3, "axis") % len(call.out)
     if any(sharding.axis == axis for sharding, _ in call.parts() if sharding.kind == "sharded"):
         raise Undecided
@@ -213,7 +216,7 @@ def _scatters_elements(call: Call) -> Sharding:
 
 
 def _gathers_points(call: Call) -> Sharding:
-    """`GatherNd`: the last axis of the indices is a point of the first axes of the table."""
+    """Handles `GatherNd`: the last axis of the indices is a point in the table's first axes."""
     table, indices = call.given[0], call.given[1]
     depth = call.shape(1)[-1]
     if table == REPLICATED and indices.axis < len(call.shape(1)) - 1:
@@ -224,7 +227,7 @@ def _gathers_points(call: Call) -> Sharding:
 
 
 def _contracts(call: Call) -> Sharding:
-    """A product of matrices, perhaps of many in step."""
+    """Handles products of matrices, batched ones included."""
     given, shapes = call.given[:2], (call.shape(0), call.shape(1))
     transposed = [
         bool(call.node.attrs.get(name) or (len(call.node.args) > at and call.constant(at)))
@@ -239,14 +242,14 @@ def _contracts(call: Call) -> Sharding:
         if len(shape) == 1 or behind == summed_up:
             return call.mixed()
         if 1 in map(len, shapes):
-            raise Undecided  # a vector's axis is not in the result
+            raise Undecided  # the axis of a vector is not in the result
         places.add((behind if behind < -2 else -2 + at, sharding.inner))
     behind, inner = call.one(places)
     return Sharding("sharded", len(call.out) + behind, inner)
 
 
 def _by_batch(call: Call) -> Sharding:
-    """Every array has the rows along its first axis, a batch."""
+    """Handles primitives of batches: rows on axis 0 of every argument stay on axis 0."""
     found = set(call.given) - {REPLICATED}
     if found != {Sharding("sharded", 0)}:
         raise Undecided
@@ -254,11 +257,11 @@ def _by_batch(call: Call) -> Sharding:
 
 
 def _normalises(call: Call) -> Any:
-    """`LayerNorm`: over the last axes; its mean and deviation have the others."""
+    """Handles `LayerNorm` over the last axes; its mean and deviation keep the other axes."""
     sharding, rank = call.only(0), len(call.shape(0))
     if call.node.op == "LayerNorm":
         begin = call.constant(3, "begin_norm_axis") % rank
-    else:  # by the shape that is normalised
+    else:  # the argument is the normalised shape
         begin = rank - len(call.constant(1))
     return call.mixed() if sharding.axis >= begin else sharding
 
@@ -269,7 +272,7 @@ def _broadcasts(call: Call) -> Sharding:
 
 
 def _repeats(call: Call) -> Sharding:
-    """`RepeatElements`, `RepeatInterleaveInt`: each entry of an axis several times."""
+    """Handles `RepeatElements` and `RepeatInterleaveInt`, which repeat each entry of an axis."""
     sharding = call.only(0)
     before, after = call.shape(0), call.out
     if len(before) != len(after):
@@ -284,7 +287,7 @@ def _one_hot(call: Call) -> Sharding:
 
 
 def _searches(call: Call) -> Sharding:
-    """`SearchSorted(sequence, values)`: along the last axis of both."""
+    """Handles `SearchSorted(sequence, values)` along the last axis of both."""
     sharding = call.one(set(call.given[:2]) - {REPLICATED})
     in_values = call.given[1] != REPLICATED and len(call.shape(0)) == 1
     if sharding.axis == len(call.shape(1)) - 1 and not in_values:
@@ -360,7 +363,7 @@ ROW_RULES: dict[str, Rule] = _table(
     ("OneHot OneHotExt", _one_hot),
     ("SearchSorted", _searches),
 )
-"""How rows go through each primitive."""
+"""The rule of each primitive: from the shardings of its arguments to that of its result."""
 SHAPE_ONLY = {"DType", "OnesLike", "OnesLikeExt", "Rank", "Shape", "Size", "TensorShape"}
 SHAPE_ONLY |= {"ZerosLike", "ZerosLikeExt"}
-"""What looks at no entry of its arguments."""
+"""Primitives that do not read the entries of their arguments."""

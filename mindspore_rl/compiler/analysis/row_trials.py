@@ -1,8 +1,8 @@
 """Row trials: compares a share of environments or agents with the whole.
 
-A reduction over the batch that is not marked is invisible to the analysis; here it is found before
-it trains something else than it says. Each operation is tried on a share against the whole, and
-its compiled graph is read: a truth value or an integer may agree by luck, a graph does not.
+An unmarked reduction over the batch would give other results on several replicas. To find it, each
+operation is run on a share of the rows and compared with all rows, and its compiled graph is read
+as well, because booleans and integers may agree by chance.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,25 +24,25 @@ SIDE_BY_SIDE = (
     "do not lie side by side along one axis: of x [n, k, ...] x.swapaxes(0, 1).reshape((-1, ...)) "
     "keeps them so"
 )
-"""Said of what mixes no rows, but puts several entries of one beside each other."""
+"""Evidence about results that mix no rows but interleave the entries of different rows."""
 MAX_ENTRIES = 1_000_000
-"""Of what is tried, where the graph decides: trials of larger images would take minutes."""
+"""Input entries above which nothing is tried if the graph decides: it would take minutes."""
 LARGE = 20_000
-"""Entries, as of small images, of which one trial has to do where the graph decides."""
+"""Input entries, such as of small images, above which one trial is enough if the graph decides."""
 UNSTEADY = 6
-"""Results of which no two are the same, where by its graph an operation is not random."""
+"""Evaluations that must all differ before an operation counts as random against its graph."""
 UNDECIDED = (0.1, 2.0, 1e-3, 30.0, 1e3, 0.5, 1e5, 0.0)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What lies along an axis: `env` (environments) or `agent` (agents).
+    """The rows along an axis: environments or agents.
 
     Attributes:
         split: `env` or `agent`.
-        count: how many there are in the data seen.
-        shares: the ones tried alone.
-        more: others, for operations about which their graph does not decide.
+        count: number of rows in the data.
+        shares: the rows of each trial.
+        more: further trials, for operations whose graph does not decide.
     """
 
     split: str
@@ -52,11 +52,11 @@ class Rows:
 
     @property
     def noun(self) -> str:
-        """What they are called."""
+        """The plural noun of the rows, for messages."""
         return "agents" if self.split == "agent" else "environments"
 
     def select(self, value: Any, meta: Value, share: Sequence[int]) -> Any:
-        """The part of a value, or of the parts of a tuple, that a share has."""
+        """Selects a share of the rows of a value, or of each part of a tuple."""
         if meta.parts:
             pairs = zip(value, meta.parts, strict=True)
             return tuple(self.select(part, part_meta, share) for part, part_meta in pairs)
@@ -64,7 +64,7 @@ class Rows:
         return value if axis is None else Tensor(self.take(to_array(value), axis, share))
 
     def take(self, array: np.ndarray, axis: int, share: Sequence[int]) -> np.ndarray:
-        """A share of an axis on which environments are innermost."""
+        """Selects a share of the rows along an axis whose entry i belongs to row i mod `count`."""
         before, extent, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
         split = array.reshape(*before, extent // self.count, self.count, *after)
         chosen = np.take(split, share, axis=axis + 1)
@@ -72,28 +72,29 @@ class Rows:
 
 
 def environment_rows(num_envs: int) -> Rows:
-    """Two of them, off the ends, where rows that depend on earlier or on later ones alone show.
+    """Returns the trials over environments: first two rows, neither at an end nor symmetric.
 
-    And off the middle, which an inversion leaves in place.
+    Between the ends, a dependence on only earlier or only later rows shows. Off the middle, a
+    reversal of the rows shows.
     """
     others = (range(1), range(num_envs - 1, num_envs), range(2, num_envs))
     return Rows("env", num_envs, (range(1, 3),), others)
 
 
 def agent_rows(num_agents: int) -> Rows:
-    """One agent alone, with others before and after it where there are as many."""
+    """Returns the trials over agents: a single agent from the middle, or each one of two."""
     first = range(num_agents) if num_agents == 2 else (num_agents // 2,)
     return Rows("agent", num_agents, tuple(range(agent, agent + 1) for agent in first))
 
 
 class RowTrials:
-    """Tries operations on a share of the environments, or of the agents.
+    """Tries operations on a share of the environments or agents.
 
     Args:
-        evaluate: an operation's results for given inputs.
-        rows: what is shared.
-        generator: draws other data.
-        reading: the graphs of the operations; None: trials alone.
+        evaluate: computes an operation's results for given inputs.
+        rows: the rows and the shares to try.
+        generator: draws new data.
+        reading: the compiled graphs of the operations; None: only trials.
     """
 
     def __init__(
@@ -107,12 +108,11 @@ class RowTrials:
         self.reading = reading
 
     def evidence(self, op: Op, inputs: dict, values: dict[str, Value]) -> str:
-        """Evidence that a row of the result depends on other rows; empty if there is none.
+        """Returns evidence that a row of the result depends on other rows; empty if there is none.
 
-        That of a trial has to be found twice, in data without subnormal numbers. MindSpore's
-        threads disagree about those (`x > 0`, `log(x)`), and which of them runs a part of an
-        operation changes while it looks for the fastest way: in the first calls for a shape, and
-        under load.
+        Evidence of a trial must be found twice, on data without subnormal numbers. MindSpore's
+        threads treat those differently (`x > 0`, `log(x)`), and the split of an operation over
+        threads changes in the first calls for a shape and under load.
         """
         shardings = self._shardings(op, inputs, values)
         read = [self._read(*one, values) for one in shardings]
@@ -126,7 +126,7 @@ class RowTrials:
         return next(filter(None, read), "")
 
     def _shardings(self, op: Op, inputs: dict, values: dict) -> list[tuple[str, Sharding]]:
-        """What each array of the results is made of, with the name of its variable."""
+        """Returns the sharding of each result array by the graph, with its variable's name."""
         if self.reading is None:
             return []
         results = self.reading.sharding(op, inputs, values, self.rows.split, self.rows.count)
@@ -159,7 +159,7 @@ class RowTrials:
         if not any(name in values and values[name].split_by(split) for name in inputs):
             return "" if self._steady(op, inputs, decided) else RANDOM
         op = without_differentiation(op)
-        # Where the graph does not decide, shares and wholes get many chances to differ.
+        # Where the graph does not decide, more trials give a dependence more chances to show.
         scales: tuple[float, ...] = (0.1, 2.0, 0.0) if decided else UNDECIDED
         shares = self.rows.shares if decided else (*self.rows.shares, *self.rows.more)
         entries = sum(to_array(leaf).size for leaf in leaves(tuple(inputs.values())))
@@ -169,7 +169,7 @@ class RowTrials:
         if large:
             scales, shares = scales[:1], shares[:1]
         trials: list[tuple[Sequence[int], tuple]] = [(chosen, scales) for chosen in shares]
-        if split == "env" and not large:  # and there may be many more of them than here
+        if split == "env" and not large:  # a job may have many more environments than the probe
             times = min(max(MAX_ENTRIES // max(entries, 1), 2), 40)
             trials.append((tuple(range(self.rows.count)) * times, (0.1,)))
         for chosen, attempts in trials:
@@ -182,17 +182,17 @@ class RowTrials:
                 evidence = self._differs(op, whole, share, chosen, lenient=attempt > 0)
                 if evidence and not (evidence == RANDOM and self._steady(op, whole, decided)):
                     return evidence
-                # Again with other data: in a rollout's first steps much is zero or False.
+                # Repeat with new data: in the first steps of a rollout much is zero or False.
                 whole = {
                     name: self._shaken(value, values[name], scale) for name, value in inputs.items()
                 }
         return ""
 
     def _steady(self, op: Op, inputs: dict, decided: bool) -> bool:
-        """Whether an operation does not give another result each time.
+        """Returns whether any two evaluations of an operation agree.
 
-        Where nothing is random by its graph, what is not the same twice says nothing (MindSpore's
-        threads may disagree); what Python counts is never the same.
+        If the graph has nothing random, a single difference proves nothing, because MindSpore's
+        threads may round differently; results that depend on Python state never agree.
         """
         found: list[list[Any]] = []
         for _ in range(UNSTEADY if decided else 2):
@@ -238,7 +238,7 @@ class RowTrials:
         rows = self.rows
         try:
             part = self._results(op, share)
-        except Exception as error:  # noqa: BLE001  (told as what it means)
+        except Exception as error:  # noqa: BLE001  (returned as evidence)
             text = next(iter(text_of(error).strip().splitlines()), "")
             return (
                 f"it fails on {len(chosen)} of {rows.count} {rows.noun} alone: "
@@ -287,7 +287,7 @@ def _without_subnormals(value: Any) -> Any:
 
 
 def without_differentiation(op: Op) -> Op:
-    """The loss itself of a gradient, every other operation as it is."""
+    """Replaces a gradient by the evaluation of its loss; returns other operations unchanged."""
     if op.kind != "gradient":
         return op
     call = f"{op.attr('objects')[0]}({', '.join(op.args)})"
@@ -295,7 +295,7 @@ def without_differentiation(op: Op) -> Op:
 
 
 def _close(left: Any, right: Any) -> bool:
-    """Whether two results are the same but for rounding, which is that of the largest terms."""
+    """Returns whether two results agree up to rounding relative to the largest entry."""
     one, other = (np.asarray(to_array(value), np.float64) for value in (left, right))
     scale = np.abs(one[np.isfinite(one)]).max(initial=1.0)
     return bool(np.allclose(one, other, rtol=1e-3, atol=1e-5 * scale, equal_nan=True))

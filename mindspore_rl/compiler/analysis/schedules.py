@@ -11,18 +11,19 @@ from mindspore_rl.compiler.ir.ir import Op, Program, walk
 from mindspore_rl.rl.operators import to_array
 
 _TAKEN = {"glue", "copy", "boundary"}
-"""Kinds of which a schedule is made, beside `env_steps` and constants."""
+"""Kinds of operations in a schedule, besides `env_steps` and constants."""
 
 
 def schedules(program: Program, trainer: Any, env_steps: int) -> dict[str, float]:
-    """The schedules of a program at some point of a run.
+    """Evaluates the schedules of a program at some point of a run.
 
     Args:
-        program: as it was read.
-        trainer: the one that it was read from.
-        env_steps: taken before that iteration.
+        program: the program, as `build` returns it.
+        trainer: the trainer that it was built from.
+        env_steps: environment steps taken so far.
 
-    Returns: by their names, or lines of those without one; not those that only make others.
+    Returns: the scalar schedules by name, or by source line if they have no name; intermediate
+        values are left out.
     """
     names = {"trainer": trainer, "actor": trainer.actor, "learner": trainer.learner}
     names |= {alias: getattr(sys.modules[module], name) for alias, module, name in program.imports}

@@ -16,10 +16,10 @@ from mindspore_rl.purity.reached import is_users
 
 
 def make_trainer(trainer_class: type, config: Any, spec: Any) -> Any:
-    """The trainer whose `train` is to be read.
+    """Makes the trainer whose `train` is to be read.
 
     Raises:
-        ProgramError: it cannot be made or lacks a part.
+        ProgramError: the trainer cannot be made or lacks an actor or a learner.
     """
     mindspore_device.use()
     try:
@@ -42,10 +42,10 @@ def make_trainer(trainer_class: type, config: Any, spec: Any) -> Any:
 
 
 def _check_found(trainer: Any) -> None:
-    """Refuses networks and Parameters that MindSpore does not find: no checkpoint has them.
+    """Checks that MindSpore finds all networks and Parameters, so that checkpoints have them.
 
     Raises:
-        ProgramError: with the line that keeps one, and how to keep it.
+        ProgramError: one is missed; names the line that assigns it and how to keep it.
     """
     owners = (trainer.actor, trainer.learner)
     known = {id(p) for owner in owners for p in owner.get_parameters()}
@@ -81,7 +81,7 @@ def _not_found(holder: Any, attribute: str, what: str, instead: str) -> ProgramE
 
 
 def _line_with(cls: type, text: str) -> str:
-    """The line of a class or of its bases that assigns to an attribute; else its first."""
+    """Finds the line of a class or its bases that assigns to an attribute; else its first line."""
     first = ""
     for one in (base for base in cls.__mro__ if is_users(base.__module__)):
         try:
@@ -97,16 +97,16 @@ def _line_with(cls: type, text: str) -> str:
 
 
 def innermost(error: BaseException, file: str) -> str:
-    """The last line of a user's file that an exception passed, `file:line: text` and a newline."""
+    """Returns the innermost line of a user's file in a traceback, `file:line: text` and newline."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
     return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}\n  " if frames else ""
 
 
 def smaller_trainer(trainer: Any, num_envs: int, algorithm: str) -> Any:
-    """Another trainer of this kind, with so many environments.
+    """Makes a trainer of the same class with `num_envs` environments.
 
     Raises:
-        ProgramError: its Config refuses the number, or it cannot be made.
+        ProgramError: its Config refuses the number, or the trainer cannot be made.
     """
     try:
         smaller = replace(trainer.config, num_envs=num_envs)

@@ -19,16 +19,20 @@ from mindspore_rl.compiler.ir.ir import Op
 
 
 class Assignments:
-    """Assigns in the body that is being read."""
+    """Handles assignments in the body that is being read."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
 
     def give_homes(self, names: list[str], always: bool = False) -> None:
-        """Makes variables here for what an inner body is going to change.
+        """Makes variables in this body for names that an inner body will change.
 
-        Numbers become variables, and names made in bodies that are closed, or arguments, get a
-        variable of this body.
+        Constant numbers become variables. Arguments, and names made in bodies that are already
+        closed, get a variable of this body.
+
+        Args:
+            names: names that the inner body assigns.
+            always: also reserve a variable for names that have no value yet.
         """
         for name in names:
             struct = self.draft.frame.names.get(name)
@@ -45,13 +49,13 @@ class Assignments:
                 self._write([(name, struct)], {name})
 
     def forget(self, names: set[str]) -> None:
-        """Has an inner body make variables of its own for names that nobody reads behind it."""
+        """Makes names local to an inner body, because nothing reads them after it."""
         for name in names:
             self.draft.frame.created.pop(name, None)
 
     def assign(self, target: ast.expr, value: Struct) -> None:
-        """Gives the parts of a value to the names of a target."""
-        # Of a name that occurs twice (`a, _, _ = ...`) the last value counts.
+        """Assigns the parts of a value to the names of a target."""
+        # A name that occurs twice (`a, _, _ = ...`) keeps its last value.
         bindings = list(dict(self._bindings(target, value)).items())
         inner = set()
         for name, _ in bindings:
@@ -91,9 +95,10 @@ class Assignments:
             self.fail_target(target)
 
     def _several(self, starred: ast.Starred, value: Struct, others: int) -> int:
-        """Of how many parts a value is, one name of whose target has a `*`.
+        """Returns the number of parts of a value that is unpacked into a target with a `*`.
 
-        What a method returns has as many as that name has already: a loop carries it round.
+        The result of a method has an unknown length; the starred name then keeps the length that
+        it has already, because a loop carries it.
         """
         if isinstance(value, tuple):
             return max(len(value), others)
@@ -125,11 +130,12 @@ class Assignments:
         )
 
     def _write(self, bindings: list[tuple[str, Struct]], numbers: set[str]) -> None:
-        """Gives values their variables' names, all at once as in `a, b = b, a`.
+        """Writes values to the variables of names, all at once as in `a, b = b, a`.
 
         Args:
-            bindings: names and what they get.
-            numbers: the names whose numbers become variables, because they change.
+            bindings: names and their values.
+            numbers: names whose constant numbers become variables, because an inner body changes
+                them.
         """
         leaves: list[tuple[str, Var]] = []
         results = {}
@@ -176,7 +182,7 @@ class Assignments:
         return self.draft.frame.parts[root, key]
 
     def _name_value(self, name: str, value: Var) -> None:
-        """Renames the operation just read, or copies."""
+        """Renames the target of the operation that computed a value, or emits a copy."""
         if value.name == name:
             return
         if value.name in self.draft.temporary and self._rename(value.name, name):
@@ -219,7 +225,7 @@ def _has_numbers(struct: Struct) -> bool:
 
 
 def same(left: Struct, right: Struct) -> bool:
-    """Whether two structures hold the same variables and constants."""
+    """Returns whether two structures hold the same variables and constants."""
     if isinstance(left, Static) and isinstance(right, Static):
         if is_literal(left.value) and is_literal(right.value):
             return bool(left.value == right.value)

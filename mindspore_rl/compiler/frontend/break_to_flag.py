@@ -1,9 +1,9 @@
 """Rewrites loops that may end early as complete loops with a flag.
 
-`break` becomes an assignment to the flag, and what follows it in its turn stands under the flag. A
-`while` with a bound becomes a loop over `range` whose flag is the rest of its condition. Whoever
-reads the loop (`build`) puts its turns under the flag, `going`, which an attribute of the node
-names; without such a loop a function stays as it is.
+`break` becomes an assignment to the flag, and the statements after it are put under an `if` on the
+flag. A `while` with a bound becomes a loop over `range` whose flag is the rest of its condition.
+The node's attribute `going` names the flag; `build` puts the whole body under it. Functions without
+such a loop are not changed.
 """
 
 # ruff: noqa: D102  (the visitors of `ast`, whose names say what they take)
@@ -21,7 +21,7 @@ BOUND = """supported: a `while` that counts its turns up to a number known now, 
 
 
 def end_by_flag(function: ast.FunctionDef) -> ast.FunctionDef:
-    """Rewrites the loops of a function that hold `break`, and those with `while`."""
+    """Rewrites the loops of a function that contain `break`, and its `while` loops."""
     names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
     names |= {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
     function.body = _Rewriter(names).block(function.body)
@@ -34,7 +34,7 @@ class _Rewriter(ast.NodeTransformer):
         self.flag = ""
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
-        """Rewrites statements; those after a `break` that may be taken depend on the flag."""
+        """Rewrites statements; those after a possible `break` are put under the flag."""
         result: list[ast.stmt] = []
         for position, statement in enumerate(statements):
             rewritten = self.visit(statement)
@@ -84,7 +84,15 @@ class _Rewriter(ast.NodeTransformer):
         return [*before, self._set(flag, test, node), _at(node, ast.If(both, [loop], []))]
 
     def _flagged(self, loop: ast.For, body: list[ast.stmt], again: ast.Assign | None = None) -> str:
-        """Rewrites the body of a loop with a flag of its own, which `again` assigns."""
+        """Rewrites the body of a loop with a new flag.
+
+        Args:
+            loop: the loop, whose attribute `going` is set to the flag's name.
+            body: its statements.
+            again: an assignment in the body whose target becomes the flag.
+
+        Returns: the flag's name.
+        """
         outer, flag = self.flag, unused("going", self.names)
         self.flag = flag
         if again is not None:
@@ -107,7 +115,10 @@ def _at(node: ast.AST, new: Node) -> Node:
 
 
 def _turns_of(part: ast.expr, loop: ast.While) -> ast.expr | None:
-    """How many turns a part of a condition allows: `n < m` or `n <= m` of an n that counts up."""
+    """Returns an expression for the number of turns that `n < m` or `n <= m` allows.
+
+    None unless the loop's body increments n exactly once, by a fixed step, and leaves m alone.
+    """
     if not isinstance(part, ast.Compare) or len(part.ops) != 1:
         return None
     low, high = part.left, part.comparators[0]

@@ -46,19 +46,19 @@ STATEMENTS = {
     ast.AsyncWith: "`async with`",
     ast.AsyncFunctionDef: "`async def`",
 }
-"""Statements that Python's name for their kind does not tell."""
+"""Names of unsupported statements in errors, where the name of the `ast` class is unclear."""
 
 
 def build(trainer: Any, algorithm: str, job: Any = None) -> Program:
     """Reads `trainer.train` into a program.
 
     Args:
-        trainer: whose.
+        trainer: the trainer whose `train` is read.
         algorithm: its name.
-        job: the trainer of the job, if it has another number of environments.
+        job: the job's trainer, if its number of environments differs from that of `trainer`.
 
     Raises:
-        ProgramError: Python that the analysis does not support, with its line.
+        ProgramError: `train` uses Python that the analysis does not support; names the line.
     """
     builder = _Builder(trainer, job and _Builder(job).read())
     builder.read()
@@ -108,7 +108,7 @@ class _Builder(ExpressionReader):
         return self
 
     def call(self, name: str, node: ast.Call) -> Struct:
-        """Reads a call of `msrl.name`."""
+        """Reads a call of `msrl.name` and returns its result."""
         return self.calls.read(name, node)
 
     # ---- functions -------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class _Builder(ExpressionReader):
     def inline(
         self, method: Any, args: tuple[Struct, ...], keywords: dict[str, Struct], top: bool = False
     ) -> Struct:
-        """Reads a function's body in place of its call. Returns what it returns."""
+        """Reads a function's body in place of its call and returns its return value."""
         frame, tree = open_frame(method)
         tree = end_by_flag(tree)
         frame.live = live_behind(tree)
@@ -142,7 +142,7 @@ class _Builder(ExpressionReader):
         spec, names = tree.args, self.frame.names
         if spec.kwarg is not None:
             self.frame.fail(spec.kwarg, "`**` in the parameters of a function that gets msrl")
-        # What an argument stands for has this name too: it must not be renamed any more.
+        # An argument's variable now has this name too, so it must not be renamed any more.
         for value in (*args, *keywords.values()):
             self.draft.temporary -= {leaf.name for leaf in variables(value)}
         positional = [arg.arg for arg in (*spec.posonlyargs, *spec.args)]
@@ -203,7 +203,7 @@ class _Builder(ExpressionReader):
             self.frame.fail(node, text, BOUND if isinstance(node, ast.While) else SUPPORTED)
 
     def _augmented(self, node: ast.AugAssign, target: ast.Name) -> None:
-        """Of arrays and numbers `x += y` makes another one; a list would change for all names."""
+        """Reads `x += y` as `x = x + y`; fails for lists and such, which change in place."""
         load = ast.copy_location(ast.Name(target.id, ast.Load()), target)
         struct = self.frame.names.get(target.id)
         known = struct.value if isinstance(struct, Static) else None
@@ -287,12 +287,12 @@ class _Builder(ExpressionReader):
         self.draft.scope.items.append(replace(loop, body=tuple(body)))
 
     def _end_of(self, names: set[str], statement: str) -> None:
-        """What only the body of a statement reads has no value behind it."""
+        """Marks names that are local to a statement's body as unreadable after it."""
         for name in names & self.frame.names.keys():
             self.frame.names[name] = Gone(f"`{name}` behind {statement}")
 
     def _flag_of(self, node: ast.For) -> set[str]:
-        """The flag of a loop that may end early, unless what would end it is known never to."""
+        """Returns the flag of a loop that may end early; empty if its `break` is never reached."""
         flag = {getattr(node, "going", "")} & assigned(decided(node, self.frame))
         if flag and self._loop_call(node.iter)[0] == "iterations":
             self.frame.fail(

@@ -34,25 +34,26 @@ RESERVED = {
     *keyword.kwlist,
     *BUILTINS,
 }
-"""Names that generated modules use themselves."""
+"""Names that are reserved for generated modules."""
 CLASSES = re.compile(f"({'|'.join(name.capitalize() for name in REGIONS)})[0-9]*")
-"""Classes of cells."""
+"""Class names of generated cells."""
 GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_bundle", "_first", "_turn", "_rows", "_team")
 
 
 @dataclass
 class Draft:
-    """A program that is being read, and where reading stands in it.
+    """A program under construction, with the reader's position in it.
 
     Attributes:
         frames: the functions being read, the innermost last.
         scope: the body to which operations are added.
-        loops: those that are open, outermost first.
-        conditions: how many run-time conditions are open, those of loops that may end early too.
+        loops: the open loops, outermost first.
+        conditions: how many run-time conditions are open, including flags of loops that may end
+            early.
         perhaps: how many `if` on a run-time condition are open.
         used: names that are taken.
         temporary: names of results, which an assignment may replace.
-        imports: of the globals that expressions use, by their names here: module, name in it.
+        imports: globals that expressions use: name in the graph to (module, name in the module).
         locals: variables of `train` and the names they have in its source.
     """
 
@@ -73,7 +74,7 @@ class Draft:
         return self.frames[-1]
 
     def fail(self, node: ast.AST, construct: str, hint: str = SUPPORTED) -> NoReturn:
-        """See `Frame.fail`, of the function being read."""
+        """Calls `Frame.fail` of the function being read."""
         self.frame.fail(node, construct, hint)
 
     # ---- operations ------------------------------------------------------------------------
@@ -91,7 +92,7 @@ class Draft:
         return self.emit(kind, (target,), (text,), reads=tuple(reads))[0]
 
     def unpack(self, value: Var, count: int) -> tuple[Var, ...]:
-        """The parts of the result of an operation."""
+        """Splits the result of an operation into `count` variables."""
         if count == 1:
             return (self.result("glue", f"{value.name}[0]", (value.name,)),)
         last = self.scope.items[-1] if self.scope.items else None
@@ -110,24 +111,24 @@ class Draft:
     # ---- names -----------------------------------------------------------------------------
 
     def name_op(self, kind: str) -> str:
-        """The next name of a kind of operation, `gradient#2`."""
+        """Returns the next name of a kind of operation, such as `gradient#2`."""
         self._counters[kind] = self._counters.get(kind, 0) + 1
         return f"{kind}#{self._counters[kind]}"
 
     def fresh(self, name: str) -> str:
-        """A name that no variable has yet."""
+        """Returns a name that no variable has yet, derived from `name`."""
         if name.endswith(("_", *GENERATED_ENDINGS)) or CLASSES.fullmatch(name):
             name = f"{name.rstrip('_')}_1"
         return unused(name, self.used)
 
     def new_temporary(self, name: str) -> str:
-        """A new name for a result, which an assignment may replace."""
+        """Returns a new name for a result, which an assignment may replace."""
         name = self.fresh(name)
         self.temporary.add(name)
         return name
 
     def global_name(self, node: ast.Name) -> ast.expr:
-        """A global of the function being read, as the generated module will know it."""
+        """Returns a global of the function being read under its name in the generated module."""
         frame = self.frame
         if node.id not in frame.namespace:
             if node.id == THROWN_AWAY:
@@ -141,7 +142,7 @@ class Draft:
         return ast.Name(self.imported(frame.module, node.id), ast.Load())
 
     def imported(self, module: str, name: str) -> str:
-        """A global of a module by its name in the generated one."""
+        """Imports a global of a module and returns its name in the generated module."""
         value = vars(sys.modules[module])[name]
         for alias, (home, known) in self.imports.items():
             if known == name and vars(sys.modules[home])[known] is value:

@@ -24,11 +24,12 @@ from mindspore_rl.compiler.ir.operations import PARAMETERS
 
 
 class ExpressionReader:
-    """Reads expressions into a draft; `graph.read.build` adds the statements.
+    """Reads expressions into a draft; `frontend.build` adds the statements.
 
     Attributes:
         roots: names of the trainer, the actor and the learner, by `id`.
-        choices: how many sides of `x if c else y`, `and` and `or` are open.
+        choices: how many conditionally evaluated sides of `x if c else y`, `and` and `or` enclose
+            the expression being read.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -56,7 +57,7 @@ class ExpressionReader:
     # ---- expressions -----------------------------------------------------------------------
 
     def expression(self, node: ast.expr) -> Struct:
-        """What an expression stands for; emits the operations that compute it."""
+        """Reads an expression: emits the operations that compute it and returns its value."""
         struct = self._structure(node)
         if struct is not None:
             return struct
@@ -66,7 +67,7 @@ class ExpressionReader:
         return self._glue(node)
 
     def _structure(self, node: ast.expr) -> Struct | None:
-        """Names, tuples, dictionaries, their parts and calls of msrl; None for anything else."""
+        """Reads names, tuples, dictionaries, their parts and calls of msrl; else returns None."""
         if isinstance(node, ast.Name) and node.id in self.frame.names:
             struct = self.frame.names[node.id]
             if isinstance(struct, Gone):
@@ -104,7 +105,7 @@ class ExpressionReader:
         return None if entries is None else self._dict(entries)
 
     def is_tuple(self, node: ast.expr) -> bool:
-        """Whether an expression is a tuple whose parts are known one by one."""
+        """Returns whether an expression is a tuple whose parts are known one by one."""
         if isinstance(node, ast.Subscript):
             return isinstance(node.slice, ast.Slice) and self.is_tuple(node.value)
         if isinstance(node, ast.BinOp):
@@ -114,9 +115,10 @@ class ExpressionReader:
         )
 
     def _entries(self, node: ast.expr) -> list[tuple[Any, ast.expr]] | None:
-        """Of `{"a": x}`, `dict(a=x)` and `first | second`; None for anything else.
+        """Lists the entries of `{"a": x}`, `dict(a=x)` or `first | second`; else returns None.
 
-        Without a key it is all of a dictionary.
+        An entry is a key and an expression. With the key None the expression is a dictionary whose
+        entries are all included.
         """
         if isinstance(node, ast.Dict):
             known = self.frame.known
@@ -135,7 +137,7 @@ class ExpressionReader:
         return of_name or self._entries(node) is not None
 
     def each(self, node: ast.expr) -> tuple[Struct, ...] | None:
-        """`tuple(f(x) for x in xs)` or `[f(x) for x in xs]`, one by one; None for anything else."""
+        """Unrolls `tuple(f(x) for x in xs)` or `[f(x) for x in xs]`; else returns None."""
         made = node
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
             made = node.args[0] if node.func.id in ("tuple", "list") else node
@@ -165,7 +167,7 @@ class ExpressionReader:
         return tuple(found)
 
     def part_of(self, node: ast.Subscript) -> Struct | None:
-        """A part of a tuple, a dictionary or a result just computed; None for anything else."""
+        """Reads a part of a tuple, a dictionary or a result just computed; else returns None."""
         base = None
         if isinstance(node.value, (ast.Name, ast.Subscript, ast.Call)):
             base = self._structure(node.value)
@@ -174,7 +176,7 @@ class ExpressionReader:
         if isinstance(base, Static):
             return None
         if isinstance(base, Var) and not isinstance(node.value, ast.Name):
-            # Computed just now: its operation must not be emitted a second time.
+            # Its operation was emitted just now and must not be emitted a second time.
             reads = [base.name]
             place = self._substitute(node.slice, reads)
             part = ast.Subscript(ast.Name(base.name, ast.Load()), place, ast.Load())
@@ -199,7 +201,7 @@ class ExpressionReader:
             self.frame.fail(node, f"element {index!r} of what has {has}")
 
     def _entry(self, base: Struct | None, node: ast.Subscript) -> Var | None:
-        """Of numbers known now, the one at a place that is known only at run time."""
+        """Reads a run-time index into a tuple of known numbers; None for anything else."""
         if isinstance(node.slice, ast.Slice) or self.frame.static(node.slice)[0]:
             return None
         numbers = constant(base)
@@ -220,10 +222,13 @@ class ExpressionReader:
         return self.draft.result("glue", ast.unparse(self._substitute(node, reads)), reads)
 
     def condition(self, test: ast.expr) -> Static | tuple[str, tuple[str, ...]]:
-        """A condition known now, or its text over variables and what it reads.
+        """Reads a condition.
 
-        What only depends on loop indices stays an expression; anything else is computed first, so
-        that one decision holds wherever it is looked at.
+        A condition on loop indices alone stays an expression. Any other is stored in a variable
+        first, so that every use sees the same decision.
+
+        Returns:
+            the condition's known value, or its text over variables and the names that it reads.
         """
         reads: list[str] = []
         rewritten = Rewriter(self, reads).condition(copy.deepcopy(test))
@@ -238,18 +243,18 @@ class ExpressionReader:
         return text, tuple(dict.fromkeys(reads))
 
     def operands(self, node: ast.BoolOp) -> list[ast.expr]:
-        """Those operands of `and` or `or` of which one is its value, as far as is known now."""
+        """Returns the operands of `and` or `or` that may be its value, given what is known."""
         parts: list[ast.expr] = []
         for part in node.values:
             holds = self.frame.holds(part)
-            if holds is isinstance(node.op, ast.Or):  # decides: none after it is looked at
+            if holds is isinstance(node.op, ast.Or):  # decides; later operands are not evaluated
                 return [*parts, part]
             if holds is None or part is node.values[-1]:
                 parts.append(part)
         return parts
 
     def elements(self, nodes: list[ast.expr]) -> Iterator[Struct]:
-        """What the elements of a tuple or the arguments of a call stand for."""
+        """Reads the elements of a tuple or the arguments of a call; `*` is expanded."""
         for node in nodes:
             if isinstance(node, ast.Starred):
                 value = self.expression(node.value)
@@ -313,7 +318,7 @@ class ExpressionReader:
     # ---- expressions over variables --------------------------------------------------------
 
     def texts(self, values: list[Struct], node: ast.AST) -> tuple[list[str], list[str]]:
-        """Operands as source texts, and the variables that they use."""
+        """Returns operands as source texts, and the variables that they use."""
         texts, reads = [], []
         for value in values:
             if isinstance(value, Var):
@@ -343,13 +348,16 @@ class ExpressionReader:
         return Rewriter(self, reads).visit(copy.deepcopy(node))
 
     def operand(self, struct: Struct, node: ast.AST, reads: list[str]) -> ast.expr:
-        """A value as an expression, adding to `reads` what it uses."""
+        """Returns a value as an expression and adds the variables that it uses to `reads`."""
         texts, used = self.texts([struct], node)
         reads.extend(used)
         return ast.parse(texts[0], mode="eval").body
 
     def object_path(self, node: ast.expr, reads: list[str]) -> ast.expr | None:
-        """`self.network.value` as an expression on the trainer, the actor or the learner."""
+        """Returns `self.network.value` as an expression on the trainer, actor or learner.
+
+        None for anything else. A cell or an array adds `$parameters` to `reads`.
+        """
         path = self.path_of(node)
         if path is None:
             return None
@@ -359,7 +367,7 @@ class ExpressionReader:
         return ast.parse(path, mode="eval").body
 
     def path_of(self, node: ast.expr) -> str | None:
-        """`learner.network` for an attribute of the trainer, actor or learner; else None."""
+        """Returns `learner.network` for an attribute of trainer, actor or learner; else None."""
         parts: list[str] = []
         base = node
         while isinstance(base, ast.Attribute):

@@ -5,25 +5,25 @@ import ast
 from mindspore_rl.compiler.frontend.loop_carried import assigned, loaded
 
 Live = dict[ast.AST, set[str]]
-"""Of each `if` and `for`, the names that may be read behind it before they are assigned anew, in a
-later turn of a loop around it, too."""
+"""For each `if` and `for`, the names that may be read after it before they are assigned again,
+including reads in a later turn of an enclosing loop."""
 
 
 def live_behind(function: ast.FunctionDef) -> Live:
-    """Looks at all of a function."""
+    """Computes the names that are live after each `if` and `for` of a function."""
     live: Live = {}
     _before(function.body, set(), live)
     return live
 
 
 def _before(statements: list[ast.stmt], after: set[str], live: Live) -> set[str]:
-    """The names that may be read from a place on, of those that may be read behind statements."""
+    """Returns the names that are live before statements, given those that are live after them."""
     for node in reversed(statements):
         if isinstance(node, ast.If):
             live[node] = after
             either = _before(node.body, after, live) | _before(node.orelse, after, live)
             after = either | _read(node.test)
-        elif isinstance(node, ast.For):  # taken at least once
+        elif isinstance(node, ast.For):  # runs at least once
             live[node] = after = after | {getattr(node, "going", "")}
             target = assigned([ast.Expr(node.target)])
             while not (turn := _before(node.body, after, live) - target) <= after:
@@ -37,6 +37,6 @@ def _before(statements: list[ast.stmt], after: set[str], live: Live) -> set[str]
 
 
 def _read(node: ast.AST) -> set[str]:
-    """Names that are read, and those that keep the length which they have: `a, *rest = ...`."""
+    """Returns the names that a node reads, and starred names, which keep their known length."""
     starred = (part.value for part in ast.walk(node) if isinstance(part, ast.Starred))
     return loaded(node) | {name.id for name in starred if isinstance(name, ast.Name)}

@@ -8,7 +8,7 @@ from mindspore_rl.compiler.frontend.scope import THROWN_AWAY, Frame
 
 
 def assigned(nodes: list[ast.stmt]) -> set[str]:
-    """Names that statements assign; those of a comprehension are its own."""
+    """Returns the names that statements assign, except the targets of comprehensions."""
     inside = {
         id(name)
         for statement in nodes
@@ -25,7 +25,7 @@ def assigned(nodes: list[ast.stmt]) -> set[str]:
 
 
 def loaded(node: ast.AST) -> set[str]:
-    """Names that a statement or an expression reads."""
+    """Returns the names that a statement or an expression reads."""
     found = set()
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
@@ -36,11 +36,11 @@ def loaded(node: ast.AST) -> set[str]:
 
 
 def carried(loop: ast.For, frame: Frame) -> tuple[set[str], set[str]]:
-    """Names that a loop carries round, where conditions that are known now are decided.
+    """Finds the loop-carried names. Branches on conditions that are known now are resolved first.
 
     Returns:
-        those that its body may read before it assigns them, and those that it may leave as they
-        were in the turn before.
+        names that the body may read before it assigns them, and names that the body may leave
+        unassigned in a turn, so that they keep the value of the previous turn.
     """
     body = decided(loop, frame)
     found: set[str] = set()
@@ -50,13 +50,13 @@ def carried(loop: ast.For, frame: Frame) -> tuple[set[str], set[str]]:
 
 
 def decided(loop: ast.For, frame: Frame) -> list[ast.stmt]:
-    """A loop's body without the branches that are not taken in any turn."""
+    """Returns a copy of a loop's body without the branches that are taken in no turn."""
     changing = assigned([loop])
 
     def holds(test: ast.expr) -> bool | None:
         if isinstance(test, ast.BoolOp):
             deciding, known = isinstance(test.op, ast.Or), True
-            for value in map(holds, test.values):  # looks at none after one that decides
+            for value in map(holds, test.values):  # short-circuits
                 if value is deciding:
                     return value
                 known &= value is not None
@@ -82,7 +82,7 @@ def decided(loop: ast.For, frame: Frame) -> list[ast.stmt]:
 
 
 def _no_turns(call: ast.expr, frame: Frame, changing: set[str]) -> bool:
-    """Whether a loop over `range(n)` or `msrl.epochs(n)` is known to have no turns."""
+    """Returns whether a loop over `range(n)` or `msrl.epochs(n)` is known to have no turns."""
     if not isinstance(call, ast.Call) or len(call.args) != 1:
         return False
     names = {part.id for part in ast.walk(call.args[0]) if isinstance(part, ast.Name)}
@@ -96,7 +96,7 @@ def _expose(nodes: list[ast.stmt], known: set[str], found: set[str]) -> set[str]
             found |= loaded(node.test) - known
             taken = _expose(node.body, set(known), found)
             known = taken & _expose(node.orelse, set(known), found)
-        elif isinstance(node, ast.For):  # taken at least once
+        elif isinstance(node, ast.For):  # runs at least once
             found |= loaded(node.iter) - known
             known = _expose(node.body, known | assigned([ast.Expr(node.target)]), found)
         else:

@@ -15,13 +15,13 @@ class Calls:
     """Reads calls of msrl.
 
     Args:
-        reader: of everything else.
+        reader: the reader of expressions.
         num_envs: environments of the job.
         wanted: see `RecordCalls`.
 
     Attributes:
-        drawing: of random numbers.
-        records: of those about records.
+        drawing: the reader of random calls.
+        records: the reader of calls that insert and draw records.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Calls:
         self.records = RecordCalls(self.drawing, num_envs, wanted)
 
     def read(self, name: str, node: ast.Call) -> Struct:
-        """What a call of `msrl.name` stands for."""
+        """Reads a call of `msrl.name` and returns its result."""
         if name in LOOPS:
             self.draft.fail(node, f"msrl.{name} outside the head of a `for`")
         calls = [name for name, kind in OPERATIONS.items() if kind.call]

@@ -9,27 +9,29 @@ from mindspore_rl.errors import ProgramError
 
 
 class Drawing:
-    """Draws at the top of an iteration for all of its turns; a turn takes its row.
+    """Draws tables at the top of an iteration, with one row for each turn of its loops.
 
     Args:
-        reader: of everything else.
+        reader: the reader of expressions.
 
     Attributes:
-        top_of_iteration: what is computed once an iteration, before everything else; None outside
-            `iterations`.
-        before_iterations: what is set once, before `iterations`.
+        top_of_iteration: operations that run first in each iteration; None outside `iterations`.
+        before_iterations: operations that run once, before `iterations`.
     """
 
     def __init__(self, reader: ExpressionReader) -> None:
         self.reader, self.draft = reader, reader.draft
         self.top_of_iteration: list[Op] | None = None
         self.before_iterations: list[Op] = []
-        self._left_out = False  # a loop over minibatches, by a condition
+        self._left_out = False  # a loop over minibatches stands under a run-time condition
 
     def rows(
         self, kind: str, names: tuple[str, ...], loops: list[Loop], node: ast.AST, attrs: dict
     ) -> tuple[str, ...]:
-        """What is drawn for this turn, with that of all others at the top of the iteration."""
+        """Emits a draw of whole tables at the top of the iteration and the index of this turn.
+
+        Returns: the variables that hold this turn's rows, one for each table of `names`.
+        """
         draft, tables = self.draft, tuple(map(self.draft.fresh, names))
         index = () if self.top_of_iteration is None else (draft.loops[0].index,)
         top = draft.scope.items if self.top_of_iteration is None else self.top_of_iteration
@@ -42,19 +44,27 @@ class Drawing:
         return rows
 
     def numbers(self, call: str, size: int, node: ast.Call) -> str:
-        """So many random numbers of this turn for each environment."""
+        """Returns the variable with `size` random numbers of this turn for each environment."""
         loops, purpose = self.inner_loops(), self.draft.name_op(f"{call}_noise")
         attrs = {"purpose": purpose, "owner": "replay", "rows": num_turns(loops), "size": size}
         return self.rows("noise", (f"noise_{call.rpartition('_')[2]}",), loops, node, attrs)[0]
 
     def inner_loops(self, exclude: Loop | None = None) -> list[Loop]:
-        """Those of an iteration that are open."""
+        """Returns the open loops inside `iterations`, outermost first."""
         return [
             loop for loop in self.draft.loops if loop.kind != "iterations" and loop is not exclude
         ]
 
     def minibatch(self, loop: Loop, values: Struct, given: list[ast.expr]) -> Struct:
-        """The permutations of a loop over minibatches, and the minibatch of this turn."""
+        """Emits the permutations of a loop over minibatches and the minibatch of this turn.
+
+        Args:
+            loop: the loop over minibatches.
+            values: the tuple of arrays to split.
+            given: argument expressions: count, values and, if given, steps of a segment.
+
+        Returns: the arrays of this turn's minibatch.
+        """
         node, steps = given[1], self.draft.frame.known(given[2]) if given[2:] else 0
         if type(steps) is not int or steps < 0:
             self.draft.fail(given[2], f"segments of {steps!r} steps", "a number of steps")
@@ -100,10 +110,10 @@ class Drawing:
         return self.draft.emit("minibatch", targets, args, reads=args, attrs=attrs)
 
     def _counted_permutation(self, node: ast.AST, steps: int) -> str:
-        """A permutation drawn before a loop that a condition decides about.
+        """Emits the permutation of a loop over minibatches under a run-time condition.
 
-        It is numbered by how often the loop was begun in the whole run, which the turns of the
-        loops around it give where there is no condition.
+        The loop's turn indices do not tell how often it has run, so a counter, `shuffles`, counts
+        how often the loop was started in the whole run and selects the permutation.
         """
         draft, where = self.draft, self.draft.frame.where(node)
         site, count = draft.name_op("permutations"), draft.fresh("shuffles")

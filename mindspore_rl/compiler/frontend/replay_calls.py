@@ -12,24 +12,24 @@ from mindspore_rl.errors import ProgramError, ReplayError
 from mindspore_rl.replay.across import ACROSS
 
 WAYS = (STRATIFIED, *ACROSS, "priority")
-"""By what records are drawn."""
+"""The ways to draw records: the values of `by`."""
 SAMPLE = 'expected a number of records, then `by` and `steps`: msrl.replay_sample(256, "priority")'
-"""What to write instead of another call."""
+"""The hint in errors about a wrong call of `replay_sample`."""
 
 
 class RecordCalls:
     """Reads calls that insert and draw records.
 
     Args:
-        drawing: of random numbers.
+        drawing: the reader of random calls.
         num_envs: environments of the job.
-        wanted: what each environment of the job has of each number of records, in the order in
-            which they are read, where the trainer has fewer; empty: it is the job's.
+        wanted: records per environment of each count in the job's program, in reading order; given
+            where the trainer has fewer environments than the job. Empty: the trainer is the job's.
 
     Attributes:
-        each: the same of what was read.
-        keep: records of an environment that are kept; 0: those of one sample; None: nothing was
-            inserted yet.
+        each: records per environment of each count read so far, in reading order.
+        keep: capacity of the kept replay in records of an environment; 0: a trajectory buffer;
+            None: nothing was inserted yet.
     """
 
     def __init__(self, drawing: Drawing, num_envs: int, wanted: tuple[int, ...] = ()) -> None:
@@ -37,10 +37,10 @@ class RecordCalls:
         self.each: list[int] = []
         self.reader, self.draft = drawing.reader, drawing.draft
         self.keep: int | None = None
-        self._width: int | None = None  # values of a record, once one was inserted
+        self._width: int | None = None  # number of values of a record; None before any insertion
 
     def insert(self, node: ast.Call) -> Struct:
-        """An insertion into the trajectory buffer, or of records that are kept."""
+        """Reads an insertion into the trajectory buffer or, with `keep`, into the kept replay."""
         texts, reads = self.reader.texts(list(self.reader.elements(node.args)), node)
         if self._width not in (None, len(texts)) or not texts:
             self.draft.fail(node, f"inserting {len(texts)} values, elsewhere {self._width},")
@@ -62,7 +62,7 @@ class RecordCalls:
         return Static(None)
 
     def draw(self, node: ast.Call) -> Struct:
-        """Records that are kept, by random numbers of this turn."""
+        """Reads a draw of kept records with this turn's random numbers."""
         targets = self.sampled(node)
         if not self.keep:
             self.draft.fail(
@@ -76,7 +76,7 @@ class RecordCalls:
         each = self._shared("a sample", node.args[0])
         attrs = {"per_env": each, "capacity": self.keep, "by": by, "steps": steps}
         noise: tuple[str, ...] = ()
-        if by in ACROSS:  # by random numbers of all environments, which no replica's share has
+        if by in ACROSS:  # needs the random numbers of all environments, not only a replica's
             attrs["purpose"] = self.draft.name_op("replay_sample_noise")
         else:
             noise = (self.drawing.numbers("replay_sample", 2 * each, node),)
@@ -85,7 +85,7 @@ class RecordCalls:
         return self.draft.emit("replay_draw", targets, noise, reads=reads, attrs=more)
 
     def _way(self, node: ast.Call) -> tuple[str, int]:
-        """By what records are drawn, and of how many steps a window is."""
+        """Returns how records are drawn (`by`) and the number of steps of a window (`steps`)."""
         given = dict(zip(("count", "by", "steps"), node.args, strict=False))
         given |= {str(item.arg): item.value for item in node.keywords}
         found = {key: self.draft.frame.known(value) for key, value in given.items()}
@@ -100,13 +100,13 @@ class RecordCalls:
         return by, steps
 
     def sampled(self, node: ast.Call) -> tuple[str, ...]:
-        """New names for what a record holds."""
+        """Makes new names for the values of a record."""
         if self._width is None:
             self.draft.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
         return tuple(self.draft.new_temporary("sample") for _ in range(self._width or 0))
 
     def uniform(self, node: ast.Call) -> Struct:
-        """Random numbers for the rows of a batch that has as many of each environment."""
+        """Reads `msrl.uniform`: random numbers for a batch with equal rows per environment."""
         if len(node.args) != 2:
             self.draft.fail(node, f"msrl.uniform with {len(node.args)} arguments, expected 2")
         size = self.draft.frame.known(node.args[1])
@@ -118,7 +118,10 @@ class RecordCalls:
         return self.draft.emit("uniform", (target,), (noise, str(size)), reads=(noise,))[0]
 
     def windows(self, node: ast.Call) -> Struct:
-        """Windows of a data set, as many of each environment; an iteration's are read at once."""
+        """Reads `msrl.dataset_windows`: equally many windows of a data set per environment.
+
+        The windows of one iteration are read from the file at once.
+        """
         known = self.draft.frame.known
         if len(node.args) != 3:
             self.draft.fail(node, f"msrl.dataset_windows with {len(node.args)} arguments")
@@ -135,7 +138,7 @@ class RecordCalls:
         return tuple(map(Var, self.drawing.rows("dataset_windows", names, loops, node, attrs)))
 
     def _shared(self, what: str, node: ast.expr) -> int:
-        """What each environment has of a number of records that all have in equal parts."""
+        """Returns records per environment for a count that must divide evenly among all."""
         each, number = self._per_env(what, node), self.draft.frame.known(node)
         if not self.wanted and each * self.num_envs != number:
             self.draft.fail(
@@ -146,7 +149,7 @@ class RecordCalls:
         return each
 
     def _per_env(self, what: str, node: ast.expr) -> int:
-        """What a number of records is for each environment of the job."""
+        """Returns records per environment of the job, for a count over all environments."""
         number = self.draft.frame.known(node)
         least = min(self.num_envs, self.reader.trainer.config.num_envs)
         if type(number) is not int or number < least:
@@ -156,7 +159,7 @@ class RecordCalls:
         each = number // self.num_envs
         wanted = self.wanted[len(self.each) : len(self.each) + 1]
         own = self.reader.trainer.config.num_envs
-        if wanted and number == wanted[0] * own:  # made of the number of environments
+        if wanted and number == wanted[0] * own:  # the count is a multiple of num_envs
             each = wanted[0]
         self.each.append(each)
         return each

@@ -1,7 +1,7 @@
 """Rows of a kept replay: where records are stored, and how many there are at a draw.
 
-Both follow from how often the program has come by, which the indices of its loops tell: nothing has
-to be counted, sent or agreed on, and every replica knows it of its own environments.
+Both are expressions of the loop indices, so every replica computes them for its own environments
+without a counter or a message.
 """
 
 from dataclasses import replace
@@ -20,17 +20,17 @@ from mindspore_rl.compiler.ir.operations import REPLAY
 from mindspore_rl.errors import ProgramError
 
 STRATIFIED = "stratified"
-"""The draw of which each replica makes its own part."""
+"""The kind of draw in which each replica samples from its own records."""
 Site = tuple[Op, tuple[Loop, ...]]
 """An operation and the loops around it."""
 
 
 def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Gives each insertion and each draw the number of records inserted before it.
+    """Sets on each insertion and each draw the number of records inserted before it.
 
     Raises:
-        ProgramError: one stands outside the iterations, the first draw would find nothing, or one
-            iteration inserts more than is kept.
+        ProgramError: an insertion or a draw stands outside `msrl.iterations()`, the first draw
+            comes before any insertion, or one iteration inserts more records than are kept.
     """
     sites = [site for site in walk(items) if site[0].kind in ("replay_keep", "replay_draw")]
     keeps = [site for site in sites if site[0].kind == "replay_keep"]
@@ -71,7 +71,12 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
 
 
 def _check_draw(op: Op, number: int) -> None:
-    """Of the first draw of all, before which so many records of each environment are inserted."""
+    """Checks that a draw finds enough records in the first iteration.
+
+    Args:
+        op: a draw; an insertion always passes.
+        number: records of each environment inserted before it.
+    """
     steps = max(op.attr("steps"), 1) if op.kind == "replay_draw" else 0
     if op.kind == "replay_draw" and op.attr("by") == "distinct":
         found, wanted = number - steps + 1, op.attr("per_env")
@@ -105,9 +110,10 @@ def _check_updates(items: tuple[Item, ...], weighted: bool) -> None:
 def _before(
     earlier: list[str], keeps: list[Site], loops: tuple[Loop, ...]
 ) -> tuple[int, list[str]]:
-    """How many records of each environment this iteration has inserted before this turn.
+    """Counts the records of each environment that this iteration inserted before this turn.
 
-    Returns: those before the first turn, and expressions of what the turns since then add.
+    Returns: the number inserted before the first turn, and expressions for those that the turns
+    since then add.
     """
     number, terms = 0, []
     for keep, around in keeps:
@@ -122,10 +128,10 @@ def _before(
 
 
 def inserted(op: Op) -> str:
-    """How many records of each environment were inserted before this turn, since the beginning."""
+    """Returns an expression: records of each environment inserted so far in the whole run."""
     return f"{op.attr('iteration')} * {op.attr('per_iteration')} + {op.attr('index')}"
 
 
 def position(op: Op) -> str:
-    """The row of a ring into which this turn's records go."""
+    """Returns an expression: the row of the ring buffer where this turn's records are written."""
     return f"({inserted(op)}) % {op.attr('capacity')}"

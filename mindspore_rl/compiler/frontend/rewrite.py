@@ -78,7 +78,7 @@ class Rewriter(ast.NodeTransformer):
         return ast.UnaryOp(node.op, (self.condition if negates else self.visit)(node.operand))
 
     def condition(self, node: ast.expr) -> ast.expr:
-        """Rewrites what is only asked whether it holds; a constant where that is known now."""
+        """Rewrites an expression of which only the truth value is used; a constant if known."""
         holds = self.reader.frame.holds(node)
         if holds is not None:
             return ast.Constant(holds)
@@ -96,7 +96,7 @@ class Rewriter(ast.NodeTransformer):
         return ast.BoolOp(op, values) if len(values) > 1 else values[0]
 
     def _perhaps(self, node: ast.expr, rewrite: Rewrite | None = None) -> ast.expr:
-        """Rewrites what Python would evaluate only where a condition says so."""
+        """Rewrites an operand that Python evaluates conditionally."""
         self.reader.choices += 1
         rewritten = (rewrite or self.visit)(node)
         self.reader.choices -= 1
@@ -121,7 +121,7 @@ OWNERS = ("trainer", "actor", "learner")
 
 
 def owned(expression: str) -> str:
-    """Names of the trainer, actor and learner become attributes of a cell."""
+    """Replaces the names `trainer`, `actor` and `learner` by attributes of `self`, the cell."""
     tree = ast.parse(expression, mode="eval")
 
     class Owner(ast.NodeTransformer):

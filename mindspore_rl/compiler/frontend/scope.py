@@ -32,14 +32,14 @@ class Var:
 
 @dataclass(frozen=True)
 class Static:
-    """Something known now: a number, a function, `self`."""
+    """A value known at compile time: a number, a function, `self`."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Gone:
-    """A name that must not be read any more, and why."""
+    """A name that must not be read any more, with the reason."""
 
     why: str
 
@@ -48,7 +48,7 @@ Struct = Any  # Var | Static | tuple[Struct, ...] | dict[str, Struct]
 
 
 def variables(struct: Struct) -> Iterator[Var]:
-    """The variables in a structure."""
+    """Yields the variables in a structure."""
     if isinstance(struct, Var):
         yield struct
     elif isinstance(struct, (tuple, dict)):
@@ -57,14 +57,14 @@ def variables(struct: Struct) -> Iterator[Var]:
 
 
 class Msrl:
-    """Stands for the `msrl` argument while reading."""
+    """Placeholder for the `msrl` argument while reading."""
 
 
 MSRL = Msrl()
 
 
 THROWN_AWAY = "_"
-"""What is given this name nobody reads: no loop carries it, and no branch changes it."""
+"""The name for values that are never read: no loop carries it, and no branch changes it."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Scope:
     outer: "Scope | None" = None
 
     def inside(self, other: "Scope | None") -> bool:
-        """Whether this body lies within another, and is not that one."""
+        """Returns whether this body lies strictly inside another."""
         scope = self.outer
         while scope is not None and scope is not other:
             scope = scope.outer
@@ -87,13 +87,13 @@ class Frame:
     """One function being read.
 
     Attributes:
-        names: what each of its local names stands for.
-        namespace: its globals and what it takes from enclosing functions.
+        names: the structure that each local name is bound to.
+        namespace: its globals and the variables of enclosing functions that it uses.
         top: whether it is `Trainer.train`.
         rename: the graph's name of each local variable.
         parts: the graph's names of the parts of tuples and dictionaries.
         created: the body in which each variable was made; assignments inside it keep its name.
-        live: of its loops and conditions, see `liveness`.
+        live: names that are live after each loop and condition, see `liveness`.
         nested: how many loops and run-time conditions of this function are open.
         node: the statement being read.
     """
@@ -119,13 +119,13 @@ class Frame:
         return next(n for n, s in self.names.items() if isinstance(s, Static) and s.value is MSRL)
 
     def where(self, node: ast.AST) -> Where:
-        """The source line of a node."""
+        """Returns the source line of a node."""
         line = getattr(node, "lineno", 1)
         text = self.lines[line - 1].rstrip() if line <= len(self.lines) else ""
         return Where(_short(self.file), self.first_line + line - 1, text)
 
     def fail(self, node: ast.AST, construct: str, hint: str = SUPPORTED) -> NoReturn:
-        """Refuses a construct, with its place and what is supported.
+        """Raises an error that shows a construct's source line and the supported forms.
 
         Raises:
             ProgramError: always.
@@ -140,7 +140,10 @@ class Frame:
         )
 
     def static(self, node: ast.expr) -> tuple[bool, Any]:
-        """Whether an expression is known now, and its value."""
+        """Evaluates an expression at compile time.
+
+        Returns: whether its value is known, and the value.
+        """
         names = {}
         for part in ast.walk(node):
             if isinstance(part, ast.Call):
@@ -169,12 +172,12 @@ class Frame:
             self.fail(node, f"`{ast.unparse(node)}` ({described(error)})")
 
     def is_msrl(self, node: ast.expr) -> bool:
-        """Whether an expression is the `msrl` argument."""
+        """Returns whether an expression is the `msrl` argument."""
         struct = self.names.get(node.id) if isinstance(node, ast.Name) else None
         return isinstance(struct, Static) and struct.value is MSRL
 
     def holds(self, condition: ast.expr) -> bool | None:
-        """Whether a condition holds; None if only run time tells."""
+        """Returns whether a condition holds; None if that is known only at run time."""
         if isinstance(condition, ast.Name) and isinstance(self.names.get(condition.id), tuple):
             return bool(self.names[condition.id])
         if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
@@ -184,7 +187,7 @@ class Frame:
         return bool(value) if known and not is_array(value) else None
 
     def known(self, node: ast.expr) -> Any:
-        """The value of an expression that must be known now."""
+        """Returns the value of an expression that must be known at compile time."""
         if isinstance(node, ast.IfExp) and (holds := self.holds(node.test)) is not None:
             return self.known(node.body if holds else node.orelse)
         known, value = self.static(node)
@@ -197,14 +200,14 @@ class Frame:
         return value
 
     def msrl_call(self, call: ast.Call) -> str | None:
-        """The name of the called method of msrl, if it is one."""
+        """Returns the name of the `msrl` method that a call calls; None for any other call."""
         func = call.func
         if isinstance(func, ast.Attribute) and self.is_msrl(func.value):
             return func.attr
         return None
 
     def gets_msrl(self, call: ast.Call) -> bool:
-        """Whether a call passes msrl on, so that the function is inlined."""
+        """Returns whether a call passes msrl on, so that the function is inlined."""
         values = [*call.args, *(k.value for k in call.keywords)]
         return any(self.is_msrl(value) for value in values)
 
@@ -213,7 +216,7 @@ _UNKNOWN = object()
 
 
 def _known(struct: Struct) -> Any:
-    """The value of a struct whose parts are all known, else `_UNKNOWN`."""
+    """Returns the value of a structure whose parts are all known, else `_UNKNOWN`."""
     if isinstance(struct, Static) and struct.value is not MSRL:
         return struct.value
     if isinstance(struct, tuple):
@@ -223,7 +226,7 @@ def _known(struct: Struct) -> Any:
 
 
 def constant(struct: Struct) -> Any:
-    """The value of a struct whose parts are all known; None if they are not."""
+    """Returns the value of a structure whose parts are all known, else None."""
     value = _known(struct)
     return None if value is _UNKNOWN else value
 
@@ -236,7 +239,9 @@ def _is_pure(function: Any) -> bool:
 
 
 def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
-    """Reads a function's source.
+    """Parses a function's source.
+
+    Returns: a frame without arguments, and the syntax tree of the function.
 
     Raises:
         ProgramError: there is no source, or it is not a plain `def`.
@@ -281,14 +286,14 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
 
 
 def is_literal(value: Any) -> bool:
-    """Whether a value can stand in generated source."""
+    """Returns whether a value can be written as a literal in generated source."""
     if isinstance(value, tuple):
         return all(map(is_literal, value))
     return value is None or isinstance(value, (int, float, bool, str, np.integer, np.floating))
 
 
 def literal(value: Any) -> str:
-    """A value as source text."""
+    """Returns a value as source text."""
     if isinstance(value, tuple):
         return f"({', '.join(map(literal, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, np.generic):
@@ -299,14 +304,14 @@ def literal(value: Any) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Whether a known value is an array, which belongs in an operation."""
+    """Returns whether a known value is an array, which belongs in an operation."""
     from mindspore import Tensor  # noqa: PLC0415  (there since the program was imported)
 
     return isinstance(value, (Tensor, np.ndarray))
 
 
 def is_cell(value: Any) -> bool:
-    """Whether a known value is a cell or a method of one."""
+    """Returns whether a known value is a cell or a method of one."""
     from mindspore import nn  # noqa: PLC0415
 
     return isinstance(getattr(value, "__self__", value), nn.Cell)

@@ -1,7 +1,7 @@
 """Rows of the trajectory buffer: where each insertion writes, and how many rows a sample has.
 
-A sample gives what was inserted since the one before it, in order. Loops that it shares with what
-it samples do not multiply its rows: it is taken in each of their turns.
+A sample returns the records inserted since the previous sample, in order. Its number of rows counts
+only the loops around an insertion that are not around the sample as well.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ Insertion = tuple[Op, tuple[Loop, ...]]
 
 
 def place_rows(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Gives each insertion its `index` and `rows`, each sample its `rows`.
+    """Sets `index` and `rows` of each insertion and `rows` of each sample.
 
     Raises:
         ProgramError: a sample would not have the same rows in every turn.
@@ -34,7 +34,7 @@ class _Placement:
         self.sampled_rows = 0
 
     def visit(self, items: tuple[Item, ...], loops: tuple[Loop, ...]) -> bool:
-        """Places what a body inserts and samples. Returns: whether it samples."""
+        """Places the insertions and samples of a body. Returns: whether it samples."""
         samples = False
         for item in items:
             if isinstance(item, Loop):
@@ -86,7 +86,7 @@ def _rows(insertions: list[Insertion]) -> int:
 
 
 def _indices(insertions: list[Insertion]) -> Iterator[tuple[int, list[str]]]:
-    """The row of each insertion: a number, and what the loops around it add to that."""
+    """Yields the row of each insertion: a number, and terms that the loop indices add to it."""
     first = 0
     for _, found in groupby(insertions, lambda one: one[1][0].name if one[1] else one[0].name):
         group = list(found)

@@ -10,13 +10,13 @@ Uses = dict[str, dict[str, frozenset[str]]]
 
 
 def definitions(body: tuple[Item, ...]) -> Uses:
-    """For each operation and branch, by name, the operations that define what it reads.
+    """Finds, for each operation and branch, the operations that define what it reads.
 
-    Effects (`$parameters`, ...) are ordinary variables here; `initial` stands for their value
-    before the program. Loops run at least once, so a definition inside one hides those before;
-    so does one in what a loop does until it ends early. In its body a loop defines its index.
+    Effects (`$parameters`, ...) are ordinary variables here; `initial` stands for a variable's
+    value before the program. Loops run at least once, so a definition inside a loop hides those
+    before it, also in the body of a loop that may end early. In its body a loop defines its index.
 
-    Returns: `{reader: {variable: {definer, ...}}}`.
+    Returns: names, `{reader: {variable: {definer, ...}}}`.
     """
     uses: Uses = {}
     _run(body, {}, uses)
@@ -24,7 +24,7 @@ def definitions(body: tuple[Item, ...]) -> Uses:
 
 
 def edges(body: tuple[Item, ...]) -> Iterator[tuple[str, str, str]]:
-    """Every definer, what it defines, and who reads that; readers in program order."""
+    """Yields (definer, variable, reader) for every edge, with readers in program order."""
     for reader, found in definitions(body).items():
         for variable, definers in sorted(found.items()):
             for definer in sorted(definers - {INITIAL}):
@@ -32,17 +32,17 @@ def edges(body: tuple[Item, ...]) -> Iterator[tuple[str, str, str]]:
 
 
 def exposed(items: tuple[Item, ...], after: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Variables read before the items surely define them, in order.
+    """Returns the variables read before the items surely define them, in order.
 
     Args:
         items: parts of a program.
-        after: variables read after them; a condition that is not met may leave those as they were.
+        after: variables read after the items; those defined only under a condition count too.
     """
     return tuple(first_reads(items, after))
 
 
 def first_reads(items: tuple[Item, ...], after: tuple[str, ...] = ()) -> dict[str, str]:
-    """As `exposed`, with the name of the item that reads each variable first."""
+    """Returns the variables of `exposed`, each with the name of the item that reads it first."""
     uses: Uses = {}
     _read("", after, _run(items, {}, uses), uses)
     found: dict[str, str] = {}

@@ -1,7 +1,8 @@
 """The dataflow graph: operations in a tree of loops, their values and edges.
 
 The program keeps its loops: a `Program` is a tree of `Loop` and `Branch` whose leaves are `Op`.
-Edges are not stored; `flow.definitions` derives them (and the loop-carried ones) from the tree.
+Edges are not stored; `dataflow.definitions` derives them, loop-carried ones included, from the
+tree.
 """
 
 import math
@@ -22,7 +23,7 @@ REGIONS: dict[str, set[str]] = {
     "update": {"update"},
     "compute": set(),
 }
-"""What compiled cells are called: the first whose kinds of operations are all in one."""
+"""Names of compiled cells: a cell gets the first name whose kinds of operations it all contains."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Op:
         reads: variables and effects that it uses.
         writes: effects that it changes.
         mark: the boundary's name (`boundary` only).
-        attrs: whatever else the kind needs, as pairs.
+        attrs: further attributes of the kind, as pairs.
     """
 
     name: str
@@ -64,16 +65,16 @@ class Op:
 
     @property
     def component(self) -> str:
-        """The component it belongs to, or `glue`."""
+        """The component that the operation belongs to, or `glue`."""
         return OPERATIONS[self.kind].component
 
     @property
     def defines(self) -> tuple[str, ...]:
-        """Variables and effects that it defines."""
+        """Variables and effects that the operation defines."""
         return self.targets + self.writes
 
     def attr(self, key: str) -> Any:
-        """The attribute `key`; KeyError if this kind has none."""
+        """Returns the attribute `key`; KeyError if the kind has no such attribute."""
         return dict(self.attrs)[key]
 
 
@@ -82,7 +83,8 @@ class Loop:
     """A loop with a static count; `iterations` has none.
 
     Attributes:
-        chunks: parts of the environments for which its turns run in turn, see `graph.cut.chunks`.
+        chunks: number of parts of the environments that its turns are pipelined over, see
+            `partition.chunks`.
     """
 
     name: str
@@ -95,18 +97,18 @@ class Loop:
 
     @property
     def going(self) -> "Branch | None":
-        """All of its body, if a flag may end it early."""
+        """The branch that holds the whole body, if a flag may end the loop early; else None."""
         only = self.body[0] if len(self.body) == 1 else None
         return only if isinstance(only, Branch) and only.first else None
 
 
 @dataclass(frozen=True)
 class Branch:
-    """An `if` on a whole value.
+    """An `if` on a replicated value.
 
     Attributes:
-        first: whether it holds all of a loop's body and is taken in the first turn for sure: what
-            ends a loop early makes its test false.
+        first: whether it holds the whole body of a loop that may end early. Its test is the loop's
+            flag, which is always true in the first turn.
     """
 
     name: str
@@ -123,7 +125,7 @@ Item = Op | Loop | Branch
 
 @dataclass(frozen=True)
 class Region:
-    """Items of a fragment that one cell runs, with the variables that it takes and gives."""
+    """Items of a fragment that one cell runs, with the cell's input and output variables."""
 
     name: str
     items: tuple[Item, ...]
@@ -141,13 +143,13 @@ class Program:
     Attributes:
         imports: global names that expressions use: (name, module, name in that module).
         locals: variables of `train` and the names they have in its source.
-        values: what is known of each variable, after `infer`.
-        row_dependent: operations whose rows were seen to depend on other rows, with the evidence.
+        values: dtype, shape and axes of each variable, after `infer`.
+        row_dependent: operations whose rows depend on other rows, with the evidence.
         unsplittable: operations whose result has an axis of environments that comes from no
-            input, so that a replica cannot know how long it is.
-        teams: agents of each team of a multi-agent environment.
-        agents_mixed: operations in which an agent's part was seen to depend on other agents',
-            with the evidence.
+            input, so that a replica cannot know its length.
+        teams: number of agents of each team of a multi-agent environment.
+        agents_mixed: operations in which an agent's part depends on other agents', with the
+            evidence.
     """
 
     algorithm: str
@@ -162,7 +164,7 @@ class Program:
 
     @property
     def steps_per_env(self) -> int:
-        """Steps that each environment takes in an iteration."""
+        """The number of steps that each environment takes in an iteration."""
         return sum(
             num_turns(loops)
             for op, loops in walk(self.body)
@@ -171,13 +173,13 @@ class Program:
 
 
 def common(left: tuple[Loop, ...], right: tuple[Loop, ...]) -> tuple[Loop, ...]:
-    """The loops around both of two places, from those around each, outermost first."""
+    """Returns the common prefix of two loop nests: the loops around both of two places."""
     pairs = zip(left, right, strict=False)
     return tuple(loop for loop, _ in takewhile(lambda pair: pair[0].name == pair[1].name, pairs))
 
 
 def walk(items: tuple[Item, ...], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Op, tuple]]:
-    """Every operation in program order with the loops around it, outermost first."""
+    """Yields every operation in program order with the loops around it, outermost first."""
     for item in items:
         if isinstance(item, Op):
             yield item, loops
@@ -189,7 +191,7 @@ def walk(items: tuple[Item, ...], loops: tuple[Loop, ...] = ()) -> Iterator[tupl
 
 
 def with_ops(items: tuple[Item, ...], changed: dict[str, Op]) -> tuple[Item, ...]:
-    """The items of a body with other operations in the place of some, by their names."""
+    """Returns the items of a body with the operations named in `changed` replaced."""
     result: list[Item] = []
     for item in items:
         if isinstance(item, Loop):
@@ -203,12 +205,12 @@ def with_ops(items: tuple[Item, ...], changed: dict[str, Op]) -> tuple[Item, ...
 
 
 def num_turns(loops: Iterable[Loop]) -> int:
-    """How often loops, one in the other, run what is in all of them; of `iterations`, one turn."""
+    """Returns the product of the counts of nested loops; `iterations` counts as one turn."""
     return math.prod(loop.count or 1 for loop in loops)
 
 
 def turn_index(loops: Sequence[Loop]) -> str:
-    """Which of these turns it is, as an expression: `epoch * 4 + minibatch`."""
+    """Returns an expression of the flat turn number in nested loops: `epoch * 4 + minibatch`."""
     text = loops[0].index if loops else "0"
     for loop in loops[1:]:
         outer = f"({text})" if "+" in text else text
@@ -219,7 +221,7 @@ def turn_index(loops: Sequence[Loop]) -> str:
 def paths(
     items: tuple[Any, ...], around: tuple[Loop | Branch, ...] = ()
 ) -> Iterator[tuple[Any, tuple[Loop | Branch, ...]]]:
-    """Every item in program order with the loops and branches around it, outermost first."""
+    """Yields every item in program order with the loops and branches around it, outermost first."""
     for item in items:
         yield item, around
         if isinstance(item, Loop):
@@ -229,7 +231,7 @@ def paths(
 
 
 def messages_of(items: tuple[Item, ...], taken: bool) -> Iterator[Op]:
-    """The messages of two turns of every loop, where every condition goes one way."""
+    """Yields the messages of two turns of every loop, with every condition `taken` or none."""
     for item in items:
         if isinstance(item, Loop):
             for _ in range(min(item.count or 2, 2)):

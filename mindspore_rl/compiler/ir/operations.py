@@ -1,8 +1,8 @@
 """The table of operation kinds: one row each, with what the passes need to know.
 
-A function of arrays, as `joint` is, needs a row and a function of its name in `rl/operators.py`.
-Other kinds have a method `_KIND` where they are evaluated (`analysis/interpret.py`), where the
-plain loop runs (`runtime/reference.py`) and in each writer that can meet them (`lowering/`).
+A function of arrays, such as `joint`, needs a row and a function of its name in `rl/operators.py`.
+Other kinds have a method `_KIND` in the interpreter (`analysis/interpret.py`), in the reference
+loop (`runtime/reference.py`) and in each code emitter that handles them (`lowering/`).
 """
 
 from dataclasses import dataclass
@@ -12,34 +12,35 @@ ENVIRONMENT = "$environment"
 REPLAY = "$replay"
 EFFECTS = (PARAMETERS, ENVIRONMENT, REPLAY)
 LOOPS = {"iterations": "iteration", "steps": "step", "epochs": "epoch", "minibatches": "minibatch"}
-"""Loops of `msrl` and what their index is called."""
+"""Loops of `msrl`, each with the default name of its index."""
 ENV_STEP_OUTPUTS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of a kind.
+    """The properties of a kind of operation.
 
     Attributes:
-        component: what it belongs to, or `glue`.
+        component: the component it belongs to, or `glue`.
         call: whether it is a call of `msrl`.
-        arguments: of the call, where their number is fixed.
+        arguments: number of arguments of the call; None if it varies.
         noise: whose random numbers it takes as its last argument: `env` or `agents`.
         reads: effects that the call uses.
         writes: effects that it changes.
         always: whether the call may not stand under a condition that is known only at run time.
-        cell: what it is to a compiled cell. `computes`: reason enough for one. `fits`: compiles
-            with others. `trims`: likewise, but is left outside at the ends. `rows`: where the
-            loop that makes them compiles as a whole. `replay`: likewise, and all of the replay in
-            one cell. `kept`: all of it in the cell of the environment, if that is in the graph.
-            `environment`: reason enough, if that is in the graph. Else never.
+        cell: its place in compiled cells. `computes`: reason enough to make a cell. `fits`:
+            compiles with others. `trims`: likewise, but is left outside at the ends of a cell.
+            `rows`: compiles where the loop that makes the rows compiles as a whole. `replay`:
+            likewise, with all of the replay in one cell. `kept`: compiles in the cell of an
+            in-graph environment, with all of the replay. `environment`: reason enough to make a
+            cell if the environment is in the graph. Empty: never compiles.
         traced: whether it runs the user's code, whose compiled graph is read.
-        tried: whether its rows are tried, too.
+        tried: whether its row dependence is also tested by running it.
         whole: whether it takes all environments together.
-        arrays: whether its arguments are arrays and no tuples.
+        arrays: whether its arguments must be arrays, not tuples.
         agents: the axis of agents of each result; `()`: none has one; None: as its inputs have.
-        reduces: whether it makes one of many samples.
-        splits: whether it gives as many results as there are names for them.
+        reduces: whether it reduces many samples to one value.
+        splits: whether it returns one result for each target name.
     """
 
     component: str = "glue"
@@ -109,13 +110,13 @@ OPERATIONS = {
         cell="replay",
         whole=True,
     ),
-    # What the two become where records are kept.
+    # Insertions with `keep` and samples with a count become these two.
     "replay_keep": Kind("replay", reads=(REPLAY,), writes=(REPLAY,), cell="kept"),
     "replay_draw": Kind("replay", reads=(REPLAY,), cell="kept", whole=True),
     "replay_update": Kind(
         "replay", call=True, arguments=2, reads=(REPLAY,), writes=(REPLAY,), arrays=True
     ),
-    # Its third result is the loss by itself, for the passes: what its first two are means of.
+    # The third result is the loss of each sample, which only passes use; the first two are means.
     "gradient": Kind(
         "gradient",
         call=True,
@@ -146,7 +147,7 @@ OPERATIONS = {
     "env_steps": Kind(call=True, cell="fits"),
     "report": Kind(call=True),
     "agent_learn": Kind(call=True),  # its operations stand in its place
-    # What expressions, loops and tables become.
+    # Expressions, loops and tables.
     "glue": Kind(cell="computes", traced=True, tried=True, agents=None, splits=True),
     "copy": Kind(cell="trims", agents=None),  # a plain name
     "constant": Kind(cell="trims"),  # a number
@@ -154,16 +155,16 @@ OPERATIONS = {
     "noise": Kind(cell="fits"),
     "permutations": Kind(cell="fits", whole=True),
     "minibatch": Kind(cell="computes", whole=True, arrays=True, agents=None),
-    # What cutting adds.
+    # Added by partitioning and lowering.
     "send": Kind(),
     "receive": Kind(),
     "record": Kind(),
-    "unset": Kind(),  # what a condition may leave out
-    "progress": Kind(),  # `env_steps` by arrival
+    "unset": Kind(),  # a variable that a condition may leave undefined
+    "progress": Kind(),  # `env_steps` of an asynchronous schedule
     "stack": Kind(cell="rows"),
     "unstack": Kind(cell="rows"),
     "replay_extend": Kind(cell="replay"),  # many rows at once
     "replay_keep_rows": Kind(),
     "all_reduce": Kind(cell="computes"),
-    "flatten": Kind(cell="computes"),  # arrays in one
+    "flatten": Kind(cell="computes"),  # concatenates arrays into one
 }

@@ -1,7 +1,7 @@
 """The graph as text that reads as Python, and back: `parse(render(program)) == program`.
 
-A statement is an operation, `targets = kind(arguments)`, with what else there is to it behind it;
-above it stands the line of the user's program that it comes from.
+A statement is an operation, `targets = kind(arguments)`. A comment behind it holds its other
+fields; a comment above it shows the line of the user's program that it comes from.
 """
 
 import ast
@@ -19,7 +19,7 @@ _FIELDS = ("row_dependent", "unsplittable", "teams", "agents_mixed", "locals")
 
 
 def render(program: Program) -> str:
-    """The text of a program, of a fragment's too."""
+    """Returns the text of a program or of a fragment's program."""
     lines = [f"# program {program.algorithm}"]
     lines += [
         f"# {field} {getattr(program, field)!r}" for field in _FIELDS if getattr(program, field)
@@ -32,9 +32,10 @@ def render(program: Program) -> str:
 
 
 def render_value(value: Value) -> str:
-    """`float32[128, 8e, 3a, 4]`, with `e` on the axis of environments and `a` on that of agents.
+    """Returns the text of a value, such as `float32[128, 8e, 3a, 4]`.
 
-    `64e/8`: eight entries for each environment.
+    `e` marks the axis of environments and `a` the axis of agents; `64e/8` has eight entries for
+    each environment.
     """
     if value.parts:
         return f"{value.dtype}({', '.join(render_value(part) for part in value.parts)})"
@@ -48,7 +49,7 @@ def render_value(value: Value) -> str:
 
 
 class _Writer:
-    """Writes items; the user's line is written where it changes."""
+    """Writes items, with the user's source line wherever it changes."""
 
     def __init__(self) -> None:
         self.where: Where | None = None
@@ -94,10 +95,10 @@ def _more(name: str, **fields: tuple[str, ...]) -> str:
 
 
 def parse(text: str) -> Program:
-    """The program of a text.
+    """Parses the text of a program.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not that of a program.
     """
     try:
         return _Reader(text).program()
@@ -106,7 +107,7 @@ def parse(text: str) -> Program:
 
 
 class _Reader:
-    """Reads a text as Python; what comments say is looked up by line."""
+    """Parses a text as Python and reads the comments by line number."""
 
     def __init__(self, text: str) -> None:
         self.text, self.tree = text, ast.parse(text)
@@ -191,7 +192,7 @@ class _Reader:
         return found
 
     def more(self, node: Any) -> dict[str, Any]:
-        """What stands behind a statement."""
+        """Reads the fields in the comment behind a statement."""
         last: Any = node
         if isinstance(node, (ast.If, ast.For, ast.With)):
             last = getattr(node, "test", None) or getattr(node, "iter", None)
@@ -209,7 +210,7 @@ class _Reader:
         return found
 
     def where(self, line: int) -> Where:
-        """The user's line that stands last above a line."""
+        """Returns the user's source line from the nearest comment above a line."""
         for above in reversed(self.lines[: line - 1]):
             if match := _LINE.fullmatch(above.lstrip(" ")):
                 return Where(match[1], int(match[2]), match[3])
@@ -217,12 +218,12 @@ class _Reader:
 
 
 def _any(node: ast.AST) -> Any:
-    """A node of a kind that is known from how texts are written."""
+    """Returns the node typed as `Any`; its class is known from the text format."""
     return node
 
 
 def parse_value(text: str) -> Value:
-    """The value of `render_value`'s text."""
+    """Parses the text that `render_value` writes."""
     found, rest = _value(text)
     if rest:
         raise ValueError(f"no text of a value: {text!r}")
@@ -230,7 +231,7 @@ def parse_value(text: str) -> Value:
 
 
 def _value(text: str) -> tuple[Value, str]:
-    """The value at the beginning of a text, and what stands behind it."""
+    """Parses the value at the beginning of a text. Returns: it and the rest of the text."""
     dtype, bracket, rest = re.split(r"([\[(])", text, maxsplit=1)
     if bracket == "(":
         parts = []

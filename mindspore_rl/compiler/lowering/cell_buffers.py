@@ -1,8 +1,8 @@
 """Emits a cell's buffers and the loops that fill them some rows at a time.
 
-Rows of an unrolled loop are collected and written together, 1 us a row against 8 (and 25 for
-`buffer[index] = value`); the buffer is then `[rows / UNROLL, UNROLL, ...]`. Truth values are kept
-as int8, which MindSpore can write on the CPU.
+Rows of an unrolled loop are collected and written together: 1 us a row, against 8 us one by one
+and 25 us with `buffer[index] = value`. The buffer is then `[rows / UNROLL, UNROLL, ...]`. Booleans
+are stored as int8, which MindSpore can write on the CPU.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from mindspore_rl.plan.value import Value
 
 
 def buffer_setup(plan: CellPlan, row: Row) -> list[str]:
-    """What makes a buffer, and tells the runtime of it if it may have to find a value there."""
+    """Emits the lines that make a buffer and register it with the runtime where that reads it."""
     buffer = f"self.{row.buffer}"
     if row.ends:
         name = plan.region.name + row.buffer.removeprefix("episodes")
@@ -29,7 +29,7 @@ def buffer_setup(plan: CellPlan, row: Row) -> list[str]:
 
 
 def write_row(plan: CellPlan, row: Row) -> list[str]:
-    """Writes a row, or collects it with the others of its bundle."""
+    """Emits the write of a row, or its collection with the other rows of its bundle."""
     if row.loop:
         pairs = zip(_collected(row), (row.variable, *row.ends), strict=True)
         return [f"{name} = {name} + ({variable},)" for name, variable in pairs]
@@ -37,7 +37,7 @@ def write_row(plan: CellPlan, row: Row) -> list[str]:
 
 
 def load(plan: CellPlan, name: str, buffer: str, rows: int) -> str:
-    """Sets a variable to the first rows of a buffer."""
+    """Emits the line that sets a variable to the first rows of a buffer."""
     value, row = plan.values[name], plan.buffers[buffer]
     cut = "" if rows == row.rows else f"[0:{rows}]"
     shape = f".reshape({grouped((), extents(value))})" if row.loop else ""
@@ -46,7 +46,7 @@ def load(plan: CellPlan, name: str, buffer: str, rows: int) -> str:
 
 
 def unrolled_loop(plan: CellPlan, loop: Loop, body: list[str]) -> list[str]:
-    """A compiled `while` over bundles of turns, with a Python `for` over those of a bundle."""
+    """Emits a compiled `while` over bundles of turns, with a Python `for` inside each bundle."""
     bundle, turn = f"{loop.index}_bundle", f"{loop.index}_turn"
     ops = [op for op in loop.body if isinstance(op, Op)]
     rows = [row for op in ops for row in plan.rows[op.name] if row.loop == loop.name]
@@ -66,12 +66,12 @@ def unrolled_loop(plan: CellPlan, loop: Loop, body: list[str]) -> list[str]:
 
 
 def row_at_hand(table: str, loop: Loop) -> str:
-    """A table's row of an unrolled loop's turn."""
+    """Returns an expression: the row of a table for this turn of an unrolled loop."""
     return f"{table}_rows[{loop.index}_turn]"
 
 
 def _rows_of_bundle(table: str, value: Value, bundle: str) -> str:
-    """Takes the rows of a bundle's turns from a table at once."""
+    """Emits the line that takes all rows of a bundle from a table at once."""
     shape = grouped((value.shape[0] // UNROLL, UNROLL), extents(value)[1:])
     return f"{table}_rows = ms.ops.unstack(ms.ops.gather({table}.reshape({shape}), {bundle}, 0))"
 
@@ -81,7 +81,7 @@ def _collected(row: Row) -> list[str]:
 
 
 def _entry(plan: CellPlan, row: Row, values: Iterable[str]) -> str:
-    """What is written for a row, or for the rows of a bundle."""
+    """Returns the expression that is written for a row, or for the rows of a bundle."""
     first, *ends = values
     if row.ends:
         ended = f"ms.ops.logical_or({', '.join(ends)}).astype(ms.float32)"
@@ -97,7 +97,7 @@ def _write(buffer: str, index: str, value: str) -> str:
 
 
 def extents(value: Value) -> list[str]:
-    """The shape of a value on this replica."""
+    """Returns the extents of a value on this replica, as expressions in the cell."""
     found = [str(extent) for extent in value.shape]
     if value.axis is not None:
         found[value.axis] = f"{value.per_env} * self.num_envs"
@@ -107,6 +107,6 @@ def extents(value: Value) -> list[str]:
 
 
 def grouped(leading: tuple[int, ...], found: list[str]) -> str:
-    """A shape as a tuple."""
+    """Returns a shape as the source text of a tuple."""
     first = "".join(f"{extent}, " for extent in leading)
     return f"({first}{', '.join(found)}{',' if len(found) == 1 else ''})"

@@ -24,27 +24,29 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.plan.value import Value
 
 UNROLL = 4
-"""Turns of a rollout in one turn of MindSpore's `while`; native code needs no copies.
+"""Turns of a rollout that are unrolled in one turn of MindSpore's `while`.
 
-A turn costs MindSpore 35 us; each operator of a copy takes about 80 kB and its compile time.
+A turn of `while` costs MindSpore 35 us; each operator of an unrolled copy takes about 80 kB and
+compile time. Native code is not unrolled.
 """
 PARTS = {kind: kind for kind in ("noise", "permutations", "gradient")}
 PARTS |= {"all_reduce": "reduce", "replay_draw": "draws"}
-"""Operations that a part of the cell does, and what that is called."""
+"""Operations that an attribute of the cell carries out, with the attribute's name."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What an operation writes into a buffer of the cell.
+    """The write of an operation into a buffer of the cell.
 
     Attributes:
-        index: which row, as an expression.
-        variable: what is written.
-        rows: in the buffer.
-        ends: of an environment's step, whose reward is written: terminated and truncated.
-        loop: the unrolled loop that writes the rows of a bundle together; empty: each by itself.
-        told: what the runtime knows the variable as; empty: it need not find it.
-        kept: whether a checkpoint has it.
+        buffer: the buffer's name.
+        index: the row, as an expression.
+        variable: the variable that is written.
+        rows: number of rows of the buffer.
+        ends: `terminated` and `truncated`, if the row is the reward of an environment's step.
+        loop: the unrolled loop that writes the rows of a bundle together; empty: one by one.
+        told: the name under which the runtime finds the variable; empty: it does not look for it.
+        kept: whether checkpoints save the buffer.
     """
 
     buffer: str
@@ -64,17 +66,17 @@ class Row:
 
 @dataclass(frozen=True)
 class CellPlan:
-    """A region, and what its cell needs.
+    """A region with the layout of its cell.
 
     Attributes:
         alone: whether gradients and means are over this replica's samples only.
-        owners: objects of the job that its lines name.
-        parts: the attributes that do an operation's work or hold a loop's turns, by item.
-        starts: variables that exist, with their type, before the loop or branch that sets them.
-        unrolled: loops of which one turn runs `UNROLL` of the program's.
-        sliced: operations that take a row of a table, in an unrolled loop that has the rows of
-            a bundle at hand.
-        rows: what operations write into buffers.
+        owners: objects of the job that the cell's lines name.
+        parts: the attributes that carry out an operation or hold a loop's count, by item.
+        starts: variables that must be initialised before a loop or branch that sets them, by item.
+        unrolled: loops of which one turn runs `UNROLL` turns of the program's loop.
+        sliced: operations that take a row of a table in an unrolled loop, which loads the rows of
+            a bundle at once; with the loop.
+        rows: the buffer writes of each operation.
         buffers: one writer of each buffer.
     """
 
@@ -92,7 +94,7 @@ class CellPlan:
 
     @property
     def counts_agents(self) -> bool:
-        """Whether a shape that is written has an axis of agents."""
+        """True if an emitted shape has an axis of agents."""
         shaped = [name for names in self.starts.values() for name in names]
         shaped += [row.variable for row in self.buffers.values() if not row.ends]
         shaped += [op.args[0] for op, _ in walk(self.region.items) if op.name in self.sliced]
@@ -100,7 +102,7 @@ class CellPlan:
 
 
 def plan_cell(region: Region, projection: Projection, target: Target) -> CellPlan:
-    """Looks through a region.
+    """Plans the cell of a region.
 
     Raises:
         ProgramError: a loop calls `msrl.env_step` twice.
@@ -144,7 +146,7 @@ def _owners(items: tuple[Item, ...]) -> tuple[str, ...]:
 
 
 def names_in(expression: str) -> set[str]:
-    """The variables and other names of an expression."""
+    """Returns the variables and other names of an expression."""
     return {node.id for node in ast.walk(ast.parse(expression)) if isinstance(node, ast.Name)}
 
 
@@ -207,7 +209,7 @@ def _rows(
             steps += 1
             told = {op.args[0]: "action", **observations(op)}
             reward, *ends = op.targets[3:]
-            if len(values[reward].shape) > 1:  # of several agents, whose mean counts
+            if len(values[reward].shape) > 1:  # several agents: their mean is recorded
                 reward = f"{reward}_team"
             index, count = turn_index(loops), num_turns(loops)
             written = (Row(f"episodes_{steps}", index, reward, count, ends=tuple(ends)),)
@@ -234,19 +236,23 @@ def _rows(
 
 
 def observations(op: Op) -> dict[str, str]:
-    """What an environment in the graph observes: variables, and what they are."""
+    """Maps the observations that an in-graph environment returns to their roles, such as `obs`."""
     names = {"env_reset": ("obs",), "env_step": ("next_obs", "final_obs")}
     return dict(zip(op.targets[1:], names.get(op.kind, ()), strict=False))
 
 
 def _together(row: Row, loop: Loop) -> Row:
-    """A row as one of a bundle, if the turns of the loop fill the buffer from its first row on."""
+    """Bundles a row's writes if the loop fills the buffer exactly, from the first row on."""
     fills = row.index == loop.index and row.rows == loop.count
     return replace(row, loop=loop.name) if fills else row
 
 
 def _check_alone(region: Region, op: Op, loops: tuple[Loop, ...]) -> None:
-    """Each call's steps are kept together, so that those of two would be counted in turn."""
+    """Refuses two `msrl.env_step` calls in one loop.
+
+    The steps of each call are recorded in a buffer of their own, so episodes that alternate between
+    two calls would be counted wrongly.
+    """
     for other, around in walk(region.items):
         shared = {loop.name for loop in loops} & {loop.name for loop in around}
         if other.kind == "env_step" and other is not op and shared:

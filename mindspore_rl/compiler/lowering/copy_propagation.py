@@ -9,7 +9,7 @@ from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, paths, walk
 
 
 def tidy(body: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Applies both rewrites until nothing changes."""
+    """Applies both rewrites, `_rename_source` and `_use_source`, until nothing changes."""
     while True:
         counts = _Counts(body)
         changed = _first_rewrite(body, counts)
@@ -19,7 +19,7 @@ def tidy(body: tuple[Item, ...]) -> tuple[Item, ...]:
 
 
 class _Counts:
-    """How often each variable is defined and read in the whole program."""
+    """Counts of the definitions and readers of each variable in the whole program."""
 
     def __init__(self, body: tuple[Item, ...]) -> None:
         self.definitions = Counter(t for op, _ in walk(body) for t in op.targets)
@@ -53,7 +53,7 @@ def _first_rewrite(body: tuple[Item, ...], counts: _Counts) -> tuple[Item, ...] 
 def _rename_source(
     body: tuple[Item, ...], position: int, counts: _Counts
 ) -> tuple[Item, ...] | None:
-    """`t = f(); x = t` becomes `x = f()` when nothing else reads `t`."""
+    """Rewrites `t = f(); x = t` to `x = f()` if nothing else reads `t`; else returns None."""
     copy = body[position]
     assert isinstance(copy, Op)
     (source,), (target,) = copy.args, copy.targets
@@ -71,7 +71,7 @@ def _rename_source(
 
 
 def _use_source(body: tuple[Item, ...], position: int, counts: _Counts) -> tuple[Item, ...] | None:
-    """`x = y; f(x)` becomes `f(y)` while `y` keeps its value."""
+    """Rewrites `x = y; f(x)` to `f(y)` if `y` keeps its value until then; else returns None."""
     copy = body[position]
     assert isinstance(copy, Op)
     (source,), (target,) = copy.args, copy.targets

@@ -24,12 +24,12 @@ from mindspore_rl.plan.value import Value, reduced_count
 
 @dataclass(frozen=True)
 class CellWriter:
-    """Writes a cell as its plan says."""
+    """Emits the class of a cell from its plan."""
 
     plan: CellPlan
 
     def text(self) -> str:
-        """The class."""
+        """Emits the class."""
         region = self.plan.region
         title = ", ".join(dict.fromkeys(op.kind for op, _ in walk(region.items)))
         lines = [
@@ -99,7 +99,7 @@ class CellWriter:
     # ---- parts -----------------------------------------------------------------------------
 
     def _part(self, item: Op | Loop) -> str:
-        """What makes the part of a cell that an operation or a loop needs."""
+        """Returns the expression that makes the cell's attribute for an operation or a loop."""
         if isinstance(item, Loop):
             return f"parts.turns({item.count or 1})"
         return getattr(self, f"_{item.kind}_part")(item)
@@ -189,7 +189,7 @@ class CellWriter:
     _replay_insert = _stack
 
     def _replay_extend(self, _: Op) -> list[str]:
-        """A batch that arrives whole is the buffer."""
+        """Emits nothing: a received batch is used as the buffer, see `_replay_sample`."""
         return []
 
     def _replay_sample(self, op: Op) -> list[str]:
@@ -236,7 +236,7 @@ class CellWriter:
         lines = []
         for target, arg in zip(op.targets, op.args, strict=True):
             count: Any = reduced_count(self.plan.values[arg].shape, keep)
-            if self.plan.values[target].axis is None:  # else each environment has its own
+            if self.plan.values[target].axis is None:  # else the axis of environments is kept
                 count = self._samples(count, self.plan.values[arg])
             lines.append(
                 f'{target} = operators.reduce_samples("{op.kind}", {arg}, {keep}, {count})'
@@ -244,7 +244,10 @@ class CellWriter:
         return lines
 
     def _samples(self, count: int, value: Value) -> str:
-        """The samples of a mean: those of all workers, or of this one where each is on its own."""
+        """Returns the number of samples of a mean, as an expression.
+
+        It counts the samples of all workers, or of this one in an asynchronous schedule.
+        """
         if self.plan.alone and value.axis is not None:
             return f"{count // self.plan.target.num_envs} * self.num_envs"
         return str(count)
@@ -262,16 +265,16 @@ class CellWriter:
 
 
 def noise_size(op: Op) -> str:
-    """How many random numbers a call takes in a turn, of each environment, as an expression."""
+    """Returns an expression: random numbers that a call takes per turn and environment."""
     if op.attr("owner") == "replay":
         return str(op.attr("size"))
     return "w.environment.noise_size" if op.attr("owner") == "env" else "w.actor.noise_size"
 
 
 def _repacked(name: str, parts: tuple[Value, ...]) -> str:
-    """A tuple that a cell gives, anew if it or a tuple in it has one element.
+    """Rebuilds a tuple that a cell returns if it, or a tuple in it, has a single element.
 
-    MindSpore gives such a tuple an axis too many if it went through a compiled `while`.
+    MindSpore adds an extra axis to such a tuple if it went through a compiled `while`.
     """
     texts = [_repacked(f"{name}[{i}]", part.parts) for i, part in enumerate(parts)]
     as_it_is = len(texts) != 1 and texts == [f"{name}[{i}]" for i in range(len(texts))]

@@ -22,21 +22,21 @@ from mindspore_rl.plan.value import Value
 from mindspore_rl.replay.across import ACROSS
 
 VIEWS = ("copy", "glue")
-"""Operations that leave an array where it is."""
+"""Operations that do not need their operands on the host."""
 NUMPY = {"constant", "env_steps", "progress"}
-"""Operations whose lines use NumPy."""
+"""Operations whose emitted lines use NumPy."""
 
 
 @dataclass(frozen=True)
 class LoopWriter:
-    """Writes the Python that runs the cells and everything that is not in one."""
+    """Emits the Python that runs the cells and every item outside them."""
 
     projection: Projection
     target: Target
     body: tuple[Lowered, ...]
 
     def text(self) -> str:
-        """The function `run`, behind those of loops in chunks."""
+        """Emits the functions of loops in chunks, then the function `run`."""
         loops = [item for item, _ in paths(self.body) if isinstance(item, Loop)]
         in_chunks = [loop for loop in loops if loop.chunks > 1]
         apart = {region.name for loop in in_chunks for region in regions_of(loop.body)}
@@ -67,7 +67,7 @@ class LoopWriter:
         return lines
 
     def _one_chunk(self, loop: Loop) -> list[str]:
-        """A loop as a generator that runs it for one chunk of environments."""
+        """Emits a loop as a generator that runs it for one chunk of environments."""
         taken, given = _crossing(self.projection, loop.name)
         body = self._items(loop.body, chunked=True)
         if not any(_waits(item) for item, _ in paths(loop.body)):
@@ -83,7 +83,7 @@ class LoopWriter:
         return [head, *indented(lines), "", ""]
 
     def _all_chunks(self, loop: Loop) -> list[str]:
-        """The call that runs all chunks of a loop in turn."""
+        """Emits the call that interleaves all chunks of a loop."""
         taken, given = _crossing(self.projection, loop.name)
         inputs = _tuple(tuple(f"({v}, {self._axes(v)})" for v in taken))
         axes = _tuple(tuple(str(self._axes(v)) for v in given))
@@ -91,7 +91,7 @@ class LoopWriter:
         return [f"{_tuple(given)} = {call}" if given else call]
 
     def _axes(self, name: str) -> Any:
-        """Where the environments of a variable lie, see `runtime/rank/pipelined_loop.py`."""
+        """Returns the environment axis of a variable, see `runtime/rank/pipelined_loop.py`."""
         value = self.projection.values.get(name)
         return None if value is None else _axes(value)
 
@@ -130,7 +130,10 @@ class LoopWriter:
         return [head, *indented(lines if loop.body else [*lines, "pass"])]
 
     def _iterations(self, index: str) -> tuple[str, list[str]]:
-        """Variables carried from one iteration to the next go to checkpoints and come back."""
+        """Emits the head of the loop over iterations and the restore of carried variables.
+
+        Checkpoints save the variables that are carried from one iteration to the next.
+        """
         names = carried_variables(self.projection)
         carried = ", ".join(f'"{name}": {name}' for name in names)
         head = f"for {index} in w.iterations(lambda: {{{carried}}}):"
@@ -141,7 +144,7 @@ class LoopWriter:
         return head, ["if w.restored:", INDENT + restored]
 
     def _serve(self, loop: Loop) -> list[str]:
-        """What serves one sender, fired for whichever is there."""
+        """Emits the generator that serves one sender, and the loop that fires it on arrivals."""
         doc = "One sender's iteration; each `yield` leaves until its next message is here."
         return [
             "",
@@ -300,7 +303,7 @@ def _chunk_name(loop: Loop) -> str:
 
 
 def _crossing(projection: Projection, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Variables that a loop takes from around it, and those of its own that are used around it."""
+    """Returns the variables that a loop takes from outside, and its own that are used outside."""
     loop = next(item for item, _ in paths(projection.body) if item.name == name)
     assert isinstance(loop, Loop)
     read = read_outside(projection.body, loop.body) | set(exposed(loop.body))
@@ -310,7 +313,7 @@ def _crossing(projection: Projection, name: str) -> tuple[tuple[str, ...], tuple
 
 
 def carried_variables(projection: Projection) -> tuple[str, ...]:
-    """Variables that an iteration takes from the one before, in order."""
+    """Returns the variables that an iteration takes from the previous one, in order."""
     for item in projection.body:
         if isinstance(item, Loop) and item.kind == "iterations":
             defined = {t for op, _ in walk(item.body) for t in op.targets}

@@ -1,7 +1,6 @@
 """Emits a fragment's module: its cells and the loop around them.
 
-The text is what runs: it is written beside the run, imported from there, and may be stepped
-through in a debugger.
+The module is saved in the run directory and imported from there, so a debugger can step through it.
 """
 
 from collections.abc import Iterator
@@ -19,13 +18,13 @@ from mindspore_rl.compiler.lowering.target import Target
 
 @dataclass(frozen=True)
 class Generated:
-    """A fragment's source.
+    """The generated source of a fragment.
 
     Attributes:
         cells: names of its cells, in order.
-        collectives: cells that hold a collective.
+        collectives: names of the cells that contain a collective.
         needs_tensors: whether the process must import MindSpore.
-        carried: variables that an iteration takes from the one before.
+        carried: variables that an iteration takes from the previous one.
     """
 
     source: str
@@ -42,7 +41,15 @@ def generate(
     target: Target,
     title: str,
 ) -> Generated:
-    """Writes the module of one fragment, whose regions were found."""
+    """Generates the module of one fragment from its body with regions.
+
+    Args:
+        program: the whole program, for its imports.
+        projection: the fragment's program.
+        body: its items, with regions in their place.
+        target: parameters of code generation.
+        title: first line of the module's docstring.
+    """
     regions = regions_of(body)
     cells = [CellWriter(plan_cell(region, projection, target)).text() for region in regions]
     text = "\n".join(cells) + LoopWriter(projection, target, body).text()
@@ -71,7 +78,7 @@ def _imports(program: Program, projection: Projection, body: tuple[Lowered, ...]
         yield ""
         yield "from mindspore_rl.rl import operators"
         yield "from mindspore_rl.runtime.rank import cell_parts as parts"
-    # A name that only another fragment's expressions use stays out, and its module unimported.
+    # Names that only other fragments use are left out, so that their modules are not imported.
     items = [item for item, _ in paths(projection.body) if not isinstance(item, Loop)]
     texts = {text for i in items for text in (i.args if isinstance(i, Op) else (i.test,))}
     used = set().union(*map(names_in, texts))

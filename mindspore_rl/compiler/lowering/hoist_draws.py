@@ -1,8 +1,8 @@
 """Hoists draws from a kept replay: all of an iteration's draws are made ahead of the loop.
 
-What a stratified draw finds depends on nothing that is computed in between, as long as the loop
-itself inserts nothing. Without its draws a loop over updates compiles as a whole: one call of a
-cell an iteration instead of one for each update.
+The result of a stratified draw does not depend on the updates between draws, as long as the loop
+inserts nothing. Without its draws a loop over updates compiles as a whole: one call of a cell per
+iteration instead of one per update.
 """
 
 from dataclasses import replace
@@ -13,15 +13,15 @@ from mindspore_rl.plan.value import Value
 
 COMPILED = ("computes", "fits", "trims")
 MAX_BYTES = 2**26
-"""Of the records of an iteration, which lie in memory together."""
+"""Limit on the bytes of all records drawn in an iteration, which are in memory together."""
 
 
 def draw_ahead(items: tuple[Item, ...], values: dict[str, Value]) -> tuple[Item, ...]:
-    """Takes draws out of the loops in an iteration where these then compile as a whole.
+    """Moves draws out of the loops in an iteration that then compile as a whole.
 
     Args:
-        items: of a fragment.
-        values: of its variables; those of all turns of a draw are added.
+        items: the items of a fragment.
+        values: the values of its variables; the stacked results of hoisted draws are added.
     """
     result: list[Item] = []
     for item in items:
@@ -77,7 +77,7 @@ def _without_draws(
 
 
 def _row(draw: Op, target: str, stack: str, loops: tuple[Loop, ...]) -> Op:
-    """What was drawn for this turn."""
+    """Makes the operation that takes this turn's row of a hoisted draw."""
     reads = (stack, *(loop.index for loop in loops))
     args = (stack, turn_index(loops))
     return Op(f"index:{target}", "index", (target,), args, reads, draw.where)

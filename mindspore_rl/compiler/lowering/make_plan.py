@@ -22,7 +22,12 @@ def generate_all(
     regions: dict[str, tuple[Lowered, ...]],
     target: Target,
 ) -> dict[str, Generated]:
-    """The modules of all fragments."""
+    """Generates the modules of all fragments.
+
+    Raises:
+        PolicyError: the consumer of an asynchronous schedule would carry a value from one worker's
+            iteration to another's.
+    """
     algorithm, policy = partition.program.algorithm, partition.policy.name
     found = {}
     for name, projection in projections.items():
@@ -54,12 +59,12 @@ def make_plan(
     """Writes the plan of generated fragments into a folder.
 
     Args:
-        partition: the cut program, shares of sums resolved.
-        projections: of its fragments.
+        partition: the partitioned program, with partial sums resolved.
+        projections: the projected programs of its fragments.
         code: their modules.
-        folder: gets `plan.json` and `fragments/*.py`.
+        folder: where `plan.json` and `fragments/*.py` are written.
         record: see `Plan`.
-        parameter_bytes: size of a message of parameters, by `MessagePlan.parameters`.
+        parameter_bytes: size in bytes of a message of parameters, by `MessagePlan.parameters`.
         job: the other fields of `Plan`.
     """
     sources = folder / "fragments"
@@ -99,7 +104,7 @@ def make_plan(
 def _fragment(fragment: Fragment, made: Generated, first_rank: int) -> FragmentPlan:
     return FragmentPlan(
         fragment.name,
-        f"{fragment.name}.py",  # as it is: "a+b" is another fragment than "a_b"
+        f"{fragment.name}.py",  # not sanitised: "a+b" and "a_b" are different fragments
         first_rank,
         tuple((s.start, s.stop) for s in fragment.shares),
         fragment.components,
@@ -124,7 +129,7 @@ def _reductions(projection: Projection) -> Iterator[ReductionPlan]:
 
 
 def _times(around: tuple[Loop | Branch, ...]) -> int:
-    """How often what stands there happens in an iteration; 0: once, before the first."""
+    """Returns how often an item runs in an iteration; 0: once, before the first iteration."""
     loops = [item for item in around if isinstance(item, Loop)]
     if not any(loop.kind == "iterations" for loop in loops):
         return 0

@@ -1,7 +1,8 @@
 """Projection: the training loop as one fragment sees it.
 
-Loops are kept where the fragment has an operation inside, foreign operations are dropped, and cut
-edges become `send`, `receive`, `stack` and `unstack`; shares of sums get their `all_reduce`.
+Loops are kept where the fragment has an operation inside, operations of other fragments are
+dropped, and cut edges become `send`, `receive`, `stack` and `unstack`. An `all_reduce` follows each
+partial sum.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.value import Value
 
 FRESH = "fresh"
-"""Whether the message at hand is within the bound of staleness, where stale ones are dropped."""
+"""Name of a boolean: the message is within the staleness bound (only with `drop_stale`)."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Projection:
     """One fragment's program.
 
     Attributes:
-        values: the graph's values and those of the buffers that projection adds.
+        values: the values of the program's variables and of the buffers that projection adds.
         alone: whether a replica's gradients and means are over its own samples only.
-        serves: whether it fires once for each sender's message, as they arrive.
+        serves: whether the fragment fires once for each sender's message, in order of arrival.
     """
 
     fragment: Fragment
@@ -45,15 +46,15 @@ def project(
     """Projects the program on one fragment.
 
     Args:
-        partition: the cut program.
+        partition: the partitioned program.
         name: the fragment.
-        in_graph: whether the environment is a graph of its own.
-        record: boundary marks whose values are kept for inspection.
+        in_graph: whether the environment is compiled.
+        record: boundary marks whose values are recorded for inspection.
     """
     projector = _Projector(partition, partition.fragment(name), in_graph, record)
     body = _glue_before_sends(tidy(tuple(projector.items(partition.program.body, ()))))
     if not (in_graph and "environment" in partition.fragment(name).components):
-        body = draw_ahead(body, projector.values)  # else cells hold what is kept
+        body = draw_ahead(body, projector.values)  # else the kept records are inside cells
     arrivals = partition.arrivals
     return Projection(
         partition.fragment(name),
@@ -86,7 +87,7 @@ class _Projector:
                 self.last_of_site[str(op.attr("site"))] = op.name
 
     def items(self, items: tuple[Item, ...], loops: tuple[Loop, ...]) -> Iterator[Item]:
-        """The items of a body that this fragment has, with its communication."""
+        """Yields the items of a body that this fragment runs, with its communication."""
         for item in items:
             for message in self.incoming:
                 if message.stacked and message.stacked[0] == item.name:
@@ -149,9 +150,10 @@ class _Projector:
         return num_turns(self.loop[name] for name in names)
 
     def _buffer(self, owner: str, variable: str, turns: tuple[str, ...]) -> str:
-        """The rows of a variable, one for each turn of some loops, of one message or record.
+        """Returns the name of the buffer that stacks a variable over the turns of loops.
 
-        Each buffer has one writer: in an unrolled loop several rows are written at once.
+        Each message or record has a buffer of its own, so that a buffer has one writer: an unrolled
+        loop writes several rows at once.
         """
         if (owner, variable) not in self.buffers:
             value = self.values[variable]
@@ -166,7 +168,7 @@ class _Projector:
     def _keep(
         self, owner: str, variable: str, turns: tuple[str, ...], op: Op, loops: tuple[Loop, ...]
     ) -> Op:
-        """Writes this turn's row of a buffer."""
+        """Makes the operation that writes this turn's row of a buffer."""
         index, reads = _stack_index(turns, loops)
         return Op(
             f"stack:{owner}:{variable}",
@@ -217,7 +219,8 @@ class _Projector:
             yield from self._marked(op, loops)
             return
         if op.kind == "env_steps" and self.partition.arrivals is not None:
-            # Not a multiple of this replica's iterations: read once, where an iteration starts.
+            # Workers progress at different rates, so it is not a multiple of this replica's
+            # iterations: it is read once, at the start of an iteration.
             self.started.append(replace(op, kind="progress", args=(), reads=()))
             return
         if op.kind == "update" and self.drops:
@@ -236,7 +239,10 @@ class _Projector:
             yield _all_reduce(op.name, kind, shares, op)
 
     def _marked(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
-        """A mark is a copy; the last of its tuple sums all its shares up in one collective."""
+        """Yields a boundary as a copy; the last of its tuple all-reduces the tuple's partial sums.
+
+        One collective sums the whole tuple.
+        """
         yield replace(op, kind="copy")
         site, here = str(op.attr("site")), self.fragment.name
         if self.last_of_site[site] != op.name:
@@ -257,7 +263,7 @@ class _Projector:
                 yield from self._record(member, f"{site}/{position}", loops)
 
     def _record(self, op: Op, key: str, loops: tuple[Loop, ...]) -> Iterator[Op]:
-        """Keeps a mark's values of all turns, to be handed out at the end of the iteration."""
+        """Stacks a boundary's values over all turns; `record` writes them after each iteration."""
         (name,) = op.targets
         value = self.values[name]
         if value.parts:
@@ -271,7 +277,7 @@ class _Projector:
             return
         turns = tuple(loop.name for loop in loops if loop.kind != "iterations")
         kept = [name]
-        if self.conditions:  # which of the rows are this iteration's
+        if self.conditions:  # marks the rows that were written in this iteration
             kept.append(f"{name}_turn")
             self.values[kept[1]] = Value((), "int32")
             index = loops[0].index
@@ -309,7 +315,7 @@ def _stack_index(names: tuple[str, ...], loops: tuple[Loop, ...]) -> tuple[str, 
 
 
 def _glue_before_sends(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Lets pure operations that follow a `send` go first, into the cell before it."""
+    """Moves pure operations that follow a `send` before it, so that they join the cell there."""
     result: list[Item] = []
     for found in items:
         item = found
@@ -324,12 +330,12 @@ def _glue_before_sends(items: tuple[Item, ...]) -> tuple[Item, ...]:
 
 
 def _sends_others(item: Item, names: tuple[str, ...]) -> bool:
-    """Whether an item is a `send` that takes none of some variables."""
+    """Returns whether an item is a `send` that reads none of the variables `names`."""
     return isinstance(item, Op) and item.kind == "send" and not set(item.reads) & set(names)
 
 
 def _extend(loop: Loop) -> Item:
-    """A loop that only moves received rows into the replay buffer becomes one operation."""
+    """Replaces a loop that only copies received rows into the replay buffer by one operation."""
     ops = [item for item in loop.body if isinstance(item, Op)]
     if not ops or len(ops) < len(loop.body):
         return loop

@@ -1,8 +1,8 @@
 """Regions: the largest parts of a fragment that compile to one MindSpore cell each.
 
 A run of neighbouring items becomes a cell if all of them have a graph implementation and at least
-one computes something. Buffers live where their writers run: inside a cell if the loop that fills
-them is inside, else in Python.
+one computes something. A buffer belongs to the cell that contains the loop which fills it, else to
+Python.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ from mindspore_rl.platform.names import unused
 
 
 def find_regions(projection: Projection, in_graph: bool) -> tuple[Lowered, ...]:
-    """Groups a fragment's items into regions. Returns: the items with regions in place."""
+    """Groups a fragment's items into regions. Returns: the items, with regions in their place."""
     for replay_in_cell in (True, False):
         finder = _Finder(projection, in_graph, replay_in_cell)
         body = finder.group(projection.body, inside_loop=False)
@@ -45,7 +45,7 @@ class _Finder:
         self.names: set[str] = set()
 
     def group(self, items: tuple[Item, ...], inside_loop: bool) -> tuple[Lowered, ...]:
-        """Replaces the runs of a body that compile; looks for more inside what does not."""
+        """Replaces the runs of items that compile, also inside loops and branches that do not."""
         result: list[Lowered] = []
         run: list[Item] = []
 
@@ -104,7 +104,7 @@ class _Finder:
         return [*run[:start], region, *run[end:]]
 
     def _rows_first(self, run: list[Item]) -> list[Item]:
-        """Rows of tables made outside are taken outside, where that is a view."""
+        """Moves the indexing of tables made outside the run to its front, where it is a view."""
         made = {t for op, _ in walk(tuple(run)) for t in op.targets}
         first = [
             i for i in run if isinstance(i, Op) and i.kind == "index" and not set(i.reads) & made
@@ -136,7 +136,7 @@ class _Finder:
 
 
 def _replay_in_one_region(body: tuple[Lowered, ...]) -> bool:
-    """Whether all operations on the replay buffer are in the same cell, or none is in any."""
+    """Returns whether all operations on the replay buffer are in one cell, or all in no cell."""
     holders = set()
     for item, _ in paths(body):
         inside = item.items if isinstance(item, Region) else (item,) * isinstance(item, Op)
@@ -154,12 +154,12 @@ def _is_unpacking(op: Op) -> bool:
 
 
 def regions_of(body: tuple[Lowered, ...]) -> list[Region]:
-    """The regions of a fragment, or of a loop in it, in order."""
+    """Returns the regions of a fragment, or of a loop in it, in order."""
     return [item for item, _ in paths(body) if isinstance(item, Region)]
 
 
 def read_outside(items: tuple[Item, ...], part: tuple[Item, ...]) -> set[str]:
-    """Variables that the items of a program read which are not in some part of it."""
+    """Returns the variables that are read by the items of a program outside `part`."""
     inside = {item.name for item, _ in paths(part)}
     others = [i for i, _ in paths(items) if not isinstance(i, Loop) and i.name not in inside]
     return {name for item in others for name in item.reads}

@@ -7,20 +7,20 @@ INDENT = "    "
 
 
 def indented(lines: list[str]) -> list[str]:
-    """The lines of a block, one step to the right."""
+    """Indents the lines of a block by one step."""
     return [INDENT + line if line else line for line in lines]
 
 
 def assignment(targets: tuple[str, ...], call: str) -> str:
-    """A call and what its results are called."""
+    """Returns the assignment of a call's results to targets, or the bare call."""
     return f"{', '.join(targets)} = {call}" if targets else call
 
 
 def no_writer(op: Op, missing: str) -> ProgramError:
-    """The error of an operation that nothing writes."""
+    """Makes the error for an operation that no emitter handles."""
     return ProgramError(f"{op.where}\n  {op.name} cannot be written: {missing}")
 
 
 def class_name(region: str) -> str:
-    """`act_2` -> `Act2`."""
+    """Returns the class name of a region's cell: `act_2` -> `Act2`."""
     return "".join(part.capitalize() for part in region.split("_"))

@@ -7,12 +7,15 @@ from mindspore_rl.compiler.ir.ir import Item, walk
 
 @dataclass(frozen=True)
 class Target:
-    """What code generation must know beside the graph.
+    """Parameters of code generation besides the graph.
 
     Attributes:
         num_envs: environments on all workers together.
-        steps_per_iteration: of all environments together.
-        native: whether cells may become native code, which is checked with one turn of each loop.
+        num_steps: steps of a rollout.
+        steps_per_iteration: environment steps of all environments together in an iteration.
+        in_graph: whether the environment is compiled.
+        native: whether cells may become native code. A loop then reads its count from the cell, so
+            that the differential check can run a single turn.
     """
 
     num_envs: int
@@ -23,6 +26,6 @@ class Target:
 
 
 def capacity(items: tuple[Item, ...]) -> int:
-    """Rows of the replay buffer: those of its largest sample."""
+    """Returns the rows of the trajectory buffer: those of its largest sample."""
     samples = (op for op, _ in walk(items) if op.kind == "replay_sample")
     return max((op.attr("rows") for op in samples), default=0)

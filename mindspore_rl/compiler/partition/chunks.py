@@ -1,8 +1,8 @@
 """Chunks: pipelines a loop over parts of the environments, so that fragments wait less.
 
-While one fragment works on one chunk, those that it exchanges messages with work on another.
-Environment i belongs to chunk i mod `chunks`, so that every share of consecutive environments has
-some of each chunk, wherever the shares are cut, and as evenly as possible.
+While one fragment works on one chunk, the fragments that it exchanges messages with work on
+another. Environment i belongs to chunk i mod `chunks`, so that every share of consecutive
+environments is spread as evenly as possible over all chunks.
 """
 
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ def chunk_loops(partition: Partition, in_graph: bool) -> Partition:
     """Marks the loops that run in chunks, if the policy's schedule asks for them.
 
     Args:
-        partition: the cut program.
+        partition: the partitioned program.
         in_graph: whether the environment is compiled.
 
     Raises:
-        PolicyError: no loop can run in chunks, with the reason.
+        PolicyError: no loop can run in chunks; gives the reason.
     """
     schedule = partition.policy.schedule
     if schedule.chunks == 1:
@@ -55,7 +55,7 @@ def chunk_loops(partition: Partition, in_graph: bool) -> Partition:
 
 
 def _sent_in(partition: Partition, loop: Loop) -> list[Message]:
-    """Messages of which each turn of a loop, and of no loop inside it, sends one."""
+    """Returns the messages that are sent in a loop, but in no loop inside it."""
     if loop.kind == "iterations":
         return []
     around = {item.name: found for item, found in paths(partition.program.body)}
@@ -68,7 +68,7 @@ def _sent_in(partition: Partition, loop: Loop) -> list[Message]:
 
 
 def _reason(partition: Partition, loop: Loop, messages: list[Message]) -> str:
-    """Why a loop cannot run in chunks; empty if it can."""
+    """Returns the reason why a loop cannot run in chunks; empty if it can."""
     program, chunks = partition.program, partition.policy.schedule.chunks
     names = {name for m in messages for name in (m.source, m.target)}
     fragments = [f for f in partition.fragments if f.name in names]

@@ -1,6 +1,7 @@
 """Partial sums: finds values that replicas hold shares of, and where they are all-reduced.
 
-Wrong uses of a share, and operations that would mix the rows of different replicas, are refused.
+Uses of a partial sum before its mark, and operations that would mix the rows of different replicas,
+are refused.
 """
 
 from dataclasses import replace
@@ -14,11 +15,11 @@ from mindspore_rl.errors import PolicyError
 
 
 def reduce_partials(result: Partition) -> Partition:
-    """Finds the values that are shares of a sum on replicated fragments, and reduces them.
+    """Finds the partial sums on replicated fragments and decides where each is all-reduced.
 
     Raises:
-        PolicyError: a share is used before its mark, rows of different replicas would mix, an
-            update would get a different value on each replica, or shares are not float32.
+        PolicyError: a partial sum is used before its mark, rows of different replicas would mix,
+            an update would get a different value on each replica, or a partial sum is not float32.
     """
     program = result.program
     values = program.values
@@ -49,7 +50,7 @@ def reduce_partials(result: Partition) -> Partition:
 
 
 def _only_sent(result: Partition, reduced: set, partials: "_Partials") -> set[tuple[str, str]]:
-    """Shares that no operation of their own fragment uses: the target of the message adds them.
+    """Returns the partial sums that their own fragment only sends; the message's target sums them.
 
     All values of one mark are treated alike, because they travel in one message.
     """
@@ -76,7 +77,7 @@ def _only_sent(result: Partition, reduced: set, partials: "_Partials") -> set[tu
 
 
 def _check_float32(program: Program, op: Op) -> None:
-    """Refuses other numbers: collectives inside cells take float32."""
+    """Refuses dtypes other than float32, the only one of collectives inside cells."""
     for target in op.targets:
         other = {leaf.dtype for leaf in program.values[target].leaves} - {"float32"}
         if other:
@@ -87,7 +88,7 @@ def _check_float32(program: Program, op: Op) -> None:
 
 
 class _Partials:
-    """Variables that are one replica's share of a sum: gradients and means before their mark."""
+    """Finder of partial sums: gradients and their means on one replica, before their mark."""
 
     def __init__(self, program: Program) -> None:
         self.values = program.values
@@ -96,7 +97,7 @@ class _Partials:
         self.around = {item.name: around for item, around in paths(program.body)}
 
     def read_by(self, item: Op | Branch, fragment: Fragment) -> list[str]:
-        """Which of the variables that an item reads are shares on the replicas of a fragment."""
+        """Returns the variables read by an item that are partial sums on a fragment's replicas."""
         return [
             v
             for v in item.reads
@@ -117,7 +118,11 @@ class _Partials:
 
 
 def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Partials) -> bool:
-    """Whether an operation of a replicated fragment ends in a reduction; refuses wrong ones."""
+    """Returns whether an operation of a replicated fragment needs an all-reduce of its result.
+
+    Raises:
+        PolicyError: the operation cannot run on several replicas.
+    """
     program, policy = result.program, result.policy
     split = [
         v for v in op.reads if v in program.values and program.values[v].split_by(fragment.split)
@@ -156,7 +161,7 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
         )
     if op.kind == "report" and split:
         raise PolicyError(f"`{split[0]}` is not a scalar; take msrl.mean() of it\n  {op.where}")
-    # What keeps the axis that the replicas share is a reduction of each one's own rows.
+    # A reduction that keeps the sharded axis is local to each replica's rows.
     return OPERATIONS[op.kind].reduces and any(
         arg in split and not program.values[target].split_by(fragment.split)
         for target, arg in zip(op.targets, op.args, strict=True)

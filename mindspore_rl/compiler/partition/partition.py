@@ -1,9 +1,8 @@
 """Partition: assigns operations to fragments and finds the values that cross.
 
-Components are placed by the policy. Everything else (`glue`) is computed wherever a fragment needs
-it, as long as that takes it no further than a mark the policy may cut; there the value becomes a
-message. This is endpoint projection: each fragment's demand is followed backwards through the
-definitions that reach it.
+The policy places components. Everything else (`glue`) is computed in every fragment that needs it,
+back to a mark that the policy may cut; there the value becomes a message. This is endpoint
+projection: each fragment's demand is followed backwards through reaching definitions.
 """
 
 from dataclasses import dataclass, replace
@@ -23,11 +22,12 @@ class Message:
 
     Attributes:
         name: the boundary's site, `boundary:transition#1`, and the two fragments.
-        variables: what is sent, `$parameters` for those of the actor.
-        site: names of the operations that define it, in order.
-        uses: names of the operations of the target that need it.
-        after: the item after which it is sent.
-        stacked: loops out of which it was moved, outermost first; one message holds their turns.
+        variables: the variables that are sent; `$parameters` for the actor's parameters.
+        site: names of the operations that define them, in order.
+        uses: names of the operations of the target that need them.
+        after: the item after which the message is sent.
+        stacked: loops out of which it was moved, outermost first; one message holds the values of
+            all their turns.
     """
 
     name: str
@@ -43,14 +43,14 @@ class Message:
 
 @dataclass(frozen=True)
 class Partition:
-    """A program cut into fragments.
+    """A program partitioned into fragments.
 
     Attributes:
-        reduced: operations whose result is summed over the replicas of a fragment that runs
+        reduced: operations whose result is all-reduced over the replicas of a fragment that runs
             them: `{(fragment, op)}`.
-        partial: operations whose result stays one replica's share, which the target of its
-            message sums up: `{(fragment, op)}`.
-        arrivals: which fragment serves which by arrival; None: all is synchronous.
+        partial: operations whose result stays a partial sum, which the target of its message sums
+            up: `{(fragment, op)}`.
+        arrivals: the sender and the consumer of an asynchronous schedule; None: synchronous.
     """
 
     program: Program
@@ -62,18 +62,18 @@ class Partition:
     arrivals: Arrivals | None = None
 
     def fragment(self, name: str) -> Fragment:
-        """The fragment of that name."""
+        """Returns the fragment of that name."""
         return next(f for f in self.fragments if f.name == name)
 
 
 def partition(
     program: Program, policy: DistributionPolicy, placed: tuple[Fragment, ...]
 ) -> Partition:
-    """Cuts a program by a policy.
+    """Partitions a program by a policy.
 
     Args:
-        program: with the values of its variables.
-        policy: where it may be cut.
+        program: the program, with the values of its variables inferred.
+        policy: the marks where it may be cut.
         placed: the fragments, see `replicate`.
 
     Raises:
@@ -93,7 +93,7 @@ def partition(
 
 
 class _Demand:
-    """Follows what each fragment needs back to where it is defined."""
+    """Follows the demand of each fragment back to the definitions of values."""
 
     def __init__(
         self, program: Program, policy: DistributionPolicy, fragments: tuple[Fragment, ...]
@@ -110,7 +110,7 @@ class _Demand:
         self.chain: list[tuple[str, str, Op]] = []
 
     def run(self) -> None:
-        """Places every component, then everything that it needs."""
+        """Places the operations of components and everything that they need."""
         self._find_origins()
         for name, op in self.op.items():
             if op.component != "glue":
@@ -145,7 +145,7 @@ class _Demand:
         self.chain.pop()
 
     def _meet(self, fragment: str, reader: str, variable: str, op: Op) -> None:
-        """Decides how a fragment gets what an operation defines."""
+        """Decides how a fragment gets an operation's result: it computes or receives it."""
         definer = op.name
         if op.component != "glue":
             owner = self.home[op.component]
@@ -164,7 +164,7 @@ class _Demand:
                 self._place(source, definer)
                 self.chain = outer
                 self._cross(source, fragment, op, variable, reader, op.mark)
-                # A message under a condition: its target must come to the same decision.
+                # The target of a message under a condition must evaluate the same condition.
                 for condition in self._conditions(definer):
                     self._need_all(fragment, reader, condition)
                 return
@@ -180,7 +180,7 @@ class _Demand:
                 found[key].append(value)
 
     def _refuse(self, owner: str, fragment: str) -> None:
-        """Names the smallest of the values between what one fragment has and another needs."""
+        """Raises the error for an unmarked crossing; it names the smallest value on the way."""
         values = self.program.values
         variable, reader, op = self.chain[-1]
         if variable != PARAMETERS:
@@ -203,7 +203,7 @@ class _Demand:
     # ---- where values come from ------------------------------------------------------------
 
     def _find_origins(self) -> None:
-        """Fragments whose components a value is computed from, through glue and marks."""
+        """Finds the fragments whose components each value comes from, through glue and marks."""
         self.origins = {name: frozenset() for name in self.op}
         changed = True
         while changed:
@@ -227,7 +227,7 @@ class _Demand:
     # ---- messages --------------------------------------------------------------------------
 
     def messages(self) -> tuple[Message, ...]:
-        """One message for each site, source and target, moved out of loops where possible."""
+        """Makes a message for each site, source and target, moved out of loops where possible."""
         order = list(self.op)
         drafts = []
         for (site, source, target), found in self.crossing.items():
@@ -270,11 +270,11 @@ class _Demand:
             shared = shared[:-1]
         deeper = defined_in[len(shared) :]
         after = deeper[0].name if deeper else self._end_of_site(message.site[-1])
-        if PARAMETERS in message.variables:  # whole at any time: sent whatever was decided
+        if PARAMETERS in message.variables:  # replicated at any time: sent after the condition
             path = (*self.paths[message.site[-1]], self.op[message.site[-1]])
             place = path.index(shared[-1]) + 1 if shared else 0
-            # Of a loop that may end early, both know whether it has: the last turn sends once. And
-            # of a condition under which they are needed, too.
+            # They are sent inside a branch only if it is the flag of a loop that may end early,
+            # which both fragments evaluate, or if they are needed within that branch.
             while isinstance(outer := path[place], Branch) and (
                 outer.first or self._used_later(message, outer)
             ):
@@ -283,15 +283,16 @@ class _Demand:
         return replace(message, after=after, stacked=tuple(loop.name for loop in stacked))
 
     def _used_later(self, message: Message, branch: Branch) -> bool:
-        """Whether what a message carries is needed before a branch that it is made in has ended."""
+        """Returns whether a message's values are needed later in the branch that makes them."""
         ops = list(self.op)
         later = ops[ops.index(message.site[-1]) + 1 :]
         return any(use in later and branch in self.paths[use] for use in message.uses)
 
     def _has_gaps(self, source: str, target: str, loop: Loop, messages: list[Message]) -> bool:
-        """Whether a turn of a loop may leave what one fragment sends to another unset.
+        """Returns whether a turn of a loop may leave values between two fragments unset.
 
-        Then its messages stay in the loop, all of them, so that both meet them in the same order.
+        Then all messages between the two stay in the loop, so that both have them in the same
+        order.
         """
         sites = [
             self.paths[m.site[-1]]
@@ -302,7 +303,7 @@ class _Demand:
         return any(isinstance(item, Branch) for around in inside for item in around)
 
     def _end_of_site(self, name: str) -> str:
-        """The last operation of a mark's tuple: a message follows it, and its reduction."""
+        """Returns the last operation of a mark's tuple; the message and the reduction follow it."""
         op = self.op[name]
         if op.kind != "boundary":
             return name
@@ -313,7 +314,7 @@ class _Demand:
         ][-1]
 
     def _reaches(self, start: str, goal: str, loop: Loop, messages: list[Message]) -> bool:
-        """Whether `start` sends to `goal`, perhaps through others, inside one turn of a loop."""
+        """Returns whether `start` sends to `goal`, also indirectly, inside one turn of a loop."""
         inside = {name for name, loops in self.loops.items() if loop in loops}
         edges = {
             (m.source, m.target)
@@ -331,10 +332,10 @@ class _Demand:
 
 
 def _check_marks(result: Partition) -> None:
-    """Every mark that the policy cuts must be there, even where this plan happens to fuse it.
+    """Checks that every mark that the policy cuts exists and has the policy's direction.
 
-    What passes it must go the way that the policy says: a cut the wrong way round permits as much,
-    but chooses another sender.
+    A mark must exist even if this plan fuses its two components. A cut in the wrong direction
+    permits the same messages, but chooses another sender.
     """
     ops = [op for op, _ in walk(result.program.body)]
     marks = {op.mark for op in ops} | {"parameters"}
@@ -361,7 +362,7 @@ def _check_marks(result: Partition) -> None:
 
 
 def _components_around(program: Program) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """From which components the values of each mark come, and to which they go, through glue."""
+    """Returns the components that make the values of each mark, and those that use them."""
     uses = definitions(program.body)
     op = {op.name: op for op, _ in walk(program.body)}
     makers: dict[str, set[str]] = {}

@@ -9,12 +9,12 @@ from mindspore_rl.policy import WORKERS, DistributionPolicy, FragmentRule
 
 @dataclass(frozen=True)
 class Fragment:
-    """A fragment of the graph and the environments and agents of each of its replicas.
+    """A fragment of the graph, with the environments and agents of each of its replicas.
 
     Attributes:
-        shares: environments of each replica; all of them where agents are split.
+        shares: environments of each replica; all environments if agents are sharded.
         agents: agents of each replica, in a multi-agent environment.
-        split: what its replicas share, `env` or `agent`.
+        split: the axis that is sharded over its replicas, `env` or `agent`.
     """
 
     name: str
@@ -26,21 +26,22 @@ class Fragment:
 
     @property
     def replicas(self) -> int:
-        """How many processes run it."""
+        """The number of processes that run the fragment."""
         return len(self.shares)
 
 
 def shares(num_envs: int, replicas: int) -> tuple[range, ...]:
-    """Consecutive shares of the environments, as even as possible: 8 on 3 is 3, 3, 2."""
+    """Divides environments into consecutive shares, as even as possible: 8 on 3 is 3, 3, 2."""
     small, extra = divmod(num_envs, replicas)
     bounds = accumulate((small + (replica < extra) for replica in range(replicas)), initial=0)
     return tuple(range(first, end) for first, end in pairwise(bounds))
 
 
 def agent_shares(teams: tuple[int, ...], replicas: int) -> tuple[range, ...]:
-    """Consecutive shares of the agents, each within one team: teams of 3 and 1 on 3 is 2, 1, 1.
+    """Divides agents into consecutive shares within teams: teams of 3 and 1 on 3 is 2, 1, 1.
 
-    The team with the most agents a replica gets the next one. A single replica has all agents.
+    The next replica goes to the team with the most agents per replica. A single replica has all
+    agents.
     """
     if replicas == 1:
         return (range(sum(teams)),)
@@ -58,7 +59,9 @@ def agent_shares(teams: tuple[int, ...], replicas: int) -> tuple[range, ...]:
 def replicate(
     policy: DistributionPolicy, workers: int, num_envs: int, teams: tuple[int, ...]
 ) -> tuple[Fragment, ...]:
-    """The policy's fragments with their replicas; those that share devices one to one are fused.
+    """Returns the policy's fragments with their replicas.
+
+    Fragments of one `colocate` group with the same replicas and the same sharded axis are fused.
 
     Raises:
         PolicyError: there are more replicas than environments or agents to share.
@@ -113,7 +116,7 @@ def replicate(
 
 
 def _split(policy: DistributionPolicy, rule: FragmentRule, teams: tuple[int, ...]) -> str:
-    """What the replicas of a fragment share in this environment."""
+    """Returns the axis that is sharded over a fragment's replicas in this environment."""
     found = [axis for axis in rule.axes or ("env",) if axis == "env" or sum(teams) > 1]
     if not found:
         raise PolicyError(

@@ -1,7 +1,7 @@
 """Applies a policy's schedule to a partitioned program, or refuses it with the reason.
 
-By arrival, the fragment that updates fires once for each message of one sender. The sender is then
-on its own: its gradients and means are over its own samples, and the reply goes to it alone.
+In an asynchronous schedule (by arrival), the fragment that updates fires once for each message of
+one sender. The sender's gradients and means are over its own samples, and only it gets the reply.
 """
 
 from dataclasses import replace
@@ -16,10 +16,10 @@ from mindspore_rl.policy import ARRIVAL
 
 
 def apply_schedule(partition: Partition) -> Partition:
-    """Makes a partition, its shares of sums resolved, follow its policy's schedule.
+    """Applies the policy's schedule to a partition whose partial sums are resolved.
 
     Raises:
-        PolicyError: the schedule cannot be served, with the reason.
+        PolicyError: the program cannot run under the schedule; gives the reason.
     """
     policy = partition.policy
     if policy.schedule.order != ARRIVAL:
@@ -52,15 +52,16 @@ def apply_schedule(partition: Partition) -> Partition:
 
 
 def check_turns(partition: Partition, body: tuple[Item, ...]) -> None:
-    """Whether the consumer's part of an iteration is a conversation that can be held with anybody.
+    """Checks that the consumer can serve any one sender in each of its iterations.
 
     Args:
-        partition: served by arrival.
-        body: the consumer's, as projected.
+        partition: a partition with an asynchronous schedule.
+        body: the consumer's projected body.
 
     Raises:
-        PolicyError: it sends before it has heard anything, does not end by returning parameters,
-            or remembers something from one iteration to the next.
+        PolicyError: the consumer exchanges messages before the iterations, does not begin an
+            iteration with a receive, does not end it by returning parameters, or returns them
+            twice without a receive between.
     """
     assert partition.arrivals is not None
     name, sender = partition.arrivals.consumer, partition.arrivals.sender
@@ -88,7 +89,7 @@ def _returns_parameters(op: Op) -> bool:
 
 
 def _ends(partition: Partition) -> tuple[Fragment, Fragment]:
-    """The fragment that sends and the one that serves."""
+    """Returns the fragment that sends and the fragment that serves it."""
     consumer = next(f for f in partition.fragments if "update" in f.components)
     if consumer.replicas != 1:
         raise _refused(

@@ -1,6 +1,6 @@
 """Draws a partitioned algorithm in Mermaid, for web pages.
 
-Of the operations only those of a component are shown; what lies between two is the arrow.
+Only the operations of components are shown; an arrow stands for the glue between two of them.
 """
 
 import re
@@ -16,11 +16,11 @@ from mindspore_rl.plan.traffic import describe, predict
 
 GLUE = "glue"
 COLOURS = ("#dbeafe", "#dcfce7", "#fef3c7", "#fce7f3", "#ede9fe", "#fee2e2")
-"""Of fragments, in turn."""
+"""Fill colours of fragments, used in a cycle."""
 
 
 def render_mermaid(partition: Partition, plan: Plan) -> str:
-    """Fragments with the operations of their components, and messages with their bytes."""
+    """Draws fragments with the operations of their components, and messages with their bytes."""
     ops = [op for op, _ in walk(partition.program.body)]
     shown = {op.name: op.kind for op in ops if op.component != GLUE}
     flow = _Flow(partition, list(shown))
@@ -53,9 +53,10 @@ def _id(*names: str) -> str:
 
 
 class _Flow:
-    """Which shown operations follow which, whatever glue is between them.
+    """Successors and predecessors among the shown operations, through any glue between them.
 
     Args:
+        partition: the partitioned program.
         shown: names of operations, in the order of the program.
     """
 
@@ -67,16 +68,16 @@ class _Flow:
         for definer, variable, reader in edges(partition.program.body):
             effect = variable.startswith("$") and variable != PARAMETERS
             if effect and place.get(definer, 0) >= place.get(reader, 0):
-                continue  # that the next turn comes after this one
+                continue  # an effect that the next turn takes from this one
             self._after[definer].add(reader)
             self._before[reader].add(definer)
 
     def after(self, names: Iterable[str], within: Iterable[str]) -> list[str]:
-        """The shown operations that some lead to, through a fragment's glue alone."""
+        """Returns the next shown operations after `names`, through glue in `within` only."""
         return self._next(names, self._after, set(within))
 
     def before(self, names: Iterable[str], within: Iterable[str]) -> list[str]:
-        """The shown operations that lead to some."""
+        """Returns the last shown operations before `names`, through glue in `within` only."""
         return self._next(names, self._before, set(within))
 
     def _next(self, names: Iterable[str], steps: dict[str, set[str]], within: set[str]) -> list:
@@ -96,7 +97,7 @@ class _Flow:
 
 
 def _ends(message: Message, partition: Partition, flow: _Flow) -> tuple[str, str] | None:
-    """The operation that a message comes from, and the first that needs it."""
+    """Returns the operation that a message comes from and the first that needs it, as node ids."""
     named = {fragment.name: fragment for fragment in partition.fragments}
     source, target = named[message.source], named[message.target]
     shown = [name for name in message.site if name in flow._order]

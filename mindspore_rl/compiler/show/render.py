@@ -12,7 +12,7 @@ from mindspore_rl.plan.text import arrivals_text
 
 
 def render_edges(program: Program) -> str:
-    """Every def-use edge: shape, dtype, bytes, times it fires in an iteration."""
+    """Lists every def-use edge: shape, dtype, bytes, times it fires in an iteration."""
     ops = {op.name: op for op, _ in walk(program.body)}
     times = {op.name: num_turns(loops) for op, loops in walk(program.body)}
     order = {name: i for i, name in enumerate(ops)}
@@ -28,7 +28,7 @@ def render_edges(program: Program) -> str:
 
 
 def render_partition(partition: Partition) -> str:
-    """Fragments with their operations, cut edges and reductions."""
+    """Lists fragments with their operations, cut edges and reductions."""
     lines = [f"policy {partition.policy.name}: {partition.policy.summary}"]
     ops = [op for op, _ in walk(partition.program.body)]
     lines += _fragments(partition.fragments, ops)
@@ -52,7 +52,7 @@ def render_partition(partition: Partition) -> str:
 
 
 def render_fragments(fragments: tuple[Fragment, ...]) -> str:
-    """Which environments or agents each rank has."""
+    """Lists the environments or agents of each rank."""
     return "\n".join(_fragments(fragments, [])) + "\n"
 
 
@@ -76,7 +76,7 @@ def _fragments(fragments: tuple[Fragment, ...], ops: list[Op]) -> Iterator[str]:
 
 
 def render_dot(partition: Partition) -> str:
-    """Operations in clusters by fragment, for Graphviz."""
+    """Draws operations in clusters by fragment, for Graphviz."""
     lines = ["digraph fdg {", "  rankdir=LR; node [shape=box, fontname=monospace];"]
     for index, fragment in enumerate(partition.fragments):
         lines.append(f'  subgraph cluster_{index} {{ label="{fragment.name} x{fragment.replicas}";')
