@@ -11,8 +11,9 @@ import grimp
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tour.md"
 PACKAGE = "mindspore_rl"
 GROUPS = {
-    "compiler": ("compiler", "codegen", "mindir", "purity"),
+    "compiler": ("compiler",),
     "runtime": ("runtime", "communication", "replay"),
+    "native code": ("codegen", "mindir", "purity"),
 }
 
 
