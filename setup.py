@@ -46,15 +46,14 @@ setup(
         ],
         "atari": [  # gymnasium resizes by OpenCV, which from 4.12 on needs NumPy 2
             "ale-py",
-            "gymnasium>=1",
             "opencv-python-headless<4.12",
         ],
         "box2d": ["box2d==2.3.10"],  # the one of that name that has wheels
-        "gymnasium": ["gymnasium>=1"],
+        "gymnasium": [],  # a requirement; the extra was one of earlier versions
         "mujoco": ["imageio", "mujoco"],  # gymnasium's need both
         "marl": ["mpe2", "pettingzoo"],
         "offline": ["h5py"],  # reads HDF5, as Minari's data sets
-        "pool": ["envpool>=1", "gymnasium>=1"],
+        "pool": ["envpool>=1"],
         "plot": ["matplotlib", "tensorboard"],
         "export": ["onnxruntime"],  # looks at what is written; MindSpore writes it
         "site": ["mkdocs-material", "mkdocstrings[python]"],
@@ -73,7 +72,6 @@ setup(
             "ale-py",
             "envpool>=1",
             "box2d==2.3.10",
-            "gymnasium>=1",
             "h5py",
             "imageio",
             "imageio-ffmpeg",

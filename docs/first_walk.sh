@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From an environment of one's own to a policy that is trained, looked at, filmed and exported:
-#   pip install '.[gymnasium,video,export,plot]'
+#   pip install '.[video,export,plot]'
 #   bash docs/first_walk.sh [DIRECTORY]
 # The environment is docs/examples/thermostat.py; put your own file in its place.
 set -euo pipefail

@@ -198,7 +198,7 @@ def _memory_mib(pid: int) -> float:
 def _versions() -> str:
     from importlib import metadata  # noqa: PLC0415
 
-    return ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "gym", "numpy"))
+    return ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "gymnasium", "numpy"))
 
 
 if __name__ == "__main__":

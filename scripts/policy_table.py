@@ -158,7 +158,7 @@ def _as_predicted(row: dict) -> bool:
 
 
 def _machine() -> str:
-    versions = ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "gym", "numpy"))
+    versions = ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "gymnasium", "numpy"))
     python = platform.python_version()
     return f"{os.cpu_count()} cores, {platform.system()}, Python {python}, {versions}"
 

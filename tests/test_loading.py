@@ -11,11 +11,13 @@ import pytest
 from mindspore_rl import programs
 from mindspore_rl.cli import main as cli
 from mindspore_rl.environments import registry as by_name
+from mindspore_rl.environments.gym import library as gym_library
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.platform import former_names, user_modules
 
 ROOT = Path(__file__).parents[1]
+EARLIER: dict[str, str] = {}
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -202,3 +204,28 @@ def test_a_copy_has_the_files_that_a_string_names(tmp_path):
 def test_files_that_name_a_module_as_it_was_called_still_load(former):
     now = importlib.import_module(f"mindspore_rl.{former_names.MOVED[former]}")
     assert importlib.import_module(f"mindspore_rl.{former}") is now
+
+
+@pytest.mark.parametrize(
+    ("then", "library", "now"),
+    [
+        ("CartPole-v1", EARLIER, "gym:CartPole-v1"),
+        ("CartPole-v1,render_mode=human", EARLIER, "gym:CartPole-v1,render_mode=human"),
+        ("CartPole", EARLIER, "gym:CartPole"),  # the newest
+        ("CartPole-v1", {"library": "gymnasium"}, "CartPole-v1"),
+        ("LunarLander-v2", EARLIER, "gym:LunarLander-v2"),
+        ("LunarLander-v3", EARLIER, "LunarLander-v3"),  # gymnasium's
+        ("gymnasium:CartPole-v1", EARLIER, "gymnasium:CartPole-v1"),
+        ("graph:CartPole-v1", EARLIER, "graph:CartPole-v1"),
+        ("/here/own.py:Own", EARLIER, "/here/own.py:Own"),
+    ],
+)
+def test_a_plain_id_of_an_earlier_version_is_gyms(then, library, now):
+    assert user_modules.as_recorded({"environment": then, **library}) == now
+
+
+def test_gyms_environments_are_those_of_its_registry():
+    found = gym_library.load("gym").envs.registration.registry.values()
+    own = {spec.id for spec in found if str(spec.entry_point).startswith("gym.envs.")}
+    known = user_modules.GYMS.items()
+    assert {f"{name}-v{version}" for name, versions in known for version in versions} == own

@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from mindspore_rl import Run, load, train
+from mindspore_rl.cli import main as cli
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.runtime.checkpoint import list_checkpoints
 
@@ -60,6 +63,23 @@ def test_trains_on_workers_and_shows_every_iteration(tmp_path, capfd):
     figure = again.plot("loss", output=tmp_path / "loss.svg")
     assert figure.axes[0].get_ylabel() == "loss"
     assert (tmp_path / "loss.svg").stat().st_size > 1000
+
+
+def test_gym_is_imported_only_where_it_is_asked_for(tmp_path, monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "gym", None)  # who imports it fails
+    command = ["train", "a2c", "num_envs=2", "num_steps=8", "--env", "CartPole-v1", "--quiet"]
+    more = ["--backend", "inproc", "--total-steps", "16", "--run-dir", str(tmp_path / "r")]
+    assert cli.main(command + more) == 0
+    run = load(tmp_path / "r")
+    assert len(run.evaluate(1)) == 1
+    assert run.make_env().unwrapped.spec.id == "CartPole-v1"
+    assert cli.main(["envs", "check", "CartPole-v1"]) == 0
+    assert "unmaintained" not in "".join(capfd.readouterr())
+    folders = [Path(__file__).parents[1] / name for name in ("mindspore_rl", "algorithms", "docs")]
+    files = [file for folder in folders for file in folder.rglob("*.py")]
+    assert len(files) > 200
+    imports = re.compile(r"^\s*(import|from) gym\b", re.MULTILINE)
+    assert [file for file in files if imports.search(file.read_text())] == []
 
 
 def test_a_function_ends_the_run_and_reaches_nothing_in_it(tmp_path):

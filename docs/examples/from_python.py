@@ -1,6 +1,6 @@
 """Trains from Python, looks at what came of it, and plays; see docs/python.md."""
 
-import gym
+import gymnasium
 
 from mindspore_rl import load, train
 
@@ -17,7 +17,7 @@ print(run.stopped, run.env_steps, run.path)
 print("mean return of 10 episodes:", run.evaluate(episodes=10).mean())
 run.plot(output="curve.png")
 
-env = gym.make("CartPole-v1")
+env = gymnasium.make("CartPole-v1")
 policy = load(run.path).policy
 obs, _ = env.reset(seed=1)
 ended = False

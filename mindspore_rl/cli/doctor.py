@@ -54,7 +54,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    for package in ("mindspore", "numpy", "gym", "mpi4py"):
+    for package in ("mindspore", "numpy", "gymnasium", "gym", "mpi4py"):
         yield _package(package, install(), needed=True)
     for package, extra in OPTIONAL.items():
         yield _package(package, install(extra), needed=False)

@@ -241,6 +241,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         config=to_dict(config),
         workers=request.workers,
         environment=config.env,
+        library=trainer.spec.library,
         in_graph=in_graph,
         num_envs=config.num_envs,
         num_steps=config.num_steps,

@@ -48,6 +48,7 @@ class EnvironmentSpec:
         notes: where it comes from and how its observations are laid out, in words for its user.
         obs_dtype: "float32", or "uint8" of images, which are kept and sent as these bytes.
         warning: what of it evaluation cannot play as it was trained in, in words for its user.
+        library: "gymnasium" or "gym" of theirs; empty of others.
     """
 
     name: str
@@ -60,6 +61,7 @@ class EnvironmentSpec:
     notes: str = ""
     obs_dtype: str = "float32"
     warning: str = ""
+    library: str = ""
 
     def __post_init__(self) -> None:
         teams = isinstance(self.teams, tuple) and all(isinstance(t, Team) for t in self.teams)

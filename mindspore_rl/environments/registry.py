@@ -1,6 +1,6 @@
 """Makes environments from their names.
 
-An id of gym's or gymnasium's ("CartPole-v1": gym's where gym has it; "gymnasium:CartPole-v1"),
+An id of gymnasium's or gym's ("CartPole-v1": gymnasium's where it has it; "gym:CartPole-v1"),
 "graph:CartPole-v1" (MindSpore operators), "probe:bandit" (a known optimum),
 "pettingzoo:mpe2.simple_spread_v3" (a module of PettingZoo's kind), "envpool:Pong-v5" (in EnvPool's
 C++), or "path/to/file.py:Name" (the user's own: a class, or a function that makes a gym.Env or a
@@ -75,7 +75,6 @@ def graph_name(name: str) -> str | None:
 
 def names() -> list[str]:
     """Returns all known names; some need packages that may not be installed."""
-    # Not at the top: gym is heavy.
     from mindspore_rl.environments import probe  # noqa: PLC0415
 
     pythons = (found.python for found in IN_GRAPH.values())
@@ -92,8 +91,7 @@ def sorted_names() -> tuple[list[str], dict[str, list[str]]]:
     """
     accepted: list[str] = []
     missing: dict[str, list[str]] = {}
-    # These stand for all of gymnasium's where it is missing, and for all of Atari's and EnvPool's.
-    for name in [*names(), "gymnasium:CartPole-v1", "ALE/Pong-v5", "envpool:CartPole-v1"]:
+    for name in [*names(), "ALE/Pong-v5", "envpool:CartPole-v1"]:  # for all of Atari, EnvPool
         try:
             spec(name)
         except MissingPackageError as error:

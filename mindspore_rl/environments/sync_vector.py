@@ -40,7 +40,7 @@ class LoopVector:
         size = len(envs)
         self._box = isinstance(spec.action_space, Box)
         self._first_action = 0 if self._box else int(getattr(space, "start", 0))
-        self._of_gym = any(kind.__module__.startswith("gym.") for kind in type(space).__mro__)
+        self._as_int = any(kind.__module__.startswith("gym.") for kind in type(space).__mro__)
         self._lead = (size, *spec.agent_shape)
         self._action_shape = (*self._lead, space.low.size) if self._box else self._lead
         self._actions: Any = [None] * size
@@ -111,7 +111,7 @@ class LoopVector:
         if not self._box:
             # As the library's own `sample` gives them: int of gym's, np.int64 of gymnasium's.
             counted = action.astype(np.int64) + self._first_action
-            return counted.tolist() if self._of_gym else counted
+            return counted.tolist() if self._as_int else counted
         if not all_finite(action):
             raise diverged(self.spec.name, self._indices, action)
         found = taken(self.spec.action_space, action)

@@ -21,6 +21,7 @@ from mindspore_rl.platform import gpu, resources
 from mindspore_rl.platform.cache import writing
 from mindspore_rl.platform.names import name_from
 from mindspore_rl.platform.stdio import steady
+from mindspore_rl.platform.user_modules import as_recorded
 
 RETRY_S = 2.0
 """Between two attempts to reach a host that was lost."""
@@ -103,6 +104,9 @@ def train(
             resume=str(resume or ""),
             resume_run=resumed,
         )
+        if done.get("environment") == request.config.env:
+            config = dataclasses.replace(request.config, env=as_recorded(done))
+            request = dataclasses.replace(request, config=config)
         plan, run_dir = _planned(job, request, resume, done)
         with steady(run_dir / WORKERS_LOG):
             if not job.quiet:

@@ -13,7 +13,7 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.reading import read
 from mindspore_rl.plan.value import Value
 from mindspore_rl.platform.cache import write_file
-from mindspore_rl.platform.user_modules import FOLDER, kept, unchanged_environment
+from mindspore_rl.platform.user_modules import FOLDER, as_recorded, kept, unchanged_environment
 
 PLAN_FILE, JOB_FILE = "plan.json", "job.json"
 STATE = "env_state"
@@ -135,6 +135,7 @@ class Plan:
         chunks: number of chunks of environments that are stepped separately.
         cells: `native` if cells become native code where possible, else `mindspore`.
         parameters: shapes of all parameters, by name.
+        library: the library of the environment, from its spec.
     """
 
     algorithm: dict[str, str]
@@ -165,6 +166,7 @@ class Plan:
     chunks: int = 1
     arrivals: Arrivals | None = None
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    library: str = ""
 
     @property
     def leader(self) -> int:
@@ -257,7 +259,7 @@ def load_plan(folder: Path) -> Plan:
         data = json.loads(text)
         if "file" in data["algorithm"]:  # the run may have been moved
             data["algorithm"]["file"] = str(kept(folder / FOLDER, data["algorithm"]["file"]))
-        data["environment"] = unchanged_environment(data["environment"], folder)
+        data["environment"] = unchanged_environment(as_recorded(data), folder)
         return read(Plan, data)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise MsrlError(

@@ -12,6 +12,7 @@ import re
 import sys
 import traceback
 import zlib
+from collections.abc import Mapping
 from importlib.abc import Loader
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -25,6 +26,35 @@ from mindspore_rl.platform.cache import make_folder, write_file, writing
 OURS = "mindspore_rl"
 FOLDER, POLICY_FOLDER, ENVIRONMENT_FOLDER = "program", "policy", "environment"
 """Folders of a run with copies of its algorithm, its policy and the user's environment."""
+GYMS = {
+    "Acrobot": "1",
+    "Ant": "234",
+    "BipedalWalker": "3",
+    "BipedalWalkerHardcore": "3",
+    "Blackjack": "1",
+    "CarRacing": "2",
+    "CartPole": "01",
+    "CliffWalking": "0",
+    "FrozenLake": "1",
+    "FrozenLake8x8": "1",
+    "HalfCheetah": "234",
+    "Hopper": "234",
+    "Humanoid": "234",
+    "HumanoidStandup": "24",
+    "InvertedDoublePendulum": "24",
+    "InvertedPendulum": "24",
+    "LunarLander": "2",
+    "LunarLanderContinuous": "2",
+    "MountainCar": "0",
+    "MountainCarContinuous": "0",
+    "Pendulum": "1",
+    "Pusher": "24",
+    "Reacher": "24",
+    "Swimmer": "234",
+    "Taxi": "3",
+    "Walker2d": "234",
+}
+"""gym's environments with their versions; an id without a version means the newest."""
 
 
 class _Folder(ModuleType):
@@ -207,6 +237,18 @@ def unchanged_environment(name: str, run_dir: Path) -> str:
     if found is None:
         return name
     return f"{unchanged(found[0], run_dir.resolve() / ENVIRONMENT_FOLDER)}:{found[1]}"
+
+
+def as_recorded(about: Mapping[str, Any]) -> str:
+    """The environment of a plan or a checkpoint, by the name under which it is still the same.
+
+    Those of earlier versions do not say the library: then a plain id was gym's where gym had it.
+    """
+    name: str = about["environment"]
+    found = re.match(r"(\w+?)(?:-v(\d))?(?:,|$)", name)
+    if "library" in about or found is None or found[1] not in GYMS:
+        return name
+    return f"gym:{name}" if (found[2] or "") in GYMS[found[1]] else name
 
 
 def _named(value: object, folder: Path) -> Path | None:

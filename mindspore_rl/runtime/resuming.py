@@ -5,6 +5,7 @@ from typing import Any
 
 from mindspore_rl.errors import CheckpointError
 from mindspore_rl.plan.plan import STATE, Plan
+from mindspore_rl.platform.user_modules import as_recorded
 from mindspore_rl.runtime.checkpoint import REPLAY
 
 MAX_NAMED = 3
@@ -31,7 +32,10 @@ def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
             f"checkpoint {path} does not say of which {', '.join(lacking)} it is, so that nothing "
             "can go on from it; use one that `msrl train` wrote"
         )
-    environments = [_without_folder(name) for name in (meta["environment"], plan.environment)]
+    then = meta["environment"]
+    if plan.environment == as_recorded(meta):
+        then = plan.environment
+    environments = [_without_folder(name) for name in (then, plan.environment)]
     told = [
         ("algorithm", meta["algorithm"], plan.algorithm["name"]),
         ("environment", *environments),

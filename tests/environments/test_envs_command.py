@@ -39,21 +39,13 @@ def test_list_has_what_is_accepted_and_apart_what_an_extra_brings(monkeypatch, c
     assert cli.main(["envs", "list"]) == 0
     out, err = capsys.readouterr()
     accepted = out.split()
-    assert {"CartPole-v1", "gymnasium:CartPole-v1", "Taxi-v4", "probe:bandit"} < set(accepted)
+    assert {"CartPole-v1", "gym:CartPole-v1", "Taxi-v3", "probe:bandit"} < set(accepted)
     assert len(set(accepted)) == len(accepted)
     assert all(registry.spec(name).name == name for name in accepted[::20])
-    assert not {"HalfCheetah-v3", "gymnasium:HalfCheetah-v3"} & {*accepted, *err.split()}
+    assert not {"HalfCheetah-v3", "gym:HalfCheetah-v3"} & {*accepted, *err.split()}
     assert not any("LunarLander" in name for name in accepted)
     brought = err.split(install("box2d"))[1].split("\n\n")[0].split()
     assert {"LunarLander-v2", "LunarLander-v3", "CarRacing-v3"} < set(brought)
-
-
-def test_list_says_what_gymnasium_would_bring(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    assert cli.main(["envs", "list"]) == 0
-    out, err = capsys.readouterr()
-    assert "gymnasium" not in out
-    assert f"{install('gymnasium')}\n  gymnasium:CartPole-v1" in err
 
 
 def test_what_stands_behind_a_name_has_a_key(capsys):

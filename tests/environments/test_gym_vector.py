@@ -5,7 +5,6 @@ import gym
 import gymnasium
 import numpy as np
 import pytest
-from gym.envs.mujoco import mujoco_env
 
 from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import random_actions
@@ -44,7 +43,7 @@ def upright(obs):
 
 @pytest.mark.parametrize("balance", [False, True])
 @pytest.mark.parametrize(
-    ("name", "library"), [("CartPole-v1", gym), ("gymnasium:CartPole-v1", gymnasium)]
+    ("name", "library"), [("CartPole-v1", gymnasium), ("gym:CartPole-v1", gym)]
 )
 def test_cartpole_is_a_hand_loop_over_its_library(name, library, balance):
     vector = registry.make_vector(name, range(3, 6), 7)
@@ -69,6 +68,16 @@ def test_cartpole_is_a_hand_loop_over_its_library(name, library, balance):
     assert (ends == [0, 3]).all() if balance else ends[0] > 10
 
 
+@pytest.mark.parametrize("name", ["Acrobot-v1", "MountainCar-v0"])
+def test_an_action_does_the_same_as_one_of_the_space(name):
+    """The vector gives a plain int, where a space's sample is np.int64."""
+    vector = registry.make_vector(name, range(2), 7)
+    hand = gymnasium.make(name, disable_env_checker=True)
+    hand.reset(seed=reset_seed(7, 0, 0))
+    for action in random_actions(vector.spec, 100, 2).astype(np.int64):
+        np.testing.assert_array_equal(vector.step(action)[1][0], hand.step(action[0])[0])
+
+
 def test_dtypes_and_fresh_arrays():
     env = registry.make_vector("CartPole-v1", range(4), 0)
     first = env.step(np.zeros(4, np.int32))
@@ -83,7 +92,7 @@ def test_dtypes_and_fresh_arrays():
 
 @pytest.mark.parametrize(
     "name",
-    ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "gymnasium:CartPole-v1", "LunarLander-v3"],
+    ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "gym:CartPole-v1", "LunarLander-v3"],
 )
 def test_a_share_gives_the_rows_of_the_whole(name):
     _skip_without(name)
@@ -109,8 +118,8 @@ def test_reset_is_repeatable_and_seeds_differ():
 
 CLASSIC = ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"]
 STATEFUL = [
-    *CLASSIC, *(f"gymnasium:{name}" for name in CLASSIC),
-    "HalfCheetah-v4", "Ant-v4", "HalfCheetah-v5", "Ant-v5",
+    *CLASSIC, *(f"gym:{name}" for name in CLASSIC),
+    "HalfCheetah-v4", "gym:HalfCheetah-v4", "gym:Ant-v4", "HalfCheetah-v5", "Ant-v5",
 ]  # fmt: skip
 
 
@@ -172,10 +181,13 @@ def test_threads_change_no_bit(threads):
     other.close()
 
 
-def test_missing_mujoco_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(mujoco_env, "MUJOCO_IMPORT_ERROR", ImportError("No module named 'mujoco'"))
-    with pytest.raises(EnvironmentFailure, match=r"pip install '\.\[mujoco\]'"):
-        registry.spec("HalfCheetah-v4")
+@pytest.mark.parametrize("name", ["HalfCheetah-v5", "HalfCheetah-v4", "gym:HalfCheetah-v4"])
+def test_missing_mujoco_says_what_to_install(monkeypatch, name):
+    for module in [key for key in sys.modules if ".envs.mujoco" in key]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    with pytest.raises(MissingPackageError, match=r"needs MuJoCo, .*pip install '\.\[mujoco\]'"):
+        registry.spec(name)
 
 
 class Faulty(gym.Env):
@@ -256,6 +268,7 @@ def test_a_faulty_environment_is_named(make_faulty, fault, text):
         ("CartPole-v1", np.zeros((2, 1), np.int32), "expected int32"),
         ("CartPole-v1", np.zeros(2, np.float32), "expected int32"),
         ("CartPole-v1", np.array([0, 2], np.int32), "environment 1.*invalid"),
+        ("CartPole-v1", np.array([0, -1], np.int32), "environment 1.*invalid"),
         ("Pendulum-v1", np.zeros(2, np.float32), "expected float32"),
         ("Pendulum-v1", np.array([[0], [np.nan]], np.float32), "environment 1.*diverged"),
     ],
@@ -334,8 +347,10 @@ def test_several_choices_become_one_and_are_said(library):
 
 
 def test_an_unknown_id_offers_the_nearest():
-    with pytest.raises(UnknownEnvironmentError, match="CartPole-v1"):
+    with pytest.raises(UnknownEnvironmentError, match="mean 'CartPole-v1' or 'CartPole-v0'"):
         registry.spec("CartPole-v7")
+    with pytest.raises(UnknownEnvironmentError, match="did you mean 'LunarLander-v3'"):
+        registry.spec("LunarLander-v4")
     with pytest.raises(UnknownEnvironmentError, match="gymnasium:LunarLander-v3"):
         registry.spec("gymnasium:LunarLander-v2")
 
@@ -343,25 +358,32 @@ def test_an_unknown_id_offers_the_nearest():
 @pytest.mark.parametrize(
     ("name", "library"),
     [
-        ("FrozenLake-v1", "gym"),
+        ("FrozenLake-v1", "gymnasium"),
         ("gym:FrozenLake-v1", "gym"),
         ("gymnasium:FrozenLake-v1", "gymnasium"),
-        ("Taxi-v4", "gymnasium"),  # gym ends with v3
+        ("Taxi-v4", "gymnasium"),
+        ("Taxi-v3", "gym"),  # which gymnasium has no longer
     ],
 )
-def test_a_plain_id_is_gyms_where_gym_has_it(name, library):
+def test_a_plain_id_is_gymnasiums_where_gymnasium_has_it(name, library):
     version = importlib.import_module(library).__version__
     spec = registry.spec(name)
     assert (spec.name, spec.notes.split(";")[0]) == (name, f"of {library} {version}")
+    assert spec.library == library
 
 
-def test_without_gymnasium_its_ids_say_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(MissingPackageError, match=r"pip install '\.\[gymnasium\]'"):
-        registry.spec("gymnasium:CartPole-v1")
-    with pytest.raises(UnknownEnvironmentError, match="gymnasium is not installed"):
-        registry.spec("Taxi-v4")
-    assert registry.spec("CartPole-v1").notes.startswith("of gym ")
+def test_an_id_that_gymnasium_has_in_name_only_is_looked_for_in_gym():
+    with pytest.raises(EnvironmentFailure, match="mujoco_py, which is no longer maintained"):
+        registry.spec("HalfCheetah-v3")
+    with pytest.raises(EnvironmentFailure, match="gymnasium could not make .*gymnasium-robotics"):
+        registry.spec("gymnasium:HalfCheetah-v3")
+
+
+@pytest.mark.parametrize("library", ["gymnasium", "gym"])
+def test_a_missing_library_says_what_to_install(monkeypatch, library):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingPackageError, match=rf"{library} is not .* pip install '\.'"):
+        registry.spec(f"{library}:CartPole-v1")
 
 
 @pytest.mark.parametrize("name", ["LunarLander-v2", "LunarLander-v3"])

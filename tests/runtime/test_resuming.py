@@ -1,12 +1,17 @@
 """A run goes on with other sizes: what stays, what begins anew, and what is refused."""
 
+import dataclasses
+import json
+
+import gym
 import numpy as np
 import pytest
 
 from mindspore_rl import train
 from mindspore_rl.compiler.pipeline import schedules
-from mindspore_rl.errors import MsrlError
-from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+from mindspore_rl.errors import CheckpointError, MsrlError
+from mindspore_rl.runtime import resuming
+from mindspore_rl.runtime.checkpoint import list_checkpoints, load, save
 from tests.compiler import inproc
 from tests.compiler.programs import program_with
 
@@ -106,3 +111,29 @@ def test_a_kept_replay_goes_on_with_steps_that_divide_it(tmp_path):
     assert np.array_equal(more[:8], kept[:8])
     assert more[8:12].any(axis=(1, 2)).all()
     assert not more[12:].any()
+
+
+def test_a_run_of_an_earlier_version_goes_on_in_gym(tmp_path):
+    """It does not say which library its environment is of: then a plain id was gym's."""
+    config = {"num_envs": 2, "num_steps": 8}
+    words = {"env": "CartPole-v1", "config": config, **TINY}
+    run = train("a2c", total_steps=16, run_dir=tmp_path / "run", **words)
+    told = json.loads((run.path / "plan.json").read_text())
+    assert told.pop("library") == "gymnasium"
+    (run.path / "plan.json").write_text(json.dumps(told))
+    arrays, meta = newest(run)
+    assert meta.pop("library") == "gymnasium"
+    save(run.path / "checkpoints", meta["iteration"], arrays, meta)
+
+    assert run.plan.environment == "gym:CartPole-v1"
+    assert isinstance(run.make_env(), gym.Env)
+    assert len(run.evaluate(2)) == 2
+    words |= {"resume": run, "total_steps": 32, "run_dir": tmp_path / "further"}
+    further = train(**words)  # with the id once more
+    assert (further.plan.environment, further.plan.library) == ("gym:CartPole-v1", "gym")
+    assert newest(further)[1]["env_steps"] == 32
+    plan = dataclasses.replace(further.plan, environment="gymnasium:CartPole-v1")
+    with pytest.raises(
+        CheckpointError, match="environment is CartPole-v1 in it and gymnasium:Cart"
+    ):
+        resuming.check_job(run.path, meta, plan)

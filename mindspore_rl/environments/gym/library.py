@@ -1,6 +1,8 @@
 """Finds and makes environments of gymnasium and gym, and says what is missing.
 
-"gym:ID" and "gymnasium:ID" name the library; a plain id is gym's where gym has it.
+"gymnasium:ID" and "gym:ID" name the library; a plain id is gymnasium's where gymnasium has it. gym
+is imported only where it is asked for: by its name, by an id that gymnasium does not have, or by an
+environment of its own.
 """
 
 import contextlib
@@ -27,7 +29,9 @@ from mindspore_rl.errors import (
     text_of,
 )
 
-LIBRARIES = ("gym", "gymnasium")
+LIBRARIES = ("gymnasium", "gym")
+"""In the order in which a plain id is looked for."""
+_MOVED = "gymnasium-robotics"  # of MuJoCo's v2 and v3 gymnasium has the ids, which say this
 _OBSERVATIONS = (
     "a Box of one number at least, or Discrete, MultiBinary, MultiDiscrete, Dict and Tuple spaces "
     "of such"
@@ -37,12 +41,12 @@ _ACTIONS = f"Discrete, Box, or MultiDiscrete or MultiBinary of up to {_MOST_CHOI
 
 
 def load(library: str) -> Any:
-    """Imports gym or gymnasium without their advice.
+    """Imports gymnasium or gym without their advice.
 
     Raises:
         MissingPackageError: it is not installed.
     """
-    silence_gym()
+    silence_gym()  # a module that registers ids may import it
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -50,8 +54,7 @@ def load(library: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != library:
             raise
-        text = f"{library} is not installed; {install('gymnasium')}"
-        raise MissingPackageError(text, extra="gymnasium") from error
+        raise MissingPackageError(f"{library} is not installed; {install()}") from error
     if library == "gym":
         module.logger.set_level(module.logger.ERROR)
     return module
@@ -73,13 +76,9 @@ def library_of(kind: type) -> str | None:
 
 
 def ids() -> list[str]:
-    """Returns the ids in both registries, a prefix where a plain one would be another's."""
-    plain = registry("gym")
-    try:
-        others = registry("gymnasium")
-    except MissingPackageError:
-        others = []
-    return plain + [f"gymnasium:{name}" if name in plain else name for name in others]
+    """Returns the ids in both registries, gym's with a prefix where gymnasium has the plain one."""
+    plain, others = map(registry, LIBRARIES)
+    return plain + [f"gym:{name}" if name in plain else name for name in others]
 
 
 def registry(library: str) -> list[str]:
@@ -101,22 +100,18 @@ def make(name: str) -> Any:
         )
     prefix, _, rest = name.partition(":")
     asked, own_id = ((prefix,), rest) if prefix in LIBRARIES else (LIBRARIES, name)
-    hint = ""
     for library in asked:
-        try:
-            module = load(library)
-        except MissingPackageError as error:
-            if asked == (library,):
-                raise
-            hint = f" ({error})"
-            continue
+        module = load(library)
         try:
             return _make_in(module, library, own_id)
         except (module.error.UnregisteredEnv, module.error.DeprecatedEnv):
             continue
+        except EnvironmentFailure as failure:
+            if library == asked[-1] or _MOVED not in str(failure):
+                raise
     if len(asked) == 1:
         raise unknown(name, [f"{prefix}:{known}" for known in registry(prefix)])
-    raise UnknownEnvironmentError(f"{unknown(name, ids())}{hint}")
+    raise unknown(name, ids())
 
 
 def _make_in(module: Any, library: str, name: str) -> Any:
@@ -344,6 +339,7 @@ def spec_of(name: str, env: Any, layout: str) -> EnvironmentSpec:
         notes=notes,
         obs_dtype="uint8" if images.is_image(env.observation_space) else "float32",
         warning=_own_statistics(env),
+        library=library,
     )
 
 

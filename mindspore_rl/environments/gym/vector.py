@@ -96,6 +96,10 @@ class GymVector(LoopVector):
         super().__init__(spec, env_indices, seed, envs, first.action_space)
         kind = gym_state.state_kind(envs[0]) if self._plain else None
         self._complete = kind is not None
+        if kind == "classic" and isinstance(spec.action_space, Discrete):
+            self._as_int = True
+            for env in envs:  # gymnasium's own check takes a quarter of a step
+                env.action_space.contains = range(spec.action_space.n).__contains__
         self._steps = [env.step for env in envs]
         # MuJoCo computes without Python's lock, and each environment has a state of its own.
         self._concurrent = _concurrent(name, first) or int(kind == "mujoco")

@@ -72,6 +72,7 @@ class RankState:
                 "policy": plan.policy,
                 "config": plan.config,
                 "environment": plan.environment,
+                "library": plan.library,
                 "num_envs": plan.num_envs,
                 "env_steps": rank.env_steps,
                 "steps_per_iteration": plan.steps_per_iteration,
