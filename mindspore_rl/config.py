@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.platform.yaml_files import read_yaml
+from mindspore_rl.platform.yaml_files import YamlKeys, read_yaml
 
 _LARGEST_EXPONENT = 18  # "1e999999999" must be an error, not a number of a gigabyte
 
@@ -62,7 +62,7 @@ def option(default: Any, text: str, **bounds: float) -> Any:
 
 def resolve(
     config_class: type,
-    yaml_file: Path | None,
+    yaml_file: Path | YamlKeys | None,
     flags: Mapping[str, object],
     assignments: Sequence[str],
     others: Collection[str] = (),
@@ -74,11 +74,12 @@ def resolve(
     Args:
         config_class: a frozen dataclass whose fields are int, float, bool, str, `tuple[X, ...]` of
             these, or `X | None`.
-        yaml_file: a YAML mapping from field to value; an empty file changes nothing. A field
-            `tuple[C, ...]` with a dataclass C is a list of such mappings.
+        yaml_file: a YAML mapping from field to value, or its keys if it has been read; an empty
+            file changes nothing. A field `tuple[C, ...]` with a dataclass C is a list of such
+            mappings.
         flags: field to value; None means that the flag was not given.
         assignments: `key=value` texts; the last one of a key wins.
-        others: keys of the YAML that belong to other classes and are ignored.
+        others: keys of the job, which an unknown key may be meant for.
         base: the result of `to_dict` of such a configuration, used instead of the defaults.
         values: field to value, given by a program.
 
@@ -94,9 +95,9 @@ def resolve(
     for key, value in (base or {}).items():
         given[key] = checked(key, value, keys, "earlier configuration", f"{key}=")
     if yaml_file is not None:
-        own = {k: v for k, v in read_yaml(yaml_file).items() if k not in others}
-        for key, value in own.items():
-            given[key] = checked(key, value, keys, str(yaml_file), f"{key}: ", others)
+        written = read_yaml(yaml_file) if isinstance(yaml_file, Path) else yaml_file
+        for key, value in written.items():
+            given[key] = checked(key, value, keys, str(written.file), f"{key}: ", others)
     for key, value in flags.items():
         if value is not None:
             flag = f"--{key.replace('_', '-')}"
@@ -192,8 +193,13 @@ def keys_of(config_class: type) -> dict[str, Key]:
                 "bool, str, tuple[X, ...] of these or X | None, for example `tuple[int, ...]`"
             )
         allowed = field.metadata.get("range") or REQUIRED.get(field.name) or Range()
-        keys[field.name] = Key(kind, _example(kind, _default(field)), allowed)
+        keys[field.name] = key_of(kind, _default(field), allowed)
     return keys
+
+
+def key_of(kind: Any, default: object, allowed: Range) -> Key:
+    """A key of a kind, with its default as the example if it has one."""
+    return Key(kind, _example(kind, default), allowed)
 
 
 def _supported(kind: Any) -> bool:
@@ -232,7 +238,7 @@ def checked(
         ConfigError: the key is unknown, or the value has another kind or is out of range.
     """
     if key not in keys:
-        raise ConfigError(f"{origin}: {_unknown(key, keys, others)}")
+        raise ConfigError(f"{origin}: {unknown(key, keys, others)}")
     kind, example, allowed = keys[key]
     try:
         found = parse(value, kind)
@@ -256,7 +262,8 @@ def checked(
     return found
 
 
-def _unknown(key: object, keys: Iterable[str], others: Iterable[str]) -> str:
+def unknown(key: object, keys: Iterable[str], others: Iterable[str] = ()) -> str:
+    """Says that a key is none, and which one is meant."""
     near = difflib.get_close_matches(str(key), sorted({*keys, *others}), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(sorted(keys))}"
     return f"unknown key {key}; {hint}"

@@ -149,12 +149,14 @@ class Held:
         """
         from mindspore_rl.checking.compared import MARKS  # noqa: PLC0415
 
-        job = replace(self.job, policy=case.file, workers=case.workers, cells=case.cells)
-        more: dict[str, Any] = {
-            "num_iterations": self.iterations,
-            "record": MARKS,
-            "timeout_s": TIMEOUT_S,
-        }
+        job = replace(
+            jobs.with_file(self.job),
+            policy=case.file,
+            workers=case.workers,
+            cells=case.cells,
+            timeout=TIMEOUT_S,
+        )
+        more: dict[str, Any] = {"num_iterations": self.iterations, "record": MARKS}
         request = jobs.request(job, **more)
         registry.spec(request.config.env)
         if request.policy.schedule.order != SYNCHRONOUS:
@@ -162,8 +164,8 @@ class Held:
                 f"schedule: order is {request.policy.schedule.order}, by which a job is another "
                 "one each time, and equals no plain loop"
             )
-        given = {word.partition("=")[0] for word in (*job.assignments, str(job.algorithm))}
-        given |= {*jobs.written_in(job), *(["num_envs"] if job.num_envs else [])}
+        given = {word.partition("=")[0] for word in job.assignments}
+        given |= {*(job.written or ()), *(["num_envs"] if job.num_envs else [])}
         own = {key: getattr(request.config, key) for key in self.sizes if key not in given}
         small = {key: _halved(value, self.sizes[key]) for key, value in own.items()}
         small = {key: value for key, value in small.items() if value != own[key]}

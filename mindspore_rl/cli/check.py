@@ -12,12 +12,12 @@ from typing import Any
 
 from mindspore_rl.checking import table
 from mindspore_rl.checking.cases import DIFFERENT, FAILED, REFUSED, SMALL, Case, Held, Row
-from mindspore_rl.cli.job_flags import add_configuration
-from mindspore_rl.cli.parser import Number
+from mindspore_rl.cli.job_flags import add_options
 from mindspore_rl.config import Range
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
-from mindspore_rl.jobs.job import Job
+from mindspore_rl.jobs.job import ALGORITHM, Job, with_file
+from mindspore_rl.jobs.options import Number
 from mindspore_rl.platform import toolchain
 from mindspore_rl.platform.stdio import say
 
@@ -29,17 +29,19 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
     """Adds the sub-command."""
     text = "hold an algorithm to its plain loop, value by value, under every policy"
     parser = command(subparsers, "check", check, text, argv)
-    add_configuration(parser)
+    add_options(parser, ALGORITHM)
     parser.add_argument(
         "--policy",
         dest="policies",
         nargs="+",
         action="extend",
         metavar="POLICY",
+        completer=lambda _: registry.policies(),
         help=f"{', '.join(registry.policies())}, or .py files (default: all of these)",
     )
     parser.add_argument(
         "--workers",
+        dest="numbers",
         nargs="+",
         action="extend",
         type=Number(int, Range(1)),
@@ -48,6 +50,7 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
     )
     parser.add_argument(
         "--cells",
+        dest="kind",
         choices=(NATIVE, MINDSPORE),
         help="who runs compiled cells (default: native code, and MindSpore in one case of each "
         "form of the environment)",
@@ -73,20 +76,13 @@ def check(args: argparse.Namespace) -> int:
     named = [word for word in args.policies or registry.policies() if word not in words]
     files = [registry.find_policy(word) for word in named or registry.policies()]
     policies = [(str(file), registry.load_policy(file).name) for file in files]
-    workers = sorted(set(args.workers or WORKERS), reverse=True)
-    kinds = [args.cells] if args.cells else [NATIVE, MINDSPORE]
-    if not args.cells and toolchain.compiler() is None:
+    workers = sorted(set(args.numbers or WORKERS), reverse=True)
+    kinds = [args.kind] if args.kind else [NATIVE, MINDSPORE]
+    if not args.kind and toolchain.compiler() is None:
         say("there is no C++ compiler, so no native cells")
         kinds = [MINDSPORE]
-    job = Job(
-        algorithm=args.algorithm,
-        assignments=(*args.assignments, *words),
-        config=args.config,
-        env=args.env,
-        num_envs=args.num_envs,
-        seed=args.seed,
-        total_steps=args.total_steps,
-    )
+    args.assignments = [*args.assignments, *words]
+    job = with_file(Job.of(args))
     with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="msrl-check-") as folder:
         for name, sizes in {"small": SMALL, "own": {}}.items():
             held = Held(job, Path(folder, name), args.iterations, sizes)

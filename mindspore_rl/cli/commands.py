@@ -3,14 +3,20 @@
 import argparse
 import dataclasses
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from mindspore_rl.compiler.ir import text
+from mindspore_rl.compiler.pipeline import prepare, stage_text
+from mindspore_rl.compiler.show import mermaid, render
 from mindspore_rl.jobs import job, training
 from mindspore_rl.jobs.job import Job
 from mindspore_rl.plan.text import plan_text
 from mindspore_rl.platform import gpu
 from mindspore_rl.platform.stdio import steady
+from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG
+from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.trained import export as exporting
 from mindspore_rl.trained import run as runs
 
@@ -20,8 +26,6 @@ EPISODES = 20
 
 def train(args: argparse.Namespace) -> int:
     """`msrl train`."""
-    from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
-
     trained = training.train(Job.of(args), tell=getattr(args, "tell", None))
     outcome, run_dir = trained.outcome, trained.run_dir
     reached = "no finished episode"
@@ -37,17 +41,14 @@ def train(args: argparse.Namespace) -> int:
 
 def graph(args: argparse.Namespace) -> int:
     """`msrl graph`."""
-    import tempfile  # noqa: PLC0415
-
-    from mindspore_rl.compiler.pipeline import prepare, stage_text  # noqa: PLC0415
 
     def see(name: str, result: Any) -> None:
         if name == args.stage:
             print(stage_text(result), end="")
 
     with tempfile.TemporaryDirectory() as folder:
-        asked = Job.of(args)
-        if job.wants_auto(asked):
+        asked = job.with_file(Job.of(args))
+        if asked.policy == job.AUTO:
             from mindspore_rl.jobs.auto_policy import settled  # noqa: PLC0415
 
             asked = settled(asked)
@@ -61,9 +62,6 @@ def graph(args: argparse.Namespace) -> int:
 
 
 def _print_graph(plan: Any, cut: Any, folder: Path, form: str) -> None:
-    from mindspore_rl.compiler.ir import text  # noqa: PLC0415
-    from mindspore_rl.compiler.show import mermaid, render  # noqa: PLC0415
-
     if form == "native":
         _print_native(plan, folder)
     elif form == "dot":
@@ -83,8 +81,6 @@ def _print_graph(plan: Any, cut: Any, folder: Path, form: str) -> None:
 
 def _print_native(plan: Any, folder: Path) -> None:
     """Runs an iteration, for shapes are known when a cell is called, and prints what ran."""
-    from mindspore_rl.runtime.coordinator.run import JobOptions, run_job  # noqa: PLC0415
-
     run_job(plan, folder, JobOptions(progress=False, total_steps=0))
     for path in sorted((folder / "fragments").glob("*.cpp")):
         print(f"// ---- {path.name}")

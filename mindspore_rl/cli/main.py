@@ -15,12 +15,14 @@ from mindspore_rl.cli import check as checking
 from mindspore_rl.cli import commands, completion, dataset, predict, sweep
 from mindspore_rl.cli import envs as environment_commands
 from mindspore_rl.cli.doctor import doctor
-from mindspore_rl.cli.job_flags import add_job, add_training, add_trust
-from mindspore_rl.cli.parser import Number, Parser, check_words
+from mindspore_rl.cli.job_flags import add_options, add_trust
+from mindspore_rl.cli.parser import Parser, check_words
 from mindspore_rl.compiler.pipeline import STAGES
 from mindspore_rl.config import Range
 from mindspore_rl.errors import JobFailure, MsrlError, shortened
 from mindspore_rl.jobs import registry
+from mindspore_rl.jobs.job import ALGORITHM, GROUPS, PLACE
+from mindspore_rl.jobs.options import Number
 from mindspore_rl.runtime.best_checkpoint import CHOICES
 from mindspore_rl.runtime.coordinator import admission, supervisor
 from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore
@@ -111,10 +113,10 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
 
     text = "train an algorithm under a distribution policy"
-    add_training(_command(subparsers, "train", commands.train, text, argv))
+    add_options(_command(subparsers, "train", commands.train, text, argv), *GROUPS)
     text = "show the graph, its cuts and its fragments"
     graph = _command(subparsers, "graph", commands.graph, text, argv)
-    add_job(graph)
+    add_options(graph, ALGORITHM, PLACE)
     graph.add_argument(
         "--format",
         choices=("text", "mermaid", "dot", "source", "native"),
@@ -200,7 +202,7 @@ def _evaluation_arguments(subparsers: Any) -> None:
 def _sweep_arguments(subparsers: Any, argv: list[str]) -> None:
     text = "search for good values of an algorithm's configuration"
     swept = _command(subparsers, "sweep", sweep.sweep, text, argv)
-    add_job(swept)
+    add_options(swept, ALGORITHM, PLACE)
     swept.add_argument(
         "--space",
         type=Path,

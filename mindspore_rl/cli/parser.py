@@ -3,13 +3,10 @@
 import argparse
 import difflib
 import re
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from mindspore_rl.config import Range, keys_of, parse
-from mindspore_rl.errors import ConfigError, MsrlError
-from mindspore_rl.jobs.registry import find_algorithm
-from mindspore_rl.programs import trainer_class
+from mindspore_rl.errors import ConfigError
+from mindspore_rl.jobs.options import Number, algorithm_keys
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,7 +16,11 @@ class Parser(argparse.ArgumentParser):
         """See the base class."""
         if isinstance(kind := settings.get("type"), Number):
             settings["help"] = f"{settings['help']}; {kind.range}"
-        return super().add_argument(*names, **settings)
+        words = settings.pop("completer", None)
+        action = super().add_argument(*names, **settings)
+        if words:  # argcomplete asks for these
+            action.completer = lambda parsed_args, **_: words(parsed_args)  # type: ignore[attr-defined]
+        return action
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuses what is no choice, with the nearest one."""
@@ -33,25 +34,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """See the base class. Raises: ConfigError: always."""
         raise ConfigError(f"{message}; see {self.prog} --help")
-
-
-@dataclass(frozen=True)
-class Number:
-    """A type of arguments: int or float, of a range."""
-
-    kind: type
-    range: Range
-
-    def __call__(self, text: str) -> float:
-        """Reads one. Raises: argparse.ArgumentTypeError: it is none, or out of the range."""
-        try:
-            found = parse(text, self.kind)
-        except (ValueError, ArithmeticError):
-            words = "a whole number" if self.kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"{text!r}, expected {words}") from None
-        if found not in self.range:
-            raise argparse.ArgumentTypeError(f"{text}, expected {self.range}")
-        return found
 
 
 def check_words(words: list[str], args: argparse.Namespace) -> None:
@@ -68,21 +50,13 @@ def check_words(words: list[str], args: argparse.Namespace) -> None:
     strange = [word for word in words if word.startswith("-") or "=" not in word or not taken]
     if not strange:
         return
-    known = {key.replace("_", "-"): f"{key}=VALUE" for key in _keys(args)}
+    known = {
+        key.replace("_", "-"): f"{key}=VALUE"
+        for key in algorithm_keys(getattr(args, "algorithm", None) or "")
+    }
     flags = re.findall(r"(?<![\w-])--([a-z-]+)", args.command.format_help())
     known |= {flag: f"--{flag}" for flag in flags}
     name = strange[0].partition("=")[0].strip("-").replace("_", "-")
     near = difflib.get_close_matches(name, sorted(known), 1)
     hint = f"did you mean {known[near[0]]}?" if near else f"see {args.command.prog} --help"
     raise ConfigError(f"{args.command.prog} does not know {strange[0]}; {hint}")
-
-
-def _keys(args: argparse.Namespace) -> list[str]:
-    """The keys of the algorithm that is named, if one is."""
-    if not getattr(args, "algorithm", None):
-        return []
-    try:
-        cls: Any = trainer_class(find_algorithm(args.algorithm))
-        return list(keys_of(cls.Config))
-    except MsrlError:
-        return []  # the word that is not known is told, not this

@@ -8,10 +8,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mindspore_rl.cli.job_flags import add_job
+from mindspore_rl.cli.job_flags import add_options
 from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs import registry
-from mindspore_rl.jobs.job import Job
+from mindspore_rl.jobs.job import ALGORITHM, PLACE, Job
+from mindspore_rl.plan import deployment
 from mindspore_rl.platform.cache import in_cache
 from mindspore_rl.platform.stdio import WIDTH, say
 
@@ -22,7 +23,7 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
     """Adds the sub-commands."""
     text = "predict what a job would take under every policy, and say which suits it"
     planned = command(subparsers, "plan", plan, text, argv)
-    add_job(planned)
+    add_options(planned, ALGORITHM, PLACE)
     planned.add_argument(
         "--hardware",
         metavar="FILE",
@@ -30,7 +31,8 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
         "one of distribution/devices, see docs/scaling.md (default: this machine's processor)",
     )
     text = "measure what messages cost here, and what the parts of a job do if one is named"
-    add_job(command(subparsers, "calibrate", calibrate, text, argv))
+    calibrated = command(subparsers, "calibrate", calibrate, text, argv)
+    add_options(calibrated, ALGORITHM, PLACE)
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -47,7 +49,6 @@ def calibrate(args: argparse.Namespace) -> int:
     """`msrl calibrate`."""
     from mindspore_rl.performance import predict  # noqa: PLC0415
     from mindspore_rl.performance.cluster import Cluster  # noqa: PLC0415
-    from mindspore_rl.plan import deployment  # noqa: PLC0415
 
     request = jobs.request(Job.of(args)) if args.algorithm else None
     hosts = deployment.load(registry.find_deployment(args.deployment)) if args.deployment else None

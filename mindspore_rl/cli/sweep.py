@@ -21,7 +21,7 @@ from mindspore_rl.config import checked, keys_of
 from mindspore_rl.errors import ConfigError, JobFailure, MissingPackageError, MsrlError, install
 from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs import registry, training
-from mindspore_rl.jobs.job import Job
+from mindspore_rl.jobs.job import Job, with_file
 from mindspore_rl.jobs.run_directory import check_place
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.platform.cache import write_file, writing
@@ -38,7 +38,7 @@ KEYS = ({"low", "high"}, {"choices"})
 def sweep(args: argparse.Namespace) -> int:
     """`msrl sweep`. Returns: the exit code."""
     optuna = _optuna()
-    job = Job.of(args)
+    job = with_file(Job.of(args))
     space = read_space(args.space, job)
     with writing(args.study, "--study"):
         args.study.mkdir(0o755, parents=True, exist_ok=True)

@@ -200,11 +200,12 @@ def settled(job: Job, values: Mapping[str, object] | None = None) -> Job:
         job: what is asked for.
         values: keys of the algorithm's configuration.
     """
-    found = simulated(replace(job, policy=jobs.AUTO), None, values)
+    job = jobs.with_file(job)
+    found = simulated(job, None, values)
     chosen = best(found)
     say(f"policy {reason(chosen, found)}")
     chunks = f"chunks={chosen.policy.schedule.chunks}"
-    schedule = ",".join(filter(None, (job.schedule, chunks)))
+    schedule = ",".join((*jobs.schedule_words(job.schedule), chunks))
     return replace(job, policy=chosen.file, workers=chosen.workers, schedule=schedule)
 
 
@@ -220,8 +221,9 @@ def simulated(
 
     Returns: the candidates, the fastest first.
     """
-    named = None if job.policy == jobs.AUTO else job.policy
-    schedule = jobs.schedule_asked(job)  # every candidate's; the request is under any policy
+    named = None if job.policy in (None, jobs.AUTO) else str(job.policy)  # a file's is one of many
+    job = jobs.with_file(job)
+    schedule = jobs.schedule_words(job.schedule)  # every candidate's
     any_policy = replace(job, policy=named or next(iter(registry.policies())), schedule=None)
     request = jobs.request(any_policy, values)
     spec(request.config.env)  # else every policy would be told not to serve
@@ -235,5 +237,4 @@ def simulated(
         far = link_between(request.deployment, say)
         cluster = Cluster.measured(machine, request.deployment, far)
     files = of_project(named)
-    workers = job.workers or jobs.workers_in(jobs.written_in(job), job.config)
-    return candidates(request, files, cluster, say, kind, workers, schedule)
+    return candidates(request, files, cluster, say, kind, job.workers, schedule)

@@ -1,78 +1,217 @@
-"""`Job`: everything a user can ask for, and its translation to a request to the compiler."""
+"""`Job`: everything a user can ask for, and its translation to a request to the compiler.
+
+An option stands once, as a field of `Job`: its flag, its completion, its keyword in Python, its key
+in a YAML file and its checks are made from that field.
+"""
 
 import dataclasses
+import functools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mindspore_rl import config, programs
-from mindspore_rl.config import option
+from mindspore_rl.compiler.pipeline import JobRequest, environment_for
+from mindspore_rl.config import REQUIRED
 from mindspore_rl.errors import ConfigError, MsrlError
 from mindspore_rl.jobs import registry
+from mindspore_rl.jobs.options import algorithm_keys, flag, option, options
 from mindspore_rl.jobs.run_directory import earlier_job, tell_copies, tell_deployment
+from mindspore_rl.plan import deployment
 from mindspore_rl.platform.user_modules import split_environment
-from mindspore_rl.platform.yaml_files import read_yaml
+from mindspore_rl.platform.yaml_files import YamlKeys, read_yaml
 from mindspore_rl.policy import DistributionPolicy, Schedule
 
-JOB_KEYS = ("algorithm", "policy", "schedule", "workers")
-"""Keys of a YAML file that are the job's; all others are the algorithm's."""
 AUTO = "auto"
 """The policy that `jobs/auto_policy.py` replaces by the fastest."""
-CHOICES = {
-    "device": ("auto", "cpu", "gpu"),
-    "cells": ("auto", "native", "mindspore"),
-    "backend": ("mpi", "inproc"),
-}
+PathName = str | os.PathLike[str]
+SCHEDULE_KEYS = tuple(config.keys_of(Schedule))
+GROUPS = ALGORITHM, PLACE, TRAINING = "algorithm", "place", "training"
+"""Of options: `msrl check` takes the first, `msrl graph` two, `msrl train` all three."""
+of_algorithm, of_place, of_training = (functools.partial(option, group) for group in GROUPS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
     """What is asked for. None: what an earlier run, a file or the algorithm says, or a default."""
 
-    algorithm: str | None = option(None, "name, or a .py file; None: that of the resumed run")
-    assignments: tuple[str, ...] = option((), "`key=value`, of the algorithm's configuration")
-    policy: str | None = option(None, "name of a distribution policy, or a .py file")
-    schedule: str | None = option(None, "`key=value,...`, instead of what the policy says")
-    workers: int | None = option(None, "replicas of what the policy replicates", least=1)
-    deployment: str | None = option(None, "name or YAML file of a deployment")
-    device: str = option("auto", "where cells run: auto, cpu or gpu")
-    cells: str | None = option(None, "who runs them on the CPU: auto, native or mindspore")
-    config: str | None = option(None, "YAML file of keys, also of JOB_KEYS")
-    env: str | None = option(None, "environment")
-    num_envs: str | None = option(None, "environments, all workers together")
-    seed: str | None = option(None, "seed of every random number")
-    total_steps: str | None = option(None, "environment steps, all environments together")
-    run_dir: str | None = option(None, "where everything is written")
-    resume: str | None = option(None, "directory of a run to go on from")
-    trust: bool = option(False, "use directories of runs that other users could write")
-    backend: str = option("mpi", "mpi, or inproc: threads of this process, uncompiled")
-    stop_return: float | None = option(None, "mean return that ends the run; nan: none does")
-    checkpoint_every: float = option(60.0, "seconds between checkpoints", least=0)
-    timeout: float = option(60.0, "seconds of the longest wait", above=0)
-    replay_dir: str = option("", "folder of files that keep off-policy records")
-    profile: int = option(0, "iterations of which every rank writes down what it does", least=0)
-    start_timeout: float | None = option(None, "seconds of start and compilation", above=0)
-    max_restarts: int = option(0, "restarts after failures", least=0)
-    dump_graph: str | None = option(None, "folder for the program after each pass")
-    wandb: str = option("", "project of Weights & Biases that is told of the run")
-    quiet: bool = option(False, "show no progress")
+    algorithm: PathName | None = of_algorithm(
+        None,
+        lambda: (
+            f"{', '.join(registry.algorithms())}, or a .py file (may be left out with --resume)"
+        ),
+        nargs="?",
+        in_file=True,
+        words=lambda _: registry.algorithms(),
+    )
+    _: dataclasses.KW_ONLY
+    assignments: tuple[str, ...] = of_algorithm(
+        (),
+        "keys of the algorithm's configuration, see below",
+        "KEY=VALUE",
+        nargs="*",
+        words=lambda line: [f"{key}=" for key in algorithm_keys(line.algorithm or "ppo")],
+    )
+    config: PathName | Mapping[str, object] | None = of_algorithm(
+        None, lambda: f"YAML file of keys, env among them; also of {', '.join(file_keys())}", "FILE"
+    )
+    env: str | None = of_algorithm(None, "environment, see `msrl envs list`")
+    num_envs: int | str | None = of_algorithm(None, "environments, all workers together")
+    seed: int | str | None = of_algorithm(None, "seed of every random number")
+    total_steps: int | str | None = of_algorithm(
+        None, "environment steps, all environments together"
+    )
+    policy: PathName | None = of_place(
+        None,
+        lambda: (
+            f"{', '.join(registry.policies())}, a .py file, or auto: the one that would be the "
+            "fastest here, see `msrl plan`"
+        ),
+        otherwise="SingleLearnerCoarse",
+        in_file=True,
+        words=lambda _: ["auto", *registry.policies()],
+    )
+    schedule: str | Mapping[str, object] | None = of_place(
+        None,
+        "overrides the policy's schedule, for example order=arrival,staleness=4; keys: "
+        + ", ".join(SCHEDULE_KEYS),
+        "KEY=VALUE,...",
+        in_file=True,
+    )
+    workers: int | None = of_place(
+        None,
+        "replicas of each fragment that says WORKERS in the policy",
+        "N",
+        least=1,
+        otherwise=1,
+        in_file=True,
+    )
+    deployment: PathName | None = of_place(
+        None,
+        "YAML file of hosts, policy and workers, see docs/cluster.md, or the name of one of "
+        "distribution/deployments",
+        "FILE",
+        otherwise="this machine",
+    )
+    device: str = of_place(
+        "auto",
+        "where cells run; auto: the GPU if one answers, else the CPU",
+        choices=("auto", "cpu", "gpu"),
+    )
+    cells: str | None = of_place(
+        None,
+        "who runs compiled cells on the CPU: native code made from MindSpore's graph of them, "
+        "or MindSpore; auto: native where there is a C++ compiler",
+        choices=("auto", "native", "mindspore"),
+        otherwise="auto",
+    )
+    run_dir: PathName | None = of_training(
+        None, "where everything is written", "DIR", otherwise="runs/ALGORITHM-ENV-POLICY-TIME"
+    )
+    resume: PathName | None = of_training(None, "continue from a run's newest checkpoint", "RUN")
+    trust: bool = of_training(
+        False, "use a run's directory, in which all is run, even if others own it or can write it"
+    )
+    backend: str = of_training(
+        "mpi",
+        "mpi: a process for each worker; inproc: all of them as threads of this process, "
+        "uncompiled, for a debugger",
+        choices=("mpi", "inproc"),
+    )
+    stop_return: float | None = of_training(
+        None,
+        "stop when the mean return of the last 100 episodes reaches R",
+        "R",
+        otherwise="the environment's threshold",
+        nan="never",
+    )
+    checkpoint_every: float = of_training(60.0, "time between checkpoints", "SECONDS", least=0)
+    replay_dir: PathName = of_training(
+        "",
+        "keep off-policy records in files of this folder, mapped into memory: as many as the disk "
+        "holds",
+        "DIR",
+        otherwise="in memory",
+    )
+    profile: int = of_training(
+        0,
+        "write down what every rank does in N iterations after the first ones, for `msrl profile`",
+        "N",
+        least=1,
+        const=20,
+    )
+    timeout: float = of_training(
+        60.0, "longest wait for a message or a cell after the first iteration", "SECONDS", above=0
+    )
+    start_timeout: float | None = of_training(
+        None,
+        "the same for start and compilation",
+        "SECONDS",
+        above=0,
+        otherwise="300, and more where ranks share cores; 1800 on GPUs, where the driver may have "
+        "to compile MindSpore's kernels once",
+    )
+    max_restarts: int = of_training(
+        0,
+        "after a failure that is no mistake of yours (a lost worker), continue from the last "
+        "checkpoint at most N times, ever later if no new one was written",
+        "N",
+        least=0,
+    )
+    dump_graph: PathName | None = of_training(None, "write the program after each pass", "DIR")
+    wandb: str = of_training(
+        "", "tell Weights & Biases of the run, too", "PROJECT", const="mindspore_rl"
+    )
+    quiet: bool = of_training(False, "no progress")
 
     def __post_init__(self) -> None:
-        for key, choices in CHOICES.items():
-            if (value := getattr(self, key)) is not None and value not in choices:
-                raise ConfigError(f"{key} is {value!r}, expected one of {', '.join(choices)}")
-        for field in dataclasses.fields(self):
-            if field.default is None and getattr(self, field.name) == "":
-                raise ConfigError(
-                    f"--{field.name.replace('_', '-')} is empty (a variable of the shell that has "
-                    f"no value?), expected: {field.metadata['help']}; or leave it out"
-                )
+        for name, one in options(type(self)).items():
+            object.__setattr__(self, name, one.checked(getattr(self, name)))
+
+    @property
+    def written(self) -> YamlKeys | None:
+        """The keys of the algorithm in its YAML file, once that has been read."""
+        return self.config if isinstance(self.config, YamlKeys) else None
 
     @classmethod
     def of(cls, arguments: Any) -> "Job":
-        """What a namespace of arguments has of it."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        return cls(**{name: getattr(arguments, name) for name in names if hasattr(arguments, name)})
+        """What a namespace of arguments has of it; the first word may be an assignment."""
+        given = {name: value for name, value in vars(arguments).items() if name in options(cls)}
+        word = given.get("algorithm") or ""
+        if "=" in word and not Path(word).exists():
+            given |= {"algorithm": None, "assignments": [word, *given["assignments"]]}
+        return cls(**given)
+
+
+def with_file(job: Job) -> Job:
+    """A job with what its YAML file says, which is read once.
+
+    The job's own keys stand where no flag gives them; the algorithm's stay in `config`.
+    """
+    if job.config is None or isinstance(job.config, Mapping):
+        return job
+    path = registry.find_config(str(job.config))
+    keys, given = read_yaml(path), dict[str, Any]()
+    for name in file_keys(type(job)):
+        value = keys.pop(name, None)
+        if value is None or value == "":
+            continue
+        if name == "schedule":
+            if not isinstance(value, Mapping):
+                raise ConfigError(
+                    f"{path}: schedule is {value!r}, expected a mapping, for example "
+                    "`schedule: {order: arrival, staleness: 4}`"
+                )
+            given[name] = ",".join((*schedule_words(value), *schedule_words(job.schedule)))
+        elif getattr(job, name) is None:
+            given[name] = options(type(job))[name].read(path, value)
+    return dataclasses.replace(job, config=keys, **given)
+
+
+def file_keys(job: type[Job] = Job) -> list[str]:
+    """Keys of a YAML file that are the job's; all others are the algorithm's."""
+    return [name for name, one in options(job).items() if one.in_file]
 
 
 def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -> Any:
@@ -88,69 +227,79 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
     Raises:
         MsrlError: no such job can be.
     """
-    from mindspore_rl.compiler.pipeline import JobRequest, environment_for  # noqa: PLC0415
-    from mindspore_rl.plan import deployment  # noqa: PLC0415
-
     resumed = more.pop("resume_run", None)
     earlier = earlier_job(resumed)
-    yaml_file = registry.find_config(job.config) if job.config else None
-    written = written_in(job)
+    job = with_file(job)
     place = job.deployment or earlier.get("deployment")
-    place_file = registry.find_deployment(place) if place else None
+    place_file = registry.find_deployment(str(place)) if place else None
     hosts = deployment.load(place_file) if place_file else deployment.Deployment()
+    named = job.policy
     if job.deployment:  # given now, it counts for more than an earlier run
-        written = {"policy": hosts.policy, **written}
+        named = named or hosts.policy
         earlier = {**earlier, **({"workers": hosts.workers} if hosts.workers else {})}
-    policy_file, policy = _policy(job, written, earlier)
-    file, assignments = _algorithm(job, written, earlier)
-    cls: Any = programs.trainer_class(file)
-    keys = config.keys_of(cls.Config)
-    _refuse_flags(job.config, set(written) - {*JOB_KEYS, *keys})
-    _refuse_flags("config", set(values or {}) - set(keys))
-    flags = {key: getattr(job, key) for key in ("env", "num_envs", "seed", "total_steps")}
-    settings = config.resolve(
-        cls.Config, yaml_file, flags, assignments, JOB_KEYS, earlier.get("config"), values or {}
-    )
+    policy_file, policy = _policy(job, named, earlier)
+    algorithm = _algorithm(job, earlier)
+    cls: Any = programs.trainer_class(algorithm)
+    keys = set(config.keys_of(cls.Config))
+    flags, values = _own_keys(job, values or {})
+    if job.written:
+        _refuse_flags(job, str(job.written.file), set(job.written) - keys)
+    _refuse_flags(job, "config", set(values) - keys)
+    before = earlier.get("config")
+    asked = (job.written, flags, job.assignments, file_keys(type(job)), before, values)
+    settings = config.resolve(cls.Config, *asked)
     name = environment_for(policy, _absolute(settings.env))
     if name != settings.env:
         settings = dataclasses.replace(settings, env=name)
     if resumed:
-        tell_copies(resumed, str(file), str(policy_file), settings.env, str(place_file or ""))
+        tell_copies(resumed, str(algorithm), str(policy_file), settings.env, str(place_file or ""))
         if place_file and not job.deployment:
             tell_deployment(resumed, place_file)
-    workers = job.workers or workers_in(written, job.config) or earlier.get("workers", 1)
     return JobRequest(
-        file,
+        algorithm,
         policy,
         settings,
-        workers,
+        workers=job.workers or earlier.get("workers", _otherwise("workers")),
         policy_file=str(policy_file),
         deployment=hosts,
         deployment_file=str(place_file or ""),
-        cells=job.cells or earlier.get("cells", "auto"),
+        cells=job.cells or earlier.get("cells", _otherwise("cells")),
+        timeout_s=job.timeout,
+        replay_dir=os.path.abspath(job.replay_dir) if job.replay_dir else "",
+        profile=job.profile,
         **more,
     )
 
 
-def _refuse_flags(origin: str | None, unknown: set[str]) -> None:
+def _otherwise(name: str) -> Any:
+    """The value of an option that nobody gives."""
+    return options(Job)[name].otherwise
+
+
+def _own_keys(
+    job: Job, values: Mapping[str, object]
+) -> tuple[dict[str, object], dict[str, object]]:
+    """The keys of the algorithm that a job gives as flags, which are texts, and as values."""
+    own = {name: getattr(job, name) for name in options(type(job)) if name in REQUIRED}
+    flags: dict[str, object] = {k: value for k, value in own.items() if isinstance(value, str)}
+    python = {name: value for name, value in own.items() if not isinstance(value, str | None)}
+    if isinstance(job.config, Mapping) and job.config is not job.written:
+        python = {**job.config, **python}
+    return flags, {**python, **values}
+
+
+def _refuse_flags(job: Job, origin: str, unknown: set[str]) -> None:
     """Says of words of the job where they are to be given, rather than that they are no keys."""
-    for key in sorted(unknown & {field.name for field in dataclasses.fields(Job)}):
+    for key in sorted(unknown & set(options(type(job)))):
         raise ConfigError(
-            f"{origin}: {key} is no key of a configuration; give it as --{key.replace('_', '-')}, "
+            f"{origin}: {key} is no key of a configuration; give it as {flag(key)}, "
             f"from Python as {key}="
         )
 
 
-def _algorithm(
-    job: Job, written: Mapping[str, Any], earlier: Mapping[str, Any]
-) -> tuple[Path, list[str]]:
-    """The algorithm's file, and the assignments: without a name, the first word may be one."""
-    assignments = list(job.assignments)
-    name = job.algorithm
-    if name and "=" in name and not Path(name).exists():
-        assignments.insert(0, name)
-        name = None
-    name = str(name or written.get("algorithm") or earlier.get("algorithm") or "")
+def _algorithm(job: Job, earlier: Mapping[str, Any]) -> Path:
+    """The algorithm's file."""
+    name = str(job.algorithm or earlier.get("algorithm") or "")
     if not name:
         raise MsrlError(
             f"which algorithm? one of {', '.join(registry.algorithms())}, or a .py file"
@@ -162,62 +311,27 @@ def _algorithm(
             f"the run to be resumed is one of {before}, and {file.stem} is asked for; leave the "
             "algorithm out, or start a new run without --resume"
         )
-    return file, assignments
+    return file
 
 
 def _policy(
-    job: Job, written: dict[str, Any], earlier: dict[str, Any]
+    job: Job, named: PathName | None, earlier: Mapping[str, Any]
 ) -> tuple[Path, DistributionPolicy]:
-    """The policy that the flags, a YAML file or the earlier run name, and its file."""
-    named = job.policy or written.get("policy")
-    file = registry.find_policy(str(named or earlier.get("policy", "SingleLearnerCoarse")))
+    """The policy that is named, or the earlier run's, and its file."""
+    file = registry.find_policy(str(named or earlier.get("policy", _otherwise("policy"))))
     policy = registry.load_policy(file)
     given = config.to_dict(policy.schedule)
     if named is None:
         given |= earlier.get("schedule", {})
-    schedule = config.resolve(Schedule, None, {}, schedule_asked(job), base=given)
+    schedule = config.resolve(Schedule, None, {}, schedule_words(job.schedule), base=given)
     return file, dataclasses.replace(policy, schedule=schedule)
 
 
-def wants_auto(job: Job) -> bool:
-    """Whether a policy is to be chosen."""
-    return (job.policy or written_in(job).get("policy")) == AUTO
-
-
-def written_in(job: Job) -> dict[str, Any]:
-    """What the YAML file of a job holds."""
-    return read_yaml(registry.find_config(job.config)) if job.config else {}
-
-
-def schedule_asked(job: Job) -> list[str]:
-    """The keys of a policy's schedule that a YAML file and the flags give, as `key=value`."""
-    return [
-        *_schedule_keys(written_in(job).get("schedule", {}), job.config),
-        *filter(None, (job.schedule or "").split(",")),
-    ]
-
-
-def workers_in(written: dict[str, Any], file: str | None) -> int | None:
-    """How many a YAML file asks for, if it does."""
-    value = written.get("workers")
-    if value is None:
-        return None
-    try:
-        found = config.parse(value, int)
-    except (ValueError, ArithmeticError):
-        found = 0
-    if found < 1:
-        raise ConfigError(f"{file}: workers is {value!r}, expected a whole number, at least 1")
-    return found
-
-
-def _schedule_keys(value: Any, file: str | None) -> list[str]:
-    if not isinstance(value, dict):
-        raise ConfigError(
-            f"{file}: schedule is {value!r}, expected a mapping, for example "
-            "`schedule: {order: arrival, staleness: 4}`"
-        )
-    return [f"{key}={part}" for key, part in value.items()]
+def schedule_words(schedule: str | Mapping[str, object] | None) -> list[str]:
+    """The keys of a schedule, as `key=value`."""
+    if isinstance(schedule, Mapping):
+        return [f"{key}={value}" for key, value in schedule.items()]
+    return [word for word in (schedule or "").split(",") if word]
 
 
 def _absolute(environment: str) -> str:

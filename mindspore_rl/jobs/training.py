@@ -11,17 +11,25 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mindspore_rl.compiler import pipeline
 from mindspore_rl.environments import registry
 from mindspore_rl.errors import CheckpointError, ConfigError, JobFailure, MsrlError
 from mindspore_rl.jobs import job as jobs
-from mindspore_rl.jobs.job import Job
+from mindspore_rl.jobs.job import Job, PathName
 from mindspore_rl.jobs.run_directory import check_trusted, new_directory, write_job
+from mindspore_rl.plan.plan import save_plan
 from mindspore_rl.plan.text import plan_text
 from mindspore_rl.platform import gpu, resources
 from mindspore_rl.platform.cache import writing
 from mindspore_rl.platform.names import name_from
 from mindspore_rl.platform.stdio import steady
 from mindspore_rl.platform.user_modules import as_recorded
+from mindspore_rl.runtime import checkpoint, profile_recorder, resuming
+from mindspore_rl.runtime.coordinator import admission, run, wandb
+from mindspore_rl.runtime.coordinator.interruption import Interruption
+from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG
+from mindspore_rl.runtime.coordinator.state_machine import Unreached
+from mindspore_rl.runtime.coordinator.verify_run import check_whole
 
 RETRY_S = 2.0
 """Between two attempts to reach a host that was lost."""
@@ -64,10 +72,6 @@ def train(
         MsrlError: what is asked for cannot be.
         JobFailure: the job failed.
     """
-    from mindspore_rl.runtime import resuming  # noqa: PLC0415
-    from mindspore_rl.runtime.coordinator import admission, wandb  # noqa: PLC0415
-    from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG  # noqa: PLC0415
-
     if threading.current_thread() is not threading.main_thread():
         raise MsrlError(
             f"a job is started from the thread {threading.current_thread().name}, expected the "
@@ -89,7 +93,8 @@ def train(
     device, why = gpu.choose(job.device if compiled else "cpu")
     with _written_by_nobody_else():
         resume, done = _newest_checkpoint(resumed) if resumed else (None, {})
-        if jobs.wants_auto(job):
+        job = jobs.with_file(job)
+        if job.policy == jobs.AUTO:
             from mindspore_rl.jobs.auto_policy import settled  # noqa: PLC0415
 
             job = settled(job, values)
@@ -98,9 +103,6 @@ def train(
             values,
             device=device,
             compiled=compiled,
-            timeout_s=job.timeout,
-            replay_dir=job.replay_dir and os.path.abspath(job.replay_dir),
-            profile=job.profile,
             resume=str(resume or ""),
             resume_run=resumed,
         )
@@ -131,16 +133,12 @@ def _written_by_nobody_else() -> Iterator[None]:
 
 def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) -> tuple[Any, Path]:
     """Makes the plan and its run directory. Returns: both."""
-    from mindspore_rl.compiler.pipeline import prepare  # noqa: PLC0415
-    from mindspore_rl.runtime import profile_recorder, resuming  # noqa: PLC0415
-    from mindspore_rl.runtime.coordinator import admission  # noqa: PLC0415
-
     stamp = time.strftime("%Y%m%d-%H%M%S")
     environment = name_from(request.config.env)
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
     chosen = Path(job.run_dir) if job.run_dir else None
     with new_directory(chosen, name, job.trust) as run_dir:
-        plan, _ = prepare(request, run_dir, dumper(job.dump_graph))
+        plan, _ = pipeline.prepare(request, run_dir, dumper(job.dump_graph))
         if resume is not None:
             resuming.check_job(resume, done, plan)
             _tell_sizes(done, plan)
@@ -160,8 +158,6 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
 
 def _tell_sizes(done: dict[str, Any], plan: Any) -> None:
     """Says what begins anew in a run that goes on with other sizes."""
-    from mindspore_rl.runtime import resuming  # noqa: PLC0415
-
     for key, (then, now) in resuming.sizes(done, plan).items():
         if then == now:
             continue
@@ -175,15 +171,14 @@ def _tell_sizes(done: dict[str, Any], plan: Any) -> None:
 
 def _tell_schedules(done: dict[str, Any], request: Any) -> None:
     """Says which schedules jump in a run that goes on with other total_steps."""
-    from mindspore_rl.compiler.pipeline import schedules  # noqa: PLC0415
-
     then, now = done["config"]["total_steps"], request.config.total_steps
     if then == now:
         return
     config = dataclasses.replace(request.config, total_steps=then)
     at = done["env_steps"]
     before, after = (
-        schedules(one, at) for one in (dataclasses.replace(request, config=config), request)
+        pipeline.schedules(one, at)
+        for one in (dataclasses.replace(request, config=config), request)
     )
     jumps = [
         f"{name} goes from {before[name]:.3g} to {value:.3g}"
@@ -220,16 +215,13 @@ def _options(
     job: Job, request: Any, plan: Any, steps: int, on_iteration: OnIteration | None
 ) -> Any:
     """How what was planned is run."""
-    from mindspore_rl.runtime.coordinator import admission  # noqa: PLC0415
-    from mindspore_rl.runtime.coordinator.run import JobOptions  # noqa: PLC0415
-
     threshold = job.stop_return
     if threshold is None:
         threshold = registry.spec(plan.environment).reward_threshold
     start_timeout_s = job.start_timeout
     if start_timeout_s is None:
         start_timeout_s = admission.start_timeout_s(plan, resources.available_cores())
-    return JobOptions(
+    return run.JobOptions(
         progress=not job.quiet,
         total_steps=request.config.total_steps,
         stop_return=threshold,
@@ -244,8 +236,6 @@ def _options(
 
 def _run(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
     """Runs what was planned. Returns: how it ended."""
-    from mindspore_rl.runtime.coordinator.verify_run import check_whole  # noqa: PLC0415
-
     outcome = _run_with_restarts(plan, run_dir, options, restarts)
     if outcome.stopped != "interrupted":
         check_whole(run_dir, outcome.iterations, outcome.checkpoint)
@@ -258,8 +248,6 @@ def _newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any]]:
     Raises:
         CheckpointError: the run has none that can be used.
     """
-    from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
-
     path, done, damaged = checkpoint.load_newest(run / checkpoint.FOLDER)
     for text in damaged:
         print(f"msrl: {text}", file=sys.stderr)
@@ -274,13 +262,10 @@ def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) ->
     A restart waits for hosts that were lost, as long as a start may take, and longer and longer
     while there is no progress: what made a job fail may need time to go away.
     """
-    from mindspore_rl.runtime.coordinator.run import run_job  # noqa: PLC0415
-    from mindspore_rl.runtime.coordinator.state_machine import Unreached  # noqa: PLC0415
-
     retry_until_s = wait_s = 0.0
     while True:
         try:
-            return run_job(plan, run_dir, options)
+            return run.run_job(plan, run_dir, options)
         except JobFailure as failure:
             if isinstance(failure, Unreached) and time.monotonic() < retry_until_s:
                 print(f"msrl: {str(failure).splitlines()[0]}; trying again", file=sys.stderr)
@@ -304,8 +289,6 @@ def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) ->
 
 def _wait(seconds: float) -> None:
     """Lets time pass. Raises: KeyboardInterrupt."""
-    from mindspore_rl.runtime.coordinator.interruption import Interruption  # noqa: PLC0415
-
     with Interruption() as interruption:
         select.select([interruption.socket], [], [], seconds)
         if interruption.poll():
@@ -314,9 +297,6 @@ def _wait(seconds: float) -> None:
 
 def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
     """The same job from its newest checkpoint, or as it was started if there is none yet."""
-    from mindspore_rl.plan.plan import save_plan  # noqa: PLC0415
-    from mindspore_rl.runtime import checkpoint  # noqa: PLC0415
-
     if not checkpoint.list_checkpoints(run_dir / checkpoint.FOLDER):
         return plan, options
     try:
@@ -329,10 +309,8 @@ def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
     return plan, dataclasses.replace(options, start_steps=done["env_steps"])
 
 
-def dumper(folder: str | None) -> Any:
+def dumper(folder: PathName | None) -> Any:
     """Writes what each pass gives into a folder, if one is named."""
-    from mindspore_rl.compiler import pipeline  # noqa: PLC0415
-
     if folder is None:
         return lambda name, result: None
     place = Path(folder)

@@ -82,7 +82,15 @@ def _parts(node: yaml.Node) -> Iterator[yaml.Node]:
         yield from node.value
 
 
-def read_yaml(path: Path) -> dict[str, object]:
+class YamlKeys(dict[str, object]):
+    """The mapping in a YAML file."""
+
+    def __init__(self, file: Path, keys: dict[str, object]) -> None:
+        super().__init__(keys)
+        self.file = file
+
+
+def read_yaml(path: Path) -> YamlKeys:
     """Reads the mapping in a YAML file; an empty file gives an empty one.
 
     Raises:
@@ -100,10 +108,10 @@ def read_yaml(path: Path) -> dict[str, object]:
     except (yaml.YAMLError, ValueError) as error:  # not UTF-8, 2024-13-45
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if content is None:
-        return {}
+        content = {}
     if not isinstance(content, dict):
         raise ConfigError(
             f"{path}: the file holds a {type(content).__name__}, expected a mapping "
             "with one `key: value` a line"
         )
-    return content
+    return YamlKeys(path, content)

@@ -1,14 +1,16 @@
 """Training and its results from Python: `from mindspore_rl import train, load`."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
-from mindspore_rl.config import keys_of, resolve
+from mindspore_rl.config import unknown
 from mindspore_rl.environments import registry
 from mindspore_rl.errors import ConfigError, MsrlError
 from mindspore_rl.jobs import training
@@ -22,41 +24,38 @@ from mindspore_rl.trained import export as exporting
 from mindspore_rl.trained import video as filming
 
 EVALUATION_SEED = 1_000_003
-OWN_KEYS = ("env", "num_envs", "seed", "total_steps")
-"""Arguments that are keys of every algorithm's configuration."""
+P = ParamSpec("P")
 
 
-def train(
-    algorithm: str | Path | None = None,
-    *,
-    env: str | None = None,
-    policy: str | Path | None = None,
-    workers: int | None = None,
-    config: Mapping[str, object] | str | Path | None = None,
-    seed: int | None = None,
-    num_envs: int | None = None,
-    total_steps: int | None = None,
-    schedule: Mapping[str, object] | str | None = None,
-    deployment: str | Path | None = None,
-    device: str = Job.device,
-    cells: str | None = None,
-    run_dir: str | Path | None = None,
-    resume: "str | Path | Run | None" = None,
-    trust: bool = False,
-    backend: str = Job.backend,
-    stop_return: float | None = None,
-    checkpoint_every: float = Job.checkpoint_every,
-    timeout: float = Job.timeout,
-    start_timeout: float | None = None,
-    max_restarts: int = Job.max_restarts,
-    replay_dir: str | Path = Job.replay_dir,
-    profile: int = Job.profile,
-    dump_graph: str | Path | None = None,
-    wandb: str = Job.wandb,
-    quiet: bool = Job.quiet,
-    on_iteration: training.OnIteration | None = None,
-) -> "Run":
-    """Trains, as `msrl train` does; each argument is a flag there, see `msrl train --help`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wanted(Job):
+    """What `train` is asked for."""
+
+    on_iteration: training.OnIteration | None = None
+
+
+def _with_fields_of(
+    job: Callable[P, Wanted],
+) -> Callable[[Callable[[Wanted], "Run"]], Callable[P, "Run"]]:
+    """Decorator: a function of a job takes the job's fields as its keywords."""
+    signature = inspect.signature(job).replace(return_annotation="Run")
+
+    def decorate(function: Callable[[Wanted], "Run"]) -> Callable[P, "Run"]:
+        @functools.wraps(function)
+        def called(*args: P.args, **options: P.kwargs) -> "Run":
+            for key in options.keys() - signature.parameters.keys():
+                raise TypeError(f"{function.__name__}: {unknown(key, signature.parameters)}")
+            return function(job(*args, **options))
+
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        return called
+
+    return decorate
+
+
+@_with_fields_of(Wanted)
+def train(job: Wanted) -> "Run":
+    """Trains, as `msrl train` does; each word is a flag there, see `msrl train --help`.
 
     `config` holds keys of the algorithm's configuration, or names a YAML file of them; `schedule`
     holds keys of the policy's schedule; `resume` is a run to resume. `on_iteration` is called with
@@ -74,23 +73,8 @@ def train(
         MsrlError: the arguments are invalid, or the job cannot be started.
         JobFailure: the job failed.
     """
-    words: dict[str, Any] = dict(locals())
     prepare_mindspore()
-    values = dict(config) if isinstance(config, Mapping) else {}
-    values |= {key: words[key] for key in OWN_KEYS if words[key] is not None}
-    if isinstance(schedule, Mapping):
-        words["schedule"] = ",".join(f"{key}={value}" for key, value in schedule.items())
-    if isinstance(resume, Run):
-        words["resume"] = resume.path
-    given = {key: _text(words[key]) for key in keys_of(Job) if words.get(key) is not None}
-    for key in (*OWN_KEYS, "stop_return", *(["config"] if isinstance(config, Mapping) else [])):
-        given.pop(key, None)
-    job = resolve(Job, None, {}, (), values=given)
-    if stop_return is not None:  # may be NaN, which a configuration may not
-        if isinstance(stop_return, bool) or not isinstance(stop_return, int | float):
-            raise ConfigError(f"stop_return is {stop_return!r}, expected a number, or nan: never")
-        job = dataclasses.replace(job, stop_return=float(stop_return))
-    trained = training.train(job, values, on_iteration)
+    trained = training.train(job, None, job.on_iteration)
     outcome = trained.outcome
     return Run(trained.run_dir, outcome.stopped, outcome.env_steps, outcome.mean_return)
 
@@ -133,6 +117,10 @@ class Run:
     env_steps: int | None = None
     mean_return: float | None = None
     checkpoint: str = "last"
+
+    def __fspath__(self) -> str:
+        """The directory, so that a run stands where its path may."""
+        return str(self.path)
 
     @property
     def plan(self) -> Plan:
@@ -256,7 +244,3 @@ class Run:
         from mindspore_rl.trained.policy import Policy  # noqa: PLC0415  (MindSpore)
 
         return Policy(self.path, self.checkpoint)
-
-
-def _text(value: object) -> object:
-    return str(value) if isinstance(value, Path) else value
