@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 import mindspore_rl
-from mindspore_rl.cli import predict as plan_commands
 from mindspore_rl.cli.job_flags import add_options
 from mindspore_rl.cli.parser import Parser
 from mindspore_rl.config import REQUIRED
@@ -19,7 +18,6 @@ from mindspore_rl.jobs import auto_policy
 from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs.job import GROUPS, Job, of_place, of_training
 from mindspore_rl.jobs.options import options
-from mindspore_rl.performance import predict
 from mindspore_rl.trained import run
 
 
@@ -119,6 +117,7 @@ def test_a_yaml_file_is_read_once(policy, tmp_path, monkeypatch):
     before = Path.read_text
     monkeypatch.setattr(Path, "read_text", lambda p, **how: read.append(p) or before(p, **how))
     monkeypatch.setattr(auto_policy, "predict", lambda *_, **__: SimpleNamespace(steps_per_s=1.0))
-    monkeypatch.setattr(predict, "machine_costs", lambda say: None)
-    request = jobs.request(plan_commands.settled(More(config=file)))
+    monkeypatch.setattr(auto_policy, "machine_costs", lambda say: None)
+    job = jobs.with_file(More(config=file))
+    request = jobs.request(auto_policy.settled(job) if policy == jobs.AUTO else job)
     assert (request.config.num_envs, read.count(file)) == (4, 1)
