@@ -11,6 +11,7 @@ import numpy as np
 
 from mindspore_rl import programs
 from mindspore_rl.checking.compared import METRIC, Compared, compared
+from mindspore_rl.compiler.frontend.build import marks_of
 from mindspore_rl.config import to_dict
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import MsrlError
@@ -138,7 +139,7 @@ def plain_run(
         if iteration == nudged_at:
             _nudge(trainer)
 
-    reference = Reference(trainer, iterations, keep, snapshot)
+    reference = Reference(trainer, iterations, keep, snapshot, implied=marks_of(trainer))
     reference.run()
     run.env_steps = int(reference._env_steps)
     return run

@@ -48,6 +48,8 @@ class Reference:
         on_iteration: called with (iteration, the training loop's local variables) before each
             iteration and once after the last.
         first_iteration: number at which `iterations()` begins.
+        implied: by operation and mark, which arguments or results of a call pass a boundary that
+            the program does not set; None: all that there may be, of a program that sets none.
     """
 
     trainer: Any
@@ -56,6 +58,7 @@ class Reference:
     on_iteration: Callable[[int, dict[str, Any]], None] | None = None
     reports: list[dict[str, float]] = field(default_factory=list)
     first_iteration: int = 0
+    implied: dict[tuple[str, str], tuple[int, ...]] | None = None
 
     def __post_init__(self) -> None:
         config = self.trainer.config
@@ -154,11 +157,14 @@ class Reference:
     # ---- environment, actor, replay --------------------------------------------------------
 
     def env_reset(self) -> Tensor:
-        return self.environment.reset(self._noise("env_reset", self.environment.noise_size))
+        obs = self.environment.reset(self._noise("env_reset", self.environment.noise_size))
+        return self._implied("env_reset", "observation", (obs,))[0]
 
     def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
         self._env_steps += self.num_envs
-        return self.environment.step(action, self._noise("env_step", self.environment.noise_size))
+        self._implied("env_step", "action", (action,))
+        noise = self._noise("env_step", self.environment.noise_size)
+        return self._implied("env_step", "observation", self.environment.step(action, noise))
 
     def agent_act(self, *args: Any) -> Any:
         noise = self._noise("agent_act", self.trainer.actor.noise_size)
@@ -168,6 +174,7 @@ class Reference:
         return self.trainer.learner.learn(self, *args)
 
     def replay_insert(self, *values: Tensor, keep: int = 0) -> None:
+        self._implied("replay_keep" if keep else "replay_insert", "transition", values)
         if keep:
             capacity = keep // self.num_envs
             row = self._inserted % capacity
@@ -184,18 +191,21 @@ class Reference:
         self, count: int = 0, by: str = "stratified", steps: int = 0
     ) -> tuple[Tensor, ...]:
         if count:
-            across = by in ACROSS
             noise = self._noise("replay_sample", 2 * (count // self.num_envs))
-            if across:
-                return self._across(noise, steps, by == "distinct")
-            if by == "priority":
-                return self._weighted(noise, steps)
-            columns = Tensor(np.arange(self.num_envs, dtype=np.int32))
-            inserted = Tensor(np.int32(self._inserted))
-            rows = drawn_rows(noise, inserted, self._capacity, columns, steps)
-            return tuple(take_rows(column, rows) for column in self._kept_columns())
+            return self._implied("replay_draw", "batch", self._drawn(noise, by, steps))
         self._sampled = True
-        return tuple(ops.stack(column) for column in zip(*self._rows, strict=True))
+        rows = tuple(ops.stack(column) for column in zip(*self._rows, strict=True))
+        return self._implied("replay_sample", "batch", rows)
+
+    def _drawn(self, noise: Tensor, by: str, steps: int) -> tuple[Tensor, ...]:
+        if by in ACROSS:
+            return self._across(noise, steps, by == "distinct")
+        if by == "priority":
+            return self._weighted(noise, steps)
+        columns = Tensor(np.arange(self.num_envs, dtype=np.int32))
+        inserted = Tensor(np.int32(self._inserted))
+        rows = drawn_rows(noise, inserted, self._capacity, columns, steps)
+        return tuple(take_rows(column, rows) for column in self._kept_columns())
 
     def _weighted(self, noise: Tensor, steps: int) -> tuple[Tensor, ...]:
         self._by_priority = True
@@ -219,6 +229,7 @@ class Reference:
         return tuple(take_rows(column, at) for column in self._kept_columns())
 
     def replay_update(self, ids: Tensor, priorities: Tensor) -> None:
+        self._implied("replay_update", "priority", (ids, priorities))
         pairs = zip(ids.asnumpy(), weights_of(priorities.asnumpy()), strict=True)
         for place, (row, weight) in enumerate(pairs):
             self._weights[row][place % self.num_envs] = weight
@@ -245,9 +256,11 @@ class Reference:
         key = (loss, id(network))
         if key not in self._gradients:
             self._gradients[key] = gradient_function(loss, network, None)
-        return self._gradients[key](*args)
+        return self._implied("gradient", "gradient", self._gradients[key](*args))
 
     def update(self, method: Callable, *args: Any) -> None:
+        if self.implied is not None:  # statistics are told by the program alone
+            self._implied("update", "gradient", args)
         method(*args)
 
     def _reduce(self, kind: str, *values: Tensor, keep: int = 0) -> Any:
@@ -271,10 +284,24 @@ class Reference:
         return getattr(operators, name)
 
     def boundary(self, name: str, value: Any) -> Any:
-        if self.recorder:
-            site = self._site(f"boundary:{name}", sys._getframe(1))
-            self.recorder(self._iteration, site, [to_array(leaf) for leaf in leaves(value)])
+        self._pass(name, value, sys._getframe(1))
         return value
+
+    def _implied(self, call: str, mark: str, values: tuple) -> tuple:
+        """Passes the boundary that the call being made implies."""
+        if self.recorder:
+            frame, every = sys._getframe(2), range(len(values))
+            op = self._site(call, frame)
+            places = every if self.implied is None else self.implied.get((op, mark), ())
+            chosen = tuple(values[place] for place in places if place in every)
+            if chosen:
+                self._pass(mark, chosen, frame)
+        return values
+
+    def _pass(self, mark: str, value: Any, frame: FrameType) -> None:
+        if self.recorder:
+            site = self._site(f"boundary:{mark}", frame)
+            self.recorder(self._iteration, site, [to_array(leaf) for leaf in leaves(value)])
 
     def report(self, metrics: dict[str, Any]) -> None:
         self.reports.append({key: float(to_array(value)) for key, value in metrics.items()})

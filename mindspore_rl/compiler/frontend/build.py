@@ -15,6 +15,7 @@ import numpy as np
 from mindspore_rl.compiler.frontend.assignment import Assignments, same
 from mindspore_rl.compiler.frontend.break_to_flag import BOUND, end_by_flag
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
+from mindspore_rl.compiler.frontend.implied import Implied, implied_marks
 from mindspore_rl.compiler.frontend.liveness import live_behind
 from mindspore_rl.compiler.frontend.loop_carried import assigned, carried, decided
 from mindspore_rl.compiler.frontend.msrl_calls import Calls
@@ -60,9 +61,9 @@ def build(trainer: Any, algorithm: str, job: Any = None) -> Program:
     Raises:
         ProgramError: `train` uses Python that the analysis does not support; names the line.
     """
-    builder = _Builder(trainer, job and _Builder(job).read())
-    builder.read()
-    draft = builder.draft
+    job_builder = job and _Builder(job).read()
+    marks = implied_marks(_Builder(trainer, job_builder).read().draft.scope.items)
+    draft = _Builder(trainer, job_builder, marks).read().draft
     body = draft.scope.items
     kinds = [item.kind for item in body if isinstance(item, Loop)]
     if kinds.count("iterations") != 1:
@@ -84,6 +85,15 @@ def build(trainer: Any, algorithm: str, job: Any = None) -> Program:
     return program
 
 
+def marks_of(trainer: Any) -> Implied:
+    """The marks that the calls in `trainer.train` imply.
+
+    Raises:
+        ProgramError: Python that the analysis does not support, with its line.
+    """
+    return implied_marks(_Builder(trainer).read().draft.scope.items)
+
+
 class _Returned(Exception):  # noqa: N818
     """Ends the reading of a function at its `return`."""
 
@@ -95,8 +105,11 @@ class _Returned(Exception):  # noqa: N818
 class _Builder(ExpressionReader):
     """Reads statements."""
 
-    def __init__(self, trainer: Any, job: "_Builder | None" = None) -> None:
+    def __init__(
+        self, trainer: Any, job: "_Builder | None" = None, marks: Implied | None = None
+    ) -> None:
         super().__init__(trainer)
+        self.draft.implied = marks or {}
         num_envs = (job or self).trainer.config.num_envs
         wanted = tuple(job.calls.records.each) if job else ()
         self.calls: Calls = Calls(self, num_envs, wanted)

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-from mindspore_rl.compiler.frontend.scope import BUILTINS, SUPPORTED, THROWN_AWAY, Frame, Scope, Var
+from mindspore_rl.compiler.frontend.implied import Implied
+from mindspore_rl.compiler.frontend.scope import (
+    BUILTINS,
+    SUPPORTED,
+    THROWN_AWAY,
+    Frame,
+    Scope,
+    Struct,
+    Var,
+)
 from mindspore_rl.compiler.ir.ir import REGIONS, Loop, Op
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.platform.names import unused
@@ -55,6 +64,7 @@ class Draft:
         temporary: names of results, which an assignment may replace.
         imports: globals that expressions use: name in the graph to (module, name in the module).
         locals: variables of `train` and the names they have in its source.
+        implied: marks that are set where the program has none.
     """
 
     frames: list[Frame] = field(default_factory=list)
@@ -66,6 +76,7 @@ class Draft:
     temporary: set[str] = field(default_factory=set)
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)
     locals: dict[str, str] = field(default_factory=dict)
+    implied: Implied = field(default_factory=dict)
     _counters: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -107,6 +118,44 @@ class Draft:
         else:
             self.emit("glue", names, (value.name,), reads=(value.name,))
         return tuple(map(Var, names))
+
+    def marked(self, mark: str, value: Struct) -> Struct:
+        """Adds the boundary of a mark around every array of a value."""
+        site = self.name_op(f"boundary:{mark}")
+
+        def pass_through(part: Struct) -> Struct:
+            if isinstance(part, tuple):
+                return tuple(pass_through(p) for p in part)
+            if isinstance(part, dict):
+                return {key: pass_through(p) for key, p in part.items()}
+            if not isinstance(part, Var):
+                return part
+            text = "".join(c if c.isalnum() else "_" for c in mark)
+            target, name = self.new_temporary(f"{text}_{part.name}"), (part.name,)
+            (passed,) = self.emit(
+                "boundary", (target,), name, reads=name, mark=mark, attrs=(("site", site),)
+            )
+            return passed
+
+        return pass_through(value)
+
+    def taken(self, kind: str, values: tuple[Struct, ...]) -> tuple[Struct, ...]:
+        """The arguments of the next operation of a kind, with the mark that it implies."""
+        return self._implied(
+            f"{kind}#{self._counters.get(kind, 0) + 1}", OPERATIONS[kind].takes, values
+        )
+
+    def given(self, kind: str, values: tuple[Struct, ...]) -> tuple[Struct, ...]:
+        """The results of the last operation of a kind, with the mark that it implies."""
+        return self._implied(f"{kind}#{self._counters[kind]}", OPERATIONS[kind].gives, values)
+
+    def _implied(self, op: str, mark: str, values: tuple[Struct, ...]) -> tuple[Struct, ...]:
+        places = self.implied.get((op, mark), ())
+        if not places:
+            return values
+        passed = self.marked(mark, tuple(values[place] for place in places))
+        chosen = dict(zip(places, passed, strict=True))
+        return tuple(chosen.get(place, value) for place, value in enumerate(values))
 
     # ---- names -----------------------------------------------------------------------------
 

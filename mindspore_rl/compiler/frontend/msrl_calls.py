@@ -75,7 +75,8 @@ class Calls:
         return self._component_call(name, node)
 
     def _component_call(self, name: str, node: ast.Call) -> Struct:
-        texts, reads = self.reader.texts(list(self.reader.elements(node.args)), node)
+        values = tuple(self.reader.elements(node.args))
+        texts, reads = self.reader.texts(list(self.draft.taken(name, values)), node)
         if name == "env_steps":
             if not self.draft.loops:
                 self.draft.fail(node, "msrl.env_steps() outside msrl.iterations()")
@@ -106,7 +107,10 @@ class Calls:
         elif name != "replay_update":
             targets = (self.draft.new_temporary("value"),)
         reads = [*reads, *kind.reads]
-        found = self.draft.emit(name, targets, tuple(texts), reads=reads, writes=kind.writes)
+        found: tuple[Struct, ...] = self.draft.emit(
+            name, targets, tuple(texts), reads=reads, writes=kind.writes
+        )
+        found = self.draft.given(name, found)
         return found if name in ("env_step", "replay_sample") else (*found, Static(None))[0]
 
     def _boundary(self, node: ast.Call) -> Struct:
@@ -115,24 +119,7 @@ class Calls:
         mark = self.draft.frame.known(node.args[0])
         if not is_name(mark):
             self.draft.fail(node.args[0], f"the mark {mark!r}", f"expected {RULE}")
-        site = self.draft.name_op(f"boundary:{mark}")
-        value = self.reader.expression(node.args[1])
-
-        def pass_through(part: Struct) -> Struct:
-            if isinstance(part, tuple):
-                return tuple(pass_through(p) for p in part)
-            if isinstance(part, dict):
-                return {key: pass_through(p) for key, p in part.items()}
-            if isinstance(part, Static):
-                return part
-            text = "".join(c if c.isalnum() else "_" for c in mark)
-            target, name = self.draft.new_temporary(f"{text}_{part.name}"), (part.name,)
-            (passed,) = self.draft.emit(
-                "boundary", (target,), name, reads=name, mark=mark, attrs=(("site", site),)
-            )
-            return passed
-
-        return pass_through(value)
+        return self.draft.marked(mark, self.reader.expression(node.args[1]))
 
     def _learner_call(self, name: str, node: ast.Call) -> Struct:
         minimum = 2 if name == "gradient" else 1
@@ -148,7 +135,8 @@ class Calls:
                     "pass a method or a network of the learner by its name",
                 )
             methods.append(path)
-        texts, reads = self.reader.texts(list(self.reader.elements(node.args[minimum:])), node)
+        values = self.draft.taken(name, tuple(self.reader.elements(node.args[minimum:])))
+        texts, reads = self.reader.texts(list(values), node)
         kind = OPERATIONS[name]
         results = ("grads", "means", "sample_loss") if name == "gradient" else ()
         found = self.draft.emit(
@@ -159,7 +147,7 @@ class Calls:
             writes=kind.writes,
             attrs=(("objects", tuple(methods)),),
         )
-        return found[:2] or Static(None)
+        return self.draft.given(name, found[:2]) or Static(None)
 
     def _report(self, node: ast.Call) -> Struct:
         value = self.reader.expression(node.args[0]) if len(node.args) == 1 else None

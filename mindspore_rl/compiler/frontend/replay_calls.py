@@ -41,10 +41,10 @@ class RecordCalls:
 
     def insert(self, node: ast.Call) -> Struct:
         """Reads an insertion into the trajectory buffer or, with `keep`, into the kept replay."""
-        texts, reads = self.reader.texts(list(self.reader.elements(node.args)), node)
-        if self._width not in (None, len(texts)) or not texts:
-            self.draft.fail(node, f"inserting {len(texts)} values, elsewhere {self._width},")
-        self._width, keep = len(texts), 0
+        values = tuple(self.reader.elements(node.args))
+        if self._width not in (None, len(values)) or not values:
+            self.draft.fail(node, f"inserting {len(values)} values, elsewhere {self._width},")
+        self._width, keep = len(values), 0
         for item in node.keywords:
             if item.arg != "keep":
                 self.draft.fail(item.value, f"the argument {item.arg!r} of replay_insert")
@@ -57,6 +57,7 @@ class RecordCalls:
         kind = "replay_keep" if keep else "replay_insert"
         attrs = (("capacity", keep),) if keep else ()
         row = OPERATIONS[kind]
+        texts, reads = self.reader.texts(list(self.draft.taken(kind, values)), node)
         reads = [*reads, *row.reads]
         self.draft.emit(kind, (), tuple(texts), reads=reads, writes=row.writes, attrs=attrs)
         return Static(None)
@@ -82,7 +83,8 @@ class RecordCalls:
             noise = (self.drawing.numbers("replay_sample", 2 * each, node),)
         reads = (*noise, *OPERATIONS["replay_draw"].reads)
         more = tuple(attrs.items())
-        return self.draft.emit("replay_draw", targets, noise, reads=reads, attrs=more)
+        found = self.draft.emit("replay_draw", targets, noise, reads=reads, attrs=more)
+        return self.draft.given("replay_draw", found)
 
     def _way(self, node: ast.Call) -> tuple[str, int]:
         """Returns how records are drawn (`by`) and the number of steps of a window (`steps`)."""

@@ -41,6 +41,9 @@ class Kind:
         agents: the axis of agents of each result; `()`: none has one; None: as its inputs have.
         reduces: whether it reduces many samples to one value.
         splits: whether it returns one result for each target name.
+        takes: the mark of its arguments where the program sets none; of an update, of those that
+            are statistics of the batch.
+        gives: the mark of its results where the program sets none.
     """
 
     component: str = "glue"
@@ -58,6 +61,8 @@ class Kind:
     agents: tuple[int | None, ...] | None = ()
     reduces: bool = False
     splits: bool = False
+    takes: str = ""
+    gives: str = ""
 
 
 _REDUCTION = Kind(call=True, cell="computes", whole=True, arrays=True, agents=None, reduces=True)
@@ -72,6 +77,7 @@ OPERATIONS = {
         always=True,
         cell="environment",
         agents=(1,),
+        gives="observation",
     ),
     "env_step": Kind(
         "environment",
@@ -84,6 +90,8 @@ OPERATIONS = {
         cell="environment",
         arrays=True,
         agents=(1, 1, 1, None, None),
+        takes="action",
+        gives="observation",
     ),
     "agent_act": Kind(
         "actor",
@@ -98,7 +106,13 @@ OPERATIONS = {
         splits=True,
     ),
     "replay_insert": Kind(
-        "replay", call=True, reads=(REPLAY,), writes=(REPLAY,), always=True, cell="replay"
+        "replay",
+        call=True,
+        reads=(REPLAY,),
+        writes=(REPLAY,),
+        always=True,
+        cell="replay",
+        takes="transition",
     ),
     "replay_sample": Kind(
         "replay",
@@ -109,12 +123,21 @@ OPERATIONS = {
         always=True,
         cell="replay",
         whole=True,
+        gives="batch",
     ),
     # Insertions with `keep` and samples with a count become these two.
-    "replay_keep": Kind("replay", reads=(REPLAY,), writes=(REPLAY,), cell="kept"),
-    "replay_draw": Kind("replay", reads=(REPLAY,), cell="kept", whole=True),
+    "replay_keep": Kind(
+        "replay", reads=(REPLAY,), writes=(REPLAY,), cell="kept", takes="transition"
+    ),
+    "replay_draw": Kind("replay", reads=(REPLAY,), cell="kept", whole=True, gives="batch"),
     "replay_update": Kind(
-        "replay", call=True, arguments=2, reads=(REPLAY,), writes=(REPLAY,), arrays=True
+        "replay",
+        call=True,
+        arguments=2,
+        reads=(REPLAY,),
+        writes=(REPLAY,),
+        arrays=True,
+        takes="priority",
     ),
     # The third result is the loss of each sample, which only passes use; the first two are means.
     "gradient": Kind(
@@ -126,6 +149,7 @@ OPERATIONS = {
         tried=True,
         whole=True,
         agents=None,
+        gives="gradient",
     ),
     "update": Kind(
         "update",
@@ -135,6 +159,7 @@ OPERATIONS = {
         cell="computes",
         traced=True,
         whole=True,
+        takes="gradient",
     ),
     "mean": _REDUCTION,
     "sum": _REDUCTION,

@@ -1,0 +1,89 @@
+"""Marks that calls of msrl imply, where the program sets none."""
+
+from collections.abc import Container, Iterable, Iterator
+
+from mindspore_rl.compiler.ir.dataflow import definitions
+from mindspore_rl.compiler.ir.ir import Item, Op, walk
+from mindspore_rl.compiler.ir.operations import EFFECTS, OPERATIONS
+
+Implied = dict[tuple[str, str], tuple[int, ...]]
+"""By operation and mark, which of the operation's arguments or results get the mark."""
+GLUE = frozenset(kind for kind, row in OPERATIONS.items() if row.component == "glue")
+
+WITHIN = frozenset(kind for kind in GLUE - {"boundary"} if not OPERATIONS[kind].reduces)
+"""What statistics are made by, from reductions."""
+
+
+def implied_marks(items: Iterable[Item]) -> Implied:
+    """Finds the marks that the calls of a program imply.
+
+    A boundary that the program sets moves a mark: a result is left alone if such a boundary takes
+    what is made of it, and so are all arguments of a call if one is made of what such a boundary
+    gives.
+
+    Args:
+        items: the program as it was read, with the boundaries that it sets.
+    """
+    flow = _Flow(tuple(items))
+    found: Implied = {}
+    set_by_hand = {
+        (source.name, mark, variable)
+        for op in flow.ops.values()
+        if (mark := op.mark)
+        for source, variable in flow.sources(op, GLUE)
+    }
+    for op in flow.ops.values():
+        gives, takes = OPERATIONS[op.kind].gives, OPERATIONS[op.kind].takes
+        if gives:
+            results = op.targets[:2] if op.kind == "gradient" else op.targets  # the program's own
+            found[op.name, gives] = tuple(
+                place
+                for place, name in enumerate(results)
+                if (op.name, gives, name) not in set_by_hand
+            )
+        if op.kind == "update":
+            found[op.name, takes] = tuple(
+                place for place, arg in enumerate(op.args) if flow.is_statistic(op, arg)
+            )
+        elif takes and not any(source.mark == takes for source, _ in flow.sources(op, GLUE)):
+            given = OPERATIONS[op.kind].arguments or len(op.args)
+            found[op.name, takes] = tuple(range(given))
+    return {key: places for key, places in found.items() if places}
+
+
+class _Flow:
+    """What the values of a program come from."""
+
+    def __init__(self, items: tuple[Item, ...]) -> None:
+        self.uses = definitions(items)
+        self.ops = {op.name: op for op, _ in walk(items)}
+
+    def sources(
+        self, op: Op, through: Container[str], reads: Iterable[str] | None = None
+    ) -> Iterator[tuple[Op, str]]:
+        """The operations that make what another one reads, and what those of some kinds read.
+
+        Args:
+            op: the other one.
+            through: the kinds.
+            reads: what it reads; all by default.
+
+        Returns: each operation with the variable that it makes.
+        """
+        seen: set[tuple[str, str]] = set()
+        waiting = [(op.name, variable) for variable in reads or op.reads]
+        while waiting:
+            reader, variable = waiting.pop()
+            for name in () if variable in EFFECTS else self.uses[reader][variable]:
+                if name in self.ops and (name, variable) not in seen:
+                    seen.add((name, variable))
+                    source = self.ops[name]
+                    yield source, variable
+                    if source.kind in through:
+                        waiting += [(name, read) for read in source.reads]
+
+    def is_statistic(self, op: Op, arg: str) -> bool:
+        """Whether an argument is made of reductions over the batch alone, without a boundary."""
+        made = self.sources(op, WITHIN, (arg,)) if arg in op.reads else ()
+        kinds = {source.kind for source, _ in made if source.kind not in WITHIN}
+        return bool(kinds) and all(OPERATIONS[kind].reduces for kind in kinds)
