@@ -16,7 +16,7 @@ from mindspore_rl.compiler.pipeline import JobRequest, environment_for
 from mindspore_rl.config import REQUIRED
 from mindspore_rl.errors import ConfigError, MsrlError
 from mindspore_rl.jobs import registry
-from mindspore_rl.jobs.options import algorithm_keys, flag, option, options
+from mindspore_rl.jobs.options import algorithm_keys, check, flag, option, options
 from mindspore_rl.jobs.run_directory import earlier_job, tell_copies, tell_deployment
 from mindspore_rl.plan import deployment
 from mindspore_rl.platform.user_modules import split_environment
@@ -166,8 +166,7 @@ class Job:
     quiet: bool = of_training(False, "no progress")
 
     def __post_init__(self) -> None:
-        for name, one in options(type(self)).items():
-            object.__setattr__(self, name, one.checked(getattr(self, name)))
+        check(self)
 
     @property
     def written(self) -> YamlKeys | None:
@@ -264,6 +263,7 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
         deployment=hosts,
         deployment_file=str(place_file or ""),
         cells=job.cells or earlier.get("cells", _otherwise("cells")),
+        compiled=job.backend == "mpi",
         timeout_s=job.timeout,
         replay_dir=os.path.abspath(job.replay_dir) if job.replay_dir else "",
         profile=job.profile,

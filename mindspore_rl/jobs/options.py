@@ -159,6 +159,12 @@ def options(job: type) -> dict[str, Option]:
     }
 
 
+def check(job: Any) -> None:
+    """Checks the options of a new job, and gives each its field's type. Raises: ConfigError."""
+    for name, one in options(type(job)).items():
+        object.__setattr__(job, name, one.checked(getattr(job, name)))
+
+
 def flag(name: str) -> str:
     """Returns the flag of an option."""
     return f"--{name.replace('_', '-')}"

@@ -87,10 +87,10 @@ def train(
     admission.check_descriptors()
     if job.wandb:
         wandb.check()
-    compiled = job.backend == "mpi"
-    if job.device == "gpu" and not compiled:
+    inproc = job.backend == "inproc"
+    if job.device == "gpu" and inproc:
         raise MsrlError("--backend inproc computes on the CPU; remove --device gpu")
-    device, why = gpu.choose(job.device if compiled else "cpu")
+    device, why = gpu.choose("cpu" if inproc else job.device)
     with _written_by_nobody_else():
         resume, done = _newest_checkpoint(resumed) if resumed else (None, {})
         job = jobs.with_file(job)
@@ -98,14 +98,8 @@ def train(
             from mindspore_rl.jobs.auto_policy import settled  # noqa: PLC0415
 
             job = settled(job, values)
-        request = jobs.request(
-            job,
-            values,
-            device=device,
-            compiled=compiled,
-            resume=str(resume or ""),
-            resume_run=resumed,
-        )
+        resuming_from = {"resume": str(resume or ""), "resume_run": resumed}
+        request = jobs.request(job, values, device=device, **resuming_from)
         if done.get("environment") == request.config.env:
             config = dataclasses.replace(request.config, env=as_recorded(done))
             request = dataclasses.replace(request, config=config)
