@@ -98,8 +98,9 @@ class GymVector(LoopVector):
         self._complete = kind is not None
         if kind == "classic" and isinstance(spec.action_space, Discrete):
             self._as_int = True
+            known = range(self._first_action, self._first_action + spec.action_space.n)
             for env in envs:  # gymnasium's own check takes a quarter of a step
-                env.action_space.contains = range(spec.action_space.n).__contains__
+                env.action_space.contains = known.__contains__
         self._steps = [env.step for env in envs]
         # MuJoCo computes without Python's lock, and each environment has a state of its own.
         self._concurrent = _concurrent(name, first) or int(kind == "mujoco")
