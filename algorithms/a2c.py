@@ -5,6 +5,7 @@ n-step return.
 """
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from mindspore import nn, ops
 
@@ -43,6 +44,17 @@ class Config:
     vf_coef: float = option(0.5, "weight of the value loss", least=0)
     max_grad_norm: float = option(0.5, "bound of the global gradient norm", above=0)
     hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", least=1)
+
+
+class Transition(NamedTuple):
+    """A step of each environment `[B, ...]`, and a batch of them `[T, B, ...]`."""
+
+    obs: Any
+    action: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    final_obs: Any
 
 
 class ActorCritic(nn.Cell):
@@ -111,15 +123,15 @@ class A2CLearner(Learner):
     def learn(self, msrl, batch):
         """One iteration on `[T, B]` trajectories."""
         config = self.config
-        obs, action, reward, terminated, truncated, final_obs = batch
-        value = self.network.value(obs).reshape(reward.shape)
-        final_value = self.network.value(final_obs).reshape(reward.shape)
+        ends = batch.terminated, batch.truncated
+        value = self.network.value(batch.obs).reshape(batch.reward.shape)
+        final_value = self.network.value(batch.final_obs).reshape(batch.reward.shape)
         returns = lambda_returns(
-            reward, final_value, terminated, truncated, config.gamma, config.return_lambda
+            batch.reward, final_value, *ends, config.gamma, config.return_lambda
         )
         advantage = msrl.boundary("advantage", returns - value)
-        grads, means = msrl.boundary(
-            "gradient", msrl.gradient(self.loss, self.network, obs, action, returns, advantage)
+        grads, means = msrl.gradient(
+            self.loss, self.network, batch.obs, batch.action, returns, advantage
         )
         grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
         learning_rate = config.learning_rate * (1.0 - msrl.env_steps() / config.total_steps)
@@ -147,19 +159,21 @@ class A2CTrainer(Trainer):
 
     def train(self, msrl):
         """Rolls out `num_steps`, then learns from them once."""
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 action = msrl.agent_act(obs)
-                outcome = msrl.env_step(msrl.boundary("action", action))
-                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                    "observation", outcome
-                )
+                next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
                 msrl.replay_insert(
-                    *msrl.boundary(
-                        "transition", (obs, action, reward, terminated, truncated, final_obs)
+                    Transition(
+                        obs=obs,
+                        action=action,
+                        reward=reward,
+                        terminated=terminated,
+                        truncated=truncated,
+                        final_obs=final_obs,
                     )
                 )
                 obs = next_obs
-            batch = msrl.boundary("batch", msrl.replay_sample())
+            batch = msrl.replay_sample()
             msrl.report(msrl.agent_learn(batch))

@@ -229,12 +229,10 @@ class DTLearner(Learner):
         learning_rate = config.learning_rate * (1.0 - msrl.env_steps() / config.total_steps)
         loss, grad_norm = 0.0, 0.0
         for _ in msrl.epochs(config.updates):
-            obs, action, _, left, step, there = msrl.boundary(
-                "batch", msrl.dataset_windows(config.dataset, config.batch_size, config.context)
+            obs, action, _, left, step, there = msrl.dataset_windows(
+                config.dataset, config.batch_size, config.context
             )
-            grads, means = msrl.boundary(
-                "gradient", msrl.gradient(self.loss, self.network, obs, action, left, step, there)
-            )
+            grads, means = msrl.gradient(self.loss, self.network, obs, action, left, step, there)
             loss = means[0]
             grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
             msrl.update(self.apply, grads, learning_rate)
@@ -259,14 +257,12 @@ class DTTrainer(Trainer):
     def train(self, msrl):
         """Plays `num_steps` with what it has learnt, then learns from the data."""
         config = self.config
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         left, step, memory = self.actor.begin(obs)
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 action = msrl.agent_act(obs, memory, left, step)
-                next_obs, _, reward, terminated, truncated = msrl.boundary(
-                    "observation", msrl.env_step(msrl.boundary("action", action))
-                )
+                next_obs, _, reward, terminated, truncated = msrl.env_step(action)
                 features = self.actor.network.features(action)
                 memory = self.actor.remember(memory, obs, left, features)
                 over = ops.logical_or(terminated, truncated)

@@ -6,6 +6,7 @@ several steps (Hessel et al. 2018, arXiv 1710.02298) as options.
 """
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from mindspore import Parameter, Tensor, int32, nn, ops
 
@@ -51,6 +52,17 @@ class Config:
                 f"n_step is {self.n_step}: an iteration of {self.num_steps} steps has no such "
                 "window to draw; raise num_steps"
             )
+
+
+class Transition(NamedTuple):
+    """A step of each environment `[B, ...]`, and windows of them `[n, n_step, ...]`."""
+
+    obs: Any
+    action: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    final_obs: Any
 
 
 class QNetwork(nn.Cell):
@@ -149,25 +161,18 @@ class DQNLearner(Learner):
         loss, value, grad_norm = 0.0, 0.0, 0.0
         for _ in msrl.epochs(config.updates):
             if config.priority:
-                obs, action, reward, terminated, truncated, final_obs, ids, odds = msrl.boundary(
-                    "batch",
-                    msrl.replay_sample(config.batch_size, "priority", steps=config.n_step),
+                batch, ids, odds = msrl.replay_sample(
+                    config.batch_size, "priority", steps=config.n_step
                 )
                 weight = ops.pow(odds, -config.importance)
-                weight = weight / msrl.boundary("gradient", msrl.max(weight))
+                weight = weight / msrl.max(weight)
             else:
-                obs, action, reward, terminated, truncated, final_obs = msrl.boundary(
-                    "batch", msrl.replay_sample(config.batch_size, steps=config.n_step)
-                )
-                weight = ops.ones_like(reward[:, 0])
-            batch = obs, action, reward, terminated, truncated, final_obs
+                batch = msrl.replay_sample(config.batch_size, steps=config.n_step)
+                weight = ops.ones_like(batch.reward[:, 0])
             if msrl.env_steps() >= config.learning_starts:
-                grads, means = msrl.boundary(
-                    "gradient", msrl.gradient(self.loss, self.network, *batch, weight)
-                )
+                grads, means = msrl.gradient(self.loss, self.network, *batch, weight)
                 if config.priority:
-                    priorities = self.priorities(*batch)
-                    msrl.replay_update(*msrl.boundary("priority", (ids, priorities)))
+                    msrl.replay_update(ids, self.priorities(*batch))
                 grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
                 msrl.update(self.apply, grads)
                 loss, value = means
@@ -190,20 +195,22 @@ class DQNTrainer(Trainer):
     def train(self, msrl):
         """Rolls out `num_steps`, keeps them, then learns from what is kept."""
         config = self.config
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             done = msrl.env_steps() / (config.exploration * config.total_steps)
             fall = config.epsilon_start - config.epsilon_end
             epsilon = config.epsilon_start - fall * ops.clamp(done, 0.0, 1.0)
             for _ in msrl.steps():
                 action = msrl.agent_act(obs, epsilon)
-                outcome = msrl.env_step(msrl.boundary("action", action))
-                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                    "observation", outcome
-                )
+                next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
                 msrl.replay_insert(
-                    *msrl.boundary(
-                        "transition", (obs, action, reward, terminated, truncated, final_obs)
+                    Transition(
+                        obs=obs,
+                        action=action,
+                        reward=reward,
+                        terminated=terminated,
+                        truncated=truncated,
+                        final_obs=final_obs,
                     ),
                     keep=config.replay_size,
                 )

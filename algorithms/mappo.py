@@ -5,6 +5,7 @@ agent's observation alone, a critic also the joint state: the observations of al
 """
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from mindspore import Tensor, float32, nn, ops
 
@@ -57,6 +58,20 @@ class Config:
                 f"num_minibatches={self.num_minibatches} does not divide num_steps="
                 f"{self.num_steps}; choose one that does"
             )
+
+
+class Transition(NamedTuple):
+    """A step of each environment `[B, A, ...]`, and a batch of them `[T, B, A, ...]`."""
+
+    obs: Any
+    state: Any  # what all agents see, `[B, n]`
+    action: Any
+    log_prob: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    final_obs: Any
+    final_state: Any
 
 
 class TeamNetworks(nn.Cell):
@@ -201,30 +216,26 @@ class MAPPOLearner(Learner):
     def learn(self, msrl, batch):
         """One iteration on trajectories `[T, B, A]`; episodes end for all agents together."""
         config = self.config
-        obs, state, action, log_prob, reward, terminated, truncated, final_obs, final_state = batch
         advantage, returns = gae(
-            reward,
-            self.network.value(obs, state),
-            self.network.value(final_obs, final_state),
-            ops.expand_dims(terminated, -1),
-            ops.expand_dims(truncated, -1),
+            batch.reward,
+            self.network.value(batch.obs, batch.state),
+            self.network.value(batch.final_obs, batch.final_state),
+            ops.expand_dims(batch.terminated, -1),
+            ops.expand_dims(batch.truncated, -1),
             config.gamma,
             config.gae_lambda,
         )
-        teams = self.network.teams(obs)
+        teams = self.network.teams(batch.obs)
         mean = msrl.mean(self.by_team(advantage, teams), keep=1)
         centred = self.centred(advantage, teams, mean)
         square = msrl.mean(ops.square(centred), keep=1)
         advantage = msrl.boundary("advantage", self.normalised(centred, teams, square))
 
         learning_rate = config.learning_rate * (1.0 - msrl.env_steps() / config.total_steps)
+        old = batch.obs, batch.state, batch.action, batch.log_prob, advantage, returns
         for _ in msrl.epochs(config.update_epochs):
-            for minibatch in msrl.minibatches(
-                config.num_minibatches, (obs, state, action, log_prob, advantage, returns)
-            ):
-                grads, means = msrl.boundary(
-                    "gradient", msrl.gradient(self.loss, self.network, *minibatch)
-                )
+            for minibatch in msrl.minibatches(config.num_minibatches, old):
+                grads, means = msrl.gradient(self.loss, self.network, *minibatch)
                 grads, grad_norm = self.clip(grads)
                 msrl.update(self.apply, grads, learning_rate)
 
@@ -255,29 +266,27 @@ class MAPPOTrainer(Trainer):
 
     def train(self, msrl):
         """Rolls out `num_steps`, then learns from them."""
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 action, log_prob = msrl.agent_act(obs)
-                outcome = msrl.env_step(msrl.boundary("action", action))
-                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                    "observation", outcome
-                )
+                next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
                 state, final_state = msrl.boundary(
                     "state", (msrl.joint(obs), msrl.joint(final_obs))
                 )
-                transition = (
-                    obs,
-                    state,
-                    action,
-                    log_prob,
-                    reward,
-                    terminated,
-                    truncated,
-                    final_obs,
-                    final_state,
+                msrl.replay_insert(
+                    Transition(
+                        obs=obs,
+                        state=state,
+                        action=action,
+                        log_prob=log_prob,
+                        reward=reward,
+                        terminated=terminated,
+                        truncated=truncated,
+                        final_obs=final_obs,
+                        final_state=final_state,
+                    )
                 )
-                msrl.replay_insert(*msrl.boundary("transition", transition))
                 obs = next_obs
-            batch = msrl.boundary("batch", msrl.replay_sample())
+            batch = msrl.replay_sample()
             msrl.report(msrl.agent_learn(batch))

@@ -5,6 +5,7 @@ truncated episodes bootstrapped from their true last observation.
 """
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from mindspore import Parameter, float32, nn, ops
 
@@ -75,6 +76,20 @@ class Config:
                 f"segment_steps={self.segment_steps} does not divide num_steps / num_minibatches="
                 f"{steps}, what a minibatch has of an environment; choose one that does"
             )
+
+
+class Transition(NamedTuple):
+    """A step of each environment `[B, ...]`, and a batch of them `[T, B, ...]`."""
+
+    obs: Any
+    action: Any
+    log_prob: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    final_obs: Any
+    income: tuple  # the episode's discounted rewards before the step; () if they are not scaled
+    state: tuple  # what the recurrent layer remembered before the step; () without one
 
 
 class ActorCritic(nn.Cell):
@@ -199,21 +214,16 @@ class PPOLearner(Learner):
     def learn(self, msrl, batch):
         """One iteration on `[T, B]` trajectories. Returns: metrics, those of the last minibatch."""
         config = self.config
-        obs, action, log_prob, reward, terminated, truncated, final_obs, *state = batch
-        ended = ops.logical_or(terminated, truncated)
+        ends, reward = (batch.terminated, batch.truncated), batch.reward
         samples = 1.0 * config.num_envs * config.num_steps
         if config.normalise_reward:
-            income, *state = state
-            sums = reward + config.gamma * income
-            mean, variance = msrl.boundary("gradient", moments(msrl, sums))
-            msrl.update(self.reward_statistics.merge, mean, variance, samples)
+            seen = moments(msrl, reward + config.gamma * batch.income[0])
+            msrl.update(self.reward_statistics.merge, *seen, samples)
             reward = self.scale_reward(reward)
 
         # Of all steps at once: an operator costs as much for one step as for a rollout.
-        value, final_value = self.network.values(obs, final_obs, *state)
-        advantage, returns = gae(
-            reward, value, final_value, terminated, truncated, config.gamma, config.gae_lambda
-        )
+        value, final_value = self.network.values(batch.obs, batch.final_obs, *batch.state)
+        advantage, returns = gae(reward, value, final_value, *ends, config.gamma, config.gae_lambda)
         mean, variance = moments(msrl, ops.stack((advantage, returns), -1), keep=1)
         if config.normalise_advantage:
             advantage = (advantage - mean[0]) / (ops.sqrt(variance[0]) + 1e-8)
@@ -221,16 +231,13 @@ class PPOLearner(Learner):
 
         fall = 1.0 / config.total_steps if config.anneal_learning_rate else 0.0
         learning_rate = config.learning_rate * (1.0 - fall * msrl.env_steps())
-        memory = (ended, *state) if state else ()  # learnt in order, from what the actor remembered
+        old = batch.obs, batch.action, batch.log_prob, value, advantage, returns
+        if batch.state:  # learnt in order, from what the actor remembered
+            old = (*old, ops.logical_or(*ends), *batch.state)
+        steps = config.segment_steps if batch.state else 0
         for _ in msrl.epochs(config.update_epochs):
-            for minibatch in msrl.minibatches(
-                config.num_minibatches,
-                (obs, action, log_prob, value, advantage, returns, *memory),
-                steps=config.segment_steps if state else 0,
-            ):
-                grads, means = msrl.boundary(
-                    "gradient", msrl.gradient(self.loss, self.network, *minibatch)
-                )
+            for minibatch in msrl.minibatches(config.num_minibatches, old, steps=steps):
+                grads, means = msrl.gradient(self.loss, self.network, *minibatch)
                 grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
                 msrl.update(self.apply, grads, learning_rate)
             loss, policy_loss, error, entropy, kl, clipped = means
@@ -238,7 +245,7 @@ class PPOLearner(Learner):
                 break
 
         if config.normalise_obs:
-            seen = msrl.boundary("gradient", moments(msrl, obs, keep=self.obs_rank))
+            seen = moments(msrl, batch.obs, keep=self.obs_rank)
             msrl.update(self.network.obs_statistics.merge, *seen, samples)
         return {
             "loss": loss,
@@ -266,7 +273,7 @@ class PPOTrainer(Trainer):
 
     def train(self, msrl):
         """Rolls out `num_steps`, then learns from them."""
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         sizes = self.actor.network.core.state_sizes
         state = tuple(ops.zeros((obs.shape[0], size)) for size in sizes)
         gamma = self.config.gamma
@@ -274,20 +281,24 @@ class PPOTrainer(Trainer):
         income = (ops.zeros((obs.shape[0],)),) if self.config.normalise_reward else ()
         for _ in msrl.iterations():
             for _ in msrl.steps():
-                before = (*income, *state)
+                before = state
                 action, log_prob, *state = msrl.agent_act(obs, *state)
-                outcome = msrl.env_step(msrl.boundary("action", action))
-                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                    "observation", outcome
-                )
+                next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
                 msrl.replay_insert(
-                    *msrl.boundary(
-                        "transition",
-                        (obs, action, log_prob, reward, terminated, truncated, final_obs, *before),
+                    Transition(
+                        obs=obs,
+                        action=action,
+                        log_prob=log_prob,
+                        reward=reward,
+                        terminated=terminated,
+                        truncated=truncated,
+                        final_obs=final_obs,
+                        income=income,
+                        state=before,
                     )
                 )
                 obs, ended = next_obs, ops.logical_or(terminated, truncated)
                 state = tuple(restarted(part, ended) for part in state)
                 income = tuple(ops.where(ended, 0.0, reward + gamma * part) for part in income)
-            batch = msrl.boundary("batch", msrl.replay_sample())
+            batch = msrl.replay_sample()
             msrl.report(msrl.agent_learn(batch))

@@ -5,6 +5,7 @@ policy's entropy near a target.
 """
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
@@ -36,6 +37,16 @@ class Config:
     gamma: float = option(0.99, "discount per step", least=0, most=1)
     tau: float = option(0.005, "how far the target critics follow in an update", least=0, most=1)
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", least=1)
+
+
+class Transition(NamedTuple):
+    """A step of each environment `[B, ...]`, and records that are kept `[n, ...]`."""
+
+    obs: Any
+    action: Any  # as the policy gives it, within -1 and 1
+    reward: Any
+    terminated: Any
+    final_obs: Any
 
 
 class Policy(nn.Cell):
@@ -129,18 +140,15 @@ class SACLearner(Learner):
         config = self.config
         critic_loss, value, policy_loss, log_prob = 0.0, 0.0, 0.0, 0.0
         for _ in msrl.epochs(config.updates):
-            batch = msrl.boundary("batch", msrl.replay_sample(config.batch_size))
+            batch = msrl.replay_sample(config.batch_size)
             noise = msrl.uniform(config.batch_size, self.policy.size * 2)
             other_noise = msrl.uniform(config.batch_size, self.policy.size * 2)
             if msrl.env_steps() >= config.learning_starts:
-                grads, means = msrl.boundary(
-                    "gradient", msrl.gradient(self.critic_loss, self.critics, *batch, noise)
-                )
+                grads, means = msrl.gradient(self.critic_loss, self.critics, *batch, noise)
                 critic_loss, value = means
                 msrl.update(self.apply_critics, grads)
-                policy_grads, policy_means = msrl.boundary(
-                    "gradient",
-                    msrl.gradient(self.policy_loss, self.policy, batch[0], other_noise),
+                policy_grads, policy_means = msrl.gradient(
+                    self.policy_loss, self.policy, batch.obs, other_noise
                 )
                 policy_loss, log_prob = policy_means
                 msrl.update(self.apply_policy, policy_grads, log_prob)
@@ -170,17 +178,20 @@ class SACTrainer(Trainer):
     def train(self, msrl):
         """Rolls out `num_steps`, keeps them, then learns from what is kept."""
         config = self.config
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             exploring = msrl.env_steps() < config.learning_starts
             for _ in msrl.steps():
                 action, kept_action = msrl.agent_act(obs, exploring)
-                outcome = msrl.env_step(msrl.boundary("action", action))
-                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                    "observation", outcome
-                )
+                next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
                 msrl.replay_insert(
-                    *msrl.boundary("transition", (obs, kept_action, reward, terminated, final_obs)),
+                    Transition(
+                        obs=obs,
+                        action=kept_action,
+                        reward=reward,
+                        terminated=terminated,
+                        final_obs=final_obs,
+                    ),
                     keep=config.replay_size,
                 )
                 obs = next_obs

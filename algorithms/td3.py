@@ -5,6 +5,7 @@ two critics' values, noise on the target policy's actions, and a policy that is 
 """
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -42,6 +43,16 @@ class Config:
     smoothing: float = option(0.2, "deviation of the noise on the target policy's actions", least=0)
     most_smoothing: float = option(0.5, "bound of that noise", least=0)
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", least=1)
+
+
+class Transition(NamedTuple):
+    """A step of each environment `[B, ...]`, and records that are kept `[n, ...]`."""
+
+    obs: Any
+    action: Any  # as the policy gives it, within -1 and 1
+    reward: Any
+    terminated: Any
+    final_obs: Any
 
 
 class Policy(nn.Cell):
@@ -129,18 +140,14 @@ class TD3Learner(Learner):
         critic_loss, value, policy_loss = 0.0, 0.0, 0.0
         for _ in msrl.epochs(config.policy_updates):
             for _ in range(config.policy_delay):
-                batch = msrl.boundary("batch", msrl.replay_sample(config.batch_size))
+                batch = msrl.replay_sample(config.batch_size)
                 noise = msrl.uniform(config.batch_size, 2 * self.critics.action_size)
                 if msrl.env_steps() >= config.learning_starts:
-                    grads, means = msrl.boundary(
-                        "gradient", msrl.gradient(self.critic_loss, self.critics, *batch, noise)
-                    )
+                    grads, means = msrl.gradient(self.critic_loss, self.critics, *batch, noise)
                     critic_loss, value = means
                     msrl.update(self.apply_critics, grads)
             if msrl.env_steps() >= config.learning_starts:
-                policy_grads, policy_means = msrl.boundary(
-                    "gradient", msrl.gradient(self.policy_loss, self.policy, batch[0])
-                )
+                policy_grads, policy_means = msrl.gradient(self.policy_loss, self.policy, batch.obs)
                 policy_loss = policy_means[0]
                 msrl.update(self.apply_policy, policy_grads)
         return {"critic_loss": critic_loss, "q_value": value, "policy_loss": policy_loss}
@@ -165,17 +172,20 @@ class TD3Trainer(Trainer):
     def train(self, msrl):
         """Rolls out `num_steps`, keeps them, then learns from what is kept."""
         config = self.config
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             exploring = msrl.env_steps() < config.learning_starts
             for _ in msrl.steps():
                 action, kept_action = msrl.agent_act(obs, exploring)
-                outcome = msrl.env_step(msrl.boundary("action", action))
-                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                    "observation", outcome
-                )
+                next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
                 msrl.replay_insert(
-                    *msrl.boundary("transition", (obs, kept_action, reward, terminated, final_obs)),
+                    Transition(
+                        obs=obs,
+                        action=kept_action,
+                        reward=reward,
+                        terminated=terminated,
+                        final_obs=final_obs,
+                    ),
                     keep=config.replay_size,
                 )
                 obs = next_obs

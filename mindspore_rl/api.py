@@ -44,7 +44,7 @@ class Msrl(Protocol):
         """Appends one step of every environment (values `[B, ...]`) to the trajectory buffer.
 
         Args:
-            values: the arrays of the step.
+            values: the arrays of the step, or one NamedTuple of them, which a sample returns.
             keep: records to keep over all environments, the newest `keep // B` of each; 0: records
                 are kept until the next sample.
         """
@@ -66,10 +66,11 @@ class Msrl(Protocol):
                 window ends at the newest record at the latest. With `priority`, the priority of a
                 window's first record counts.
 
-        Returns: one `[n, B, ...]` for each inserted value; n = T after a loop over `steps()`. With
-            a count `[count, ...]`; with windows `[count, steps, ...]`. With `priority`, two more:
-            ids and odds `[count]`, the probability ratio of each record to a uniform draw.
-            `odds ** -beta` over its maximum are the importance weights of Schaul et al. 2016.
+        Returns: one `[n, B, ...]` for each inserted value, or the NamedTuple of them; n = T after a
+            loop over `steps()`. With a count `[count, ...]`; with windows `[count, steps, ...]`.
+            With `priority`, two more, `(batch, ids, odds)` of a NamedTuple: ids and odds `[count]`,
+            the probability ratio of each record to a uniform draw. `odds ** -beta` over its maximum
+            are the importance weights of Schaul et al. 2016.
         """
 
     def replay_update(self, ids: Any, priorities: Any) -> None:
@@ -105,7 +106,14 @@ class Msrl(Protocol):
         """
 
     def boundary(self, name: str, value: Any) -> Any:
-        """Marks a value (or every value of a tuple) where a policy may cut. Returns: the value."""
+        """Marks a value (or every value of a tuple) where a policy may cut. Returns: the value.
+
+        Most marks are implied: the results of `env_reset` and `env_step` are `observation`, those
+        of a sample `batch` and those of `gradient` `gradient`; the argument of `env_step` is
+        `action`, those of `replay_insert` `transition`, those of `replay_update` `priority`, and
+        statistics of the batch passed to `update` `gradient`. A boundary of such a name moves the
+        mark.
+        """
 
     def iterations(self) -> Iterable[int]:
         """Iterates over training iterations; the body is one synchronous step of the system."""
@@ -117,7 +125,9 @@ class Msrl(Protocol):
         """Iterates over `count` passes over a batch."""
 
     def minibatches(self, count: int, values: tuple, steps: int = 0) -> Iterable[tuple]:
-        """Iterates over random minibatches of values `[T, B, ...]`, each value as `[n, ...]`.
+        """Iterates over random minibatches of a tuple or NamedTuple of values `[T, B, ...]`.
+
+        A minibatch has each value as `[n, ...]`.
 
         Each environment has its own permutation of the T steps. Minibatch k takes the k-th part of
         every environment's permutation, so minibatches do not depend on the placement (a stratified
@@ -135,8 +145,7 @@ class Msrl(Protocol):
         are statistics `[n]`. With segments it returns `[n, steps]`, where each step is a sample.
 
         Returns: `(grads, means)`: gradients by `network.trainable_params()`, and the means of the
-            values that `loss` returns. Both are partial sums on each replica: pass them through
-            `boundary("gradient", ...)`.
+            values that `loss` returns, over the samples of all workers.
         """
 
     def update(self, method: Callable, *args: Any) -> None:

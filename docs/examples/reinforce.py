@@ -5,6 +5,7 @@ ends within an episode counts as its end, a bias that shrinks with `num_steps`.
 """
 
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from mindspore import nn, ops
 
@@ -33,6 +34,16 @@ class Config:
     gamma: float = field(default=0.98, metadata={"help": "discount per step"})
     ent_coef: float = field(default=0.01, metadata={"help": "weight of the entropy bonus"})
     max_grad_norm: float = field(default=0.5, metadata={"help": "bound of the gradient norm"})
+
+
+class Transition(NamedTuple):
+    """A step of each environment `[B, ...]`, and a batch of them `[T, B, ...]`."""
+
+    obs: Any
+    action: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
 
 
 class ReinforceActor(Actor):
@@ -74,13 +85,13 @@ class ReinforceLearner(Learner):
 
     def learn(self, msrl, batch):
         """Returns to go, standardised over the whole batch, then one gradient step."""
-        obs, action, reward, terminated, truncated = batch
+        ends = batch.terminated, batch.truncated
         returns = lambda_returns(
-            reward, ops.zeros_like(reward), terminated, truncated, self.config.gamma)
+            batch.reward, ops.zeros_like(batch.reward), *ends, self.config.gamma)
         mean, variance = moments(msrl, returns)
         advantage = (returns - mean) / (ops.sqrt(variance) + 1e-8)
-        grads, means = msrl.boundary(
-            "gradient", msrl.gradient(self.loss, self.network, obs, action, advantage))
+        grads, means = msrl.gradient(
+            self.loss, self.network, batch.obs, batch.action, advantage)
         grads, grad_norm = clip_by_global_norm(grads, self.config.max_grad_norm)
         msrl.update(self.apply, grads)
         loss, entropy = means
@@ -100,14 +111,14 @@ class ReinforceTrainer(Trainer):
 
     def train(self, msrl):
         """Rolls out `num_steps`, then learns from them."""
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 action = msrl.agent_act(obs)
-                outcome = msrl.env_step(msrl.boundary("action", action))
-                next_obs, _, reward, terminated, truncated = msrl.boundary("observation", outcome)
-                msrl.replay_insert(
-                    *msrl.boundary("transition", (obs, action, reward, terminated, truncated)))
+                next_obs, _, reward, terminated, truncated = msrl.env_step(action)
+                msrl.replay_insert(Transition(
+                    obs=obs, action=action, reward=reward,
+                    terminated=terminated, truncated=truncated))
                 obs = next_obs
-            batch = msrl.boundary("batch", msrl.replay_sample())
+            batch = msrl.replay_sample()
             msrl.report(msrl.agent_learn(batch))

@@ -1,6 +1,6 @@
 """Operators that generated cells call and that plain Python runs unchanged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -149,6 +149,19 @@ def leaves(value: Any) -> list[Any]:
     if isinstance(value, (tuple, list)):
         return [leaf for part in value for leaf in leaves(part)]
     return [value]
+
+
+def is_record(value: Any) -> bool:
+    """Whether a value is a NamedTuple."""
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def put_into(form: Any, arrays: Iterator[Any]) -> Any:
+    """Arrays in the order of `leaves`, in the nested tuples and records of another value."""
+    if isinstance(form, (tuple, list)):
+        parts = [put_into(part, arrays) for part in form]
+        return type(form)(*parts) if is_record(form) else tuple(parts)
+    return next(arrays)
 
 
 class GatherAndReduce(nn.Cell):

@@ -25,8 +25,10 @@ from mindspore_rl.rl import operators, random
 from mindspore_rl.rl.operators import (
     drawn_rows,
     gradient_function,
+    is_record,
     leaves,
     minibatch_rows,
+    put_into,
     reduce_samples,
     take_rows,
     to_array,
@@ -68,6 +70,7 @@ class Reference:
         self._env_steps = self._steps_before = 0
         self._rows: list[tuple] = []
         self._sampled = False
+        self._record: Any = None
         self._kept: list[tuple] = []
         self._weights: list[np.ndarray] = []
         self._by_priority = False
@@ -148,7 +151,8 @@ class Reference:
         permutation = Tensor((order * stride + columns).astype(np.int32))
         for number in range(count):
             rows = minibatch_rows(permutation, Tensor(number), count, steps)
-            yield tuple(take_rows(value, rows) for value in values)
+            taken = (take_rows(value, rows) for value in leaves(values))
+            yield put_into(values, taken)
 
     def begun(self, site: str) -> np.ndarray:
         """Returns how often the loop over minibatches at a site has begun, 0-d int32."""
@@ -173,7 +177,9 @@ class Reference:
     def agent_learn(self, *args: Any) -> Any:
         return self.trainer.learner.learn(self, *args)
 
-    def replay_insert(self, *values: Tensor, keep: int = 0) -> None:
+    def replay_insert(self, *values: Any, keep: int = 0) -> None:
+        if is_record(values[0]):
+            self._record, values = values[0], tuple(leaves(values))
         self._implied("replay_keep" if keep else "replay_insert", "transition", values)
         if keep:
             capacity = keep // self.num_envs
@@ -187,15 +193,23 @@ class Reference:
             self._rows, self._sampled = [], False
         self._rows.append(values)
 
-    def replay_sample(
-        self, count: int = 0, by: str = "stratified", steps: int = 0
-    ) -> tuple[Tensor, ...]:
+    def replay_sample(self, count: int = 0, by: str = "stratified", steps: int = 0) -> Any:
         if count:
             noise = self._noise("replay_sample", 2 * (count // self.num_envs))
-            return self._implied("replay_draw", "batch", self._drawn(noise, by, steps))
+            drawn = self._implied("replay_draw", "batch", self._drawn(noise, by, steps))
+            return self._as_inserted(drawn)
         self._sampled = True
         rows = tuple(ops.stack(column) for column in zip(*self._rows, strict=True))
-        return self._implied("replay_sample", "batch", rows)
+        return self._as_inserted(self._implied("replay_sample", "batch", rows))
+
+    def _as_inserted(self, columns: tuple[Tensor, ...]) -> Any:
+        """Columns in the form in which records were inserted; ids and odds stand behind it."""
+        if self._record is None:
+            return columns
+        rest = iter(columns)
+        record = put_into(self._record, rest)
+        more = tuple(rest)
+        return (record, *more) if more else record
 
     def _drawn(self, noise: Tensor, by: str, steps: int) -> tuple[Tensor, ...]:
         if by in ACROSS:

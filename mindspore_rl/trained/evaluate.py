@@ -16,7 +16,7 @@ from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError, ProgramError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.platform import mindspore_device
-from mindspore_rl.rl.operators import leaves
+from mindspore_rl.rl.operators import leaves, put_into
 from mindspore_rl.rl.parameters import named_parameters, set_parameter
 from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.best_checkpoint import chosen
@@ -158,18 +158,17 @@ class Played(Reference):
         """Returns the environment steps of the checkpoint."""
         return Tensor(np.float32(self._done["env_steps"]))
 
-    def replay_insert(self, *values: Tensor, keep: int = 0) -> None:
+    def replay_insert(self, *values: Any, keep: int = 0) -> None:
         """Keeps only the last record, since nothing is learned."""
         super().replay_insert(*values, keep=min(keep, self.num_envs))
 
-    def replay_sample(
-        self, count: int = 0, by: str = "stratified", steps: int = 0
-    ) -> tuple[Tensor, ...]:
+    def replay_sample(self, count: int = 0, by: str = "stratified", steps: int = 0) -> Any:
         """See `api.Msrl`; draws at least as many records as there are episodes."""
         by = by if by == "priority" else "stratified"
         found = super().replay_sample(max(count, self.num_envs) if count else 0, by)
         # A window consists of copies of the only record.
-        return tuple(ops.stack([column] * steps, 1) for column in found) if steps else found
+        windows = (ops.stack([column] * steps, 1) for column in leaves(found))
+        return put_into(found, windows) if steps else found
 
     def uniform(self, count: int, size: int) -> Tensor:
         """See `api.Msrl`."""

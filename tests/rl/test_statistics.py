@@ -1,5 +1,6 @@
 """Means and variances of numbers whose mean is large beside their deviation."""
 
+import sys
 from types import SimpleNamespace
 
 import mindspore as ms
@@ -49,9 +50,10 @@ def test_ppo_normalises_features_and_advantages_far_from_zero(samples):
     no, zeros = Tensor(np.zeros(shape, bool)), Tensor(np.zeros(shape, np.float32))
     # Every step is an episode: the advantage is the reward less the value of few digits.
     reward, action = Tensor(samples[..., 2]), Tensor(np.zeros(shape, np.int32))
-    found = trainer.learner.learn(
-        reference, (obs, action, zeros, reward, no.logical_not(), no, obs)
+    batch = sys.modules[cls.__module__].Transition(
+        obs, action, zeros, reward, no.logical_not(), no, obs, income=(), state=()
     )
+    found = trainer.learner.learn(reference, batch)
     reference.environment.close()
     statistics = trainer.actor.network.obs_statistics
     exact = samples[..., :4].astype(np.float64)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from mindspore_rl.compiler.frontend.builder import Draft
+from mindspore_rl.compiler.frontend.records import Record, rebuilt
 from mindspore_rl.compiler.frontend.scope import (
     THROWN_AWAY,
     Gone,
@@ -159,10 +160,10 @@ class Assignments:
         self, root: str, value: Struct, numbers: bool, leaves: list[tuple[str, Var]]
     ) -> Struct:
         if isinstance(value, tuple):
-            return tuple(
-                self._place(self._part(root, i), part, numbers, leaves)
-                for i, part in enumerate(value)
-            )
+            keys = value.fields if isinstance(value, Record) else range(len(value))
+            pairs = zip(keys, value, strict=True)
+            parts = [self._place(self._part(root, k), p, numbers, leaves) for k, p in pairs]
+            return rebuilt(value, parts)
         if isinstance(value, dict):
             return {
                 key: self._place(self._part(root, key), part, numbers, leaves)
@@ -231,6 +232,8 @@ def same(left: Struct, right: Struct) -> bool:
             return bool(left.value == right.value)
         return left.value is right.value
     if type(left) is not type(right):
+        return False
+    if isinstance(left, Record) and left.kind is not right.kind:
         return False
     if isinstance(left, tuple):
         return len(left) == len(right) and all(map(same, left, right))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from mindspore_rl.compiler.frontend.implied import Implied
+from mindspore_rl.compiler.frontend.records import rebuilt
 from mindspore_rl.compiler.frontend.scope import (
     BUILTINS,
     SUPPORTED,
@@ -125,7 +126,7 @@ class Draft:
 
         def pass_through(part: Struct) -> Struct:
             if isinstance(part, tuple):
-                return tuple(pass_through(p) for p in part)
+                return rebuilt(part, map(pass_through, part))
             if isinstance(part, dict):
                 return {key: pass_through(p) for key, p in part.items()}
             if not isinstance(part, Var):
@@ -141,9 +142,14 @@ class Draft:
 
     def taken(self, kind: str, values: tuple[Struct, ...]) -> tuple[Struct, ...]:
         """The arguments of the next operation of a kind, with the mark that it implies."""
-        return self._implied(
-            f"{kind}#{self._counters.get(kind, 0) + 1}", OPERATIONS[kind].takes, values
-        )
+        return self._implied(self._next(kind), OPERATIONS[kind].takes, values)
+
+    def implies(self, kind: str) -> bool:
+        """Whether results of the next operation of a kind will have the mark that it implies."""
+        return (self._next(kind), OPERATIONS[kind].gives) in self.implied
+
+    def _next(self, kind: str) -> str:
+        return f"{kind}#{self._counters.get(kind, 0) + 1}"
 
     def given(self, kind: str, values: tuple[Struct, ...]) -> tuple[Struct, ...]:
         """The results of the last operation of a kind, with the mark that it implies."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mindspore_rl.compiler.frontend.builder import Draft
+from mindspore_rl.compiler.frontend.records import Record, is_record, wrong_field
 from mindspore_rl.compiler.frontend.rewrite import Rewriter
 from mindspore_rl.compiler.frontend.scope import (
     Frame,
@@ -77,6 +78,8 @@ class ExpressionReader:
             return tuple(self.elements(node.elts))
         if isinstance(node, ast.Subscript):
             return self.part_of(node)
+        if isinstance(node, ast.Attribute):
+            return self.frame.part(node)
         if isinstance(node, ast.BinOp) and self.is_tuple(node):
             return self.expression(node.left) + self.expression(node.right)
         if (each := self.each(node)) is not None:
@@ -88,6 +91,8 @@ class ExpressionReader:
             parts = self.operands(node)
             return self.expression(parts[0]) if len(parts) == 1 else None
         if isinstance(node, ast.Call):
+            if (record := self.record(node)) is not None:
+                return record
             name = self.frame.msrl_call(node)
             if self.choices and (name is not None or self.frame.gets_msrl(node)):
                 self.frame.fail(
@@ -110,9 +115,7 @@ class ExpressionReader:
             return isinstance(node.slice, ast.Slice) and self.is_tuple(node.value)
         if isinstance(node, ast.BinOp):
             return isinstance(node.op, ast.Add) and all(map(self.is_tuple, (node.left, node.right)))
-        return isinstance(node, ast.Tuple) or (
-            isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), tuple)
-        )
+        return isinstance(node, ast.Tuple) or isinstance(self.frame.part(node), tuple)
 
     def _entries(self, node: ast.expr) -> list[tuple[Any, ast.expr]] | None:
         """Lists the entries of `{"a": x}`, `dict(a=x)` or `first | second`; else returns None.
@@ -166,10 +169,34 @@ class ExpressionReader:
         self.frame.names = before
         return tuple(found)
 
+    def record(self, node: ast.Call) -> Record | None:
+        """`Transition(obs=obs)` and `transition._replace(obs=obs)`; None for anything else."""
+        func, given = node.func, dict[str, Struct]()
+        base = self.frame.part(func.value) if isinstance(func, ast.Attribute) else None
+        if isinstance(base, Record):
+            if ast.unparse(func).rpartition(".")[2] != "_replace":
+                return None
+            kind, given = base.kind, dict(zip(base.fields, base, strict=True))
+        else:
+            kind = self.frame.static(func)[1]
+            if not is_record(kind):
+                return None
+            given = {name: Static(value) for name, value in kind._field_defaults.items()}
+        parts = dict(enumerate(self.elements(node.args)))
+        if len(parts) > len(kind._fields) or (parts and isinstance(base, Record)):
+            self.frame.fail(node, f"a {kind.__name__} with {len(parts)} values in order")
+        named = [(kind._fields[place], part) for place, part in parts.items()]
+        named += [(item.arg or "**", self.expression(item.value)) for item in node.keywords]
+        if wrong := wrong_field(kind._fields, [name for name, _ in named], given):
+            has = f"its fields are {', '.join(kind._fields)}"
+            self.frame.fail(node, f"a {kind.__name__} {wrong}", has)
+        given |= dict(named)
+        return Record.of(kind, [given[name] for name in kind._fields])
+
     def part_of(self, node: ast.Subscript) -> Struct | None:
         """Reads a part of a tuple, a dictionary or a result just computed; else returns None."""
         base = None
-        if isinstance(node.value, (ast.Name, ast.Subscript, ast.Call)):
+        if isinstance(node.value, (ast.Name, ast.Subscript, ast.Call, ast.Attribute)):
             base = self._structure(node.value)
         if (entry := self._entry(base, node)) is not None:
             return entry
@@ -326,6 +353,13 @@ class ExpressionReader:
                 reads.append(value.name)
             elif isinstance(value, Static) and is_literal(value.value):
                 texts.append(literal(value.value))
+            elif isinstance(value, Record):
+                self.frame.fail(
+                    node,
+                    f"a {value.kind.__name__} as an operand",
+                    "MindSpore compiles no NamedTuple: pass its fields, `*batch` for all of them, "
+                    "or give the function msrl too, then it is read as `learn` is",
+                )
             elif isinstance(value, tuple):
                 parts, part_reads = self.texts(list(value), node)
                 texts.append(f"({', '.join(parts)},)" if parts else "()")

@@ -95,7 +95,9 @@ class Calls:
             texts, reads = [*texts, noise], [*reads, noise]
         targets: tuple[str, ...] = ()
         if name == "env_step":
-            targets = tuple(self.draft.new_temporary(output) for output in ENV_STEP_OUTPUTS)
+            # What has its mark takes the names that it had.
+            prefix = "step_" if self.draft.implies(name) else ""
+            targets = tuple(self.draft.new_temporary(prefix + name) for name in ENV_STEP_OUTPUTS)
         elif name == "replay_sample":
             targets = self.records.sampled(node)
             if self.records.keep:
@@ -111,7 +113,9 @@ class Calls:
             name, targets, tuple(texts), reads=reads, writes=kind.writes
         )
         found = self.draft.given(name, found)
-        return found if name in ("env_step", "replay_sample") else (*found, Static(None))[0]
+        if name == "replay_sample":
+            return self.records.as_inserted(found)
+        return found if name == "env_step" else (*found, Static(None))[0]
 
     def _boundary(self, node: ast.Call) -> Struct:
         if len(node.args) != 2:

@@ -3,6 +3,7 @@
 import ast
 
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
+from mindspore_rl.compiler.frontend.records import Record, flattened, unflattened
 from mindspore_rl.compiler.frontend.scope import Struct, Var
 from mindspore_rl.compiler.ir.ir import Loop, Op, num_turns, turn_index
 from mindspore_rl.errors import ProgramError
@@ -69,6 +70,8 @@ class Drawing:
         if type(steps) is not int or steps < 0:
             self.draft.fail(given[2], f"segments of {steps!r} steps", "a number of steps")
         parts = values if isinstance(values, tuple) else ()
+        if isinstance(values, Record):
+            parts = tuple(flattened(values))
         if not parts or not all(isinstance(part, Var) for part in parts):
             self.draft.fail(
                 node,
@@ -107,7 +110,8 @@ class Drawing:
         targets = tuple(self.draft.new_temporary(f"minibatch_{part.name}") for part in parts)
         args = (row, loop.index, *(part.name for part in parts))
         attrs = (("count", count), ("steps", steps))
-        return self.draft.emit("minibatch", targets, args, reads=args, attrs=attrs)
+        found = self.draft.emit("minibatch", targets, args, reads=args, attrs=attrs)
+        return unflattened(values, iter(found))
 
     def _counted_permutation(self, node: ast.AST, steps: int) -> str:
         """Emits the permutation of a loop over minibatches under a run-time condition.

@@ -3,6 +3,7 @@
 import ast
 
 from mindspore_rl.compiler.frontend.random_calls import Drawing
+from mindspore_rl.compiler.frontend.records import Record, alike, flattened, unflattened
 from mindspore_rl.compiler.frontend.replay_rows import STRATIFIED
 from mindspore_rl.compiler.frontend.scope import Static, Struct, Var
 from mindspore_rl.compiler.ir.ir import num_turns
@@ -38,13 +39,19 @@ class RecordCalls:
         self.reader, self.draft = drawing.reader, drawing.draft
         self.keep: int | None = None
         self._width: int | None = None  # number of values of a record; None before any insertion
+        self._record: Record | None = None  # the NamedTuple that was inserted
 
     def insert(self, node: ast.Call) -> Struct:
         """Reads an insertion into the trajectory buffer or, with `keep`, into the kept replay."""
         values = tuple(self.reader.elements(node.args))
+        record = values[0] if len(values) == 1 and isinstance(values[0], Record) else None
+        if record is not None:
+            values = tuple(flattened(record))
         if self._width not in (None, len(values)) or not values:
             self.draft.fail(node, f"inserting {len(values)} values, elsewhere {self._width},")
-        self._width, keep = len(values), 0
+        if self._width is not None and not alike(self._record, record):
+            self.draft.fail(node, "inserting another record than elsewhere", "insert one kind")
+        self._width, self._record, keep = len(values), record, 0
         for item in node.keywords:
             if item.arg != "keep":
                 self.draft.fail(item.value, f"the argument {item.arg!r} of replay_insert")
@@ -84,7 +91,16 @@ class RecordCalls:
         reads = (*noise, *OPERATIONS["replay_draw"].reads)
         more = tuple(attrs.items())
         found = self.draft.emit("replay_draw", targets, noise, reads=reads, attrs=more)
-        return self.draft.given("replay_draw", found)
+        return self.as_inserted(self.draft.given("replay_draw", found))
+
+    def as_inserted(self, found: tuple[Struct, ...]) -> Struct:
+        """A sample in the form in which records were inserted; ids and odds stand behind it."""
+        if self._record is None:
+            return found
+        parts = iter(found)
+        record = unflattened(self._record, parts)
+        more = tuple(parts)
+        return (record, *more) if more else record
 
     def _way(self, node: ast.Call) -> tuple[str, int]:
         """Returns how records are drawn (`by`) and the number of steps of a window (`steps`)."""

@@ -35,6 +35,9 @@ class Rewriter(ast.NodeTransformer):
         return self.reader.operand(struct, name, self.reads)
 
     def visit_Attribute(self, attribute: ast.Attribute) -> ast.AST:  # noqa: N802
+        field = self.reader.frame.part(attribute)
+        if field is not None:
+            return self.reader.operand(field, attribute, self.reads)
         return self.reader.object_path(attribute, self.reads) or self.generic_visit(attribute)
 
     def visit_Subscript(self, part: ast.Subscript) -> ast.AST:  # noqa: N802
@@ -46,8 +49,9 @@ class Rewriter(ast.NodeTransformer):
     def visit_Call(self, call: ast.Call) -> ast.expr:  # noqa: N802
         if self.reader.frame.msrl_call(call) is not None or self.reader.frame.gets_msrl(call):
             return self.reader.operand(self.reader.expression(call), call, self.reads)
-        if (each := self.reader.each(call)) is not None:
-            return self.reader.operand(each, call, self.reads)
+        for struct in (self.reader.each(call), self.reader.record(call)):
+            if struct is not None:
+                return self.reader.operand(struct, call, self.reads)
         args: list[ast.expr] = []
         for arg in call.args:
             if isinstance(arg, ast.Starred) and self.reader.is_tuple(arg.value):

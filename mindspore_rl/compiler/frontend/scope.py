@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from mindspore_rl.compiler.frontend.records import Record
 from mindspore_rl.compiler.ir.ir import Item, Where
 from mindspore_rl.errors import ProgramError, described
 
@@ -176,10 +177,22 @@ class Frame:
         struct = self.names.get(node.id) if isinstance(node, ast.Name) else None
         return isinstance(struct, Static) and struct.value is MSRL
 
+    def part(self, node: ast.expr) -> Struct | None:
+        """A name, or a field of a record that has one; None for anything else."""
+        if isinstance(node, ast.Name):
+            return self.names.get(node.id)
+        base = self.part(node.value) if isinstance(node, ast.Attribute) else None
+        if not isinstance(base, Record) or not isinstance(node, ast.Attribute):
+            return None
+        if node.attr not in base.fields:
+            name, fields = base.kind.__name__, ", ".join(base.fields)
+            self.fail(node, f"`{node.attr}` of a {name}", f"its fields are {fields}")
+        return base[base.fields.index(node.attr)]
+
     def holds(self, condition: ast.expr) -> bool | None:
         """Returns whether a condition holds; None if that is known only at run time."""
-        if isinstance(condition, ast.Name) and isinstance(self.names.get(condition.id), tuple):
-            return bool(self.names[condition.id])
+        if isinstance(struct := self.part(condition), tuple):
+            return bool(struct)
         if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
             holds = self.holds(condition.operand)
             return None if holds is None else not holds
@@ -221,7 +234,9 @@ def _known(struct: Struct) -> Any:
         return struct.value
     if isinstance(struct, tuple):
         parts = tuple(map(_known, struct))
-        return _UNKNOWN if any(part is _UNKNOWN for part in parts) else parts
+        if any(part is _UNKNOWN for part in parts):
+            return _UNKNOWN
+        return struct.kind(*parts) if isinstance(struct, Record) else parts
     return _UNKNOWN
 
 

@@ -1,0 +1,57 @@
+"""Records whose fields have names: what is read of them, and what is refused."""
+
+import pytest
+
+from mindspore_rl.errors import ProgramError
+from tests.compiler import inproc
+from tests.compiler.programs import analyse_with
+
+TRIPLE = (
+    "class Learn(BaseLearner):",
+    "from typing import Any, NamedTuple\n"
+    "class Pair(NamedTuple):\n    first: Any\n    second: Any = 1.0\n"
+    "class Learn(BaseLearner):",
+)
+REFUSED = {
+    "field": ("target = Pair(reward).third", "`third` of a Pair", "its fields are first, second"),
+    "missing": ("target = Pair(second=reward).first", "a Pair without 'first'", "first, second"),
+    "unknown": ("pair = Pair(reward, thrid=2.0)", "a Pair with 'thrid'", "first, second"),
+    "twice": ("pair = Pair(reward, first=2.0)", "a Pair with 'first' twice", "first, second"),
+    "too many": ("pair = Pair(reward, 1, 2)", "a Pair with 3 values", "supported"),
+    "operand": (
+        "pair = Pair(reward)\ntarget = self.apply(pair)",
+        "a Pair as an operand",
+        "pass its fields, `*batch`",
+    ),
+    "assignment": ("pair = Pair(reward)\npair.first = target", "an attribute", "local variable"),
+    "carried": (
+        "pair = Pair(reward)\nfor i in range(2):\n    pair = (pair[0], target)",
+        "`pair`, which changes its structure",
+        "keep their shape",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case, tmp_path):
+    lines, construct, hint = REFUSED[case]
+    if case in ("field", "missing"):
+        lines = lines.replace("target = ", "pair = ").replace(").", ")\ntarget = pair.")
+    with pytest.raises(ProgramError) as caught:
+        analyse_with(tmp_path, learn=lines, remove=[TRIPLE])
+    assert construct in str(caught.value)
+    assert hint in str(caught.value)
+    assert lines.splitlines()[-1].strip() in str(caught.value) or case in ("missing", "carried")
+
+
+def test_another_record_than_elsewhere_is_refused(tmp_path):
+    insert = 'msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))'
+    both = "msrl.replay_insert(Pair(obs, reward))\n                msrl.replay_insert(obs, reward)"
+    with pytest.raises(ProgramError, match="another record than elsewhere"):
+        analyse_with(tmp_path, remove=[TRIPLE, (insert, both)])
+
+
+def test_a_program_of_records_is_its_plain_loop(tmp_path):
+    job = inproc.request(inproc.PROGRAMS / "records.py", "Central", 2, num_steps=4)
+    reference = inproc.run_reference(job, tmp_path / "reference")
+    assert inproc.run_and_compare(job, reference, tmp_path / "run") == []

@@ -1,0 +1,64 @@
+"""Records whose fields have names, tuples and another record among them."""
+
+from typing import Any, NamedTuple
+
+from mindspore_rl.api import Trainer
+from mindspore_rl.rl.losses import clip_by_global_norm
+from tests.programs.small_agents import Act, BaseLearner, Config, Net
+
+
+class Outcome(NamedTuple):
+    reward: Any
+    next_obs: Any
+
+
+class Step(NamedTuple):
+    obs: Any
+    action: Any
+    outcome: Outcome
+    memory: tuple = ()
+
+
+class Minibatch(NamedTuple):
+    obs: Any
+    action: Any
+    target: Any
+
+
+class Learn(BaseLearner):
+    def centred(self, msrl, outcome):
+        return outcome._replace(reward=outcome.reward - msrl.mean(outcome.reward))
+
+    def learn(self, msrl, batch):
+        outcome = self.centred(msrl, batch.outcome)
+        target = outcome.reward + 0.1 * outcome.next_obs[..., 0]
+        if batch.memory:
+            target = target + 0.1 * batch.memory[0][..., 0]
+        parts = Minibatch(batch.obs, batch.action, target=target)
+        for part in msrl.minibatches(2, parts):
+            halved = part._replace(target=0.5 * part.target)
+            grads, means = msrl.gradient(self.loss, self.net, *halved)
+            grads, _ = clip_by_global_norm(grads, 0.5)
+            msrl.update(self.apply, grads)
+        return {"loss": means[0], "target": msrl.mean(target)}
+
+
+class Records(Trainer):
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        net = Net(config, spec)
+        self.actor, self.learner = Act(net), Learn(net, config)
+
+    def train(self, msrl):
+        obs = msrl.env_reset()
+        before = Outcome(0.0 * obs[:, 0], obs)
+        for _ in msrl.iterations():
+            for _ in msrl.steps():
+                action = msrl.agent_act(obs)
+                next_obs, _, reward, _, _ = msrl.env_step(action)
+                outcome = Outcome(reward=reward + before.reward, next_obs=next_obs)
+                msrl.replay_insert(Step(obs, action, outcome, memory=(before.next_obs,)))
+                obs, before = next_obs, outcome._replace(reward=0.1 * reward)
+            msrl.report(msrl.agent_learn(msrl.replay_sample()))
