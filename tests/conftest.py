@@ -20,7 +20,7 @@ import psutil  # noqa: E402
 import pytest  # noqa: E402
 
 TIERS = ("gpu", "kill", "learning", "multiprocess", "slow")  # a test counts in the first it has
-SIDE_BY_SIDE = ("compiler", "codegen", "purity", "rl")
+SIDE_BY_SIDE = ("compiler", "codegen", "environments", "purity", "rl")
 """Folders of tests that start nothing, so that several processes may share their files."""
 SHARED_MEMORY = Path("/dev/shm")
 LEFT_OUT = pytest.StashKey[list]()

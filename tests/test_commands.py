@@ -314,6 +314,7 @@ def test_less_than_an_iteration_is_told(tmp_path, capsys):
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_has_copies_of_the_files_that_it_was_made_of(tmp_path, monkeypatch, capsys):
     """It is moved, two files are deleted and one is changed."""
     monkeypatch.chdir(tmp_path)

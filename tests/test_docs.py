@@ -77,6 +77,7 @@ def test_example_files_run_together(tmp_path, capsys):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_example_from_python(tmp_path):
     done = subprocess.run(
         [sys.executable, EXAMPLES / "from_python.py"],
@@ -113,7 +114,8 @@ def test_example_environment_compiles_into_the_loop(capsys):
     "name",
     [
         *("corridor.py:Corridor", "corridor.py:GraphCorridor", "corridor.py:NativeCorridor"),
-        *("thermostat.py:Thermostat", "thermostat.py:make_thermostat", "pong.py:make_pong"),
+        *("thermostat.py:Thermostat", "thermostat.py:make_thermostat"),
+        pytest.param("pong.py:make_pong", marks=pytest.mark.slow),
     ],
 )
 def test_environments_conform(name):
@@ -138,6 +140,12 @@ def test_example_of_gymnasium_is_learnt(tmp_path, capsys):
     assert found and float(found[1]) > 110
 
 
+def first_excerpts() -> list[str]:
+    """The first command of each page."""
+    firsts = (list(blocks(page, "console"))[:1] for page in PAGES)
+    return [first[0].splitlines()[0] for first in firsts if first]
+
+
 def excerpts() -> dict[str, list[str]]:
     """The lines that the pages quote from what a command prints, by command."""
     found: dict[str, list[str]] = {}
@@ -148,7 +156,13 @@ def excerpts() -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("command", excerpts())
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(one, marks=() if one in first_excerpts() else pytest.mark.slow)
+        for one in excerpts()
+    ],
+)
 def test_printed_text(command, monkeypatch, capsys):
     """Every line of an excerpt is a line of what its command prints, source lines aside."""
 
@@ -247,6 +261,7 @@ def test_links(page):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
+@pytest.mark.slow
 def test_the_pictures_of_the_readme_are_drawn_by_the_command(capsys):
     shown = blocks(ROOT / "README.md", "mermaid")
     for policy, picture in zip(("SingleLearnerCoarse", "MultipleLearners"), shown, strict=True):

@@ -46,6 +46,7 @@ def test_an_onnx_file_gives_the_policys_actions(trained, tmp_path, capsys):
     assert np.ptp(actions) > 0
 
 
+@pytest.mark.slow
 def test_a_mindir_file_is_read_again(trained):
     path = trained.export("mindir")
     assert path == trained.path / "policy.mindir"

@@ -13,6 +13,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "first_walk.sh"
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_from_an_environment_to_a_policy_that_is_filmed_and_exported(tmp_path):
     import imageio.v3  # noqa: PLC0415
     import onnxruntime  # noqa: PLC0415

@@ -138,6 +138,7 @@ def test_what_is_imported_is_kept_and_nothing_else(tmp_path):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_a_run_needs_its_files_no_more(tmp_path, capsys):
     """Ranks, `msrl eval` and `--resume` use what the run keeps of them, wherever it lies."""
     source = (ROOT / "docs" / "examples" / "reinforce.py").read_text()

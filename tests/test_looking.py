@@ -75,6 +75,7 @@ def test_of_two_best_checkpoints_that_a_kill_left_the_better_one_counts(tmp_path
     assert [path.name for path in tmp_path.glob("best-*")] == ["best-00000004-11.npz"]
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_best_checkpoint_and_plays_it(run):
     best = chosen(run.path / FOLDER, "best")
     iteration = load_checkpoint(best)[1]["iteration"]

@@ -22,6 +22,7 @@ def executed(tmp_path, monkeypatch):
     return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
 
 
+@pytest.mark.slow
 def test_first_steps(outputs):
     training, returns, curve, actions = outputs
     told = "".join(output.get("text", "") for output in training)

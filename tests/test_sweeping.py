@@ -22,6 +22,7 @@ def sweep(tmp_path, trials, space=SPACE):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_a_study_goes_on_and_its_best_configuration_trains(tmp_path, capsys):
     assert sweep(tmp_path, 1) == 0
     assert sweep(tmp_path, 2) == 0

@@ -45,9 +45,11 @@ def compare(run):
 @pytest.mark.parametrize(
     ("algorithm", "env", "config"),
     [
-        ("ppo", "Pendulum-v1", {"normalise_obs": True}),
+        pytest.param("ppo", "Pendulum-v1", {"normalise_obs": True}, marks=SLOW),
         ("a2c", "CartPole-v1", {}),
-        ("dqn", "CartPole-v1", {"n_step": 2, "learning_starts": 4, "batch_size": 4}),
+        pytest.param(
+            "dqn", "CartPole-v1", {"n_step": 2, "learning_starts": 4, "batch_size": 4}, marks=SLOW
+        ),
         pytest.param("mappo", "graph:simple_spread_v3", {"num_minibatches": 2}, marks=SLOW),
         pytest.param("sac", "Pendulum-v1", {"batch_size": 4}, marks=SLOW),
         pytest.param("td3", "Pendulum-v1", {"batch_size": 4}, marks=SLOW),

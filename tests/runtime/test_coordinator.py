@@ -650,7 +650,7 @@ def test_taken_port_is_told(run_dir, monkeypatch):
 
 
 @multiprocess
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_rank_whose_import_fails(run_dir, victim):
     """The other rank waits in MPI's start, which knows no deadline."""
     code = (

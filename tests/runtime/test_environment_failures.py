@@ -13,6 +13,7 @@ from tests.compiler.inproc import PROGRAMS, request
 from tests.multiprocess.runs import ended, start
 from tests.runtime.test_worker import run
 
+QUICK = {("GPUOnly", "reward", "nan"), ("SingleLearnerFine", "obs", "3e+38")}
 SOURCE = '''
 from mindspore import nn, ops
 from mindspore_rl.environments.environment import EnvironmentSpec
@@ -42,9 +43,13 @@ class Broken(nn.Cell):
 '''
 
 
-@pytest.mark.parametrize("policy", ["GPUOnly", "SingleLearnerCoarse", "SingleLearnerFine"])
 @pytest.mark.parametrize(
-    ("what", "bad"), [("reward", "nan"), ("obs", "nan"), ("reward", "1e+30"), ("obs", "3e+38")]
+    ("policy", "what", "bad"),
+    [
+        pytest.param(policy, *spoilt, marks=() if (policy, *spoilt) in QUICK else pytest.mark.slow)
+        for policy in ("GPUOnly", "SingleLearnerCoarse", "SingleLearnerFine")
+        for spoilt in (("reward", "nan"), ("obs", "nan"), ("reward", "1e+30"), ("obs", "3e+38"))
+    ],
 )
 def test_environment_in_the_graph_is_named(tmp_path, policy, what, bad):
     job = request(PROGRAMS / "two_phase.py", policy, 1, num_steps=8)
@@ -112,6 +117,7 @@ def test_the_worker_is_named_whose_environment_it_was(tmp_path, policy):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_the_worker_is_named_whose_rewards_spoilt_the_loss_of_all(tmp_path):
     """All ranks leave the cell together, the collectives done, and all losses are not numbers."""
     purpose = random.stream("env_reset_noise#1")
@@ -129,7 +135,9 @@ def test_the_worker_is_named_whose_rewards_spoilt_the_loss_of_all(tmp_path):
     assert f"it was environment {victim}; the last action was" in err
 
 
-@pytest.mark.parametrize("policy", ["GPUOnly", "SingleLearnerFine"])
+@pytest.mark.parametrize(
+    "policy", ["GPUOnly", pytest.param("SingleLearnerFine", marks=pytest.mark.slow)]
+)
 def test_every_step_counts_wherever_the_environment_is(tmp_path, monkeypatch, policy):
     """Under `SingleLearnerFine` a call of the environment's cell is one step, not an iteration."""
     finished = []

@@ -88,6 +88,7 @@ def test_schedules_are_what_follows_from_the_steps(tmp_path):
     assert [schedules(job, at) for at in (32, 128)] == [{"pace": 0.5}, {"pace": 1.0}]
 
 
+@pytest.mark.slow
 def test_a_kept_replay_is_laid_out_by_environments(tmp_path):
     config = {"num_envs": 2, "num_steps": 4, "n_step": 2, "learning_starts": 4, "batch_size": 12}
     run = train("dqn", config=config, total_steps=16, run_dir=tmp_path / "run", **TINY)

@@ -40,6 +40,7 @@ def records(file):
     return lines, config
 
 
+@pytest.mark.slow
 def test_an_offline_run_has_the_metrics_and_the_configuration(tmp_path):
     run, environment = tmp_path / "run", {**os.environ, "WANDB_MODE": "offline"}
     command = [sys.executable, "-m", "mindspore_rl.cli", *TRAIN, "--wandb", "--run-dir", str(run)]

@@ -74,6 +74,7 @@ def test_all_ranks_start_from_the_same_parameters(tmp_path, monkeypatch):
             assert np.array_equal(started[rank][name], value), name
 
 
+@pytest.mark.slow
 def test_what_the_loop_carries_of_all_environments_survives_those_without_state(tmp_path):
     """`drift` counts iterations; the environment has no state, so observations begin anew."""
     source = (PROGRAMS / "two_phase.py").read_text()
@@ -96,6 +97,7 @@ def test_what_the_loop_carries_of_all_environments_survives_those_without_state(
     assert checkpoint.load(newest)[0]["variables/drift"] == 3.0
 
 
+@pytest.mark.slow
 def test_checkpoint_of_another_environment_form_is_refused(tmp_path):
     job = request(PROGRAMS / "two_phase.py", "SingleLearnerCoarse", 1)
     run(job, tmp_path / "first")
