@@ -1,4 +1,4 @@
-"""The command line: `msrl train | plan | eval | graph | profile | ...`."""
+"""The command line: `msrl train | predict | eval | graph | profile | ...`."""
 
 import argparse
 import codecs
@@ -327,10 +327,12 @@ def _dataset_arguments(subparsers: Any) -> None:
     show.set_defaults(run=dataset.show)
 
 
-def _command(subparsers: Any, name: str, run: Any, text: str, argv: list[str]) -> Any:
-    """A sub-command whose help ends with the keys of the algorithm that is named."""
-    epilog = None
-    if argv[:1] == [name] and {"-h", "--help"} & set(argv):
+def _command(
+    subparsers: Any, name: str, run: Any, text: str, argv: list[str], former: str = ""
+) -> Any:
+    """Adds a sub-command, by its former name too; its help ends with the algorithm's keys."""
+    epilog, aliases = None, [former] if former else []
+    if argv[:1] in ([name], aliases) and {"-h", "--help"} & set(argv):
         words = [word for word in argv[1:] if word in registry.algorithms() or word.endswith(".py")]
         named = words[0] if words else "ppo"
         try:
@@ -341,6 +343,7 @@ def _command(subparsers: Any, name: str, run: Any, text: str, argv: list[str]) -
             epilog = str(error)
     parser = subparsers.add_parser(
         name,
+        aliases=aliases,
         help=text,
         description=text,
         epilog=epilog,

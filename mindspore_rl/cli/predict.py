@@ -1,4 +1,4 @@
-"""`msrl plan` and `msrl calibrate`: predict the time of a job, and measure costs on a machine."""
+"""`msrl predict` and `msrl calibrate`: predict the time of a job, and measure costs here."""
 
 import argparse
 import sys
@@ -22,7 +22,7 @@ HEAD = ("policy", "workers", "ms", "steps/s", "bytes sent", "what binds, or why 
 def add(subparsers: Any, command: Any, argv: list[str]) -> None:
     """Adds the sub-commands."""
     text = "predict what a job would take under every policy, and say which suits it"
-    planned = command(subparsers, "plan", plan, text, argv)
+    planned = command(subparsers, "predict", simulate, text, argv, former="plan")
     add_options(planned, ALGORITHM, PLACE)
     planned.add_argument(
         "--hardware",
@@ -35,8 +35,8 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
     add_options(calibrated, ALGORITHM, PLACE)
 
 
-def plan(args: argparse.Namespace) -> int:
-    """`msrl plan`."""
+def simulate(args: argparse.Namespace) -> int:
+    """`msrl predict`."""
     from mindspore_rl.jobs import auto_policy  # noqa: PLC0415
 
     found = auto_policy.simulated(Job.of(args), args.hardware)

@@ -66,7 +66,7 @@ class Job:
         None,
         lambda: (
             f"{', '.join(registry.policies())}, a .py file, or auto: the one that would be the "
-            "fastest here, see `msrl plan`"
+            "fastest here, see `msrl predict`"
         ),
         otherwise="SingleLearnerCoarse",
         in_file=True,
