@@ -1,6 +1,7 @@
 """Programs of many shapes give the reference's numbers under every policy (design, section 5)."""
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -33,30 +34,34 @@ SCATTERED = DistributionPolicy(
         Cut("parameters", "update", "actor"),
     ),
 )
-CASES = [
+EVERYWHERE = "Central", "MultipleLearners", SCATTERED
+CASES = [(name, policy, "CartPole-v1") for name in NAMES for policy in EVERYWHERE]
+QUICK = [
     (name, policy, "CartPole-v1")
-    for name in NAMES
-    for policy in ("Central", "MultipleLearners", SCATTERED)
+    for name, policy in zip(NAMES, itertools.cycle(EVERYWHERE), strict=False)
 ]
-CASES += [
+QUICK += [
     ("kl_stop", "SingleLearnerCoarse", "CartPole-v1"),
     ("recurrent", "SingleLearnerFine", "CartPole-v1"),
     ("two_rollouts", "GPUOnly", "graph:CartPole-v1"),
     ("sampled_in_a_loop", "GPUOnly", "graph:CartPole-v1"),
-    ("sampled_in_a_loop", "SingleLearnerCoarse", "CartPole-v1"),
     ("sampled_in_a_loop", SCATTERED, "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "CartPole-v1"),
+    ("kept", "GPUOnly", "graph:CartPole-v1"),
+    ("kept", SCATTERED, "CartPole-v1"),
+    ("across", "GPUOnly", "graph:CartPole-v1"),
+    ("across", SCATTERED, "CartPole-v1"),
+]
+"""Each program under some policy."""
+CASES += [
+    ("sampled_in_a_loop", "SingleLearnerCoarse", "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "graph:CartPole-v1"),
     ("kept", "SingleLearnerCoarse", "CartPole-v1"),
-    ("kept", "GPUOnly", "graph:CartPole-v1"),
     ("kept", "SingleLearnerCoarse", "graph:CartPole-v1"),
-    ("kept", SCATTERED, "CartPole-v1"),
     ("across", "SingleLearnerCoarse", "CartPole-v1"),
     ("across", "SingleLearnerFine", "CartPole-v1"),
     ("across", "MultipleLearners", "CartPole-v1"),
-    ("across", "GPUOnly", "graph:CartPole-v1"),
     ("across", "Central", "CartPole-v1"),
-    ("across", SCATTERED, "CartPole-v1"),
 ]
 
 
@@ -74,7 +79,12 @@ def references(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("name", "policy", "environment"), CASES, ids=lambda v: getattr(v, "name", v)
+    ("name", "policy", "environment"),
+    [
+        *QUICK,
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES if case not in QUICK),
+    ],
+    ids=lambda v: getattr(v, "name", v),
 )
 def test_three_workers_equal_the_reference(name, policy, environment, references, tmp_path):
     job = inproc.request(inproc.PROGRAMS / f"{name}.py", policy, 3, env=environment)
