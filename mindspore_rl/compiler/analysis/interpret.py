@@ -49,6 +49,7 @@ class Probe:
             trainer.config.env, spec.in_graph, range(num_envs), seed
         )
         self.seen: dict[str, Any] = {}
+        self._passed: dict[str, str] = {}  # results of boundaries, by the variable they passed on
         self.evaluated: list[tuple[Op, dict[str, Any]]] = []
         self.made_at: dict[str, Where] = {}
         self.record: tuple = ()
@@ -99,10 +100,13 @@ class Probe:
         inputs = {name: self.seen[name] for name in op.reads if not name.startswith("$")}
         for name, value in inputs.items():
             if OPERATIONS[op.kind].arrays and isinstance(value, tuple):
+                name = self._passed.get(name, name)  # noqa: PLW2901  (as the program calls it)
                 raise ProgramError(
                     f"{op.where}\n  {op.name} takes arrays, and `{name}` is {_describe(value)}: "
                     f"unpack it first, as in first, second = {name}"
                 )
+        if op.kind == "boundary":
+            self._passed |= zip(op.targets, op.args, strict=True)
         try:
             with watch() as watched:
                 results = self._watched(op, inputs)
