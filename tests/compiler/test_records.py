@@ -44,6 +44,24 @@ def test_refused(case, tmp_path):
     assert lines.splitlines()[-1].strip() in str(caught.value) or case in ("missing", "carried")
 
 
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("class Odd(Pair):\n    pass\n", "the base class Pair"),
+        (
+            "class Odd(NamedTuple):\n    first: Any\n"
+            "    def __iter__(self):\n        yield 2.0 * self[0]\n",
+            "the method __iter__",
+        ),
+    ],
+)
+def test_a_record_that_is_more_than_its_fields_is_refused(kind, what, tmp_path):
+    place, text = TRIPLE
+    more = (place, text.replace(place, kind + place))
+    with pytest.raises(ProgramError, match=f"a Odd with {what}"):
+        analyse_with(tmp_path, learn="pair = Odd(reward)\ntarget, *_ = pair", remove=[more])
+
+
 def test_another_record_than_elsewhere_is_refused(tmp_path):
     insert = 'msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))'
     both = "msrl.replay_insert(Pair(obs, reward))\n                msrl.replay_insert(obs, reward)"

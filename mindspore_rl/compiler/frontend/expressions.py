@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mindspore_rl.compiler.frontend.builder import Draft
-from mindspore_rl.compiler.frontend.records import Record, is_record, wrong_field
+from mindspore_rl.compiler.frontend.records import Record, is_record, own_behaviour, wrong_field
 from mindspore_rl.compiler.frontend.rewrite import Rewriter
 from mindspore_rl.compiler.frontend.scope import (
     Frame,
@@ -181,6 +181,9 @@ class ExpressionReader:
             kind = self.frame.static(func)[1]
             if not is_record(kind):
                 return None
+            if own := own_behaviour(kind):
+                name = kind.__name__
+                self.frame.fail(node, f"a {name} with {own}", "use a NamedTuple of fields alone")
             given = {name: Static(value) for name, value in kind._field_defaults.items()}
         parts = dict(enumerate(self.elements(node.args)))
         if len(parts) > len(kind._fields) or (parts and isinstance(base, Record)):

@@ -1,7 +1,11 @@
 """NamedTuples of the program: tuples of what is being read, whose parts have names."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class _Plain(NamedTuple):
+    """A NamedTuple that is its fields alone."""
 
 
 class Record(tuple):
@@ -25,6 +29,17 @@ class Record(tuple):
 def is_record(kind: Any) -> bool:
     """Whether something is a class of NamedTuples."""
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def own_behaviour(kind: type) -> str:
+    """Names what a class of NamedTuples does by itself: its base class or a method (`__iter__`).
+
+    The values of such a record need not be those of its fields. Returns: "" if there is nothing.
+    """
+    if kind.__bases__ != (tuple,):
+        return f"the base class {kind.__bases__[0].__name__}"
+    own = [name for name in vars(kind) if name.startswith("__") and name not in vars(_Plain)]
+    return f"the method {own[0]}" if own else ""
 
 
 def wrong_field(fields: tuple[str, ...], names: list[str], known: Iterable[str]) -> str:
