@@ -12,6 +12,7 @@ from mindspore_rl.runtime import checkpoint
 from tests.compiler import inproc
 from tests.compiler.programs import program_with
 from tests.multiprocess import theorem
+from tests.tiers import quick
 
 SMALL = {
     "a2c": {"num_steps": 4, "hidden": (8,)},
@@ -30,7 +31,7 @@ def by_arrival(file, workers, num_envs, schedule, **config):
     return dataclasses.replace(job, policy=policy, num_iterations=1)
 
 
-@pytest.mark.parametrize("algorithm", ["a2c", "ppo"])
+@pytest.mark.parametrize("algorithm", quick(["a2c", "ppo"], 0))
 def test_one_worker_equals_the_reference(algorithm, tmp_path):
     job = request(algorithm, workers=1, num_envs=3)
     reference = inproc.run_reference(job, tmp_path)

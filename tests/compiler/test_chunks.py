@@ -12,6 +12,7 @@ from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.rank.pipelined_loop import run_in_turn
 from tests.compiler import inproc
 from tests.compiler.test_programs import SCATTERED
+from tests.tiers import quick
 
 CASES = [
     # algorithm, policy, workers, chunks, environment: 8 of it, shares 3, 3, 2 on three workers
@@ -35,7 +36,9 @@ def _job(name, policy, workers, chunks, environment, **config):
 
 
 @pytest.mark.parametrize(
-    "case", CASES, ids=lambda c: f"{c[0]}-{getattr(c[1], 'name', c[1])}-{c[3]}"
+    "case",
+    quick([(case,) for case in CASES], 0, 4),
+    ids=lambda c: f"{c[0]}-{getattr(c[1], 'name', c[1])}-{c[3]}",
 )
 def test_equals_the_reference(case, tmp_path):
     job = _job(*case)

@@ -12,6 +12,7 @@ from tests.compiler import inproc
 from tests.compiler.programs import analyse_with
 from tests.datasets.files import made, played
 from tests.runtime.test_worker import run
+from tests.tiers import quick
 
 PROGRAM = inproc.PROGRAMS / "offline.py"
 
@@ -29,7 +30,15 @@ def a_reference(dataset, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("policy", "workers"),
-    [("SingleLearnerCoarse", 3), ("MultipleLearners", 3), ("Central", 2), ("Environments", 2)],
+    quick(
+        [
+            ("MultipleLearners", 3),
+            ("SingleLearnerCoarse", 3),
+            ("Central", 2),
+            ("Environments", 2),
+        ],
+        0,
+    ),
 )
 def test_learners_have_what_one_would_have(dataset, reference, tmp_path, policy, workers):
     job = inproc.request(PROGRAM, policy, workers, dataset=str(dataset))

@@ -13,6 +13,7 @@ from mindspore_rl.runtime import checkpoint
 from tests.compiler import inproc
 from tests.compiler.programs import program_with
 from tests.multiprocess import theorem
+from tests.tiers import quick
 
 NAMES = ("two_phase", "a2c", "recurrent", "explore", "kl_stop", "two_rollouts", "early_ends")
 SCATTERED = DistributionPolicy(
@@ -41,19 +42,19 @@ QUICK = [
     for name, policy in zip(NAMES, itertools.cycle(EVERYWHERE), strict=False)
 ]
 QUICK += [
-    ("kl_stop", "SingleLearnerCoarse", "CartPole-v1"),
-    ("recurrent", "SingleLearnerFine", "CartPole-v1"),
-    ("two_rollouts", "GPUOnly", "graph:CartPole-v1"),
-    ("sampled_in_a_loop", "GPUOnly", "graph:CartPole-v1"),
     ("sampled_in_a_loop", SCATTERED, "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "CartPole-v1"),
-    ("kept", "GPUOnly", "graph:CartPole-v1"),
     ("kept", SCATTERED, "CartPole-v1"),
     ("across", "GPUOnly", "graph:CartPole-v1"),
     ("across", SCATTERED, "CartPole-v1"),
 ]
 """Each program under some policy."""
 CASES += [
+    ("kl_stop", "SingleLearnerCoarse", "CartPole-v1"),
+    ("recurrent", "SingleLearnerFine", "CartPole-v1"),
+    ("two_rollouts", "GPUOnly", "graph:CartPole-v1"),
+    ("sampled_in_a_loop", "GPUOnly", "graph:CartPole-v1"),
+    ("kept", "GPUOnly", "graph:CartPole-v1"),
     ("sampled_in_a_loop", "SingleLearnerCoarse", "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "graph:CartPole-v1"),
     ("kept", "SingleLearnerCoarse", "CartPole-v1"),
@@ -97,7 +98,7 @@ def test_draws_from_all_are_the_same_on_fewer_workers(workers, references, tmp_p
     assert inproc.run_and_compare(job, references(job), tmp_path) == []
 
 
-@pytest.mark.parametrize("policy", ["MultipleLearners", SCATTERED], ids=["with", "apart"])
+@pytest.mark.parametrize("policy", quick(["MultipleLearners", SCATTERED], 0), ids=["with", "apart"])
 def test_a_replay_goes_to_checkpoints_and_back_in_pieces(policy, references, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "PIECE_BYTES", 500)
     job = inproc.request(inproc.PROGRAMS / "kept.py", policy, 3, env="CartPole-v1")
@@ -118,7 +119,7 @@ def test_a_replay_goes_to_checkpoints_and_back_in_pieces(policy, references, tmp
             "clip_value_loss": True,
             "target_kl": 1e-5,
         },
-        {"env": "Pendulum-v1"},
+        pytest.param({"env": "Pendulum-v1"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

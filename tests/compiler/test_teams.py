@@ -13,6 +13,7 @@ from mindspore_rl.policy import (
 )
 from tests.compiler import inproc
 from tests.multiprocess import theorem
+from tests.tiers import quick
 
 CROSSED = DistributionPolicy(
     "CrossedTeams",
@@ -45,7 +46,7 @@ def reference(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("policy", "workers"),
-    [("Environments", 3), (CROSSED, 1), ("MultipleLearners", 3)],
+    quick([("Environments", 3), (CROSSED, 1), ("MultipleLearners", 3)], 0),
     ids=lambda v: getattr(v, "name", v),
 )
 def test_equals_the_reference(policy, workers, reference, tmp_path):
@@ -85,7 +86,7 @@ def test_chunks_of_environments_and_shares_of_agents(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("environment", ["graph:simple_spread_v3", "graph:simple_tag_v3"])
+@pytest.mark.parametrize("environment", quick(["graph:simple_spread_v3", "graph:simple_tag_v3"], 1))
 def test_mappo_by_agent(environment, tmp_path):
     job = inproc.request(
         registry.find_algorithm("mappo"),

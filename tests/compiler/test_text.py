@@ -1,6 +1,7 @@
 """The graph as text: nothing is lost on the way there and back."""
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -15,12 +16,15 @@ from mindspore_rl.compiler.show.render import render_partition
 from mindspore_rl.jobs import registry, training
 from mindspore_rl.plan.value import Value
 from tests.compiler.reading_back import programs_of, read_back
+from tests.tiers import quick
 
 ENVIRONMENTS = {"ppo": "CartPole-v1", "a2c": "CartPole-v1", "mappo": "graph:simple_spread_v3"}
 
 
-@pytest.mark.parametrize("policy", sorted(registry.policies()))
-@pytest.mark.parametrize("algorithm", sorted(ENVIRONMENTS))
+@pytest.mark.parametrize(
+    ("algorithm", "policy"),
+    quick(itertools.product(sorted(ENVIRONMENTS), sorted(registry.policies())), 0, 8),
+)
 def test_every_pass_is_read_back(algorithm, policy, tmp_path):
     chosen = registry.load_policy(registry.find_policy(policy))
     file = registry.find_algorithm(algorithm)
