@@ -71,6 +71,31 @@ POLICIES = (
     str(PROGRAMS / "crossed.py"),
 )
 WORKERS = (1, 2, 3)
+FIRST = {
+    ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
+    ("ppo", "SingleLearnerCoarse", "graph:Pendulum-v1", 1),
+    ("ppo", "MultipleLearners", "Pendulum-v1", 3),
+    ("ppo", "MultipleLearners", "CartPole-v1", 2),
+    ("ppo", "GPUOnly", "graph:CartPole-v1", 3),
+    ("ppo", "GPUOnly", "graph:Pendulum-v1", 2),
+    ("ppo", "GPUOnly", "graph:CartPole-v1", 1),
+    ("ppo", "SingleLearnerFine", "CartPole-v1", 2),
+    ("ppo", "Central", "CartPole-v1", 2),
+    ("ppo", "Environments", "CartPole-v1", 2),
+    ("mappo", "Environments", "graph:simple_tag_v3", 2),
+    ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
+    ("dqn", "SingleLearnerCoarse", "CartPole-v1", 3),
+    ("dqn", "GPUOnly", "graph:CartPole-v1", 2),
+    ("sac", "MultipleLearners", "Pendulum-v1", 2),
+    ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
+    ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
+    (str(PROGRAMS / "two_phase.py"), str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
+    (str(PROGRAMS / "two_phase.py"), "SingleLearnerCoarse", "graph:CartPole-v1", 2),
+    (str(PROGRAMS / "two_phase.py"), "GPUOnly", "graph:CartPole-v1", 2),
+    (str(PROGRAMS / "early_ends.py"), "Central", "CartPole-v1", 2),
+    (str(PROGRAMS / "across.py"), "MultipleLearners", "CartPole-v1", 3),
+}
+"""The first case of an algorithm under a policy, in which all options have other values."""
 QUICK = {
     ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("a2c", "Environments", "CartPole-v1", 2),
@@ -130,7 +155,7 @@ def _cases():
             chosen = [e for e in environments if policy != "GPUOnly" or e.startswith("graph:")]
             workers = (1,) if policy.endswith("crossed.py") else WORKERS
             cases = [(algorithm, policy, *rest) for rest in itertools.product(chosen, workers)]
-            cases.sort(key=lambda case: (case not in QUICK, -case[3]))
+            cases.sort(key=lambda case: (case not in FIRST, -case[3]))
             for case, options in zip(cases, itertools.chain((every, none), turn), strict=False):
                 yield *case, options
 
