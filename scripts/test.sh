@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests: the quick ones, or what is named.
 #
-#   scripts/test.sh                  one test for each promise: about 10 minutes on two cores
-#   scripts/test.sh --all            all tests: about two hours
+#   scripts/test.sh                  the quick ones: half an hour on two cores, less once cells are cached
+#   scripts/test.sh --all            slow ones too: hours
 #   scripts/test.sh FILE|NAME ...    those of a file or folder, or with NAME in their name
 #
 # --coverage also prints which lines ran, those of ranks and commands too; other options go to pytest.
