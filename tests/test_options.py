@@ -14,7 +14,7 @@ from mindspore_rl.cli.job_flags import add_options
 from mindspore_rl.cli.parser import Parser
 from mindspore_rl.config import REQUIRED
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.jobs import auto_policy
+from mindspore_rl.jobs import auto_policy, training
 from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs.job import GROUPS, Job, of_place, of_training
 from mindspore_rl.jobs.options import options
@@ -118,6 +118,5 @@ def test_a_yaml_file_is_read_once(policy, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda p, **how: read.append(p) or before(p, **how))
     monkeypatch.setattr(auto_policy, "predict", lambda *_, **__: SimpleNamespace(steps_per_s=1.0))
     monkeypatch.setattr(auto_policy, "machine_costs", lambda say: None)
-    job = jobs.with_file(More(config=file))
-    request = jobs.request(auto_policy.settled(job) if policy == jobs.AUTO else job)
+    request = jobs.request(training.settled(More(config=file)))
     assert (request.config.num_envs, read.count(file)) == (4, 1)

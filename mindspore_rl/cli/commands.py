@@ -47,11 +47,7 @@ def graph(args: argparse.Namespace) -> int:
             print(stage_text(result), end="")
 
     with tempfile.TemporaryDirectory() as folder:
-        asked = job.with_file(Job.of(args))
-        if asked.policy == job.AUTO:
-            from mindspore_rl.jobs.auto_policy import settled  # noqa: PLC0415
-
-            asked = settled(asked)
+        asked = training.settled(Job.of(args))
         request = job.request(asked, device=gpu.choose(args.device)[0])
         if args.format == "native":
             request = dataclasses.replace(request, cells="native", num_iterations=1)

@@ -93,11 +93,7 @@ def train(
     device, why = gpu.choose("cpu" if inproc else job.device)
     with _written_by_nobody_else():
         resume, done = _newest_checkpoint(resumed) if resumed else (None, {})
-        job = jobs.with_file(job)
-        if job.policy == jobs.AUTO:
-            from mindspore_rl.jobs.auto_policy import settled  # noqa: PLC0415
-
-            job = settled(job, values)
+        job = settled(job, values)
         resuming_from = {"resume": str(resume or ""), "resume_run": resumed}
         request = jobs.request(job, values, device=device, **resuming_from)
         if done.get("environment") == request.config.env:
@@ -112,6 +108,21 @@ def train(
             if tell is not None:
                 options = dataclasses.replace(options, tell=tell)
             return Trained(run_dir, plan, _run(plan, run_dir, options, job.max_restarts))
+
+
+def settled(job: Job, values: Mapping[str, object] | None = None) -> Job:
+    """Reads a job's YAML file, and replaces the policy `auto` by the fastest one.
+
+    Args:
+        job: what is asked for.
+        values: keys of the algorithm's configuration.
+    """
+    job = jobs.with_file(job)
+    if job.policy != jobs.AUTO:
+        return job
+    from mindspore_rl.jobs import auto_policy  # noqa: PLC0415  (imports the simulation)
+
+    return auto_policy.settled(job, values)
 
 
 @contextlib.contextmanager

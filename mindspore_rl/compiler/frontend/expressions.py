@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from mindspore_rl.compiler.frontend.builder import Draft
-from mindspore_rl.compiler.frontend.records import Record, is_record, own_behaviour, wrong_field
+from mindspore_rl.compiler.frontend.records import (
+    Record,
+    is_record_class,
+    own_behaviour,
+    wrong_field,
+)
 from mindspore_rl.compiler.frontend.rewrite import Rewriter
 from mindspore_rl.compiler.frontend.scope import (
     Frame,
@@ -179,7 +184,7 @@ class ExpressionReader:
             kind, given = base.kind, dict(zip(base.fields, base, strict=True))
         else:
             kind = self.frame.static(func)[1]
-            if not is_record(kind):
+            if not is_record_class(kind):
                 return None
             if own := own_behaviour(kind):
                 name = kind.__name__

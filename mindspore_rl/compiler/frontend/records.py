@@ -26,7 +26,7 @@ class Record(tuple):
         return self.kind._fields
 
 
-def is_record(kind: Any) -> bool:
+def is_record_class(kind: Any) -> bool:
     """Whether something is a class of NamedTuples."""
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
