@@ -10,6 +10,7 @@ from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.plan.traffic import RECORDS, TRAFFIC_FILE, predict
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from tests.tiers import quick
 
 TWO_PHASE = str(PROGRAMS / "two_phase.py")
 IN_PROCESS = [
@@ -22,7 +23,6 @@ IN_PROCESS = [
     (TWO_PHASE, "Central", "CartPole-v1", 3),
     (TWO_PHASE, str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
 ]
-QUICK = (IN_PROCESS[1], IN_PROCESS[6], IN_PROCESS[7])
 RANKS = [("ppo", "SingleLearnerCoarse", "CartPole-v1", 2)]
 SLOW_RANKS = [
     (TWO_PHASE, "GPUOnly", "graph:CartPole-v1", 2),
@@ -93,7 +93,7 @@ def test_a_collective_by_hand(tmp_path):
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(c, marks=() if c in QUICK else pytest.mark.slow) for c in IN_PROCESS],
+    quick([(case,) for case in IN_PROCESS], 1, 6, 7),
     ids=_name,
 )
 def test_in_process(case, tmp_path):

@@ -12,8 +12,8 @@ from mindspore_rl.runtime.rank import worker
 from tests.compiler.inproc import PROGRAMS, request
 from tests.multiprocess.runs import ended, start
 from tests.runtime.test_worker import run
+from tests.tiers import quick
 
-QUICK = {("GPUOnly", "reward", "nan"), ("SingleLearnerFine", "obs", "3e+38")}
 SOURCE = '''
 from mindspore import nn, ops
 from mindspore_rl.environments.environment import EnvironmentSpec
@@ -45,11 +45,15 @@ class Broken(nn.Cell):
 
 @pytest.mark.parametrize(
     ("policy", "what", "bad"),
-    [
-        pytest.param(policy, *spoilt, marks=() if (policy, *spoilt) in QUICK else pytest.mark.slow)
-        for policy in ("GPUOnly", "SingleLearnerCoarse", "SingleLearnerFine")
-        for spoilt in (("reward", "nan"), ("obs", "nan"), ("reward", "1e+30"), ("obs", "3e+38"))
-    ],
+    quick(
+        [
+            (policy, *spoilt)
+            for policy in ("GPUOnly", "SingleLearnerCoarse", "SingleLearnerFine")
+            for spoilt in (("reward", "nan"), ("obs", "nan"), ("reward", "1e+30"), ("obs", "3e+38"))
+        ],
+        0,
+        11,
+    ),
 )
 def test_environment_in_the_graph_is_named(tmp_path, policy, what, bad):
     job = request(PROGRAMS / "two_phase.py", policy, 1, num_steps=8)
