@@ -35,16 +35,23 @@ def debug_group(reduce: Reduce) -> Group:
     return collective
 
 
-def mindspore_group(name: str) -> Group:
-    """Makes a group of MindSpore's own, by the name it was created with: NCCL on GPUs."""
+def mindspore_group(name: str, device: str) -> Group:
+    """Makes a group of MindSpore's own: NCCL on GPUs.
+
+    Args:
+        name: with which the group was created.
+        device: `CPU` or `GPU`.
+    """
     from mindspore import ops  # noqa: PLC0415
 
-    from mindspore_rl.rl.operators import GatherAndReduce  # noqa: PLC0415
+    from mindspore_rl.rl.operators import GatherAndReduce, ScatterAndGather  # noqa: PLC0415
 
     def collective(reduction: str) -> Callable[[Any], Any]:
-        if reduction == "sum":
-            return ops.AllReduce(ops.ReduceOp.SUM, name)
-        return GatherAndReduce(name, reduction)
+        if reduction != "sum":
+            return GatherAndReduce(name, reduction)
+        if device == "GPU":
+            return ScatterAndGather(name)
+        return ops.AllReduce(ops.ReduceOp.SUM, name)
 
     return collective
 

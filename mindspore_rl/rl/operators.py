@@ -176,3 +176,23 @@ class GatherAndReduce(nn.Cell):
     def construct(self, flat: Tensor) -> Tensor:
         """Reduces a flat bucket."""
         return self.function(self.gather(flat).reshape((self.members, -1)), 0)
+
+
+class ScatterAndGather(nn.Cell):
+    """Sum over a group by ReduceScatter and AllGather, as many bytes as AllReduce.
+
+    With two AllReduces in a graph, MindSpore's GPU plug-in puts them on a stream of their own and
+    fails to link it ("The pointer[send_actor] is null").
+    """
+
+    def __init__(self, group: str) -> None:
+        super().__init__()
+        self.scatter = ops.ReduceScatter(ops.ReduceOp.SUM, group)
+        self.gather = ops.AllGather(group)
+        self.members = get_group_size(group)
+
+    def construct(self, flat: Tensor) -> Tensor:
+        """Reduces a flat bucket, padded so that all members get equal parts."""
+        missing = -flat.shape[0] % self.members
+        padded = ops.concat((flat, ops.zeros((missing,), flat.dtype))) if missing else flat
+        return self.gather(self.scatter(padded))[: flat.shape[0]]

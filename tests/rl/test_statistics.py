@@ -12,6 +12,7 @@ from mindspore_rl import programs
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.jobs import registry
 from mindspore_rl.plan.value import reduced_count
+from mindspore_rl.rl import operators
 from mindspore_rl.rl.operators import reduce_samples
 from mindspore_rl.rl.statistics import moments
 from mindspore_rl.runtime.reference import Reference
@@ -82,3 +83,26 @@ def test_discounted_sums_that_scale_rewards_go_on_over_rollouts():
     assert np.max(sums) > 10.0
     np.testing.assert_allclose(float(statistics.mean), np.mean(sums), rtol=1e-5)
     np.testing.assert_allclose(float(statistics.variance), np.var(sums), rtol=1e-4)
+
+
+class _Members:
+    """ReduceScatter and AllGather among `count` members with the same values, as one sees them."""
+
+    def __init__(self, monkeypatch, count):
+        self.count = count
+        monkeypatch.setattr(operators, "get_group_size", lambda _: count)
+        monkeypatch.setattr(operators.ops, "ReduceScatter", lambda *_: self.scatter)
+        monkeypatch.setattr(operators.ops, "AllGather", lambda _: lambda part: self.total)
+
+    def scatter(self, flat):
+        assert flat.shape[0] % self.count == 0
+        self.total = flat * self.count
+        return self.total[: flat.shape[0] // self.count]
+
+
+@pytest.mark.parametrize("size", [1, 3, 6, 7])
+def test_a_sum_is_scattered_in_equal_parts_and_gathered(monkeypatch, size):
+    members = _Members(monkeypatch, 3)
+    values = np.arange(1, size + 1, dtype=np.float32)
+    total = operators.ScatterAndGather("all")(Tensor(values))
+    np.testing.assert_array_equal(total.asnumpy(), members.count * values)

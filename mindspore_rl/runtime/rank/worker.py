@@ -219,12 +219,12 @@ def _join_group(
     communication.init()
     fragments = [f for f in plan.fragments if f.collectives]
     if len(fragments) == 1:
-        return mindspore_group(communication.GlobalComm.WORLD_COMM_GROUP)
+        return mindspore_group(communication.GlobalComm.WORLD_COMM_GROUP, plan.device)
     for fragment in fragments:
         members = [plan.group_ranks.index(r) for r in fragment.ranks]
         if fragment is own:
             communication.create_group(fragment.name, members)
-    return mindspore_group(own.name)
+    return mindspore_group(own.name, plan.device)
 
 
 def end_with_parent() -> None:
