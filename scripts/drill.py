@@ -57,6 +57,7 @@ def main() -> int:
     args = _arguments()
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `&` has SIGINT ignored
         signal.signal(number, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` has it ignored, by all jobs too
     folder = Path(tempfile.mkdtemp(prefix="drill-", dir=args.folder)).resolve()
     private = private_mounts(folder)
     place = Place(folder)
