@@ -6,9 +6,11 @@ and parameters. The seed of a configuration counts only if code outside construc
 otherwise it acts through values that constructors store, and those are hashed.
 """
 
+import ast
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import inspect
 import os
 import sys
@@ -22,6 +24,12 @@ import numpy as np
 from mindspore import Tensor
 
 from mindspore_rl.purity.reached import INSTALLED, OWN, Walk, is_plain, name_of
+
+DYNAMIC = {
+    *("__import__", "_getframe", "eval", "exec", "gc", "importlib", "inspect", "modules"),
+    *("builtins", "pkgutil", "runpy", "traceback"),
+}
+"""Names by which code reaches modules that it does not import."""
 
 
 class Unknown(Exception):
@@ -74,14 +82,14 @@ def _types(value: Any) -> Any:
 
 
 def _sources(reached: set[str]) -> str:
-    """Hashes the sources of this project, of the user's modules and of reached installed modules.
+    """Hashes the sources of this project and of all modules that are reached or imported by them.
 
-    Installed modules count by file size and time, and only if something in them is reached: the
-    other loaded modules depend on the history of the process.
+    Installed modules count by file size and time. Other loaded modules do not count: they depend on
+    the history of the process.
     """
     digest = hashlib.sha256(f"{sys.version} {mindspore.__version__} {_own()}".encode())
     reached = set(reached)
-    for name, module in _users_modules():
+    for name, module in _imported(reached):
         digest.update(name.encode() + Path(module.__file__ or "").read_bytes())
         for key, value in sorted(vars(module).items()):
             if not key.startswith("__") and is_plain(value):
@@ -101,8 +109,56 @@ def _users_modules() -> list[tuple[str, types.ModuleType]]:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if file and not file.startswith((*INSTALLED, f"{OWN}{os.sep}")):
-            found[name_of(name)] = module
+            found[name] = module
     return sorted(found.items())
+
+
+def _imported(reached: set[str]) -> list[tuple[str, types.ModuleType]]:
+    """Returns the user's modules that are reached, with all that they import, by name."""
+    loaded = dict(_users_modules())
+    waiting = sorted(reached & set(loaded))
+    found: dict[str, types.ModuleType] = {}
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found[name] = loaded[name]
+            mentioned = _mentioned(loaded[name])
+            waiting += loaded if mentioned is None else sorted(mentioned & set(loaded))
+    return sorted((name_of(name), module) for name, module in found.items())
+
+
+def _mentioned(module: types.ModuleType) -> set[str] | None:
+    """Returns the names of modules that a module's code can reach; None: any loaded module."""
+    path = Path(module.__file__ or "")
+    try:
+        imports, words = _imports(path, path.stat().st_mtime_ns, module.__package__ or "")
+    except (OSError, SyntaxError, ValueError, ImportError):  # changed or removed since its import
+        return None
+    if words & DYNAMIC:
+        return None
+    found = set(imports)
+    for value in vars(module).values():
+        name = value.__name__ if isinstance(value, types.ModuleType) else value.__class__.__module__
+        found |= {name, str(getattr(value, "__module__", ""))}
+    # `import a.b` runs a as well.
+    return {".".join(name.split(".")[:n]) for name in found for n in range(1, name.count(".") + 2)}
+
+
+@functools.lru_cache(maxsize=1000)
+def _imports(path: Path, _changed_ns: int, package: str) -> tuple[set[str], set[str]]:
+    """Returns the names that a source file imports, and all identifiers in it."""
+    imports, words = set(), set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            imports |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            imports |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Name):
+            words.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            words.add(node.attr)
+    return imports, words | {name.partition(".")[0] for name in imports}
 
 
 def _names_seeds() -> bool:

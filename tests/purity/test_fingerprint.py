@@ -1,5 +1,7 @@
 """Cells whose graphs differ are told apart; those whose graphs are the same are not."""
 
+import importlib
+import sys
 import threading
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
@@ -96,7 +98,35 @@ def test_sources_that_are_loaded(tmp_path, monkeypatch):
     before = fingerprint(Sample(), (X,))
     path.write_text("def f():\n    return 2\n")
     assert fingerprint(Sample(), (X,)) != before
-    monkeypatch.delitem(__import__("sys").modules, "beside")
+    del sys.modules["beside"]
+
+
+@pytest.mark.parametrize(
+    ("code", "counts"),
+    [
+        ("", False),
+        ("import settings", True),
+        ("from settings import scale", True),
+        ("def later():\n    import settings", True),
+        ("import between", True),
+        ("from importlib import import_module", True),
+        ("import sys\ndef later():\n    return sys.modules", True),
+    ],
+)
+def test_modules_count_that_a_program_imports(code, counts, tmp_path, monkeypatch):
+    """Another that is loaded would spoil the cache: each call of a notebook changes one."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "settings.py").write_text("scale = 1.0\n")
+    (tmp_path / "between.py").write_text("import settings\n")
+    (tmp_path / "program.py").write_text(f"{code}\ndef act(x):\n    return x\n")
+    names = ("settings", "between", "program")
+    settings, _, program = map(importlib.import_module, names)
+    before = fingerprint(program.act)
+    settings.scale = 2.0
+    found = fingerprint(program.act)
+    for name in names:
+        del sys.modules[name]
+    assert (found != before) is counts
 
 
 @pytest.mark.parametrize(
