@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 
 from mindspore_rl import programs
@@ -15,6 +14,7 @@ from mindspore_rl.compiler.frontend.build import marks_of
 from mindspore_rl.config import to_dict
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.platform import mindspore_device
 from mindspore_rl.rl.parameters import named_parameters, set_parameter
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.reference import Reference
@@ -120,7 +120,7 @@ def plain_run(
         carried: see `run_reference`.
         nudged_at: an iteration before which the parameters are changed by a relative `NUDGE`.
     """
-    ms.set_context(mode=ms.PYNATIVE_MODE)
+    mindspore_device.use()
     trainer = programs.make_trainer(programs.trainer_class(algorithm), config, spec(config.env))
     run = PlainRun()
 

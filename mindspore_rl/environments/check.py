@@ -154,8 +154,10 @@ def _wrong_restore(make: Callable, env: Any, expected: Steps, actions: np.ndarra
 def _check_graph(name: str, spec: EnvironmentSpec, tell: Callable) -> list[str]:
     import mindspore as ms  # noqa: PLC0415 (1.2 s and 450 MB)
 
+    from mindspore_rl.platform import mindspore_device  # noqa: PLC0415
+
     before = ms.get_context("mode")
-    ms.set_context(mode=ms.PYNATIVE_MODE)
+    mindspore_device.use()
     try:
         return _check_graph_in_pynative(name, spec, tell)
     finally:

@@ -54,5 +54,9 @@ def use(device: str = "CPU", *, compiled: bool = False) -> None:
         ms.set_device(device, 0)  # a rank sees only this one; a group would choose another number
     elif ms.get_context("device_target") != device:
         ms.set_device(device)
+    if not compiled and device == "CPU":
+        # MindSpore's threads would wait for each other at every operator: planning and the plain
+        # loop take up to eight times the processor time with them.
+        ms.runtime.launch_blocking()
     mode = ms.GRAPH_MODE if compiled else ms.PYNATIVE_MODE
     ms.set_context(mode=mode, jit_syntax_level=ms.STRICT)
