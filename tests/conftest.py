@@ -20,8 +20,6 @@ import psutil  # noqa: E402
 import pytest  # noqa: E402
 
 TIERS = ("gpu", "kill", "learning", "multiprocess", "slow")  # a test counts in the first it has
-SIDE_BY_SIDE = ("compiler", "codegen", "environments", "purity", "rl")
-"""Folders of tests that start nothing, so that several processes may share their files."""
 SHARED_MEMORY = Path("/dev/shm")
 LEFT_OUT = pytest.StashKey[list]()
 
@@ -44,8 +42,13 @@ def _processes() -> set[psutil.Process]:
     return found
 
 
+def _segments() -> set[Path]:
+    """Gives the files in shared memory; with tests side by side they may be another's."""
+    return set() if "PYTEST_XDIST_WORKER" in os.environ else set(SHARED_MEMORY.glob("msrl*"))
+
+
 def _leaks(processes: set[psutil.Process], segments: set[Path]) -> tuple[set, set]:
-    return _processes() - processes, set(SHARED_MEMORY.glob("msrl*")) - segments
+    return _processes() - processes, _segments() - segments
 
 
 @pytest.fixture(params=["native", pytest.param("mindspore", marks=pytest.mark.slow)])
@@ -57,7 +60,7 @@ def cells(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module", autouse=True)
 def no_leaks():
     """Fails the module's last test if it leaves processes or shared-memory segments behind."""
-    before = _processes(), set(SHARED_MEMORY.glob("msrl*"))
+    before = _processes(), _segments()
     yield
     deadline = time.monotonic() + 5.0  # what has been told to end may take a moment
     while any(left := _leaks(*before)) and time.monotonic() < deadline:
@@ -76,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         tier = _tier({mark.name for mark in item.iter_markers()})
-        if item.path.parent.name in SIDE_BY_SIDE and tier in ("unit", "slow"):
+        if tier in ("unit", "slow"):
             item.add_marker("side_by_side")
 
 

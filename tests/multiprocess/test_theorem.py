@@ -7,7 +7,6 @@ import itertools
 import math
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +14,12 @@ import theorem
 
 from mindspore_rl import programs
 from mindspore_rl.checking import compared, held
+from mindspore_rl.compiler.partition.partition import Partition
 from mindspore_rl.compiler.pipeline import JobRequest, environment_for, prepare
 from mindspore_rl.config import REQUIRED
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
+from mindspore_rl.plan.plan import Plan
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.compiler.reading_back import read_back
@@ -215,13 +216,13 @@ def request_for(
 @pytest.fixture(scope="session")
 def references(tmp_path_factory):
     """Runs each reference once: it does not depend on policy and workers."""
-    known: dict[tuple[str, Any], theorem.ReferenceRun] = {}
+    known: dict[tuple, theorem.ReferenceRun] = {}
 
-    def get(request: JobRequest) -> theorem.ReferenceRun:
-        key = (str(request.algorithm), request.config)
+    def get(request: JobRequest, plan: Plan, cut: Partition) -> theorem.ReferenceRun:
+        carried = held.names_in_source(plan, dict(cut.program.locals))
+        key = (str(request.algorithm), request.config, *carried.items())
         if key not in known:
             folder = tmp_path_factory.mktemp("reference")
-            carried = theorem.carried_names(request, folder / "plan")
             known[key] = theorem.run_reference(
                 request.algorithm, request.config, folder, ITERATIONS, carried
             )
@@ -323,9 +324,9 @@ def test_memories_equal_reference(torso, policy, workers, references, tmp_path):
 
 
 def _check(request, references, tmp_path):
-    reference = references(request)
+    plan, cut = prepare(request, tmp_path, read_back)
+    reference = references(request, plan, cut)
     assert {"action", "gradient"} <= {compared.mark_of(site) for _, site in reference.records}
-    plan, _ = prepare(request, tmp_path, read_back)
     native, found = held.run_held(plan, tmp_path, reference, ITERATIONS)
     assert {"variables/", "parameters/"} <= {one.name.split("/")[0] + "/" for one in found}
     assert [str(one) for one in found if one.wrong] == []
@@ -345,8 +346,8 @@ def _check(request, references, tmp_path):
 def test_runs_freely(policy, environment, references, tmp_path):
     """Without loading the reference's state in between, rounding may grow but not jump."""
     request = request_for("ppo", policy, environment, 2)
-    reference = references(request)
-    plan, _ = prepare(request, tmp_path)
+    plan, cut = prepare(request, tmp_path)
+    reference = references(request, plan, cut)
     outcome = run_job(plan, tmp_path, JobOptions(progress=False, total_steps=0))
     assert theorem.compare(tmp_path, reference, 1) == []
     assert theorem.compare(tmp_path, reference, ITERATIONS, ("action",)) == []
