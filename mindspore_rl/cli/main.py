@@ -39,7 +39,7 @@ EPILOG = """examples:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command. Returns: the exit code (0 done, 1 failed, 2 a mistake of the user's)."""
+    """Runs a command. Returns: the exit code (0 success, 1 failure, 2 user's mistake)."""
     own = argv is None
     if argv is None:
         _use_utf8()
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str], below: bool) -> int:
-    """Runs a command, in a child that this process stands over or in this process."""
+    """Runs a command, in this process or in a child process that it supervises."""
     if any("\0" in word for word in argv):
         raise MsrlError("a word of the command has a NUL character; expected none")
     args, rest = _parser(argv).parse_known_args(argv)
@@ -69,7 +69,7 @@ def _run(argv: list[str], below: bool) -> int:
 
 
 def _told(command: Callable[[], int]) -> int:
-    """Runs something, and prints why it could not be done. Returns: the exit code."""
+    """Calls a function and prints its error, if it raises one. Returns: the exit code."""
     try:
         return command()
     except (MsrlError, JobFailure) as error:
@@ -78,10 +78,10 @@ def _told(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("msrl: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `msrl envs list | head`
+    except BrokenPipeError:  # for example `msrl envs list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except OSError as error:  # a file or folder that the user named, or one that lies there
+    except OSError as error:  # a file or folder that the user named, or one in it
         if error.filename is None:
             raise
         name = shortened(os.fsdecode(error.filename), 500)
@@ -90,10 +90,10 @@ def _told(command: Callable[[], int]) -> int:
 
 
 def _use_utf8() -> None:
-    """Starts this program once more, in Python's UTF-8 mode, if the locale is of another encoding.
+    """Restarts this program in Python's UTF-8 mode if the locale has another encoding.
 
-    Names of files, what is written to them and what is printed are then the same in every locale,
-    here and in every process that is started from here.
+    File names, file contents and output are then the same in every locale, in this process and in
+    all processes that it starts.
     """
     if codecs.lookup(locale.getpreferredencoding(False)).name != "utf-8":
         os.environ["PYTHONUTF8"] = "1"
@@ -330,7 +330,7 @@ def _dataset_arguments(subparsers: Any) -> None:
 def _command(
     subparsers: Any, name: str, run: Any, text: str, argv: list[str], former: str = ""
 ) -> Any:
-    """Adds a sub-command, by its former name too; its help ends with the algorithm's keys."""
+    """Adds a subcommand, with an alias for its former name; its help lists the algorithm's keys."""
     epilog, aliases = None, [former] if former else []
     if argv[:1] in ([name], aliases) and {"-h", "--help"} & set(argv):
         words = [word for word in argv[1:] if word in registry.algorithms() or word.endswith(".py")]

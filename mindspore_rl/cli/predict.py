@@ -1,4 +1,4 @@
-"""`msrl predict` and `msrl calibrate`: predict the time of a job, and measure costs here."""
+"""`msrl predict` and `msrl calibrate`: predict the time of a job; measure its costs here."""
 
 import argparse
 import sys
@@ -20,7 +20,7 @@ HEAD = ("policy", "workers", "ms", "steps/s", "bytes sent", "what binds, or why 
 
 
 def add(subparsers: Any, command: Any, argv: list[str]) -> None:
-    """Adds the sub-commands."""
+    """Adds the subcommands."""
     text = "predict what a job would take under every policy, and say which suits it"
     planned = command(subparsers, "predict", simulate, text, argv, former="plan")
     add_options(planned, ALGORITHM, PLACE)
@@ -36,7 +36,7 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
 
 
 def simulate(args: argparse.Namespace) -> int:
-    """`msrl predict`."""
+    """Runs `msrl predict`."""
     from mindspore_rl.jobs import auto_policy  # noqa: PLC0415
 
     found = auto_policy.simulated(Job.of(args), args.hardware)
@@ -46,7 +46,7 @@ def simulate(args: argparse.Namespace) -> int:
 
 
 def calibrate(args: argparse.Namespace) -> int:
-    """`msrl calibrate`."""
+    """Runs `msrl calibrate`."""
     from mindspore_rl.performance import predict  # noqa: PLC0415
     from mindspore_rl.performance.cluster import Cluster  # noqa: PLC0415
 
