@@ -72,7 +72,7 @@ def candidates(
         files: the policies' files, by name.
         cluster: the hosts that the job would run on.
         say: called with what is being measured.
-        device: "cpu" or "gpu": the ranks that a host has room for.
+        device: "CPU" or "GPU": the ranks that a host has room for.
         workers: the only number of workers to try; None: several.
         schedule: keys that every policy's schedule must have, as `key=value`.
     """

@@ -120,7 +120,7 @@ def _claim(path: Path) -> int | None:
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if isinstance(error, BlockingIOError) or not new:
-                return None  # on a file system without locks
+                return None  # otherwise the file system has no locks
         if os.fstat(claim).st_size:
             return None
         opened.pop_all()
