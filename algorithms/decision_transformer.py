@@ -1,7 +1,7 @@
 """The decision transformer (Chen et al. 2021, "Reinforcement learning via sequence modeling").
 
-A causal transformer reads returns to go, observations and actions of a data set in turn and learns
-which action came next. Asked for a return, it acts as those did who got it.
+A causal transformer reads returns to go, observations and actions of a data set and predicts the
+next action. Given a return, it acts as the trajectories with that return do.
 """
 
 import math
@@ -71,7 +71,7 @@ class Attention(nn.Cell):
 
 
 class Block(nn.Cell):
-    """A layer of the transformer, normalised first."""
+    """A transformer layer that normalises its inputs first."""
 
     def __init__(self, config, index):
         super().__init__()
@@ -81,14 +81,14 @@ class Block(nn.Cell):
         self.body = MLP(width, (4 * width,), width, 1.0, config.seed, (index, 2), "relu")
 
     def construct(self, tokens, hidden):
-        """Returns: `[n, T, W]` of the same."""
+        """Returns: `[n, T, W]` of tokens `[n, T, W]`; hidden `[n, 1, T, T]` as in `Attention`."""
         tokens = tokens + self.attention(self.first(tokens), hidden)
         flat = self.second(tokens).reshape((-1, tokens.shape[-1]))
         return tokens + self.body(flat).reshape(tokens.shape)
 
 
 class DecisionTransformer(nn.Cell):
-    """Reads windows of steps; says of each which action comes next."""
+    """Reads windows of steps and predicts the action of each step."""
 
     def __init__(self, config, spec):
         super().__init__()
@@ -113,20 +113,20 @@ class DecisionTransformer(nn.Cell):
         self.later = Tensor(np.triu(np.full((1, 1, length, length), -1e9, np.float32), 1))
 
     def features(self, action):
-        """Returns: `[..., k]` of actions as the environment takes them."""
+        """Returns: `[..., k]`, the network's form of the environment's actions."""
         if self.discrete:
             return ops.one_hot(action.astype(int32), self.action_size).astype(float32)
         return (action - self.middle) / self.half
 
     def construct(self, left, obs, action, step, there):
-        """What is known of the action of each step.
+        """Predicts the action of each step.
 
         Args:
             left: `[n, K]`, returns to go.
             obs: `[n, K, o]`.
-            action: `[n, K, k]`, as `features` gives them; the one of a step tells only later ones.
-            step: `[n, K]` int32, in the episode.
-            there: `[n, K]` bool, which steps there are.
+            action: `[n, K, k]`, from `features`; only later steps see a step's own action.
+            step: `[n, K]` int32, the index in the episode.
+            there: `[n, K]` bool, True for the steps that exist.
 
         Returns: `[n, K, k]`: logits, or actions in (-1, 1).
         """
@@ -149,7 +149,7 @@ class DecisionTransformer(nn.Cell):
 
 
 class DTActor(Actor):
-    """Acts for a return that is asked for, by the last steps of the episode."""
+    """Acts for a target return, given the last steps of the episode."""
 
     noise_size = 1
 
@@ -160,7 +160,7 @@ class DTActor(Actor):
         self.ages = Tensor(np.arange(config.context, dtype=np.int32) - config.context + 1)
 
     def begin(self, obs):
-        """What is known before an episode: return to go `[B]`, step `[B]`, and no memory."""
+        """Returns: the state before an episode: return to go `[B]`, step `[B]`, empty memory."""
         flat = obs.reshape((obs.shape[0], -1))
         left = ops.zeros_like(flat[:, 0]) + self.target_return
         row = ops.concat((flat[:, :1], flat, *[flat[:, :1]] * self.network.action_size), 1)
@@ -168,13 +168,13 @@ class DTActor(Actor):
         return left, ops.zeros_like(left).astype(int32), memory
 
     def remember(self, memory, obs, left, action):
-        """Returns: memory `[B, K, 1 + o + k]` with one more step, its oldest forgotten."""
+        """Returns: memory `[B, K, 1 + o + k]` with one more step and without its oldest."""
         parts = left.reshape((-1, 1)), obs.reshape((obs.shape[0], -1)), action
         newest = ops.concat(parts, 1)
         return ops.concat((memory[:, 1:], newest.reshape((obs.shape[0], 1, -1))), 1)
 
     def known(self, obs, memory, left, step):
-        """Returns: `[B, k]`, what the network says of the next action."""
+        """Returns: `[B, k]`, the network's prediction of the next action."""
         unknown = ops.zeros_like(memory[:, 0, -self.network.action_size :])
         memory = self.remember(memory, obs, left, unknown)
         steps = step.reshape((-1, 1)) + self.ages
@@ -190,7 +190,7 @@ class DTActor(Actor):
         return self.network.middle + self.network.half * found
 
     def act_greedily(self, obs, memory, left, step):
-        """Returns: the likeliest action, for evaluation."""
+        """Returns: the most likely action, for evaluation."""
         found = self.known(obs, memory, left, step)
         if self.network.discrete:
             return found.argmax(-1).astype(int32)
@@ -206,7 +206,7 @@ class DTLearner(Learner):
         self.optimizer = nn.Adam(network.trainable_params(), config.learning_rate)
 
     def loss(self, obs, action, left, step, there):
-        """Per window: the mean over its steps of an action's negative log-probability, or error."""
+        """Per window: the mean over steps of the action's negative log-probability, or error."""
         rows, length = there.shape
         features = self.network.features(action)
         flat = obs.reshape((rows, length, -1))
@@ -219,12 +219,12 @@ class DTLearner(Learner):
         return (each * there).sum(1) / there.sum(1)
 
     def apply(self, grads, learning_rate):
-        """One step of Adam."""
+        """Takes one step of Adam."""
         ops.assign(self.optimizer.learning_rate, learning_rate)
         self.optimizer(grads)
 
     def learn(self, msrl):
-        """The updates of an iteration. Returns: metrics, those of the last one."""
+        """Makes the updates of an iteration. Returns: metrics of the last one."""
         config = self.config
         learning_rate = config.learning_rate * (1.0 - msrl.env_steps() / config.total_steps)
         loss, grad_norm = 0.0, 0.0
@@ -255,7 +255,7 @@ class DTTrainer(Trainer):
         self.actor, self.learner = DTActor(network, config), DTLearner(network, config)
 
     def train(self, msrl):
-        """Plays `num_steps` with what it has learnt, then learns from the data."""
+        """Plays `num_steps` with the current policy, then learns from the data."""
         config = self.config
         obs = msrl.env_reset()
         left, step, memory = self.actor.begin(obs)

@@ -1,8 +1,8 @@
 """Deep Q-learning from a replay (Mnih et al. 2015, "Human-level control through deep RL").
 
-With double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461), a duelling network (Wang et al.
-2016, arXiv 1511.06581), prioritised replay (Schaul et al. 2016, arXiv 1511.05952) and returns of
-several steps (Hessel et al. 2018, arXiv 1710.02298) as options.
+Options: double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461), a duelling network (Wang et
+al. 2016, arXiv 1511.06581), prioritised replay (Schaul et al. 2016, arXiv 1511.05952) and n-step
+returns (Hessel et al. 2018, arXiv 1710.02298).
 """
 
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ class QNetwork(nn.Cell):
 
 
 class DQNActor(Actor):
-    """Takes the best action, or now and then any."""
+    """Takes the best action, or with probability epsilon a random one."""
 
     noise_size = 2
 
@@ -120,7 +120,7 @@ class DQNLearner(Learner):
     def difference(self, obs, action, reward, terminated, truncated, final_obs):
         """Returns: values `[n]` of actions and their targets (equation 2 of the paper).
 
-        Of windows `[n, n_step, ...]`, whose first step's action it is.
+        Args are windows `[n, n_step, ...]`; the action is that of their first step.
         """
         config = self.config
         values = self.network(obs[:, 0])
@@ -148,7 +148,7 @@ class DQNLearner(Learner):
         return ops.pow(ops.abs(value - target) + 1e-6, self.config.priority)
 
     def apply(self, grads):
-        """One step of Adam; now and then the target network becomes the online one."""
+        """Takes one step of Adam; every `target_every` updates copies the network to the target."""
         self.optimizer(grads)
         ops.assign_add(self.updates, 1)
         due = self.updates % self.config.target_every == 0
@@ -156,7 +156,7 @@ class DQNLearner(Learner):
             ops.assign(self.copied[i], ops.where(due, self.online[i], self.copied[i]))
 
     def learn(self, msrl):
-        """The updates of an iteration. Returns: metrics, those of the last one."""
+        """Makes the updates of an iteration. Returns: metrics of the last one."""
         config = self.config
         loss, value, grad_norm = 0.0, 0.0, 0.0
         for _ in msrl.epochs(config.updates):
@@ -193,7 +193,7 @@ class DQNTrainer(Trainer):
         self.learner = DQNLearner(network, target, config)
 
     def train(self, msrl):
-        """Rolls out `num_steps`, keeps them, then learns from what is kept."""
+        """Rolls out `num_steps` into the replay, then learns from samples of it."""
         config = self.config
         obs = msrl.env_reset()
         for _ in msrl.iterations():
