@@ -162,7 +162,7 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
 
 
 def _tell_sizes(done: dict[str, Any], plan: Any) -> None:
-    """Prints which state starts anew when a run is resumed with other sizes."""
+    """Prints the changed sizes of a resumed run, and its count of iterations and steps."""
     for key, (then, now) in resuming.sizes(done, plan).items():
         if then == now:
             continue
