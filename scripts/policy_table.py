@@ -27,22 +27,21 @@ CONFIGS = {"a3c": "a2c"}
 """Configurations that have a row of their own, and the algorithm that each is of."""
 HEADER = """# Distribution policies
 
-One file a policy; `docs/add_a_policy.md` tells what is in it. `deployments/` holds where to run
-them.
+One file per policy; `docs/add_a_policy.md` explains its contents. `deployments/` has lists of hosts
+to run on.
 
 ## Every algorithm under every policy
 
 {workers} workers, seed {seed}, environments as the algorithms' own defaults say (in-graph forms
-where the policy asks for one). A run ended at its environment's threshold of return or at {total:,}
-environment steps. Steps a second are taken from the second iteration on, so that starting and
-compiling are left out; the mean return is that of the last 100 training episodes.
+where the policy requires one). A run ended at its environment's return threshold or at {total:,}
+environment steps. Steps per second are measured from the second iteration on, without start and
+compilation; the mean return is that of the last 100 training episodes.
 
 Calls and bytes are those of one iteration, all ranks together: messages at our communicator's
-interface, collectives inside compiled cells (MindSpore's; each rank's part is a call). The graph
-predicts them, and in every row the run counted exactly that, call by call and byte by byte
-(`communication.json`, see `docs/metrics.md`), or the row says what differed. What the runtime
-itself sends (a few bytes a rank at an iteration boundary, states for checkpoints) is not among
-them.
+interface, collectives inside compiled cells (MindSpore's; each rank's part is a call). The compiler
+predicts them from the graph. In every row the run counted exactly these calls and bytes
+(`communication.json`, see `docs/metrics.md`), or the row says what differed. The runtime's own
+messages (a few bytes per rank at an iteration boundary, states for checkpoints) are not included.
 
 {machine}. Made by `{command}`.
 

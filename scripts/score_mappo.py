@@ -29,18 +29,18 @@ WANTED = 0.9  # of the gap between random actions and the baseline
 PAGE = """# MAPPO on simple_spread_v3
 
 N = 3, 25 steps, local_ratio 0.5. Return of an episode: the sum over its steps of the mean over the
-agents. All play the same {episodes} episodes in PettingZoo's own environment with their most likely
-actions; after +- stands the standard error. Closed: the share of the gap between random actions and
-the mean of the baseline's seeds.
+agents. All policies play the same {episodes} episodes in PettingZoo's own environment with their most likely
+actions; +- is the standard error. Closed: the fraction of the gap between random actions and the
+mean of the baseline's seeds.
 
-The baseline is BenchMARL's MAPPO, given the same number of environment steps and the
+The baseline is BenchMARL's MAPPO with the same number of environment steps and the
 hyper-parameters of `algorithms/mappo.py` (see `scripts/mappo_baseline.py`). {versions}.
 
 ```bash
-# in a virtual environment of its own:
+# in a separate virtual environment:
 pip install torch==2.13.0 benchmarl==1.5.2 mpe2
 python scripts/mappo_baseline.py --total-steps {total_steps} --out baseline
-# in that of this repository:
+# in the virtual environment of this repository:
 python scripts/score_mappo.py --baseline baseline --runs runs/mappo --seeds {seeds}
 ```
 
