@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""PPO on CartPole-v1 wholly on one device, from 64 to 65,536 environments, in steps a second.
+"""Measures PPO on CartPole-v1 on one device in steps/s, from 64 to 65,536 environments.
 
     .venv/bin/python scripts/benchmark_gpu.py --others ~/jax/bin/python
 
-The loop of algorithms/ppo.py under GPUOnly beside the same loop in JAX (peers/jax_loop.py) and
-PyTorch (peers/torch_loop.py), in turn, where these are installed: JAX wants another NumPy than
-MindSpore, hence an environment of its own. They use the GPU if they were installed for one;
+Compares the loop of algorithms/ppo.py under GPUOnly with the same loop in JAX (peers/jax_loop.py)
+and PyTorch (peers/torch_loop.py), in turn, if they are installed. JAX needs another NumPy than
+MindSpore, so it has its own virtual environment. They use the GPU if they were installed for one;
 `--device cpu` measures on the CPU.
 """
 

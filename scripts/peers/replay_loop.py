@@ -1,7 +1,7 @@
-"""What every replay library is measured by: trajectories of 1000 steps, 104 KB, read in batches.
+"""Measures a replay library: trajectories of 1000 steps, 104 KB, are read in batches.
 
-A program of one library calls `main` with how it does each thing. It runs in that library's
-virtual environment, so this file needs NumPy alone.
+A library's program calls `main` with a function for each operation. It runs in that library's
+virtual environment, so this file needs only NumPy.
 """
 
 import argparse
@@ -32,12 +32,12 @@ def trajectories(count: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def priorities(count: int) -> np.ndarray:
-    """Return `[count]`, skewed as temporal-difference errors are."""
+    """Return priorities `[count]`, distributed like temporal-difference errors."""
     return np.random.default_rng(1).exponential(size=count) + 1e-3
 
 
 def rate(step, seconds: float) -> float:
-    """Return how often a second a step can be done, after a tenth of the time to warm up."""
+    """Return the steps per second, after a tenth of the time as warm-up."""
     end = time.perf_counter() + seconds / 10
     while time.perf_counter() < end:
         step()
@@ -49,7 +49,7 @@ def rate(step, seconds: float) -> float:
 
 
 def arguments() -> argparse.Namespace:
-    """Return what scripts/benchmark_replay.py asks for."""
+    """Parse the arguments that scripts/benchmark_replay.py gives."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "what", choices=("read", "insert", "update", "checkpoint", "serve"), help="is measured"
@@ -67,11 +67,11 @@ def arguments() -> argparse.Namespace:
 
 
 def serve(where: str) -> None:
-    """Tell where a table is, and keep it until nobody needs it."""
+    """Print the table's location, and keep the table until all readers are done."""
     print(where, flush=True)
     sys.stdin.read()
 
 
 def tell(value: float) -> None:
-    """Print a rate: batches or records a second, or seconds."""
+    """Print a rate: batches or records per second, or seconds."""
     print(json.dumps({"rate": value}), flush=True)
