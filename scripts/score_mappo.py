@@ -30,8 +30,8 @@ PAGE = """# MAPPO on simple_spread_v3
 
 N = 3, 25 steps, local_ratio 0.5. Return of an episode: the sum over its steps of the mean over the
 agents. All policies play the same {episodes} episodes in PettingZoo's own environment with their
-most likely actions; +- is the standard error. Closed: the fraction of the gap between random actions
-and the mean of the baseline's seeds.
+most likely actions; +- is the standard error. Closed: the fraction of the gap between random
+actions and the mean of the baseline's seeds.
 
 The baseline is BenchMARL's MAPPO with the same number of environment steps and the
 hyper-parameters of `algorithms/mappo.py` (see `scripts/mappo_baseline.py`). {versions}.
