@@ -1,4 +1,4 @@
-"""A kind of operation is a row of a table."""
+"""Tests of the table of operation kinds."""
 
 import pytest
 from mindspore import ops
@@ -36,7 +36,7 @@ def test_a_row_and_a_function_are_a_new_call_of_msrl(policy, tmp_path):
 
 
 NEVER_WRITTEN = {"agent_learn", "boundary"}
-"""What others have taken the place of by then."""
+"""Kinds that are replaced before code is written."""
 ALWAYS_IN_A_CELL = {"computes", "fits"}
 
 
@@ -58,7 +58,7 @@ def test_every_kind_has_its_writers():
     ],
 )
 def test_a_kind_without_a_writer_is_told(row, function, missing, monkeypatch, tmp_path):
-    """It was `target = first argument` in the loop, and an attribute error inside the cell."""
+    """It became `target = first argument` in the loop, and an attribute error in the cell."""
     monkeypatch.setitem(OPERATIONS, "scaled", row)
     monkeypatch.setattr(operators, "scaled", lambda x: 2.0 * x, raising=False)
     file = program_with(tmp_path, learn="target = 0.5 * msrl.scaled(reward)")
