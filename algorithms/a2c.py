@@ -116,7 +116,7 @@ class A2CLearner(Learner):
         return loss, policy_loss, value_loss, entropy
 
     def apply(self, grads, learning_rate):
-        """Takes one step of Adam."""
+        """One step of Adam."""
         ops.assign(self.optimizer.learning_rate, learning_rate)
         self.optimizer(grads)
 

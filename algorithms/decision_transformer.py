@@ -219,7 +219,7 @@ class DTLearner(Learner):
         return (each * there).sum(1) / there.sum(1)
 
     def apply(self, grads, learning_rate):
-        """Takes one step of Adam."""
+        """One step of Adam."""
         ops.assign(self.optimizer.learning_rate, learning_rate)
         self.optimizer(grads)
 

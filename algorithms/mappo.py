@@ -209,7 +209,7 @@ class MAPPOLearner(Learner):
         return clipped, ops.sqrt(squares)
 
     def apply(self, grads, learning_rate):
-        """Takes one step of Adam."""
+        """One step of Adam."""
         ops.assign(self.optimizer.learning_rate, learning_rate)
         self.optimizer(grads)
 

@@ -203,7 +203,7 @@ class PPOLearner(Learner):
         return loss, surrogate, error, entropy, kl, clipped
 
     def apply(self, grads, learning_rate):
-        """Takes one step of Adam."""
+        """One step of Adam."""
         ops.assign(self.optimizer.learning_rate, learning_rate)
         self.optimizer(grads)
 
