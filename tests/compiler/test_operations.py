@@ -36,7 +36,7 @@ def test_a_row_and_a_function_are_a_new_call_of_msrl(policy, tmp_path):
 
 
 NEVER_WRITTEN = {"agent_learn", "boundary"}
-"""Kinds that are replaced before code is written."""
+"""What others have taken the place of by then."""
 ALWAYS_IN_A_CELL = {"computes", "fits"}
 
 
@@ -58,7 +58,7 @@ def test_every_kind_has_its_writers():
     ],
 )
 def test_a_kind_without_a_writer_is_told(row, function, missing, monkeypatch, tmp_path):
-    """It became `target = first argument` in the loop, and an attribute error in the cell."""
+    """It was `target = first argument` in the loop, and an attribute error inside the cell."""
     monkeypatch.setitem(OPERATIONS, "scaled", row)
     monkeypatch.setattr(operators, "scaled", lambda x: 2.0 * x, raising=False)
     file = program_with(tmp_path, learn="target = 0.5 * msrl.scaled(reward)")

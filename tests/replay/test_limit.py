@@ -62,7 +62,7 @@ def test_the_limit_is_that_of_its_formula():
             sample(table, KEY, 1)
         with pytest.raises(ReplayError, match="3 more inserts are lacking"):
             sample(table, KEY, 10, Order.FIFO)
-        assert table.entries["sampled"].sum() == 20  # draws that were held back do not count
+        assert table.entries["sampled"].sum() == 20  # what was held back counts nowhere
         insert(writer, 10)
         message = (
             "3 inserts are held back: 20 samples were drawn of 20 inserts, .*; 4 more samples are "
@@ -93,7 +93,7 @@ def test_a_batch_that_would_wait_for_ever_is_told():
 
 @pytest.mark.parametrize("most", [0, 1])
 def test_a_writer_that_comes_late_is_let_in_where_a_draw_waits_for_its_lane(most):
-    """The first writer has inserted all that the limit allows before the second one starts."""
+    """The first one has inserted all that the limit allows before the second one begins."""
     spec = TableSpec(COLUMNS, 100, 2, max_times_sampled=most, samples_per_insert=1, slack=8)
     table, drawn = Table.create(spec), []
 
@@ -171,7 +171,7 @@ def _draw(path, count):
 
 
 def test_processes_obey_one_limit(tmp_path, monkeypatch):
-    """Each change wakes the processes that wait for it: none of thousands of waits may time out."""
+    """Each change wakes who waits for it: of thousands of waits none may sleep to its end."""
     monkeypatch.setattr(rate_limiter, "SLICE_S", 30.0)
     spec = TableSpec(COLUMNS, 100, lanes=2, min_records=1, samples_per_insert=4, slack=4)
     context = multiprocessing.get_context("fork")

@@ -24,7 +24,7 @@ def rewards(table, drawn):
 
 @pytest.mark.parametrize("capacity", [5, 16, 40, 300])
 def test_first_and_last_follow_the_ring(capacity):
-    # Lane 0 gets twice as many records as lane 1, and both rings wrap around.
+    # Lane 0 gets twice as many as lane 1, and both go round.
     numbers = np.arange(4 * capacity - 1)
     table, _ = filled(numbers, TableSpec(COLUMNS, capacity, lanes=2), np.minimum(numbers % 3, 1))
     lanes = [numbers[numbers % 3 == 0], numbers[numbers % 3 > 0]]
@@ -90,7 +90,7 @@ def test_a_queue_and_a_stack_give_each_record_once(order):
 
 
 def _last(numbers, count):
-    # Of two records as many inserts from the end, that of lane 0 comes first.
+    # Of two records that are as many inserts from the end, the one of lane 0 comes first.
     return sorted(numbers, key=lambda n: (-(n // 2), n % 2))[:count]
 
 
@@ -111,14 +111,14 @@ def test_the_largest_are_the_largest(capacity):
 
 
 def test_an_order_costs_the_same_in_a_large_table():
-    """Reading all records would take a thousand times as long."""
+    """A look at all records would take a thousand times as long."""
     times = {}
     for capacity in (1000, 1_000_000):
         table = Table.create(TableSpec(COLUMNS, capacity, weighted=True))
         with writing(table, [0]) as writer:
             numbers, high = np.arange(capacity), np.full(capacity, 1000)
             ids = writer.insert(np.zeros(capacity), records(numbers, 1), priorities=high)
-        table.update(ids, numbers % 999 + 1)  # the largest weight is no longer the largest
+        table.update(ids, numbers % 999 + 1)  # what was the largest is so no more
         for order in Order:
             for _ in range(20):
                 start = time.perf_counter()

@@ -29,7 +29,7 @@ from mindspore_rl.rl.random import key_schedule, stream, threefry_2x32
 from tests.replay.tables import COLUMNS, filled, records
 
 MIN_P = 1e-4
-"""Keys are fixed, so a test that passes once always passes."""
+"""Keys are fixed, so a test that passes once passes always."""
 
 
 def test_random_numbers_are_those_of_the_project():
@@ -95,7 +95,7 @@ def test_without_replacement_a_last_draw_that_is_made_again_has_enough(monkeypat
 
     def once_gone(*places):
         found = resolve(*places)
-        if not gone:  # its record has been overwritten
+        if not gone:  # its record was overwritten meanwhile
             gone.append(int(found[0][0]))
             found[0][0] = -1
         return found
@@ -135,7 +135,7 @@ def test_a_batch_that_is_not_filled_takes_nothing(mode):
 
 @pytest.mark.parametrize("most", [2, 3])
 def test_draws_count_that_somebody_gets(most):
-    """Without replacement: a record's last draw moves the draws after it up."""
+    """Without replacement: a record's last draw moves those behind it up, under other draws."""
     table, ids = filled(range(20), TableSpec(COLUMNS, capacity=20, max_times_sampled=most))
     drawn = np.zeros(20, int)
     for step in range(200):
@@ -251,7 +251,7 @@ def test_nothing_to_draw_from_is_told():
 
 
 def test_probabilities_in_strata_are_those_of_the_strata():
-    """Two of three draws from lane 1, which has a quarter of the weights."""
+    """Two of three draws from lane 1, which holds a quarter of the weights."""
     table, ids = filled(range(4), TableSpec(COLUMNS, capacity=3, lanes=2), np.array([0, 0, 0, 1]))
     drawn = sample(table, Key(1, 0), 4, Mode.STRATIFIED)
     np.testing.assert_array_equal(drawn.ids[2:], ids[[3, 3]])
@@ -259,7 +259,7 @@ def test_probabilities_in_strata_are_those_of_the_strata():
 
 
 def _die_over(table):
-    """Ends like a killed update: with the lock, and with sums of records that no longer exist."""
+    """Ends as an update does that is killed: with the lock, and with sums of what is no more."""
     header = table.spec.header()
     ctypes.CDLL(None).pthread_mutex_lock(ctypes.c_void_p(table.base + int(header["lane_offset"])))
     weights = (ctypes.c_uint64 * 5000).from_address(table.base + int(header["weight_offset"]))

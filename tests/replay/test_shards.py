@@ -36,16 +36,16 @@ PLACES = [  # lanes, quotas and hosts of every rank
     ((3, 2, 2), (8, 8, 8), None),
     ((2, 2, 2, 1), (6, 6, 6, 6), None),
     ((1, 1, 3, 2), (7, 9, 4, 4), (0, 1, 1, 1)),
-    ((0, 7, 0, 0), (10, 0, 9, 5), None),  # holders and learners are different
+    ((0, 7, 0, 0), (10, 0, 9, 5), None),  # holders and learners are others
     ((0, 7, 0, 0), (10, 0, 9, 5), (0, 1, 1, 0)),
-    ((0, 7, 0), (0, 24, 0), None),  # one rank has neither records nor samples
+    ((0, 7, 0), (0, 24, 0), None),  # and who has nothing to do with it
 ]
 READ_ONLY = {
     name: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape)
     for name, x in whole_spec().buffers(4).items()
 }
 MIN_P = 1e-4
-"""Keys are fixed, so a test that passes once always passes."""
+"""Keys are fixed, so a test that passes once passes always."""
 
 
 @pytest.mark.parametrize(("mode", "weighted"), WAYS)
@@ -232,7 +232,7 @@ def test_what_a_host_has_is_read_in_place(weighted):
 
     for rank, found in enumerate(on_ranks(lanes, job, spec, hosts=(5, 5, 5, 5))):
         share, quiet_share, sent = found
-        # A rank without lanes has no table to post in: before a batch, after it, for `reading`.
+        # A rank without lanes has no table to post in: before a batch, behind it, for `reading`.
         told = 3 * [(other, 8 * (4 + 4)) for other in range(4) if other != rank]
         assert sent == ([] if lanes[rank] else told)
         for name, value in vars(share).items():
@@ -254,7 +254,7 @@ def test_a_look_at_another_ranks_records_is_no_draw():
 
 @pytest.mark.parametrize("order", list(Order))
 def test_the_first_in_an_order_are_the_same_on_any_ranks(order):
-    """They are those that one process with all lanes takes."""
+    """And those that one process with all lanes takes."""
     spec = whole_spec(order is Order.LARGEST, max_times_sampled=2)
     table = shard(spec, (LANES,), 0)
     expected = []
@@ -294,7 +294,7 @@ def test_a_record_that_is_gone_is_replaced_by_the_next_in_its_order(monkeypatch)
     claim = Near.claim
 
     def late(near, ids):
-        with suppress(KeyError):  # on the other rank
+        with suppress(KeyError):  # of the other rank
             table, _ = near.table_of(3)
             if len(ids) > 1:
                 with writing(table, [0]) as writer:
@@ -370,7 +370,7 @@ def test_a_batch_is_waited_for_on_all_ranks():
 
 
 def test_few_records_are_waited_for_that_no_part_waits_for():
-    """Shares of `min_records` are 1 record each, which no table counts by itself."""
+    """Shares of `min_records` are 1 record each, which no table counts for itself."""
     spec = whole_spec(min_records=2)
 
     def job(sharded, comm):
@@ -450,12 +450,12 @@ def test_priorities_go_to_who_holds_the_records():
 
 
 def overwriting(lane):
-    """A `Near.copy` during which a lane's writer sometimes overwrites records."""
+    """A `Near.copy` that a writer of a lane is faster than, now and then."""
     copy, copies = Near.copy, 0
 
     def slow(near, ids, first, buffers, row):
         nonlocal copies
-        with suppress(KeyError):  # on another rank
+        with suppress(KeyError):  # of another rank
             table, block = near.table_of(lane)
             copies += 1
             if copies <= 3:
@@ -485,7 +485,7 @@ def test_what_is_overwritten_after_its_draw_is_drawn_again(mode, monkeypatch):
     assert same[~own].all()
     assert not same[own].all()
     assert (found["ids"] % (LANES * EACH) // EACH == 1)[own].all(), "another lane"
-    # Every value identifies its record and step.
+    # Which record and which step stands in every value.
     number = found["obs"][0, :, 0, 0]
     assert (number[~same[0]] >= 500).any()
     step = np.where(found["reward"][0] == 0, 0, np.arange(4) / 8)
@@ -497,7 +497,7 @@ def test_what_is_overwritten_after_its_draw_is_drawn_again(mode, monkeypatch):
 
 @pytest.mark.parametrize("mode", [Mode.DISTINCT, Order.LARGEST])
 def test_no_two_ranks_of_a_host_get_one_record(mode, monkeypatch):
-    """Records of lanes whose writer is faster than both; most rows belong to another rank."""
+    """Of lanes that a writer is faster in than both, of which most rows are another rank's."""
     lanes, quotas, spec = (1, 6), (2, 46), whole_spec(weighted=mode is Order.LARGEST)
     copy, lock, written = Near.copy, threading.Lock(), []
 
@@ -566,7 +566,7 @@ def test_a_late_writer_of_a_share_is_let_in_where_a_draw_waits_for_its_lane():
 
 @pytest.mark.parametrize("hosts", [None, (0, 0)])
 def test_ranks_stay_in_step_where_one_has_no_more(hosts):
-    """Records are drawn once, and the last batch that finds any has too few."""
+    """Records are drawn once, and in the last batch that finds any there are too few."""
     lanes, quotas, spec = (1, 6), (1, 9), whole_spec(max_times_sampled=1)
 
     def job(sharded, comm):

@@ -44,7 +44,7 @@ def test_a_full_lane_loses_its_oldest_record():
 
 @pytest.mark.parametrize(("threads", "rows"), [(1, 1500), (3, 1500), (3, 300)])
 def test_a_large_batch_is_the_same(threads, rows):
-    """Several threads copy it, and if it exceeds the caches, line by line."""
+    """It is copied by several threads, and if it is larger yet past the caches, line by line."""
     columns = (Column("byte", (7,), "uint8"), Column("obs", (33,), "float32"))
     table = Table.create(TableSpec(columns, capacity=9, length=101))
     generator = np.random.default_rng(3)
@@ -167,7 +167,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     first, second = found
     np.testing.assert_array_equal(first, second)
     assert loaded.gather(first, out).all()
-    with writing(loaded, [0, 1]) as writer:  # and continues like the saved one
+    with writing(loaded, [0, 1]) as writer:  # and goes on like the one that was saved
         loaded_ids = writer.insert([0, 1], records([20, 21]))
     with writing(table, [0, 1]) as writer:
         np.testing.assert_array_equal(loaded_ids, writer.insert([0, 1], records([20, 21])))
@@ -238,7 +238,7 @@ def test_an_index_that_points_out_of_a_table_is_refused(tmp_path, name, weighted
     table.save(tmp_path / "saved")
     with pytest.raises(ReplayError, match="it has a record of 5 steps|it has weights"):
         Table.load(tmp_path / "saved", tmp_path / "table")
-    content = (tmp_path / "saved").read_bytes()[:-8]  # a table without its checksum
+    content = (tmp_path / "saved").read_bytes()[:-8]  # without its checksum, a table
     (tmp_path / "opened").write_bytes(content)
     with pytest.raises(ReplayError, match="it has a record of 5 steps|it has weights"):
         Table.open(tmp_path / "opened")
@@ -267,7 +267,7 @@ def test_a_small_shared_memory_is_told_before_it_is_full(monkeypatch):
 
 
 def test_a_full_disk_is_told_and_leaves_nothing(tmp_path):
-    """A limit on the size of files replaces the disk: in both cases the kernel refuses."""
+    """A limit on the size of files stands for the disk: as there, it is the kernel that refuses."""
     job = """
 import resource, sys
 from pathlib import Path
@@ -312,14 +312,14 @@ def test_a_closed_table_is_unmapped(tmp_path):
     table = Table.open(path)
     kept = table.entries
     table.close()
-    assert kept["generation"].sum() == 0  # still valid for a reader that holds it
+    assert kept["generation"].sum() == 0  # still there for who has kept it
     assert str(path) in maps.read_text()
     del kept
     assert str(path) not in maps.read_text()
 
 
 def test_all_who_open_a_table_at_once_get_it(tmp_path):
-    """No process has it open, so one of them recreates the locks while the others wait."""
+    """Nobody has it open, so one of them makes the locks anew while the others wait."""
     path = tmp_path / "table"
     Table.create(TableSpec(COLUMNS, capacity=20, lanes=1000), path).close()
     start = threading.Barrier(8, timeout=30)
@@ -370,7 +370,7 @@ def test_sums_stay_what_they_are_the_sums_of():
             table.update(ids[some], given)
         expected = [int(weights[lane::2].sum()) << 20 for lane in range(2)]
         assert table.totals().tolist() == expected
-        # Every place belongs to a record, in order: the sums below agree with those above.
+        # Every place is a record's, in order: the sums below agree with those above.
         for lane in range(2):
             ends = np.cumsum(weights[lane::2].astype(np.uint64) << np.uint64(20))
             offsets = np.concatenate([[0], ends[:-1], ends - np.uint64(1)]).astype(np.uint64)
@@ -379,7 +379,7 @@ def test_sums_stay_what_they_are_the_sums_of():
 
 
 def _write(path, lane, start):
-    """Writes records whose values are all equal, until the process is killed."""
+    """Writes records whose values are all equal, until it is killed."""
     with Table.open(path) as table, writing(table, [lane]) as writer:
         start.set()
         number = lane
@@ -422,7 +422,7 @@ def test_a_killed_writer_leaves_a_table_that_works(tmp_path):
             os.kill(process.pid, signal.SIGKILL)
             process.join()
     assert read and not torn
-    # The next writer finds correct sums, whenever the last one died.
+    # The next writer finds sums that are right, whatever moment the last one died in.
     with writing(table, [0, 1]) as writer:
         for lane in range(2):
             writer.insert(np.full(24, lane), records(np.zeros(24), 500), priorities=np.ones(24))

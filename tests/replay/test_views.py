@@ -26,7 +26,7 @@ STEPS = (
 
 
 def transitions(count, seed=0, ends=0.1):
-    """Steps of one environment; an observation is the number of its step."""
+    """Steps of one environment; an observation tells the number of its step."""
     rng = np.random.default_rng(seed)
     obs = np.stack([np.arange(count), np.full(count, seed)], 1).astype(np.float32)
     return {
@@ -39,7 +39,7 @@ def transitions(count, seed=0, ends=0.1):
 
 
 def expected_n_step(data, t, n, gamma):
-    """Returns by a plain loop: the sum, the last step and the number of steps."""
+    """A plain loop: the sum, the last step and how many there are."""
     total, k = 0.0, 0
     while True:
         total += gamma**k * data["reward"][t + k]
@@ -67,7 +67,7 @@ def check_n_step(table, ids, data, those, view):
 @pytest.mark.parametrize(("n", "gamma"), [(1, 0.9), (3, 0.99), (7, 0.5), (100, 1.0)])
 def test_n_steps_are_those_of_a_plain_loop(n, gamma):
     data = transitions(130)
-    table = Table.create(TableSpec(STEPS, capacity=50))  # wraps around, and ends within
+    table = Table.create(TableSpec(STEPS, capacity=50))  # goes round, and ends within
     with writing(table, [0]) as writer:
         ids = np.concatenate(
             [
@@ -105,7 +105,7 @@ def test_the_steps_of_another_writer_are_not_those_of_an_episode(dies_within):
 
 
 def test_steps_that_are_overwritten_meanwhile_are_told():
-    """All values of a record are the number of its step, so a sum identifies the steps."""
+    """All values of a record are the number of its step, so that a sum tells which they are of."""
     obs = Column("obs", (20_000,), "float32")
     columns = (obs, Column("reward", (), "float32"), Column("next_obs", (20_000,), "float32"))
     table, stop = Table.create(TableSpec(columns, capacity=6)), threading.Event()
@@ -168,7 +168,7 @@ def test_n_steps_begin_equally_often_everywhere(mode):
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_windows_begin_equally_often_everywhere(mode):
-    """Records are drawn equally often, and so is each place of a window in its record."""
+    """Of records drawn equally often, each place that a window has in its record."""
     lengths = np.array([8, 8, 5, 6, 2, 3, 8, 7])
     table = Table.create(TableSpec(COLUMNS, capacity=4, lanes=2, length=8))
     with writing(table, [0, 1]) as writer:
@@ -180,7 +180,7 @@ def test_windows_begin_equally_often_everywhere(mode):
         assert table.gather(drawn.ids, out, first).all()
         number, place = np.divmod(out["reward"][:, 0] * 8, 8)
         np.add.at(counts, (number.astype(int), place.astype(int)), 1)
-        # Values outside the padding are the record's own steps, and the padding is 0.
+        # What is no padding is the record's own steps, and the padding is 0.
         mask = window_mask(drawn.lengths, first, 4)
         np.testing.assert_array_equal(mask.sum(1), np.minimum(lengths[number.astype(int)], 4))
         expected = number[:, None] + (place[:, None] + np.arange(4)) / 8
