@@ -59,7 +59,7 @@ class Config:
     normalise_advantage: bool = option(True, "advantages of the batch to mean 0, deviation 1")
     normalise_obs: bool = option(False, "observations by their running mean and deviation")
     normalise_reward: bool = option(False, "rewards by the deviation of discounted returns")
-    torso: str = option("mlp", "mlp; of images cnn (as DQN's) or impala; with memory gru or lstm")
+    torso: str = option("mlp", "mlp; for images cnn (DQN's) or impala; with memory gru or lstm")
     state_size: int = option(64, "units of torso=gru or lstm", least=1)
     segment_steps: int = option(16, "steps that gradients of torso=gru or lstm go back", least=1)
     hidden: tuple[int, ...] = option((64, 64), "widths of the dense hidden layers", least=1)

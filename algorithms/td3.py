@@ -27,12 +27,12 @@ class Config:
     num_envs: int = option(4, "environments, on all workers together")
     num_steps: int = option(4, "environment steps of each environment in an iteration")
     total_steps: int = option(20_000, "environment steps of the whole run")
-    replay_size: int = option(1_000_000, "transitions that are kept, in all", least=1)
+    replay_size: int = option(1_000_000, "transitions in the replay, in all", least=1)
     learning_starts: int = option(
         500, "environment steps with random actions and no update", least=0
     )
     policy_updates: int = option(8, "updates of the policy in an iteration", least=1)
-    policy_delay: int = option(2, "updates of the critics to one of the policy", least=1)
+    policy_delay: int = option(2, "updates of the critics per update of the policy", least=1)
     batch_size: int = option(256, "transitions of an update; a multiple of num_envs", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", least=0)
     gamma: float = option(0.99, "discount per step", least=0, most=1)

@@ -27,7 +27,7 @@ NATIVE, MINDSPORE = "native", "mindspore"
 
 def add(subparsers: Any, command: Any, argv: list[str]) -> None:
     """Adds the subcommand."""
-    text = "hold an algorithm to its plain loop, value by value, under every policy"
+    text = "compare an algorithm with its plain loop, value by value, under every policy"
     parser = command(subparsers, "check", check, text, argv)
     add_options(parser, ALGORITHM)
     parser.add_argument(
@@ -52,7 +52,7 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
         "--cells",
         dest="kind",
         choices=(NATIVE, MINDSPORE),
-        help="who runs compiled cells (default: native code, and MindSpore in one case of each "
+        help="kind of compiled cells (default: native code, and MindSpore in one case of each "
         "form of the environment)",
     )
     parser.add_argument(
@@ -66,7 +66,7 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
         "--all",
         action="store_true",
         help="every policy with every number of workers and both kinds of cells; by default each "
-        "occurs, but not with all others",
+        "occurs, but not every combination",
     )
 
 

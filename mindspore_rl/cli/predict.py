@@ -21,7 +21,7 @@ HEAD = ("policy", "workers", "ms", "steps/s", "bytes sent", "what binds, or why 
 
 def add(subparsers: Any, command: Any, argv: list[str]) -> None:
     """Adds the subcommands."""
-    text = "predict what a job would take under every policy, and say which suits it"
+    text = "predict the time of a job under every policy, and name the fastest"
     planned = command(subparsers, "predict", simulate, text, argv, former="plan")
     add_options(planned, ALGORITHM, PLACE)
     planned.add_argument(
@@ -30,7 +30,7 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
         help="YAML file that describes the GPUs and the network of the deployment, or the name of "
         "one of distribution/devices, see docs/scaling.md (default: this machine's processor)",
     )
-    text = "measure what messages cost here, and what the parts of a job do if one is named"
+    text = "measure the costs of messages here, and of the parts of a job if one is named"
     calibrated = command(subparsers, "calibrate", calibrate, text, argv)
     add_options(calibrated, ALGORITHM, PLACE)
 

@@ -57,7 +57,7 @@ class Job:
         None, lambda: f"YAML file of keys, env among them; also of {', '.join(file_keys())}", "FILE"
     )
     env: str | None = of_algorithm(None, "environment, see `msrl envs list`")
-    num_envs: int | str | None = of_algorithm(None, "environments, all workers together")
+    num_envs: int | str | None = of_algorithm(None, "environments, on all workers together")
     seed: int | str | None = of_algorithm(None, "seed of every random number")
     total_steps: int | str | None = of_algorithm(
         None, "environment steps, all environments together"
@@ -81,7 +81,7 @@ class Job:
     )
     workers: int | None = of_place(
         None,
-        "replicas of each fragment that says WORKERS in the policy",
+        "replicas of each fragment with replicas=WORKERS in the policy",
         "N",
         least=1,
         otherwise=1,
@@ -101,17 +101,17 @@ class Job:
     )
     cells: str | None = of_place(
         None,
-        "who runs compiled cells on the CPU: native code made from MindSpore's graph of them, "
-        "or MindSpore; auto: native where there is a C++ compiler",
+        "compiled cells on the CPU run as native code made from MindSpore's graph of them, or in "
+        "MindSpore; auto: native if there is a C++ compiler",
         choices=("auto", "native", "mindspore"),
         otherwise="auto",
     )
     run_dir: PathName | None = of_training(
-        None, "where everything is written", "DIR", otherwise="runs/ALGORITHM-ENV-POLICY-TIME"
+        None, "run directory", "DIR", otherwise="runs/ALGORITHM-ENV-POLICY-TIME"
     )
     resume: PathName | None = of_training(None, "continue from a run's newest checkpoint", "RUN")
     trust: bool = of_training(
-        False, "use a run's directory, in which all is run, even if others own it or can write it"
+        False, "use a run directory, whose code is run, even if others own it or can write it"
     )
     backend: str = of_training(
         "mpi",
@@ -136,7 +136,7 @@ class Job:
     )
     profile: int = of_training(
         0,
-        "write down what every rank does in N iterations after the first ones, for `msrl profile`",
+        "record what every rank does in N iterations after the first ones, for `msrl profile`",
         "N",
         least=1,
         const=20,
@@ -154,16 +154,16 @@ class Job:
     )
     max_restarts: int = of_training(
         0,
-        "after a failure that is no mistake of yours (a lost worker), continue from the last "
-        "checkpoint at most N times, ever later if no new one was written",
+        "after a failure that is not a user's mistake (a lost worker), continue from the last "
+        "checkpoint, at most N times; waits grow if no new one was written",
         "N",
         least=0,
     )
     dump_graph: PathName | None = of_training(None, "write the program after each pass", "DIR")
     wandb: str = of_training(
-        "", "tell Weights & Biases of the run, too", "PROJECT", const="mindspore_rl"
+        "", "also report the run to Weights & Biases", "PROJECT", const="mindspore_rl"
     )
-    quiet: bool = of_training(False, "no progress")
+    quiet: bool = of_training(False, "show no progress")
 
     def __post_init__(self) -> None:
         check(self)

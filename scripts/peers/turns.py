@@ -125,8 +125,8 @@ def speed(program: Program, steps: int, seconds: float, warm_up: float) -> float
 def shares(program: Program, seconds: float, warm_up: float) -> dict[str, float]:
     """Returns the share of each stage in the time of one of our runs, all ranks together.
 
-    Workers record their current stage for the watchdog. This function samples these records from
-    outside some thousand times, which costs the workers nothing but a small part of a core.
+    Workers record their current stage for the stall detector. This function samples these records
+    from outside some thousand times, which costs the workers nothing but a small part of a core.
     """
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder, _started(program, 0, folder, piped=False) as job:
