@@ -62,14 +62,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each run (default: 10)")
-    parser.add_argument("--minutes", type=float, help="instead of --seconds, for memory")
+    parser.add_argument("--seconds", type=float, default=10.0, help="each run (default: 10)")
+    parser.add_argument("--minutes", type=float, help="instead of --seconds, to measure memory")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", help="environments; with --peers names of rows")
-    parser.add_argument("--peers", action="store_true", help="measure beside other libraries")
+    parser.add_argument("--peers", action="store_true", help="compare with other libraries")
     parser.add_argument("--warm-up", type=float, default=3.0, help="seconds, with --peers")
-    parser.add_argument("--profile", action="store_true", help="where our time goes in these rows")
-    parser.add_argument("--json", type=Path, help="with --peers: a file of every turn's values")
+    parser.add_argument("--profile", action="store_true", help="show where our time goes in a row")
+    parser.add_argument("--json", type=Path, help="with --peers: file for every turn's values")
     args = parser.parse_args()
     if args.peers:
         return beside_peers(args)

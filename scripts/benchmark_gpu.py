@@ -35,10 +35,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each run (default: 5)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="time of each run (default: 5)")
     parser.add_argument("--num-envs", type=int, nargs="+", default=NUM_ENVS, metavar="N")
     parser.add_argument(
-        "--others", default=sys.executable, metavar="PYTHON", help="that has JAX or PyTorch"
+        "--others", default=sys.executable, metavar="PYTHON", help="Python with JAX or PyTorch"
     )
     args = parser.parse_args()
     try:

@@ -164,7 +164,7 @@ def main() -> int:
     groups = ("one", "two", "four", "ranks", "hosts", "insert", "update", "checkpoint", "select")
     parser.add_argument("--only", nargs="+", choices=groups, help="groups of rows")
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 256, 512])
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each turn (default: 3)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time of each turn (default: 3)")
     parser.add_argument("--repeats", type=int, default=3, help="turns (default: 3)")
     args = parser.parse_args()
     chosen = [row for row in rows(args.batch) if not args.only or row.name in args.only]

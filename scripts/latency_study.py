@@ -134,12 +134,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--delays", default="0,1,5", help="ms, one way (default: 0,1,5)")
     parser.add_argument("--iterations", type=int, default=20)
-    parser.add_argument("--only", choices=POLICIES, help="measure this one alone (default: all)")
+    parser.add_argument("--only", choices=POLICIES, help="measure only this policy (default: all)")
     parser.add_argument(
-        "--csv", type=Path, help="where to keep what was measured; other policies' rows there stay"
+        "--csv", type=Path, help="file for the measurements; keeps rows of other policies"
     )
     parser.add_argument("--plot", type=Path, metavar="FILE.svg")
-    parser.add_argument("--from", dest="earlier", type=Path, help="draw this CSV, measure nothing")
+    parser.add_argument("--from", dest="earlier", type=Path, help="draw this CSV without measuring")
     args = parser.parse_args()
     if args.earlier:
         rows = read(args.earlier)

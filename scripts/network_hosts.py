@@ -230,8 +230,8 @@ def main() -> int:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--slots", type=int, default=1, help="ranks a host (default: 1)")
-    parser.add_argument("--delay-ms", type=float, help="one way (default: none, a cable)")
+    parser.add_argument("--slots", type=int, default=1, help="ranks per host (default: 1)")
+    parser.add_argument("--delay-ms", type=float, help="one-way latency (default: none, a cable)")
     parser.add_argument("--ssh", action="store_true", help="start ranks over ssh")
     parser.add_argument("command", nargs="+", help="{} stands for the deployment file")
     args = parser.parse_args()

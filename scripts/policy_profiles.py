@@ -69,7 +69,7 @@ def overhead() -> None:
 def main() -> int:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--overhead", action="store_true", help="measure what profiling costs")
+    parser.add_argument("--overhead", action="store_true", help="measure the cost of profiling")
     if parser.parse_args().overhead:
         overhead()
         return 0

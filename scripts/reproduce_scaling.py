@@ -175,14 +175,14 @@ def main() -> int:
         "--algorithms",
         choices=ALGORITHMS,
         nargs="+",
-        help="of the experiments `real` and `scaling` (default: all)",
+        help="algorithms of the experiments `real` and `scaling` (default: all)",
     )
     parser.add_argument(
         "--ranks",
         type=int,
         nargs="+",
         metavar="N",
-        help="of the experiment `real`, also more than there are cores (default: 1, 2, 4 ... of "
+        help="ranks of the experiment `real`, also more than cores (default: 1, 2, 4 ... of "
         "those that there is room for)",
     )
     parser.add_argument("--deployment", type=Path, metavar="FILE", help="(default: this machine)")

@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs/mappo"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--episodes", type=int, default=300)
-    parser.add_argument("--policy", default="GPUOnly", help="where runs that are not there train")
+    parser.add_argument("--policy", default="GPUOnly", help="policy for training missing runs")
     parser.add_argument("--total-steps", type=int, default=600_000)
     args = parser.parse_args()
 

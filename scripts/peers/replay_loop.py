@@ -52,16 +52,16 @@ def arguments() -> argparse.Namespace:
     """Parse the arguments that scripts/benchmark_replay.py gives."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "what", choices=("read", "insert", "update", "checkpoint", "serve"), help="is measured"
+        "what", choices=("read", "insert", "update", "checkpoint", "serve"), help="to measure"
     )
     parser.add_argument("--weighted", action="store_true", help="draw by priority")
-    parser.add_argument("--hosts", action="store_true", help="each rank is on one of its own")
-    parser.add_argument("--skew", type=float, default=0.0, help="of the weights are rank 0's")
+    parser.add_argument("--hosts", action="store_true", help="each rank is on its own host")
+    parser.add_argument("--skew", type=float, default=0.0, help="rank 0's fraction of the weights")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=1, help="that ours copies on")
+    parser.add_argument("--threads", type=int, default=1, help="threads with which ours copies")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument(
-        "--table", default="", help="of another process, as it has told, or a folder"
+        "--table", default="", help="location of another process's table, or a folder"
     )
     return parser.parse_args()
 

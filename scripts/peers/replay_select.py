@@ -93,7 +93,7 @@ def main() -> int:
     """Run the measurements and print a table. Returns: 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3, help="turns (default: 3)")
-    parser.add_argument("--batches", type=int, default=500, help="of each turn (default: 500)")
+    parser.add_argument("--batches", type=int, default=500, help="batches a turn (default: 500)")
     parser.add_argument("--largest", type=int, default=7, help="exponent of 10 (default: 7)")
     args = parser.parse_args()
     source = Path(__file__).with_name("random_read.cpp")
