@@ -19,9 +19,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 import psutil  # noqa: E402
 import pytest  # noqa: E402
 
-TIERS = ("gpu", "kill", "learning", "multiprocess", "slow")  # a test counts in its first tier
+TIERS = ("gpu", "kill", "learning", "multiprocess", "slow")  # a test counts in the first it has
 SIDE_BY_SIDE = ("compiler", "codegen", "environments", "purity", "rl")
-"""Folders of tests that start no processes, so several workers may share their files."""
+"""Folders of tests that start nothing, so that several processes may share their files."""
 SHARED_MEMORY = Path("/dev/shm")
 LEFT_OUT = pytest.StashKey[list]()
 
