@@ -18,7 +18,7 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     author="The mindspore_rl maintainers",
-    project_urls={  # in the place of real ones: names under .invalid lead nowhere (RFC 2606)
+    project_urls={  # placeholders: names under .invalid do not resolve (RFC 2606)
         "Source": "https://mindspore-rl.invalid/source",
         "Documentation": "https://mindspore-rl.invalid/docs",
     },
@@ -34,7 +34,7 @@ setup(
     python_requires=">=3.10,<3.13",
     install_requires=REQUIREMENTS,
     extras_require={
-        "gpu": [  # what MindSpore's plug-in for CUDA 11 links to; a driver is all else it needs
+        "gpu": [  # libraries of MindSpore's plug-in for CUDA 11, which also needs a driver
             "nvidia-cublas-cu11==11.11.3.6",
             "nvidia-cuda-nvrtc-cu11==11.8.89",
             "nvidia-cuda-runtime-cu11==11.8.89",
@@ -44,28 +44,28 @@ setup(
             "nvidia-cusolver-cu11",
             "nvidia-cusparse-cu11",
         ],
-        "atari": [  # gymnasium resizes by OpenCV, which from 4.12 on needs NumPy 2
+        "atari": [  # gymnasium resizes with OpenCV, which needs NumPy 2 from 4.12 on
             "ale-py",
             "opencv-python-headless<4.12",
         ],
-        "box2d": ["box2d==2.3.10"],  # the one of that name that has wheels
-        "gymnasium": [],  # a requirement; the extra was one of earlier versions
+        "box2d": ["box2d==2.3.10"],  # the version with wheels
+        "gymnasium": [],  # a requirement now; earlier versions had this extra
         "mujoco": ["imageio", "mujoco"],  # gymnasium's need both
         "marl": ["mpe2", "pettingzoo"],
-        "offline": ["h5py"],  # reads HDF5, as Minari's data sets
+        "offline": ["h5py"],  # reads HDF5, the format of Minari's data sets
         "pool": ["envpool>=1"],
         "plot": ["matplotlib", "tensorboard"],
-        "export": ["onnxruntime"],  # looks at what is written; MindSpore writes it
+        "export": ["onnxruntime"],  # checks the file that MindSpore writes
         "site": ["mkdocs-material", "mkdocstrings[python]"],
         "sweep": ["optuna>=4"],
         "wandb": ["wandb"],
-        "video": ["imageio", "imageio-ffmpeg", "pygame-ce"],  # which draws classic control
+        "video": ["imageio", "imageio-ffmpeg", "pygame-ce"],  # pygame draws classic control
         "test": [
             "pytest",
             "pytest-cov",
             "pytest-timeout",
             "pytest-xdist",
-            "hypothesis==6.170.15",  # its choice of random cells is part of the quick tests
+            "hypothesis==6.170.15",  # the version determines the random cells of the quick tests
             "ruff",
             "mypy",
             "import-linter",
@@ -87,7 +87,7 @@ setup(
             "optuna>=4",
             "pettingzoo",
             "wandb",
-            "nvidia-cuda-nvrtc-cu11==11.8.89",  # kernels are compiled where no GPU is, too
+            "nvidia-cuda-nvrtc-cu11==11.8.89",  # also compiles kernels without a GPU
         ],
     },
     packages=[

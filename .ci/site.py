@@ -1,4 +1,4 @@
-"""Pages of the site that lie elsewhere: the README, the algorithms' own, and the API."""
+"""Adds pages to the site that are not in docs/: the READMEs, and the API."""
 
 import os
 import re
@@ -31,7 +31,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds them, and files of the project that some page leads to."""
+    """Adds these pages, and files of the project that pages link to."""
     for page, source in ELSEWHERE.items():
         files.append(File.generated(config, page, content=_linked(source)))
     modules = "\n\n".join(f"::: {module}" for module in MODULES)
@@ -46,13 +46,13 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Has links of pages in docs/ lead to pages and files that lie elsewhere."""
+    """Rewrites links of pages in docs/ to pages and files outside of it."""
     source = f"docs/{page.file.src_uri}"
     return _linked(source) if (ROOT / source).exists() else markdown
 
 
 def _targets(source: str) -> list[str]:
-    """What a page links to, from the project's root."""
+    """Yields a page's link targets, relative to the project's root."""
     path = ROOT / source
     if not path.exists():
         return []
@@ -61,14 +61,14 @@ def _targets(source: str) -> list[str]:
 
 
 def _outside(target: str) -> str | None:
-    """Where a file lies on the site that is no page; None: as it lies in docs/, or nowhere."""
+    """Returns the site's path of a file that is not a page; None: its path in docs/, or none."""
     if target.startswith("docs/") or target in ELSEWHERE.values() or not (ROOT / target).is_file():
         return None
     return f"{FILES}{target}"
 
 
 def _linked(source: str) -> str:
-    """A page's text with links as they are on the site."""
+    """Returns a page's text with the site's links."""
     places = {own: page for page, own in ELSEWHERE.items()}
     here = Path(places.get(source, source.removeprefix("docs/"))).parent
 

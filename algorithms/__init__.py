@@ -1,1 +1,1 @@
-"""What is learnt: one algorithm a file, found here by its name (`ppo` is `ppo.py`)."""
+"""Algorithms: one per file, found by name (`ppo` is `ppo.py`)."""

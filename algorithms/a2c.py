@@ -1,7 +1,7 @@
 """Advantage actor-critic, the synchronous form of A3C (Mnih et al. 2016, arXiv 1602.01783).
 
-One update with the whole batch of an iteration; lambda-returns, of which lambda 1 is the paper's
-n-step return.
+Each iteration makes one update with its whole batch. Returns are lambda-returns; lambda 1 is the
+paper's n-step return.
 """
 
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Transition(NamedTuple):
 
 
 class ActorCritic(nn.Cell):
-    """Logits and values of flat observations, each by a network of its own."""
+    """Logits and values of flat observations, from two separate networks."""
 
     def __init__(self, config, spec):
         super().__init__()
@@ -121,7 +121,7 @@ class A2CLearner(Learner):
         self.optimizer(grads)
 
     def learn(self, msrl, batch):
-        """One iteration on `[T, B]` trajectories."""
+        """Learns from trajectories `[T, B]` of one iteration. Returns: metrics."""
         config = self.config
         ends = batch.terminated, batch.truncated
         value = self.network.value(batch.obs).reshape(batch.reward.shape)
@@ -158,7 +158,7 @@ class A2CTrainer(Trainer):
         self.actor, self.learner = A2CActor(network), A2CLearner(network, config)
 
     def train(self, msrl):
-        """Rolls out `num_steps`, then learns from them once."""
+        """Rolls out `num_steps`, then makes one update from them."""
         obs = msrl.env_reset()
         for _ in msrl.iterations():
             for _ in msrl.steps():

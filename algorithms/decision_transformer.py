@@ -1,7 +1,7 @@
 """The decision transformer (Chen et al. 2021, "Reinforcement learning via sequence modeling").
 
-A causal transformer reads returns to go, observations and actions of a data set in turn and learns
-which action came next. Asked for a return, it acts as those did who got it.
+A causal transformer reads returns to go, observations and actions of a data set and predicts the
+next action. Given a return, it acts as the trajectories with that return do.
 """
 
 import math
@@ -23,22 +23,22 @@ from mindspore_rl.rl.networks import MLP, flat_size
 class Config:
     """Hyper-parameters of the decision transformer, for CartPole-v1."""
 
-    env: str = option("CartPole-v1", "environment, in which it plays what it has learnt")
+    env: str = option("CartPole-v1", "environment to play in")
     dataset: str = option("", "file of trajectories, see `msrl dataset`")
-    target_return: float = option(500.0, "undiscounted return that it is asked for")
+    target_return: float = option(500.0, "undiscounted return to aim at")
     return_scale: float = option(500.0, "returns are divided by this", above=0)
-    condition: bool = option(True, "on returns to go; if not, it is behaviour cloning")
+    condition: bool = option(True, "condition on returns to go; false: behaviour cloning")
     seed: int = option(1, "seed of every random number")
     num_envs: int = option(8, "environments, on all workers together")
-    num_steps: int = option(16, "steps of each environment that are played in an iteration")
+    num_steps: int = option(16, "environment steps of each environment in an iteration")
     total_steps: int = option(32_000, "environment steps of the whole run")
     updates: int = option(8, "updates in an iteration", least=1)
     batch_size: int = option(64, "windows of an update; a multiple of num_envs", least=1)
-    context: int = option(10, "steps that it sees", least=1)
-    width: int = option(64, "of the transformer", least=1)
-    layers: int = option(2, "of the transformer", least=1)
-    heads: int = option(2, "of its attention; they divide the width", least=1)
-    longest: int = option(1000, "steps of an episode that it tells apart", least=1)
+    context: int = option(10, "steps of a window", least=1)
+    width: int = option(64, "width of the transformer", least=1)
+    layers: int = option(2, "layers of the transformer", least=1)
+    heads: int = option(2, "attention heads; they divide the width", least=1)
+    longest: int = option(1000, "steps of an episode with embeddings of their own", least=1)
     learning_rate: float = option(1e-3, "Adam's step size at the start; it falls to 0", least=0)
     max_grad_norm: float = option(1.0, "bound of the global gradient norm", above=0)
 
@@ -71,7 +71,7 @@ class Attention(nn.Cell):
 
 
 class Block(nn.Cell):
-    """A layer of the transformer, normalised first."""
+    """A transformer layer that normalises its inputs first."""
 
     def __init__(self, config, index):
         super().__init__()
@@ -81,14 +81,14 @@ class Block(nn.Cell):
         self.body = MLP(width, (4 * width,), width, 1.0, config.seed, (index, 2), "relu")
 
     def construct(self, tokens, hidden):
-        """Returns: `[n, T, W]` of the same."""
+        """Returns: `[n, T, W]` of tokens `[n, T, W]`; hidden `[n, 1, T, T]` as in `Attention`."""
         tokens = tokens + self.attention(self.first(tokens), hidden)
         flat = self.second(tokens).reshape((-1, tokens.shape[-1]))
         return tokens + self.body(flat).reshape(tokens.shape)
 
 
 class DecisionTransformer(nn.Cell):
-    """Reads windows of steps; says of each which action comes next."""
+    """Reads windows of steps and predicts the action of each step."""
 
     def __init__(self, config, spec):
         super().__init__()
@@ -113,20 +113,20 @@ class DecisionTransformer(nn.Cell):
         self.later = Tensor(np.triu(np.full((1, 1, length, length), -1e9, np.float32), 1))
 
     def features(self, action):
-        """Returns: `[..., k]` of actions as the environment takes them."""
+        """Returns: `[..., k]`, the network's form of the environment's actions."""
         if self.discrete:
             return ops.one_hot(action.astype(int32), self.action_size).astype(float32)
         return (action - self.middle) / self.half
 
     def construct(self, left, obs, action, step, there):
-        """What is known of the action of each step.
+        """Predicts the action of each step.
 
         Args:
             left: `[n, K]`, returns to go.
             obs: `[n, K, o]`.
-            action: `[n, K, k]`, as `features` gives them; the one of a step tells only later ones.
-            step: `[n, K]` int32, in the episode.
-            there: `[n, K]` bool, which steps there are.
+            action: `[n, K, k]`, from `features`; only later steps see a step's own action.
+            step: `[n, K]` int32, the index in the episode.
+            there: `[n, K]` bool, True for the steps that exist.
 
         Returns: `[n, K, k]`: logits, or actions in (-1, 1).
         """
@@ -149,7 +149,7 @@ class DecisionTransformer(nn.Cell):
 
 
 class DTActor(Actor):
-    """Acts for a return that is asked for, by the last steps of the episode."""
+    """Acts for a target return, given the last steps of the episode."""
 
     noise_size = 1
 
@@ -160,7 +160,7 @@ class DTActor(Actor):
         self.ages = Tensor(np.arange(config.context, dtype=np.int32) - config.context + 1)
 
     def begin(self, obs):
-        """What is known before an episode: return to go `[B]`, step `[B]`, and no memory."""
+        """Returns: the state before an episode: return to go `[B]`, step `[B]`, empty memory."""
         flat = obs.reshape((obs.shape[0], -1))
         left = ops.zeros_like(flat[:, 0]) + self.target_return
         row = ops.concat((flat[:, :1], flat, *[flat[:, :1]] * self.network.action_size), 1)
@@ -168,13 +168,13 @@ class DTActor(Actor):
         return left, ops.zeros_like(left).astype(int32), memory
 
     def remember(self, memory, obs, left, action):
-        """Returns: memory `[B, K, 1 + o + k]` with one more step, its oldest forgotten."""
+        """Returns: memory `[B, K, 1 + o + k]` with one more step and without its oldest."""
         parts = left.reshape((-1, 1)), obs.reshape((obs.shape[0], -1)), action
         newest = ops.concat(parts, 1)
         return ops.concat((memory[:, 1:], newest.reshape((obs.shape[0], 1, -1))), 1)
 
     def known(self, obs, memory, left, step):
-        """Returns: `[B, k]`, what the network says of the next action."""
+        """Returns: `[B, k]`, the network's prediction of the next action."""
         unknown = ops.zeros_like(memory[:, 0, -self.network.action_size :])
         memory = self.remember(memory, obs, left, unknown)
         steps = step.reshape((-1, 1)) + self.ages
@@ -190,7 +190,7 @@ class DTActor(Actor):
         return self.network.middle + self.network.half * found
 
     def act_greedily(self, obs, memory, left, step):
-        """Returns: the likeliest action, for evaluation."""
+        """Returns: the most likely action, for evaluation."""
         found = self.known(obs, memory, left, step)
         if self.network.discrete:
             return found.argmax(-1).astype(int32)
@@ -206,7 +206,7 @@ class DTLearner(Learner):
         self.optimizer = nn.Adam(network.trainable_params(), config.learning_rate)
 
     def loss(self, obs, action, left, step, there):
-        """Per window: the mean over its steps of an action's negative log-probability, or error."""
+        """Per window: the mean over steps of the action's negative log-probability, or error."""
         rows, length = there.shape
         features = self.network.features(action)
         flat = obs.reshape((rows, length, -1))
@@ -224,7 +224,7 @@ class DTLearner(Learner):
         self.optimizer(grads)
 
     def learn(self, msrl):
-        """The updates of an iteration. Returns: metrics, those of the last one."""
+        """Makes the updates of an iteration. Returns: metrics of the last one."""
         config = self.config
         learning_rate = config.learning_rate * (1.0 - msrl.env_steps() / config.total_steps)
         loss, grad_norm = 0.0, 0.0
@@ -255,7 +255,7 @@ class DTTrainer(Trainer):
         self.actor, self.learner = DTActor(network, config), DTLearner(network, config)
 
     def train(self, msrl):
-        """Plays `num_steps` with what it has learnt, then learns from the data."""
+        """Plays `num_steps` with the current policy, then learns from the data."""
         config = self.config
         obs = msrl.env_reset()
         left, step, memory = self.actor.begin(obs)

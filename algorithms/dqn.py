@@ -1,8 +1,8 @@
 """Deep Q-learning from a replay (Mnih et al. 2015, "Human-level control through deep RL").
 
-With double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461), a duelling network (Wang et al.
-2016, arXiv 1511.06581), prioritised replay (Schaul et al. 2016, arXiv 1511.05952) and returns of
-several steps (Hessel et al. 2018, arXiv 1710.02298) as options.
+Options: double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461), a duelling network (Wang et
+al. 2016, arXiv 1511.06581), prioritised replay (Schaul et al. 2016, arXiv 1511.05952) and n-step
+returns (Hessel et al. 2018, arXiv 1710.02298).
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Config:
     num_envs: int = option(8, "environments, on all workers together")
     num_steps: int = option(10, "environment steps of each environment in an iteration")
     total_steps: int = option(200_000, "environment steps of the whole run")
-    replay_size: int = option(50_000, "transitions that are kept, in all", least=1)
+    replay_size: int = option(50_000, "transitions in the replay, in all", least=1)
     learning_starts: int = option(2_000, "environment steps before the first update", least=0)
     updates: int = option(10, "updates in an iteration", least=1)
     batch_size: int = option(128, "transitions of an update; a multiple of num_envs", least=1)
@@ -36,11 +36,11 @@ class Config:
     gamma: float = option(0.99, "discount per step", least=0, most=1)
     n_step: int = option(10, "steps whose rewards count before the target network's value", least=1)
     target_every: int = option(200, "updates between two copies to the target network", least=1)
-    epsilon_start: float = option(1.0, "share of random actions at the start", least=0, most=1)
-    epsilon_end: float = option(0.02, "share of random actions in the end", least=0, most=1)
-    exploration: float = option(0.05, "part of the run in which that share falls", least=0, most=1)
+    epsilon_start: float = option(1.0, "probability of random actions at first", least=0, most=1)
+    epsilon_end: float = option(0.02, "probability of random actions at the end", least=0, most=1)
+    exploration: float = option(0.05, "fraction of the run in which it falls", least=0, most=1)
     double_q: bool = option(True, "the online network chooses the next action")
-    duelling: bool = option(False, "value and advantages from heads of their own")
+    duelling: bool = option(False, "separate heads for value and advantages")
     priority: float = option(0.0, "exponent alpha of prioritised replay; 0: uniform", least=0)
     importance: float = option(0.4, "exponent beta of its importance weights", least=0, most=1)
     max_grad_norm: float = option(1.0, "bound of the global gradient norm", above=0)
@@ -86,7 +86,7 @@ class QNetwork(nn.Cell):
 
 
 class DQNActor(Actor):
-    """Takes the best action, or now and then any."""
+    """Takes the best action, or with probability epsilon a random one."""
 
     noise_size = 2
 
@@ -120,7 +120,7 @@ class DQNLearner(Learner):
     def difference(self, obs, action, reward, terminated, truncated, final_obs):
         """Returns: values `[n]` of actions and their targets (equation 2 of the paper).
 
-        Of windows `[n, n_step, ...]`, whose first step's action it is.
+        Args are windows `[n, n_step, ...]`; the action is that of their first step.
         """
         config = self.config
         values = self.network(obs[:, 0])
@@ -148,7 +148,7 @@ class DQNLearner(Learner):
         return ops.pow(ops.abs(value - target) + 1e-6, self.config.priority)
 
     def apply(self, grads):
-        """One step of Adam; now and then the target network becomes the online one."""
+        """Takes one step of Adam; every `target_every` updates copies the network to the target."""
         self.optimizer(grads)
         ops.assign_add(self.updates, 1)
         due = self.updates % self.config.target_every == 0
@@ -156,7 +156,7 @@ class DQNLearner(Learner):
             ops.assign(self.copied[i], ops.where(due, self.online[i], self.copied[i]))
 
     def learn(self, msrl):
-        """The updates of an iteration. Returns: metrics, those of the last one."""
+        """Makes the updates of an iteration. Returns: metrics of the last one."""
         config = self.config
         loss, value, grad_norm = 0.0, 0.0, 0.0
         for _ in msrl.epochs(config.updates):
@@ -193,7 +193,7 @@ class DQNTrainer(Trainer):
         self.learner = DQNLearner(network, target, config)
 
     def train(self, msrl):
-        """Rolls out `num_steps`, keeps them, then learns from what is kept."""
+        """Rolls out `num_steps` into the replay, then learns from samples of it."""
         config = self.config
         obs = msrl.env_reset()
         for _ in msrl.iterations():

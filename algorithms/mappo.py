@@ -1,7 +1,7 @@
 """Multi-agent proximal policy optimisation (Yu et al. 2021, arXiv 2103.01955).
 
-Each team has a policy and a central critic of its own, shared by its agents. A policy sees an
-agent's observation alone, a critic also the joint state: the observations of all agents.
+Each team has its own policy and its own central critic, shared by its agents. The policy's input is
+an agent's observation; the critic's is also the joint state, the observations of all agents.
 """
 
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class Transition(NamedTuple):
     """A step of each environment `[B, A, ...]`, and a batch of them `[T, B, A, ...]`."""
 
     obs: Any
-    state: Any  # what all agents see, `[B, n]`
+    state: Any  # the joint state, `[B, n]`
     action: Any
     log_prob: Any
     reward: Any
@@ -75,7 +75,7 @@ class Transition(NamedTuple):
 
 
 class TeamNetworks(nn.Cell):
-    """A network for each team; an agent's row goes through its own team's."""
+    """One network per team; an agent's row goes through its team's network."""
 
     def __init__(self, in_size, out_size, out_gain, config, num_teams, first_index):
         super().__init__()
@@ -88,12 +88,12 @@ class TeamNetworks(nn.Cell):
         )
 
     def construct(self, obs, teams, state=None):
-        """What each agent's network gives.
+        """Returns: the output of each agent's network.
 
         Args:
             obs: `[..., A, O]`, of each agent.
             teams: one-hots `[..., A, teams]`.
-            state: `[..., S]`, what all agents' networks take besides.
+            state: `[..., S]`, a further input of all agents' networks.
 
         Returns: `[..., A, out_size]`.
         """
@@ -110,7 +110,7 @@ class TeamNetworks(nn.Cell):
 
 
 class ActorsCritics(nn.Cell):
-    """Policies of observations `[..., A, O]`, values of these and of joint states `[..., S]`."""
+    """Policies of observations `[..., A, O]`; values of these and of joint states `[..., S]`."""
 
     def __init__(self, config, spec):
         super().__init__()
@@ -141,7 +141,7 @@ class ActorsCritics(nn.Cell):
 
 
 class MAPPOActor(Actor):
-    """Every agent samples from its team's policy."""
+    """Samples every agent's action from its team's policy."""
 
     noise_size = 1
 
@@ -159,13 +159,13 @@ class MAPPOActor(Actor):
 
 
 class MAPPOLearner(Learner):
-    """Several epochs of minibatch updates on one batch of trajectories."""
+    """Makes several epochs of minibatch updates on one batch of trajectories."""
 
     def __init__(self, network, config, spec):
         super().__init__()
         self.network, self.config = network, config
         sizes = [team.num_agents for team in spec.teams]
-        # From the mean over the rows of all agents, zero for other teams', to that over a team's.
+        # Turns a mean over all agents' rows, zero for other teams', into the mean over a team's.
         self.weight = Tensor([sum(sizes) / size for size in sizes], float32)
         self.tensors = 2 * len(config.hidden) + 2
         self.optimizer = nn.Adam(
@@ -177,11 +177,11 @@ class MAPPOLearner(Learner):
         return ops.expand_dims(value, -1) * teams
 
     def centred(self, advantage, teams, mean):
-        """Advantages by team less their team's mean, from the mean over all agents."""
+        """Advantages by team minus their team's mean, from the mean over all agents."""
         return self.by_team(advantage, teams) - teams * (mean * self.weight)
 
     def normalised(self, centred, teams, square):
-        """Advantages of deviation 1 in each team, from the mean square over all agents."""
+        """Advantages with deviation 1 in each team, from the mean square over all agents."""
         deviation = ops.sqrt(square * self.weight) + 1e-8
         return centred.sum(-1) / (teams * deviation).sum(-1)
 
@@ -214,7 +214,7 @@ class MAPPOLearner(Learner):
         self.optimizer(grads)
 
     def learn(self, msrl, batch):
-        """One iteration on trajectories `[T, B, A]`; episodes end for all agents together."""
+        """Learns from trajectories `[T, B, A]`; an episode ends for all its agents at once."""
         config = self.config
         advantage, returns = gae(
             batch.reward,

@@ -1,7 +1,7 @@
 """Proximal policy optimisation with a clipped surrogate (Schulman et al. 2017, arXiv 1707.06347).
 
-Advantages by generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438), with
-truncated episodes bootstrapped from their true last observation.
+Advantages come from generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438).
+Truncated episodes are bootstrapped from their true last observation.
 """
 
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class Config:
     normalise_advantage: bool = option(True, "advantages of the batch to mean 0, deviation 1")
     normalise_obs: bool = option(False, "observations by their running mean and deviation")
     normalise_reward: bool = option(False, "rewards by the deviation of discounted returns")
-    torso: str = option("mlp", "mlp; of images cnn (as DQN's) or impala; with memory gru or lstm")
+    torso: str = option("mlp", "mlp; for images cnn (DQN's) or impala; with memory gru or lstm")
     state_size: int = option(64, "units of torso=gru or lstm", least=1)
     segment_steps: int = option(16, "steps that gradients of torso=gru or lstm go back", least=1)
     hidden: tuple[int, ...] = option((64, 64), "widths of the dense hidden layers", least=1)
@@ -88,16 +88,16 @@ class Transition(NamedTuple):
     terminated: Any
     truncated: Any
     final_obs: Any
-    income: tuple  # the episode's discounted rewards before the step; () if they are not scaled
-    state: tuple  # what the recurrent layer remembered before the step; () without one
+    income: tuple  # discounted rewards of the episode before the step; () if rewards are not scaled
+    state: tuple  # the recurrent layer's state before the step; () without one
 
 
 class ActorCritic(nn.Cell):
-    """A policy and a value function, each with a torso of its own, or behind one recurrent layer.
+    """A policy and a value function, with separate torsos, or one shared recurrent layer.
 
-    Discrete actions: logits. Continuous ones: mean of a normal distribution, with a deviation
-    that does not depend on the observation. State: a tuple of what the layer remembers,
-    `[..., state_size]`; () without one.
+    Discrete actions: logits. Continuous actions: the mean of a normal distribution, whose deviation
+    does not depend on the observation. State: a tuple of the layer's arrays `[..., state_size]`;
+    () without one.
     """
 
     def __init__(self, config, spec):
@@ -116,13 +116,13 @@ class ActorCritic(nn.Cell):
             self.obs_statistics = RunningMeanStd(spec.obs_shape)
 
     def flat(self, obs):
-        """Returns: `[n, ...]`, as the torsos take them, of obs `[..., *spec.obs_shape]`."""
+        """Returns: obs `[..., *spec.obs_shape]` as `[n, ...]`, the torsos' input."""
         if self.normalises:
             obs = self.obs_statistics.normalise(obs)
         return obs.reshape((-1, *self.obs_shape))
 
     def values(self, obs, final_obs, *state):
-        """Returns: values `[T, B]` of obs `[T, B, ...]`, and of final_obs, which come after."""
+        """Returns: values `[T, B]` of obs `[T, B, ...]`, and those of final_obs."""
         features, state = self.core(self.flat(obs), state)
         final_features, _ = self.core(self.flat(final_obs), state)
         value, final_value = self.critic(features), self.critic(final_features)
@@ -140,7 +140,7 @@ class ActorCritic(nn.Cell):
     def evaluate(self, obs, action, *memory):
         """Returns: log-probability, entropy and value `[n]` of obs `[n, ...]` and actions.
 
-        With a memory, ended and state, of segments: all are `[n, steps, ...]`.
+        With a recurrent layer, of segments with ended and state: all are `[n, steps, ...]`.
         """
         features = self.core.unrolled(self.flat(obs), *memory)
         head, value = self.policy(features), self.critic(features).reshape(-1)
@@ -150,7 +150,7 @@ class ActorCritic(nn.Cell):
         if self.discrete:
             return categorical_log_prob(head, action), categorical_entropy(head), value
         log_prob = normal_log_prob(head, self.log_std, action)
-        return log_prob, normal_entropy(self.log_std) + 0.0 * log_prob, value  # one, for each
+        return log_prob, normal_entropy(self.log_std) + 0.0 * log_prob, value  # one each
 
     def greedy(self, obs, state):
         """Returns: the most likely action `[B]` or `[B, k]`."""
@@ -177,7 +177,7 @@ class PPOActor(Actor):
 
 
 class PPOLearner(Learner):
-    """Several epochs of minibatch updates on one batch of trajectories."""
+    """Makes several epochs of minibatch updates on one batch of trajectories."""
 
     def __init__(self, network, config, spec):
         super().__init__()
@@ -208,11 +208,11 @@ class PPOLearner(Learner):
         self.optimizer(grads)
 
     def scale_reward(self, reward):
-        """Rewards `[T, B]` in units of the deviation of discounted returns, at most 10."""
+        """Rewards `[T, B]` divided by the deviation of discounted returns, at most 10."""
         return ops.clamp(reward * ops.rsqrt(self.reward_statistics.variance + 1e-8), -10.0, 10.0)
 
     def learn(self, msrl, batch):
-        """One iteration on `[T, B]` trajectories. Returns: metrics, those of the last minibatch."""
+        """Learns from trajectories `[T, B]`. Returns: metrics of the last minibatch."""
         config = self.config
         ends, reward = (batch.terminated, batch.truncated), batch.reward
         samples = 1.0 * config.num_envs * config.num_steps
@@ -221,7 +221,7 @@ class PPOLearner(Learner):
             msrl.update(self.reward_statistics.merge, *seen, samples)
             reward = self.scale_reward(reward)
 
-        # Of all steps at once: an operator costs as much for one step as for a rollout.
+        # For all steps at once: an operator costs as much for one step as for a rollout.
         value, final_value = self.network.values(batch.obs, batch.final_obs, *batch.state)
         advantage, returns = gae(reward, value, final_value, *ends, config.gamma, config.gae_lambda)
         mean, variance = moments(msrl, ops.stack((advantage, returns), -1), keep=1)
@@ -232,7 +232,7 @@ class PPOLearner(Learner):
         fall = 1.0 / config.total_steps if config.anneal_learning_rate else 0.0
         learning_rate = config.learning_rate * (1.0 - fall * msrl.env_steps())
         old = batch.obs, batch.action, batch.log_prob, value, advantage, returns
-        if batch.state:  # learnt in order, from what the actor remembered
+        if batch.state:  # learnt in order, from the actor's state
             old = (*old, ops.logical_or(*ends), *batch.state)
         steps = config.segment_steps if batch.state else 0
         for _ in msrl.epochs(config.update_epochs):
@@ -277,7 +277,7 @@ class PPOTrainer(Trainer):
         sizes = self.actor.network.core.state_sizes
         state = tuple(ops.zeros((obs.shape[0], size)) for size in sizes)
         gamma = self.config.gamma
-        # The discounted sum of each episode so far, by whose deviation rewards are scaled.
+        # The discounted sum of each episode so far; its deviation scales rewards.
         income = (ops.zeros((obs.shape[0],)),) if self.config.normalise_reward else ()
         for _ in msrl.iterations():
             for _ in msrl.steps():

@@ -27,7 +27,7 @@ class Config:
     num_envs: int = option(4, "environments, on all workers together")
     num_steps: int = option(4, "environment steps of each environment in an iteration")
     total_steps: int = option(20_000, "environment steps of the whole run")
-    replay_size: int = option(1_000_000, "transitions that are kept, in all", least=1)
+    replay_size: int = option(1_000_000, "transitions in the replay, in all", least=1)
     learning_starts: int = option(
         500, "environment steps with random actions and no update", least=0
     )
@@ -35,7 +35,7 @@ class Config:
     batch_size: int = option(256, "transitions of an update; a multiple of num_envs", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", least=0)
     gamma: float = option(0.99, "discount per step", least=0, most=1)
-    tau: float = option(0.005, "how far the target critics follow in an update", least=0, most=1)
+    tau: float = option(0.005, "step of the target critics in an update", least=0, most=1)
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", least=1)
 
 
@@ -43,7 +43,7 @@ class Transition(NamedTuple):
     """A step of each environment `[B, ...]`, and records that are kept `[n, ...]`."""
 
     obs: Any
-    action: Any  # as the policy gives it, within -1 and 1
+    action: Any  # the actor's action before scaling, in [-1, 1]
     reward: Any
     terminated: Any
     final_obs: Any
@@ -65,12 +65,12 @@ class Policy(nn.Cell):
         return squashed_normal_sample(found[:, : self.size], log_std, noise)
 
     def mean(self, obs):
-        """Returns: the middle of the distribution, squashed, `[n, k]`."""
+        """Returns: the squashed mean of the distribution, `[n, k]`."""
         return ops.tanh(self.body(obs.reshape((-1, self.obs_size)))[:, : self.size])
 
 
 class SACActor(Actor):
-    """Samples from the current policy; at first any action."""
+    """Samples from the current policy; before `learning_starts`, uniformly."""
 
     def __init__(self, policy, spec):
         super().__init__()
@@ -81,7 +81,7 @@ class SACActor(Actor):
         self.middle, self.half = Tensor((high + low) / 2), Tensor((high - low) / 2)
 
     def act(self, obs, exploring, noise):
-        """Returns: action `[B, k]` as the environment takes it, and as it is kept, in (-1, 1)."""
+        """Returns: action `[B, k]` for the environment, and as stored in the replay, in (-1, 1)."""
         sampled, _ = self.policy.sample(obs, noise)
         action = ops.where(exploring, 2.0 * noise[:, : self.size] - 1.0, sampled)
         return self.middle + self.half * action, action
@@ -124,19 +124,19 @@ class SACLearner(Learner):
         return ops.exp(self.log_alpha) * log_prob - ops.minimum(first, second), log_prob
 
     def apply_critics(self, grads):
-        """One step of Adam, which the target critics follow."""
+        """Takes one step of Adam and moves the target critics."""
         self.critic_optimizer(grads)
         for i in range(len(self.followers)):
             step = self.config.tau * (self.online[i] - self.followers[i])
             ops.assign_add(self.followers[i], step)
 
     def apply_policy(self, grads, log_prob):
-        """One step of Adam for the policy, and one for the temperature (equation 18)."""
+        """Takes one step of Adam for the policy, and one for the temperature (equation 18)."""
         self.policy_optimizer(grads)
         self.alpha_optimizer((-(log_prob + self.target_entropy),))
 
     def learn(self, msrl):
-        """The updates of an iteration. Returns: metrics, those of the last one."""
+        """Makes the updates of an iteration. Returns: metrics of the last one."""
         config = self.config
         critic_loss, value, policy_loss, log_prob = 0.0, 0.0, 0.0, 0.0
         for _ in msrl.epochs(config.updates):
@@ -176,7 +176,7 @@ class SACTrainer(Trainer):
         self.learner = SACLearner(policy, critics, target, config, spec)
 
     def train(self, msrl):
-        """Rolls out `num_steps`, keeps them, then learns from what is kept."""
+        """Rolls out `num_steps` into the replay, then learns from samples of it."""
         config = self.config
         obs = msrl.env_reset()
         for _ in msrl.iterations():

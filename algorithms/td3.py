@@ -1,7 +1,7 @@
 """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018).
 
-"Addressing function approximation error in actor-critic methods", arXiv 1802.09477: the smaller of
-two critics' values, noise on the target policy's actions, and a policy that is updated less often.
+"Addressing function approximation error in actor-critic methods", arXiv 1802.09477: the minimum of
+two critics' values, noise on the target policy's actions, and less frequent policy updates.
 """
 
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ class Config:
     num_envs: int = option(4, "environments, on all workers together")
     num_steps: int = option(4, "environment steps of each environment in an iteration")
     total_steps: int = option(20_000, "environment steps of the whole run")
-    replay_size: int = option(1_000_000, "transitions that are kept, in all", least=1)
+    replay_size: int = option(1_000_000, "transitions in the replay, in all", least=1)
     learning_starts: int = option(
         500, "environment steps with random actions and no update", least=0
     )
     policy_updates: int = option(8, "updates of the policy in an iteration", least=1)
-    policy_delay: int = option(2, "updates of the critics to one of the policy", least=1)
+    policy_delay: int = option(2, "updates of the critics per update of the policy", least=1)
     batch_size: int = option(256, "transitions of an update; a multiple of num_envs", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", least=0)
     gamma: float = option(0.99, "discount per step", least=0, most=1)
@@ -49,14 +49,14 @@ class Transition(NamedTuple):
     """A step of each environment `[B, ...]`, and records that are kept `[n, ...]`."""
 
     obs: Any
-    action: Any  # as the policy gives it, within -1 and 1
+    action: Any  # the actor's action before scaling, in [-1, 1]
     reward: Any
     terminated: Any
     final_obs: Any
 
 
 class Policy(nn.Cell):
-    """One action in (-1, 1)."""
+    """A deterministic policy with actions in (-1, 1)."""
 
     def __init__(self, config, spec):
         super().__init__()
@@ -70,7 +70,7 @@ class Policy(nn.Cell):
 
 
 class TD3Actor(Actor):
-    """The policy's action with some noise; at first any action."""
+    """Adds noise to the policy's action; before `learning_starts`, acts uniformly."""
 
     def __init__(self, policy, config, spec):
         super().__init__()
@@ -81,7 +81,7 @@ class TD3Actor(Actor):
         self.middle, self.half = Tensor((high + low) / 2), Tensor((high - low) / 2)
 
     def act(self, obs, exploring, noise):
-        """Returns: action `[B, k]` as the environment takes it, and as it is kept, in [-1, 1]."""
+        """Returns: action `[B, k]` for the environment, and as stored in the replay, in [-1, 1]."""
         chosen = self.policy(obs) + self.exploration * standard_normal(noise)
         anything = 2.0 * noise[:, : self.size] - 1.0
         action = ops.where(exploring, anything, ops.clamp(chosen, -1.0, 1.0))
@@ -119,23 +119,23 @@ class TD3Learner(Learner):
         return ops.square(first - goal) + ops.square(second - goal), first
 
     def policy_loss(self, obs):
-        """Per sample: what the first critic thinks of the policy's action, negated."""
+        """Per sample: the negated value of the policy's action by the first critic."""
         first, _ = self.critics(obs, self.policy(obs))
         return -first
 
     def apply_critics(self, grads):
-        """One step of Adam."""
+        """Takes one step of Adam."""
         self.critic_optimizer(grads)
 
     def apply_policy(self, grads):
-        """One step of Adam, and one of all targets."""
+        """Takes one step of Adam and moves all targets."""
         self.policy_optimizer(grads)
         for i in range(len(self.followers)):
             step = self.config.tau * (self.online[i] - self.followers[i])
             ops.assign_add(self.followers[i], step)
 
     def learn(self, msrl):
-        """The updates of an iteration. Returns: metrics, those of the last one."""
+        """Makes the updates of an iteration. Returns: metrics of the last one."""
         config = self.config
         critic_loss, value, policy_loss = 0.0, 0.0, 0.0
         for _ in msrl.epochs(config.policy_updates):
@@ -170,7 +170,7 @@ class TD3Trainer(Trainer):
         self.learner = TD3Learner(policy, critics, targets, config)
 
     def train(self, msrl):
-        """Rolls out `num_steps`, keeps them, then learns from what is kept."""
+        """Rolls out `num_steps` into the replay, then learns from samples of it."""
         config = self.config
         obs = msrl.env_reset()
         for _ in msrl.iterations():

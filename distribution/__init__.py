@@ -1,1 +1,1 @@
-"""Where it runs: one distribution policy a file, found here by its name (`GPUOnly`, `gpu_only`)."""
+"""Distribution policies: one per file, found by name (`GPUOnly` or `gpu_only`)."""

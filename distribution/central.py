@@ -1,4 +1,4 @@
-"""Workers compute gradients, a server holds the parameters (synchronous parameter server)."""
+"""Workers compute gradients; a server holds the parameters (parameter server)."""
 
 from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 

@@ -1,4 +1,4 @@
-"""Environments on dedicated workers; agents on others, by agent where there are several."""
+"""Dedicated workers step environments; others hold the agents (by agent, if there are several)."""
 
 from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 

@@ -1,4 +1,4 @@
-"""The whole loop in one compiled cell on each device (like Anakin and WarpDrive)."""
+"""Each device runs the whole loop in one compiled cell (like Anakin and WarpDrive)."""
 
 from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 

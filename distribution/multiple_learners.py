@@ -1,4 +1,4 @@
-"""Actors and learners in pairs, data-parallel learning (like Sebulba)."""
+"""Pairs of an actor and a learner; learning is data-parallel (like Sebulba)."""
 
 from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 

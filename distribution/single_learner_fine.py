@@ -1,4 +1,4 @@
-"""Environments alone on their workers; one learner acts for all of them (like SEED RL)."""
+"""Workers step environments only; one learner acts for all of them (like SEED RL)."""
 
 from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# From an environment of one's own to a policy that is trained, looked at, filmed and exported:
+# Trains a policy in your own environment, evaluates it, films an episode and exports the policy:
 #   pip install '.[video,export,plot]'
 #   bash docs/first_walk.sh [DIRECTORY]
-# The environment is docs/examples/thermostat.py; put your own file in its place.
+# The environment is docs/examples/thermostat.py; replace it by your own file.
 set -euo pipefail
 run="$(realpath -m "${1:-runs/first-walk}")"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,9 +1,9 @@
 """The idea of this project in one file of Python and NumPy, without MindSpore and MPI.
 
-A training loop is read, not run, into a graph; a distribution policy, which is only data, cuts it
-into fragments; each gets its own projection of the loop as generated source; cut edges become
-messages; and under every policy the parameters are those of the plain loop. The package also reads
-learners, finds out itself what is split, and compiles. Run: `python docs/from_scratch.py`
+A training loop is read into a graph, not run. A distribution policy is data; it cuts the graph into
+fragments. Each fragment gets its part of the loop as generated source. Cut edges become messages.
+Under every policy the parameters equal those of the plain loop. The package also reads learners,
+infers what is sharded, and compiles. Run: `python docs/from_scratch.py`
 """
 # ruff: noqa: D102  (most methods of Replica are what `train` calls)
 
@@ -19,9 +19,9 @@ import numpy as np
 SEED, NUM_ENVS, NUM_STEPS, ITERATIONS = 1, 7, 5, 20
 
 
-# ---- 1. What one writes: a loop that knows no ranks, and policies without control flow -----------
+# ---- 1. The user's part: a loop that knows no ranks, and policies without control flow -----------
 def train(msrl):
-    """REINFORCE on a toy: points that noise moves are to stay at 0; `params` is one gain."""
+    """REINFORCE on a toy: noise moves points that must stay at 0; `params` is one gain."""
     params = 0.0
     obs = msrl.boundary("observation", msrl.env_reset())
     for _ in msrl.iterations:
@@ -39,10 +39,10 @@ def train(msrl):
 COMPONENT = {"env_reset": "environment", "env_step": "environment", "agent_act": "actor",
              "replay_insert": "replay", "replay_sample": "replay", "gradient": "gradient",
              "update": "update"}  # any other statement is glue: it runs wherever it is needed
-KIND = {"gradient": "partial", "parameters": "whole"}  # what passes other marks is split
+KIND = {"gradient": "partial", "parameters": "replicated"}  # other marks: sharded
 JOIN = {"partial": sum,  # each replica has one term of the value
-        "whole": lambda parts: parts[0],  # each has the same
-        "split": lambda parts: np.concatenate(parts, axis=-1)}  # each has its environments' columns
+        "replicated": lambda parts: parts[0],  # each has the same
+        "sharded": lambda parts: np.concatenate(parts, axis=-1)}  # each has its environments
 ACTOR, LEARNER = ["environment", "actor"], ["replay", "gradient", "update"]
 POLICIES = {  # name: ({fragment: (components, replicas)}, {mark that may be cut: who sends there})
     "SingleLearnerCoarse": ({"actor": (ACTOR, 2), "learner": (LEARNER, 1)},
@@ -57,9 +57,9 @@ POLICIES = {  # name: ({fragment: (components, replicas)}, {mark that may be cut
 }
 
 
-# ---- 2. Reading: the statements of the loop become operations, with edges between them -----------
+# ---- 2. Reading: statements of the loop become operations, with edges between them ---------------
 class Op:
-    """An operation, that is one statement of the loop, made of its syntax tree."""
+    """An operation: one statement of the loop, as a syntax tree."""
 
     def __init__(self, node, loops):
         calls = {n.func.attr: n for n in ast.walk(node) if isinstance(n, ast.Call)}
@@ -72,7 +72,7 @@ class Op:
 
 
 def read(statements, loops=()):
-    """All operations, each with the loops around it, the outermost first."""
+    """Returns all operations, each with its enclosing loops, the outermost first."""
     ops = []
     for node in statements:
         if isinstance(node, ast.For):
@@ -83,20 +83,20 @@ def read(statements, loops=()):
 
 
 def find_edges(ops):
-    """All (definer, variable, reader). Any assignment of a name may reach any reader of it."""
+    """Returns all (definer, variable, reader); any assignment of a name may reach any reader."""
     return [(definer, variable, reader) for reader in ops for variable in reader.reads
             for definer in ops if variable in definer.targets]
 
 
-# ---- 3. Partition: what a fragment needs is followed backwards, up to a cut ----------------------
+# ---- 3. Partition: traces back what a fragment needs, up to the cuts -----------------------------
 class Message(NamedTuple):
-    """A cut edge: what the site defines goes from all replicas of a fragment to all of another."""
+    """A cut edge: all replicas of a fragment send the site's values to all replicas of another."""
 
     name: str
     site: Op
     source: str
     target: str
-    turns: int  # how many turns of the loop are sent together
+    turns: int  # how many iterations of the loop are sent together
 
 
 def partition(ops, fragments, cuts):
@@ -117,7 +117,7 @@ def partition(ops, fragments, cuts):
                     raise SystemExit(
                         f"`{variable}` would cross unmarked from {source} (line {definer.line}) to "
                         f"{fragment} (line {needed.line}): no boundary {' or '.join(cuts)} between")
-                # Replicas that have one term each of a sum send it to each other, to add them up.
+                # Replicas that have one term each of a sum send it to each other and add the terms.
                 if source != fragment or (KIND.get(definer.mark) == "partial" and replicas > 1):
                     name = f"{definer.mark} of line {definer.line} to {fragment}"
                     turns = NUM_STEPS if len(definer.loops) == 2 and fragment not in busy else 1
@@ -127,7 +127,7 @@ def partition(ops, fragments, cuts):
 
 # ---- 4. Projection: the loop as one fragment sees it, as source ----------------------------------
 def project(ops, fragment, placed, messages):
-    """The fragment's own statements as they are written, and `send` and `receive` at cuts."""
+    """Returns the fragment's statements, with `send` and `receive` at the cuts."""
     lines, opened = [], []
     for op in ops:
         values = f"[{', '.join(op.targets)}]"
@@ -136,14 +136,14 @@ def project(ops, fragment, placed, messages):
         code += [f"msrl.send('{m.name}', {values})" for m in here if m.source == fragment]
         code += [f"{values} = msrl.receive('{m.name}')" for m in here if m.target == fragment]
         for depth, loop in enumerate(op.loops):
-            if code and loop not in opened:  # a loop without code of this fragment is left out
+            if code and loop not in opened:  # leaves out a loop without code of this fragment
                 opened.append(loop)
                 lines.append("    " * depth + f"for _ in {ast.unparse(loop.iter)}:")
         lines += ["    " * len(op.loops) + line for line in code]
     return "\n".join(lines)
 
 
-# ---- 5. Running: what the loop calls, and how replicas talk --------------------------------------
+# ---- 5. Running: the functions that the loop calls, and messages between replicas ----------------
 class Replica:
     """A replica of a fragment, with its share of the environments."""
 
@@ -155,7 +155,7 @@ class Replica:
         self.envs, self.rows, self.draws = shares[fragment][number], [], Counter()
 
     def noise(self, purpose):
-        """Normal numbers of (seed, purpose, environment, time): it does not matter who asks."""
+        """Normal numbers from (seed, purpose, environment, time), the same for every caller."""
         self.draws[purpose] += 1
         keys = [(SEED, purpose, env, self.draws[purpose]) for env in self.envs]
         return np.array([np.random.default_rng(key).normal() for key in keys])
@@ -189,23 +189,23 @@ class Replica:
         return self.params
 
     def send(self, name, values):
-        """To each replica of the target; of split values, the environments that both have."""
+        """Sends values to each replica of the target; of sharded ones, the common environments."""
         message, unsent = self.messages[name], self.unsent[name]
         unsent.append(values)
         if len(unsent) == message.turns:
-            stack = np.array(unsent)  # [turns, values, ..., environments], if split
+            stack = np.array(unsent)  # [iterations, values, ..., environments], if sharded
             unsent.clear()
             for number, share in enumerate(self.shares[message.target]):
                 part = stack if message.site.mark in KIND else stack[..., np.isin(self.envs, share)]
                 self.mail[name, self.number, number].put(part)
 
     def receive(self, name):
-        """The values of one turn, from all replicas of the source in their order."""
+        """Returns the values of one iteration, from all replicas of the source in their order."""
         message, unread = self.messages[name], self.unread[name]
         if not unread:
             parts = [self.mail[name, number, self.number].get(timeout=10)
                      for number in range(len(self.shares[message.source]))]
-            unread.extend(JOIN[KIND.get(message.site.mark, "split")](parts))
+            unread.extend(JOIN[KIND.get(message.site.mark, "sharded")](parts))
         return unread.pop(0)
 
 
@@ -219,11 +219,11 @@ def run(fragments, messages, sources):
     with ThreadPoolExecutor(len(replicas)) as threads:
         runs = [threads.submit(exec, sources[r.fragment], {"msrl": r}) for r in replicas]
         for done in as_completed(runs):
-            done.result()  # raises what the replica raised
+            done.result()  # raises the replica's exception
     return np.array([r.params for r in replicas if "update" in fragments[r.fragment][0]])
 
 
-# ---- 6. What comes of it -------------------------------------------------------------------------
+# ---- 6. Results: every policy against the plain loop, and two mistakes ---------------------------
 source = inspect.getsource(train)
 ops = read(ast.parse(source).body[0].body[1:])  # all but the docstring
 print("The graph: operations, and the lines that define what they read")

@@ -78,10 +78,10 @@ class Schedule:
 
     order: str = field(default=SYNCHRONOUS, metadata={"help": "synchronous or arrival"})
     staleness: int | None = field(
-        default=None, metadata={"help": "by arrival: bound in updates (none: twice the workers)"}
+        default=None, metadata={"help": "asynchronous: bound in updates (none: twice the workers)"}
     )
     drop_stale: bool = field(
-        default=False, metadata={"help": "by arrival: drop what exceeds the bound, never wait"}
+        default=False, metadata={"help": "asynchronous: drop staler gradients, never wait"}
     )
     chunks: int = field(default=1, metadata={"help": "parts of the environments, in turn"})
 

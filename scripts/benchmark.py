@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Steps per second of training, side by side, with resident memory.
+"""Measures steps per second of training, alternating between programs, with resident memory.
 
     .venv/bin/python scripts/benchmark.py
     .venv/bin/python scripts/benchmark.py --minutes 10 --only graph:CartPole-v1  (flat memory)
     .venv/bin/python scripts/benchmark.py --peers --repeats 5     (beside others; scripts/peers)
     .venv/bin/python scripts/benchmark.py --peers --only gym-8 a2c --seconds 2 --repeats 1
 
-Without `--peers` each row trains PPO for a while with 4 epochs of 4 minibatches and 64-64 tanh
-networks, and takes the median of the time between iterations after the first 20. Rows are repeated
-in turn, so that a drift of the machine shows as spread.
+Without `--peers`, each row trains PPO for a while with 4 epochs of 4 minibatches and 64-64 tanh
+networks, and takes the median of the time between iterations after the first 20. Rows alternate
+between repeats, so that a drift of the machine shows as spread.
 
-With `--peers` each row of scripts/peers/table.py runs ours and what users would pick, in turn, each
-in its virtual environment (scripts/setup_peers.sh makes them), and prints medians, ranges, and the
-ratio to the best of them beside its target.
+With `--peers`, each row of scripts/peers/table.py runs this project and other libraries in turn,
+each in its virtual environment (scripts/setup_peers.sh makes them), and prints medians, ranges, and
+the ratio to the best of them with its target.
 """
 
 import argparse
@@ -37,7 +37,7 @@ WARM_UP = 20
 
 @dataclass(frozen=True)
 class Case:
-    """One row."""
+    """A row of the benchmark."""
 
     policy: str
     environment: str
@@ -62,14 +62,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each run (default: 10)")
-    parser.add_argument("--minutes", type=float, help="instead of --seconds, for memory")
+    parser.add_argument("--seconds", type=float, default=10.0, help="each run (default: 10)")
+    parser.add_argument("--minutes", type=float, help="instead of --seconds, to measure memory")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", help="environments; with --peers names of rows")
-    parser.add_argument("--peers", action="store_true", help="measure beside other libraries")
+    parser.add_argument("--peers", action="store_true", help="compare with other libraries")
     parser.add_argument("--warm-up", type=float, default=3.0, help="seconds, with --peers")
-    parser.add_argument("--profile", action="store_true", help="where our time goes in these rows")
-    parser.add_argument("--json", type=Path, help="with --peers: a file of every turn's values")
+    parser.add_argument("--profile", action="store_true", help="show where our time goes in a row")
+    parser.add_argument("--json", type=Path, help="with --peers: file for every turn's values")
     args = parser.parse_args()
     if args.peers:
         return beside_peers(args)
@@ -110,7 +110,7 @@ def beside_peers(args: argparse.Namespace) -> int:
     if unknown := set(args.only or ()) - set(known):
         print(f"no row {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what runs is ended on the way out
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # SIGTERM ends the running program too
     rows = [known[name] for name in args.only or known]
     if args.profile:
         for row in rows:
@@ -128,9 +128,9 @@ def beside_peers(args: argparse.Namespace) -> int:
 
 
 def measure(case: Case, seconds: float) -> tuple[float, float, float]:
-    """Trains for a while.
+    """Trains for a while and measures speed and memory.
 
-    Returns: steps/s, and the largest worker's resident MiB after warming up and at the end.
+    Returns: steps/s, and the largest worker's resident MiB after the warm-up and at the end.
     """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "run" / "metrics.jsonl"

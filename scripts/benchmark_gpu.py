@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""PPO on CartPole-v1 wholly on one device, from 64 to 65,536 environments, in steps a second.
+"""Measures PPO on CartPole-v1 on one device in steps/s, from 64 to 65,536 environments.
 
     .venv/bin/python scripts/benchmark_gpu.py --others ~/jax/bin/python
 
-The loop of algorithms/ppo.py under GPUOnly beside the same loop in JAX (peers/jax_loop.py) and
-PyTorch (peers/torch_loop.py), in turn, where these are installed: JAX wants another NumPy than
-MindSpore, hence an environment of its own. They use the GPU if they were installed for one;
+Compares the loop of algorithms/ppo.py under GPUOnly with the same loop in JAX (peers/jax_loop.py)
+and PyTorch (peers/torch_loop.py), in turn, if they are installed. JAX needs another NumPy than
+MindSpore, so it has its own virtual environment. They use the GPU if they were installed for one;
 `--device cpu` measures on the CPU.
 """
 
@@ -35,10 +35,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each run (default: 5)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="time of each run (default: 5)")
     parser.add_argument("--num-envs", type=int, nargs="+", default=NUM_ENVS, metavar="N")
     parser.add_argument(
-        "--others", default=sys.executable, metavar="PYTHON", help="that has JAX or PyTorch"
+        "--others", default=sys.executable, metavar="PYTHON", help="Python with JAX or PyTorch"
     )
     args = parser.parse_args()
     try:

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Replay tables side by side: ours, Reverb, cpprb and TorchRL, in turn, in virtual environments.
+"""Compares replay tables: ours, Reverb, cpprb and TorchRL, in turn, in virtual environments.
 
     bash scripts/setup_peers.sh reverb cpprb torchrl
     .venv/bin/python scripts/benchmark_replay.py
     .venv/bin/python scripts/benchmark_replay.py --only two --batch 64 --seconds 1 --repeats 1
 
-Trajectories of 1000 steps, 104 KB; a rate counts every byte that is copied into a contiguous batch.
-"one": the process that reads has the table. "two": another one has it. "four": four processes read
-it at once, and the rate is that of all. "ranks": the same with a table of ours that is spread over
-four ranks, which meet after every eighth batch, when it could change. "hosts": two such ranks on
-two hosts (network namespaces, as root) with a link of 1 Gb/s (`tc tbf`), beside the rate at which
-that could ship every row to one of them; skewed: one host has 70 % of the weights. Where one
-process reads, ours copies on a thread for each core. Reverb reads with the fastest of six settings
-of its `TrajectoryDataset` (1, 2 or 4 workers, 16 or 128 samples in flight), found before each turn.
-Prints medians with their ranges, and the ratio to each of the others beside its target. "select" is
-a table of its own: the time to select 256 of 10^3 to 10^7 small records in ours, in every way.
+Trajectories have 1000 steps, 104 KB; a rate counts every byte that is copied to a contiguous batch.
+"one": the reading process owns the table. "two": another process owns it. "four": four processes
+read it at once, and the rate is their sum. "ranks": the same with our table, sharded over four
+ranks, which synchronise after every eighth batch, when it could change. "hosts": two such ranks on
+two hosts (network namespaces, as root) with a link of 1 Gb/s (`tc tbf`), compared with the rate at
+which the link could send all rows to one of them; skewed: one host has 70 % of the weights. If one
+process reads, ours copies with one thread per core. Reverb uses the fastest of six settings of its
+`TrajectoryDataset` (1, 2 or 4 workers, 16 or 128 samples in flight), found before each turn. Prints
+medians with their ranges, and the ratio to each other library with its target. "select" has its
+own table: the time to select 256 of 10^3 to 10^7 small records in ours, with every sampler.
 """
 
 import argparse
@@ -41,16 +41,16 @@ PYTHONS = {
 
 @dataclass(frozen=True)
 class Row:
-    """What is measured.
+    """A row of the benchmark.
 
     Attributes:
-        name: of the group, for `--only`.
-        work: in words.
-        arguments: of each library's program; `readers` of them at once on the table of another.
-        targets: the least ratio of ours to another library's, of its reciprocal for seconds; 0 if
-            there is none.
-        unit: of the result, and by how much a program's rate is multiplied to be in it.
-        ranks: of ours, in place of readers; each on a host of its own if there are `hosts`.
+        name: the group, for `--only`.
+        work: a description.
+        arguments: those of each library's program; `readers` of them read another's table at once.
+        targets: the smallest ratio of ours to another library's, of its reciprocal for seconds; 0
+            for no target.
+        unit: the unit of the result, and the factor from a program's rate to it.
+        ranks: our ranks, instead of readers; each on its own host if there are `hosts`.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Row:
 
 
 def rows(batches: list[int]) -> list[Row]:
-    """Return all of them."""
+    """Return all rows."""
     found = []
     for way in ("uniform", "prioritised"):
         more = ("--weighted",) if way == "prioritised" else ()
@@ -103,10 +103,10 @@ def rows(batches: list[int]) -> list[Row]:
 
 
 def run(library: str, row: Row, seconds: float, notes: list[str]) -> float:
-    """Return what a library's program measures; more of it may go to the notes.
+    """Return the measurement of a library's program; it may add to the notes.
 
     Raises:
-        SystemExit: it failed; with what it printed.
+        SystemExit: the program failed; with its output.
     """
     if library == "link":
         return replay_jobs.link_rate()
@@ -164,7 +164,7 @@ def main() -> int:
     groups = ("one", "two", "four", "ranks", "hosts", "insert", "update", "checkpoint", "select")
     parser.add_argument("--only", nargs="+", choices=groups, help="groups of rows")
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 256, 512])
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each turn (default: 3)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time of each turn (default: 3)")
     parser.add_argument("--repeats", type=int, default=3, help="turns (default: 3)")
     args = parser.parse_args()
     chosen = [row for row in rows(args.batch) if not args.only or row.name in args.only]
@@ -200,7 +200,7 @@ def main() -> int:
 
 
 def _print(row: Row, values: dict[str, list[float]], libraries: list[str]) -> bool:
-    """Print a row. Returns: whether it misses a target."""
+    """Print a row. Returns: True if it misses a target."""
     show: Callable[[float], str] = lambda x: f"{x:,.2f}" if x < 100 else f"{x:,.0f}"  # noqa: E731
     middle = {name: statistics.median(found) for name, found in values.items()}
     cells = [

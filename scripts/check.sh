@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Style, types, who may import whom, then the tests (arguments go to scripts/test.sh); --fast stops before the tests.
+# Checks style, types and imports between folders, then runs the tests (arguments go to scripts/test.sh); --fast: no tests.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_venv.sh" test
 cd "$MSRL_ROOT"

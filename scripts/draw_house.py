@@ -1,4 +1,4 @@
-"""Draws what mindspore_rl has at its top and which imports which into docs/tour.md, from the code.
+"""Draws the folders of mindspore_rl and their imports into docs/tour.md, from the code.
 
 .venv/bin/python scripts/draw_house.py
 """
@@ -18,7 +18,7 @@ GROUPS = {
 
 
 def drawing() -> str:
-    """The picture as Mermaid's text. An arrow that follows from others is left out."""
+    """Returns the picture as Mermaid's text, without arrows that follow from others."""
     graph = grimp.build_graph(PACKAGE)
     rooms = {
         name.rpartition(".")[2]: {name, *graph.find_descendants(name)}
@@ -49,7 +49,7 @@ def drawing() -> str:
 
 
 def drawn(page: str) -> str:
-    """The page with the picture as it is now."""
+    """Returns the page with the current picture."""
     picture = f"<!-- house -->\n```mermaid\n{drawing()}```\n<!-- end -->"
     return re.sub(r"<!-- house -->.*<!-- end -->", picture, page, flags=re.S)
 

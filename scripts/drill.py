@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Does to jobs what ought not to happen, and writes down what came of it.
+"""Injects faults into jobs, and writes a table of their outcomes.
 
     .venv/bin/python scripts/drill.py --minutes 60 --soak --output table.md    (all of it)
     .venv/bin/python scripts/drill.py --only kills --kills 10 --seed 3
     .venv/bin/python scripts/drill.py --only disk two environments limits neighbours network
     .venv/bin/python scripts/drill.py --only soak --minutes 60
 
-Kills and stops go to any process of a job (the one above, coordinator, reaper, mpiexec, proxy,
-rank, MindSpore's scheduler), at random moments, under every policy; whatever of it was the
-coordinator, or above it, is resumed by hand. For root, jobs have a /dev/shm and a /tmp of their
-own; otherwise run no other job meanwhile.
+Sends SIGKILL, SIGSTOP and SIGTERM to any process of a job (`msrl train`, coordinator, reaper,
+mpiexec, proxy, rank, MindSpore's scheduler), at random moments, under every policy. If a job loses
+its coordinator or `msrl train`, the drill resumes it. As root, jobs have their own /dev/shm and
+/tmp; otherwise run no other job at the same time.
 
-The folder of a case that failed is kept, and named in the table. Exit code 1: a promise was broken.
+The folder of a failed case is kept and named in the table. Exit code 1: a promise was broken.
 """
 
 import argparse
@@ -55,7 +55,7 @@ broken. Made by
 def main() -> int:
     """Runs the drill. Returns: 1 if a promise was broken, 130 if it was interrupted."""
     args = _arguments()
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `&` has SIGINT ignored
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT is ignored in a shell's background jobs
         signal.signal(number, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` has it ignored, by all jobs too
     folder = Path(tempfile.mkdtemp(prefix="drill-", dir=args.folder)).resolve()
@@ -100,7 +100,7 @@ def _parts(
     tell: Callable,
     began: float,
 ) -> None:
-    """Runs the parts that were asked for; what came goes into `cases` and `struck`."""
+    """Runs the selected parts; appends the outcomes to `cases` and `struck`."""
     ends = began + 60 * args.minutes if args.minutes else None
     soak, problems = None, []
     if "soak" in args.only:
@@ -147,7 +147,7 @@ def _watch(soak: Soak, until_s: float, problems: list[Broken]) -> None:
 def table(
     cases: list[Case], args: argparse.Namespace, minutes: float, struck: list[kills.Struck]
 ) -> str:
-    """The table as Markdown, to be put into docs/guarantees.md as it is."""
+    """Returns the table as Markdown, as docs/guarantees.md contains it."""
     versions = ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "mpich", "numpy"))
     header = HEADER.format(
         machine=f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, {versions}",
@@ -166,7 +166,7 @@ def table(
 
 @contextlib.contextmanager
 def _telling():
-    """A context with a function that shows what is being tried."""
+    """Context: gives a function that shows the current case."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True) as progress:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Strangers at every port of a job that trains, and what comes of it.
+"""Connects foreign clients to every port of a running job, and checks its outcome.
 
-    scripts/drill_ports.py                          # a table in Markdown, in some minutes
-    scripts/drill_ports.py --ports link hydra       # of some ports only
+    scripts/drill_ports.py                          # a table in Markdown, takes minutes
+    scripts/drill_ports.py --ports link hydra       # only some ports
 
-Each cell is a job of its own, with restarts: strangers talk to one of its ports, and it must end
-with all of its iterations, or with an exit code that says that it did not, and in good time. Ends
-with exit code 1 if one did not.
+Each cell of the table is a job with restarts. Foreign clients connect to one of its ports. The job
+must end in time, with all of its iterations or with an exit code that reports a failure. The exit
+code is 1 if a job did not.
 """
 
 import argparse
@@ -34,15 +34,15 @@ ROOT = Path(__file__).resolve().parents[1]
 ITERATIONS, NUM_STEPS, NUM_ENVS = 12, 8, 2
 DEADLINE_S = 300.0
 ANSWER_S = 1.0
-"""A port that takes no connection for so long takes none."""
+"""A port that does not accept a connection within this time accepts none."""
 KEPT, SHORT = 60, 100
 LINE_BYTES = 1 << 24
 GATE = "gate"
-"""A file in the folder in which a job was started, without which its environment waits."""
+"""A file in a job's working folder; the environment waits until it exists."""
 
 
 class Gated:
-    """Goes slowly, and then waits, until the gate is there: a job ends no sooner than it may."""
+    """An environment that steps slowly, then waits for the gate: the job cannot end early."""
 
     pace_s = 0.01
 
@@ -51,11 +51,11 @@ class Gated:
         self.spec = EnvironmentSpec("gated", (3,), Discrete(2), 100, None, False)
 
     def reset(self) -> np.ndarray:
-        """Obs `[B, 3]`."""
+        """Returns obs `[B, 3]`."""
         return np.zeros((self.size, 3), np.float32)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The reward is the action."""
+        """Returns the action as the reward."""
         self.count += 1
         while not Path(GATE).exists():
             time.sleep(self.pace_s)
@@ -67,15 +67,15 @@ class Gated:
         return obs, obs.copy(), action.astype(np.float32), terminated, truncated
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """For a checkpoint."""
+        """Returns the state for a checkpoint."""
         return {"count": np.array([self.count])}
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
-        """From a checkpoint."""
+        """Restores a state from a checkpoint."""
         self.count = int(state["count"][0])
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: there is nothing to close."""
 
 
 # ---- strangers -----------------------------------------------------------------------------------
@@ -84,9 +84,9 @@ Address = tuple[str, int]
 
 
 def _talk(address: Address, text: bytes) -> socket.socket:
-    """Says something and closes."""
+    """Connects, sends bytes and closes."""
     stranger = socket.create_connection(address, ANSWER_S)
-    with stranger, contextlib.suppress(OSError):  # it is closed as soon as it is wrong
+    with stranger, contextlib.suppress(OSError):  # the job closes it at the first wrong byte
         stranger.sendall(text)
     return stranger
 
@@ -134,7 +134,7 @@ def _ports(process: psutil.Process) -> set[int]:
 
 
 def _below(run: psutil.Process, name: str) -> list[psutil.Process]:
-    """The processes of a run whose command line begins with a program, or holds an argument."""
+    """Returns the processes of a run with a program name, or an argument, on their command line."""
     found = []
     for process in run.children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -175,14 +175,14 @@ def _scheduler(run: psutil.Process) -> set[int]:
 
 @dataclass(frozen=True)
 class Port:
-    """A port of a job, or several of a kind.
+    """A port of a job, or several of one kind.
 
     Attributes:
-        name: for the table.
-        find: gives them, of the process of `msrl train`.
-        options: of the job.
-        variables: of its environment.
-        starting: strangers come as soon as it is there, else when the job trains.
+        name: the name in the table.
+        find: returns the port numbers, given the process of `msrl train`.
+        options: the job's options.
+        variables: the job's environment variables.
+        starting: True: clients connect as soon as the port exists; False: when the job trains.
     """
 
     name: str
@@ -204,7 +204,7 @@ PORTS = {
 
 
 def start(folder: Path, options: tuple[str, ...], variables: dict[str, str]) -> subprocess.Popen:
-    """A job in `folder/run`, which ends when `folder/gate` is there."""
+    """Starts a job in `folder/run`, which ends once `folder/gate` exists."""
     steps = str(ITERATIONS * NUM_STEPS * NUM_ENVS)
     train = [sys.executable, "-m", "mindspore_rl.cli", "train", "ppo", *options]
     train += ["--env", f"{__file__}:Gated", "--run-dir", str(folder / "run")]
@@ -221,14 +221,14 @@ def start(folder: Path, options: tuple[str, ...], variables: dict[str, str]) -> 
 
 
 def lines(folder: Path) -> list[dict]:
-    """The metrics of a job."""
+    """Returns the metrics of a job."""
     path = folder / "run" / "metrics.jsonl"
     whole = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in whole]
 
 
 def wait_until(condition: Callable[[], object], run: subprocess.Popen, pause_s: float) -> None:
-    """Waits for a job. Raises: RuntimeError: it ended, or took too long."""
+    """Waits until a condition holds. Raises: RuntimeError: the job ended, or it took too long."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         if run.poll() is not None or time.monotonic() > deadline:
@@ -242,11 +242,11 @@ def wait_until(condition: Callable[[], object], run: subprocess.Popen, pause_s: 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of strangers at a port.
+    """The outcome of foreign clients at a port.
 
     Attributes:
-        words: for the table.
-        right: whether the job ended in time, and told the truth.
+        words: the text for the table.
+        right: True if the job ended in time and reported the truth.
     """
 
     words: str
@@ -254,7 +254,7 @@ class Result:
 
 
 def drill(port: Port, strangers: str, folder: Path) -> Result:
-    """Starts a job, sends strangers to a port, and waits for its end."""
+    """Starts a job, connects foreign clients to a port, and waits for the job's end."""
     limits = ("--max-restarts", "3", "--timeout", "15", "--start-timeout", "90")
     run = start(folder, (*port.options, *limits), dict(port.variables))
     watched = psutil.Process(run.pid)
@@ -264,7 +264,7 @@ def drill(port: Port, strangers: str, folder: Path) -> Result:
         wait_until(lambda: lines(folder), run, 0.05)
     met: list[socket.socket] = []
     for number in port.find(watched):
-        with contextlib.suppress(OSError):  # the job has ended, or takes no more of them
+        with contextlib.suppress(OSError):  # the job has ended, or refuses connections
             met.extend(STRANGERS[strangers](("127.0.0.1", number)))
     (folder / GATE).touch()
     try:
@@ -281,13 +281,13 @@ def drill(port: Port, strangers: str, folder: Path) -> Result:
 
 
 def judged(code: int, done: int, err: str, met: bool) -> Result:
-    """Says what came, from a job's end.
+    """Judges the outcome of a job.
 
     Args:
         code: its exit code.
-        done: its iterations.
-        err: what it wrote to stderr.
-        met: whether the port took a connection.
+        done: the number of its iterations.
+        err: its output on stderr.
+        met: True if the port accepted a connection.
     """
     causes = [line for line in re.findall(r"^msrl: (.*)", err, re.M) if "restarting" not in line]
     cause = causes[0] if causes else ""

@@ -1,4 +1,4 @@
-"""What an iteration of a job takes, by running it."""
+"""Measures the time of an iteration of a job by running it."""
 
 import json
 import subprocess
@@ -10,11 +10,11 @@ from network_hosts import Network
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP, SECONDS, MIN, MAX = 14, 3.0, 10, 600
-"""Iterations that do not count; for how long others do, and how few and how many of them."""
+"""Iterations that do not count; time of the others, and their smallest and largest number."""
 
 
 class NotMeasured(Exception):
-    """A job failed; its text is the first line of why."""
+    """A job failed; the text is the first line of its error."""
 
 
 def iteration_ms(
@@ -27,11 +27,11 @@ def iteration_ms(
     """Trains for a while.
 
     Args:
-        words: of `msrl train`: the algorithm, and flags.
-        settings: keys of its configuration, with `num_envs` and `num_steps`.
-        guess_s: about what an iteration takes.
+        words: arguments of `msrl train`: the algorithm, and flags.
+        settings: keys of its configuration, among them `num_envs` and `num_steps`.
+        guess_s: about the time of an iteration.
         deployment: the hosts to train on.
-        network: whose first host trains.
+        network: the network whose first host trains.
 
     Raises:
         NotMeasured: the job failed.

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Iteration time of every policy by the latency between two hosts: a table and a plot.
+"""Measures the iteration time of every policy by the latency between two hosts: a table and a plot.
 
     scripts/latency_study.py [--csv FILE] [--plot FILE.svg]
 
-PPO on HalfCheetah-v4 (extra `mujoco`), on two namespaces of this machine that are joined by a relay
+PPO on HalfCheetah-v4 (extra `mujoco`), on two namespaces of this machine, connected by a relay
 (`network_hosts.py`; root only). Latency is one way: a packet and its answer take twice as much. The
-first iterations, which compile, are left out; a time is the median over the others, with quartiles.
-`--plot` needs matplotlib (extra `plot`); with `--from FILE` it draws what an earlier run measured.
+first iterations, which compile, are left out; a time is the median of the others, with quartiles.
+`--plot` needs matplotlib (extra `plot`); with `--from FILE` it draws the times of an earlier run.
 """
 
 import argparse
@@ -29,16 +29,16 @@ POLICIES = {
     "Environments": (),
     "Central": (),
 }
-"""GPUOnly is missing: it needs an in-graph environment, which HalfCheetah-v4 has not."""
+"""Without GPUOnly, which needs an in-graph environment: HalfCheetah-v4 has none."""
 FUSED = ("MultipleLearners",)
-"""Policies whose second host is another worker; the others have one worker and what serves it."""
+"""Policies with another worker on the second host; the others have one worker and its server."""
 CONFIG = ("num_envs=8", "num_steps=32", "update_epochs=2", "num_minibatches=4")
 WARM_UP = 3
 COLUMNS = ("policy", "delay_ms", "iterations", "median_s", "lower_s", "upper_s", "why_not")
 
 
 def measure(policy: str, delay_ms: float, iterations: int, folder: Path) -> dict[str, object]:
-    """Trains a policy on two hosts so far apart; one row of the table."""
+    """Trains a policy on two hosts with a latency. Returns: one row of the table."""
     name = policy.split(",", maxsplit=1)[0]
     row: dict[str, object] = dict.fromkeys(COLUMNS, "")
     row |= {"policy": policy, "delay_ms": delay_ms}
@@ -72,7 +72,7 @@ def measure(policy: str, delay_ms: float, iterations: int, folder: Path) -> dict
 
 
 def write(rows: list[dict[str, object]], file: Path) -> None:
-    """Writes the rows, from which `--from` draws."""
+    """Writes the rows for `--from`."""
     with file.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -80,7 +80,7 @@ def write(rows: list[dict[str, object]], file: Path) -> None:
 
 
 def read(file: Path) -> list[dict[str, object]]:
-    """Reads what `write` wrote."""
+    """Reads the rows that `write` wrote."""
     with file.open(newline="") as stream:
         return list(csv.DictReader(stream))
 
@@ -107,7 +107,7 @@ def _cell(row: dict[str, object]) -> str:
 
 
 def plot(rows: list[dict[str, object]], file: Path) -> None:
-    """Draws iteration time against latency, a line a policy, quartiles as bars."""
+    """Draws iteration time by latency, one line per policy, with quartiles as bars."""
     from matplotlib import pyplot  # noqa: PLC0415
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
@@ -130,16 +130,16 @@ def plot(rows: list[dict[str, object]], file: Path) -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--delays", default="0,1,5", help="ms, one way (default: 0,1,5)")
     parser.add_argument("--iterations", type=int, default=20)
-    parser.add_argument("--only", choices=POLICIES, help="measure this one alone (default: all)")
+    parser.add_argument("--only", choices=POLICIES, help="measure only this policy (default: all)")
     parser.add_argument(
-        "--csv", type=Path, help="where to keep what was measured; other policies' rows there stay"
+        "--csv", type=Path, help="file for the measurements; keeps rows of other policies"
     )
     parser.add_argument("--plot", type=Path, metavar="FILE.svg")
-    parser.add_argument("--from", dest="earlier", type=Path, help="draw this CSV, measure nothing")
+    parser.add_argument("--from", dest="earlier", type=Path, help="draw this CSV without measuring")
     args = parser.parse_args()
     if args.earlier:
         rows = read(args.earlier)
@@ -151,7 +151,7 @@ def main() -> int:
         rows = read(args.csv) if args.csv and args.csv.exists() else []
         rows = [row for row in rows if row["policy"] not in chosen]
         with tempfile.TemporaryDirectory() as folder:
-            # A policy's delays follow each other, so that the machine's load is most alike there.
+            # The delays of a policy follow each other: the machine's load then differs least.
             for policy in chosen:
                 for delay in args.delays.split(","):
                     rows.append(measure(policy, float(delay), args.iterations, Path(folder)))

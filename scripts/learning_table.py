@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Trains CartPole-v1 to its threshold; puts the rows into the table of algorithms/README.md.
+"""Trains CartPole-v1 to its threshold; writes the rows of the table in algorithms/README.md.
 
 .venv/bin/python scripts/learning_table.py --seeds 1 2 3 --workers 2
 
-Rows of the same algorithm, policy and seed are replaced, all other text is kept.
+Replaces rows of the same algorithm, policy and seed, and keeps all other text.
 """
 
 import argparse
@@ -47,9 +47,9 @@ def main() -> int:
 
 
 def with_row(page: str, row: str) -> str:
-    """A page with a row in its table, in place of the one that begins alike.
+    """Returns a page with a row in its table; it replaces a row that starts with the same cells.
 
-    A row of another algorithm, policy or seed comes after those that it shares most with.
+    A row of another algorithm, policy or seed is added after the most similar rows.
     """
     lines = page.splitlines()
     last = max(i for i, line in enumerate(lines) if line.startswith("|"))

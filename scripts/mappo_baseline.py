@@ -1,10 +1,10 @@
-"""Trains BenchMARL's MAPPO on simple_spread_v3, as the mark that ours is held to.
+"""Trains BenchMARL's MAPPO on simple_spread_v3, as the baseline of our MAPPO.
 
-Needs a virtual environment of its own (PyTorch): pip install torch==2.13.0 benchmarl==1.5.2 mpe2
+Needs a separate virtual environment (PyTorch): pip install torch==2.13.0 benchmarl==1.5.2 mpe2
     python scripts/mappo_baseline.py --seeds 1 2 3 --total-steps 600000 --out baseline
-writes baseline/SEED.npz: the policy's layers, which scripts/score_mappo.py plays in PettingZoo's
-environment. Hyper-parameters are those of algorithms/mappo.py. The worlds are a batch of their own,
-which saves stepping mpe2's one by one; rewards and observations are first compared with mpe2's.
+Writes baseline/SEED.npz, the policy's layers, which scripts/score_mappo.py plays in PettingZoo's
+environment. Hyper-parameters are those of algorithms/mappo.py. The worlds are a batch, because
+stepping mpe2's one by one is slow; rewards and observations are first compared with mpe2's.
 """
 
 import argparse
@@ -101,7 +101,7 @@ class Spread(EnvBase):
 
 
 class SpreadTask(TaskClass):
-    """What BenchMARL asks of a task."""
+    """The task in the form that BenchMARL requires."""
 
     def get_env_fun(self, num_envs, continuous_actions, seed, device):
         """See `TaskClass`."""
@@ -151,7 +151,7 @@ class SpreadTask(TaskClass):
 
 
 class Tasks(Task):
-    """BenchMARL names its tasks by an enumeration."""
+    """The enumeration of tasks that BenchMARL requires."""
 
     SIMPLE_SPREAD = None
 
@@ -162,7 +162,7 @@ class Tasks(Task):
 
 
 class LinearDecay(Callback):
-    """Takes the learning rate to 0 over the run, as ours does; BenchMARL has no schedule."""
+    """Decreases the learning rate to 0 over the run, as ours does; BenchMARL has no schedule."""
 
     def on_train_end(self, training_td: TensorDict, group: str) -> None:
         """Sets the rate of the next iteration."""
@@ -174,7 +174,7 @@ class LinearDecay(Callback):
 
 
 def compare_with_mpe2() -> None:
-    """Plays 40 episodes in both and stops if observations or rewards part."""
+    """Plays 40 episodes in both, and stops if observations or rewards differ."""
     env, random = Spread(1, 0, "cpu"), np.random.default_rng(0)
     theirs = simple_spread_v3.parallel_env(N=3, local_ratio=0.5, max_cycles=STEPS)
     for episode in range(40):
@@ -238,7 +238,7 @@ def train(seed: int, total_steps: int, out: Path) -> None:
 
 
 def main() -> None:
-    """Reads the command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--total-steps", type=int, default=600_000)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Several hosts on one machine: network namespaces with addresses of their own, as root.
+"""Makes several hosts on one machine: network namespaces with their own addresses, as root.
 
     with Network(hosts=2) as network:
         network.write_deployment(Path("hosts.yaml"), policy="GPUOnly", workers=2)
@@ -9,14 +9,14 @@ or from a shell:
 
     scripts/network_hosts.py --hosts 2 --delay-ms 1 -- msrl train ppo --deployment {} --workers 3
 
-which makes the hosts, runs the command on the first of them with a deployment file in place of
-`{}`, and takes everything down. Host i has the address 10.77.0.<i+1> on eth0. Without a delay, eth0
-is a virtual cable (veth) to a switch (bridge) in a namespace of its own, so nothing appears in the
-machine's own network; with one, it is a TUN device of `network_relay.cpp`, since not every kernel
-has `tc netem`. The hosts share the machine's processors and its files.
+It makes the hosts, runs the command on the first of them with a deployment file in place of
+`{}`, and removes everything. Host i has the address 10.77.0.<i+1> on eth0. Without a delay, eth0
+is a virtual cable (veth) to a switch (bridge) in its own namespace, so nothing appears in the
+machine's own network; with a delay, it is a TUN device of `network_relay.cpp`, because not every
+kernel has `tc netem`. The hosts share the machine's processors and its files.
 
-Ranks are started by `network_launcher.sh` in place of ssh; with `--ssh` by ssh itself, and then
-hosts do not see each other's processes either.
+`network_launcher.sh` starts ranks instead of ssh. With `--ssh`, ssh starts them, and then hosts
+do not see each other's processes either.
 """
 
 import argparse
@@ -55,7 +55,7 @@ MTU = 9000
 
 
 def why_not(ssh: bool = False) -> str:
-    """Why hosts cannot be made here, or an empty text."""
+    """Returns why hosts cannot be made here, or an empty text."""
     if ssh and not SSHD.exists():
         return f"no {SSHD} (Debian: apt-get install openssh-server)"
     if not shutil.which("ip"):
@@ -73,14 +73,14 @@ def _ip(*words: str) -> None:
 
 
 class Network:
-    """Hosts that see each other and nothing else; a context that takes them down.
+    """Hosts that reach each other and nothing else; as a context, removes them at its end.
 
     Args:
-        hosts: how many, 2 or more.
-        delay_ms: from one host to another, one way; None: a cable, as fast as it goes.
-        ssh: whether each host has processes of its own, and an ssh server.
-        loss: the share of packets that are lost between hosts; with a delay only.
-        pinned: whether each host has one core of this machine's, and not all of them.
+        hosts: the number of hosts, at least 2.
+        delay_ms: the one-way latency between hosts; None: a cable without added latency.
+        ssh: True: each host has its own processes and an ssh server.
+        loss: the fraction of packets lost between hosts; with a delay only.
+        pinned: True: each host has one core of this machine; False: all of them.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Network:
             _ip("-n", name, "link", "set", "eth0", "mtu", str(MTU))
 
     def _start_ssh(self) -> None:
-        """A server on every host, and keys for this network alone."""
+        """Starts a server on every host, with keys for this network only."""
         folder = Path(self._folder.name)
         for key in ("host_key", "key"):
             generate = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)]
@@ -169,14 +169,14 @@ class Network:
             self._servers.append(subprocess.Popen(server))
 
     def command(self, host: int, command: list[str]) -> list[str]:
-        """A command as run on a host."""
+        """Returns a command that runs on a host."""
         own = OWN_PROCESSES if self._ssh else []
         cores = sorted(os.sched_getaffinity(0))
         core = ["taskset", "-c", str(cores[host % len(cores)])] if self._pinned else []
         return ["ip", "netns", "exec", self.names[host], *own, *core, *command]
 
     def environment(self) -> dict[str, str]:
-        """The environment for commands: UCX would find shared memory between these hosts."""
+        """Returns variables for commands: UCX would use shared memory between these hosts."""
         extra = {"HYDRA_LAUNCHER_EXTRA_ARGS": f"-F {self._folder.name}/ssh_config"}
         cores = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if self._pinned else ""
         found = {**os.environ, "UCX_TLS": "self,tcp", "NETWORK_CORES": cores}
@@ -194,18 +194,18 @@ class Network:
         _ip("-n", self._switch, "link", "set", f"port{host}", "down")
 
     def mend(self, host: int) -> None:
-        """Takes it up again."""
+        """Takes the link up again."""
         _ip("-n", self._switch, "link", "set", f"port{host}", "up")
 
     def processes(self, name: str) -> list[int]:
-        """Processes in a host's namespace, given by its name."""
+        """Returns the processes in a host's namespace, given its name."""
         found = subprocess.run(
             ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
         )
         return [int(pid) for pid in found.stdout.split()]
 
     def end_processes(self, name: str) -> None:
-        """Kills what runs in a namespace."""
+        """Kills the processes in a namespace."""
         deadline = time.monotonic() + 5.0
         while (left := self.processes(name)) and time.monotonic() < deadline:
             for pid in left:
@@ -216,7 +216,7 @@ class Network:
     def write_deployment(
         self, file: Path, policy: str = "", workers: int = 0, slots: int = 1
     ) -> None:
-        """Writes the deployment file of these hosts, each with so many ranks at most."""
+        """Writes the deployment file of these hosts, with a limit on each host's ranks."""
         lines = ["hosts:"]
         for i, address in enumerate(self.addresses):
             lines.append(f"  - {{name: host{i}, address: {address}, slots: {slots}}}")
@@ -227,11 +227,11 @@ class Network:
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--slots", type=int, default=1, help="ranks a host (default: 1)")
-    parser.add_argument("--delay-ms", type=float, help="one way (default: none, a cable)")
+    parser.add_argument("--slots", type=int, default=1, help="ranks per host (default: 1)")
+    parser.add_argument("--delay-ms", type=float, help="one-way latency (default: none, a cable)")
     parser.add_argument("--ssh", action="store_true", help="start ranks over ssh")
     parser.add_argument("command", nargs="+", help="{} stands for the deployment file")
     args = parser.parse_args()

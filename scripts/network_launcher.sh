@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Stands in for ssh between the hosts of network_hosts.py: network_launcher.sh [-x] ADDRESS COMMAND...
-# It is called in the namespace of one of them, whose name tells those of the others. NETWORK_CORES, as in
-# 0,1: each host has one of these cores.
+# Replaces ssh between the hosts of network_hosts.py: network_launcher.sh [-x] ADDRESS COMMAND...
+# It runs in the namespace of one host, and derives the names of the others from its name.
+# NETWORK_CORES=0,1: each host has one of these cores.
 set -euo pipefail
 while [[ ${1:-} == -* ]]; do shift; done
 address=$1 && shift

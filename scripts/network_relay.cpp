@@ -3,7 +3,7 @@
 //   network_relay DELAY_MS LOSS NAMESPACE...
 //
 // Makes a TUN device `eth0` in each namespace and prints "ready". A packet for 10.77.0.<i> goes to the
-// i-th namespace, DELAY_MS after it was sent, or with probability LOSS nowhere. Needs root; ends with SIGTERM, and the devices with it.
+// i-th namespace, DELAY_MS after it was sent, or is lost with probability LOSS. Needs root; SIGTERM ends it and removes the devices.
 
 #include <fcntl.h>
 #include <linux/if.h>

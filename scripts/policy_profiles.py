@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/profiles.md: where an iteration of PPO goes, under every policy of the project.
+"""Writes docs/profiles.md: the profile of an iteration of PPO under every policy of the project.
 
 .venv/bin/python scripts/policy_profiles.py
 .venv/bin/python scripts/policy_profiles.py --overhead   # what profiling costs, in turn with none
@@ -35,7 +35,7 @@ def train(policy: str, run: Path, *flags: str) -> None:
 
 
 def profile(policy: str) -> str:
-    """What `msrl profile` prints of a run."""
+    """Returns the output of `msrl profile` for a run."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
         train(policy, run, "--profile")
@@ -45,7 +45,7 @@ def profile(policy: str) -> str:
 
 
 def iteration_ms(*flags: str) -> float:
-    """What an iteration takes under MultipleLearners, while some of it is profiled."""
+    """Returns the time of an iteration under MultipleLearners, with or without a profile."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
         train("MultipleLearners", run, *flags)
@@ -55,7 +55,7 @@ def iteration_ms(*flags: str) -> float:
 
 
 def overhead() -> None:
-    """Prints what an iteration takes with a profile and without, in turn."""
+    """Prints the time of an iteration with and without a profile, in turn."""
     found: dict[str, list[float]] = {"with": [], "without": []}
     for _ in range(TURNS):
         found["with"].append(iteration_ms("--profile", str(ITERATIONS)))
@@ -67,9 +67,9 @@ def overhead() -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--overhead", action="store_true", help="measure what profiling costs")
+    parser.add_argument("--overhead", action="store_true", help="measure the cost of profiling")
     if parser.parse_args().overhead:
         overhead()
         return 0

@@ -24,25 +24,24 @@ from mindspore_rl.plan.plan import load_plan  # noqa: E402
 from mindspore_rl.plan.traffic import TRAFFIC_FILE, predict  # noqa: E402
 
 CONFIGS = {"a3c": "a2c"}
-"""Configurations that have a row of their own, and the algorithm that each is of."""
+"""Configurations with their own row, and their algorithms."""
 HEADER = """# Distribution policies
 
-One file a policy; `docs/add_a_policy.md` tells what is in it. `deployments/` holds where to run
-them.
+One file per policy; `docs/add_a_policy.md` explains its contents. `deployments/` has lists of hosts
+to run on.
 
 ## Every algorithm under every policy
 
 {workers} workers, seed {seed}, environments as the algorithms' own defaults say (in-graph forms
-where the policy asks for one). A run ended at its environment's threshold of return or at {total:,}
-environment steps. Steps a second are taken from the second iteration on, so that starting and
-compiling are left out; the mean return is that of the last 100 training episodes.
+where the policy requires one). A run ended at its environment's return threshold or at {total:,}
+environment steps. Steps per second are measured from the second iteration on, without start and
+compilation; the mean return is that of the last 100 training episodes.
 
 Calls and bytes are those of one iteration, all ranks together: messages at our communicator's
-interface, collectives inside compiled cells (MindSpore's; each rank's part is a call). The graph
-predicts them, and in every row the run counted exactly that, call by call and byte by byte
-(`communication.json`, see `docs/metrics.md`), or the row says what differed. What the runtime
-itself sends (a few bytes a rank at an iteration boundary, states for checkpoints) is not among
-them.
+interface, collectives inside compiled cells (MindSpore's; each rank's part is a call). The compiler
+predicts them from the graph. In every row the run counted exactly these calls and bytes
+(`communication.json`, see `docs/metrics.md`), or the row says what differed. The runtime's own
+messages (a few bytes per rank at an iteration boundary, states for checkpoints) are not included.
 
 {machine}. Made by `{command}`.
 
@@ -63,7 +62,7 @@ class Traffic:
 
 
 def main() -> int:
-    """Writes the table. Returns: 1 if a run failed or counted something else than predicted."""
+    """Writes the table. Returns: 1 if a run failed or its counts differ from the prediction."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--algorithms", nargs="+", default=registry.algorithms())
     parser.add_argument("--policies", nargs="+", default=list(registry.policies()))
@@ -94,12 +93,12 @@ def main() -> int:
         print(row, flush=True)
         rows.append(row)
         wrong += not good
-        args.output.write_text(header + "\n".join(rows) + "\n")  # a long run may be cut off
+        args.output.write_text(header + "\n".join(rows) + "\n")  # a long run may be interrupted
     return 1 if wrong else 0
 
 
 def _row(name: str, words: list[str], policy: str, args: argparse.Namespace) -> tuple[str, bool]:
-    """A line of the table, and whether nothing is wrong with it."""
+    """Makes a row of the table. Returns: it, and whether it is as expected."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         command = [sys.executable, "-m", "mindspore_rl.cli", "train", *words, "--quiet"]
@@ -108,7 +107,7 @@ def _row(name: str, words: list[str], policy: str, args: argparse.Namespace) -> 
         done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
         if done.returncode:
             first = done.stderr.strip().splitlines()[0].removeprefix("msrl: ")
-            # Nothing was run: the policy cannot serve it, which is an answer.
+            # No run started: the policy cannot run this algorithm, which is a valid result.
             refused = done.returncode == 2 and not run.exists()
             why = f"cannot serve it: {first}" if refused else f"failed: {first}"
             return f"| {name} | {policy} | {why} | | | | | | |", refused
@@ -143,7 +142,7 @@ def _measured(name: str, run: Path) -> tuple[str, bool]:
 
 
 def _different(program: dict) -> list[str]:
-    """What was not counted as predicted."""
+    """Returns the counts that differ from the prediction."""
     return [
         f"{name} {row['calls']} calls for {row['predicted_calls']}"
         for name, row in program.items()
@@ -152,7 +151,7 @@ def _different(program: dict) -> list[str]:
 
 
 def _as_predicted(row: dict) -> bool:
-    """Whether a row was counted exactly, or at most so if it stands under a condition."""
+    """Returns whether a row was counted exactly, or at most so under a condition."""
     more = [row[what] - row[f"predicted_{what}"] for what in ("calls", "bytes")]
     return max(more) <= 0 if row["conditional"] else not any(more)
 

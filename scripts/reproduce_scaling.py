@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""The paper's scaling experiments: run where there are hosts, predicted up to 64 GPUs.
+"""The paper's scaling experiments: run on available hosts, predicted up to 64 GPUs.
 
-    scripts/reproduce_scaling.py --out docs/scaling          # all of it, on this machine
+    scripts/reproduce_scaling.py --out docs/scaling          # everything, on this machine
     scripts/reproduce_scaling.py --quick --out /tmp/scaling  # PPO, three policies, 1, 8 and 64 GPUs
     scripts/reproduce_scaling.py --only real --ranks 4  # on more ranks than this machine has cores
     scripts/reproduce_scaling.py --only real --deployment HOSTS.yaml  # on those hosts
 
-MSRL (Zhu et al. 2023, "MSRL: Distributed reinforcement learning with dataflow fragments") says of
-itself: up to 2.4 x by choosing the policy, up to 3 x over Ray, on up to 64 GPUs. Everything that is
-written here is ours. On described clusters fragments are measured on this machine's processor,
-their cells are costed by the description of a GPU (`distribution/devices/`), and the plan of each
-job is carried out in virtual time: nothing of that is measured on a GPU, and each row says so. The
-experiment `real` trains, on as many ranks as this machine has cores or the hosts of `--deployment`
-take, and predicts the same; RLlib beside it, where scripts/setup_peers.sh installed it.
+MSRL (Zhu et al. 2023, "MSRL: Distributed reinforcement learning with dataflow fragments") reports
+up to 2.4 x by choosing the policy and up to 3 x over Ray, on up to 64 GPUs. All numbers written
+here are ours. For described clusters, fragments are measured on this machine's processor, their
+cells are costed by the description of a GPU (`distribution/devices/`), and each job's plan is
+simulated: nothing of that is measured on a GPU, and each row says so. The experiment `real` trains
+on as many ranks as this machine has cores, or as the hosts of `--deployment` have, and predicts the
+same; it also runs RLlib if scripts/setup_peers.sh installed it.
 
-Rows that DIR/scaling.csv has stay: a study that was cut off goes on where it was.
+Rows of DIR/scaling.csv are kept: an interrupted study continues.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from scaling_study import (
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXED = "SingleLearnerCoarse"
-"""What a library that has one strategy does: workers that act, and a learner."""
+"""The only strategy of some libraries: workers that act, and one learner."""
 WORKLOADS: dict[str, dict[str, Any]] = {
     "as above": {},
     "4 x the environments": {"num_envs": 1024},
@@ -61,7 +61,7 @@ COLUMNS = (
     *("basis", "why_not"),
 )
 Rows = Iterator[tuple[Row, Callable[[], Row]]]
-"""`KEYS` of rows, and functions that find out the rest."""
+"""`KEYS` of rows, and functions that compute the rest."""
 
 
 def _about(
@@ -71,7 +71,7 @@ def _about(
 
 
 def real(study: Study, hosts: Hosts) -> Rows:
-    """What the hosts that are there can hold: predicted, and run."""
+    """Jobs that fit on the available hosts: predicted, and run."""
     for algorithm in study.algorithms:
         fitting = [1 << i for i in range(hosts.room.bit_length())]
         for ranks in study.ranks or (fitting[-1:] if study.quick else fitting):
@@ -96,7 +96,7 @@ def _task() -> table.Task:
 
 
 def scaling(study: Study, _: Hosts) -> Rows:
-    """Time of an iteration, and to a fixed number of steps, by GPUs."""
+    """Time of an iteration, and of a fixed number of steps, by GPUs."""
     for algorithm in study.algorithms:
         for cluster in CLUSTERS:
             most = sum(host.gpus for host in study.deployments[cluster].hosts)
@@ -107,7 +107,7 @@ def scaling(study: Study, _: Hosts) -> Rows:
 
 
 def switching(study: Study, _: Hosts) -> Rows:
-    """What choosing the policy gains as the workload changes, and as the network is slower."""
+    """The gain of choosing the policy by workload and by network speed."""
     cluster = next(iter(CLUSTERS))
     for workload, config in WORKLOADS.items():
         if study.quick and config:
@@ -124,7 +124,7 @@ def switching(study: Study, _: Hosts) -> Rows:
 
 
 def agents(study: Study, _: Hosts) -> Rows:
-    """MAPPO with more and more agents."""
+    """MAPPO with increasing numbers of agents."""
     cluster = next(iter(CLUSTERS))
     for number in () if study.quick else AGENTS:
         config = {**AGENTS_CONFIG, "env": f"graph:simple_spread_v3,N={number}"}
@@ -134,7 +134,7 @@ def agents(study: Study, _: Hosts) -> Rows:
 
 
 def sensitivity(study: Study, _: Hosts) -> Rows:
-    """How answers move if a described figure is off by a factor of two."""
+    """Change of the answers if a described number is wrong by a factor of two."""
     cluster, gpus = next(iter(CLUSTERS)), study.gpus[-1]
     described = study.devices[cluster]
     for policy in ("GPUOnly", "MultipleLearners", "SingleLearnerCoarse"):
@@ -166,7 +166,7 @@ def _told(row: Row) -> str:
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--out", type=Path, default=Path("scaling"), metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="PPO, 3 policies; 1, 8 and 64 GPUs")
@@ -175,14 +175,14 @@ def main() -> int:
         "--algorithms",
         choices=ALGORITHMS,
         nargs="+",
-        help="of the experiments `real` and `scaling` (default: all)",
+        help="algorithms of the experiments `real` and `scaling` (default: all)",
     )
     parser.add_argument(
         "--ranks",
         type=int,
         nargs="+",
         metavar="N",
-        help="of the experiment `real`, also more than there are cores (default: 1, 2, 4 ... of "
+        help="ranks of the experiment `real`, also more than cores (default: 1, 2, 4 ... of "
         "those that there is room for)",
     )
     parser.add_argument("--deployment", type=Path, metavar="FILE", help="(default: this machine)")

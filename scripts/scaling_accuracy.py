@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Predicted beside measured iteration times: every policy, several workloads and latencies.
+"""Compares predicted and measured iteration times: every policy, several workloads and latencies.
 
     scripts/scaling_accuracy.py predict FILE.csv      # to be kept before anything is measured;
                                                       # what is predicted stays
@@ -9,9 +9,9 @@
     scripts/scaling_accuracy.py report FILE.csv [--plot FILE.svg]
 
 Two ranks, on this machine's cores or, with a latency, on two network namespaces joined by a relay
-(`network_hosts.py`; root only). The learning rate is next to nothing, so that a policy plays as
-badly at the end as when its costs were measured: an environment that ends early resets often.
-The report says too what choosing the policy by prediction would have cost, workload by workload.
+(`network_hosts.py`; root only). The learning rate is almost 0, so a policy plays as badly at the
+end as when its costs were measured: an environment with short episodes resets often. The report
+also gives the cost of choosing the policy by prediction, for each workload.
 """
 
 import argparse
@@ -39,7 +39,7 @@ POLICIES: dict[str, tuple[str, int, int]] = {
     "Environments": ("Environments", 1, 1),
     "Central": ("Central", 1, 1),
 }
-"""A policy, its workers and its chunks, by the name of the row."""
+"""A policy, its number of workers and its chunks, by the name of the row."""
 WORKLOADS: dict[str, dict[str, Any]] = {
     "small": {"env": "CartPole-v1", "num_envs": 8, "num_steps": 32},
     "large network": {"env": "CartPole-v1", "num_envs": 32, "num_steps": 32, "hidden": "256,256"},
@@ -58,9 +58,9 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     },
 }
 FAR = tuple(WORKLOADS)[:3]
-"""Those that are also measured with a latency."""
+"""Workloads that are also measured with a latency."""
 DELAYS_MS = (0.0, 1.0, 5.0)
-"""One way; 0: on one host."""
+"""One-way latencies; 0: on one host."""
 COMMON = {"learning_rate": "1e-9", "update_epochs": "2"}
 COLUMNS = (
     *("policy", "workload", "delay_ms", "predicted_ms"),
@@ -71,7 +71,7 @@ Row = dict[str, str]
 
 
 def configurations() -> list[Row]:
-    """All of them, without figures."""
+    """Returns all configurations, without numbers."""
     return [
         {
             **dict.fromkeys(COLUMNS, ""),
@@ -86,16 +86,16 @@ def configurations() -> list[Row]:
 
 
 def settings(row: Row) -> dict[str, object]:
-    """The keys of a row's algorithm."""
+    """Returns the configuration of a row's algorithm."""
     return {**COMMON, **WORKLOADS[row["workload"]]}
 
 
 def predict(
     rows: list[Row], deployment: Path | None, key: str = "predicted_ms", anew: bool = False
 ) -> None:
-    """Fills in what rows would take, all with one latency; `anew`: by costs of this minute.
+    """Predicts the rows, all with one latency; `anew`: by costs of this minute.
 
-    Those that are done stay.
+    Rows with a prediction stay.
     """
     from mindspore_rl import config, programs  # noqa: PLC0415
     from mindspore_rl.compiler.pipeline import JobRequest, environment_for  # noqa: PLC0415
@@ -134,7 +134,7 @@ def predict(
 def measure(
     rows: list[Row], deployment: Path | None, network: Network | None, keep: Callable[[], None]
 ) -> None:
-    """Fills in what rows take, all with one latency; those that are done stay."""
+    """Measures the rows, all with one latency; rows with a measurement stay."""
     for row in rows:
         if not row["predicted_ms"] or row["again_ms"] or row["why_not"]:
             continue
@@ -142,7 +142,7 @@ def measure(
         for fresh, measured in zip(FRESH, MEASURED, strict=True):
             if deployment is None or network is None:
                 predict([row], None, fresh, anew=True)
-            elif fresh == FRESH[0]:  # once: the way from host to host takes most, and stays
+            elif fresh == FRESH[0]:  # once: most of the time is the network's, and it is stable
                 _predict_apart([row], deployment, network, "--anew", fresh)
             _measure(row, measured, deployment, network)
         print(_line(row), flush=True)
@@ -162,7 +162,7 @@ def _measure(row: Row, key: str, deployment: Path | None, network: Network | Non
 
 
 def report(rows: list[Row]) -> str:
-    """What came of it; `**` are rows off by more than 15 % and twice what repeats differ by."""
+    """Returns the report; `**` marks errors above 15 % and above twice the repeats' difference."""
     done = [row for row in rows if row["measured_ms"]]
     first = np.array([float(row["predicted_ms"]) / _mean(row) - 1 for row in done])
     errors = np.array([error(row) for row in done])
@@ -195,7 +195,7 @@ def _spoken(errors: np.ndarray) -> str:
 
 
 def _choices(done: list[Row]) -> list[str]:
-    """What choosing by prediction costs on one host, and what the policies differ by, a table."""
+    """Returns a table: the cost of choosing by prediction on one host, and the policies' spread."""
     lines = [
         "| workload | chosen | fastest | regret | slowest | over fastest (but GPUOnly) |",
         "|---|---|---|---|---|---|",
@@ -215,7 +215,7 @@ def _choices(done: list[Row]) -> list[str]:
 
 
 def _measured(done: list[Row]) -> list[str]:
-    """Milliseconds of an iteration by workload and policy, a table."""
+    """Returns a table of milliseconds per iteration, by workload and policy."""
     lines = [f"| workload | {' | '.join(POLICIES)} |", "|---" * (1 + len(POLICIES)) + "|"]
     for delay in DELAYS_MS:
         for workload in FAR if delay else WORKLOADS:
@@ -234,7 +234,7 @@ def _over(one: Row, other: Row) -> float:
 
 
 def error(row: Row) -> float:
-    """By what share the costs of the minutes before were too high."""
+    """Returns the relative error of the prediction from the costs of the minute before."""
     return _mean(row, FRESH) / _mean(row) - 1
 
 
@@ -253,7 +253,7 @@ def _line(row: Row) -> str:
 
 
 def plot(rows: list[Row], file: Path) -> None:
-    """Draws measured times as points over predicted ones, a band of 15 % around the diagonal."""
+    """Draws measured times over predicted ones, with a band of 15 % around the diagonal."""
     from matplotlib import pyplot  # noqa: PLC0415
 
     figure, axes = pyplot.subplots(figsize=(6, 5))
@@ -277,7 +277,7 @@ def _say(text: str) -> None:
 
 
 def read(file: Path) -> list[Row]:
-    """The rows of a file."""
+    """Reads the rows of a file."""
     with file.open(newline="") as stream:
         return list(csv.DictReader(stream))
 
@@ -291,7 +291,7 @@ def write(rows: list[Row], file: Path) -> None:
 
 
 def _each_delay(args: argparse.Namespace, rows: list[Row]) -> None:
-    """Predicts or measures, on hosts that are as far apart as rows say."""
+    """Predicts or measures, on hosts with the latencies of the rows."""
 
     def keep() -> None:
         write(rows, args.file)
@@ -322,9 +322,9 @@ def _apart(action: str, rows: list[Row], delay_ms: float, keep: Callable[[], Non
 
 
 def _predict_apart(rows: list[Row], hosts: Path, network: Network, *options: str) -> None:
-    """Predicts from inside the first host, from where the links can be measured.
+    """Predicts from inside the first host, where links can be measured.
 
-    Fragments are measured alone and beside others, which takes more than the host's own core.
+    Fragments are measured alone and together, which needs more than the host's own core.
     """
     with tempfile.TemporaryDirectory() as name:
         file = Path(name, "rows.csv")
@@ -342,7 +342,7 @@ def _cores() -> str:
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("action", choices=("predict", "measure", "report"))
     parser.add_argument("file", type=Path, metavar="FILE.csv")

@@ -1,4 +1,4 @@
-"""Pictures of `reproduce_scaling.py`."""
+"""Draws the pictures of `reproduce_scaling.py`."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ ACCURACY = ROOT / "docs" / "scaling" / "accuracy.csv"
 
 
 def error_band() -> float:
-    """What nine in ten predictions of the accuracy study stay within, as a share."""
+    """Returns the largest relative error of nine in ten predictions of the accuracy study."""
     rows = [row for row in scaling_accuracy.read(ACCURACY) if row["again_ms"]]
     return float(np.quantile(np.abs([scaling_accuracy.error(row) for row in rows]), 0.9))
 
 
 def draw(rows: list[Row], folder: Path) -> None:
-    """Curves by GPUs, and where the time goes, a picture for each algorithm."""
+    """Draws curves by GPUs, and the parts of an iteration's time, one picture per algorithm."""
     curves = [row for row in rows if row["experiment"] in ("scaling", "real")]
     curves = [row for row in curves if row.get("iteration_ms") or row.get("measured_ms")]
     for algorithm in dict.fromkeys(row["algorithm"] for row in curves):
@@ -28,7 +28,7 @@ def draw(rows: list[Row], folder: Path) -> None:
 
 
 def _curves(rows: list[Row], file: Path) -> None:
-    """Milliseconds of an iteration: lines are predicted, points measured."""
+    """Draws milliseconds per iteration: lines are predicted, points are measured."""
     from matplotlib import pyplot  # noqa: PLC0415
 
     clusters, band = list(dict.fromkeys(row["cluster"] for row in rows)), error_band()
@@ -64,7 +64,7 @@ def _curves(rows: list[Row], file: Path) -> None:
 
 
 def _parts(rows: list[Row], file: Path) -> None:
-    """Where an iteration goes on the largest number of ranks of each cluster: bars."""
+    """Draws the parts of an iteration on the largest number of ranks of each cluster, as bars."""
     from matplotlib import pyplot  # noqa: PLC0415
 
     rows = [row for row in rows if row.get("iteration_ms")]

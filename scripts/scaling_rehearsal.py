@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Predicted beside measured iteration times of up to 64 ranks, whose cells and environments sleep.
+"""Compares predicted and measured iteration times of up to 64 ranks with sleeping cells.
 
     scripts/scaling_rehearsal.py predict FILE.csv
     scripts/scaling_rehearsal.py measure FILE.csv
 
-The launcher, the runtime, the plans and the messages are the real ones; only no rank computes, and
-none imports MindSpore, so that two cores can hold 64 of them. Sleeps are long enough for that.
+The launcher, the runtime, the plans and the messages are real. Cells and environments only sleep,
+and no rank imports MindSpore, so two cores can run 64 ranks. The sleeps are long enough for that.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 def planned(row: Row, folder: Path) -> Any:
-    """A rehearsal of a row's job, its fragments measured alone."""
+    """Plans a sleep-only job of a row, with its fragments measured alone."""
     from mindspore_rl import programs  # noqa: PLC0415
     from mindspore_rl.compiler.pipeline import JobRequest  # noqa: PLC0415
     from mindspore_rl.errors import MsrlError  # noqa: PLC0415
@@ -58,7 +58,7 @@ def planned(row: Row, folder: Path) -> Any:
 
 
 def predict(row: Row) -> None:
-    """Fills in what a row would take."""
+    """Predicts a row."""
     from mindspore_rl.performance.cluster import Cluster  # noqa: PLC0415
     from mindspore_rl.performance.predict import machine_costs  # noqa: PLC0415
 
@@ -69,7 +69,7 @@ def predict(row: Row) -> None:
 
 
 def measure(row: Row) -> None:
-    """Fills in what a row takes."""
+    """Measures a row."""
     from mindspore_rl.platform import interpreter  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.launch import Commands  # noqa: PLC0415
     from mindspore_rl.runtime.coordinator.run import JobOptions, run_job  # noqa: PLC0415
@@ -88,7 +88,7 @@ def measure(row: Row) -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("action", choices=("predict", "measure"))
     parser.add_argument("file", type=Path, metavar="FILE.csv")

@@ -1,4 +1,4 @@
-"""The jobs of `reproduce_scaling.py`: planned once, simulated often, run where there are hosts."""
+"""The jobs of `reproduce_scaling.py`: planned once, simulated often, run on available hosts."""
 
 import dataclasses
 import sys
@@ -39,20 +39,20 @@ DESCRIBED = "predicted: cells by description, the rest measured here"
 MEASURED = "predicted by costs that were measured, and measured"
 THIS_MACHINE = "this machine"
 SHARES = ("environment", "cells", "messages", "collectives", "python", "waiting")
-"""What a rank's time goes to."""
+"""The parts of a rank's time."""
 KEYS = ("experiment", "cluster", "algorithm", "workload", "policy", "gpus")
-"""What tells rows apart."""
+"""The columns that identify a row."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """Those that are there.
+    """The available hosts.
 
     Attributes:
-        name: in rows.
-        cluster: as it was measured; with GPUs, as it is described.
-        room: ranks that it takes.
-        device: by which ranks fill it.
+        name: the name in rows.
+        cluster: as measured; with GPUs, as described.
+        room: the number of ranks that fit.
+        device: the kind of device that limits the ranks.
         file: None: this machine.
     """
 
@@ -87,7 +87,7 @@ class Study:
         self._jobs: dict[str, Any] = {}
 
     def hosts(self, file: Path | None, hardware: str | None) -> Hosts:
-        """Of a deployment; of none: this machine."""
+        """Returns the hosts of a deployment; without one, this machine."""
         from mindspore_rl.jobs import registry  # noqa: PLC0415
         from mindspore_rl.performance import device_model as device  # noqa: PLC0415
         from mindspore_rl.performance import predict  # noqa: PLC0415
@@ -115,7 +115,7 @@ class Study:
         return Hosts(file.stem, cluster, found, room, kind, file)
 
     def job(self, algorithm: str, policy: str, gpus: int, **config: Any) -> Any:
-        """A planned job of as many ranks as there are GPUs, or why there is none, as a text."""
+        """Returns a planned job with one rank per GPU, or a text that says why there is none."""
         key = repr((algorithm, policy, gpus, sorted(config.items())))
         if key not in self._jobs:
             self._jobs[key] = self._planned(algorithm, policy, gpus, config)
@@ -147,12 +147,12 @@ class Study:
         return why
 
     def described(self, about: Row, config: Row | None = None, device: Any = None) -> Row:
-        """What a job would take on a described cluster.
+        """Simulates a job on a described cluster. Returns: its row.
 
         Args:
             about: `KEYS` of the row.
-            config: what differs from the algorithm's configuration in `ALGORITHMS`.
-            device: in place of the cluster's.
+            config: the differences from the algorithm's configuration in `ALGORITHMS`.
+            device: replaces the cluster's device.
         """
         from mindspore_rl.performance.cluster import Cluster  # noqa: PLC0415
 
@@ -183,7 +183,7 @@ class Study:
         }
 
     def trained(self, about: Row, hosts: Hosts) -> Row:
-        """What a job would take on hosts that are there, and what it takes."""
+        """Predicts a job on available hosts, and runs it."""
         algorithm, policy = about["algorithm"], about["policy"]
         job = self.job(algorithm, policy, about["gpus"])
         if isinstance(job, str):
@@ -199,7 +199,7 @@ class Study:
 
 
 def _words(algorithm: str, policy: str, workers: int) -> tuple[list[str], Row]:
-    """A job as `msrl train` is told of it: words, and keys."""
+    """Returns the job's arguments for `msrl train`: words, and keys."""
     name, schedule = POLICIES[policy]
     schedule = _schedule(algorithm, name, schedule)
     words = [_file(algorithm), "--policy", name, "--workers", str(workers)]
@@ -212,12 +212,12 @@ def _file(algorithm: str) -> str:
 
 
 def _schedule(algorithm: str, policy: str, schedule: Row) -> Row:
-    """A3C is A2C whose server takes gradients as they arrive."""
+    """Returns the schedule: A3C is A2C whose server applies gradients as they arrive."""
     return {**schedule, **ARRIVAL} if (algorithm, policy) == ("a3c", "Central") else schedule
 
 
 def shares(spent: list[dict[str, float]]) -> dict[str, float]:
-    """Where an iteration's time goes: ms of each of `SHARES`, the mean of all ranks."""
+    """Returns ms of an iteration by `SHARES`, the mean of all ranks."""
     sums = dict.fromkeys(SHARES, 0.0)
     for rank in spent:
         for what, seconds in rank.items():
@@ -233,5 +233,5 @@ def _share(what: str) -> str:
 
 
 def say(text: str) -> None:
-    """Tells what is being done."""
+    """Prints the current step."""
     print(f"reproduce_scaling: {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Rows of `reproduce_scaling.py`, and the tables of them that docs/scaling.md shows."""
+"""Reads the rows of `reproduce_scaling.py`, and makes the tables of docs/scaling.md from them."""
 
 import csv
 from collections.abc import Callable
@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 
 def read(file: Path) -> list[Row]:
-    """Rows as they were written; what a row has no figure of is left out."""
+    """Reads rows; omits the columns without a number."""
     with file.open(newline="") as stream:
         return [
             {key: _number(text) for key, text in row.items() if text}
@@ -26,7 +26,7 @@ def _number(text: str) -> Any:
 
 
 def gains(rows: list[Row], fixed: str) -> str:
-    """The best and the worst policy of each workload, and the best over a fixed one, as a table."""
+    """Returns a table: best and worst policy of each workload, and the gain over a fixed policy."""
     lines = [
         f"| workload | best | steps/s | worst | best over worst | best over {fixed} |",
         "|---|---|---|---|---|---|",
@@ -49,7 +49,7 @@ def gains(rows: list[Row], fixed: str) -> str:
 
 
 def by_gpus(rows: list[Row], algorithm: str, cluster: str, other: str) -> str:
-    """Milliseconds of an iteration on a cluster, on another in brackets, and what binds."""
+    """Milliseconds of an iteration on a cluster, on another in brackets, and the bottleneck."""
     own = [row for row in rows if (row["experiment"], row["algorithm"]) == ("scaling", algorithm)]
     beside = {
         (row["policy"], row["gpus"]): f" ({_ms(row)})"
@@ -77,9 +77,9 @@ def _grid(
     cell: Callable[[Row], str],
     last: str = "",
 ) -> str:
-    """A line for each policy that has a figure, and what binds where its last one is.
+    """Makes a row for each policy with a number, with the bottleneck of its last one.
 
-    Nothing if there are no rows.
+    Empty if there are no rows.
     """
     if not rows:
         return ""

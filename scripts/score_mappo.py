@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Scores MAPPO on simple_spread_v3 beside random actions and BenchMARL; writes algorithms/mappo.md.
+"""Compares MAPPO on simple_spread_v3 with random actions and BenchMARL; writes algorithms/mappo.md.
 
 .venv/bin/python scripts/score_mappo.py --baseline baseline --runs runs/mappo --seeds 1 2 3
 
-`baseline/SEED.npz` is what scripts/mappo_baseline.py writes. `runs/mappo/SEED` is a run of ours;
-one that is not there is trained first. All play the same episodes in PettingZoo's environment,
-greedily.
+scripts/mappo_baseline.py writes `baseline/SEED.npz`. `runs/mappo/SEED` is a run of ours; a missing
+one is trained first. All policies play the same episodes in PettingZoo's environment, with their
+most likely actions.
 """
 
 import argparse
@@ -23,24 +23,24 @@ from mindspore_rl.trained.evaluate import evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = "pettingzoo:mpe2.simple_spread_v3"
-SEED = 1_000_003  # of the episodes that all play
+SEED = 1_000_003  # seed of the episodes
 EPISODE_STEPS = 25
-WANTED = 0.9  # of the gap between random actions and the baseline
+WANTED = 0.9  # fraction of the gap between random actions and the baseline
 PAGE = """# MAPPO on simple_spread_v3
 
 N = 3, 25 steps, local_ratio 0.5. Return of an episode: the sum over its steps of the mean over the
-agents. All play the same {episodes} episodes in PettingZoo's own environment with their most likely
-actions; after +- stands the standard error. Closed: the share of the gap between random actions and
-the mean of the baseline's seeds.
+agents. All policies play the same {episodes} episodes in PettingZoo's own environment with their
+most likely actions; +- is the standard error. Closed: the fraction of the gap between random
+actions and the mean of the baseline's seeds.
 
-The baseline is BenchMARL's MAPPO, given the same number of environment steps and the
+The baseline is BenchMARL's MAPPO with the same number of environment steps and the
 hyper-parameters of `algorithms/mappo.py` (see `scripts/mappo_baseline.py`). {versions}.
 
 ```bash
-# in a virtual environment of its own:
+# in a separate virtual environment:
 pip install torch==2.13.0 benchmarl==1.5.2 mpe2
 python scripts/mappo_baseline.py --total-steps {total_steps} --out baseline
-# in that of this repository:
+# in the virtual environment of this repository:
 python scripts/score_mappo.py --baseline baseline --runs runs/mappo --seeds {seeds}
 ```
 
@@ -50,13 +50,13 @@ python scripts/score_mappo.py --baseline baseline --runs runs/mappo --seeds {see
 
 
 def main() -> int:
-    """Scores all. Returns: 1 if one of our seeds closes less than `WANTED` of the gap."""
+    """Scores all policies. Returns: 1 if one of our seeds closes less than `WANTED` of the gap."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--baseline", type=Path, default=Path("baseline"))
     parser.add_argument("--runs", type=Path, default=Path("runs/mappo"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--episodes", type=int, default=300)
-    parser.add_argument("--policy", default="GPUOnly", help="where runs that are not there train")
+    parser.add_argument("--policy", default="GPUOnly", help="policy for training missing runs")
     parser.add_argument("--total-steps", type=int, default=600_000)
     args = parser.parse_args()
 
@@ -115,7 +115,7 @@ def play(policy: Callable[[np.ndarray], np.ndarray], episodes: int) -> np.ndarra
 
 
 def layers(arrays: list[np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """The most likely action of a network with tanh between layers: weight, bias, weight, ..."""
+    """Returns a network's most likely action; tanh between layers: weight, bias, weight, ..."""
 
     def act(obs: np.ndarray) -> np.ndarray:
         for i in range(0, len(arrays), 2):
@@ -126,7 +126,7 @@ def layers(arrays: list[np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def train(run_dir: Path, seed: int, args: argparse.Namespace) -> None:
-    """Trains one of ours with the defaults of algorithms/mappo.py."""
+    """Trains one of our policies with the defaults of algorithms/mappo.py."""
     command = ["train", "mappo", "--policy", args.policy, "--seed", str(seed), "--quiet"]
     command += ["--total-steps", str(args.total_steps), "--run-dir", str(run_dir)]
     subprocess.run([sys.executable, "-m", "mindspore_rl.cli", *command], cwd=ROOT, check=True)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes the virtual environments of what scripts/benchmark.py --peers measures beside, under .peers/:
+# Makes virtual environments under .peers/ for the other libraries of scripts/benchmark.py --peers:
 # one for each file scripts/peers/*.txt, or for those named.  scripts/setup_peers.sh [NAME ...]
-# torch: the CPU build is enough. On Linux the package index gives the CUDA one, some GB; to do
-# without, have pip find the CPU wheel (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL).
+# torch: the CPU build is enough. On Linux the package index gives the CUDA build, several GB; to
+# avoid it, let pip find the CPU wheel (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PYTHON="${PYTHON:-python3.11}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes .venv at the repository's root what requirements.txt and setup.py ask for.
+# Makes or updates .venv at the repository's root, by requirements.txt and setup.py.
 # Sourced by the other scripts:  source .../setup_venv.sh runtime|test|gpu
-# (name the argument: a sourced script without one would see its caller's). Sets MSRL_ROOT.
+# (the argument is required: a sourced script without one sees its caller's). Sets MSRL_ROOT.
 
 MSRL_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 

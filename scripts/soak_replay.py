@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Two writers and two readers of one replay table at full speed, some of them killed.
+"""Runs two writers and two readers of one replay table at full speed, and kills some of them.
 
     .venv/bin/python scripts/soak_replay.py
     .venv/bin/python scripts/soak_replay.py --minutes 0.2 --kill-every 0.3
 
-Each record holds the checksum of its contents, which readers compute anew. One writer and one
-reader live throughout; of the other two a random one is killed (kill -9) again and again, in the
-middle of whatever it does, and started anew. Prints how much was written and read, what was torn,
-by how much the memory of the two that live has grown, and whether anybody stood still. Fails if a
-record was torn, or somebody stood still, or memory has grown by more than 16 MB.
+Each record contains a checksum, which readers verify. One writer and one reader live throughout.
+A random one of the other two is killed (kill -9) again and again, at any moment, and restarted.
+Prints the records written and read, the torn records, the memory growth of the two that live, and
+whether any process made no progress. Fails if a record was torn, a process made no progress, or
+memory grew by more than 16 MB.
 """
 
 import argparse
@@ -34,7 +34,7 @@ LENGTH, BATCH = 100, 64
 COLUMNS = (Column("data", (16,), "uint64"), Column("checksum", (), "uint64"))
 SPEC = TableSpec(COLUMNS, capacity=300, lanes=2, length=LENGTH, weighted=True)
 FACTORS = np.random.default_rng(0).integers(0, 1 << 63, (LENGTH, 16), np.uint64) * np.uint64(2)
-FACTORS += np.uint64(1)  # odd: a change of any word changes the checksum
+FACTORS += np.uint64(1)  # odd: any changed word changes the checksum
 STILL_S = 60.0
 MAX_GROWTH_MB = 16.0
 ROLES = ("writer", "reader", "writer", "reader")  # the last two are killed
@@ -46,14 +46,14 @@ def checksums(data: np.ndarray) -> np.ndarray:
 
 
 def batch(rng: np.random.Generator, lengths: np.ndarray) -> dict[str, np.ndarray]:
-    """Return records of some lengths, zero behind."""
+    """Return records of several lengths, padded with zeros."""
     mask = window_mask(lengths, np.zeros_like(lengths), LENGTH)
     data = rng.integers(0, 1 << 63, (len(lengths), LENGTH, 16), np.uint64) * mask[..., None]
     return {"data": data, "checksum": checksums(data)[:, None] * mask}
 
 
 def write(path: Path, lane: int, done: np.ndarray) -> None:
-    """Write records for ever, in batches and step by step."""
+    """Write records forever, in batches and step by step."""
     rng = np.random.default_rng(os.getpid())
     made = []
     for _ in range(20):
@@ -71,7 +71,7 @@ def write(path: Path, lane: int, done: np.ndarray) -> None:
 
 
 def read(path: Path, number: int, done: np.ndarray) -> None:
-    """Read records for ever, in every way, and give them priorities."""
+    """Read records forever, with every sampler, and update their priorities."""
     rng = np.random.default_rng(os.getpid())
     ways = (Mode.REPLACE, Mode.STRATIFIED, Order.FIFO, Order.LIFO, Order.LARGEST)
     with Table.open(path) as table:
@@ -88,13 +88,13 @@ def read(path: Path, number: int, done: np.ndarray) -> None:
 
 
 def memory_mb(pid: int) -> float:
-    """Return what a process has for itself alone."""
+    """Return the private memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1e3
 
 
 def soak(path: Path, seconds: float, kill_every_s: float) -> int:
-    """Run it and print what has happened. Returns: 1 if something was wrong."""
+    """Run the soak and print its results. Returns: 1 if something was wrong."""
     context = multiprocessing.get_context("fork")
     # [role, (records, torn, overwritten)], each row of one process at a time
     done = np.memmap(path.with_suffix(".counts"), np.int64, "w+", shape=(len(ROLES), 3))
@@ -151,7 +151,7 @@ def soak(path: Path, seconds: float, kill_every_s: float) -> int:
 
 
 def run(path: Path, number: int) -> None:
-    """Do what a role does, until killed."""
+    """Run a role until the process is killed."""
     done = np.memmap(path.with_suffix(".counts"), np.int64, "r+", shape=(len(ROLES), 3))[number]
     (write if ROLES[number] == "writer" else read)(path, number // 2, done)
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Trains inside a Slurm allocation: the nodes of the job become the hosts of a deployment file, and
-# the rest is `msrl train` as anywhere else. Arguments go to it.
+# Trains inside a Slurm allocation: makes a deployment file of the job's nodes, and passes its
+# arguments to `msrl train`.
 #
 #   sbatch --nodes 2 --ntasks-per-node 4 scripts/train_slurm.sh ppo --policy SingleLearnerCoarse --workers 7
 #   sbatch --nodes 16 --ntasks-per-node 4 --gpus-per-node 4 scripts/train_slurm.sh ppo --policy GPUOnly --workers 64 --device gpu
 #
-# A node takes as many ranks as --ntasks-per-node says. Set MSRL_INTERFACE to choose a network interface.
+# A node has as many ranks as --ntasks-per-node. Set MSRL_INTERFACE to choose a network interface.
 # Two minutes before a time limit, and with `scancel --batch --signal TERM JOB`, the run ends with a
-# checkpoint; plain `scancel` ends every rank at once, and the checkpoint before is the last.
+# checkpoint; plain `scancel` ends every rank at once, and the previous checkpoint is the last.
 #SBATCH --job-name=msrl
 #SBATCH --signal=B:TERM@120
 #SBATCH --output=msrl-%j.log

@@ -1,4 +1,4 @@
-"""What every test gets: MindSpore's settings, a look for leaks, and a summary by tier."""
+"""Fixtures of all tests: MindSpore's settings, a check for leaks, and a summary by tier."""
 
 import os
 import signal
@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
-# Before anything imports MindSpore.
+# Set before anything imports MindSpore.
 os.environ.setdefault("MS_DEV_HOST_BLOCKING_RUN", "1")
 os.environ.setdefault("GLOG_v", "3")
-# Inherited by all that a test starts: finds even a process whose parent is gone.
+# Inherited by all processes of a test: identifies them even without their parent.
 MARK = "MSRL_TEST_SESSION"
 os.environ[MARK] = str(os.getpid())
-# Under nohup a hangup is ignored, by all that a test starts too.
+# nohup ignores SIGHUP, also in the processes that a test starts; this undoes it.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 import psutil  # noqa: E402
@@ -29,16 +29,16 @@ def _tier(names: Collection[str]) -> str:
 
 
 def _processes() -> set[psutil.Process]:
-    """Gives the live processes that this session started, however deep."""
+    """Yields the live processes that this session started, at any depth."""
     found = set()
     for process in psutil.process_iter():
         try:
             ours = process.environ().get(MARK) == str(os.getpid()) and process.pid != os.getpid()
-            # The standard library's own helper lives as long as the session.
+            # The standard library's helper lives as long as the session.
             if ours and "multiprocessing.resource_tracker" not in " ".join(process.cmdline()):
                 found.add(process)
         except (psutil.Error, OSError):
-            continue  # ended meanwhile, a zombie, or another user's
+            continue  # it has ended, is a zombie, or belongs to another user
     return found
 
 
@@ -53,7 +53,7 @@ def _leaks(processes: set[psutil.Process], segments: set[Path]) -> tuple[set, se
 
 @pytest.fixture(params=["native", pytest.param("mindspore", marks=pytest.mark.slow)])
 def cells(request: pytest.FixtureRequest) -> str:
-    """Who runs the cells of a test that holds for both."""
+    """The cells of a test that holds for both kinds."""
     return request.param
 
 
@@ -62,13 +62,13 @@ def no_leaks():
     """Fails the module's last test if it leaves processes or shared-memory segments behind."""
     before = _processes(), _segments()
     yield
-    deadline = time.monotonic() + 5.0  # what has been told to end may take a moment
+    deadline = time.monotonic() + 5.0  # terminated processes may need a moment to end
     while any(left := _leaks(*before)) and time.monotonic() < deadline:
         time.sleep(0.05)
     processes, segments = left
     described = [str(process) for process in processes] + [str(path) for path in segments]
     for process in processes:
-        process.kill()  # else they would slow down and confuse the tests that follow
+        process.kill()  # otherwise they would slow down and confuse later tests
     assert not described, f"left behind: {', '.join(described)}"
 
 
@@ -98,13 +98,13 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     times = [f"{tier} {spent[tier]:.1f} s ({ran[tier]} tests)" for tier in ran]
     terminalreporter.write_line(f"Time by tier: {', '.join(times) or 'nothing ran'}")
     left_out = config.stash[LEFT_OUT]
-    if "not side_by_side" in config.option.markexpr:  # they ran before, but for the slow ones
+    if "not side_by_side" in config.option.markexpr:  # they ran before, except for the slow ones
         left_out = [
             item
             for item in left_out
             if not item.get_closest_marker("side_by_side") or item.get_closest_marker("slow")
         ]
-    if config.getoption("numprocesses", None):  # a part of the tests, and others follow
+    if config.getoption("numprocesses", None):  # only some of the tests; others follow
         return
     if not left_out:
         terminalreporter.write_line("Left out: nothing")

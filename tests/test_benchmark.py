@@ -1,4 +1,4 @@
-"""The benchmark beside peers: what a run gives, how it is judged and shown, the rows' commands."""
+"""The benchmark against other libraries: results of a run, targets, tables, commands."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def result(unit, ours, **peers):
 
 @pytest.mark.parametrize("line", ["steps {n}00 and more", "SPS: 7"])
 def test_speed_is_that_of_the_lines(line):
-    # 100 steps each 20 ms: 5,000 a second, whatever the first second was like.
+    # 100 steps each 20 ms: 5,000 per second, whatever the speed in the first second.
     code = (
         "import time\n"
         "time.sleep(1)\n"

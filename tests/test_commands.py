@@ -1,4 +1,4 @@
-"""What `msrl train` does before and between jobs."""
+"""`msrl train` before and between jobs, and other commands."""
 
 import argparse
 import contextlib
@@ -77,7 +77,7 @@ def test_a_directory_of_a_run_that_was_killed_before_it_began_is_taken(tmp_path)
 
 
 def test_a_flag_whose_value_is_empty_is_refused(capsys, tmp_path, monkeypatch):
-    """Such as `--resume "$RUN"` without a RUN, which would train anew."""
+    """For example `--resume "$RUN"` without a RUN, which would start a new training."""
     monkeypatch.chdir(tmp_path)
     for flag in ("resume", "run-dir", "config", "env"):
         assert main(["train", "ppo", f"--{flag}", ""]) == 2
@@ -154,7 +154,7 @@ def test_an_interruption_ends_the_wait_for_a_restart(number):
 
 @pytest.mark.parametrize(("start_timeout_s", "runs"), [(100.0, 5), (0.0, 2)])
 def test_a_restart_waits_for_a_lost_host(monkeypatch, tmp_path, start_timeout_s, runs):
-    """A first start does not, and waiting costs no restart."""
+    """A first start does not wait, and waiting does not count as a restart."""
     done = []
 
     def run_job(plan, run_dir, options):
@@ -221,7 +221,7 @@ def test_help_ends_with_the_keys_of_the_algorithm(capsys):
 
 
 def test_the_command_line_starts_without_mindspore():
-    """Whose import takes more than a second."""
+    """MindSpore's import takes more than a second."""
     code = "import sys, mindspore_rl.cli; sys.exit('mindspore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -316,7 +316,7 @@ def test_less_than_an_iteration_is_told(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_run_has_copies_of_the_files_that_it_was_made_of(tmp_path, monkeypatch, capsys):
-    """It is moved, two files are deleted and one is changed."""
+    """The run is moved, two files are deleted and one is changed."""
     monkeypatch.chdir(tmp_path)
     files = {"reinforce": "my", "split_learners": "own", "corridor": "env"}
     for example, name in files.items():
@@ -342,7 +342,7 @@ def test_a_run_has_copies_of_the_files_that_it_was_made_of(tmp_path, monkeypatch
 
 
 def test_what_is_the_projects_is_stored_by_name(tmp_path):
-    """So that it is found where the project has been installed elsewhere."""
+    """It is found again if the project has been installed elsewhere."""
     request = argparse.Namespace(
         algorithm=registry.find_algorithm("a2c"),
         policy=registry.load_policy(registry.find_policy("central")),

@@ -1,4 +1,4 @@
-"""Completion of `msrl` in a shell, as argcomplete's shell function asks for it."""
+"""Completion of `msrl` in a shell, as argcomplete's shell function calls it."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 
 def completed(line: str) -> set[str]:
-    """What the last word of a line may become."""
+    """Returns the completions of the last word of a line."""
     read, write = os.pipe()
     environ = {**os.environ, "_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
     environ |= {"COMP_TYPE": "63", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SHELL": "bash"}

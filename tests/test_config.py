@@ -197,7 +197,7 @@ def test_a_yaml_without_an_end_is_told_in_a_line(yaml_file, text, message):
 
 def test_aliases_that_stay_small_are_taken(yaml_file):
     file = yaml_file("hidden_sizes: &sizes [8, 8]\nnames: *sizes\n")
-    with pytest.raises(ConfigError, match="names is "):  # numbers are no names
+    with pytest.raises(ConfigError, match="names is "):  # numbers are not names
         resolve(Config, file, {}, [])
     assert read_yaml(yaml_file("a: &a [8, 8]\nb: *a\n")) == {"a": [8, 8], "b": [8, 8]}
 

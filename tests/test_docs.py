@@ -1,4 +1,4 @@
-"""What the documentation says: its examples run, its printed text is printed, its links lead on."""
+"""The documentation: its examples run, its printed text is printed, its links lead to files."""
 
 import os
 import re
@@ -141,13 +141,13 @@ def test_example_of_gymnasium_is_learnt(tmp_path, capsys):
 
 
 def first_excerpts() -> list[str]:
-    """The first command of each page."""
+    """Returns the first command of each page."""
     firsts = (list(blocks(page, "console"))[:1] for page in PAGES)
     return [first[0].splitlines()[0] for first in firsts if first]
 
 
 def excerpts() -> dict[str, list[str]]:
-    """The lines that the pages quote from what a command prints, by command."""
+    """Returns the lines that the pages quote from the output of commands, by command."""
     found: dict[str, list[str]] = {}
     for page in PAGES:
         for block in blocks(page, "console"):
@@ -164,7 +164,7 @@ def excerpts() -> dict[str, list[str]]:
     ],
 )
 def test_printed_text(command, monkeypatch, capsys):
-    """Every line of an excerpt is a line of what its command prints, source lines aside."""
+    """Every line of an excerpt is a line of its command's output, without source lines."""
 
     def plain(line: str) -> str:
         return re.sub(r"  @ algorithms/\w+\.py:\d+$", "", line)
@@ -177,7 +177,7 @@ def test_printed_text(command, monkeypatch, capsys):
 
 
 def test_quoted_source():
-    """Python that the pages quote is in the files, but for code that a page marks as a sketch."""
+    """Python quoted in pages is in the files, except code that a page marks as a sketch."""
     sources = "".join(
         file.read_text()
         for folder in ("algorithms", "distribution", "docs/examples")
@@ -207,7 +207,7 @@ ELSEWHERE = {
     "halfcheetah.npz": "files of a reader's own: datasets/test_sources.py",
     "~/.minari": "the same",
 }
-"""What no test of pages can run, and which test stands in."""
+"""Commands that no test of pages can run, and the tests that replace it."""
 
 
 @pytest.mark.slow
@@ -215,9 +215,9 @@ ELSEWHERE = {
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_of_a_page_run(page, tmp_path):
-    """In the page's order, as they stand, but for shorter training and fewer trials.
+    """In the page's order, unchanged except for shorter training and fewer trials.
 
-    What is not `msrl` has tests of its own.
+    Commands other than `msrl` have their own tests.
     """
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     (tmp_path / "space.yaml").write_text(blocks(ROOT / "docs" / "tuning.md", "yaml")[0])

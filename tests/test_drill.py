@@ -1,4 +1,4 @@
-"""The drill: what it takes a process for, what its table says, and a part of it for real."""
+"""The drill: its kinds of processes, its table, and one part of it for real."""
 
 import os
 import re

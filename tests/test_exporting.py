@@ -1,4 +1,4 @@
-"""A policy that is exported acts as the one that was trained, without this project."""
+"""An exported policy acts like the trained one, without this project."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ HERE = {"stop_return": float("nan"), "quiet": True, "total_steps": 32}
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Of numbers, with observations that are normalised."""
+    """A run with observations that are numbers and are normalised."""
     folder = tmp_path_factory.mktemp("exporting") / "run"
     config = {**SMALL, "normalise_obs": True}
     return train("ppo", env="Pendulum-v1", config=config, run_dir=folder, **HERE)

@@ -1,4 +1,4 @@
-"""A first-time reader's walk: from his environment to a trained, filmed, exported policy."""
+"""A first-time user's path: from an environment to a trained, filmed, exported policy."""
 
 import json
 import os

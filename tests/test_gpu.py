@@ -1,4 +1,4 @@
-"""What is found out about GPUs, with a driver's library that is made here, and `msrl doctor`."""
+"""Detection of GPUs, with a stub of the driver's library, and `msrl doctor`."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ int cuDeviceGetName(char *name, int size, int device) {
 
 @pytest.fixture
 def ask(tmp_path):
-    """Evaluates an expression where a driver of this kind is installed."""
+    """Evaluates an expression with a driver of this kind installed."""
 
     def evaluate(expression, error=0, count=2, version=12040, **variables):
         source = tmp_path / "driver.c"

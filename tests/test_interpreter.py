@@ -1,4 +1,4 @@
-"""What other processes import: nothing that merely lies in the working folder."""
+"""Child processes import nothing that is in the working folder by accident."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ SAID = "import json, sys; print(json.__file__, __name__, sys.argv[1:])"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The working folder, with files of the names of all that processes import first."""
+    """The working folder, with files named like the modules that processes import first."""
     for name in ("numpy", "json", "runpy", "ctypes", "mindspore", "mindspore_rl"):
         (tmp_path / f"{name}.py").write_text("open('trap', 'w').close()\n")
     monkeypatch.chdir(tmp_path)
@@ -33,7 +33,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_module_of_the_working_folder_stands_in_for_none(folder, monkeypatch, version, option):
     (folder / "elsewhere").mkdir()
     (folder / "elsewhere" / "own.py").write_text(SAID)
-    monkeypatch.setenv("PYTHONPATH", str(folder / "elsewhere"))  # the user's, as it is
+    monkeypatch.setenv("PYTHONPATH", str(folder / "elsewhere"))  # the user's, unchanged
     what = "own" if option == "-m" else SAID
     found = run(*interpreter.command(option, what, "a", "b", version=version)).stdout
     assert found.endswith("json/__init__.py __main__ ['a', 'b']\n")

@@ -1,4 +1,4 @@
-"""The study of latency: its page shows what was measured."""
+"""The study of latency: its page shows the measured values."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Files of the user's that import the files beside them, and what a run keeps of them."""
+"""User files that import neighbouring files, and the copies that a run makes of them."""
 
 import importlib
 import shutil
@@ -66,12 +66,12 @@ def test_every_form_of_import_finds_siblings(tmp_path):
 
 
 def test_a_file_that_was_changed_is_imported_again(tmp_path):
-    """So is what imports it; a run's copy that is the same is not."""
+    """A module that imports it is imported again too; an equal copy of a run is not."""
     text = "from parts import value"
     file = write(tmp_path, it=text, other=text, parts="value = 1") / "it.py"
     package = user_modules.package_of(file)
     first = user_modules.load_module(file)
-    write(tmp_path, parts="value = 2")  # of the same size, within the same second
+    write(tmp_path, parts="value = 2")  # same size, same second
     assert load(tmp_path / "other.py")["value"] == 2
     second = user_modules.load_module(file)
     assert (first.value, second.value) == (1, 2)
@@ -84,7 +84,7 @@ def test_a_file_that_was_changed_is_imported_again(tmp_path):
 
 
 def test_names_of_packages_stay_theirs(tmp_path):
-    """A file is not its own sibling, and none stands in for this project."""
+    """A file is not its own neighbour, and no file replaces this project."""
     write(tmp_path, gym="import gym\nfrom mindspore_rl import api")
     (tmp_path / "mindspore_rl").mkdir()
     (tmp_path / "mindspore_rl" / "__init__.py").write_text("")
@@ -140,7 +140,7 @@ def test_what_is_imported_is_kept_and_nothing_else(tmp_path):
 @pytest.mark.multiprocess
 @pytest.mark.slow
 def test_a_run_needs_its_files_no_more(tmp_path, capsys):
-    """Ranks, `msrl eval` and `--resume` use what the run keeps of them, wherever it lies."""
+    """Ranks, `msrl eval` and `--resume` use the run's copies, wherever the run is."""
     source = (ROOT / "docs" / "examples" / "reinforce.py").read_text()
     torso = "from mindspore_rl.rl.networks import MLP"
     assert torso in source
@@ -171,7 +171,7 @@ def test_a_run_needs_its_files_no_more(tmp_path, capsys):
 
 
 def test_a_copy_has_the_files_that_a_string_names(tmp_path):
-    """Beside the file; no others, and none that lie elsewhere."""
+    """Files in the same folder only, and no others."""
     (tmp_path / "secret.txt").write_text("not beside it")
     folder = write(
         tmp_path / "mine",

@@ -1,4 +1,4 @@
-"""Looking at what was trained: the best checkpoint, a JSON line, a video."""
+"""Evaluation of a run: the best checkpoint, a JSON line, a video."""
 
 import json
 
@@ -36,7 +36,7 @@ class Blind(gymnasium.Env):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Checkpoints after every iteration: more than are kept."""
+    """A run with a checkpoint after every iteration, more than are kept."""
     return train(
         "a2c",
         env="CartPole-v1",

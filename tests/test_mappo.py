@@ -16,7 +16,7 @@ N, TEAMS = 7, (3, 1)
 
 @pytest.fixture(scope="module")
 def trainer():
-    """With two teams, of three agents and of one."""
+    """A trainer with two teams, of three agents and of one."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     name = "graph:simple_tag_v3"
     cls = programs.trainer_class(registry.find_algorithm("mappo"))
@@ -25,7 +25,7 @@ def trainer():
 
 @pytest.fixture(scope="module")
 def batch(trainer):
-    """One minibatch: what `loss` takes, with old probabilities as they are."""
+    """One minibatch, the arguments of `loss`, with unchanged old probabilities."""
     rng = np.random.default_rng(0)
     agents, size = trainer.spec.obs_shape
     obs = rng.normal(size=(N, agents, size)).astype(np.float32)
@@ -58,7 +58,7 @@ def test_a_critic_sees_all_agents_and_a_policy_only_its_own(trainer, batch):
 
 
 def test_a_team_learns_from_its_own_agents_and_by_their_mean(trainer, batch):
-    """Each team's gradient is what the team alone would have: its own agents' mean."""
+    """Each team's gradient is that of the team alone: its own agents' mean."""
     learner, network = trainer.learner, trainer.actor.network
     whole, _ = gradient_function(learner.loss, network, None)(*batch)
     names = [p.name for p in network.trainable_params()]

@@ -57,7 +57,7 @@ def test_a_policy_has_no_odd_names(part, name):
 
 
 def test_a_fragment_writes_nowhere_else(tmp_path, capsys):
-    """What `msrl` is given in files of the user's, with what it says in the end."""
+    """Names in users' files, with the message that `msrl` prints for each."""
     policy = tmp_path / "odd.py"
     policy.write_text(EXAMPLE.read_text().replace('Rule("actor"', 'Rule("../../oops"'))
     run = tmp_path / "runs" / "one"
@@ -90,7 +90,7 @@ def test_what_is_imported_is_a_module(name):
 
 
 def test_each_fragment_has_a_file_of_its_own(tmp_path):
-    """Of two that are fused too, whatever the others are called."""
+    """Also for two that are fused, whatever the others are called."""
     policy = DistributionPolicy(
         "Fused",
         "",

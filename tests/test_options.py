@@ -1,4 +1,4 @@
-"""An option of a job stands once: a field of `Job` is a flag, a keyword, a key and a completion."""
+"""Each option of a job is declared once: a field of `Job` is flag, keyword, key and completion."""
 
 import dataclasses
 import inspect
@@ -23,7 +23,7 @@ from mindspore_rl.trained import run
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class More(Job):
-    """A job with three options more."""
+    """A job with three more options."""
 
     warm_up: int | None = of_training(
         None, "iterations before the clock", "N", least=2, otherwise=7, in_file=True
@@ -34,7 +34,7 @@ class More(Job):
 
 @run._with_fields_of(More)
 def keywords(job):
-    """As `train`, of that job."""
+    """Makes that job from `train`'s keywords."""
     return job
 
 
@@ -49,7 +49,7 @@ def parsed(*words):
 
 
 def completed(words):
-    """What the last word may become, as argcomplete finds it."""
+    """Returns the completions of the last word, as argcomplete finds them."""
     argcomplete = pytest.importorskip("argcomplete")
     finder = argcomplete.CompletionFinder(parser_of(), always_complete_options=True)
     found = finder._get_completions(["msrl", *words[:-1]], words[-1], "", None)
@@ -111,7 +111,7 @@ def test_train_shows_the_options_of_a_job_and_names_the_nearest():
 
 @pytest.mark.parametrize("policy", ["Central", "auto"])
 def test_a_yaml_file_is_read_once(policy, tmp_path, monkeypatch):
-    """By whatever asks for the policy, the schedule, the workers and the keys in it."""
+    """The policy, the schedule, the workers and the keys all come from one reading."""
     file, read = tmp_path / "job.yaml", []
     file.write_text(f"algorithm: a2c\npolicy: {policy}\nworkers: 1\nnum_envs: 4\n")
     before = Path.read_text

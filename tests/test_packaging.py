@@ -22,13 +22,13 @@ FETCH = re.compile(
     rf"\b(?:pip[\d.]*|uv(?:{GAP}pip)?|pipx|conda|mamba|poetry){GAP}"
     rf"(?:-\S+{GAP})*(?:install|add|download)\b(.*)"
 )
-"""A command that fetches packages, and what follows it."""
+"""A command that fetches packages, and its arguments."""
 OTHERS = {"torch==2.13.0", "benchmarl==1.5.2", "mpe2", "cleanrl==1.2.0", "$file"}
-"""What scripts/mappo_baseline.py and setup_peers.sh compare with, in environments of their own."""
+"""Packages of scripts/mappo_baseline.py and setup_peers.sh, in separate environments."""
 
 
 def fetched(text: str) -> Iterator[str]:
-    """What the commands in a text fetch; a command may go on in the next line."""
+    """Returns the packages that commands in a text fetch; a command may span lines."""
     for rest in FETCH.findall(re.sub(r"""["']\s*\n\s*f?["']|\\\n""", "", text)):
         for word in rest.split():
             if not word.startswith("-"):
@@ -42,7 +42,7 @@ def is_ours(target: str) -> bool:
 
 
 def test_commands_fetch_this_project_from_its_folder_only():
-    """An index has another mindspore_rl, which a command with a name would fetch."""
+    """An index has another mindspore_rl, which a command with the bare name would fetch."""
     folders = (ROOT / name for name in (*SOURCES, "docs", "scripts", "tests", ".ci"))
     files = [*ROOT.glob("*"), *(file for folder in folders for file in folder.rglob("*"))]
     for file in files:
@@ -75,7 +75,7 @@ def test_messages_say_what_to_install():
 
 @pytest.mark.slow
 def test_wheel_holds_one_package_with_algorithms_and_policies(tmp_path):
-    # A copy: a build leaves build/ behind, and what lies there would enter the next wheel.
+    # A copy: a build creates build/, whose contents would enter the next wheel.
     source = tmp_path / "source"
     source.mkdir()
     for name in SOURCES:

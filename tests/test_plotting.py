@@ -1,4 +1,4 @@
-"""`msrl plot`: which curves are drawn, from runs as `msrl train` writes them."""
+"""`msrl plot`: the curves that it draws from runs of `msrl train`."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ def test_runs_that_differ_in_their_seed_are_one_curve(runs, tmp_path, capsys):
     kinds = [curve(run, "loss", "env_steps").kind for run in find_runs([runs])]
     assert kinds[0] == kinds[1] == "a2c on graph:CartPole-v1, GPUOnly"
     assert kinds[2] == "a2c on CartPole-v1, Central"
-    # In an SVG text is drawn as shapes, and its words stand beside them.
+    # An SVG draws text as shapes, with the words next to them.
     picture = path.read_text()
     for words in ("GPUOnly, 2 runs", "CartPole-v1, Central", "environment steps"):
         assert words in picture

@@ -22,7 +22,7 @@ HERE = {"config": SMALL, "stop_return": NEVER, "backend": "inproc", "quiet": Tru
 
 
 def test_the_package_is_imported_without_mindspore():
-    """Nor is the API that it holds, until it is asked for: a rank may do without tensors."""
+    """The API is not imported either until it is used: a rank may need no tensors."""
     code = """
 import sys, mindspore_rl
 assert "mindspore_rl.trained.run" not in sys.modules
@@ -66,7 +66,7 @@ def test_trains_on_workers_and_shows_every_iteration(tmp_path, capfd):
 
 
 def test_gym_is_imported_only_where_it_is_asked_for(tmp_path, monkeypatch, capfd):
-    monkeypatch.setitem(sys.modules, "gym", None)  # who imports it fails
+    monkeypatch.setitem(sys.modules, "gym", None)  # importing it fails
     command = ["train", "a2c", "num_envs=2", "num_steps=8", "--env", "CartPole-v1", "--quiet"]
     more = ["--backend", "inproc", "--total-steps", "16", "--run-dir", str(tmp_path / "r")]
     assert cli.main(command + more) == 0

@@ -1,4 +1,4 @@
-"""The pages as a site: every link leads somewhere, and every name of the API is there."""
+"""The pages as a site: every link has a target, and every name of the API is included."""
 
 import subprocess
 import sys

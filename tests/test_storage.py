@@ -1,4 +1,4 @@
-"""Files under disks that fail and power that goes, and in folders that others may have prepared."""
+"""Files on disks that fail and after power failures, and in folders that others have prepared."""
 
 import contextlib
 import ctypes
@@ -28,7 +28,7 @@ NAME = "native/thing.so"
 
 @pytest.fixture
 def homes(tmp_path, monkeypatch):
-    """The cache's folder, and the one among the temporary files."""
+    """Returns the cache's folder, and the folder among the temporary files."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
@@ -79,8 +79,8 @@ def test_nor_is_a_cache_used_that_others_could_replace(homes, tmp_path, monkeypa
     assert cache.in_cache(NAME) is None
     assert made() == b"ours"
     assert cache.in_cache(NAME).parents[1] == homes[1]
-    above.chmod(0o1777)  # as in /tmp everything stays its owner's
-    assert cache.in_cache(NAME).read_bytes() == b"theirs"  # of this user's, here
+    above.chmod(0o1777)  # as in /tmp: everything belongs to its owner
+    assert cache.in_cache(NAME).read_bytes() == b"theirs"  # the file of this user
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "the checksum", "all"])
@@ -137,12 +137,12 @@ def test_a_trap_in_the_place_of_a_lock_or_its_folder_is_passed_by(homes, tmp_pat
 
 
 class Disk:
-    """One whose n-th write, sync or change of a name goes wrong, once or from then on.
+    """A disk whose n-th write, sync or rename fails, once or from then on.
 
     Args:
-        at: the call that does, from 1.
-        wrong: the error; None: a write takes a part only, and says so.
-        for_ever: whether all later ones fail too.
+        at: the number of the failing call, from 1.
+        wrong: the error; None: a write is partial, and reports it.
+        for_ever: True: all later calls fail too.
     """
 
     def __init__(self, monkeypatch, at, wrong, for_ever):
@@ -168,7 +168,7 @@ class Disk:
 
 
 def version(folder: Path, number: int) -> None:
-    """Writes all kinds of files of a run and of the cache once more; goes on after an error."""
+    """Rewrites all kinds of files of a run and of the cache; continues after an error."""
     (folder / "source").mkdir(exist_ok=True)
     (folder / "source" / "program.py").write_text(f"NUMBER = {number}\n" * 20)
     arrays = {"parameters/w": np.full(100, number, np.float32)}
@@ -190,7 +190,7 @@ def version(folder: Path, number: int) -> None:
 
 
 def versions(folder: Path) -> dict[str, float]:
-    """Which version each file is of. Raises: whatever a torn one does to its reader."""
+    """Returns the version of each file. Raises: the error that a torn file causes in its reader."""
     run = folder / "run"
     program = (run / "program" / "program.py").read_text()
     job, kept = (run / JOB_FILE).read_text(), cache.in_cache(NAME).read_text()
@@ -213,7 +213,7 @@ def test_a_write_that_fails_leaves_each_file_as_it_was_or_as_it_was_to_be(
         folder = tmp_path / f"{at}"
         folder.mkdir()
         with pytest.MonkeyPatch.context() as patch:
-            Disk(patch, 0, None, False)  # which is sound, and not waited for
+            Disk(patch, 0, None, False)  # correct, and not waited for
             version(folder, 1)
         assert set(versions(folder).values()) == {1}
         with pytest.MonkeyPatch.context() as patch:
@@ -234,10 +234,10 @@ def test_a_write_that_fails_leaves_each_file_as_it_was_or_as_it_was_to_be(
 
 
 class Power:
-    """Knows at each moment what a power failure would leave: of files what was synced, or nothing.
+    """Knows at each moment the state after a power failure: files have synced contents or none.
 
-    Names in a folder may be those of its last sync, or those that it has: a file system may put
-    them on the disk whenever it likes.
+    Names in a folder may be those of its last sync or the current ones: a file system may write
+    them to the disk at any time.
     """
 
     def __init__(self, monkeypatch, root: Path) -> None:
@@ -270,7 +270,7 @@ class Power:
             self.moments.append((self._synced, names))
 
     def left(self, moment: int, eager: bool, to: Path) -> Path:
-        """Makes what a failure at a moment leaves."""
+        """Writes the state after a failure at a moment."""
         synced, names = self.moments[moment]
 
         def restore(number: int, place: Path) -> None:

@@ -1,4 +1,4 @@
-"""A search runs trials, ends poor ones early, goes on, and says what was best."""
+"""A search runs trials, ends poor ones early, continues a study, and reports the best."""
 
 from types import SimpleNamespace
 
@@ -38,7 +38,7 @@ def test_a_study_goes_on_and_its_best_configuration_trains(tmp_path, capsys):
 
 @pytest.fixture
 def returns(monkeypatch):
-    """What trials come to, in the place of training; each mean return holds from the start."""
+    """Replaces training by given returns; each mean return holds from the start."""
     given = []
 
     def train(job, values, on_iteration):
@@ -68,7 +68,7 @@ def test_a_trial_below_the_median_ends_early(returns, tmp_path, capsys):
 
 def test_a_trial_that_fails_is_told_and_the_search_goes_on(returns, tmp_path, capsys):
     returns += [JobFailure("a rank died"), 3.0]
-    assert sweep(tmp_path, 2) == 0  # of the two, one counts
+    assert sweep(tmp_path, 2) == 0  # only one of the two counts
     assert "a rank died" in capsys.readouterr().out
     returns += [4.0]
     assert sweep(tmp_path, 2) == 0

@@ -1,4 +1,4 @@
-"""Run directories that somebody else could have put code into."""
+"""Run directories into which another user could have put code."""
 
 import argparse
 import grp
@@ -31,7 +31,7 @@ DOOR = {
 }
 """Commands that take a run, or make one in a folder, by the argument that names it."""
 DATA_ALONE = {("plot", "runs"), ("train", "replay_dir"), ("train", "dump_graph")}
-"""Of these nothing is run."""
+"""Commands that run nothing from these."""
 
 
 @pytest.fixture(name="run")
@@ -86,7 +86,7 @@ def test_a_run_of_ones_own_is_used_and_that_of_others_with_trust(run, capsys):
     commands = (["eval", str(run)], ["train", "--resume", str(run)])
     for command in commands:
         assert main(command) == 2
-        assert "--trust" not in capsys.readouterr().err  # it comes further, to a plan of nothing
+        assert "--trust" not in capsys.readouterr().err  # it continues, to an empty plan
     (run / "plan.json").chmod(0o666)
     for command in commands:
         assert main(command) == 2
@@ -103,7 +103,7 @@ def test_what_is_run_of_a_new_run_is_its_owners_whatever_the_umask(tmp_path):
     before = os.umask(0)
     try:
         assert main(["train", "a2c", "num_envs=1", *words]) == 0
-        assert os.umask(0) == 0  # this process's own is left as it was
+        assert os.umask(0) == 0  # the process's own is unchanged
     finally:
         os.umask(before)
     check_trusted(run)
@@ -114,7 +114,7 @@ def test_what_is_run_of_a_new_run_is_its_owners_whatever_the_umask(tmp_path):
 
 
 def directories(parser: argparse.ArgumentParser, words=()):
-    """The arguments of all commands that name directories: command and name."""
+    """Returns the arguments of all commands that name directories: command and name."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():
@@ -181,13 +181,13 @@ def test_who_could_put_another_folder_in_its_place(tmp_path):
         pass
     assert not (shared / "new").exists()
     check_trusted(run, trust=True)
-    shared.chmod(0o1777)  # as /tmp: what is there is its owner's
+    shared.chmod(0o1777)  # as /tmp: everything belongs to its owner
     check_trusted(run)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give folders away")
 def test_the_owners_of_folders_above_it(tmp_path):
-    """A folder that nobody else can have put there may be a colleague's, but where code is kept."""
+    """A folder that nobody else can have put there may be a colleague's, unless it has code."""
     folder = tmp_path / "shared" / "theirs"
     folder.mkdir(parents=True)
     os.chown(folder, 4711, 4711)

@@ -7,7 +7,7 @@ import pytest
 
 
 def quick(cases: Iterable[Any], *places: int) -> list[Any]:
-    """Marks the cases of a test slow, but those at some places."""
+    """Marks the cases of a test slow, except those at some positions."""
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)),

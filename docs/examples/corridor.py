@@ -1,7 +1,7 @@
-"""Two environments of one's own: a corridor in NumPy, and the same one in MindSpore operators.
+"""Example of an environment of your own: a corridor in NumPy, and in MindSpore operators.
 
-A walker starts at a random place of a corridor from -1 to 1 and is to leave it on the right: +1 for
-that, -1 for leaving on the left, -0.01 a step, at most 50 steps.
+A walker starts at a random place in a corridor from -1 to 1 and must leave it on the right: reward
++1 for that, -1 for leaving on the left, -0.01 per step, at most 50 steps.
 """
 
 from typing import ClassVar
@@ -22,7 +22,7 @@ def _spec(name: str, in_graph: bool) -> EnvironmentSpec:
 
 
 class Corridor:
-    """The corridor in NumPy: runs as Python, one call for all environments of a worker."""
+    """The corridor in NumPy: one call steps all environments of a worker."""
 
     spec: ClassVar[EnvironmentSpec] = _spec("Corridor", in_graph=False)
 
@@ -31,14 +31,14 @@ class Corridor:
         self.reset()
 
     def reset(self) -> np.ndarray:
-        """Goes back to the very beginning; the same places each time."""
+        """Returns to the initial state, with the same places each time."""
         self.elapsed = np.zeros(len(self.env_indices), np.int64)
         self.total = np.zeros(len(self.env_indices), np.int64)
         self.place = self._start()
         return self._obs()
 
     def step(self, action):
-        """Moves every walker; those that are done start anew."""
+        """Moves every walker; the episodes that end start again."""
         self.place = self.place + np.float32(STRIDE) * (2 * np.asarray(action) - 1)
         self.place = self.place.astype(np.float32)
         self.elapsed += 1
@@ -53,31 +53,31 @@ class Corridor:
         return self._obs(), final_obs, reward, terminated, truncated
 
     def get_state(self):
-        """All that is needed to go on, by environment."""
+        """Returns the whole state, by environment."""
         return {"place": self.place.copy(), "elapsed": self.elapsed.copy(),
                 "total": self.total.copy()}
 
     def set_state(self, state):
-        """Goes on from there."""
+        """Restores a state from `get_state()`."""
         self.place, self.elapsed, self.total = (
             state[name].copy() for name in ("place", "elapsed", "total"))
         return self._obs()
 
     def close(self) -> None:
-        """Has nothing to let go of."""
+        """Does nothing: there is nothing to close."""
 
     def _obs(self) -> np.ndarray:
         return self.place[:, None].copy()
 
     def _start(self) -> np.ndarray:
-        """Of (seed, environment, steps taken), so that the worker that asks does not matter."""
+        """Draws places from (seed, environment, steps taken): the same ones on every worker."""
         places = [random.uniform(self.seed, random.stream("start"), [total], [index], 1).item()
                   for index, total in zip(self.env_indices, self.total, strict=True)]
         return np.array(places, np.float32) - np.float32(0.5)
 
 
 class GraphCorridor(nn.Cell):
-    """The corridor in MindSpore operators: state in, state out, so that it compiles."""
+    """The corridor in MindSpore operators: state in, state out, so it can be compiled."""
 
     spec: ClassVar[EnvironmentSpec] = _spec("GraphCorridor", in_graph=True)
     noise_size = 1
@@ -87,12 +87,12 @@ class GraphCorridor(nn.Cell):
         super().__init__(auto_prefix=False)
 
     def reset(self, noise):
-        """State `[B, 2]`: place and steps taken; obs `[B, 1]`."""
+        """Returns: state `[B, 2]`, place and steps taken; obs `[B, 1]`."""
         state = self._start(noise)
         return state, state[:, 0:1]
 
     def step(self, state, action, noise):
-        """Moves every walker; `noise` is for those that start anew."""
+        """Moves every walker; `noise` is for the episodes that start again."""
         place = state[:, 0] + STRIDE * (2.0 * action.astype("float32") - 1.0)
         elapsed = state[:, 1] + 1.0
         moved = ops.stack((place, elapsed), 1)
@@ -108,7 +108,7 @@ class GraphCorridor(nn.Cell):
 
 
 class NativeCorridor(GraphCorridor):
-    """The same with its steps in C++, one operator instead of twenty."""
+    """The same corridor with its step in C++: one operator instead of twenty."""
 
     spec: ClassVar[EnvironmentSpec] = _spec("NativeCorridor", in_graph=True)
     native = "corridor.cpp"

@@ -1,4 +1,4 @@
-"""Trains from Python, looks at what came of it, and plays; see docs/python.md."""
+"""Trains from Python, evaluates the run and plays with its policy; see docs/python.md."""
 
 import gymnasium
 

@@ -1,7 +1,7 @@
 """REINFORCE with a batch baseline (Williams 1992), as an example of an algorithm's file.
 
-The baseline is the mean return of the batch. What follows a cut is not bootstrapped: a rollout that
-ends within an episode counts as its end, a bias that shrinks with `num_steps`.
+The baseline is the mean return of the batch. A rollout that ends within an episode counts as the
+episode's end, without bootstrapping; this bias shrinks with `num_steps`.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from mindspore_rl.rl.statistics import moments
 
 @dataclass(frozen=True)
 class Config:
-    """Hyper-parameters; the first five fields are those that every algorithm must have."""
+    """Hyper-parameters; every algorithm must have the first five fields."""
 
     env: str = "CartPole-v1"
     seed: int = 1
@@ -47,7 +47,7 @@ class Transition(NamedTuple):
 
 
 class ReinforceActor(Actor):
-    """Samples an action from the network's logits; needs one random number a decision."""
+    """Samples an action from the network's logits; uses one random number per decision."""
 
     noise_size = 1
 
@@ -65,7 +65,7 @@ class ReinforceActor(Actor):
 
 
 class ReinforceLearner(Learner):
-    """One step of Adam on the whole batch."""
+    """Takes one step of Adam on the whole batch."""
 
     def __init__(self, network, config):
         super().__init__()
@@ -73,18 +73,18 @@ class ReinforceLearner(Learner):
         self.optimizer = nn.Adam(network.trainable_params(), config.learning_rate)
 
     def loss(self, obs, action, advantage):
-        """Of one sample each, `[T, B, ...]` in, `[n]` out; the entropy is a statistic."""
+        """Per sample of `[T, B, ...]`: the loss `[n]`, then the entropy for the metrics."""
         logits = self.network(obs.reshape((-1, obs.shape[-1])))
         log_prob = categorical_log_prob(logits, action.reshape(-1))
         entropy = categorical_entropy(logits)
         return -log_prob * advantage.reshape(-1) - self.config.ent_coef * entropy, entropy
 
     def apply(self, grads):
-        """Changes the parameters."""
+        """Takes one step of Adam."""
         self.optimizer(grads)
 
     def learn(self, msrl, batch):
-        """Returns to go, standardised over the whole batch, then one gradient step."""
+        """Standardises returns to go over the whole batch, then takes one gradient step."""
         ends = batch.terminated, batch.truncated
         returns = lambda_returns(
             batch.reward, ops.zeros_like(batch.reward), *ends, self.config.gamma)

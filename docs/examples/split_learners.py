@@ -1,4 +1,4 @@
-"""Any number of actors feed two learners that sit elsewhere."""
+"""Any number of actors send trajectories to two learners in other processes."""
 
 from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule
 

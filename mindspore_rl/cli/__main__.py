@@ -1,4 +1,4 @@
-"""`python -m mindspore_rl.cli`."""
+"""Entry point of `python -m mindspore_rl.cli`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`msrl check`: compares a program with its plain loop under policies and numbers of workers."""
+"""`msrl check`: compares a program with its plain loop, by policy and number of workers."""
 
 import argparse
 import contextlib
@@ -26,8 +26,8 @@ NATIVE, MINDSPORE = "native", "mindspore"
 
 
 def add(subparsers: Any, command: Any, argv: list[str]) -> None:
-    """Adds the sub-command."""
-    text = "hold an algorithm to its plain loop, value by value, under every policy"
+    """Adds the subcommand."""
+    text = "compare an algorithm with its plain loop, value by value, under every policy"
     parser = command(subparsers, "check", check, text, argv)
     add_options(parser, ALGORITHM)
     parser.add_argument(
@@ -52,7 +52,7 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
         "--cells",
         dest="kind",
         choices=(NATIVE, MINDSPORE),
-        help="who runs compiled cells (default: native code, and MindSpore in one case of each "
+        help="kind of compiled cells (default: native code, and MindSpore in one case of each "
         "form of the environment)",
     )
     parser.add_argument(
@@ -66,12 +66,12 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
         "--all",
         action="store_true",
         help="every policy with every number of workers and both kinds of cells; by default each "
-        "occurs, but not with all others",
+        "occurs, but not every combination",
     )
 
 
 def check(args: argparse.Namespace) -> int:
-    """`msrl check`. Returns: 1 if a job differs from the plain loop or fails."""
+    """Runs `msrl check`. Returns: 1 if a job differs from the plain loop or fails, else 0."""
     words = [word for word in args.policies or () if "=" in word]  # --policy A B num_steps=4
     named = [word for word in args.policies or registry.policies() if word not in words]
     files = [registry.find_policy(word) for word in named or registry.policies()]
@@ -100,10 +100,10 @@ def check(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """A context that ends as by Ctrl-C, and so is left clean, when the process is told to end."""
+    """Context: SIGTERM and SIGHUP raise KeyboardInterrupt, so that cleanup runs as after Ctrl-C."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():
-        if handler != signal.SIG_IGN:  # as under nohup
+        if handler != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)
     try:
         yield
@@ -115,7 +115,7 @@ def _ended_by_signals() -> Iterator[None]:
 def cover(
     policies: Sequence[tuple[str, str]], workers: Sequence[int], cells: str
 ) -> Iterator[Case]:
-    """As few cases as every policy and every number of workers need to occur."""
+    """Chooses the fewest cases in which every policy and every number of workers occurs."""
     for i in range(max(len(policies), len(workers))):
         yield Case(*policies[i % len(policies)], workers[i % len(workers)], cells)
 
@@ -127,7 +127,7 @@ def _rows(
     kinds: Sequence[str],
     every: bool,
 ) -> Iterator[Row]:
-    """Runs the cases. Of a cover, the first of each form of the environment has all cells."""
+    """Runs the cases. In a cover, the first case of each environment form compares all cells."""
     if every:
         for policy, number, kind in itertools.product(policies, workers, kinds):
             yield held.row(Case(*policy, number, kind))

@@ -21,11 +21,11 @@ from mindspore_rl.trained import export as exporting
 from mindspore_rl.trained import run as runs
 
 EPISODES = 20
-"""Played by `msrl eval`, unless it is said how many."""
+"""Episodes that `msrl eval` plays by default."""
 
 
 def train(args: argparse.Namespace) -> int:
-    """`msrl train`."""
+    """Runs `msrl train`."""
     trained = training.train(Job.of(args), tell=getattr(args, "tell", None))
     outcome, run_dir = trained.outcome, trained.run_dir
     reached = "no finished episode"
@@ -40,7 +40,7 @@ def train(args: argparse.Namespace) -> int:
 
 
 def graph(args: argparse.Namespace) -> int:
-    """`msrl graph`."""
+    """Runs `msrl graph`."""
 
     def see(name: str, result: Any) -> None:
         if name == args.stage:
@@ -76,7 +76,7 @@ def _print_graph(plan: Any, cut: Any, folder: Path, form: str) -> None:
 
 
 def _print_native(plan: Any, folder: Path) -> None:
-    """Runs an iteration, for shapes are known when a cell is called, and prints what ran."""
+    """Runs one iteration, because cells are compiled at their first call, and prints their C++."""
     run_job(plan, folder, JobOptions(progress=False, total_steps=0))
     for path in sorted((folder / "fragments").glob("*.cpp")):
         print(f"// ---- {path.name}")
@@ -84,7 +84,7 @@ def _print_native(plan: Any, folder: Path) -> None:
 
 
 def evaluate_run(args: argparse.Namespace) -> int:
-    """`msrl eval`."""
+    """Runs `msrl eval`."""
     run = runs.load(args.run_directory, checkpoint=args.checkpoint, trust=args.trust)
     returns = run.evaluate(
         args.episodes or (1 if args.render else EPISODES),
@@ -106,7 +106,7 @@ def evaluate_run(args: argparse.Namespace) -> int:
 
 
 def export(args: argparse.Namespace) -> int:
-    """`msrl export`."""
+    """Runs `msrl export`."""
     run = runs.load(args.run_directory, checkpoint=args.checkpoint, trust=args.trust)
     path, compared = exporting.export(run, args.format, args.output, args.batch)
     print(
@@ -117,10 +117,10 @@ def export(args: argparse.Namespace) -> int:
 
 
 def profile(args: argparse.Namespace) -> int:
-    """`msrl profile`."""
+    """Runs `msrl profile`."""
     from mindspore_rl.jobs.run_directory import check_trusted  # noqa: PLC0415
     from mindspore_rl.performance import report  # noqa: PLC0415
 
-    check_trusted(args.run_directory, args.trust)  # what no profile sees is run
+    check_trusted(args.run_directory, args.trust)  # also checks files that a profile does not run
     report.show(args.run_directory)
     return 0

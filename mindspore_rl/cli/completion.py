@@ -5,14 +5,14 @@ import os
 from collections.abc import Callable
 
 ASKED = "_ARGCOMPLETE"
-"""A variable that is set where the shell has started this program to complete a line."""
+"""Environment variable that the shell sets when it runs this program to complete a line."""
 
 
 def complete(parser_of: Callable[[list[str]], argparse.ArgumentParser]) -> None:
-    """Prints what the last word of a line may become and ends the process, if the shell asks.
+    """Prints the completions of a line's last word and exits, if the shell asks for them.
 
     Args:
-        parser_of: makes the parser of a line's words.
+        parser_of: makes the parser for the words of a line.
     """
     if ASKED not in os.environ:
         return

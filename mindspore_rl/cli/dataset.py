@@ -1,4 +1,4 @@
-"""`msrl dataset`: makes data sets from files and from runs, and shows them."""
+"""`msrl dataset`: makes data sets from files and from runs, and prints their contents."""
 
 import argparse
 import dataclasses
@@ -16,7 +16,7 @@ BARS, BAR_WIDTH = 10, 40
 
 
 def import_file(args: argparse.Namespace) -> int:
-    """`msrl dataset import`."""
+    """Runs `msrl dataset import`."""
     from mindspore_rl.datasets.build import Part, check_place  # noqa: PLC0415
     from mindspore_rl.datasets.dataset import About  # noqa: PLC0415
     from mindspore_rl.datasets.episodes import Bounded, of_environment  # noqa: PLC0415
@@ -44,7 +44,7 @@ def import_file(args: argparse.Namespace) -> int:
 
 
 def record(args: argparse.Namespace) -> int:
-    """`msrl dataset record`."""
+    """Runs `msrl dataset record`."""
     from mindspore_rl.datasets.build import Part, check_place  # noqa: PLC0415
     from mindspore_rl.datasets.dataset import About  # noqa: PLC0415
     from mindspore_rl.datasets.episodes import Recorder, of_environment  # noqa: PLC0415
@@ -73,7 +73,7 @@ def record(args: argparse.Namespace) -> int:
 
 
 def show(args: argparse.Namespace) -> int:
-    """`msrl dataset show`."""
+    """Runs `msrl dataset show`."""
     from mindspore_rl.datasets.dataset import Dataset  # noqa: PLC0415
 
     with Dataset(args.dataset) as dataset:
@@ -123,7 +123,7 @@ def _listed(columns: Any) -> str:
 
 
 def _shown(episodes: Iterator[Any], count: int) -> Iterator[Any]:
-    """The same, and a bar on a terminal's standard error that shows how many there were."""
+    """Yields the same items and shows their count, as a bar on a terminal's standard error."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import track  # noqa: PLC0415
 
@@ -142,7 +142,7 @@ def _print_table(rows: list[Any]) -> None:
 
 
 def _print_returns(returns: Any) -> None:
-    """A histogram of those that are finite."""
+    """Prints a histogram of the finite returns."""
     import numpy as np  # noqa: PLC0415
 
     returns = returns[np.isfinite(returns)].astype(np.float64)

@@ -1,4 +1,4 @@
-"""`msrl doctor`: checks the machine for training and prints the command that mends each finding."""
+"""`msrl doctor`: checks this machine for training and prints a fix for each problem found."""
 
 import argparse
 import importlib.metadata
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mindspore_rl.errors import MsrlError, install
 from mindspore_rl.platform import gpu, resources, toolchain
 
-SHARED_BYTES = 32 << 20  # what 30 ranks of MPI take
+SHARED_BYTES = 32 << 20  # for 30 ranks of MPI
 OPTIONAL = {"mujoco": "mujoco", "mpe2": "marl", "pettingzoo": "marl", "matplotlib": "plot"}
 
 
@@ -22,10 +22,10 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        what: what was looked for.
-        found: what there is.
-        mend: the command or the advice that mends it; empty if nothing is wrong.
-        needed: whether nothing can be trained without it.
+        what: the thing that was checked.
+        found: the result.
+        mend: the command or advice that fixes it; empty if nothing is wrong.
+        needed: True if training is impossible without it.
     """
 
     what: str
@@ -35,7 +35,7 @@ class Finding:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """`msrl doctor`. Returns: 1 if something is missing without which nothing can be trained."""
+    """Runs `msrl doctor`. Returns: 1 if something that every training needs is missing, else 0."""
     findings = [finding for look in LOOKS for finding in look()]
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
@@ -98,7 +98,7 @@ def _machine() -> Iterator[Finding]:
 
 
 def _surroundings() -> Iterator[Finding]:
-    """What the shell gives a job that is started here."""
+    """Checks the environment that the shell gives to a job."""
     from mindspore_rl.runtime.coordinator import admission, launch  # noqa: PLC0415
 
     files, least = resources.descriptors(), admission.DESCRIPTORS + 4 * admission.RANK_DESCRIPTORS
@@ -118,7 +118,7 @@ def _surroundings() -> Iterator[Finding]:
 
 
 def _leftovers() -> Iterator[Finding]:
-    """This user's shared memory of MPI that no process has open."""
+    """Finds this user's shared memory of MPI that no process has open."""
     from mindspore_rl.runtime.coordinator import reaper  # noqa: PLC0415
 
     segments = [str(path) for path in reaper.shared_segments() if not reaper.is_held(path)]

@@ -1,4 +1,4 @@
-"""`msrl envs list | check`."""
+"""`msrl envs`: lists environments, or checks one."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ TOLD_EVERY_S = 5.0
 
 
 def run(args: argparse.Namespace) -> int:
-    """`msrl envs`."""
+    """Runs `msrl envs`."""
     if args.action == "list":
         return _list()
     if not args.name:

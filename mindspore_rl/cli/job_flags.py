@@ -1,4 +1,4 @@
-"""The flags of a job, made from the fields of `jobs.Job`."""
+"""Makes the flags of a job from the fields of `jobs.Job`."""
 
 import argparse
 from typing import Any
@@ -8,7 +8,7 @@ from mindspore_rl.jobs.options import Option, flag, options
 
 
 def add_options(parser: argparse.ArgumentParser, *groups: str, job: type[Job] = Job) -> None:
-    """Adds the options of some groups."""
+    """Adds the options of some groups to a parser."""
     for option in options(job).values():
         if option.group in groups:
             _add(parser, option)
@@ -20,7 +20,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(parser: argparse.ArgumentParser, option: Option) -> None:
-    """Adds the flag of an option, or its word that is no flag."""
+    """Adds the flag of an option, or its positional argument."""
     about: dict[str, Any] = {"help": option.help + _default(option)}
     if option.kind is bool:
         parser.add_argument(flag(option.name), action="store_true", **about)
@@ -37,7 +37,7 @@ def _add(parser: argparse.ArgumentParser, option: Option) -> None:
 
 
 def _default(option: Option) -> str:
-    """What an option is that is not given, for `--help`."""
+    """Describes an option's value when it is not given, for `--help`."""
     if option.const is not None:
         return f" ({option.metavar} left out: {option.const})"
     value = option.default if option.otherwise is None else option.otherwise

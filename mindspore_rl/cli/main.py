@@ -39,7 +39,7 @@ EPILOG = """examples:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command. Returns: the exit code (0 done, 1 failed, 2 a mistake of the user's)."""
+    """Runs a command. Returns: the exit code (0 success, 1 failure, 2 user's mistake)."""
     own = argv is None
     if argv is None:
         _use_utf8()
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str], below: bool) -> int:
-    """Runs a command, in a child that this process stands over or in this process."""
+    """Runs a command, in this process or in a child process that it supervises."""
     if any("\0" in word for word in argv):
         raise MsrlError("a word of the command has a NUL character; expected none")
     args, rest = _parser(argv).parse_known_args(argv)
@@ -69,7 +69,7 @@ def _run(argv: list[str], below: bool) -> int:
 
 
 def _told(command: Callable[[], int]) -> int:
-    """Runs something, and prints why it could not be done. Returns: the exit code."""
+    """Calls a function and prints its error, if it raises one. Returns: the exit code."""
     try:
         return command()
     except (MsrlError, JobFailure) as error:
@@ -78,10 +78,10 @@ def _told(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("msrl: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `msrl envs list | head`
+    except BrokenPipeError:  # for example `msrl envs list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except OSError as error:  # a file or folder that the user named, or one that lies there
+    except OSError as error:  # a file or folder that the user named, or one in it
         if error.filename is None:
             raise
         name = shortened(os.fsdecode(error.filename), 500)
@@ -90,10 +90,10 @@ def _told(command: Callable[[], int]) -> int:
 
 
 def _use_utf8() -> None:
-    """Starts this program once more, in Python's UTF-8 mode, if the locale is of another encoding.
+    """Restarts this program in Python's UTF-8 mode if the locale has another encoding.
 
-    Names of files, what is written to them and what is printed are then the same in every locale,
-    here and in every process that is started from here.
+    File names, file contents and output are then the same in every locale, in this process and in
+    all processes that it starts.
     """
     if codecs.lookup(locale.getpreferredencoding(False)).name != "utf-8":
         os.environ["PYTHONUTF8"] = "1"
@@ -136,7 +136,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     _sweep_arguments(subparsers, argv)
     _export_arguments(subparsers)
 
-    text = "say where the time of a run goes that was trained with --profile"
+    text = "show where the time of a run went that was trained with --profile"
     profiled = subparsers.add_parser("profile", help=text, description=text)
     profiled.add_argument("run_directory", type=Path, metavar="RUN")
     add_trust(profiled)
@@ -151,7 +151,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     envs.set_defaults(run=environment_commands.run)
 
     check = subparsers.add_parser(
-        "doctor", help="say what this machine has for training, and how to mend what is missing"
+        "doctor", help="check this machine for training, and print a fix for each problem"
     )
     check.set_defaults(run=doctor)
     for command in subparsers.choices.values():
@@ -166,7 +166,7 @@ def _evaluation_arguments(subparsers: Any) -> None:
         "assignments",
         nargs="*",
         metavar="KEY=VALUE",
-        help="keys of the algorithm's configuration that are not as in training",
+        help="keys of the algorithm's configuration that differ from training",
     )
     evaluate.add_argument(
         "--checkpoint",
@@ -208,7 +208,7 @@ def _sweep_arguments(subparsers: Any, argv: list[str]) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="YAML file of what to try, `key: {low: 1.0e-4, high: 0.01, log: true}` or "
+        help="YAML file of the values to try, `key: {low: 1.0e-4, high: 0.01, log: true}` or "
         "`key: {choices: [...]}`",
     )
     swept.add_argument(
@@ -219,13 +219,13 @@ def _sweep_arguments(subparsers: Any, argv: list[str]) -> None:
         type=Path,
         default=Path("runs/sweep"),
         metavar="DIR",
-        help="folder of the study and its runs; one that is there goes on (default: runs/sweep)",
+        help="folder of the study and its runs; an existing study continues (default: runs/sweep)",
     )
     add_trust(swept)
 
 
 def _export_arguments(subparsers: Any) -> None:
-    text = "write a trained policy as a file that needs nothing of this project"
+    text = "write a trained policy as a file that works without this project"
     exported = subparsers.add_parser("export", help=text, description=text)
     exported.add_argument("run_directory", type=Path, metavar="RUN")
     exported.add_argument("--format", choices=export.FORMS, default="onnx", help="(default: onnx)")
@@ -246,7 +246,7 @@ def _export_arguments(subparsers: Any) -> None:
 
 
 def _plot_arguments(subparsers: Any) -> None:
-    text = "draw the learning curves of runs, those that differ in their seed together"
+    text = "draw the learning curves of runs; runs that differ only in their seed are combined"
     plotted = subparsers.add_parser("plot", help=text, description=text)
     plotted.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="run directory, or a folder of some"
@@ -264,7 +264,7 @@ def _plot_arguments(subparsers: Any) -> None:
         type=Path,
         default=Path("curves.png"),
         metavar="FILE",
-        help="picture to be made, .png, .svg or .pdf (default: curves.png)",
+        help="picture to write, .png, .svg or .pdf (default: curves.png)",
     )
     plotted.set_defaults(run=curves.plot)
 
@@ -278,18 +278,18 @@ def _dataset_arguments(subparsers: Any) -> None:
     imported = kinds.add_parser("import", help=text, description=text)
     imported.add_argument("source", type=Path, metavar="SOURCE")
     imported.add_argument(
-        "--env", help="environment that it is of (default: what the file says, if it does)"
+        "--env", help="environment of the data (default: the one that the file names)"
     )
     imported.set_defaults(run=dataset.import_file)
 
-    text = "make a data set from episodes that the policies of runs play"
+    text = "make a data set from episodes played by the policies of runs"
     record = kinds.add_parser("record", help=text, description=text)
     record.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     record.set_defaults(run=dataset.record)
 
     for made in (imported, record):
-        made.add_argument("dataset", type=Path, metavar="DATASET", help="file to be made")
-        made.add_argument("--append", action="store_true", help="add to DATASET if it is there")
+        made.add_argument("dataset", type=Path, metavar="DATASET", help="file to write")
+        made.add_argument("--append", action="store_true", help="add to DATASET if it exists")
         made.add_argument(
             "--length",
             type=Number(int, Range(2)),
@@ -301,7 +301,7 @@ def _dataset_arguments(subparsers: Any) -> None:
         "--episodes",
         type=Number(int, Range(1)),
         default=20,
-        help="to play of each checkpoint (default: 20)",
+        help="episodes to play with each checkpoint (default: 20)",
     )
     record.add_argument(
         "--checkpoint",
@@ -321,7 +321,7 @@ def _dataset_arguments(subparsers: Any) -> None:
     acting.add_argument("--greedy", action="store_true", help="take the most likely actions")
     add_trust(record)
 
-    text = "say what is in a data set: columns, sources, and a histogram of returns"
+    text = "show a data set: columns, sources, and a histogram of returns"
     show = kinds.add_parser("show", help=text, description=text)
     show.add_argument("dataset", type=Path, metavar="DATASET")
     show.set_defaults(run=dataset.show)
@@ -330,7 +330,7 @@ def _dataset_arguments(subparsers: Any) -> None:
 def _command(
     subparsers: Any, name: str, run: Any, text: str, argv: list[str], former: str = ""
 ) -> Any:
-    """Adds a sub-command, by its former name too; its help ends with the algorithm's keys."""
+    """Adds a subcommand, with an alias for its former name; its help lists the algorithm's keys."""
     epilog, aliases = None, [former] if former else []
     if argv[:1] in ([name], aliases) and {"-h", "--help"} & set(argv):
         words = [word for word in argv[1:] if word in registry.algorithms() or word.endswith(".py")]

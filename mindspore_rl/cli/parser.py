@@ -10,7 +10,7 @@ from mindspore_rl.jobs.options import Number, algorithm_keys
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose errors are a line, as all of this program's are, and whose help shows ranges."""
+    """An argument parser that reports an error in one line, and whose help shows ranges."""
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         """See the base class."""
@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuses what is no choice, with the nearest one."""
+        """Refuses a value that is not among the choices, and names the nearest choice."""
         choices = [] if action.choices is None else [str(choice) for choice in action.choices]
         if not choices or value in choices:
             return
@@ -37,14 +37,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def check_words(words: list[str], args: argparse.Namespace) -> None:
-    """Refuses what a command does not know; KEY=VALUE may stand between flags.
+    """Refuses words that a command does not know; KEY=VALUE may stand between flags.
 
     Args:
-        words: that are left over.
-        args: what could be read, with the `command` that it was given to.
+        words: the words that no argument took.
+        args: the parsed arguments, with their `command`.
 
     Raises:
-        ConfigError: there is such a word; with the flag or the key that it is nearest to.
+        ConfigError: a word is unknown; the message names the nearest flag or key.
     """
     taken = hasattr(args, "assignments")
     strange = [word for word in words if word.startswith("-") or "=" not in word or not taken]

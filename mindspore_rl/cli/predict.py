@@ -1,4 +1,4 @@
-"""`msrl predict` and `msrl calibrate`: predict the time of a job, and measure costs here."""
+"""`msrl predict` and `msrl calibrate`: predict the time of a job; measure its costs here."""
 
 import argparse
 import sys
@@ -20,8 +20,8 @@ HEAD = ("policy", "workers", "ms", "steps/s", "bytes sent", "what binds, or why 
 
 
 def add(subparsers: Any, command: Any, argv: list[str]) -> None:
-    """Adds the sub-commands."""
-    text = "predict what a job would take under every policy, and say which suits it"
+    """Adds the subcommands."""
+    text = "predict the time of a job under every policy, and name the fastest"
     planned = command(subparsers, "predict", simulate, text, argv, former="plan")
     add_options(planned, ALGORITHM, PLACE)
     planned.add_argument(
@@ -30,13 +30,13 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
         help="YAML file that describes the GPUs and the network of the deployment, or the name of "
         "one of distribution/devices, see docs/scaling.md (default: this machine's processor)",
     )
-    text = "measure what messages cost here, and what the parts of a job do if one is named"
+    text = "measure the costs of messages here, and of the parts of a job if one is named"
     calibrated = command(subparsers, "calibrate", calibrate, text, argv)
     add_options(calibrated, ALGORITHM, PLACE)
 
 
 def simulate(args: argparse.Namespace) -> int:
-    """`msrl predict`."""
+    """Runs `msrl predict`."""
     from mindspore_rl.jobs import auto_policy  # noqa: PLC0415
 
     found = auto_policy.simulated(Job.of(args), args.hardware)
@@ -46,7 +46,7 @@ def simulate(args: argparse.Namespace) -> int:
 
 
 def calibrate(args: argparse.Namespace) -> int:
-    """`msrl calibrate`."""
+    """Runs `msrl calibrate`."""
     from mindspore_rl.performance import predict  # noqa: PLC0415
     from mindspore_rl.performance.cluster import Cluster  # noqa: PLC0415
 

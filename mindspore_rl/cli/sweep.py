@@ -1,7 +1,7 @@
 """`msrl sweep`: searches for good values of an algorithm's configuration with Optuna.
 
-Every trial is an ordinary run, in a folder of its own beside the study; one whose returns are below
-the median of those before it at the same point ends early.
+Every trial is an ordinary run, in its own folder next to the study. A trial ends early if its
+returns are below the median of the earlier trials at the same point.
 """
 
 import argparse
@@ -29,14 +29,14 @@ from mindspore_rl.platform.yaml_files import read_yaml
 
 STUDY_FILE, BEST_FILE, NAME = "study.db", "best.yaml", "sweep"
 POINTS = 20
-"""Of a run, at which it is compared with others."""
+"""Points of a run at which it is compared with the other runs."""
 FIRST_POINT, FIRST_TRIALS = 5, 5
-"""Before which none is ended."""
+"""The pruner ends no trial before this point, and none before so many trials have finished."""
 KEYS = ({"low", "high"}, {"choices"})
 
 
 def sweep(args: argparse.Namespace) -> int:
-    """`msrl sweep`. Returns: the exit code."""
+    """Runs `msrl sweep`. Returns: the exit code."""
     optuna = _optuna()
     job = with_file(Job.of(args))
     space = read_space(args.space, job)
@@ -49,7 +49,7 @@ def sweep(args: argparse.Namespace) -> int:
         study_name=NAME,
         load_if_exists=True,
         direction="maximize",
-        # That goes on does not draw the same again.
+        # Another seed for a study that continues: the same seed would draw the same values again.
         sampler=optuna.samplers.TPESampler(seed=len(list(args.study.glob("trial-*")))),
         pruner=optuna.pruners.MedianPruner(FIRST_TRIALS, FIRST_POINT),
     )
@@ -68,14 +68,14 @@ def sweep(args: argparse.Namespace) -> int:
 
 
 def read_space(file: Path, job: Job) -> dict[str, dict[str, Any]]:
-    """What may be tried of each key.
+    """Reads the values to try for each key.
 
     Args:
         file: YAML, `key: {low: ..., high: ..., log: true, step: ...}` or `key: {choices: [...]}`.
-        job: of the algorithm that has these keys.
+        job: its algorithm has these keys.
 
     Raises:
-        ConfigError: the file or a key is not right.
+        ConfigError: the file or a key is invalid.
     """
     algorithm: Any = programs.trainer_class(registry.find_algorithm(str(job.algorithm)))
     known = keys_of(algorithm.Config)
@@ -113,12 +113,12 @@ def read_space(file: Path, job: Job) -> dict[str, dict[str, Any]]:
 
 
 class _Trials:
-    """Runs of a study.
+    """The runs of a study.
 
     Args:
-        job: what every trial is asked for.
-        space: see `read_space`.
-        folder: of the study and its runs.
+        job: the job of every trial.
+        space: the result of `read_space`.
+        folder: the folder of the study and its runs.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class _Trials:
         self._check_study(registry.name_of(request.algorithm), request.config)
 
     def _check_study(self, algorithm: str, config: Any) -> None:
-        """Refuses a study of other runs: what they come to says nothing about these."""
+        """Refuses a study of other jobs: their results do not apply to this one."""
         now = {"algorithm": algorithm, "env": config.env, "total_steps": config.total_steps}
         for key, then in self._study.user_attrs.items():
             if then != now[key]:
@@ -143,12 +143,12 @@ class _Trials:
             self._study.set_user_attr(key, value)
 
     def done(self) -> list[Any]:
-        """The trials that have come to an end, also to an early one."""
+        """Returns the trials that have finished, including those that ended early."""
         state = self._optuna.trial.TrialState
         return self._study.get_trials(states=(state.COMPLETE, state.PRUNED))
 
     def run(self, trials: int) -> bool:
-        """Runs what is missing to so many trials. Returns: whether the user has ended it."""
+        """Runs trials until the study has so many. Returns: whether the user interrupted it."""
         state = self._optuna.trial.TrialState
         for _ in range(trials - len(self.done())):
             trial = self._study.ask()
@@ -175,7 +175,7 @@ class _Trials:
     def _one(
         self, trial: Any, path: Path, values: dict[str, Any]
     ) -> tuple[float | None, bool, bool]:
-        """Runs a trial. Returns: its mean return, and whether it or the user has ended it."""
+        """Runs a trial. Returns: its mean return, whether it was pruned, and interrupted."""
         point, pruned = 0, False
 
         def compare(line: dict[str, Any]) -> bool:
@@ -192,7 +192,7 @@ class _Trials:
         return outcome.mean_return, pruned, outcome.stopped == "interrupted"
 
     def best(self) -> Path | None:
-        """Writes the configuration of the best trial. Returns: the file; None: there is none."""
+        """Writes the configuration of the best trial. Returns: the file; None without trials."""
         done = self._study.get_trials(states=(self._optuna.trial.TrialState.COMPLETE,))
         if not done:
             return None
@@ -219,7 +219,7 @@ def _suggested(trial: Any, key: str, given: dict[str, Any]) -> Any:
 
 
 def _value(given: dict[str, Any], drawn: Any) -> Any:
-    """What a number that was drawn stands for: one of several choices, or itself."""
+    """Converts a drawn number: an index into choices becomes the choice, others stay."""
     if drawn is None or "choices" not in given:
         return drawn
     return given["choices"][drawn]

@@ -1,1 +1,1 @@
-"""How ranks exchange arrays: one protocol, several backends."""
+"""Exchange of arrays between ranks: one protocol, several backends."""

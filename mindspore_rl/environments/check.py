@@ -1,4 +1,4 @@
-"""`msrl envs check NAME`: checks an environment against the interface."""
+"""`msrl envs check NAME`: checks that an environment keeps the interface's promises."""
 
 import itertools
 import traceback
@@ -19,14 +19,14 @@ NUM_ENVS = 4
 MAX_STEPS = 1000
 COMPARED_STEPS = 200
 TOLERANCE = 1e-5
-SHORT = 10  # steps; a task of fewer may well end of itself at its limit, as the probes do
+SHORT = 10  # a short task may end by itself at its limit, as the probes do
 
 Step = tuple[np.ndarray, ...]
 Steps = Sequence[Step]
 
 
 class _Told:
-    """A vector of environments, each step of which is told."""
+    """A vector of environments that reports every step."""
 
     def __init__(self, env: VectorEnvironment, tell: Callable[[], None]) -> None:
         self._env, self._tell = env, tell
@@ -41,14 +41,14 @@ class _Told:
 
 
 def check(name: str, tell: Callable[[int, int], None] = lambda done, most: None) -> list[str]:
-    """Runs an environment with random actions and looks at all that is promised.
+    """Runs an environment with random actions and checks everything that the interface promises.
 
     Args:
         name: as for `by_name.spec`.
-        tell: called with the steps taken and how many there will be at most.
+        tell: called with the number of steps taken and the largest number there will be.
 
     Returns:
-        What was found wrong, in words; empty if it conforms.
+        The findings, in words; empty if the environment conforms.
 
     Raises:
         UnknownEnvironmentError: there is no environment of this name.
@@ -67,9 +67,9 @@ def check(name: str, tell: Callable[[int, int], None] = lambda done, most: None)
 
 
 def random_actions(spec: EnvironmentSpec, steps: int, num_envs: int) -> np.ndarray:
-    """Returns `[T, B] int32` or `[T, B, k] float32`, the latter a little over the bounds.
+    """Draws actions `[T, B] int32` or `[T, B, k] float32`, the latter a little over the bounds.
 
-    Of several agents `[T, B, A]` or `[T, B, A, k]`.
+    With several agents, `[T, B, A]` or `[T, B, A, k]`.
     """
     rng = np.random.default_rng(0)
     shape = (steps, num_envs, *spec.agent_shape)
@@ -81,7 +81,7 @@ def random_actions(spec: EnvironmentSpec, steps: int, num_envs: int) -> np.ndarr
 
 
 def _bounded(spec: EnvironmentSpec, action: np.ndarray) -> np.ndarray:
-    """Actions of a network, within the bounds of their space."""
+    """Limits a network's actions to the bounds of their space."""
     space = spec.action_space
     if isinstance(space, Discrete):
         return action
@@ -221,7 +221,7 @@ def _differs_from_operators(
 
 
 def _differs_from_python(name: str, env: Any, state: np.ndarray, noise: np.ndarray) -> list[str]:
-    """Compares steps with those of `name`, each from the same state: motion magnifies rounding."""
+    """Compares steps with those of `name`, each from the same state: rounding grows over steps."""
     _, step = _in_numpy(env)
     python_env = registry.make_vector(name, range(NUM_ENVS), 1)
     saved = python_env.get_state()
@@ -241,7 +241,7 @@ def _differs_from_python(name: str, env: Any, state: np.ndarray, noise: np.ndarr
 def _gaps(
     fields: Sequence[str], got: Sequence[np.ndarray], expected: Sequence[np.ndarray]
 ) -> Iterator[tuple[str, float]]:
-    """Fields of a step that are further from what is expected than rounding, and how far."""
+    """Yields the fields of a step that differ by more than rounding, with their difference."""
     for field, one, other in zip(fields, got, expected, strict=True):
         gap = np.abs(one.astype(np.float64) - other).max()
         if gap > TOLERANCE:
@@ -292,7 +292,7 @@ def _wrong_array(method: str, field: str, array: Any, shape: tuple, dtype: Any) 
 
 
 def _wrong_ends(spec: EnvironmentSpec, first_obs: np.ndarray, steps: Steps) -> list[str]:
-    """Looks at the lengths of episodes, what sets `truncated`, and whether ends reset."""
+    """Checks the lengths of episodes, the cause of `truncated`, and the resets after ends."""
     next_obs, final_obs, _, terminated, truncated = (
         np.stack(arrays) for arrays in zip(*steps, strict=True)
     )
@@ -331,7 +331,7 @@ def _differs(
 
 
 def _first_gap(got: np.ndarray, expected: np.ndarray) -> str:
-    """The first number that differs of two arrays that do."""
+    """Describes the first number that differs between two arrays."""
     if np.shape(got) != np.shape(expected):
         return f" has the shape {np.shape(got)}, expected {np.shape(expected)}"
     place = tuple(np.argwhere(~(got == expected))[0].tolist())

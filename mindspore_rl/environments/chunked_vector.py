@@ -1,4 +1,4 @@
-"""A share of environments that can be stepped in chunks."""
+"""A vector of environments that can be stepped in chunks."""
 
 import numpy as np
 
@@ -7,10 +7,10 @@ from mindspore_rl.environments.registry import make_vector
 
 
 class ChunkedVector:
-    """The environments of a share, each chunk of them a vector of its own.
+    """The environments of a share, as one vector per chunk.
 
     Attributes:
-        parts: the chunks' vectors.
+        parts: the vectors of the chunks.
     """
 
     def __init__(self, name: str, chunks: list[range], seed: int) -> None:
@@ -18,7 +18,7 @@ class ChunkedVector:
 
         Args:
             name: see `make_vector`.
-            chunks: global indices of each chunk: together consecutive environments.
+            chunks: global indices of each chunk; together they are consecutive environments.
             seed: the run's seed.
         """
         self.parts: list[VectorEnvironment] = [make_vector(name, chunk, seed) for chunk in chunks]

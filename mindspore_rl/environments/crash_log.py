@@ -1,4 +1,4 @@
-"""Crash log: a rank's last actions, in a file that survives a rank that hangs or dies."""
+"""Crash log: a rank's last actions, in a file that survives the rank's hang or death."""
 
 from pathlib import Path
 
@@ -13,13 +13,13 @@ FOLDER = "actions"
 
 
 class LastActions:
-    """The memory-mapped file of one rank: `[1 + B, k]`, actions below the row that is at work.
+    """The memory-mapped file of one rank, `[1 + B, k]`: the running environment, then the actions.
 
     Args:
-        run_dir: the run's.
-        rank: whose environments they are.
-        spec: of the environments.
-        count: of the environments.
+        run_dir: the run directory.
+        rank: the rank that steps the environments.
+        spec: the environments' spec.
+        count: the number of environments.
     """
 
     def __init__(self, run_dir: Path, rank: int, spec: EnvironmentSpec, count: int) -> None:
@@ -28,20 +28,20 @@ class LastActions:
         path = run_dir / FOLDER / f"{rank:04d}.npy"
         with writing(path):
             path.parent.mkdir(exist_ok=True)
-            # Written before it is mapped: a page for which the disk has no room kills a process.
+            # Written before it is mapped: a mapped page without room on the disk kills the process.
             np.save(path, np.full((1 + count, width), -1.0))
         self._rows = np.asarray(np.load(path, mmap_mode="r+", allow_pickle=False))
         self.at_work = self._rows[0]
-        """In its first number the row of the environment that is being stepped; -1: not known."""
+        """First number: the row of the environment that is being stepped; -1: unknown."""
 
     def write(self, action: np.ndarray, rows: slice = slice(None)) -> None:
-        """Keeps the actions, `[B]` or `[B, ...]`, that are about to be taken in some rows."""
+        """Writes the actions, `[B]` or `[B, ...]`, that some environments are about to take."""
         self.at_work[0] = -1.0
         self._rows[1:][rows] = action.reshape(len(action), -1)
 
 
 def last_action(run_dir: Path, rank: int, env_indices: range) -> str:
-    """What a rank's environments were doing, in words; nothing if it left no word of it."""
+    """Describes a rank's environments and their last actions; empty if the rank left no file."""
     try:
         rows = np.load(run_dir / FOLDER / f"{rank:04d}.npy", allow_pickle=False)
     except (OSError, ValueError):

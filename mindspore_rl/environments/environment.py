@@ -1,11 +1,11 @@
-"""The interface of an environment; `registry.py` makes one from its name.
+"""The interface of an environment; `registry.py` makes environments from their names.
 
-An environment has one agent or, where its spec has teams, A of them, and then an axis of agents
-behind that of the environments: obs `[B, A, O]`, action `[B, A]` (Discrete) or `[B, A, k]` (Box),
-reward `[B, A]`; terminated and truncated stay `[B]`, for an episode ends for all agents together.
-Agents stand in the order of their teams. Each has the same number of features: its own, zeros up to
-the widest, and with several teams the one-hot of its team. The return of an episode is the sum over
-its steps of the mean over agents.
+An environment has one agent or, if its spec has teams, A agents. Arrays of several agents have an
+axis of agents after that of the environments: obs `[B, A, O]`, action `[B, A]` (Discrete) or
+`[B, A, k]` (Box), reward `[B, A]`. An episode ends for all agents together, so terminated and
+truncated are `[B]`. Agents are in the order of their teams. All have the same number of features:
+an agent's own, zeros up to the widest, and with several teams the one-hot of its team. The return
+of an episode is the sum over its steps of the mean over agents.
 """
 
 import difflib
@@ -24,8 +24,8 @@ class Team:
     """Agents of one role, which may share parameters.
 
     Args:
-        name: such as "adversary".
-        num_agents: how many.
+        name: for example "adversary".
+        num_agents: the number of agents.
     """
 
     name: str
@@ -37,18 +37,18 @@ class EnvironmentSpec:
     """The shapes and limits of an environment.
 
     Args:
-        name: the name it was asked for by.
-        obs_shape: the shape of one observation; with teams `(A, O)`, all agents'; of an image
+        name: the name that the user gave.
+        obs_shape: the shape of one observation; with teams `(A, O)`, of all agents; of an image
             `(C, H, W)`.
-        action_space: what an action may be; with teams one agent's.
-        max_episode_steps: the most steps an episode can take; 0 if there is no such limit.
-        reward_threshold: the return at which it counts as solved, if there is one.
-        in_graph: whether it is a `GraphEnvironment`.
-        teams: of a multi-agent environment; empty for a single agent.
-        notes: where it comes from and how its observations are laid out, in words for its user.
-        obs_dtype: "float32", or "uint8" of images, which are kept and sent as these bytes.
-        warning: what of it evaluation cannot play as it was trained in, in words for its user.
-        library: "gymnasium" or "gym" of theirs; empty of others.
+        action_space: the space of one action; with teams, of one agent's.
+        max_episode_steps: the largest number of steps of an episode; 0: no limit.
+        reward_threshold: the return at which the environment counts as solved; None: no threshold.
+        in_graph: True if it is a `GraphEnvironment`.
+        teams: the teams of a multi-agent environment; empty for a single agent.
+        notes: its library and the layout of its observations, in words for the user.
+        obs_dtype: "float32", or "uint8" for images, which are stored and sent as bytes.
+        warning: differences between evaluation and training, in words for the user.
+        library: "gymnasium" or "gym" for their environments; empty for others.
     """
 
     name: str
@@ -96,7 +96,7 @@ class EnvironmentSpec:
 
     @property
     def images(self) -> bool:
-        """Whether observations are images `[C, H, W] uint8`."""
+        """True if observations are images `[C, H, W] uint8`."""
         return self.obs_dtype == "uint8"
 
     @property
@@ -105,22 +105,22 @@ class EnvironmentSpec:
 
     @property
     def agent_shape(self) -> tuple[int, ...]:
-        """What follows the axis of environments in a reward: `(A,)`, or `()` without teams."""
+        """The axes of a reward after that of the environments: `(A,)`, or `()` without teams."""
         return (sum(team.num_agents for team in self.teams),) if self.teams else ()
 
 
 class VectorEnvironment(Protocol):
-    """B environments in NumPy, which reset themselves; shapes are those of a single agent.
+    """B environments in NumPy, which reset themselves; shapes are for a single agent.
 
-    A user's class is built as `C(env_indices, seed)`. Everything random derives from (seed, global
-    index, steps taken), so that environment i does the same whichever worker holds it. Observations
-    are of the spec's `obs_dtype`.
+    A user's class is built as `C(env_indices, seed)`. All random numbers derive from (seed, global
+    index, steps taken), so environment i does the same on every worker. Observations have the
+    spec's `obs_dtype`.
     """
 
     spec: EnvironmentSpec
 
     def reset(self) -> np.ndarray:
-        """Goes back to the very beginning, the same each time. Returns: obs `[B, ...] float32`."""
+        """Returns to the initial state, always the same. Returns: obs `[B, ...] float32`."""
 
     def step(
         self, action: np.ndarray
@@ -128,31 +128,31 @@ class VectorEnvironment(Protocol):
         """Takes one step of every environment.
 
         Args:
-            action: `[B] int32` (Discrete) or `[B, k] float32` (Box; within the bounds, and whole
-                where the space says so, see `spaces.within`).
+            action: `[B] int32` (Discrete) or `[B, k] float32` (Box; within the bounds, and whole if
+                the space is of whole numbers, see `spaces.within`).
 
         Returns:
-            Fresh arrays: next_obs `[B, ...] float32`, after the reset where an episode ended;
+            New arrays: next_obs `[B, ...] float32`, after the reset where an episode ended;
             final_obs `[B, ...] float32`, the true successor; reward `[B] float32`; terminated
             `[B] bool`; truncated `[B] bool`.
         """
 
     def get_state(self) -> dict[str, np.ndarray] | None:
-        """Returns all that is needed to go on, leading axis B, or None if it cannot be had."""
+        """Returns the whole state, leading axis B, or None if it is not available."""
 
     def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Goes on from `get_state()`. Returns: the current obs `[B, ...] float32`."""
+        """Restores a state from `get_state()`. Returns: the current obs `[B, ...] float32`."""
 
     def close(self) -> None:
-        """Lets go of windows and simulators."""
+        """Closes windows and simulators."""
 
 
 class GraphEnvironment(Protocol):
     """B environments in MindSpore operators: state in, state out; a user's class is built as `C()`.
 
-    `noise_size` is how many uniform [0, 1) numbers one environment uses in a step or a reset, and
-    `state_size` how many float32 numbers are all of its state, the steps taken included. A class
-    may have its steps in C++ too, in a source that its attribute `native` names (see `native`).
+    `noise_size` is the number of uniform [0, 1) numbers that one environment uses in a step or a
+    reset. `state_size` is the number of float32 numbers of its state, the steps taken included. A
+    class may also define its steps in C++, in a source that its attribute `native` names.
     """
 
     spec: EnvironmentSpec
@@ -174,12 +174,12 @@ class GraphEnvironment(Protocol):
 
         Args:
             state: `[B, state_size] float32`.
-            action: as for `VectorEnvironment.step`, but as the network gives them: one beyond the
-                bounds is to do what one at them does.
-            noise: `[B, noise_size] float32`, for the environments that start anew.
+            action: as for `VectorEnvironment.step`, but straight from the network: one beyond
+                the bounds must have the effect of the nearest one within them.
+            noise: `[B, noise_size] float32`, for environments that restart.
 
         Returns:
-            The new state, then what `VectorEnvironment.step` returns, as tensors.
+            The new state, then the results of `VectorEnvironment.step`, as tensors.
         """
 
 
@@ -211,14 +211,14 @@ GRAPH_SPECS = {
 }
 
 GRAPH_OPTIONS = {"graph:simple_spread_v3": {"N"}}
-"""What in-graph environments can be made with; in spread, N agents and as many landmarks."""
+"""Options of the in-graph environments; N of spread: N agents and as many landmarks."""
 
 
 def graph_spec(name: str) -> EnvironmentSpec:
     """Returns the spec of an in-graph environment of the package, made with its options.
 
     Raises:
-        UnknownEnvironmentError: it has no such option, or not such a one.
+        UnknownEnvironmentError: it does not have the option, or not with this value.
     """
     base, options = split_options(name)
     known = GRAPH_OPTIONS.get(base, set())
@@ -237,7 +237,7 @@ def graph_spec(name: str) -> EnvironmentSpec:
 
 
 def unknown(name: str, known: list[str], what: str = "environment") -> UnknownEnvironmentError:
-    """Returns the error for a name that is not among `known`, with the nearest that are."""
+    """Returns the error for a name that is not in `known`; it suggests the nearest names."""
     if name.endswith(".py"):
         return UnknownEnvironmentError(
             f"{name!r} is a file; name the {what} in it, too, as in '{name}:ClassName'"

@@ -1,4 +1,4 @@
-"""EnvPool environments: one pool for each rank, stepped in C++ threads.
+"""EnvPool environments: one pool per rank, stepped in C++ threads.
 
 Weng et al. 2022, "EnvPool: A highly parallel reinforcement learning environment execution engine".
 """
@@ -23,14 +23,14 @@ from mindspore_rl.platform import resources
 PREFIX = "envpool:"
 NO_LIMIT = 2**31 - 1
 PLOTTING = ("MPLBACKEND", "MPLCONFIGDIR")
-"""What EnvPool's import sets for the whole process, so that notebooks would show no figures."""
+"""Variables that EnvPool's import sets for the process; with them notebooks show no figures."""
 
 
 def pool_spec(name: str) -> EnvironmentSpec:
-    """Finds out the shapes of an environment by making one.
+    """Returns the spec of an environment, by making one.
 
     Raises:
-        UnknownEnvironmentError: EnvPool has none of this name.
+        UnknownEnvironmentError: EnvPool does not have this name.
         EnvironmentFailure: it cannot be made here, or its spaces are not supported.
     """
     pool = _make(name, [0])
@@ -41,18 +41,18 @@ def pool_spec(name: str) -> EnvironmentSpec:
 
 
 class PoolVector:
-    """A `VectorEnvironment` whose environments are one pool of EnvPool's.
+    """A `VectorEnvironment` over one pool of EnvPool's.
 
-    Each environment has its own seed, from the run's and its global index. What they hold cannot be
-    had, so a run that is resumed begins new episodes.
+    Each environment has its own seed, from the run's seed and its global index. EnvPool does not
+    give access to states, so a resumed run starts new episodes.
 
     Args:
-        name: "envpool:" and an id of EnvPool's, with what it is made with.
+        name: "envpool:" and an id of EnvPool's, with its options.
         env_indices: global indices of the environments.
-        seed: the run's seed, not negative.
+        seed: the run's seed, at least 0.
 
     Raises:
-        As `pool_spec`.
+        See `pool_spec`.
     """
 
     def __init__(self, name: str, env_indices: range, seed: int) -> None:
@@ -66,12 +66,12 @@ class PoolVector:
         self._kind = bounds.dtype
 
     def reset(self) -> np.ndarray:
-        """See `VectorEnvironment`: a new pool, whose random generators begin again."""
+        """See `VectorEnvironment`; makes a new pool, whose random generators start again."""
         if not self._fresh:
             self._pool.close()
             self._pool = _make(self._name, self._seeds)
         self._fresh = False
-        with _quietly():  # gymnasium, that bounds are rounded
+        with _quietly():  # gymnasium warns that it rounds bounds
             obs, about = self._pool.reset()
         return self._in_order(self._arrays(obs), about)
 
@@ -91,7 +91,7 @@ class PoolVector:
         return next_obs, final_obs, reward.astype(np.float32), terminated, truncated
 
     def get_state(self) -> None:
-        """See `VectorEnvironment`: it cannot be had."""
+        """See `VectorEnvironment`: always None."""
 
     def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """See `VectorEnvironment`."""
@@ -102,13 +102,13 @@ class PoolVector:
         self._pool.close()
 
     def _in_order(self, rows: np.ndarray, about: dict[str, Any]) -> np.ndarray:
-        """Rows as they came, by environment: a pool says which is which."""
+        """Sorts rows by environment; a pool returns them in any order, with their indices."""
         found = np.empty_like(rows)
         found[about["env_id"]] = rows
         return found
 
     def _arrays(self, obs: Any) -> np.ndarray:
-        """Observations `[B, ...]`, as the spec has them."""
+        """Converts observations to the spec's arrays, `[B, ...]`."""
         if self.spec.images:
             return np.stack([images.channels_first(image) for image in obs])
         if isinstance(as_space(self._space), Box):
@@ -117,7 +117,7 @@ class PoolVector:
 
 
 def _flat(space: Any, obs: Any) -> list[np.ndarray]:
-    """The parts of observations `[B, ...]` of a space, as gymnasium's `flatten` orders them."""
+    """Yields the parts of observations `[B, ...]`, in the order of gymnasium's `flatten`."""
     parts = getattr(space, "spaces", None)
     if parts is not None:
         return [flat for key, part in parts.items() for flat in _flat(part, obs[key])]
@@ -168,7 +168,7 @@ def _spec(name: str, pool: Any) -> EnvironmentSpec:
 
 
 def _spaces(pool: Any) -> tuple[Any, Any]:
-    """Of observations, and of actions."""
+    """Returns the observation space and the action space."""
     with _quietly():
         return pool.observation_space, pool.action_space
 
@@ -181,7 +181,7 @@ def _kinds(space: Any) -> list[str]:
 
 
 def _make(name: str, seeds: list[int]) -> Any:
-    """Makes a pool, as many threads as there are cores here and environments."""
+    """Makes a pool with one thread per core, but no more threads than environments."""
     library = _library(name)
     base, options = split_options(name)
     own_id = base.removeprefix(PREFIX)
@@ -218,7 +218,7 @@ def _library(name: str) -> Any:
 
 @contextlib.contextmanager
 def _quietly() -> Any:
-    """Keeps EnvPool, and packages that it imports, from presenting themselves."""
+    """Suppresses the greetings of EnvPool and of the packages that it imports."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

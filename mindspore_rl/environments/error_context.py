@@ -1,4 +1,4 @@
-"""Adds context to an environment's failure: which one it was, and its last action."""
+"""Adds context to an environment's error: its number and its last action."""
 
 import numbers
 from collections.abc import Callable
@@ -23,10 +23,10 @@ FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
 
 
 class GuardedVector:
-    """A `VectorEnvironment` whose every result is looked at: shapes, types, numbers.
+    """A `VectorEnvironment` that checks the shapes, types and numbers of all results.
 
     Args:
-        environment: what is guarded; a `LoopVector` looks at its own results.
+        environment: the environment to check; a `LoopVector` checks its own results.
         env_indices: global indices of its environments.
         note: called with the actions before every step.
     """
@@ -94,7 +94,7 @@ class GuardedVector:
         return self._call("set_state", state)
 
     def render(self, i: int) -> Any:
-        """What an environment draws of itself, if it can. Raises: EnvironmentFailure."""
+        """Returns a picture from the environment, if it can draw. Raises: EnvironmentFailure."""
         return self._call("render", i) if hasattr(self._environment, "render") else None
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class GuardedVector:
         try:
             return getattr(self._environment, method)(*arguments)
         except (EnvironmentFailure, NumericsError):
-            raise  # it knows better
+            raise  # it already has the context
         except RAISED as error:
             raise self._failure(f"{method} {raised(error)}") from error
 
@@ -123,18 +123,18 @@ class GuardedVector:
             raise self._failure(f"{method}: {untrainable(field, array[row])}", row)
 
     def _failure(self, what: str, row: int | None = None) -> EnvironmentFailure:
-        """Of the environment of a row, or of all of them if it is not known."""
+        """Makes the error of the environment of a row, or of all if the row is unknown."""
         text = describe(self._indices, self._action, row)
         return EnvironmentFailure(f"{self.spec.name}, after {self._steps} steps: {what}; {text}")
 
 
 def describe(env_indices: range, action: np.ndarray | None, row: int | None) -> str:
-    """Which environment it was and what it was given last.
+    """Describes an environment and its last action.
 
     Args:
         env_indices: global indices of a share of the environments.
-        action: their last actions `[B, ...]`, or None: not known, or not yet one.
-        row: which of them; None: any.
+        action: their last actions `[B, ...]`, or None if unknown.
+        row: the row of the environment; None: unknown.
     """
     if row is None and len(env_indices) == 1:
         row = 0
@@ -154,7 +154,7 @@ def describe(env_indices: range, action: np.ndarray | None, row: int | None) -> 
 
 
 def _odd_row(rows: Any, shape: tuple[int, ...]) -> int | None:
-    """The first row that is not like the others should be, where rows are separate at all."""
+    """Returns the first row with a wrong shape, if rows are separate objects."""
     if not isinstance(rows, (list, tuple)) or len(rows) != shape[0]:
         return None
     odd = [i for i, row in enumerate(rows) if shape_of(row) != shape[1:]]

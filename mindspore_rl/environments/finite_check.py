@@ -5,18 +5,18 @@ from typing import Any
 import numpy as np
 
 LARGEST = np.sqrt(np.finfo(np.float32).max)
-"""1.8e19: a larger number's square, as in a loss or a variance, is no finite float32."""
+"""1.8e19: the square of a larger number, as in losses and variances, is infinite in float32."""
 
 
 def all_trainable(array: np.ndarray) -> bool:
-    """Whether an array holds only numbers within `LARGEST`; `np.all` costs twice as much."""
+    """Returns whether an array's numbers are within `LARGEST`; `np.all` costs twice as much."""
     if array.dtype == np.uint8:
         return True
     return np.count_nonzero(np.abs(array) <= LARGEST) == array.size
 
 
 def are_trainable(value: Any) -> bool:
-    """Whether a value of any kind is made of numbers within `LARGEST`."""
+    """Returns whether all numbers of a value of any kind are within `LARGEST`."""
     try:
         return all_trainable(np.asarray(value, np.float64))
     except (TypeError, ValueError):
@@ -24,12 +24,12 @@ def are_trainable(value: Any) -> bool:
 
 
 def first_untrainable(array: np.ndarray) -> tuple[int, ...]:
-    """The index of the first number that is not within `LARGEST`; there must be one."""
+    """Returns the index of the first number beyond `LARGEST`; there must be one."""
     return tuple(np.argwhere(~(np.abs(array) <= LARGEST))[0].tolist())
 
 
 def untrainable(name: str, value: Any) -> str:
-    """Says which number it is of what an environment gave; there must be one."""
+    """Describes the first number beyond `LARGEST` in an environment's result; there must be one."""
     try:
         array = np.asarray(value, np.float64)
     except (TypeError, ValueError):

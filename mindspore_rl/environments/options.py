@@ -1,4 +1,4 @@
-"""Options of an environment behind its name: `LunarLander-v3,continuous=True`."""
+"""Parses an environment's options after its name: `LunarLander-v3,continuous=True`."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ _WORDS = {"true": True, "false": False, "none": None}
 
 
 def split_options(name: str) -> tuple[str, dict[str, Any]]:
-    """Returns a name without its options, and these: numbers, truth values and words."""
+    """Splits a name into the name without options, and the options: numbers, booleans and words."""
     found = _OPTIONS.search(name)
     assert found is not None
     options = {key: _value(text) for key, text in _OPTION.findall(found[0])}
@@ -18,7 +18,7 @@ def split_options(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def with_options(base: str, name: str) -> str:
-    """Returns a name with the options of another."""
+    """Returns a name with the options of another name."""
     return base + name.removeprefix(split_options(name)[0])
 
 

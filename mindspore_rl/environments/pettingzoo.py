@@ -1,4 +1,4 @@
-"""Vector environment over parallel environments of PettingZoo."""
+"""A vector environment over parallel environments of PettingZoo."""
 
 import contextlib
 import importlib
@@ -31,15 +31,15 @@ from mindspore_rl.errors import (
 )
 
 PREFIX = "pettingzoo:"
-# Particle worlds whose positions, velocities and steps taken are all of their state.
+# Particle worlds whose whole state is positions, velocities and steps taken.
 _PARTICLES = {f"{PREFIX}mpe2.{name}" for name in ("simple_v3", "simple_spread_v3", "simple_tag_v3")}
 
 
 def pettingzoo_spec(name: str) -> EnvironmentSpec:
-    """Finds out the shapes of an environment by building one.
+    """Returns the spec of an environment, by building one.
 
     Raises:
-        UnknownEnvironmentError: there is no such module.
+        UnknownEnvironmentError: the module does not exist.
         EnvironmentFailure: it cannot be built here, or its agents or spaces are not supported.
     """
     env = _make(name)
@@ -49,18 +49,18 @@ def pettingzoo_spec(name: str) -> EnvironmentSpec:
 
 
 class PettingZooVector(LoopVector):
-    """A `VectorEnvironment` with teams, of environments with PettingZoo's parallel interface.
+    """A `VectorEnvironment` with teams, over environments with PettingZoo's parallel interface.
 
-    Agents whose names differ in the number at the end alone are a team: adversary_0, adversary_1.
+    Agents whose names differ only in the number at the end are a team: adversary_0, adversary_1.
 
     Args:
         name: "pettingzoo:" and a module with a function `parallel_env`.
         env_indices: global indices of the environments.
-        seed: the run's seed, not negative.
+        seed: the run's seed, at least 0.
 
     Raises:
-        UnknownEnvironmentError: there is no such module.
-        EnvironmentFailure: it cannot be built here, or fails in its first reset.
+        UnknownEnvironmentError: the module does not exist.
+        EnvironmentFailure: it cannot be built here, or its first reset fails.
     """
 
     def __init__(self, name: str, env_indices: range, seed: int) -> None:
@@ -72,7 +72,7 @@ class PettingZooVector(LoopVector):
         self.reset()
 
     def reset(self) -> np.ndarray:
-        """Goes back to the very beginning, the same each time. Returns: obs `[B, A, O] float32`.
+        """Returns to the initial state, always the same. Returns: obs `[B, A, O] float32`.
 
         Raises:
             EnvironmentFailure: an environment raised, or its observation is wrong.
@@ -104,7 +104,7 @@ class PettingZooVector(LoopVector):
         return next_obs, final_obs, reward, terminated, truncated
 
     def get_state(self) -> dict[str, np.ndarray] | None:
-        """Returns physics and steps taken, leading axis B; None but for some particle worlds."""
+        """Returns physics and steps taken, leading axis B; None except for some particle worlds."""
         if split_options(self.spec.name)[0] not in _PARTICLES:
             return None
         return {
@@ -114,7 +114,7 @@ class PettingZooVector(LoopVector):
         }
 
     def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Goes on from `get_state()`. Returns: the current obs `[B, A, O] float32`."""
+        """Restores a state from `get_state()`. Returns: the current obs `[B, A, O] float32`."""
         self._take_counters(state)
         rows = []
         for i, env in enumerate(self._envs):
@@ -145,7 +145,7 @@ class PettingZooVector(LoopVector):
         return self._row(i, obs), reward, any(ends.values()), any(cuts.values())
 
     def _row(self, i: int, obs: dict[str, Any]) -> np.ndarray:
-        """All agents' observations, padded and marked with their teams."""
+        """Joins all agents' observations, padded and with the one-hots of their teams."""
         row = self._marks.copy()
         for a, agent in enumerate(self._agents):
             if agent not in obs:
@@ -167,7 +167,7 @@ def _make(name: str) -> Any:
     """Builds one environment.
 
     Raises:
-        UnknownEnvironmentError: there is no such module, or it has no `parallel_env`.
+        UnknownEnvironmentError: the module does not exist, or has no `parallel_env`.
         EnvironmentFailure: a package is missing, or the environment could not be made.
     """
     base, options = split_options(name)
@@ -176,7 +176,7 @@ def _make(name: str) -> Any:
     if not all(part.isidentifier() for part in path.split(".")):
         raise unknown(name, [f"{PREFIX}mpe2.simple_spread_v3", f"{PREFIX}mpe2.simple_tag_v3"])
     try:
-        # pygame and others greet whoever imports them.
+        # pygame and others print a greeting when they are imported.
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             module = importlib.import_module(path)
@@ -209,7 +209,7 @@ def _team(agent: str) -> str:
 
 
 def _in_teams(agents: list[str]) -> list[str]:
-    """Puts the agents of a team next to each other; teams in the order of their first agents."""
+    """Orders the agents by team; teams are in the order of their first agents."""
     order = list(dict.fromkeys(map(_team, agents)))
     return sorted(agents, key=lambda agent: order.index(_team(agent)))
 
@@ -247,7 +247,7 @@ def _action_space(name: str, spaces: list[Any]) -> Discrete | Box:
 
 
 def _marks(spec: EnvironmentSpec) -> np.ndarray:
-    """What stands in an observation before an agent's own part: zeros and the team's one-hot."""
+    """Returns the rows before the agents' own parts are written: zeros, and the teams' one-hots."""
     marks = np.zeros(spec.obs_shape, np.float32)
     if len(spec.teams) > 1:
         team = np.repeat(np.arange(len(spec.teams)), [team.num_agents for team in spec.teams])
@@ -264,7 +264,7 @@ def _get_physics(world: Any) -> np.ndarray:
 
 
 def _set_physics(world: Any, physics: np.ndarray) -> None:
-    # Each a fresh array: mpe2 adds to them in place.
+    # New arrays: mpe2 adds to them in place.
     points = iter(physics.astype(np.float64).reshape(-1, 2))
     for agent in world.agents:
         agent.state.p_pos = next(points).copy()

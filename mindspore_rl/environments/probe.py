@@ -1,4 +1,4 @@
-"""Probe environments: tiny, with a known optimum, to find the part of an algorithm that fails.
+"""Probe environments: tiny, with a known optimum, to find the faulty part of an algorithm.
 
 | name | what happens | optimum |
 |---|---|---|
@@ -26,7 +26,7 @@ def _spec(name: str, max_episode_steps: int, reward_threshold: float) -> Environ
 
 
 class Probe:
-    """Counts steps; the probes say what is observed and rewarded.
+    """Counts steps; the subclasses define observations and rewards.
 
     Args:
         env_indices: global indices of the environments.
@@ -42,7 +42,7 @@ class Probe:
         self.reset()
 
     def reset(self) -> np.ndarray:
-        """Goes back to the very beginning, the same each time. Returns: obs `[B, ...]`."""
+        """Returns to the initial state, always the same. Returns: obs `[B, ...]`."""
         self._elapsed = np.zeros(len(self._indices), np.int64)
         self._total = np.zeros(len(self._indices), np.int64)
         return self._observe()
@@ -64,16 +64,16 @@ class Probe:
         return next_obs, final_obs, reward, terminated, truncated
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """Returns the counts of steps `[B] int64`; all else follows from them and the seed."""
+        """Returns the step counts `[B] int64`; all other state follows from them and the seed."""
         return {"elapsed": self._elapsed.copy(), "total": self._total.copy()}
 
     def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Goes on from `get_state()`. Returns: the current obs `[B, ...]`."""
+        """Restores a state from `get_state()`. Returns: the current obs `[B, ...]`."""
         self._elapsed, self._total = state["elapsed"].copy(), state["total"].copy()
         return self._observe()
 
     def close(self) -> None:
-        """Has nothing to let go of."""
+        """Does nothing: there is nothing to close."""
 
     def _observe(self) -> np.ndarray:
         return np.ones((len(self._indices), 1), np.float32)
@@ -83,13 +83,13 @@ class Probe:
 
 
 class Constant(Probe):
-    """One step with reward 1: only the value of a constant is to be learnt."""
+    """One step with reward 1: tests the value function alone."""
 
     spec = _spec("probe:constant", 1, 1.0)
 
 
 class Bandit(Probe):
-    """The action has to follow the observation: only the policy is to be learnt."""
+    """The action must match the observation: tests the policy alone."""
 
     spec = _spec("probe:bandit", 1, 1.0)
 
@@ -107,7 +107,7 @@ class Bandit(Probe):
 
 
 class Pixels(Bandit):
-    """The action has to follow the side of an image on which a square is, at any place there."""
+    """The action must match the side of an image on which a square appears, at any place there."""
 
     spec = dataclasses.replace(
         _spec("probe:pixels", 1, 1.0), obs_shape=(1, 36, 36), obs_dtype="uint8"
@@ -122,7 +122,7 @@ class Pixels(Bandit):
 
 
 class Delay(Probe):
-    """Two steps with the reward at the end: discounting and bootstrapping are to be right."""
+    """Two steps with the reward at the end: tests discounting and bootstrapping."""
 
     spec = _spec("probe:delay", 2, 1.0)
 
@@ -134,9 +134,9 @@ class Delay(Probe):
 
 
 class Memory(Bandit):
-    """The last of five actions has to follow what was seen in the first step only.
+    """The last of five actions must match the observation of the first step.
 
-    Observations: [what is to be remembered, or 0; 1 in the last step].
+    Observations: [the value to remember, or 0; 1 in the last step].
     """
 
     spec = dataclasses.replace(_spec("probe:memory", 5, 1.0), obs_shape=(2,))
@@ -154,7 +154,7 @@ class Memory(Bandit):
 
 
 class Truncated(Probe):
-    """Ends only by the time limit: the value is 1 / (1 - gamma) if that is no end of the task."""
+    """Ends only by the time limit: the value is 1 / (1 - gamma) if truncation is bootstrapped."""
 
     spec = _spec("probe:truncated", 10, 10.0)
     terminates = False

@@ -1,10 +1,10 @@
 """Makes environments from their names.
 
-An id of gymnasium's or gym's ("CartPole-v1": gymnasium's where it has it; "gym:CartPole-v1"),
+A name is an id of gymnasium or gym ("CartPole-v1": gymnasium's if it has it; "gym:CartPole-v1"),
 "graph:CartPole-v1" (MindSpore operators), "probe:bandit" (a known optimum),
-"pettingzoo:mpe2.simple_spread_v3" (a module of PettingZoo's kind), "envpool:Pong-v5" (in EnvPool's
-C++), or "path/to/file.py:Name" (the user's own: a class, or a function that makes a gym.Env or a
-gymnasium.Env); behind any of them what it is made with, as in
+"pettingzoo:mpe2.simple_spread_v3" (a module with PettingZoo's interface), "envpool:Pong-v5"
+(EnvPool's C++), or "path/to/file.py:Name" (the user's own: a class, or a function that makes a
+gym.Env or a gymnasium.Env). Options follow the name:
 "pettingzoo:mpe2.simple_spread_v3,N=8".
 """
 
@@ -36,7 +36,7 @@ from mindspore_rl.platform.user_modules import load_module, package_of
 
 
 class InGraph(NamedTuple):
-    """An environment in MindSpore's operators: the Python one that it is, its module and class."""
+    """An environment in MindSpore's operators: its Python counterpart, its module and its class."""
 
     python: str
     module: str
@@ -54,18 +54,18 @@ IN_GRAPH = {
 
 
 def graph_names() -> list[str]:
-    """Returns the names of the in-graph environments that come with the package."""
+    """Returns the names of the in-graph environments of the package."""
     return list(GRAPH_SPECS)
 
 
 def python_name(graph_name: str) -> str | None:
-    """Returns the environment that one of `graph_names()` is in MindSpore operators, if any."""
+    """Returns the Python counterpart of one of `graph_names()`, if any."""
     found = IN_GRAPH.get(split_options(graph_name)[0])
     return with_options(found.python, graph_name) if found else None
 
 
 def graph_name(name: str) -> str | None:
-    """Returns the in-graph environment that is the Python one `name`, if there is one."""
+    """Returns the in-graph counterpart of the Python environment `name`, if any."""
     base, options = split_options(name)
     for graph, found in IN_GRAPH.items():
         if found.python == base and set(options) <= GRAPH_OPTIONS.get(graph, set()):
@@ -83,11 +83,11 @@ def names() -> list[str]:
 
 
 def sorted_names() -> tuple[list[str], dict[str, list[str]]]:
-    """Builds what is known once to see what can be.
+    """Builds each known environment once, to see which work here.
 
     Returns:
-        The names that are accepted here; and those that an extra of this project would bring, by
-        the extra.
+        The names that are accepted here; and by extra of this project, the names that it would
+        add.
     """
     accepted: list[str] = []
     missing: dict[str, list[str]] = {}
@@ -98,17 +98,17 @@ def sorted_names() -> tuple[list[str], dict[str, list[str]]]:
             if error.extra and name not in missing.setdefault(error.extra, []):
                 missing[error.extra].append(name)
         except (EnvironmentFailure, UnknownEnvironmentError):
-            continue  # such as those for an older MuJoCo
+            continue  # for example those for an older MuJoCo
         else:
             accepted.append(name)
     return list(dict.fromkeys(accepted)), missing
 
 
 def spec(name: str) -> EnvironmentSpec:
-    """Finds out the shapes of an environment.
+    """Returns the spec of an environment, which may build one.
 
     Raises:
-        UnknownEnvironmentError: there is none of this name.
+        UnknownEnvironmentError: no environment has this name.
         EnvironmentFailure: it cannot be built here.
     """
     base, options = split_options(name)
@@ -139,15 +139,15 @@ def spec(name: str) -> EnvironmentSpec:
 
 
 def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
-    """Builds a share of the environments of a run.
+    """Builds a share of a run's environments.
 
     Args:
-        name: a name as in the module's docstring, of a Python environment.
+        name: the name of a Python environment, see the module's docstring.
         env_indices: the global indices of the environments to build.
-        seed: the run's seed, not negative.
+        seed: the run's seed, at least 0.
 
     Raises:
-        UnknownEnvironmentError: there is no Python environment of this name.
+        UnknownEnvironmentError: no Python environment has this name.
         EnvironmentFailure: it cannot be built here.
     """
     base, options = split_options(name)
@@ -185,7 +185,7 @@ def make_single(name: str) -> Any:
     """Builds one environment of gym's or gymnasium's; see `gym_vector.make_single`.
 
     Raises:
-        UnknownEnvironmentError: there is none of this name, or it is of another kind.
+        UnknownEnvironmentError: no environment has this name, or it is of another kind.
         EnvironmentFailure: it cannot be built here.
     """
     name = python_name(name) or name
@@ -203,7 +203,7 @@ def make_graph(name: str) -> GraphEnvironment:
     """Builds an in-graph environment; imports MindSpore.
 
     Raises:
-        UnknownEnvironmentError: there is no in-graph environment of this name.
+        UnknownEnvironmentError: no in-graph environment has this name.
     """
     if _is_file(name):
         built = _load_own(name)
@@ -268,7 +268,7 @@ def _is_graph_class(built: Any) -> bool:
 
 
 def _is_single(built: Any) -> bool:
-    """Whether it makes a single environment: a class of gym's or gymnasium's, or a function."""
+    """Returns whether it makes one environment: a class of gym or gymnasium, or a function."""
     return not inspect.isclass(built) or library.library_of(built) is not None
 
 
@@ -279,13 +279,13 @@ def _gym_vector() -> Any:
 
 
 def _load_own(name: str) -> Any:
-    """Imports what "path/to/file.py:Name" names, a class or a function; once a process."""
+    """Imports the class or function that "path/to/file.py:Name" names, once per process."""
     path_text, own_name = split_options(name)[0].rsplit(":", 1)
     path = Path(path_text).resolve()
     if not path.is_file():
         raise UnknownEnvironmentError(f"there is no file {path} (from the environment {name!r})")
     library.silence_gym()
-    # Apart from an algorithm in the same folder, of which a run may have a copy.
+    # Separate from an algorithm in the same folder, of which a run may have a copy.
     module = load_module(path, package_of(path, "environment"), EnvironmentFailure)
     built = getattr(module, own_name, None)
     if not callable(built):

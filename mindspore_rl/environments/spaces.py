@@ -15,16 +15,16 @@ TYPES = (
     *(f"float{width}" for width in _WIDTHS[1:]),
     *(f"{kind}int{width}" for kind in ("", "u") for width in _WIDTHS),
 )
-"""Of a Box's numbers."""
+"""Types of a Box's numbers."""
 
 
 def is_shape(value: Any) -> bool:
-    """Whether a value is a tuple of whole numbers of at least 1."""
+    """Returns whether a value is a tuple of whole numbers of at least 1."""
     return isinstance(value, tuple) and all(is_count(extent) for extent in value)
 
 
 def is_count(value: Any) -> bool:
-    """Whether a value is a whole number of at least 1."""
+    """Returns whether a value is a whole number of at least 1."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
@@ -49,9 +49,9 @@ class Box:
 
     Args:
         shape: the shape of one action; k is its product.
-        low: k lower bounds, row-major; `-inf` where there is none, which is so beyond `LARGEST`.
+        low: k lower bounds, row-major; `-inf` for none; a bound beyond `LARGEST` is none.
         high: k upper bounds.
-        dtype: of what the environment takes; to whole numbers, as of "int32", actions are rounded.
+        dtype: the type that the environment takes; for whole numbers, actions are rounded.
     """
 
     shape: tuple[int, ...]
@@ -76,35 +76,35 @@ class Box:
 
     @property
     def size(self) -> int:
-        """k, the numbers of an action."""
+        """k, the number of components of an action."""
         return math.prod(self.shape)
 
     @property
     def bounded(self) -> bool:
-        """Whether every number has both bounds."""
+        """True if every number has both bounds."""
         return all(math.isfinite(bound) for bound in (*self.low, *self.high))
 
     @property
     def whole(self) -> bool:
-        """Whether actions are whole numbers."""
+        """True if actions are whole numbers."""
         return not self.dtype.startswith("float")
 
     @functools.cached_property
     def limits(self) -> tuple[np.ndarray, np.ndarray]:
-        """`low` and `high` as arrays `[k]`, precise enough to be compared with `dtype`."""
+        """`low` and `high` as arrays `[k]`, precise enough to compare with `dtype`."""
         kind = np.float32 if self.dtype in ("float16", "float32") else np.float64
         return np.array(self.low, kind), np.array(self.high, kind)
 
 
 def taken(space: Discrete | Box, action: np.ndarray) -> np.ndarray:
-    """Turns a network's actions into those that an environment takes: the one place that does.
+    """Converts a network's actions to the environment's; no other function does.
 
     Args:
-        space: of the environment.
-        action: `[..., k]`, or of a Discrete space `[...]`.
+        space: the environment's action space.
+        action: `[..., k]`, or for a Discrete space `[...]`.
 
-    Returns: within the bounds, in the space's type and shape, `[..., *shape]`; of a Discrete space
-        as they were.
+    Returns: actions within the bounds, in the space's type and shape, `[..., *shape]`; those of a
+        Discrete space unchanged.
     """
     if isinstance(space, Discrete):
         return action
@@ -113,7 +113,7 @@ def taken(space: Discrete | Box, action: np.ndarray) -> np.ndarray:
 
 
 def within(action: Any, low: Any, high: Any, whole: bool, of: Any = np) -> Any:
-    """`[..., k]` actions within bounds `[k]`, of the operators of NumPy or of MindSpore."""
+    """Limits actions `[..., k]` to bounds `[k]`, with the operators of NumPy or MindSpore."""
     action = of.minimum(of.maximum(action, low), high)
-    # MindSpore writes no rounding that ONNX could read.
+    # ONNX cannot express the rounding that MindSpore writes.
     return of.floor(action + 0.5) if whole else action

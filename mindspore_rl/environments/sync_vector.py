@@ -1,4 +1,4 @@
-"""Base of vector environments that step one environment after the other."""
+"""Base class of vector environments that step one environment after the other."""
 
 import copy
 from collections.abc import Callable
@@ -11,23 +11,23 @@ from mindspore_rl.environments.spaces import TYPES, Box, Discrete, taken
 from mindspore_rl.errors import EnvironmentFailure, NumericsError, described
 
 RAISED = (Exception, SystemExit)
-"""What is a failure of an environment's, if its code raises it."""
+"""Exceptions of an environment's code that count as its failure."""
 
 
 class LoopVector:
-    """Single environments in a plain loop; a failure names the one it was and its last action.
+    """Single environments in a plain loop; an error names the environment and its last action.
 
     Args:
-        spec: of the environments.
+        spec: the environments' spec.
         env_indices: their global indices.
         seed: the run's seed, not negative.
         envs: the environments, with gym's or PettingZoo's `reset` and `step`.
         space: the action space of an environment, or of each of its agents.
 
     Attributes:
-        at_work: its first number is always the row of the environment that is running; -1 where
-            several are.
-        threads: that may step environments, as far as these can run at once.
+        at_work: its first number is the row of the environment that is running; -1 if several
+            are.
+        threads: the number of threads that may step environments at once.
     """
 
     def __init__(
@@ -44,26 +44,26 @@ class LoopVector:
         self._lead = (size, *spec.agent_shape)
         self._action_shape = (*self._lead, space.low.size) if self._box else self._lead
         self._actions: Any = [None] * size
-        # Steps of the episodes under way and of all episodes, one array for the sake of one sum.
+        # Steps of the current episodes and of all episodes, in one array: one sum updates both.
         self._counters = np.zeros((2, size), np.int64)
         self._elapsed, self._total = self._counters
 
     def render(self, i: int) -> Any:
-        """What an environment draws of itself: a picture if its `render_mode` is rgb_array.
+        """Returns an environment's picture, if its `render_mode` is rgb_array.
 
         Raises:
             EnvironmentFailure: it raised.
         """
         try:
             return self._envs[i].render()
-        except NotImplementedError as error:  # of the library's Env
+        except NotImplementedError as error:  # the library's Env raises it
             text = "it draws nothing: its class has no render()"
             raise self._failure(i, text) from error
         except RAISED as error:
             raise self._failure(i, f"render {raised(error)}") from error
 
     def close(self) -> None:
-        """Closes every environment. Raises: EnvironmentFailure: of the first that raised."""
+        """Closes every environment. Raises: EnvironmentFailure: the first error."""
         failures = []
         for i, env in enumerate(self._envs):
             try:
@@ -74,7 +74,7 @@ class LoopVector:
             raise failures[0]
 
     def _begin(self) -> list[Any]:
-        """Goes back to the very beginning. Returns: what each environment observes."""
+        """Resets all environments to the initial state. Returns: each environment's observation."""
         self._counters[:] = 0
         self._actions = [None] * len(self._envs)
         return [own(self._reset_one(i)) for i in range(len(self._envs))]
@@ -101,7 +101,7 @@ class LoopVector:
         self._counters[:] = state["elapsed"], state["total"]
 
     def _as_their_actions(self, action: np.ndarray) -> Any:
-        """Checks actions `[B, ...]`. Returns: them as the environments count or bound them."""
+        """Checks actions `[B, ...]`. Returns: them, as the environments number or bound them."""
         action = np.asarray(action)
         if action.shape != self._action_shape or (not self._box and action.dtype.kind not in "iu"):
             raise EnvironmentFailure(
@@ -109,13 +109,13 @@ class LoopVector:
                 f"{'float32' if self._box else 'int32'} {self._action_shape}"
             )
         if not self._box:
-            # As the library's own `sample` gives them: int of gym's, np.int64 of gymnasium's.
+            # The types of the library's own `sample`: int for gym's, np.int64 for gymnasium's.
             counted = action.astype(np.int64) + self._first_action
             return counted.tolist() if self._as_int else counted
         if not all_finite(action):
             raise diverged(self.spec.name, self._indices, action)
         found = taken(self.spec.action_space, action)
-        # An array each, as `sample` gives it, also where its shape is ().
+        # One array per environment, as `sample` gives it, also if its shape is ().
         return found if found.ndim > len(self._lead) else [found[i, ...] for i in range(len(found))]
 
     def _failure(self, i: int, what: str) -> EnvironmentFailure:
@@ -126,29 +126,29 @@ class LoopVector:
 
 
 def own(obs: Any) -> Any:
-    """Returns a copy of an observation: its environment may write all of them to one array."""
+    """Copies an observation: an environment may write all observations to one array."""
     if type(obs) is np.ndarray:
         return obs.copy()
     return np.array(obs) if hasattr(obs, "__array__") else copy.deepcopy(obs)
 
 
 def shape_of(value: Any) -> tuple[int, ...] | str:
-    """The shape of what an environment gave; in words where it is no array."""
+    """Returns the shape of an environment's result, or words if it is not an array."""
     try:
         return np.shape(value)
-    except (TypeError, ValueError):  # of lists that are not equally long
+    except (TypeError, ValueError):  # lists of different lengths
         return "none (its parts differ in length)"
 
 
 def raised(error: BaseException) -> str:
-    """What is said of an exception in the code of an environment, behind its method."""
+    """Describes an exception in an environment's code, to follow the method's name."""
     if isinstance(error, SystemExit):
         return f"called sys.exit({'' if error.code is None else repr(error.code)})"
     return f"raised {described(error)}"
 
 
 def closed(name: str, close: Callable[[], Any]) -> None:
-    """Closes one that was made for its shapes. Raises: EnvironmentFailure: it raised."""
+    """Closes an environment that was made for its shapes. Raises: EnvironmentFailure."""
     try:
         close()
     except RAISED as error:
@@ -168,12 +168,12 @@ def as_space(space: Any) -> Discrete | Box | None:
 
 
 def all_finite(array: np.ndarray) -> bool:
-    """Whether an array of numbers holds finite ones alone; `np.all` costs twice as much."""
+    """Returns whether all numbers of an array are finite; `np.all` costs twice as much."""
     return np.count_nonzero(np.isfinite(array)) == array.size
 
 
 def diverged(name: str, env_indices: range, action: np.ndarray) -> NumericsError:
-    """What is said of actions `[B, ...]` of which one is not finite."""
+    """Describes actions `[B, ...]` of which at least one is not finite."""
     row = int(np.argwhere(~np.isfinite(action))[0][0])
     return NumericsError(
         f"{name}: the action for environment {env_indices[row]} is {action[row]}: the policy has "

@@ -13,9 +13,9 @@ from mindspore_rl.errors import EnvironmentFailure, described
 
 
 class LocalEnvironment:
-    """All environments in this process, whatever their kind, as tensors in and tensors out.
+    """All environments in this process, of any kind, with tensors in and out.
 
-    What an environment of the user's does wrong is told by its name.
+    An error in a user's environment names the environment.
     """
 
     def __init__(self, name: str, in_graph: bool, env_indices: range, seed: int) -> None:
@@ -43,7 +43,7 @@ class LocalEnvironment:
         return tuple(Tensor(part) for part in self._environment.step(action.asnumpy()))
 
     def _call(self, method: str, fields: tuple[str, ...], *arguments: Any) -> tuple[Tensor, ...]:
-        """Calls a method of an environment in MindSpore's operators, and looks at its results."""
+        """Calls a method of an environment in MindSpore's operators, and checks its results."""
         here = f"{self._name}: {method}"
         try:
             outcome = getattr(self._environment, method)(*arguments)
@@ -66,25 +66,25 @@ class LocalEnvironment:
         return outcome
 
     def get_state(self) -> dict[str, np.ndarray] | None:
-        """The state by environment, for a checkpoint."""
+        """Returns the state by environment, for a checkpoint."""
         if self.in_graph:
             return {"state": self.state.asnumpy().copy()}
         return self._environment.get_state()
 
     def picture(self) -> Any:
-        """How the first environment looks, if it draws itself: `[H, W, 3]` uint8."""
+        """Returns a picture of the first environment, `[H, W, 3]` uint8, if it draws."""
         return None if self.in_graph else self._environment.render(0)
 
     def __enter__(self) -> "LocalEnvironment":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Closes it; where something failed before, that is what is told."""
+        """Closes the environment; an earlier error takes precedence over one in closing."""
         with contextlib.suppress(*([EnvironmentFailure] if kind else [])):
             self.close()
 
     def close(self) -> None:
-        """Frees what a Python environment holds."""
+        """Closes a Python environment."""
         if not self.in_graph:
             self._environment.close()
 

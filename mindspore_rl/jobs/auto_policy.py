@@ -31,16 +31,16 @@ from mindspore_rl.policy import (
 )
 
 CHUNKS = 2
-"""Also tried, of policies that send in every step: one chunk is under way while another waits."""
+"""Number of chunks also tried for policies that send in every step: one steps, one waits."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to run a job.
+    """One way to run a job.
 
     Attributes:
-        file: of the policy.
-        prediction: None of one that cannot serve; `why` then tells.
+        file: the policy's file.
+        prediction: the predicted time; None if the policy cannot run the job (see `why`).
     """
 
     file: str
@@ -51,7 +51,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The policy, with its chunks if it has some."""
+        """Returns the policy's name, with its number of chunks if it has any."""
         chunks = self.policy.schedule.chunks
         return self.policy.name + (f" (chunks={chunks})" if chunks > 1 else "")
 
@@ -65,16 +65,16 @@ def candidates(
     workers: int | None = None,
     schedule: Sequence[str] = (),
 ) -> list[Candidate]:
-    """Every policy with every number of workers, simulated, the fastest first.
+    """Simulates every policy with every number of workers. Returns: the candidates, fastest first.
 
     Args:
-        request: of the job, under any policy.
-        files: of the policies, by name.
-        cluster: where it would run.
-        say: told what is being measured.
-        device: by which ranks fill hosts.
-        workers: no other number of them is tried.
-        schedule: keys of every policy's schedule that are asked for, as `key=value`.
+        request: the job, under any policy.
+        files: the policies' files, by name.
+        cluster: the hosts that the job would run on.
+        say: called with what is being measured.
+        device: "CPU" or "GPU": the ranks that a host has room for.
+        workers: the only number of workers to try; None: several.
+        schedule: keys that every policy's schedule must have, as `key=value`.
     """
     room = _room(request, device)
     found = []
@@ -97,19 +97,19 @@ def _variants(policy: DistributionPolicy, asked: Sequence[str]) -> Iterable[Dist
 
 
 def _steps_apart(policy: DistributionPolicy) -> bool:
-    """Whether the environments are in another fragment than the actor."""
+    """Returns whether the environments and the actor are in different fragments."""
     return not any({"environment", "actor"} <= set(rule.components) for rule in policy.fragments)
 
 
 def _room(request: JobRequest, device: str) -> int:
-    """Ranks that the job's hosts take."""
+    """Returns how many ranks fit on the job's hosts."""
     if not request.deployment.hosts:
         return resources.available_cores()
     return sum(host.capacity(device) for host in request.deployment.hosts)
 
 
 def _workers(policy: DistributionPolicy, room: int, num_envs: int) -> list[int]:
-    """Numbers of workers to try: powers of two, and the most."""
+    """Lists the numbers of workers to try: powers of two, and the largest possible."""
     if all(rule.replicas != WORKERS for rule in policy.fragments):
         return [1]
     most = min(room, num_envs)
@@ -139,7 +139,7 @@ def _tried(
 
 
 def row(candidate: Candidate) -> tuple[str, ...]:
-    """What is said of a candidate: time, rate, bytes and what binds."""
+    """Formats a candidate: time, rate, bytes and bottleneck."""
     found = candidate.prediction
     if found is None:
         return (candidate.name, str(candidate.workers), "", "", "", candidate.why)
@@ -155,7 +155,7 @@ def row(candidate: Candidate) -> tuple[str, ...]:
 
 
 def bottleneck(found: Prediction) -> str:
-    """What the busiest rank spends most of its time on."""
+    """Names the activity that takes most of the busiest rank's time."""
 
     def work(spent: dict[str, float]) -> dict[str, float]:
         return {k: v for k, v in spent.items() if not k.startswith("waiting")}
@@ -168,7 +168,7 @@ def bottleneck(found: Prediction) -> str:
 
 
 def reason(chosen: Candidate, others: list[Candidate]) -> str:
-    """The choice in one line."""
+    """Explains the choice in one line."""
     assert chosen.prediction is not None
     slower = [c for c in others if c.prediction and c.policy.name != chosen.policy.name]
     text = f"{chosen.name} with {chosen.workers} worker{'s' * (chosen.workers != 1)}"
@@ -180,7 +180,7 @@ def reason(chosen: Candidate, others: list[Candidate]) -> str:
 
 
 def best(found: list[Candidate]) -> Candidate:
-    """The fastest. Raises: MsrlError: none can serve."""
+    """Returns the fastest candidate. Raises: MsrlError: no policy can run the job."""
     if not found or found[0].prediction is None:
         reasons = "; ".join(f"{c.name}: {c.why}" for c in found)
         raise MsrlError(f"no policy can serve this job ({reasons}); name one by --policy")
@@ -188,7 +188,7 @@ def best(found: list[Candidate]) -> Candidate:
 
 
 def of_project(named: Any = None) -> dict[str, str]:
-    """The policies in reach: the project's, and a file that is named."""
+    """Returns the project's policies, and the policy of a file if one is named."""
     files = {name: str(file) for name, file in registry.policies().items()}
     return files | ({str(named): str(named)} if named else {})
 
@@ -197,7 +197,7 @@ def settled(job: Job, values: Mapping[str, object] | None = None) -> Job:
     """Replaces the policy `auto` by the fastest policy, with its chunks and number of workers.
 
     Args:
-        job: what is asked for.
+        job: the job as the user gave it.
         values: keys of the algorithm's configuration.
     """
     job = jobs.with_file(job)
@@ -215,18 +215,18 @@ def simulated(
     """Simulates a job under its policy, or under every policy of the project.
 
     Args:
-        job: what is asked for.
+        job: the job as the user gave it.
         hardware: name or YAML file of a description of GPUs; None: this machine.
         values: keys of the algorithm's configuration.
 
     Returns: the candidates, the fastest first.
     """
-    named = None if job.policy in (None, jobs.AUTO) else str(job.policy)  # a file's is one of many
+    named = None if job.policy in (None, jobs.AUTO) else str(job.policy)  # not a file's policy
     job = jobs.with_file(job)
-    schedule = jobs.schedule_words(job.schedule)  # every candidate's
+    schedule = jobs.schedule_words(job.schedule)  # applies to every candidate
     any_policy = replace(job, policy=named or next(iter(registry.policies())), schedule=None)
     request = jobs.request(any_policy, values)
-    spec(request.config.env)  # else every policy would be told not to serve
+    spec(request.config.env)  # an unknown environment is one error, not one error per policy
     machine = machine_costs(say)
     kind, cluster = "CPU", Cluster(machine)
     if hardware:

@@ -1,7 +1,7 @@
-"""`Job`: everything a user can ask for, and its translation to a request to the compiler.
+"""`Job`: all options of a job, and the conversion of a job to a request to the compiler.
 
-An option stands once, as a field of `Job`: its flag, its completion, its keyword in Python, its key
-in a YAML file and its checks are made from that field.
+Each option is declared once, as a field of `Job`. Its flag, its completion, its keyword in
+Python, its key in a YAML file and its checks are made from that field.
 """
 
 import dataclasses
@@ -28,13 +28,13 @@ AUTO = "auto"
 PathName = str | os.PathLike[str]
 SCHEDULE_KEYS = tuple(config.keys_of(Schedule))
 GROUPS = ALGORITHM, PLACE, TRAINING = "algorithm", "place", "training"
-"""Of options: `msrl check` takes the first, `msrl graph` two, `msrl train` all three."""
+"""Groups of options: `msrl check` takes the first, `msrl graph` two, `msrl train` all three."""
 of_algorithm, of_place, of_training = (functools.partial(option, group) for group in GROUPS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is asked for. None: what an earlier run, a file or the algorithm says, or a default."""
+    """The options of a job. None: the value comes from an earlier run, a file, or a default."""
 
     algorithm: PathName | None = of_algorithm(
         None,
@@ -57,7 +57,7 @@ class Job:
         None, lambda: f"YAML file of keys, env among them; also of {', '.join(file_keys())}", "FILE"
     )
     env: str | None = of_algorithm(None, "environment, see `msrl envs list`")
-    num_envs: int | str | None = of_algorithm(None, "environments, all workers together")
+    num_envs: int | str | None = of_algorithm(None, "environments, on all workers together")
     seed: int | str | None = of_algorithm(None, "seed of every random number")
     total_steps: int | str | None = of_algorithm(
         None, "environment steps, all environments together"
@@ -81,7 +81,7 @@ class Job:
     )
     workers: int | None = of_place(
         None,
-        "replicas of each fragment that says WORKERS in the policy",
+        "replicas of each fragment with replicas=WORKERS in the policy",
         "N",
         least=1,
         otherwise=1,
@@ -101,17 +101,17 @@ class Job:
     )
     cells: str | None = of_place(
         None,
-        "who runs compiled cells on the CPU: native code made from MindSpore's graph of them, "
-        "or MindSpore; auto: native where there is a C++ compiler",
+        "compiled cells on the CPU run as native code made from MindSpore's graph of them, or in "
+        "MindSpore; auto: native if there is a C++ compiler",
         choices=("auto", "native", "mindspore"),
         otherwise="auto",
     )
     run_dir: PathName | None = of_training(
-        None, "where everything is written", "DIR", otherwise="runs/ALGORITHM-ENV-POLICY-TIME"
+        None, "run directory", "DIR", otherwise="runs/ALGORITHM-ENV-POLICY-TIME"
     )
     resume: PathName | None = of_training(None, "continue from a run's newest checkpoint", "RUN")
     trust: bool = of_training(
-        False, "use a run's directory, in which all is run, even if others own it or can write it"
+        False, "use a run directory, whose code is run, even if others own it or can write it"
     )
     backend: str = of_training(
         "mpi",
@@ -136,7 +136,7 @@ class Job:
     )
     profile: int = of_training(
         0,
-        "write down what every rank does in N iterations after the first ones, for `msrl profile`",
+        "record what every rank does in N iterations after the first ones, for `msrl profile`",
         "N",
         least=1,
         const=20,
@@ -154,28 +154,28 @@ class Job:
     )
     max_restarts: int = of_training(
         0,
-        "after a failure that is no mistake of yours (a lost worker), continue from the last "
-        "checkpoint at most N times, ever later if no new one was written",
+        "after a failure that is not a user's mistake (a lost worker), continue from the last "
+        "checkpoint, at most N times; waits grow if no new one was written",
         "N",
         least=0,
     )
     dump_graph: PathName | None = of_training(None, "write the program after each pass", "DIR")
     wandb: str = of_training(
-        "", "tell Weights & Biases of the run, too", "PROJECT", const="mindspore_rl"
+        "", "also report the run to Weights & Biases", "PROJECT", const="mindspore_rl"
     )
-    quiet: bool = of_training(False, "no progress")
+    quiet: bool = of_training(False, "show no progress")
 
     def __post_init__(self) -> None:
         check(self)
 
     @property
     def written(self) -> YamlKeys | None:
-        """The keys of the algorithm in its YAML file, once that has been read."""
+        """Returns the algorithm's keys in the YAML file, or None if it has not been read."""
         return self.config if isinstance(self.config, YamlKeys) else None
 
     @classmethod
     def of(cls, arguments: Any) -> "Job":
-        """What a namespace of arguments has of it; the first word may be an assignment."""
+        """Makes a job from parsed arguments; the first word may be an assignment."""
         given = {name: value for name, value in vars(arguments).items() if name in options(cls)}
         word = given.get("algorithm") or ""
         if "=" in word and not Path(word).exists():
@@ -184,9 +184,9 @@ class Job:
 
 
 def with_file(job: Job) -> Job:
-    """A job with what its YAML file says, which is read once.
+    """Adds the keys of a job's YAML file, which is read once.
 
-    The job's own keys stand where no flag gives them; the algorithm's stay in `config`.
+    The job's own keys apply where no flag is given; the algorithm's keys stay in `config`.
     """
     if job.config is None or isinstance(job.config, Mapping):
         return job
@@ -209,22 +209,22 @@ def with_file(job: Job) -> Job:
 
 
 def file_keys(job: type[Job] = Job) -> list[str]:
-    """Keys of a YAML file that are the job's; all others are the algorithm's."""
+    """Lists the keys of a YAML file that belong to the job; all others are the algorithm's."""
     return [name for name, one in options(job).items() if one.in_file]
 
 
 def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -> Any:
-    """Resolves what is asked for; nothing is started or written.
+    """Converts a job to a request; starts and writes nothing.
 
     Args:
-        job: what is asked for.
-        values: keys of the algorithm's configuration; they count for more than the job's.
-        more: of a `pipeline.JobRequest`; `resume_run`: the directory of the run to be resumed.
+        job: the job as the user gave it.
+        values: keys of the algorithm's configuration; they take precedence over the job's.
+        more: fields of `pipeline.JobRequest`; `resume_run` is the directory of the run to resume.
 
     Returns: a `pipeline.JobRequest`.
 
     Raises:
-        MsrlError: no such job can be.
+        MsrlError: the job is invalid.
     """
     resumed = more.pop("resume_run", None)
     earlier = earlier_job(resumed)
@@ -233,7 +233,7 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
     place_file = registry.find_deployment(str(place)) if place else None
     hosts = deployment.load(place_file) if place_file else deployment.Deployment()
     named = job.policy
-    if job.deployment:  # given now, it counts for more than an earlier run
+    if job.deployment:  # a deployment that is given now takes precedence over an earlier run's
         named = named or hosts.policy
         earlier = {**earlier, **({"workers": hosts.workers} if hosts.workers else {})}
     policy_file, policy = _policy(job, named, earlier)
@@ -272,14 +272,14 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
 
 
 def _otherwise(name: str) -> Any:
-    """The value of an option that nobody gives."""
+    """Returns the value of an option that is not given."""
     return options(Job)[name].otherwise
 
 
 def _own_keys(
     job: Job, values: Mapping[str, object]
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """The keys of the algorithm that a job gives as flags, which are texts, and as values."""
+    """Returns the algorithm's keys that a job gives, as texts (flags) and as values."""
     own = {name: getattr(job, name) for name in options(type(job)) if name in REQUIRED}
     flags: dict[str, object] = {k: value for k, value in own.items() if isinstance(value, str)}
     python = {name: value for name, value in own.items() if not isinstance(value, str | None)}
@@ -289,7 +289,7 @@ def _own_keys(
 
 
 def _refuse_flags(job: Job, origin: str, unknown: set[str]) -> None:
-    """Says of words of the job where they are to be given, rather than that they are no keys."""
+    """Tells where to give an option of the job that was given as a key of the algorithm."""
     for key in sorted(unknown & set(options(type(job)))):
         raise ConfigError(
             f"{origin}: {key} is no key of a configuration; give it as {flag(key)}, "
@@ -298,7 +298,7 @@ def _refuse_flags(job: Job, origin: str, unknown: set[str]) -> None:
 
 
 def _algorithm(job: Job, earlier: Mapping[str, Any]) -> Path:
-    """The algorithm's file."""
+    """Returns the algorithm's file."""
     name = str(job.algorithm or earlier.get("algorithm") or "")
     if not name:
         raise MsrlError(
@@ -317,7 +317,7 @@ def _algorithm(job: Job, earlier: Mapping[str, Any]) -> Path:
 def _policy(
     job: Job, named: PathName | None, earlier: Mapping[str, Any]
 ) -> tuple[Path, DistributionPolicy]:
-    """The policy that is named, or the earlier run's, and its file."""
+    """Returns the policy that is named, or the earlier run's, and its file."""
     file = registry.find_policy(str(named or earlier.get("policy", _otherwise("policy"))))
     policy = registry.load_policy(file)
     given = config.to_dict(policy.schedule)
@@ -328,13 +328,13 @@ def _policy(
 
 
 def schedule_words(schedule: str | Mapping[str, object] | None) -> list[str]:
-    """The keys of a schedule, as `key=value`."""
+    """Returns the keys of a schedule, as `key=value`."""
     if isinstance(schedule, Mapping):
         return [f"{key}={value}" for key, value in schedule.items()]
     return [word for word in (schedule or "").split(",") if word]
 
 
 def _absolute(environment: str) -> str:
-    """A file's environment by its absolute path, so that a run can be used from anywhere."""
+    """Makes the path of an environment's file absolute, so that the run works from any folder."""
     found = split_environment(environment)
     return environment if found is None else f"{found[0].resolve()}:{found[1]}"

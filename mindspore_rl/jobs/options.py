@@ -1,4 +1,4 @@
-"""Declares the options of a job: `option` makes a field of `Job` from all that is known of it."""
+"""Declares the options of a job: `option` makes a field of `Job` from its description."""
 
 import argparse
 import dataclasses
@@ -20,18 +20,18 @@ PLAIN = (bool, int, float, str, NoneType)
 
 @dataclass(frozen=True)
 class Number:
-    """A type of arguments: an int or a float in a range."""
+    """The type of an argument: an int or a float in a range."""
 
     kind: type
     range: Range
 
     def __str__(self) -> str:
-        """Describes it in words."""
+        """Describes the type in words."""
         words = "a whole number" if self.kind is int else "a number"
         return ", ".join(filter(None, (words, str(self.range))))
 
     def __call__(self, text: object) -> float:
-        """Parses one. Raises: argparse.ArgumentTypeError: it is no number, or out of range."""
+        """Parses a number. Raises: argparse.ArgumentTypeError: not a number, or out of range."""
         try:
             found = parse(text, self.kind)
         except (ValueError, ArithmeticError):
@@ -56,16 +56,16 @@ class Option:
 
     Attributes:
         group: the commands that take it.
-        text: for `--help` and for errors, or a function that gives it.
-        metavar: what stands for its value in `--help`.
-        nargs: argparse's, of a word that is no flag.
-        range: of its number.
-        choices: the texts that are allowed.
-        otherwise: the value, or words for it, where nobody gives one and the default is None or "".
+        text: the text for `--help` and for errors, or a function that returns it.
+        metavar: the placeholder for its value in `--help`.
+        nargs: argparse's, for a positional argument.
+        range: the range of its number.
+        choices: the allowed texts.
+        otherwise: the value, or words for it, if it is not given and its default is None or "".
         const: the value of a flag without one.
-        nan: what the value NaN, else refused, stands for.
-        in_file: it is a key of a YAML file, too; its default is None.
-        words: completes it; is given what is known of the line.
+        nan: the meaning of the value NaN, which is refused without one.
+        in_file: True if it is also a key of a YAML file; its default is then None.
+        words: returns its completions, given the arguments so far.
         name, kind, default: the field's.
     """
 
@@ -86,13 +86,13 @@ class Option:
 
     @property
     def help(self) -> str:
-        """The text for `--help`."""
+        """Returns the text for `--help`."""
         return self.text if isinstance(self.text, str) else self.text()
 
     @property
     def number(self) -> Number | None:
-        """Its type, if it is a number."""
-        if self.name in REQUIRED:  # is read where the algorithm's keys are
+        """Returns the type of its number, or None if it is not a number."""
+        if self.name in REQUIRED:  # read together with the algorithm's keys
             return None
         parts = get_args(self.kind) or (self.kind,)
         return next((Number(kind, self.range) for kind in (int, float) if kind in parts), None)
@@ -114,7 +114,7 @@ class Option:
             expected = f"a number, or nan: {self.nan}"
             raise ConfigError(f"{self.name} is {value!r}, expected {expected}")
         if self.name in REQUIRED or self.nan or isinstance(value, Mapping):
-            return value  # is read where the algorithm's or the policy's keys are
+            return value  # read together with the algorithm's or the policy's keys
         known = {self.name: config.key_of(self.kind, self.default, self.range)}
         return config.checked(self.name, value, known, "config", f"{self.name}=")
 
@@ -140,7 +140,7 @@ def option(
 ) -> Any:
     """Declares a field of `Job`, see `Option`; `least` and `above` bound its number."""
     about = Option(group, text, metavar, range=Range(least, above=above), **more)
-    assert default is None or not about.in_file  # else a flag's default would count for more
+    assert default is None or not about.in_file  # a flag's default would hide the file's
     return dataclasses.field(default=default, metadata={"option": about})
 
 

@@ -1,6 +1,6 @@
 """Finds algorithms, policies, deployments and configurations by name or by path.
 
-In a checkout the folders lie beside the package, in an installed wheel inside it.
+In a checkout, the folders are next to the package; in an installed wheel, inside it.
 """
 
 import difflib
@@ -12,28 +12,28 @@ from mindspore_rl.policy import DistributionPolicy
 
 
 def folder(name: str) -> Path:
-    """`algorithms` or `distribution`."""
+    """Returns the folder `algorithms` or `distribution`."""
     package = Path(__file__).resolve().parents[1]
     inside = package / name
     return inside if inside.is_dir() else package.parent / name
 
 
 def algorithms() -> list[str]:
-    """Names of the algorithms of the project."""
+    """Lists the names of the project's algorithms."""
     return sorted(f.stem for f in folder("algorithms").glob("*.py") if f.stem != "__init__")
 
 
 def policies() -> dict[str, Path]:
-    """Policies of the project: name and file."""
+    """Returns the files of the project's policies, by name."""
     files = [f for f in sorted(folder("distribution").glob("*.py")) if f.stem != "__init__"]
     return {load_policy(f).name: f for f in files}
 
 
 def load_policy(file: Path) -> DistributionPolicy:
-    """The policy that a file holds as `POLICY`.
+    """Loads the policy that a file defines as `POLICY`.
 
     Raises:
-        MsrlError: there is none, or it is of another type.
+        MsrlError: there is none, or it has another type.
     """
     policy = getattr(load_module(file), "POLICY", None)
     if not isinstance(policy, DistributionPolicy):
@@ -45,10 +45,10 @@ def load_policy(file: Path) -> DistributionPolicy:
 
 
 def find_algorithm(name: str) -> Path:
-    """The file of an algorithm given by name or path.
+    """Finds the file of an algorithm, given its name or path.
 
     Raises:
-        MsrlError: there is none; the nearest names are offered.
+        MsrlError: there is none; the message suggests the nearest names.
     """
     if name in algorithms():
         return folder("algorithms") / f"{name}.py"
@@ -56,10 +56,10 @@ def find_algorithm(name: str) -> Path:
 
 
 def find_policy(name: str) -> Path:
-    """The file of a policy given by name (however it is spelt) or path.
+    """Finds the file of a policy, given its path, or its name in any spelling.
 
     Raises:
-        PolicyError: there is none; the nearest names are offered.
+        PolicyError: there is none; the message suggests the nearest names.
     """
     if name == "auto":
         raise PolicyError(
@@ -74,16 +74,16 @@ def find_policy(name: str) -> Path:
 
 
 def find_deployment(name: str) -> Path:
-    """The file of a deployment given by name or path.
+    """Finds the file of a deployment, given its name or path.
 
     Raises:
-        ConfigError: there is none; the nearest names are offered.
+        ConfigError: there is none; the message suggests the nearest names.
     """
     return _yaml(name, "deployment", "deployments")
 
 
 def find_device(name: str) -> Path:
-    """The file that describes a device, given by name or path; as `find_deployment`."""
+    """Finds the file of a device's description, given its name or path; see `find_deployment`."""
     return _yaml(name, "description of devices", "devices")
 
 
@@ -93,15 +93,15 @@ def _yaml(name: str, kind: str, place: str) -> Path:
 
 
 def find_config(name: str) -> Path:
-    """A YAML file given by path, or by name among the project's configurations."""
+    """Finds a YAML file, given its path, or its name among the project's configurations."""
     inside = folder("algorithms") / "configs" / f"{name}.yaml"
     return inside if not Path(name).exists() and inside.exists() else Path(name)
 
 
 def name_of(file: Path) -> str:
-    """What an algorithm or a policy is found by again: its name if it is the project's, or a path.
+    """Returns the key to store for a file: its name if it is the project's, else its path.
 
-    With the project in another place the name is still right.
+    The name stays valid when the project is moved.
     """
     if file.parent == folder("algorithms"):
         return file.stem
@@ -109,7 +109,7 @@ def name_of(file: Path) -> str:
 
 
 def file_of(name: str) -> Path:
-    """The file that `name_of` was given; it may be gone."""
+    """Returns the file for a key that `name_of` returned; it may no longer exist."""
     if name.endswith(".py"):
         return Path(name)
     return policies().get(name, folder("algorithms") / f"{name}.py")

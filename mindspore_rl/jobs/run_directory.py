@@ -1,6 +1,6 @@
-"""Run directories: makes one for a job, and records the request in `job.json`.
+"""Run directories: makes one for a job, and writes the request to `job.json`.
 
-What is in it is run again by `msrl eval` and `--resume`: it is code of whoever can write it.
+`msrl eval` and `--resume` run the code in it, so whoever can write there can run code here.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ from mindspore_rl.platform.cache import make_folder, others, replaceable, write_
 from mindspore_rl.platform.names import check_name
 
 DEPLOYMENT_FILE = "deployment.yaml"
-"""A copy of the deployment, where one was asked for."""
+"""A copy of the deployment, if the job has one."""
 PROBE_BYTES = 1 << 20
-"""Less room than this is a full disk before anything is started."""
+"""The disk counts as full if it has less room than this before anything starts."""
 CODE_FOLDERS = (
     user_modules.FOLDER,
     user_modules.POLICY_FOLDER,
     user_modules.ENVIRONMENT_FOLDER,
     "fragments",
 )
-"""Of a run: what is in them is run."""
+"""Folders of a run that contain code."""
 KINDS = {
     "algorithm": str,
     "policy": str,
@@ -43,21 +43,21 @@ KINDS = {
     "deployment": str,
     "cells": str,
 }
-"""What `job.json` has under its keys."""
+"""Types of the values in `job.json`."""
 HINT = ": use it with --trust if you trust all who could have written it"
 
 
 @contextlib.contextmanager
 def new_directory(chosen: Path | None, name: str, trust: bool = False) -> Iterator[Path]:
-    """Makes a directory of this run's own, and takes it away again if nothing can be run.
+    """Makes a new directory for a run, and removes it if the run cannot start.
 
     Args:
-        chosen: by the user.
-        name: of a folder of `runs`, if none was chosen; a number is added if it is taken.
-        trust: use it even if others own it, or could write it.
+        chosen: the directory that the user asked for.
+        name: its name in `runs` if none was chosen; a number is added if it exists.
+        trust: accept a directory that others own or can write.
 
     Raises:
-        MsrlError: it cannot be written, others could write it, or it holds a run.
+        MsrlError: it cannot be written, others can write it, or it contains a run.
     """
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     for run_dir in [chosen] if chosen else (Path("runs", found) for found in names):
@@ -72,7 +72,7 @@ def new_directory(chosen: Path | None, name: str, trust: bool = False) -> Iterat
                 if not existed:
                     run_dir.rmdir()
                 raise
-            with tempfile.TemporaryFile(dir=run_dir) as probe:  # no name that a link could have
+            with tempfile.TemporaryFile(dir=run_dir) as probe:  # nameless: no link can redirect it
                 probe.write(bytes(PROBE_BYTES))
         except OSError as error:
             raise MsrlError(
@@ -100,9 +100,9 @@ def new_directory(chosen: Path | None, name: str, trust: bool = False) -> Iterat
 
 
 def _claim(path: Path) -> int | None:
-    """Takes a run directory by its `job.json`, which no other run may have.
+    """Claims a run directory by its `job.json`, which no other run may have.
 
-    One that is empty and that nobody holds is of a run that was killed before it began.
+    An empty `job.json` that no process holds is of a run that was killed before it began.
 
     Returns: a descriptor that holds the file until it is closed; None: another run has it.
     """
@@ -120,7 +120,7 @@ def _claim(path: Path) -> int | None:
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if isinstance(error, BlockingIOError) or not new:
-                return None  # else this file system has no locks
+                return None  # otherwise the file system has no locks
         if os.fstat(claim).st_size:
             return None
         opened.pop_all()
@@ -128,7 +128,7 @@ def _claim(path: Path) -> int | None:
 
 
 def write_job(run_dir: Path, request: Any) -> None:
-    """Keeps what was asked for, from which `--resume` starts."""
+    """Writes the request of a job, which `--resume` reads."""
     if request.policy_file:
         user_modules.keep(Path(request.policy_file), run_dir / user_modules.POLICY_FOLDER)
     if request.deployment_file:
@@ -147,14 +147,14 @@ def write_job(run_dir: Path, request: Any) -> None:
 
 
 def check_trusted(run: Path, trust: bool = False) -> None:
-    """The door of every command that takes a run: all that would be run of it is this user's.
+    """Checks that nobody but this user can have written the code in a run.
 
     Args:
-        run: its directory.
-        trust: use it even if it is not.
+        run: the run directory.
+        trust: skip the check.
 
     Raises:
-        MsrlError: somebody else could have written it.
+        MsrlError: another user can have written it.
     """
     if trust:
         return
@@ -163,19 +163,19 @@ def check_trusted(run: Path, trust: bool = False) -> None:
         _check_own(run / name)
     for name in CODE_FOLDERS:
         folder = run / name
-        for path in (folder, *folder.rglob("*")):  # what Python has compiled too
+        for path in (folder, *folder.rglob("*")):  # including the bytecode that Python cached
             _check_own(path)
 
 
 def check_place(folder: Path, trust: bool = False) -> None:
-    """The door of every command that makes runs: nobody else can put anything into a folder.
+    """Checks that no other user can write into a folder in which runs are made.
 
     Args:
-        folder: of a run, or of several.
-        trust: use it even if others can.
+        folder: the folder of one run, or of several.
+        trust: skip the check.
 
     Raises:
-        MsrlError: they can, or have.
+        MsrlError: another user can write there, or has written there.
     """
     if trust:
         return
@@ -185,29 +185,29 @@ def check_place(folder: Path, trust: bool = False) -> None:
 
 
 def _check_above(folder: Path) -> None:
-    """Looks whether any user could put another folder in the place of this one."""
+    """Checks that no other user can replace the folder."""
     if why := replaceable(folder, by_all=True):
         raise MsrlError(f"{why}, so others could put their own in the place of {folder}{HINT}")
 
 
 def _check_own(path: Path) -> None:
-    """Looks at a file or folder, and at a link to it, if it is there."""
+    """Checks the owner and mode of a file or folder, and of a link to it, if it exists."""
     for follow in (False, True):
         try:
             found = path.stat(follow_symlinks=follow)
         except OSError:
-            continue  # what is missing or cannot be read is not run
+            continue  # a missing or unreadable file is not run
         if why := others(found, os.getuid()):
             raise MsrlError(f"{path} {why}, and what is in a run directory is run{HINT}")
 
 
 def earlier_job(run: Path | None) -> dict[str, Any]:
-    """What a run was asked for; nothing of none.
+    """Reads the request of an earlier run; returns an empty one without a run.
 
-    Files that are no longer what they were, or are gone, are the run's copies.
+    A file that has changed or is missing is replaced by the run's copy.
 
     Raises:
-        MsrlError: it is no run directory.
+        MsrlError: it is not a run directory.
     """
     if run is None:
         return {}
@@ -233,7 +233,7 @@ def earlier_job(run: Path | None) -> dict[str, Any]:
 
 
 def tell_copies(run: Path, *files: str) -> None:
-    """Says which of the files that are used are a run's copies."""
+    """Prints which of the used files are a run's copies."""
     for file in files:
         if Path(file).is_relative_to(run.resolve()):
             print(
@@ -244,7 +244,7 @@ def tell_copies(run: Path, *files: str) -> None:
 
 
 def tell_deployment(run: Path, file: Path) -> None:
-    """Says if the deployment that a run was started with is used as it is now, and not as then."""
+    """Prints a note if a run's deployment has changed since the run started."""
     copy = run / DEPLOYMENT_FILE
     if copy.is_file() and copy.read_bytes() != file.read_bytes():
         print(

@@ -32,11 +32,11 @@ from mindspore_rl.runtime.coordinator.state_machine import Unreached
 from mindspore_rl.runtime.coordinator.verify_run import check_whole
 
 RETRY_S = 2.0
-"""Between two attempts to reach a host that was lost."""
+"""Time between two attempts to reach a lost host."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
-"""Before a restart where the one before it came to no new checkpoint; twice as long each time."""
+"""Wait before a restart if the last attempt wrote no new checkpoint; it doubles each time."""
 OnIteration = Callable[[dict[str, Any]], object]
-"""Is given a line of metrics.jsonl; the run ends if it returns False."""
+"""Called with a line of metrics.jsonl; the run ends if it returns False."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Trained:
     """A training that has ended.
 
     Attributes:
-        run_dir: where everything is.
+        run_dir: the run directory.
         plan: a `plan.plan.Plan`.
         outcome: a `runtime.coordinator.monitor.Outcome`.
     """
@@ -60,16 +60,16 @@ def train(
     on_iteration: OnIteration | None = None,
     tell: Callable[[str, object], bool] | None = None,
 ) -> Trained:
-    """Trains.
+    """Trains a job to its end.
 
     Args:
-        job: what is asked for.
+        job: the job as the user gave it.
         values: keys of the algorithm's configuration.
-        on_iteration: is shown each iteration's metrics.
+        on_iteration: called with each iteration's metrics.
         tell: see `JobOptions`.
 
     Raises:
-        MsrlError: what is asked for cannot be.
+        MsrlError: the job is invalid.
         JobFailure: the job failed.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -114,7 +114,7 @@ def settled(job: Job, values: Mapping[str, object] | None = None) -> Job:
     """Reads a job's YAML file, and replaces the policy `auto` by the fastest one.
 
     Args:
-        job: what is asked for.
+        job: the job as the user gave it.
         values: keys of the algorithm's configuration.
     """
     job = jobs.with_file(job)
@@ -127,7 +127,7 @@ def settled(job: Job, values: Mapping[str, object] | None = None) -> Job:
 
 @contextlib.contextmanager
 def _written_by_nobody_else() -> Iterator[None]:
-    """A context in which what is made can be written by this user only: it is run later."""
+    """Context: only this user can write the files that are made in it; they are run later."""
     before = os.umask(0o022)
     os.umask(before | 0o022)
     try:
@@ -137,7 +137,7 @@ def _written_by_nobody_else() -> Iterator[None]:
 
 
 def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) -> tuple[Any, Path]:
-    """Makes the plan and its run directory. Returns: both."""
+    """Makes the plan and the run directory. Returns: both."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     environment = name_from(request.config.env)
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
@@ -162,7 +162,7 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
 
 
 def _tell_sizes(done: dict[str, Any], plan: Any) -> None:
-    """Says what begins anew in a run that goes on with other sizes."""
+    """Prints the changed sizes of a resumed run, and its count of iterations and steps."""
     for key, (then, now) in resuming.sizes(done, plan).items():
         if then == now:
             continue
@@ -175,7 +175,7 @@ def _tell_sizes(done: dict[str, Any], plan: Any) -> None:
 
 
 def _tell_schedules(done: dict[str, Any], request: Any) -> None:
-    """Says which schedules jump in a run that goes on with other total_steps."""
+    """Prints which schedules jump when a run is resumed with another total_steps."""
     then, now = done["config"]["total_steps"], request.config.total_steps
     if then == now:
         return
@@ -199,7 +199,7 @@ def _tell_schedules(done: dict[str, Any], request: Any) -> None:
 
 
 def _tell(plan: Any, request: Any, place: str) -> None:
-    """Shows the plan."""
+    """Prints the plan."""
     total_steps = request.config.total_steps
     print(plan_text(plan), file=sys.stderr)
     print(f"  on the {place}", file=sys.stderr)
@@ -219,7 +219,7 @@ def _tell(plan: Any, request: Any, place: str) -> None:
 def _options(
     job: Job, request: Any, plan: Any, steps: int, on_iteration: OnIteration | None
 ) -> Any:
-    """How what was planned is run."""
+    """Returns the options for running a plan."""
     threshold = job.stop_return
     if threshold is None:
         threshold = registry.spec(plan.environment).reward_threshold
@@ -240,7 +240,7 @@ def _options(
 
 
 def _run(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
-    """Runs what was planned. Returns: how it ended."""
+    """Runs a plan. Returns: the outcome."""
     outcome = _run_with_restarts(plan, run_dir, options, restarts)
     if outcome.stopped != "interrupted":
         check_whole(run_dir, outcome.iterations, outcome.checkpoint)
@@ -248,10 +248,10 @@ def _run(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
 
 
 def _newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any]]:
-    """The checkpoint to continue a run from, and what it says of itself.
+    """Returns the checkpoint to resume a run from, and its description.
 
     Raises:
-        CheckpointError: the run has none that can be used.
+        CheckpointError: the run has no valid checkpoint.
     """
     path, done, damaged = checkpoint.load_newest(run / checkpoint.FOLDER)
     for text in damaged:
@@ -262,10 +262,10 @@ def _newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
-    """Runs a job, from its newest checkpoint again after each of so many failures.
+    """Runs a job, and restarts it from its newest checkpoint, at most `max_restarts` times.
 
-    A restart waits for hosts that were lost, as long as a start may take, and longer and longer
-    while there is no progress: what made a job fail may need time to go away.
+    A restart waits for lost hosts, up to the start's time limit. Without progress the waits grow:
+    the cause of the failure may need time to go away.
     """
     retry_until_s = wait_s = 0.0
     while True:
@@ -293,7 +293,7 @@ def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) ->
 
 
 def _wait(seconds: float) -> None:
-    """Lets time pass. Raises: KeyboardInterrupt."""
+    """Sleeps. Raises: KeyboardInterrupt: the user interrupted it."""
     with Interruption() as interruption:
         select.select([interruption.socket], [], [], seconds)
         if interruption.poll():
@@ -301,7 +301,7 @@ def _wait(seconds: float) -> None:
 
 
 def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
-    """The same job from its newest checkpoint, or as it was started if there is none yet."""
+    """Returns the job from its newest checkpoint, or from the start if there is none."""
     if not checkpoint.list_checkpoints(run_dir / checkpoint.FOLDER):
         return plan, options
     try:
@@ -315,7 +315,7 @@ def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
 
 
 def dumper(folder: PathName | None) -> Any:
-    """Writes what each pass gives into a folder, if one is named."""
+    """Returns a function that writes the program after each pass, or None without a folder."""
     if folder is None:
         return lambda name, result: None
     place = Path(folder)

@@ -81,7 +81,7 @@ class Deployment:
 
     @property
     def spans_hosts(self) -> bool:
-        """Whether the job has more than one host."""
+        """True if the job has more than one host."""
         return len(self.hosts) > 1
 
     @property

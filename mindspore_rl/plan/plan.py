@@ -201,7 +201,7 @@ class Plan:
 
     @property
     def in_one_process(self) -> bool:
-        """Whether the job runs in the process that planned it; jobs on GPUs have their own."""
+        """True if the job runs in the process that planned it; jobs on GPUs have their own."""
         return not self.compiled or (self.num_ranks == 1 and self.device == "CPU")
 
     def fragment_of(self, rank: int) -> tuple[FragmentPlan, int]:

@@ -36,7 +36,7 @@ class Value:
 
     @property
     def split(self) -> bool:
-        """Whether the value has an axis of environments or of agents."""
+        """True if the value has an axis of environments or of agents."""
         return self.split_by("env") or self.split_by("agent")
 
     def split_by(self, split: str) -> bool:

@@ -180,7 +180,7 @@ class TableSpec:
 
     @property
     def limited(self) -> bool:
-        """Whether the rate limiter counts draws and inserts."""
+        """True if the rate limiter counts draws and inserts."""
         return self.samples_per_insert > 0 or self.min_records > 1
 
     def part(self, lanes: int) -> "TableSpec":

@@ -152,7 +152,7 @@ def leaves(value: Any) -> list[Any]:
 
 
 def is_record(value: Any) -> bool:
-    """Whether a value is a NamedTuple."""
+    """Returns whether a value is a NamedTuple."""
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 

@@ -29,7 +29,7 @@ P = ParamSpec("P")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanted(Job):
-    """What `train` is asked for."""
+    """The job of `train`, with its callback."""
 
     on_iteration: training.OnIteration | None = None
 

@@ -1,4 +1,4 @@
-"""Jobs of the drill: starts them, finds their processes, and looks what they leave behind."""
+"""Jobs of the drill: starts them, finds their processes, and finds what they leave behind."""
 
 import contextlib
 import ctypes
@@ -18,17 +18,17 @@ TRAIN = (sys.executable, "-m", "mindspore_rl.cli", "train")
 SHARED_MEMORY, TEMPORARY = Path("/dev/shm"), Path("/tmp")
 MPI_FILES = "hydra_*"
 LEFT_S = 15.0
-"""After its coordinator's end a job has so long to be gone."""
+"""Time for all processes of a job to end after its coordinator."""
 POLL_S, LOOK_EACH = 0.05, 8
 _NEW_MOUNTS = 0x20000  # of unshare(2)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A line of the table.
+    """A row of the table.
 
     Attributes:
-        good: whether what was promised came; None if it could not be tried.
+        good: True if the promise was kept; None if it could not be tested.
     """
 
     part: str
@@ -38,16 +38,16 @@ class Case:
 
 
 class Broken(Exception):
-    """Something else came than was promised."""
+    """Raised if a promise is broken."""
 
 
 def private_mounts(folder: Path) -> bool:
-    """Gives this process, and all that it starts, a /dev/shm and a /tmp of its own.
+    """Gives this process, and all that it starts, a private /dev/shm and /tmp.
 
     Args:
-        folder: of the drill; it, the project and its Python stay where they are.
+        folder: the drill's folder; it, the project and its Python keep their paths.
 
-    Returns: whether that is allowed here.
+    Returns: whether this is permitted here.
     """
     if ctypes.CDLL(None).unshare(_NEW_MOUNTS):
         return False
@@ -70,12 +70,12 @@ def private_mounts(folder: Path) -> bool:
 
 
 def public_again() -> None:
-    """Takes the private /tmp away, so that the drill's folder can be removed."""
+    """Unmounts the private /tmp, so that the drill's folder can be removed."""
     subprocess.run(["umount", "-l", str(TEMPORARY)], check=True)
 
 
 def kind_of(words: Sequence[str], variables: Mapping[str, str]) -> str:
-    """What a process of a job is, by its command line and its environment."""
+    """Classifies a process of a job by its command line and its environment."""
     name = Path(words[0]).name if words else ""
     if name.startswith("mpiexec"):
         return "mpiexec"
@@ -96,7 +96,7 @@ def kind_of(words: Sequence[str], variables: Mapping[str, str]) -> str:
 
 
 def read(path: str) -> str:
-    """A file of /proc; nothing if its process has ended."""
+    """Reads a file of /proc; returns an empty text if the process has ended."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:
@@ -104,7 +104,7 @@ def read(path: str) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields of a process's stat behind its name: state, parent, ..., start; none if it ended."""
+    """Returns a process's stat after its name: state, parent, ..., start; none if it ended."""
     return read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
@@ -114,7 +114,7 @@ def _runs(pid: int, started: str) -> bool:
 
 
 def segments() -> set[str]:
-    """Names in shared memory."""
+    """Returns the names in shared memory."""
     return {path.name for path in SHARED_MEMORY.iterdir()}
 
 
@@ -125,14 +125,14 @@ def _mapped() -> set[str]:
 
 @dataclass
 class Place:
-    """Where jobs have their folders; caches are shared, temporary files are not."""
+    """The folder of the drill's jobs; they share caches, but not temporary files."""
 
     folder: Path
     jobs: "list[Job]" = field(default_factory=list)
     number: int = 0
 
     def job(self, words: Sequence[str], name: str = "job", **how: object) -> "Job":
-        """Starts a job in a new folder; `how` as of `Job`."""
+        """Starts a job in a new folder; `how` has the arguments of `Job`."""
         self.number += 1
         self.jobs = [job for job in self.jobs if job.process.poll() is None]
         job = Job(self, self.folder / f"{self.number:03d}-{name}", words, **how)  # type: ignore[arg-type]
@@ -140,19 +140,19 @@ class Place:
         return job
 
     def kill(self) -> None:
-        """Ends all that runs."""
+        """Ends all running jobs."""
         for job in self.jobs:
             job.kill()
 
 
 class Job:
-    """`msrl train` with a folder and temporary files of its own.
+    """A process of `msrl train` with its own folder and temporary files.
 
     Args:
-        words: of its command line.
-        run: its run directory, if it is not `run` in its folder; None: it chooses.
-        variables: of its environment.
-        shell: a command line of bash in which `"$@"` is the job.
+        words: its command line.
+        run: its run directory, `run` in its folder by default; None: the job chooses.
+        variables: its environment variables.
+        shell: a bash command line in which `"$@"` is the job.
     """
 
     def __init__(
@@ -191,16 +191,16 @@ class Job:
 
     @property
     def out(self) -> str:
-        """What it printed."""
+        """Returns its output."""
         return (self.folder / "out").read_text(errors="replace")
 
     @property
     def err(self) -> str:
-        """What it printed on standard error."""
+        """Returns its output on standard error."""
         return (self.folder / "err").read_text(errors="replace")
 
     def processes(self) -> dict[int, str]:
-        """Its living processes, and their kinds: those below it, and those with its environment."""
+        """Returns its living processes and their kinds: descendants, or with its environment."""
         numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         stats = {pid: fields for pid in numbers if (fields := _stat(pid)) and fields[0] != "Z"}
         below = {pid for pid, start in self._seen.items() if _runs(pid, start)}
@@ -233,7 +233,7 @@ class Job:
         return self.process.wait()
 
     def until(self, condition: Callable[[], object], within_s: float, what: str) -> None:
-        """Waits until something is so. Raises: Broken."""
+        """Waits until a condition holds. Raises: Broken."""
         deadline = time.monotonic() + within_s
         for turn in itertools.count():
             if condition():
@@ -241,7 +241,7 @@ class Job:
             if time.monotonic() > deadline:
                 raise Broken(f"did not {what} within {within_s:.0f} s")
             if not turn % LOOK_EACH:
-                self.processes()  # so that none is forgotten that leaves its parents
+                self.processes()  # records processes that leave their parents
             time.sleep(max(0.0, min(POLL_S, deadline - time.monotonic())))
 
     def train(self, within_s: float, lines: int = 1) -> None:
@@ -256,7 +256,7 @@ class Job:
         self.until(logged, within_s, "log an iteration")
 
     def left(self) -> list[str]:
-        """What is left of it after its end: processes, shared memory, temporary files."""
+        """Returns what remains after its end: processes, shared memory, temporary files."""
         deadline = time.monotonic() + LEFT_S
         while (found := self._look()) and time.monotonic() < deadline:
             time.sleep(4 * POLL_S)
@@ -267,12 +267,12 @@ class Job:
         if names := segments() - self._shared:
             found += [f"/dev/shm/{name}" for name in sorted(names - _mapped())]
         found += [str(path) for path in set(TEMPORARY.glob(MPI_FILES)) - self._left]
-        own = f"msrl-{os.getuid()}"  # locks of cores, which stay
+        own = f"msrl-{os.getuid()}"  # locks of cores, which remain
         found += [str(path) for path in self.temporary.iterdir() if path.name != own]
         return found + [str(path) for path in self.folder.rglob("*.tmp")]
 
     def kill(self) -> None:
-        """Ends it all."""
+        """Ends all of its processes."""
         for _ in range(100):
             if not (found := self.processes()):
                 break
@@ -283,7 +283,7 @@ class Job:
             self.process.poll()
 
     def check(self, code: int, *expected: int, said: str = "") -> None:
-        """Compares how it ended with what was promised. Raises: Broken."""
+        """Compares its end with the promise. Raises: Broken."""
         if code not in expected:
             raise Broken(f"exit code {code}, expected {expected}: {self.err[-500:].strip()}")
         if said not in self.err + self.out:

@@ -1,4 +1,4 @@
-"""Kills and stops of any process of a job, at random moments, under every policy."""
+"""Sends signals to any process of a job, at random moments, under every policy."""
 
 import contextlib
 import json
@@ -16,9 +16,9 @@ from drills.jobs import Broken, Case, Job, Place
 from mindspore_rl.runtime.checkpoint import FOLDER, list_checkpoints, load, load_newest
 
 LIFE_S, LONGER_S = 900.0, 5.0
-"""A job has so long to end; a stop lasts so much longer than the deadline."""
+"""Time limit of a job; how much longer than the deadline a process stays stopped."""
 ABOVE = ("above", "coordinator")
-"""`msrl train` and the process below it: with either a job ends."""
+"""`msrl train` and the process below it: if either ends, the job ends."""
 KINDS = (*ABOVE, "reaper", "mpiexec", "proxy", "rank")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
 ITERATIONS = {"native": 300, "mindspore": 60}
@@ -35,10 +35,10 @@ ARRIVAL = ("a2c", "--policy", "Central", "--schedule", "order=arrival")
 
 @dataclass(frozen=True)
 class Work:
-    """A job that is struck.
+    """A job that gets signals.
 
     Attributes:
-        exact: whether what it ends with is promised bit by bit.
+        exact: True if its result must be equal bit by bit.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Work:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The words of `msrl train`."""
+        """Returns the arguments of `msrl train`."""
         steps = ITERATIONS[self.cells] * ENVS * STEPS
         return (*self.words, *SMALL, "--cells", self.cells, "--total-steps", str(steps))
 
@@ -72,10 +72,10 @@ WORKS = (
 
 @dataclass
 class Strike:
-    """A signal that one process got.
+    """A signal that was sent to a process.
 
     Attributes:
-        came: what the job did about it.
+        came: the job's reaction.
     """
 
     work: str
@@ -86,7 +86,7 @@ class Strike:
 
 @dataclass
 class Undisturbed:
-    """What a job ends with, and how long it takes."""
+    """The result of a job without signals, and its time."""
 
     took_s: float
     arrays: dict
@@ -95,7 +95,7 @@ class Undisturbed:
 
 @dataclass
 class Struck:
-    """A job with its strikes, and what was wrong in the end."""
+    """A job with the signals that it got, and its error at the end."""
 
     work: Work
     strikes: list[Strike]
@@ -105,11 +105,11 @@ class Struck:
 
 @dataclass
 class Kills:
-    """Strikes at jobs, the rarest kind of process first.
+    """Sends signals to jobs, to the rarest kind of process first.
 
     Args:
-        wanted: so many strikes, and more if there is a deadline.
-        deadline_s: no strike after it, on the monotonic clock.
+        wanted: the number of signals; more if there is a deadline.
+        deadline_s: the time of the last signal, on the monotonic clock.
     """
 
     place: Place
@@ -124,13 +124,13 @@ class Kills:
 
     @property
     def over(self) -> bool:
-        """Whether no more strike is to come."""
+        """True if no more signals are to be sent."""
         if self.deadline_s is not None:
             return time.monotonic() > self.deadline_s
         return len(self) >= self.wanted
 
     def run(self, tell: Callable[[str, int], None]) -> None:
-        """Strikes at one job after another."""
+        """Sends signals to one job after another."""
         while not self.over:
             for work in self.works:
                 if self.over:
@@ -155,7 +155,7 @@ class Kills:
             self.place.jobs[-1].kill()
 
     def _undisturbed(self, work: Work) -> Undisturbed:
-        for _ in range(2):  # the second one finds everything in the caches
+        for _ in range(2):  # the second run finds everything in the caches
             began = time.monotonic()
             job = self.place.job([*work.command, "--timeout", "600"], "undisturbed")
             job.check(job.wait(LIFE_S), 0)
@@ -164,7 +164,7 @@ class Kills:
         return Undisturbed(took_s, load(path)[0], metrics([job.run]))
 
     def _strike(self, work: Work, struck: Struck) -> None:
-        """Starts a job, strikes until it ends, and resumes it as often as its coordinator dies."""
+        """Starts a job, sends signals until it ends, and resumes it if its coordinator dies."""
         known, runs = self.undisturbed[work], []
         last: Path | None = None
         while True:
@@ -181,7 +181,7 @@ class Kills:
             if not by or by.kind not in ABOVE:
                 job.check(code, 0)
             killed = -9 if by.kind == "above" else 1
-            # A SIGTERM before it listens for one, and after.
+            # SIGTERM before it has a handler, and after.
             job.check(code, *((killed,) if by.number == signal.SIGKILL else (-15, 130)))
             with contextlib.suppress(Exception):
                 load_newest(job.run / FOLDER)
@@ -190,10 +190,10 @@ class Kills:
         self._compare(work, runs)
 
     def _life(self, job: Job, work: Work, struck: Struck, took_s: float) -> int:
-        """Strikes at a job at random moments until it ends. Returns: its exit code."""
+        """Sends signals to a job at random moments until it ends. Returns: its exit code."""
         ends = time.monotonic() + LIFE_S
         while job.process.poll() is None:
-            # Early moments are likelier than late ones: there is more to go wrong.
+            # Early moments are more likely: more can go wrong then.
             at = time.monotonic() + took_s * self.rng.random() ** 2
             with contextlib.suppress(Broken):
                 job.until(lambda: job.process.poll() is not None, at - time.monotonic(), "end")
@@ -204,9 +204,9 @@ class Kills:
         return job.wait(max(ends - time.monotonic(), 60.0))
 
     def _hit(self, job: Job, work: Work, struck: Struck) -> bool:
-        """Strikes one process, of the kind and with the signal that came least until now.
+        """Sends the rarest pair of kind and signal so far to a process.
 
-        Returns: whether that was to be the end of the coordinator.
+        Returns: True if it was meant to end the coordinator.
         """
         choices = [
             (pid, kind, number)
@@ -225,7 +225,7 @@ class Kills:
             )
             least = min(self.counts[other, each] for other in KINDS for each in SIGNALS)
             if self.counts[kind, number] > least:
-                return False  # it is not its turn: at first there is nothing but these two
+                return False  # others come first: at the start only these two kinds exist
             os.kill(pid, number)
         except (ValueError, ProcessLookupError):
             return False  # it has just ended
@@ -233,7 +233,7 @@ class Kills:
         self.counts[kind, number] += 1
         struck.strikes.append(strike)
         stopped = number == signal.SIGSTOP
-        with contextlib.suppress(Broken):  # some can do without it
+        with contextlib.suppress(Broken):  # a job may continue without the process
             job.until(restarted, self.deadline_of_ranks_s + LONGER_S if stopped else 2.0, "say")
         if stopped:
             with contextlib.suppress(ProcessLookupError):
@@ -243,7 +243,7 @@ class Kills:
         return kind in ABOVE and not stopped
 
     def _compare(self, work: Work, runs: list[Path]) -> None:
-        """Looks whether a job ended with what it would have ended with anyway. Raises: Broken."""
+        """Compares the result of a job with that without signals. Raises: Broken."""
         known = self.undisturbed[work]
         iterations = ITERATIONS[work.cells]
         arrays, meta = load(list_checkpoints(runs[-1] / FOLDER)[-1])
@@ -268,20 +268,20 @@ class Kills:
 
 
 def metrics(runs: list[Path]) -> dict[int, tuple]:
-    """What runs that continue each other logged of each iteration, but for times and averages."""
+    """Returns the metrics by iteration of consecutive runs, without times and averages."""
     lines = {}
     for run in runs:
         with contextlib.suppress(FileNotFoundError), (run / "metrics.jsonl").open() as file:
             for text in file:
                 if not text.endswith("\n"):
-                    break  # it was killed while it wrote
+                    break  # the process was killed while it wrote
                 line = json.loads(text)
                 lines[line["iteration"]] = (line["env_steps"], line["values"])
     return lines
 
 
 def rows(done: list[Struck]) -> list[Case]:
-    """What came of all strikes, by policy, kind of process and signal."""
+    """Returns the outcomes of all signals, by policy, kind of process and signal."""
     groups: dict[tuple[str, str, str], list[tuple[Strike, Struck]]] = {}
     for job in done:
         for strike in job.strikes:
@@ -296,7 +296,7 @@ def rows(done: list[Struck]) -> list[Case]:
         tried = f"{number} to {kind}, {len(strikes)} times"
         came = "; ".join([came, *(wrong or [equal])])
         found.append(Case(f"kills: {work}", tried, came, not wrong))
-    # Whatever failed without a strike.
+    # Failures without a signal.
     found += [
         Case(f"kills: {job.work.name}", "nothing", f"{job.wrong} ({job.folder})", False)
         for job in done

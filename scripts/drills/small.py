@@ -1,4 +1,4 @@
-"""The small parts of the drill: disks, directories, environments and limits, a case a function."""
+"""Small parts of the drill: disks, directories, environments and limits; one function per case."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from drills.jobs import Broken, Case, Job, Place
 from mindspore_rl.runtime.checkpoint import FOLDER, list_checkpoints, load, load_newest
 
 LONG_S = 400.0
-"""A busy machine is slow; what hangs is found by the job's own deadlines."""
+"""Time limit for slow machines; the job's own deadlines detect hangs."""
 SMALL = (
     *("ppo", "--policy", "SingleLearnerCoarse", "--workers", "2", "--stop-return", "nan"),
     *("num_steps=16", "update_epochs=1", "num_minibatches=2", "--cells", "native", "--quiet"),
@@ -72,7 +72,7 @@ ODD = {
     "starts processes and daemons": (DAEMONS.strip(), 0, ""),
 }
 LEAK_KIB = 4 << 20
-"""Of data, the limit of a job whose environment leaks 512 MiB a step."""
+"""Limit on data of a job whose environment leaks 512 MiB per step."""
 CLOCK = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -110,13 +110,13 @@ time_t time(time_t *out) {
 
 
 class Skipped(Exception):
-    """A case that cannot be tried here."""
+    """Raised by a case that cannot run here."""
 
 
 def run_part(
     part: str, cases: dict[str, Callable[[Place], str]], place: Place, tell: Callable
 ) -> Iterator[Case]:
-    """Tries the cases of a part."""
+    """Runs the cases of a part."""
     for name, case in cases.items():
         tell(f"{part}: {name}")
         try:
@@ -130,7 +130,7 @@ def run_part(
 
 
 def ended_well(job: Job, iterations: int = 100) -> str:
-    """Looks at a job that must end well. Returns: what came. Raises: Broken."""
+    """Checks a job that must succeed. Returns: its outcome. Raises: Broken."""
     job.check(job.wait(LONG_S), 0)
     if (found := newest(job)) != iterations:
         raise Broken(f"the last checkpoint is of iteration {found}, expected {iterations}")
@@ -138,7 +138,7 @@ def ended_well(job: Job, iterations: int = 100) -> str:
 
 
 def newest(job: Job) -> int:
-    """The iteration of a job's newest checkpoint, all of which must be readable."""
+    """Returns the iteration of a job's newest checkpoint; all checkpoints must be readable."""
     paths = list_checkpoints(job.run / FOLDER)
     if not paths:
         raise Broken("no checkpoint")
@@ -147,7 +147,7 @@ def newest(job: Job) -> int:
 
 @contextlib.contextmanager
 def small_disk(place: Place, options: str) -> Iterator[Path]:
-    """A file system in memory, mounted for as long as the context lasts."""
+    """Context: a file system in memory is mounted."""
     disk = place.folder / "disk"
     disk.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)]
@@ -161,7 +161,7 @@ def small_disk(place: Place, options: str) -> Iterator[Path]:
 
 
 def full(place: Place, options: str, fill: Callable[[Path], None], free: Callable) -> str:
-    """A disk that is full in mid-run, and has room again afterwards."""
+    """A disk that is full during the run, and has room again afterwards."""
     with small_disk(place, options) as disk:
         job = place.job(ENDLESS, "full", run=disk / "run")
         job.until(lambda: len(list_checkpoints(job.run / FOLDER)) > 1, LONG_S, "save twice")
@@ -178,14 +178,14 @@ def full(place: Place, options: str, fill: Callable[[Path], None], free: Callabl
 
 
 def fill_bytes(disk: Path) -> None:
-    """Leaves 32 KiB."""
+    """Fills the disk except for 32 KiB."""
     left = os.statvfs(disk)
     with contextlib.suppress(OSError), (disk / "filler").open("wb") as file:
         file.write(bytes(left.f_bavail * left.f_bsize - (32 << 10)))
 
 
 def fill_inodes(disk: Path) -> None:
-    """Leaves none."""
+    """Uses all inodes."""
     (disk / "files").mkdir()
     with contextlib.suppress(OSError):
         for number in range(100_000):
@@ -206,7 +206,7 @@ DISK: dict[str, Callable[[Place], str]] = {
 
 
 def same_run_directory(place: Place) -> str:
-    """Two jobs that are given one run directory at once."""
+    """Two jobs with the same run directory at once."""
     run = place.folder / "shared-run"
     jobs = [place.job(SHORT, "same", run=run) for _ in range(2)]
     codes = [job.wait(LONG_S) for job in jobs]
@@ -230,7 +230,7 @@ def same_folder(place: Place) -> str:
 
 
 def removed(place: Place) -> str:
-    """A run directory that is removed in mid-run."""
+    """A run directory that is removed during the run."""
     job = place.job((*SMALL, "--total-steps", str(1500 * EACH)), "removed")
     job.train(LONG_S)
     while job.run.exists():
@@ -247,7 +247,7 @@ TWO: dict[str, Callable[[Place], str]] = {
 
 
 def odd(place: Place, does: str) -> str:
-    """An environment that does what it should not."""
+    """An environment with a fault."""
     code, expected, said = ODD[does]
     file = place.folder / f"odd-{does.split(maxsplit=1)[0]}.py"
     file.write_text(ENVIRONMENT.replace("MISBEHAVE", code))
@@ -267,7 +267,7 @@ ENVIRONMENTS: dict[str, Callable[[Place], str]] = {
 
 
 def told(place: Place, limit: str) -> str:
-    """A limit under which a job may fail, but not without a word."""
+    """A limit under which a job may fail, but with a message."""
     job = place.job(SHORT, "limited", shell=f'{limit}; exec "$@"')
     code = job.wait(LONG_S)
     if code == 0:

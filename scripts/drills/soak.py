@@ -1,4 +1,4 @@
-"""Memory, descriptors and threads of a job that trains for long."""
+"""Memory, descriptors and threads of a job that trains for a long time."""
 
 import signal
 import statistics
@@ -12,21 +12,21 @@ from drills.small import ENDLESS, newest
 
 MEASURES = ("RSS KiB", "anonymous KiB", "descriptors", "threads")
 GROWTH_KIB, GROWTH = 4096.0, 0.02
-"""Memory counts as flat if what it is in the end is at most so much, or such a share, above what
-it was in the second quarter."""
+"""Memory counts as flat if it grows by at most this much, or by this fraction, from the second to
+the last quarter."""
 SAMPLES, SHORTEST_S = 120, 2.0
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A process at a time: `values` in the order of `MEASURES`."""
+    """Measurements of a process at one time: `values` in the order of `MEASURES`."""
 
     time_s: float
     values: tuple[float, ...]
 
 
 def sample(pid: int) -> tuple[float, ...] | None:
-    """What a process has now; None if it has ended."""
+    """Measures a process; None if it has ended."""
     fields = {}
     for line in (read(f"/proc/{pid}/smaps_rollup") + read(f"/proc/{pid}/status")).splitlines():
         name, _, value = line.partition(":")
@@ -41,7 +41,7 @@ def sample(pid: int) -> tuple[float, ...] | None:
 
 
 def flat(samples: list[Sample], measure: int) -> bool:
-    """Whether a measure is in the last quarter of the time as it was in the second."""
+    """Returns whether a measure is the same in the second and the last quarter of the time."""
     begin, end = samples[0].time_s, samples[-1].time_s
 
     def middle(first: float, last: float) -> float:
@@ -58,7 +58,7 @@ def flat(samples: list[Sample], measure: int) -> bool:
 
 
 def slope(samples: list[Sample], measure: int) -> float:
-    """A measure's growth an hour after the first quarter, by least squares."""
+    """Returns a measure's growth per hour after the first quarter, by least squares."""
     begin, end = samples[0].time_s, samples[-1].time_s
     late = [s for s in samples if s.time_s >= begin + 0.25 * (end - begin)]
     if len({s.time_s for s in late}) < 2:
@@ -68,7 +68,7 @@ def slope(samples: list[Sample], measure: int) -> float:
 
 
 class Soak:
-    """A job of two workers without an end, and what its processes have had.
+    """A job of two workers that trains without end, and the measurements of its processes.
 
     Attributes:
         job: runs until `finish`.
@@ -82,7 +82,7 @@ class Soak:
         self._shared: list[Sample] = []
 
     def watch(self, until_s: float) -> None:
-        """Takes samples until a time. Raises: Broken."""
+        """Measures until a time. Raises: Broken."""
         self.job.train(400.0)
         while time.monotonic() < until_s:
             if self.job.process.poll() is not None:
@@ -96,13 +96,13 @@ class Soak:
             time.sleep(max(0.0, min(now + self._every_s, until_s) - time.monotonic()))
 
     def finish(self) -> list[Case]:
-        """Ends the job by one Ctrl-C. Returns: a line a process. Raises: Broken."""
+        """Ends the job by one Ctrl-C. Returns: one row per process. Raises: Broken."""
         self.job.process.send_signal(signal.SIGINT)
         self.job.check(self.job.wait(120.0), 130, said="interrupted")
         found = [Case("soak", "one Ctrl-C", f"exit code 130, iteration {newest(self.job)}", True)]
         for (kind, pid), samples in sorted(self._samples.items()):
             if len(samples) < 8:
-                continue  # a helper of the start
+                continue  # a helper process of the start
             parts, good = [], True
             for measure, name in enumerate(MEASURES):
                 values = [s.values[measure] for s in samples]

@@ -1,4 +1,4 @@
-"""The drill's parts around a job: other jobs, a suspended machine, compilers, caches, networks."""
+"""Parts of the drill around a job: other jobs, a suspended machine, compilers, caches, networks."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ def same_end(*jobs: Job) -> None:
 
 
 def resumed_twice(place: Place) -> str:
-    """One run that two jobs resume at once, each in a directory of its own."""
+    """Two jobs that resume one run at once, each in its own directory."""
     first = place.job(SHORT, "first")
     ended_well(first)
     words = (*SHORT, "--resume", str(first.run), "--total-steps", str(200 * EACH))
@@ -43,7 +43,7 @@ def resumed_twice(place: Place) -> str:
 
 
 def eight_at_once(place: Place) -> str:
-    """Eight jobs that start at the same moment, on caches that are empty."""
+    """Eight jobs that start at the same moment, with empty caches."""
     cache = {"XDG_CACHE_HOME": str(place.folder / "cache-of-eight")}
     jobs = [place.job(SHORT, f"one-of-eight-{i}", variables=cache) for i in range(EIGHT)]
     for job in jobs:
@@ -53,7 +53,7 @@ def eight_at_once(place: Place) -> str:
 
 
 def suspended(place: Place) -> str:
-    """All processes of a job that stop for longer than its deadline, and go on."""
+    """All processes of a job are stopped for longer than its deadline, and continue."""
     words = (*ENDLESS, "--total-steps", str(600 * EACH), "--timeout", "20")
     undisturbed = place.job(words, "undisturbed")
     ended_well(undisturbed, 600)
@@ -91,7 +91,7 @@ def compiler_killed(place: Place) -> str:
 
 
 def damaged_cache(place: Place) -> str:
-    """A cache in whose files bytes have changed, or that are cut off."""
+    """A cache with changed bytes, or with truncated files."""
     folder = place.folder / "cache-damaged"
     cache = {"XDG_CACHE_HOME": str(folder)}
     jobs = [place.job(SHORT, "undamaged", variables=cache)]
@@ -115,7 +115,7 @@ def damaged_cache(place: Place) -> str:
 
 @contextlib.contextmanager
 def two_hosts(place: Place, delay_ms: float | None = None, loss: float = 0.0):
-    """Two hosts, and what makes a job of words on them."""
+    """Context: two hosts, and a function that makes a job on them."""
     if reason := network_hosts.why_not():
         raise Skipped(reason)
     with network_hosts.Network(2, delay_ms, loss=loss) as network:
@@ -144,7 +144,7 @@ def slow_link(place: Place, delay_ms: float, loss: float) -> str:
 
 
 def cut_link(place: Place) -> str:
-    """A link that is cut in mid-run."""
+    """A link that is cut during the run."""
     with two_hosts(place) as (network, job):
         there = job(*ENDLESS)
         there.train(LONG_S)

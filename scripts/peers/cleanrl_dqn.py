@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""CleanRL's dqn.py as its package has it, ended at a mean return.
+"""Runs the unmodified dqn.py of CleanRL's package until a mean return.
 
     .peers/cleanrl/bin/python scripts/peers/cleanrl_dqn.py 475 --seed 1
 
-Its own settings, but for the flags given behind the return. What it prints of its episodes is read
-here: at the first mean of 100 that reaches the return, it says `solved`.
+It uses its own settings, except for flags after the return. This program reads its output on
+episodes, and prints `solved` at the first mean of 100 that reaches the return.
 """
 
 import re

@@ -3,10 +3,10 @@
 
     .peers/jax/bin/python scripts/peers/jax_loop.py '{"env": "graph:CartPole-v1", "num_envs": 64}'
 
-Training is one compiled function, scans over iterations, steps, epochs and minibatches, in the way
-of PureJaxRL. What does not depend on the loop is done at once for all steps: random numbers, values
-and advantages. The argument gives keys of the algorithm's configuration; others are PPO's defaults.
-Prints `steps N` after each call, so many environment steps so far.
+Training is one compiled function, with scans over iterations, steps, epochs and minibatches, as in
+PureJaxRL. Values that do not depend on the loop are computed for all steps at once: random numbers,
+values and advantages. The argument gives keys of the algorithm's configuration; others are PPO's
+defaults. Prints `steps N` after each call: the environment steps so far.
 """
 
 import functools
@@ -39,7 +39,7 @@ DEFAULTS: dict[str, Any] = {
     "hidden": [64, 64],
 }
 STEPS_A_CALL = 2**16
-"""Of one call of the compiled training, about: marks come often enough to measure short runs."""
+"""About the steps of one call of the compiled training: often enough to measure short runs."""
 
 
 # ---- environments: state in, state out, for all of them at once ---------------------------------
@@ -49,12 +49,12 @@ class Environment(NamedTuple):
     """One of the project's in-graph environments.
 
     Args:
-        obs_shape: of one environment.
-        actions: how many discrete ones; 0: one continuous action.
-        noise: uniform numbers that a new start takes.
-        start: state of noise `[B, noise]`.
-        observe: obs of a state.
-        move: state after an action, reward, terminated and truncated of a state and an action.
+        obs_shape: the observation shape of one environment.
+        actions: the number of discrete actions; 0: one continuous action.
+        noise: the number of uniform numbers that a reset uses.
+        start: returns a state from noise `[B, noise]`.
+        observe: returns the obs of a state.
+        move: returns the new state, reward, terminated and truncated from a state and an action.
     """
 
     obs_shape: tuple[int, ...]
@@ -78,7 +78,7 @@ class Environment(NamedTuple):
 
 
 def cartpole_move(state, action):
-    """CartPole-v1."""
+    """One step of CartPole-v1."""
     x, x_dot, theta, theta_dot, elapsed = state.T
     sine, cosine = jnp.sin(theta), jnp.cos(theta)
     force = jnp.where(action == 1, 10.0, -10.0)
@@ -93,13 +93,13 @@ def cartpole_move(state, action):
 
 
 def pendulum_start(noise):
-    """Pendulum-v1's: cosine and sine of the angle, speed, steps taken."""
+    """Initial state of Pendulum-v1: cosine and sine of the angle, speed, steps taken."""
     angle, speed = math.pi * (2 * noise[:, 0] - 1), 2 * noise[:, 1] - 1
     return jnp.stack([jnp.cos(angle), jnp.sin(angle), speed, jnp.zeros_like(speed)], 1)
 
 
 def pendulum_move(state, action):
-    """Pendulum-v1."""
+    """One step of Pendulum-v1."""
     cosine, sine, speed, elapsed = state.T
     angle, torque = jnp.arctan2(sine, cosine), jnp.clip(action[:, 0], -2, 2)
     reward = -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2)
@@ -110,7 +110,7 @@ def pendulum_move(state, action):
 
 
 def corridor_move(state, action):
-    """The corridor of docs/examples/corridor.py."""
+    """One step of the corridor of docs/examples/corridor.py."""
     place, elapsed = state[:, 0] + 0.1 * (2.0 * action - 1), state[:, 1] + 1
     terminated = abs(place) > 1
     reward = jnp.where(terminated, jnp.sign(place), -0.01)
@@ -122,7 +122,7 @@ MOVES = ((0.0, 0.0), (-5.0, 0.0), (5.0, 0.0), (0.0, -5.0), (0.0, 5.0))
 
 
 def spread_start(noise):
-    """simple_spread's: places of agents, their speeds, places of landmarks, steps taken."""
+    """Initial state of simple_spread: agents' positions, speeds, landmarks' positions, steps."""
     place = 2 * noise - 1
     half, rest = place.shape[1] // 2, jnp.zeros((len(place), 1))
     return jnp.concatenate(
@@ -131,13 +131,13 @@ def spread_start(noise):
 
 
 def spread_parts(state):
-    """Places and speeds of agents and places of landmarks `[B, 3, 2]`, and steps taken `[B]`."""
+    """Agents' positions and speeds and landmarks' positions `[B, 3, 2]`, and steps taken `[B]`."""
     parts = (state[:, i : i + 6].reshape(-1, AGENTS, 2) for i in (0, 6, 12))
     return *parts, state[:, -1]
 
 
 def spread_observe(state):
-    """What each agent sees, `[B, 3, 18]`: itself, landmarks, the others, and their silence."""
+    """Each agent's observation, `[B, 3, 18]`: itself, landmarks, the others, zeros."""
     place, speed, landmark, _ = spread_parts(state)
     others = jnp.array([[b for b in range(AGENTS) if b != a] for a in range(AGENTS)])
     size = len(state)
@@ -152,13 +152,13 @@ def spread_observe(state):
 
 
 def spread_distance(place, other):
-    """From agents to others, `[B, 3, 3, 2]` and `[B, 3, 3]`."""
+    """Differences and distances between agents and others, `[B, 3, 3, 2]` and `[B, 3, 3]`."""
     delta = place[:, :, None] - other[:, None]
     return delta, (delta**2).sum(3)
 
 
 def spread_move(state, action):
-    """simple_spread_v3, local_ratio 0.5."""
+    """One step of simple_spread_v3, local_ratio 0.5."""
     place, speed, landmark, elapsed = spread_parts(state)
     itself = jnp.eye(AGENTS)
     delta, square = spread_distance(place, place)
@@ -204,7 +204,7 @@ ENVIRONMENTS = {
 
 
 def network(key, sizes, gain):
-    """Orthogonal weights and zero biases, one pair a layer."""
+    """Orthogonal weights and zero biases, one pair per layer."""
     gains = [math.sqrt(2)] * (len(sizes) - 2) + [gain]
     layers = []
     for rows, columns, scale in zip(sizes[:-1], sizes[1:], gains, strict=True):
@@ -215,14 +215,14 @@ def network(key, sizes, gain):
 
 
 def forward(layers, x):
-    """A network's outputs; tanh between layers."""
+    """Returns a network's outputs, with tanh between layers."""
     for weight, bias in layers[:-1]:
         x = jnp.tanh(x @ weight + bias)
     return x @ layers[-1][0] + layers[-1][1]
 
 
 def central(obs):
-    """What a critic sees: obs `[..., O]` alone, or with several agents everybody's too."""
+    """Returns a critic's input: obs `[..., O]`, with several agents joined with all agents' obs."""
     if obs.ndim < 3:
         return obs
     joint = obs.reshape(*obs.shape[:-2], 1, -1)
@@ -231,7 +231,7 @@ def central(obs):
 
 
 def log_prob_entropy(params, head, action):
-    """Of discrete actions if there are any, else of normal ones."""
+    """Returns log-probability and entropy of discrete actions, or of normal ones."""
     if "log_std" not in params:
         log_probs = jax.nn.log_softmax(head)
         entropy = -(jnp.exp(log_probs) * log_probs).sum(-1)
@@ -254,7 +254,7 @@ class Loop(NamedTuple):
         return self.env.obs_shape[:-1]
 
     def begin(self):
-        """Returns: what goes from iteration to iteration."""
+        """Returns: the values carried from iteration to iteration."""
         env, config = self.env, self.config
         key, policy, critic, start = jax.random.split(jax.random.key(config["seed"]), 4)
         obs, hidden = env.obs_shape[-1], config["hidden"]
@@ -270,12 +270,12 @@ class Loop(NamedTuple):
         return (params, zeros, jax.tree.map(jnp.copy, zeros), 0), state, key
 
     def value(self, params, obs):
-        """Values of obs `[T, B, ...]`."""
+        """Returns the values of obs `[T, B, ...]`."""
         seen = central(obs) if self.agents else obs
         return forward(params["critic"], seen)[..., 0]
 
     def loss(self, params, batch):
-        """PPO's."""
+        """Returns PPO's loss."""
         config = self.config
         obs, action, old_log_prob, advantage, returns = batch
         log_prob, entropy = log_prob_entropy(params, forward(params["policy"], obs), action)
@@ -285,13 +285,13 @@ class Loop(NamedTuple):
         return (surrogate + config["vf_coef"] * error - config["ent_coef"] * entropy).mean()
 
     def clipped(self, grads):
-        """With a bounded norm: of all gradients, and with several agents each network's."""
+        """Limits the norm of all gradients, or with several agents that of each network's."""
         norm = jnp.sqrt(sum((g**2).sum() for g in jax.tree.leaves(grads)))
         scale = jnp.minimum(1.0, self.config["max_grad_norm"] / (norm + 1e-6))
         return jax.tree.map(lambda g: g * scale, grads)
 
     def update(self, learner, batch, rate):
-        """One step of Adam."""
+        """Takes one step of Adam."""
         params, first, second, count = learner
         grads = jax.grad(self.loss)(params, batch)
         if self.agents:
@@ -311,7 +311,7 @@ class Loop(NamedTuple):
         return params, first, second, count
 
     def rollout(self, params, state, key):
-        """Plays `num_steps`. Returns: the state, and what happened."""
+        """Plays `num_steps`. Returns: the state, and the trajectory."""
         env, steps, size = self.env, self.config["num_steps"], self.config["num_envs"]
         draw, reset = jax.random.split(key)
         starts = jax.random.uniform(reset, (steps, size, env.noise))
@@ -350,7 +350,7 @@ class Loop(NamedTuple):
         return advantage, advantage + value
 
     def iteration(self, carry, _):
-        """Rollout, advantages, all updates. Returns: what goes on, and the sum of rewards."""
+        """Rolls out, computes advantages, updates. Returns: carried values, the reward sum."""
         config = self.config
         (learner, state, key), params = carry, carry[0][0]
         key, play = jax.random.split(key)
@@ -373,10 +373,10 @@ class Loop(NamedTuple):
         return (learner, state, key), (reward.sum(), (terminated | truncated).sum())
 
     def orders(self, key):
-        """For each epoch and environment a permutation of its steps: samples `[E, T * B]`.
+        """Draws for each epoch and environment a permutation of its steps: samples `[E, T * B]`.
 
-        Random bits with the step in the low ones are sorted: 20 times faster for 64 environments
-        than `jax.random.permutation` of all samples, which sorts pairs, more than once.
+        It sorts random bits with the step in the low ones: for 64 environments 20 times faster than
+        `jax.random.permutation` of all samples, which sorts pairs, more than once.
         """
         config = self.config
         epochs, size, steps = (config[k] for k in ("update_epochs", "num_envs", "num_steps"))
@@ -387,12 +387,12 @@ class Loop(NamedTuple):
         return rows.reshape(epochs, -1)
 
     def train(self, carry, iterations):
-        """So many iterations, as one computation."""
+        """Runs a number of iterations as one computation."""
         return lax.scan(self.iteration, carry, length=iterations)
 
 
 def main() -> None:
-    """Trains until it is ended."""
+    """Trains until it is terminated."""
     config = DEFAULTS | json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}")
     loop = Loop(ENVIRONMENTS[config["env"]], config)
     steps = config["num_envs"] * config["num_steps"]

@@ -1,4 +1,4 @@
-"""cpprb in the benchmark of replay tables: one process has the table and reads it."""
+"""cpprb in the benchmark of replay tables: one process owns the table and reads it."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Starts the ranks of ours in the benchmark of replay tables, on one host or on several."""
+"""Starts our ranks in the benchmark of replay tables, on one host or on several."""
 
 import json
 import os
@@ -18,21 +18,21 @@ TIMEOUT_S = 300
 
 
 def link_rate() -> float:
-    """Return the GB/s of what the link could ship to one host."""
+    """Return the GB/s that the link could send to one host."""
     return LINK_GBIT / 8
 
 
 def read(python: Path, ranks: int, hosts: int, arguments: list[str]) -> dict[str, float]:
-    """Return what rank 0 tells of a sharded table that all ranks read.
+    """Return rank 0's report on a sharded table that all ranks read.
 
     Args:
-        python: of the virtual environment.
-        ranks: how many.
+        python: the interpreter of the virtual environment.
+        ranks: the number of ranks.
         hosts: network namespaces, one rank on each; 0: this host.
-        arguments: of `replay_ranks.py`.
+        arguments: those of `replay_ranks.py`.
 
     Raises:
-        SystemExit: it failed, with what was printed.
+        SystemExit: it failed; with its output.
     """
     with tempfile.TemporaryDirectory(prefix="msrl-replay-", dir="/dev/shm") as folder:
         program = [str(python), str(SCRIPTS / "peers" / "replay_ranks.py"), *arguments]
@@ -64,7 +64,7 @@ def _told(command: list[str], environment: dict[str, str]) -> dict[str, float]:
 
 
 def note(found: dict[str, float]) -> str:
-    """Return what crossed the link, in words."""
+    """Return the link's traffic, in words."""
     return (
         f"{found['moved']:.1%} of all rows cross, {found['predicted'] / 1e6:,.1f} MB as predicted, "
         f"{found['crossed'] / 1e6:,.1f} MB counted on the link with all headers "

@@ -1,7 +1,7 @@
-"""What every replay library is measured by: trajectories of 1000 steps, 104 KB, read in batches.
+"""Measures a replay library: trajectories of 1000 steps, 104 KB, are read in batches.
 
-A program of one library calls `main` with how it does each thing. It runs in that library's
-virtual environment, so this file needs NumPy alone.
+A library's program calls `main` with a function for each operation. It runs in that library's
+virtual environment, so this file needs only NumPy.
 """
 
 import argparse
@@ -32,12 +32,12 @@ def trajectories(count: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def priorities(count: int) -> np.ndarray:
-    """Return `[count]`, skewed as temporal-difference errors are."""
+    """Return priorities `[count]`, distributed like temporal-difference errors."""
     return np.random.default_rng(1).exponential(size=count) + 1e-3
 
 
 def rate(step, seconds: float) -> float:
-    """Return how often a second a step can be done, after a tenth of the time to warm up."""
+    """Return the steps per second, after a tenth of the time as warm-up."""
     end = time.perf_counter() + seconds / 10
     while time.perf_counter() < end:
         step()
@@ -49,29 +49,29 @@ def rate(step, seconds: float) -> float:
 
 
 def arguments() -> argparse.Namespace:
-    """Return what scripts/benchmark_replay.py asks for."""
+    """Parse the arguments that scripts/benchmark_replay.py gives."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "what", choices=("read", "insert", "update", "checkpoint", "serve"), help="is measured"
+        "what", choices=("read", "insert", "update", "checkpoint", "serve"), help="to measure"
     )
     parser.add_argument("--weighted", action="store_true", help="draw by priority")
-    parser.add_argument("--hosts", action="store_true", help="each rank is on one of its own")
-    parser.add_argument("--skew", type=float, default=0.0, help="of the weights are rank 0's")
+    parser.add_argument("--hosts", action="store_true", help="each rank is on its own host")
+    parser.add_argument("--skew", type=float, default=0.0, help="rank 0's fraction of the weights")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=1, help="that ours copies on")
+    parser.add_argument("--threads", type=int, default=1, help="threads with which ours copies")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument(
-        "--table", default="", help="of another process, as it has told, or a folder"
+        "--table", default="", help="location of another process's table, or a folder"
     )
     return parser.parse_args()
 
 
 def serve(where: str) -> None:
-    """Tell where a table is, and keep it until nobody needs it."""
+    """Print the table's location, and keep the table until all readers are done."""
     print(where, flush=True)
     sys.stdin.read()
 
 
 def tell(value: float) -> None:
-    """Print a rate: batches or records a second, or seconds."""
+    """Print a rate: batches or records per second, or seconds."""
     print(json.dumps({"rate": value}), flush=True)

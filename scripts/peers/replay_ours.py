@@ -1,4 +1,4 @@
-"""Ours in the benchmark of replay tables."""
+"""Our replay tables in the benchmark of replay tables."""
 
 import itertools
 import tempfile

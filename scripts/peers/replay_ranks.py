@@ -1,4 +1,4 @@
-"""One MPI rank of ours in the benchmark of replay tables: all read one table spread over them."""
+"""One MPI rank of our replay in its benchmark: all ranks read one table, sharded over them."""
 
 import json
 import time
@@ -20,15 +20,15 @@ LANES, TABLE_TAG, TAG = 4, 1, 2
 COLUMNS = tuple(Column(name, shape[1:], dtype) for name, (shape, dtype) in loop.SHAPES.items())
 WARM_UP = 16
 PHASE = 8
-"""Batches between two times at which the table may change, as of a learner's updates."""
+"""Batches between two times at which the table may change, like a learner's updates."""
 
 
 def waiting() -> None:
-    """Wait on: whoever has started this has a deadline."""
+    """Keep waiting: the process that started this one has a deadline."""
 
 
 def shard(spec: TableSpec, lanes: int, rank: int, weight: float, path: Path) -> Table:
-    """Return a rank's lanes, full, with priorities of so much in all."""
+    """Return a rank's lanes, full, with a given sum of priorities."""
     table = Table.create(spec.part(lanes), path)
     count = lanes * spec.capacity
     priorities = loop.priorities(count)
@@ -42,7 +42,7 @@ def shard(spec: TableSpec, lanes: int, rank: int, weight: float, path: Path) -> 
 
 
 def sent_bytes() -> int:
-    """Return what this host has sent so far, with all headers; 0 without a network."""
+    """Return the bytes that this host has sent, with all headers; 0 without a network."""
     counter = Path("/sys/class/net/eth0/statistics/tx_bytes")
     return int(counter.read_text()) if counter.exists() else 0
 
@@ -62,7 +62,7 @@ def told(comm: MpiCommunicator, value: int) -> list[int]:
 
 
 def timed(sharded: ShardedTable, read: Callable[[int], object], batches: range) -> float:
-    """Return the seconds that some batches take."""
+    """Return the seconds of some batches."""
     start = time.perf_counter()
     for first in batches[::PHASE]:
         with sharded.reading():
@@ -72,7 +72,7 @@ def timed(sharded: ShardedTable, read: Callable[[int], object], batches: range) 
 
 
 def main() -> None:
-    """Read for a while; rank 0 tells how much was read and what crossed."""
+    """Read for a while; rank 0 prints the amount read and the bytes sent."""
     args = loop.arguments()
     comm = MpiCommunicator()
     lanes, quotas = split(LANES, comm.size), (args.batch,) * comm.size
@@ -82,7 +82,7 @@ def main() -> None:
     folder = Path(args.table)
     hosts = range(comm.size) if args.hosts else (0,) * comm.size
     own = shard(spec, lanes[comm.rank], comm.rank, weight, folder / str(comm.rank))
-    told(comm, 0)  # all tables are there
+    told(comm, 0)  # all tables exist
     tables = {
         rank: own if rank == comm.rank else Table.open(folder / str(rank), prefault=True)
         for rank in range(comm.size)
@@ -97,7 +97,7 @@ def main() -> None:
     steps = range(2 * WARM_UP, 2 * WARM_UP + count)
     before = sum(told(comm, sent_bytes()))
     seconds = timed(sharded, read, steps)
-    told(comm, 0)  # until all have arrived, bytes are on their way
+    told(comm, 0)  # the bytes are on their way until all ranks arrive here
     crossed = sum(told(comm, sent_bytes())) - before
     totals, moved, predicted = sharded.totals(), 0, 0
     for step in steps:

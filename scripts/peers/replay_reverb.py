@@ -12,7 +12,7 @@ args = loop.arguments()
 
 
 def table(**more):
-    """Return one of whole trajectories; an item is one."""
+    """Return a table of whole trajectories; an item is one trajectory."""
     tensors = {name: tf.TensorSpec(*found) for name, found in loop.SHAPES.items()}
     draw = reverb.selectors.Prioritized(1.0) if args.weighted else reverb.selectors.Uniform()
     limit = reverb.rate_limiters.MinSize(1)
@@ -25,7 +25,7 @@ def fill(client, count=loop.RECORDS):
     columns, priorities = loop.trajectories(count), loop.priorities(count)
     with client.trajectory_writer(num_keep_alive_refs=1) as writer:
         for i in range(count):
-            # One step holds a whole trajectory: fewer and larger chunks are faster.
+            # One step contains a whole trajectory: fewer and larger chunks are faster.
             writer.append({name: column[i] for name, column in columns.items()})
             item = {name: history[-1] for name, history in writer.history.items()}
             writer.create_item("t", float(priorities[i]), item)
@@ -33,7 +33,7 @@ def fill(client, count=loop.RECORDS):
 
 
 def reader(address, workers, in_flight):
-    """Return what reads the next batch."""
+    """Return a function that reads the next batch."""
     data = reverb.TrajectoryDataset.from_table_signature(
         address,
         "t",

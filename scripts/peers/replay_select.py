@@ -1,7 +1,7 @@
-"""Time to select a batch of 256 in tables of ours of 10^3 to 10^7 records of 64 bytes.
+"""Measures the time to select a batch of 256 in our tables of 10^3 to 10^7 records of 64 bytes.
 
-Beside it what the gather of a row takes, and one random read in as much memory. Fails if the time
-in the largest table is more than the targets' multiple of that in the smallest.
+Compares it with the gather of a row, and with one random read in as much memory. Fails if the time
+in the largest table is more than the target's multiple of that in the smallest.
 """
 
 import argparse
@@ -30,7 +30,7 @@ WAYS: dict[str, tuple[Mode | Order, bool, float]] = {
     "last in": (Order.LIFO, False, 0),
     "largest": (Order.LARGEST, True, 0),
 }
-"""How it is drawn, whether by weight, and the target."""
+"""The sampler, whether it is weighted, and the target."""
 
 
 def filled(records: int, weighted: bool) -> Table:
@@ -48,10 +48,10 @@ def filled(records: int, weighted: bool) -> Table:
 
 
 class Size:
-    """What is measured at one size.
+    """Measurements at one table size.
 
     Attributes:
-        times: of each way, of the gather of a row and of a random read, one a turn: seconds.
+        times: seconds by sampler, and of the gather of a row and of a random read, one per turn.
     """
 
     def __init__(self, records: int, read: Callable[[int, int], float]) -> None:
@@ -62,7 +62,7 @@ class Size:
         self.times: dict[str, list[float]] = {}
 
     def turn(self, repeats: int) -> None:
-        """Measure everything once, each as the median of many."""
+        """Measure everything once, each as the median of many repeats."""
         for name, (mode, weighted, _) in WAYS.items():
             table, spent, gather = self._tables[weighted], [], []
             for _ in range(repeats):
@@ -90,10 +90,10 @@ def show(values: list[float], scale: float) -> str:
 
 
 def main() -> int:
-    """Run it and print a table. Returns: 1 if a target was missed."""
+    """Run the measurements and print a table. Returns: 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3, help="turns (default: 3)")
-    parser.add_argument("--batches", type=int, default=500, help="of each turn (default: 500)")
+    parser.add_argument("--batches", type=int, default=500, help="batches a turn (default: 500)")
     parser.add_argument("--largest", type=int, default=7, help="exponent of 10 (default: 7)")
     args = parser.parse_args()
     source = Path(__file__).with_name("random_read.cpp")

@@ -1,6 +1,6 @@
-"""TorchRL in the benchmark of replay tables: one process has the table and reads it.
+"""TorchRL in the benchmark of replay tables: one process owns the table and reads it.
 
-Uniformly: its sampler by priority is native code, which its wheel has for one build of torch alone.
+Uniform only: its priority sampler is native code, which its wheel has for one build of torch only.
 """
 
 import time

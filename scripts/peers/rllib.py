@@ -15,7 +15,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 
 def main() -> None:
-    """Trains until it is ended."""
+    """Trains until it is terminated."""
     config = json.loads(sys.argv[1])
     steps = config["num_envs"] * config["num_steps"]
     rate = config["learning_rate"]
@@ -25,7 +25,7 @@ def main() -> None:
     settings = (
         PPOConfig()
         .environment(config["env"])
-        # No process for environments alone: faster here than one or two of them.
+        # Without separate processes for environments: faster here than one or two of them.
         .env_runners(
             num_env_runners=0,
             num_envs_per_env_runner=config["num_envs"],
@@ -40,7 +40,7 @@ def main() -> None:
             gamma=config["gamma"],
             lambda_=config["gae_lambda"],
             clip_param=config["clip_coef"],
-            # Their value loss is the squared error, ours half of it, and not bounded.
+            # Their value loss is the squared error, ours is half of it and not bounded.
             vf_loss_coeff=config["vf_coef"] / 2,
             vf_clip_param=1e9,
             entropy_coeff=config["ent_coef"],

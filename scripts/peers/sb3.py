@@ -5,7 +5,7 @@
 
 The argument gives `library`, `algorithm`, `stop_return` and all keys of the algorithm's
 configuration. Prints `steps N` before each rollout; ends at the first mean return of the last 100
-episodes that reaches `stop_return`, which it says.
+episodes that reaches `stop_return`, and prints that.
 """
 
 import json
@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 
 class Marks(BaseCallback):
-    """Says how far training is, and ends it at a mean return."""
+    """Prints the number of steps, and ends training at a mean return."""
 
     def __init__(self, stop_return: float | None) -> None:
         super().__init__()
@@ -36,16 +36,16 @@ class Marks(BaseCallback):
 
 
 def on_policy(config: dict[str, Any], env: Any) -> Any:
-    """PPO or A2C."""
+    """Makes PPO or A2C."""
     rate = config["learning_rate"]
-    anneal = config.get("anneal_learning_rate", True)  # A2C always does
+    anneal = config.get("anneal_learning_rate", True)  # A2C always anneals
     hidden, steps = list(config["hidden"]), config["num_steps"]
     arguments = {
         "learning_rate": (lambda left: rate * left) if anneal else rate,
         "n_steps": steps,
         "gamma": config["gamma"],
         "ent_coef": config["ent_coef"],
-        # Their value loss is the squared error, ours half of it.
+        # Their value loss is the squared error, ours is half of it.
         "vf_coef": config["vf_coef"] / 2,
         "max_grad_norm": config["max_grad_norm"],
         "policy_kwargs": {
@@ -75,7 +75,7 @@ def on_policy(config: dict[str, Any], env: Any) -> Any:
 
 
 def off_policy(config: dict[str, Any], env: Any) -> Any:
-    """SAC."""
+    """Makes SAC."""
     return SAC(
         "MlpPolicy",
         env,

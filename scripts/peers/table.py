@@ -1,7 +1,7 @@
-"""The rows of `scripts/benchmark.py --peers`: what is measured, beside whom, and what is aimed at.
+"""The rows of `scripts/benchmark.py --peers`: workloads, programs and targets.
 
 A peer gets the configuration of our algorithm as JSON, so that networks, epochs, minibatches and
-hyper-parameters are the same ones.
+hyper-parameters are the same.
 """
 
 import json
@@ -15,23 +15,23 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent.parent
 PEERS = ROOT / ".peers"
 FOREVER = 1_000_000_000
-"""Environment steps of a run that is ended from outside."""
+"""Environment steps of a run that the benchmark terminates."""
 OURS = "mindspore_rl"
 
 
 @dataclass(frozen=True)
 class Program:
-    """Something to run.
+    """A program to run.
 
     Args:
-        name: in the table.
-        commands: its arguments; of several, each turn takes the next one.
-        venv: the virtual environment under .peers/ that it needs; None: our own.
-        cores: what `taskset` confines it to; None: all.
-        cold: whether it starts with an empty cache.
-        gpu: whether it may use one.
-        threads: of PyTorch; None: as many as it takes by itself.
-        says: what it prints in the end if it did what it was for.
+        name: the name in the table.
+        commands: its argument lists; with several, each turn takes the next one.
+        venv: its virtual environment under .peers/; None: our own.
+        cores: the cores of `taskset`; None: all.
+        cold: True: it starts with an empty cache.
+        gpu: True: it may use a GPU.
+        threads: PyTorch's threads; None: its default.
+        says: the text that it prints at the end if it succeeded.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Target:
-    """What a row aims at.
+    """The target of a row.
 
     Args:
-        bound: at least this ratio of ours to theirs, at most of times; without `against`, a bound
-            of ours alone.
-        goal: the same, where more is hoped for.
+        bound: the smallest ratio of ours to theirs, the largest for times; without `against`, a
+            bound on ours alone.
+        goal: the same for a stricter target.
         against: names of programs, of which the best counts.
     """
 
@@ -65,13 +65,13 @@ class Row:
     """A row: programs to run in turn, ours first.
 
     Args:
-        name: for `--only`.
-        work: in words.
-        programs: of which the first is ours.
-        targets: what is aimed at.
-        steps: environment steps an iteration, for peers that count iterations only.
-        unit: of what is measured: `steps/s`, once warm; `s` of a whole process; `return`, the mean
-            of the last 100 episodes in the end.
+        name: the name for `--only`.
+        work: a description.
+        programs: the programs, ours first.
+        targets: the targets.
+        steps: environment steps per iteration, for peers that count iterations only.
+        unit: the measured quantity: `steps/s`, when warm; `s`, of a whole process; `return`, the
+            mean of the last 100 episodes at the end.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Task:
-    """A run of one of our algorithms; keys of its configuration that are not its defaults."""
+    """A run of one of our algorithms; the keys of its configuration that are not its defaults."""
 
     algorithm: str
     env: str
@@ -93,7 +93,7 @@ class Task:
     keys: dict[str, Any] = field(default_factory=dict)
 
     def config(self) -> dict[str, Any]:
-        """The whole configuration."""
+        """Returns the whole configuration."""
         sys.path.insert(0, str(ROOT))
         module = __import__(f"algorithms.{self.algorithm}", fromlist=["Config"])
         shape = {"env": self.env, "num_envs": self.num_envs, "num_steps": self.num_steps}
@@ -102,7 +102,7 @@ class Task:
     def ours(
         self, policy: str, *flags: str, name: str = OURS, cores: str | None = None, **how: Any
     ) -> Program:
-        """`msrl train` of it."""
+        """Returns the run with `msrl train`."""
         shape = {"env": self.env, "num_envs": self.num_envs, "num_steps": self.num_steps}
         keys = {"total_steps": FOREVER} | shape | self.keys
         values = [f"{key}={json.dumps(value)}" for key, value in keys.items() if key != "env"]
@@ -115,20 +115,20 @@ class Task:
         return Program(name, (command,), cores=cores, **how)
 
     def sb3(self, library: str = "sb3", **more: Any) -> Program:
-        """Stable-Baselines3's, or SBX's, which is the same in JAX."""
+        """Returns the run with Stable-Baselines3, or with SBX, which is the same in JAX."""
         name = {"sb3": "SB3", "sbx": "SBX"}[library]
         return self._peer(name, "sb3", "sb3.py", library=library, algorithm=self.algorithm, **more)
 
     def rllib(self) -> Program:
-        """RLlib's."""
+        """Returns the run with RLlib."""
         return self._peer("RLlib", "rllib", "rllib.py")
 
     def jax(self) -> Program:
-        """The same loop in JAX, in the graph."""
+        """Returns the same loop in JAX, in the graph."""
         return self._peer("JAX", "jax", "jax_loop.py")
 
     def cleanrl(self) -> Program:
-        """CleanRL's ppo.py as its package has it, where networks and Adam's epsilon are ours."""
+        """Returns CleanRL's unmodified ppo.py, for tasks with its networks and Adam's epsilon."""
         config = self.config()
         names = {"env": "env_id", "total_steps": "total_timesteps", "clip_value_loss": "clip_vloss"}
         names |= {"normalise_advantage": "norm_adv", "anneal_learning_rate": "anneal_lr"}
@@ -159,7 +159,7 @@ def _in_graph(env: str, num_envs: int) -> Task:
 
 
 def _either(program: Program) -> tuple[Program, Program]:
-    """PyTorch as it comes, and with one thread, which is the faster at some of these sizes."""
+    """PyTorch with its default threads, and with one thread, which is faster at some sizes."""
     return program, replace(program, name=f"{program.name}, one thread", threads=1)
 
 
@@ -186,7 +186,7 @@ def _row(
 
 
 def _configured(name: str, **more: Any) -> Task:
-    """A run of a configuration that comes with the algorithms."""
+    """A run of a configuration of the project."""
     text = (ROOT / "algorithms" / "configs" / f"{name}.yaml").read_text()
     keys = yaml.safe_load(text) | more
     del keys["policy"]
@@ -204,7 +204,7 @@ def _cheetah() -> Row:
 def _cheetah_learns() -> Row:
     tasks = [_configured("ppo_halfcheetah", seed=seed) for seed in (1, 2, 3)]
     our = _in_turn([task.ours("MultipleLearners") for task in tasks])
-    # On one thread, which is by far the faster while anything else runs.
+    # With one thread, which is by far the fastest while anything else runs.
     their = replace(_in_turn([task.sb3() for task in tasks]), threads=1)
     work = "mean return of PPO on HalfCheetah-v4 after 300,000 steps, seeds 1 to 3"
     targets = (Target(1000.0), Target(1.0, against=(their.name,)))
@@ -299,7 +299,7 @@ def _start(policy: str, env: str, cold: bool) -> Row:
 
 
 def rows() -> list[Row]:
-    """All of them, in the order of the table."""
+    """Returns all rows, in the order of the table."""
     cartpole, pendulum = "graph:CartPole-v1", "graph:Pendulum-v1"
     corridor = "docs/examples/corridor.py:GraphCorridor"
     spread = Task("mappo", "graph:simple_spread_v3", 96, 25)

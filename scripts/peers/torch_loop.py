@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PPO on CartPole-v1 in PyTorch, everything on one device: a measure for benchmark_gpu.py.
+"""PPO on CartPole-v1 in PyTorch, everything on one device, for comparison in benchmark_gpu.py.
 
     python scripts/peers/torch_loop.py '{"num_envs": 64}'
 
@@ -20,7 +20,7 @@ RATE, GAMMA, LAMBDA, CLIP, ENTROPY, NORM = 1e-3, 0.99, 0.95, 0.2, 0.01, 0.5
 
 
 def network(outputs, gain):
-    """A 64-64 network."""
+    """Makes a 64-64 network."""
     layers = []
     for rows, columns, scale in ((4, 64, 2**0.5), (64, 64, 2**0.5), (64, outputs, gain)):
         layer = nn.Linear(rows, columns)
@@ -31,7 +31,7 @@ def network(outputs, gain):
 
 
 def environment_step(state, action):
-    """CartPole-v1. Returns: the new state, the true successor, terminated and truncated."""
+    """One step of CartPole-v1. Returns: new state, true successor, terminated and truncated."""
     x, x_dot, theta, theta_dot, elapsed = state.unbind(1)
     sine, cosine = theta.sin(), theta.cos()
     force = 20.0 * action - 10.0
@@ -57,7 +57,7 @@ def environment_step(state, action):
 
 @torch.no_grad()
 def rollout(policy, critic, state):
-    """Returns: the state, the flat batch to learn from, and the episodes that ended."""
+    """Returns: the state, the flat batch to learn from, and the number of ended episodes."""
     steps = []
     for _ in range(STEPS):
         obs = state[:, :4]
@@ -82,7 +82,7 @@ def rollout(policy, critic, state):
 
 
 def update(policy, critic, optimizer, obs, action, old_log_prob, advantage, returns):
-    """One minibatch."""
+    """Makes one update from a minibatch."""
     log_probs = policy(obs).log_softmax(1)
     ratio = (log_probs.gather(1, action[:, None])[:, 0] - old_log_prob).exp()
     clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
@@ -96,7 +96,7 @@ def update(policy, critic, optimizer, obs, action, old_log_prob, advantage, retu
 
 
 def main() -> None:
-    """Trains until it is ended."""
+    """Trains until it is terminated."""
     num_envs = json.loads(sys.argv[1])["num_envs"]
     torch.manual_seed(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""Runs the rows of the table, each one's programs in turn, and says what came out."""
+"""Runs the rows of the table, the programs of each row in turn, and formats the results."""
 
 import contextlib
 import json
@@ -34,17 +34,17 @@ PACKAGES = "mindspore gym gymnasium stable-baselines3 sbx-rl cleanrl ray torch j
 
 @dataclass(frozen=True)
 class Result:
-    """What the turns of a row gave.
+    """The results of a row's turns.
 
     Attributes:
-        values: what the row measures of each turn, by program.
+        values: the measurement of each turn, by program.
     """
 
     row: Row
     values: dict[str, list[float]]
 
     def ratio(self, target: Target) -> tuple[float, str]:
-        """Median of ours to the best median of theirs, and whose that is; or ours alone."""
+        """Returns our median over the best of theirs, and whose that is; or ours alone."""
         medians = {name: statistics.median(values) for name, values in self.values.items()}
         ours = medians[self.row.programs[0].name]
         theirs = {name: medians[name] for name in target.against if name in medians}
@@ -54,19 +54,19 @@ class Result:
         return ours / theirs[best], best
 
     def met(self, target: Target) -> bool:
-        """Whether a target is reached."""
+        """Returns whether a target is reached."""
         ratio, _ = self.ratio(target)
         return ratio <= target.bound if self.row.unit == "s" else ratio >= target.bound
 
 
 def run(rows: list[Row], seconds: float, warm_up: float, repeats: int) -> list[Result]:
-    """Runs rows; a peer that is not installed is left out, with a line that says so.
+    """Runs rows; skips a peer that is not installed, and prints that.
 
     Args:
-        rows: of the table.
-        seconds: measured of each run.
+        rows: rows of the table.
+        seconds: measured time of each run.
         warm_up: seconds of each run after its first iterations that are not measured.
-        repeats: turns; as many more as it takes for each program's commands to run equally often.
+        repeats: turns, rounded up so that each program's commands run equally often.
     """
     results = []
     for row in rows:
@@ -92,7 +92,7 @@ def run(rows: list[Row], seconds: float, warm_up: float, repeats: int) -> list[R
 
 
 def installed(program: Program) -> bool:
-    """Whether it is there; if not, says how it would be."""
+    """Returns whether a program is installed; if not, prints how to install it."""
     if program.venv is None or (PEERS / program.venv / ".installed").exists():
         return True
     print(f"{program.name} is left out: scripts/setup_peers.sh {program.venv}", file=sys.stderr)
@@ -100,7 +100,7 @@ def installed(program: Program) -> bool:
 
 
 def speed(program: Program, steps: int, seconds: float, warm_up: float) -> float:
-    """Environment steps a second, from the first iteration that ends after warming up."""
+    """Returns environment steps/s, from the first iteration that ends after the warm-up."""
     ours = program.venv is None
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -117,16 +117,16 @@ def speed(program: Program, steps: int, seconds: float, warm_up: float) -> float
                 return (warm[-1][1] - warm[0][1]) / (warm[-1][0] - warm[0][0])
             if job.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"{program.name}: no steps\n{Path(folder, 'log').read_text()}")
-            # Looked at no more than it must be: the cores are for what is measured.
+            # Polls rarely: the cores are for the measured programs.
             left = warm_up + seconds - (found[-1][0] - found[0][0]) if found else 0.1
             pause = max(0.1, left)
 
 
 def shares(program: Program, seconds: float, warm_up: float) -> dict[str, float]:
-    """Of one of our runs, the share of its time that each stage takes, all ranks together.
+    """Returns the share of each stage in the time of one of our runs, all ranks together.
 
-    Workers stamp what they are at, for the watchdog: the stamps are read from outside some thousand
-    times, which costs them nothing but a small part of a core.
+    Workers record their current stage for the stall detector. This function samples these records
+    from outside some thousand times, which costs the workers nothing but a small part of a core.
     """
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder, _started(program, 0, folder, piped=False) as job:
@@ -139,25 +139,25 @@ def shares(program: Program, seconds: float, warm_up: float) -> dict[str, float]
         words, stamps = Stages(plan).words, Stamps(Path(folder, "run"), plan.num_ranks)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            time.sleep(random.uniform(0, 2e-3))  # else in step with what it looks at
+            time.sleep(random.uniform(0, 2e-3))  # a random interval, not in step with the job
             counts.update(words[stamps.read(rank).stage] for rank in range(plan.num_ranks))
     return {stage: count / counts.total() for stage, count in counts.most_common()}
 
 
 def seconds_of(program: Program, turn: int) -> float:
-    """Of a whole process; infinite if it does not say that it did what it was for."""
+    """Returns the seconds of a whole process; infinite if it does not report success."""
     took, log = _ended(program, turn)
     return took if program.says in log else math.inf
 
 
 def return_of(program: Program, turn: int) -> float:
-    """The mean return that a process says in the end."""
+    """Returns the mean return that a process prints at its end."""
     _, log = _ended(program, turn)
     return float(re.findall(r"mean return (-?[\d.]+)", log)[-1])
 
 
 def _ended(program: Program, turn: int) -> tuple[float, str]:
-    """Runs a whole process. Returns: seconds, and what it said."""
+    """Runs a whole process. Returns: seconds, and its output."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         with _started(program, turn, folder, piped=False) as job:
@@ -186,7 +186,7 @@ def _started(program: Program, turn: int, folder: str, piped: bool) -> Iterator[
     with Path(folder, "log").open("w") as log:
         job = subprocess.Popen(
             command,
-            # A peer may leave files where it is started; ours reads the examples in this tree.
+            # A peer may write files to its working folder; ours reads the examples in this tree.
             cwd=ROOT if program.venv is None else folder,
             env=os.environ | variables,
             stdout=subprocess.PIPE if piped else log,
@@ -208,7 +208,7 @@ def _started(program: Program, turn: int, folder: str, piped: bool) -> Iterator[
 
 
 def _metrics(folder: Path) -> Callable[[], Marks]:
-    """Reads marks of ours, from the run's metrics."""
+    """Reads our progress from the run's metrics."""
     log = folder / "run" / "metrics.jsonl"
 
     def read() -> Marks:
@@ -220,7 +220,7 @@ def _metrics(folder: Path) -> Callable[[], Marks]:
 
 
 def _marks(job: subprocess.Popen, steps: int) -> Callable[[], Marks]:
-    """Collects marks of a peer, from its lines: `steps N`, or CleanRL's `SPS:` an iteration."""
+    """Collects a peer's progress from its lines: `steps N`, or CleanRL's `SPS:` per iteration."""
     marks: Marks = []
 
     def collect() -> None:
@@ -236,7 +236,7 @@ def _marks(job: subprocess.Popen, steps: int) -> Callable[[], Marks]:
 
 
 def machine() -> dict[str, str]:
-    """What it was measured on, and with which versions."""
+    """Describes the machine and the versions."""
     cpu = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -264,7 +264,7 @@ def _versions(python: str) -> str:
 
 
 def render(results: list[Result], facts: dict[str, str]) -> str:
-    """The results in Markdown."""
+    """Formats the results in Markdown."""
     lines = [f"- {name}: {value}" for name, value in facts.items()] + [""]
     lines += ["| work | ours | peers | ratio | target |", "|---|---|---|---|---|"]
     for result in results:
@@ -295,7 +295,7 @@ def _spread(values: list[float], row: Row) -> str:
 
 
 def as_json(results: list[Result], facts: dict[str, str]) -> str:
-    """The results with every turn's value."""
+    """Returns the results with every turn's value."""
     rows = [
         {
             "name": result.row.name,

@@ -1,4 +1,4 @@
-"""`msrl check`: a program beside its plain loop, as a user asks for it."""
+"""Tests of `msrl check`: outcomes, lines and exit codes."""
 
 import dataclasses
 import itertools
@@ -25,18 +25,18 @@ ROOT = Path(__file__).parents[2]
 REINFORCE = ROOT / "docs" / "examples" / "reinforce.py"
 CORRIDOR = f"{ROOT / 'docs' / 'examples' / 'corridor.py'}:Corridor"
 IN_THIS_PROCESS = ("--workers", "1", "--cells", "native", "--iterations", "1")
-"""Where a policy has one fragment, as the two below have."""
+"""For policies with one fragment, such as the two below."""
 LEARNERS = ("--policy", "MultipleLearners")
 
 
 def line_of(text: str, file: Path = REINFORCE) -> str:
-    """`file.py:7`, of the first line that holds a text."""
+    """Returns `file.py:7`, the place of the first line that contains a text."""
     number = next(i for i, line in enumerate(file.read_text().splitlines(), 1) if text in line)
     return f"{file.name}:{number}"
 
 
 def changed(folder: Path, old: str, new: str) -> Path:
-    """The example, otherwise in one place."""
+    """Returns a copy of the example with one change."""
     source = REINFORCE.read_text()
     assert old in source
     file = folder / "changed.py"
@@ -45,7 +45,7 @@ def changed(folder: Path, old: str, new: str) -> Path:
 
 
 def outcomes(printed: str) -> dict[str, str]:
-    """What came of each policy, by the table."""
+    """Returns the outcome of each policy in the table."""
     found = re.findall(r"^ (\w+) +\d+ +\w+ +(\w+) ", printed, re.M)
     return dict(found)
 
@@ -61,7 +61,7 @@ def test_equal_under_two_policies(capsys):
 
 
 def test_a_mistake_is_told_with_its_line_and_how_far_it_goes(monkeypatch, capsys, tmp_path):
-    """The gradient of a fragment is a third of what it should be."""
+    """The gradient of one fragment is a third of the correct one."""
     prepare = pipeline.prepare
 
     def spoilt(request, run_dir, see):
@@ -85,7 +85,7 @@ def test_a_mistake_is_told_with_its_line_and_how_far_it_goes(monkeypatch, capsys
 
 
 def test_an_environment_in_python_is_refused_where_it_is_to_be_compiled(monkeypatch, capsys):
-    """The other policy's job is not run here."""
+    """The job of the other policy is not run here."""
     monkeypatch.setattr(held, "run_held", lambda *_: ({}, [Compared(0, "boundary:action#1")]))
     asked = (*LEARNERS, "GPUOnly", "--env", CORRIDOR, *IN_THIS_PROCESS)
     assert main(["check", str(REINFORCE), *asked]) == 0
@@ -96,7 +96,7 @@ def test_an_environment_in_python_is_refused_where_it_is_to_be_compiled(monkeypa
 
 
 def test_what_is_refused_is_told_with_its_line(tmp_path, capsys):
-    """A mean over the batch without `msrl`, among two learners; nothing is left to compare."""
+    """A mean over the batch without `msrl`, with two learners; nothing is left to compare."""
     file = changed(tmp_path, "variance) + 1e-8)", "variance) + 1e-8) - returns.mean()")
     assert main(["check", str(file), *LEARNERS, "--workers", "2"]) == 2
     printed = capsys.readouterr()
@@ -152,7 +152,7 @@ def test_an_interruption_leaves_nothing(tmp_path):
         env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
     )
     for line in process.stderr:
-        if "two runs agree" in line:  # ranks are started now
+        if "two runs agree" in line:  # ranks start after this line
             break
     assert len(list(tmp_path.glob("msrl-check-*"))) == 1
     process.send_signal(signal.SIGINT)
@@ -175,7 +175,7 @@ def test_whole_numbers_are_compared_exactly():
     assert compared(0, "ids", wanted, wanted).wrong == ""
     assert "1 of 2 differ, worst 1000001" in compared(0, "ids", wanted + [1, 0], wanted).wrong
     assert compared(0, "ids", wanted * 1.000001, wanted * 1.0).wrong == ""
-    priorities = wanted.astype(np.int64)  # in fixed point: made of floats
+    priorities = wanted.astype(np.int64)  # fixed point, made from floats
     assert compared(None, "replay/6", priorities + [1, 0], priorities).wrong == ""
 
 
@@ -187,7 +187,7 @@ def test_how_far_a_value_is(got, far):
 
 
 def test_what_rounding_does_is_told_from_a_mistake(tmp_path):
-    """A metric that is the tenth digit of a loss; its gradient is as good as any."""
+    """A metric that is the tenth digit of a loss; its gradient is correct."""
     file = changed(tmp_path, '"returns": mean}', '"returns": ops.sin(1e9 * loss)}')
     file.write_text(file.read_text().replace("action_space.n, 0.01", "action_space.n, 1.0"))
     config = dataclasses.replace(programs.trainer_class(file).Config(), num_steps=8)

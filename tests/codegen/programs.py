@@ -1,7 +1,7 @@
 """Random cells: expressions over MindSpore's operators in nested loops and branches.
 
-Where the last digit of a number would decide (comparisons, rounding), only inputs are looked at,
-which both sides have with the same bits; functions are kept where they are tame.
+Comparisons and rounding depend on a number's last digit, so they read only inputs, which have the
+same bits on both sides. Functions are used only where they amplify rounding little.
 """
 
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ class _Cell:
         self.draw = draw
         self.rows, self.columns = (draw(st.sampled_from(SIZES)) for _ in range(2))
         self.lines, self.count = [], 0
-        self.nested = 0  # MindSpore's compilation takes minutes for a handful, one in the other
+        self.nested = 0  # MindSpore takes minutes to compile a few loops within each other
         self.inputs = {"x": (self.rows, self.columns), "y": (self.rows, self.columns)}
         self.inputs |= {"bias": (self.columns,), "weight": (self.columns, self.columns)}
         self.known = dict(self.inputs)
@@ -142,7 +142,7 @@ class _Cell:
 
 @st.composite
 def cells(draw):
-    """The source of a random cell, its rows and columns, and a seed for its inputs."""
+    """Draws the source of a random cell, its rows and columns, and a seed for its inputs."""
     cell = _Cell(draw)
     cell.block(2, 2)
     result = cell.pick((cell.rows, cell.columns))

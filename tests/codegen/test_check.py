@@ -1,4 +1,4 @@
-"""What counts as a difference between native code and MindSpore."""
+"""Tests of the comparison of native code with MindSpore: which differences count."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def parameters():
 
 
 def step(state, order, shift=0.0):
-    """A step as Adam's, of a gradient that nearly cancels, by a sum in some order."""
+    """Takes a step like Adam's with a gradient that nearly cancels, summed in some order."""
     weight, bias = (state[name].asnumpy() for name in ("weight", "bias"))
     total = np.float32(0.0)
     for number in order(weight):
@@ -46,7 +46,7 @@ def test_a_step_that_is_made_of_rounding_alone_may_differ(shift, agrees):
     ("change", "agrees"), [({}, True), ({"rate": 2e-3}, False), ({"shift": 1e-3}, False)]
 )
 def test_steps_are_as_sure_as_the_averages_that_they_are_made_of(change, agrees):
-    """The gradient is nothing but rounding, and zero to MindSpore whatever the parameters are."""
+    """The gradient is rounding only; MindSpore's is zero for all parameters."""
     names = {"net.bias": 0.0, "opt.moment1.net.bias": 0.0, "opt.moment2.net.bias": 0.0}
     values = {n: Parameter(Tensor(np.full(2, v, np.float32)), name=n) for n, v in names.items()}
 
@@ -111,7 +111,7 @@ def test_a_sum_of_inputs_that_cancels_is_judged_by_what_rounding_does():
 
 @pytest.mark.parametrize(("least_of_others", "runs"), [(1, 1), (0, 2)])
 def test_all_replicas_run_a_cell_as_often(least_of_others, runs):
-    """Where one of them finds a difference that may be rounding: cells hold collectives."""
+    """Also if one of them finds a difference: cells contain collectives."""
     state, judged = parameters(), []
 
     def judge():

@@ -1,6 +1,6 @@
-"""Random cells give by native code what they give by MindSpore.
+"""Random cells give the same results in native code and in MindSpore.
 
-MSRL_FUZZ=1000 runs so many instead of a few.
+MSRL_FUZZ=1000 runs that many cells instead of a few.
 """
 
 import importlib.util
@@ -63,12 +63,12 @@ def folder(tmp_path_factory):
     database=None,
     derandomize="MSRL_FUZZ" not in os.environ,
     suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate],  # a failure prints its cell; smaller ones would cost minutes
+    phases=[Phase.generate],  # a failure prints its cell; shrinking would take minutes
 )
 @given(cells())
 def test_random_cells_agree_with_mindspore(folder, case):
     with pytest.MonkeyPatch.context() as patch:
-        if case[-1] % 2:  # every other one by tiles of few rows
+        if case[-1] % 2:  # every other cell in tiles of few rows
             patch.setattr(tiling, "MIN_WORK", 0)
             patch.setattr(tiling, "MAX_ROWS", 4)
         _check(case, folder)

@@ -1,4 +1,4 @@
-"""Rows that are functions of whole arrays against NumPy: sizes 1, odd, prime and none, and NaN."""
+"""Operators on whole arrays against NumPy: sizes 1, odd, prime and zero, and NaN."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ OTHERWISE = {*WRITES, "Custom", "LayerNorm", "LayerNormGrad"}
 OTHERWISE |= {"Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv2DTranspose"}
 OTHERWISE |= {f"{kind}Pool{grad}" for kind in ("Max", "Avg") for grad in ("", "Grad")}
 OTHERWISE |= {"MaxPoolWithArgmaxV2", "MaxPoolGradWithArgmaxV2"}
-"""Rows with effects, operators of ours and whole layers: tested by cells."""
+"""Operators with effects, our own operators and whole layers; cells test them."""
 
 
 def _floats(*shape, nan=False):
@@ -42,7 +42,7 @@ class Cases:
         self.inputs, self.nodes, self.wanted = {}, [], []
 
     def add(self, op, args, wanted, kinds=None, **attrs):
-        """A node of arrays and numbers; `kinds` are the dtypes of several results."""
+        """Adds a node of arrays and numbers; `kinds` are the dtypes of several results."""
         values = [self._value(arg) for arg in args]
         several = isinstance(wanted, tuple)
         types = tuple(Type(w.shape, w.dtype.name) for w in (wanted if several else (wanted,)))
@@ -373,7 +373,7 @@ def test_arguments_that_a_row_does_not_know_are_refused():
 
 
 def test_rows_of_single_bytes_have_room_when_they_are_turned():
-    """65 bytes: one more than a cache line, along another axis than the last."""
+    """65 bytes, one more than a cache line, along an axis other than the last."""
     x = np.random.default_rng(5).permutation(65).astype(np.int8).reshape(13, 5)
     given = tensor("x", x)
     types = Type(x.shape, "int8"), Type(x.shape, "int32")
@@ -384,7 +384,7 @@ def test_rows_of_single_bytes_have_room_when_they_are_turned():
 
 
 def test_loops_of_other_shapes_are_fused():
-    """The rows of one end within a turn of the other's loop: 24 is no multiple of 16."""
+    """The rows of one loop fit into an iteration of the other; 24 is not a multiple of 16."""
     chance = np.random.default_rng(1)
     x, y = (chance.standard_normal(96).astype(np.float32) for _ in range(2))
     first, second = tensor("x", x.reshape(6, 16)), tensor("y", y.reshape(4, 3, 8))

@@ -1,4 +1,4 @@
-"""Layers and optimisers that RL code uses, whole: by native code as by MindSpore."""
+"""Layers and optimisers of RL code give the same results in native code and in MindSpore."""
 
 import mindspore as ms
 import numpy as np
@@ -34,7 +34,7 @@ class Attention(nn.Cell):
     def __init__(self):
         super().__init__()
         self.query, self.value = nn.Dense(8, 8), nn.Dense(8, 8)
-        self.key = nn.Dense(8, 8, has_bias=False)  # its gradient would be nothing but rounding
+        self.key = nn.Dense(8, 8, has_bias=False)  # its gradient would be rounding only
         self.norm = nn.LayerNorm((8,))
 
     def construct(self, x):
@@ -56,7 +56,7 @@ class Pixels(nn.Cell):
 
 
 class Windows(nn.Cell):
-    """Pools that overlap or leave numbers out, groups, and what widens an image."""
+    """Pools that overlap or skip numbers, groups, and operators that widen an image."""
 
     def __init__(self):
         super().__init__()
@@ -77,7 +77,7 @@ class Windows(nn.Cell):
 
 
 class OneNumber(nn.Cell):
-    """A dense layer with one output: its bias, and what an optimiser keeps of it, is one entry."""
+    """A dense layer with one output: its bias and the optimiser's state of it have one entry."""
 
     def __init__(self):
         super().__init__()
@@ -150,7 +150,7 @@ def test_an_effect_without_a_row_is_refused():
 
 
 class Places(nn.Cell):
-    """Indexing, assignments to elements, and views, whose gradients write to places."""
+    """Indexing, assignments to elements, and views, whose gradients write to elements."""
 
     def loss(self, x, rows):
         x = x * 1.0
@@ -171,7 +171,7 @@ def test_places_agree_with_mindspore():
 
 
 class Composed(nn.Cell):
-    """Every primitive that is made of others, and its gradient."""
+    """Every primitive that is composed of others, and its gradient."""
 
     def __init__(self):
         super().__init__()
@@ -235,9 +235,9 @@ class Rows(nn.Cell):
 
 @pytest.mark.parametrize(("capacity", "steps", "inserted"), [(7, 3, 9), (10**8 + 1, 0, 2**30)])
 def test_records_are_drawn_with_the_bits_of_numpy(capacity, steps, inserted):
-    """Also where 24 bits would not reach each of them."""
+    """Also with so many records that 24 bits cannot address each."""
     noise = random.uniform(1, 2, np.arange(1), np.arange(3), 128)[0]
-    noise[0, ::64] = np.nextafter(np.float32(1), np.float32(0))  # the last one there is
+    noise[0, ::64] = np.nextafter(np.float32(1), np.float32(0))  # the last number of the interval
     rows = random.below(noise, starts := min(inserted, capacity) - max(steps - 1, 0)).T
     assert rows.max() == starts - 1
     if steps:  # from the oldest one on

@@ -1,4 +1,4 @@
-"""How a cell comes to run natively, or not, and what is said of it."""
+"""Tests of the choice between native code and MindSpore for a cell, and of its messages."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ from mindspore_rl.runtime.rank.native_or_mindspore import LoweredCell
 
 
 class Count(nn.Cell):
-    """Adds a number to a parameter in each turn of a loop."""
+    """Adds a number to a parameter in each iteration of a loop."""
 
     def __init__(self):
         super().__init__(auto_prefix=False)
@@ -38,14 +38,14 @@ class Masked(nn.Cell):
 
 
 class Histogram(nn.Cell):
-    """Has no native form."""
+    """A cell without a native form."""
 
     def construct(self, x):
         return ops.histc(x, 4)
 
 
 class Row(nn.Cell):
-    """Writes a row that may not be there."""
+    """Writes a row that may not exist."""
 
     def __init__(self):
         super().__init__(auto_prefix=False)
@@ -57,7 +57,7 @@ class Row(nn.Cell):
 
 
 class Apart(nn.Cell):
-    """Reaches parameters through a function only; gives a number that is compiled in."""
+    """Uses parameters only through a function; returns a number that is compiled in."""
 
     def __init__(self, function):
         super().__init__(auto_prefix=False)
@@ -96,7 +96,7 @@ def test_a_native_cell_works_on_the_parameters_and_is_checked_once(cache):
     cell = Count()
     made, (rest, (turns, tanh)), told = lowered(cell, X)
     assert told == [(True, "")]
-    np.testing.assert_allclose(rest, 10 * X - 1)  # the check's turns left no trace
+    np.testing.assert_allclose(rest, 10 * X - 1)  # the check's own runs left no trace
     np.testing.assert_allclose(cell.sum.asnumpy(), 10 * X)
     assert turns == 5
     np.testing.assert_allclose(tanh, np.tanh(X), 1e-6)

@@ -1,6 +1,6 @@
-"""What is written for this processor runs on another one: ARM's 64-bit, with NEON, in an emulator.
+"""Native code for this processor also runs on 64-bit ARM with NEON, in an emulator.
 
-Needs `g++-aarch64-linux-gnu` and `qemu-user`, Debian's packages.
+Needs Debian's packages `g++-aarch64-linux-gnu` and `qemu-user`.
 """
 
 import shutil
@@ -50,7 +50,7 @@ pytestmark = [
 
 
 class Derivative(nn.Cell):
-    """Of the sum of a network's squared output, by its weights."""
+    """The gradient of a network's squared output by its weights."""
 
     def __init__(self, network):
         super().__init__()
@@ -76,7 +76,7 @@ class Rows(nn.Cell):
 
 
 def _emulated(unit, arrays, folder):
-    """The results of a unit that an emulated processor computes."""
+    """Returns the results of a unit on an emulated processor."""
     sizes = [-(-max(t.size, 1) * np.dtype(t.dtype).itemsize // 64) * 64 for t in unit.results]
     main = MAIN.replace("SIZES", "".join(f"{array.nbytes}, " for array in arrays))
     main = main.replace("MEMORY", str(unit.memory_bytes // 64 * 64 + 64))

@@ -1,4 +1,4 @@
-"""Every row of the table against NumPy, with numbers that are none and arrays that are empty."""
+"""Every primitive of the table against NumPy, with NaN, infinities and empty arrays."""
 
 import math
 
@@ -214,7 +214,7 @@ def _like(array, op):
 
 
 def _cases(a, b, i, j, word, shift, truth):
-    """Nodes, with what they should give."""
+    """Yields nodes with their expected results."""
     inputs = {}
 
     def given(name, array):

@@ -1,4 +1,4 @@
-"""Batches that run by tiles, on one thread or several."""
+"""Tests of batches that run in tiles, on one thread or several."""
 
 import mindspore as ms
 import numpy as np
@@ -20,7 +20,7 @@ def _floats(*shape):
 
 
 class Layers(nn.Cell):
-    """As wide as a tile or a batch has rows, so that shapes alone do not tell them apart."""
+    """As wide as a tile or a batch has rows, so that shapes alone do not distinguish them."""
 
     def __init__(self, width=ROWS):
         super().__init__()
@@ -58,7 +58,7 @@ def likelihood(network, x, action):
 
 
 def normalised(network, x, target):
-    """The rows meet half-way: two batches of tiles."""
+    """A reduction over rows in the middle: two batches of tiles."""
     error = (network(x) - target).sum(-1)
     return ops.square((error - error.mean()) / (error.std() + 1e-6) + error).mean()
 
@@ -73,7 +73,7 @@ def chosen(network, x, index, target):
 
 
 class Rows(nn.Cell):
-    """What rows give, and rows of others."""
+    """Results of each row, and of other rows."""
 
     def __init__(self):
         super().__init__()
@@ -111,7 +111,7 @@ CASES = {
 
 @pytest.fixture
 def all_tiled(monkeypatch):
-    """Tiles whatever the work, and the texts of the cells that were made."""
+    """Enables tiles for any amount of work; yields the texts of the compiled cells."""
     monkeypatch.setattr(tiling, "MIN_WORK", 0)
     monkeypatch.setattr(tiling, "MIN_SHARED", 0)
     monkeypatch.setattr(tiling, "MAX_ROWS", 8)
@@ -129,7 +129,7 @@ def all_tiled(monkeypatch):
 @pytest.mark.parametrize("case", CASES)
 def test_tiles_give_what_mindspore_gives(case, all_tiled):
     make, inputs = CASES[case]
-    ms.set_seed(1)  # Adam makes much of rounding where a gradient happens to be almost nothing
+    ms.set_seed(1)  # Adam amplifies rounding where a gradient is almost zero
     (wanted, state), (found, native) = both(make(), inputs)
     assert "static void tile_0" in all_tiled[0]
     for one, other in zip(wanted, found, strict=True):
@@ -140,7 +140,7 @@ def test_tiles_give_what_mindspore_gives(case, all_tiled):
 
 
 def test_weights_with_as_many_rows_as_the_batch_are_none_of_it(all_tiled):
-    """They are copied and used at once, as where a target network follows."""
+    """Weights are copied and used at once, like those of a target network."""
     square = Type((ROWS, ROWS), "float32")
     x, weight = (Value("argument", name, type=square) for name in ("x", "weight"))
     copy = node("TensorMove", weight, type=square)

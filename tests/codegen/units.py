@@ -1,4 +1,4 @@
-"""Native units made of nodes by hand, and of cells."""
+"""Native units made from nodes by hand, and from cells."""
 
 import contextlib
 
@@ -30,7 +30,7 @@ def node(op, *args, type, **attrs):  # noqa: A002  (as the field is called)
 
 
 def run(nodes, inputs, results=None, level=None):
-    """What native code of some nodes gives for arrays, by the values that stand for them."""
+    """Runs native code of some nodes on arrays. Returns: results by value."""
     results = results or nodes
     block = Block("b0", nodes=list(nodes), results=list(results))
     blocks = Blocks([block], list(inputs), {}, tuple(range(len(results))))
@@ -50,7 +50,7 @@ def graph_mode():
 
 
 def both(cell, inputs, level=None, threads=1):
-    """A cell's results and parameters by MindSpore and by native code, from the same state."""
+    """Returns a cell's results and parameters by MindSpore and by native code, from one state."""
     with graph_mode():
         compiled = CompiledCell(cell)
         unit = unit_of(compiled.graph(*inputs))

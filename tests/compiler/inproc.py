@@ -21,7 +21,7 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
 def request(algorithm: Path, policy: str | Any, workers: int, **config: Any) -> JobRequest:
-    """A job of a few iterations that keeps what the marks carry."""
+    """A request for a job of a few iterations that records the values at marks."""
     cls = programs.trainer_class(algorithm)
     if isinstance(policy, str):
         policy = registry.load_policy(registry.find_policy(policy))
@@ -37,7 +37,7 @@ def request(algorithm: Path, policy: str | Any, workers: int, **config: Any) -> 
 
 
 def run_reference(job: JobRequest, folder: Path) -> theorem.ReferenceRun:
-    """The job's algorithm as plain Python."""
+    """Runs the job's algorithm as plain Python."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     names = theorem.carried_names(job, folder / "names")
     return theorem.run_reference(
@@ -48,10 +48,10 @@ def run_reference(job: JobRequest, folder: Path) -> theorem.ReferenceRun:
 def run_and_compare(
     job: JobRequest, reference: theorem.ReferenceRun, folder: Path, change=None
 ) -> list[str]:
-    """What differs when every iteration starts from the reference's state.
+    """Returns the differences when every iteration starts from the reference's state.
 
     Args:
-        change: called with the run's folder before it starts, to spoil the generated source.
+        change: called with the run's folder before the start, to modify the generated source.
     """
     states = tuple((i, str(reference.checkpoints[i])) for i in range(job.num_iterations))
     job = dataclasses.replace(job, load_at=states)
@@ -68,7 +68,7 @@ def run_and_compare(
 
 
 def run_compiled(algorithm: Path, folder: Path, num_iterations: int, **config: Any) -> FragmentPlan:
-    """Runs a job of one rank as it is, with compiled cells."""
+    """Runs a job of one rank with compiled cells."""
     job = request(algorithm, "MultipleLearners", 1, **config)
     job = dataclasses.replace(job, record=(), num_iterations=num_iterations, compiled=True)
     plan, _ = prepare(job, folder)

@@ -48,7 +48,7 @@ class Algorithm(Trainer):
 
 
 def program_with(folder, remove=(), **parts):
-    """The template's program with some lines put in, and strings replaced."""
+    """Returns the template's program with some lines inserted, and strings replaced."""
     text = TEMPLATE.format(
         **{
             name: textwrap.indent(textwrap.dedent(parts.get(name, "pass")), " " * depth)
@@ -64,7 +64,7 @@ def program_with(folder, remove=(), **parts):
 
 
 def analyse_with(folder, policy="MultipleLearners", workers=2, remove=(), compiled=True, **parts):
-    """Cuts the template's program with some lines put in, and strings replaced."""
+    """Partitions the template's program with some lines inserted, and strings replaced."""
     file = program_with(folder, remove, **parts)
     if isinstance(policy, str):
         policy = registry.load_policy(registry.find_policy(policy))

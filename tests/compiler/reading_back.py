@@ -1,4 +1,4 @@
-"""Programs after passes, read back from their text."""
+"""Reads programs after passes back from their text."""
 
 from mindspore_rl.compiler.ir.ir import Program
 from mindspore_rl.compiler.ir.text import parse, render
@@ -6,7 +6,7 @@ from mindspore_rl.compiler.partition.partition import Partition
 
 
 def programs_of(result):
-    """What a pass gave as programs."""
+    """Returns the result of a pass as programs."""
     if isinstance(result, Partition):
         return [result.program]
     found = result.values() if isinstance(result, dict) else [result]
@@ -14,6 +14,6 @@ def programs_of(result):
 
 
 def read_back(_name, result):
-    """For `pipeline.prepare`: nothing is lost between a pass and its text."""
+    """A callback for `pipeline.prepare` that compares a pass's result with its parsed text."""
     for program in programs_of(result):
         assert parse(render(program)) == program

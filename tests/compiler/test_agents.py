@@ -1,4 +1,4 @@
-"""The axis of agents: where it lies, what mixes agents, how replicas share them."""
+"""The axis of agents: its place, operations that combine agents, and shares of agents."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def analysed(policy, workers, file=PROGRAMS / "teams.py"):
 
 
 def changed(folder, old, new):
-    """The program with a line replaced."""
+    """Returns the program with one line replaced."""
     text = (PROGRAMS / "teams.py").read_text()
     assert text.count(old) == 1
     file = folder / f"teams_{folder.name.replace('-', '_')}.py"

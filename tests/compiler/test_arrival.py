@@ -1,4 +1,4 @@
-"""By arrival against plain Python: a worker's first turn is an iteration with its environments."""
+"""By arrival against plain Python: a worker's first iteration is one with its environments."""
 
 import dataclasses
 

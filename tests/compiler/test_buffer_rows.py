@@ -1,4 +1,4 @@
-"""Rows of the trajectory buffer, held to a list that is emptied by the insertion after a sample."""
+"""Rows of the trajectory buffer, compared with a list that the insertion after a sample empties."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def _op(name):
 
 
 def _items(parts, depth=0):
-    """A body from names and `(count, parts...)`; the outermost loop is that over iterations."""
+    """Makes a body from names and `(count, parts...)`; the outermost loop is over iterations."""
     found = []
     for number, part in enumerate(parts):
         if isinstance(part, str):

@@ -1,4 +1,4 @@
-"""What static analysis refuses: the line, a caret, the construct, what to write instead."""
+"""Programs that static analysis refuses: the line, a caret, the construct, a fix."""
 
 import re
 
@@ -196,7 +196,7 @@ def test_a_run_has_no_break(tmp_path):
         "for parts in msrl.minibatches(2, (reward, target), steps=2):\n"
         "    again = msrl.mean(parts[0][:, 1]) + msrl.mean(Pair.of(parts[1])[0][:, 0])",
         "_ = x = reward\ntarget = 2.0 * x",
-        # What nobody reads behind them is the body's own, whatever it was before.
+        # Nothing reads these variables after the block, so they are local to it.
         "if msrl.mean(reward) > 0.5:\n    a = msrl.mean(reward)\n    a = reward * a\n"
         "    target = a * 0.5",
         "a = msrl.mean(reward)\nfor i in range(2):\n    a = reward * i\n    target = a * 0.5",
@@ -226,7 +226,7 @@ def test_segments_must_fit(tmp_path):
 
 
 class Pair:
-    """Called by programs."""
+    """A class that programs call."""
 
     @staticmethod
     def of(*parts):
@@ -234,7 +234,7 @@ class Pair:
 
 
 class Holder:
-    """Something known that is not a number."""
+    """A constant that is not a number."""
 
     def __init__(self, *parts):
         self.parts = parts
@@ -285,7 +285,7 @@ def test_a_condition_known_now_leaves_no_branch(code, tmp_path):
 def test_and_or_give_what_python_gives(code, value, tmp_path):
     start = "from tests.compiler.test_build import PARTS\nclass Learn"
     code += "\ntarget = reward * 0.0 + target"
-    changed = [("class Learn", start)]  # of MindSpore's types some do not compile
+    changed = [("class Learn", start)]  # MindSpore cannot compile some of its types
     program = analyse_with(tmp_path, learn=code, remove=changed, compiled=False).program
     assert any(value in text for op, _ in walk(program.body) for text in op.args)
     assert not any(text == "True" for op, _ in walk(program.body) for text in op.args)

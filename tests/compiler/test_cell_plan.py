@@ -1,4 +1,4 @@
-"""What a cell needs, found in a region's items."""
+"""The needs of a cell, found in the items of its region."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def _plan(text: str = REGION, native: bool = False) -> Any:
 def test_a_rollout_is_unrolled_and_its_rows_are_written_together():
     plan = _plan()
     assert plan.unrolled == {"steps#1"}
-    assert list(plan.sliced) == ["index#1"]  # the loop inside is none that is unrolled
+    assert list(plan.sliced) == ["index#1"]  # the inner loop is not unrolled
     assert plan.buffers["action_stack"].leading == (8 // UNROLL, UNROLL)
 
 
@@ -65,7 +65,7 @@ def test_objects_and_parts_are_those_of_operations():
     plan = _plan(native=True)
     assert plan.owners == ("trainer", "actor")
     assert plan.parts == {"steps#1": "turns_1", "range#1": "turns_2"}
-    assert plan.counts_agents  # `last` starts as zeros of every agent
+    assert plan.counts_agents  # `last` starts as zeros for every agent
     assert _plan(REGION.replace("trainer.move(noise_row)", "f(trainer)")).owners == plan.owners
 
 

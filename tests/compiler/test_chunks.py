@@ -1,4 +1,4 @@
-"""Loops in chunks: the reference's numbers, the promised order, and refusals that say why."""
+"""Loops in chunks: the reference's numbers, the documented order, and refusals with reasons."""
 
 import dataclasses
 
@@ -46,7 +46,7 @@ def test_equals_the_reference(case, tmp_path):
 
 
 def test_what_a_chunk_waits_for_was_asked_before_the_others_went_on():
-    """Chunk 1 is acted for between the request of chunk 0 and the wait for its answer."""
+    """Chunk 1 acts between the request of chunk 0 and the wait for its answer."""
     events = []
 
     def loop(chunk, rows):

@@ -1,4 +1,4 @@
-"""A cell is compiled by its first call and by no other."""
+"""A cell is compiled by its first call only."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ def test_iterations_after_the_first_compile_nothing(tmp_path, monkeypatch):
 
     def counting(self, cell, *args, **kwargs):
         phase, new = compile_cell(self, cell, *args, **kwargs)
-        if type(cell).__name__ == "Operations":  # read by the analysis, never run
+        if type(cell).__name__ == "Operations":  # the analysis reads it and never runs it
             return phase, new
         calls.append(type(cell).__name__)
         compiled[type(cell).__name__] += new
@@ -28,7 +28,7 @@ def test_iterations_after_the_first_compile_nothing(tmp_path, monkeypatch):
     )
     assert {name.lower() for name in compiled} == {c.replace("_", "") for c in plan.cells}
     assert set(compiled.values()) == {1}
-    assert len(calls) < 16  # nor does a step ask whether to compile
+    assert len(calls) < 16  # a step does not ask either whether to compile
 
 
 def test_failed_compilation_leaves_its_dump_in_the_run_directory(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What a program may ask of a data set, and that it gets it wherever it is read."""
+"""Windows of data sets in programs: valid requests, refused ones, and equal results everywhere."""
 
 import os
 
@@ -46,7 +46,7 @@ def test_learners_have_what_one_would_have(dataset, reference, tmp_path, policy,
 
 
 def windows_of(folder, text, **more):
-    """The template's program, whose learner learns from the first steps of windows."""
+    """Returns the template's program with a learner that learns from the first steps of windows."""
     first = f"obs, action, _, target, _, _ = {text}"
     return analyse_with(
         folder,
@@ -62,7 +62,7 @@ def test_each_environment_has_as_many_windows(dataset, tmp_path):
 
 
 def test_a_path_is_of_the_folder_one_works_in(dataset, tmp_path, monkeypatch):
-    """Also where probes of the program are remembered from another one."""
+    """Also if probes of the program are remembered from another folder."""
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         os.link(dataset, tmp_path / name / "data")

@@ -1,4 +1,4 @@
-"""What rows travel through, read from compiled graphs; nothing here agrees by luck."""
+"""Row dependence read from compiled graphs; no case agrees by luck."""
 
 import re
 
@@ -84,13 +84,13 @@ MIXED = [
     "self.any_above(reward)",
     "self.rescaled(0.0 * reward)",
 ]
-"""None of which a share's result differs from the whole's in the data that trials have."""
+"""Programs whose results on a share equal those on the whole with the data of trials."""
 NUMBERS_OF_ROWS = [
     "1 if reward.shape[1] > 100 else 0",
     "len(reward[0]) > 100",
     "crowded(reward)",
 ]
-"""Not one row is looked at; trials go up to 240 environments."""
+"""These read no row, only the number of rows; trials go up to 240 environments."""
 ROW_BY_ROW = [
     "ops.cumsum(reward, 0)",
     "ops.sort(reward, 0)[0]",
@@ -124,11 +124,11 @@ UNDECIDED = [
     "ops.gather(reward, ops.arange(reward.shape[1]), 1)",
     "obs[:, ops.arange(reward.shape[1]), action[0]]",
 ]
-"""Row by row, which trials tell."""
+"""Row by row, as only trials show."""
 
 
 def _dependent(folder, lines):
-    """Which of the lines mix rows: one program holds them all."""
+    """Returns which of the lines combine rows: one program contains them all."""
     learn = "\n".join(f"line_{number} = {line}" for number, line in enumerate(lines))
     changed = [
         ("class Learn(BaseLearner):\n", HELPERS + "\n"),

@@ -1,4 +1,4 @@
-"""What a policy may say: mistakes are told in one line, with the line of the user's file."""
+"""Valid and invalid policies: each mistake gives one message, with the line of the user's file."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Reaching definitions on programs written by hand."""
+"""Reaching definitions in programs written by hand."""
 
 from mindspore_rl.compiler.ir.dataflow import INITIAL, definitions, exposed, first_reads
 from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Where

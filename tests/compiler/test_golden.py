@@ -1,4 +1,4 @@
-"""Text of programs after passes; `python -m tests.compiler.test_golden` writes the files anew."""
+"""Text of programs after passes; `python -m tests.compiler.test_golden` rewrites the files."""
 
 import tempfile
 from pathlib import Path
@@ -26,7 +26,7 @@ JOBS = [
     )
     for policy in ("SingleLearnerCoarse", "MultipleLearners")
 ]
-# Its other texts are long, and much like these.
+# Its other texts are long and similar to these.
 JOBS += [
     (registry.find_algorithm("ppo"), "gpu_only", "graph:CartPole-v1", ("partition",)),
     (registry.find_algorithm("ppo"), "single_learner_coarse", "CartPole-v1", ("partition",)),
@@ -34,7 +34,7 @@ JOBS += [
 
 
 def _texts(file: Path, policy: str, env: str, passes: tuple[str, ...]) -> dict[Path, str]:
-    """By golden file."""
+    """Returns the texts by golden file."""
     chosen = registry.load_policy(registry.find_policy(policy))
     request = pipeline.JobRequest(file, chosen, programs.trainer_class(file).Config(env=env), 2)
     seen: dict = {}

@@ -1,4 +1,4 @@
-"""Marks that calls imply: the same graph with and without them, and who decides where one is."""
+"""Marks that calls imply: the graph is the same with and without them in the source."""
 
 import ast
 import re
@@ -41,7 +41,7 @@ JOBS = [
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes the marks away that calls imply."""
+    """Removes the marks that calls imply."""
 
     def visit_Call(self, node):
         self.generic_visit(node)
@@ -51,14 +51,14 @@ class _Bare(ast.NodeTransformer):
 
 
 class _Marked(ast.NodeTransformer):
-    """Sets the marks of calls that imply one, beside the call."""
+    """Adds to each call the mark that it implies."""
 
     def visit_Call(self, node):
         self.generic_visit(node)
         name = ast.unparse(node.func).removeprefix("msrl.")
         if name in TAKES:
             values = ast.Starred(_boundary(TAKES[name], ast.Tuple(node.args)))
-            if name == "env_step":  # whose only argument is told from a tuple
+            if name == "env_step":  # a single value, not a tuple
                 values = _boundary(TAKES[name], node.args[0])
             node.args = [values]
         elif name == "update" and ast.unparse(node.args[0]).endswith("statistics.merge"):
@@ -82,7 +82,7 @@ def trainer_of(folder, file, env, config, *forms):
 
 
 def graph(trainer):
-    """The program's text without lines of the source, its variables numbered as they come."""
+    """The program's text without source lines, with variables numbered in order."""
     program = build(trainer, "program")
     made = dict.fromkeys(name for op, _ in walk(program.body) for name in op.targets)
     number = {name: f"v{place}" for place, name in enumerate(made)}

@@ -1,4 +1,4 @@
-"""What a probe run shows: shapes, the axis of environments, rows that depend on other rows."""
+"""Results of a probe run: shapes, the axis of environments, rows that depend on other rows."""
 
 import re
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_a_program_is_examined_once(tmp_path, monkeypatch):
     assert analyse(JobRequest(file, policy, config, 2)).program == first
     more = analyse(JobRequest(file, policy, replace(config, num_envs=16), 2)).program
     assert more.values["obs"].shape[0] == 16
-    with pytest.raises(TypeError):  # it examines another one
+    with pytest.raises(TypeError):  # another configuration is probed
         analyse(JobRequest(file, policy, replace(config, num_steps=5), 2))
     for damaged in (tmp_path / "cache").rglob("*.pickle"):
         damaged.write_bytes(b"nothing")
@@ -111,7 +111,7 @@ def test_rows_that_stand_alone_are_left_in_peace(line, tmp_path):
     "line",
     [
         "target = reward.reshape((7, 3))",
-        # MindSpore raises this one later, at some other operation.
+        # MindSpore raises this exception later, at another operation.
         "target = ops.gather_elements(reward, 0, 1000 * ops.ones_like(action))",
     ],
 )

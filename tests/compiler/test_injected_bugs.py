@@ -1,4 +1,4 @@
-"""The classic mistakes of distributed learning, put into generated code, must show."""
+"""Tests must detect the classic mistakes of distributed learning, injected into generated code."""
 
 import re
 
@@ -15,7 +15,7 @@ def _mean_of_means(source: str) -> str:
 
 
 def _gradient_twice(source: str) -> str:
-    """The sum over replicas is taken of sums."""
+    """The sum over replicas is computed twice."""
     return re.sub(r"(gradient_function\(.*?, )(\d+)\)", r"\1\2 / 3)", source)
 
 

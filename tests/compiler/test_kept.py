@@ -1,4 +1,4 @@
-"""What a program may ask of records that are kept, and how it is told what it may not."""
+"""Kept records in programs: valid requests, and refused ones with their messages."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ SAMPLE = "msrl.replay_sample()"
 
 
 def kept(folder, insert, sample, **more):
-    """The template's program with another insertion and another sample."""
+    """Returns the template's program with another insertion and another sample."""
     insert = INSERT[:-1] + insert + ")"
     return analyse_with(folder, remove=((INSERT, insert), (SAMPLE, sample)), **more)
 

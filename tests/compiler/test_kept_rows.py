@@ -1,4 +1,4 @@
-"""Records that are kept, held to a list from which the oldest makes way."""
+"""Kept records, compared with a list that drops its oldest entries."""
 
 import pytest
 
@@ -11,7 +11,7 @@ CAPACITY = 70
 
 
 def _op(name):
-    """An operation; `w3` draws windows of 3 records."""
+    """Makes an operation; `w3` draws windows of 3 records."""
     kind = {"i": "replay_keep", "s": "replay_draw", "w": "replay_draw", "g": "glue"}[name[0]]
     steps = int(name[1:]) if name[0] == "w" else 0
     attrs = (("capacity", CAPACITY), ("by", "stratified"), ("steps", steps))
@@ -19,7 +19,7 @@ def _op(name):
 
 
 def _items(parts, depth=0):
-    """A body from names and `(count, parts...)`; the outermost loop is that over iterations."""
+    """Makes a body from names and `(count, parts...)`; the outermost loop is over iterations."""
     found = []
     for number, part in enumerate(parts):
         if isinstance(part, str):

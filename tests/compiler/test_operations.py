@@ -1,4 +1,4 @@
-"""A kind of operation is a row of a table."""
+"""Tests of the table of operation kinds."""
 
 import pytest
 from mindspore import ops

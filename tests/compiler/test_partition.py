@@ -1,4 +1,4 @@
-"""Programs that would give other numbers on several replicas are refused, with the line."""
+"""Programs whose results would depend on the number of replicas are refused, with the line."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The picture of a cut algorithm shows every fragment, and messages as they are sent."""
+"""The picture of a partitioned algorithm shows every fragment, and the messages as sent."""
 
 import re
 

@@ -48,7 +48,7 @@ QUICK += [
     ("across", "GPUOnly", "graph:CartPole-v1"),
     ("across", SCATTERED, "CartPole-v1"),
 ]
-"""Each program under some policy."""
+"""Each program under one policy."""
 CASES += [
     ("kl_stop", "SingleLearnerCoarse", "CartPole-v1"),
     ("recurrent", "SingleLearnerFine", "CartPole-v1"),

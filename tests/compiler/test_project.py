@@ -1,4 +1,4 @@
-"""What a fragment's program holds: rows kept and handed out, messages where they belong."""
+"""Projection: a fragment's program stores and distributes rows, and has its messages in place."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def cut():
 
 
 def _ops(cut, fragment, kind):
-    """Operations of a kind with the kinds of the loops around them."""
+    """Returns the operations of a kind with the kinds of their enclosing loops."""
     body = project(cut, fragment, in_graph=False).body
     return [(op, [loop.kind for loop in loops]) for op, loops in walk(body) if op.kind == kind]
 
@@ -44,7 +44,7 @@ def test_transitions_move_out_of_the_rollout(cut):
 
 
 def test_the_learner_takes_all_rows_at_once(cut):
-    """Its own rollout, which would only unstack and insert, becomes one operation."""
+    """The learner's rollout would only unstack and insert; it becomes one operation."""
     assert _ops(cut("SingleLearnerCoarse"), "learner", "unstack") == []
     ((extend, loops),) = _ops(cut("SingleLearnerCoarse"), "learner", "replay_extend")
     assert loops == ["iterations"]
@@ -70,7 +70,7 @@ def test_observation_and_action_cross_every_step(cut):
 
 
 def test_uneven_shares_leave_the_graphs_shapes_alone(cut):
-    """A replica's length follows from its environments alone; counts are of all of them."""
+    """A replica's length depends on its environments only; counts are of all environments."""
     found = cut("SingleLearnerCoarse")
     assert [len(share) for share in found.fragment("actor").shares] == [3, 3, 2]
     projection = project(found, "actor", in_graph=False)

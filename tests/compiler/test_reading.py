@@ -1,4 +1,4 @@
-"""What does not compile and what draws random numbers is told when the graph is built."""
+"""Code that does not compile or draws random numbers is refused when the graph is built."""
 
 import cProfile
 import random
@@ -38,7 +38,7 @@ class Learn("""
 
 
 def _refused(folder, line):
-    """What is said of a line in `act`, and the number of that line."""
+    """Returns the message about a line in `act`, and the line's number."""
     changed = [("\nclass Learn(", ACT.format(line=line)), ("= Act(net)", "= Odd(net)")]
     with pytest.raises(ProgramError) as caught:
         analyse_with(folder, "GPUOnly", 1, remove=changed)
@@ -87,7 +87,7 @@ def test_pythons_max_of_an_array_is_told_what_to_take_instead(tmp_path):
     ],
 )
 def test_random_numbers_are_found_whatever_they_are(line, drawn, tmp_path):
-    """Each of these gives the same every time."""
+    """Each of these returns the same value every time."""
     text = _refused(tmp_path, line)
     assert re.search(drawn, text)
     assert "random numbers come as the noise of `act`" in text
@@ -138,7 +138,7 @@ class Learn("""
     ],
 )
 def test_what_is_no_function_of_its_arguments_is_refused(call, told, tmp_path):
-    """Uncompiled, where MindSpore's parser refuses nothing."""
+    """Uncompiled: MindSpore's parser refuses nothing here."""
     line = f"target = {call}"
     with pytest.raises(ProgramError, match=told) as caught:
         analyse_with(
@@ -148,7 +148,7 @@ def test_what_is_no_function_of_its_arguments_is_refused(call, told, tmp_path):
 
 
 def test_state_that_python_keeps_of_an_update(tmp_path):
-    """Nothing sends it to other ranks, and `learn` was read once."""
+    """Other ranks would not receive it, and `learn` is read only once."""
     counting = """
     def apply(self, grads):
         self.calls = self.calls + 1
@@ -229,7 +229,7 @@ def test_what_nobody_else_holds_may_change_in_place(tmp_path):
 
 
 def test_sums_of_a_compiled_cell_are_new_arrays(tmp_path):
-    """MindSpore's own `x += y` would change an input of the cell, and cost it its native code."""
+    """MindSpore's own `x += y` would change an input of the cell and prevent native code."""
 
     def construct(self, x):
         total = 0.0

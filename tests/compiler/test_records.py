@@ -1,4 +1,4 @@
-"""Records whose fields have names: what is read of them, and what is refused."""
+"""NamedTuples in programs: which uses are read, and which are refused."""
 
 import pytest
 

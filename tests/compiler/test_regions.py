@@ -1,4 +1,4 @@
-"""What becomes a compiled cell, and what stays Python."""
+"""Regions: which operations become compiled cells, and which stay Python."""
 
 from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Region, Where, walk
 from mindspore_rl.compiler.lowering.project import Projection, project

@@ -1,4 +1,4 @@
-"""Why evidence of a trial has to be found twice, and in which data."""
+"""Why a trial's evidence needs confirmation, and in which data."""
 
 import numpy as np
 import pytest
@@ -9,12 +9,12 @@ from mindspore_rl.compiler.ir.ir import Op
 from mindspore_rl.plan.value import Value
 from mindspore_rl.platform import mindspore_device
 
-SUBNORMAL = np.full(1013, 1e-41, np.float32)  # of a shape that nothing else has used
+SUBNORMAL = np.full(1013, 1e-41, np.float32)  # a shape that nothing else has used
 
 
-@pytest.mark.slow  # it shows in most processes, not in all
+@pytest.mark.slow  # the difference shows in most processes, not in all
 def test_mindspore_disagrees_with_itself_about_subnormal_numbers():
-    """When this fails, `rows` need no longer leave them out of its data."""
+    """When this fails, `rows` no longer needs to exclude them from its data."""
     mindspore_device.use()
     seen = {"sign": set(), "floor": set(), "equal": set()}
     for _ in range(30):

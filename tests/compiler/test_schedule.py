@@ -1,4 +1,4 @@
-"""What the analysis makes of a schedule by arrival, and what it refuses."""
+"""Schedules by arrival: the analysis's results, and refused schedules."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the generated modules look like, and that they are Python."""
+"""The generated modules: their text, and that they are valid Python."""
 
 import ast
 import re
@@ -96,7 +96,7 @@ reward = reward + second
 
 
 def test_two_steps_of_environments_in_one_loop_of_a_cell_are_refused(tmp_path):
-    """Their rewards would be counted in another order than they were given."""
+    """Their rewards would be counted in an order other than the program's."""
     program = program_with(tmp_path, loop=AGAIN)
     prepare(inproc.request(program, "MultipleLearners", 1), tmp_path / "python")
     job = inproc.request(program, "GPUOnly", 1, env="graph:CartPole-v1")

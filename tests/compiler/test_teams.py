@@ -1,4 +1,4 @@
-"""Splits by agent give the reference's numbers, whatever else is cut (design, section 5)."""
+"""Divisions by agent give the reference's numbers with any other cuts (design, section 5)."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The graph as text: nothing is lost on the way there and back."""
+"""The graph as text: nothing is lost when it is written and parsed."""
 
 import dataclasses
 import itertools

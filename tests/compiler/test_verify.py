@@ -1,4 +1,4 @@
-"""Every rule of `verify` refuses a plan that breaks it, and names itself."""
+"""Every rule of `verify` refuses a plan that breaks it, and names the rule."""
 
 import pytest
 

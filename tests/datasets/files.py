@@ -1,4 +1,4 @@
-"""Episodes whose numbers say which step of which they are of, and files of them."""
+"""Makes episodes whose numbers identify episode and step, and files of such episodes."""
 
 import numpy as np
 
@@ -27,14 +27,14 @@ def episode(number, steps):
 
 
 def made(path, lengths, length=None, append=False, name="made"):
-    """A data set of episodes of such lengths."""
+    """A data set of episodes with these lengths."""
     episodes = (episode(number, steps) for number, steps in enumerate(lengths))
     write(path, COLUMNS, ABOUT, [Part(name, lengths, episodes)], length, append)
     return Dataset(path)
 
 
 def flat(lengths, ends=("terminals", "timeouts")):
-    """D4RL's arrays."""
+    """The arrays in D4RL's form."""
     parts = [episode(number, steps) for number, steps in enumerate(lengths)]
     names = {"obs": "observations", "action": "actions", "reward": "rewards"}
     names |= dict(zip(("terminated", "truncated"), ends, strict=True))
@@ -44,7 +44,7 @@ def flat(lengths, ends=("terminals", "timeouts")):
 
 
 def grouped(lengths):
-    """The arrays of each episode as Minari names them, with an observation more than steps."""
+    """The arrays of each episode with Minari's names; one more observation than steps."""
     arrays = {}
     for number, steps in enumerate(lengths):
         for name, array in flat([0] * number + [steps], ("terminations", "truncations")).items():

@@ -1,4 +1,4 @@
-"""The file of a data set: what is put in comes out, and all of it or nothing is there."""
+"""The file of a data set: its contents are complete and correct, or it does not exist."""
 
 import contextlib
 import gc
@@ -24,7 +24,7 @@ from tests.datasets.files import ABOUT, COLUMNS, episode, made
 
 
 def descriptors(path):
-    """Those of this process that are a file's, or were."""
+    """Returns this process's descriptors of a file, or of a deleted one."""
     gc.collect()
     found = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
     return [one for one in found if one.is_symlink() and str(one.readlink()).startswith(str(path))]
@@ -127,7 +127,7 @@ def test_who_may_only_read_it_opens_it_and_changes_nothing(tmp_path):
 
 
 def test_a_data_set_may_be_larger_than_memory(tmp_path):
-    """Four times as large, and on the disk only what is in its index."""
+    """Four times as large, and only its index is stored on the disk."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     spec = TableSpec(COLUMNS, capacity=2, length=4 * memory // 26)
     header = spec.header()
@@ -178,12 +178,12 @@ def test_what_is_no_data_set_is_told(tmp_path):
 
 
 def forged(whole, descriptor=None, **values):
-    """The bytes of a data set that says otherwise of itself, with the checksum of that.
+    """Returns a data set's bytes with a changed description and a valid checksum.
 
     Args:
-        whole: of an honest one.
-        descriptor: what it says that its table holds, in place of some of the specification.
-        values: by header offset, what stands there, `[lanes or records]`.
+        whole: the bytes of a valid data set.
+        descriptor: replaces parts of the table's specification.
+        values: values by header offset, `[lanes or records]`.
     """
     found, text_end = bytearray(whole), len(whole) - _END.size
     index_bytes, length, _, magic = _END.unpack(whole[text_end:])
@@ -207,7 +207,7 @@ def forged(whole, descriptor=None, **values):
 
 
 def read_all(path):
-    """Whether a file opens; then all that anybody reads of it is read."""
+    """Opens a file, if it is valid, and reads everything in it."""
     try:
         dataset = Dataset(path)
     except ReplayError as error:
@@ -267,7 +267,7 @@ def test_an_index_that_claims_more_than_there_is_is_refused(tmp_path, claim):
 
 @pytest.mark.parametrize("dtype", ["O", "V4", "S4", "f4,O", "(2,f4", "float63", "", "int32", None])
 def test_columns_that_are_no_numbers_are_refused(tmp_path, dtype):
-    """An object would be an address, out of the file."""
+    """An object would be an address from the file."""
     made(path := tmp_path / "set", [4] * 20).table.close()
     for at in range(len(COLUMNS)):
         columns = [[c.name, list(c.shape), c.dtype] for c in COLUMNS]
@@ -281,7 +281,7 @@ def test_columns_that_are_no_numbers_are_refused(tmp_path, dtype):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_an_index_says_it_is_read_or_refused(tmp_path, seed):
-    """Bytes of the index flipped or set, under a checksum that is right."""
+    """Bits or bytes of the index are changed; its checksum is valid."""
     random = np.random.default_rng(seed)
     made(path := tmp_path / "set", [4, 2, 3, 1] * 5).table.close()
     whole = path.read_bytes()
@@ -305,11 +305,11 @@ def test_the_first_episode_of_each_environment_is_recorded():
         action = np.array([[0.5], [7.0]], np.float32)
         reward = np.ones(2, np.float32)
         recorder.watch(obs, action, reward, terminated, np.zeros(2, bool), under_way.copy())
-        obs[:] = -1  # whose it is writes it again
+        obs[:] = -1  # the caller may write into it
         under_way &= ~terminated
     short, cut = recorder.episodes()
     assert short.obs.tolist() == [[0], [1]]
     assert (short.terminated.tolist(), short.truncated.tolist()) == ([False, True], [False, False])
     assert cut.obs.tolist() == [[10], [11], [12]]
-    assert cut.action.tolist() == [[1], [1], [1]]  # as the environment takes 7
+    assert cut.action.tolist() == [[1], [1], [1]]  # the environment takes 7 as 1
     assert cut.truncated.tolist() == [False, False, True]

@@ -1,4 +1,4 @@
-"""Epochs: each record once, in an order that chance has made, whatever the number of ranks."""
+"""Epochs: each record once, in a random order, with any number of ranks."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from mindspore_rl.datasets.epochs import Epochs, Permutation
 from mindspore_rl.errors import ReplayError
 
 MIN_P = 1e-4
-"""Of a p-value: all numbers are fixed, so a test that passes once always does."""
+"""Bound of a p-value: all numbers are fixed, so a test that passes once always passes."""
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 255, 256, 257, 1000, 65_537])
@@ -52,7 +52,7 @@ def test_every_place_is_equally_often_everyones(count):
 
 
 def test_neighbours_do_not_stay_neighbours():
-    """What follows a number is as often one as another, at any distance."""
+    """Every number follows any other equally often, at any distance."""
     count = 64
     found = np.array([Permutation(1, epoch, count)(np.arange(count)) for epoch in range(400)])
     distances = np.diff(found, axis=1) % count

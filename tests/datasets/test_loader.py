@@ -1,4 +1,4 @@
-"""Batches of windows: what they hold, and that they are gathered beside the learner's work."""
+"""Batches of windows: their contents, and that they are gathered while the learner works."""
 
 import ctypes
 import gc
@@ -28,7 +28,7 @@ def opened(tmp_path):
 
 
 def windows(lengths, window):
-    """(record, first step) of each, in order."""
+    """Returns (record, first step) of each, in order."""
     return [(r, first) for r, n in enumerate(lengths) for first in range(max(n - window + 1, 1))]
 
 
@@ -72,7 +72,7 @@ def test_it_goes_on_from_any_batch(dataset):
 
 
 def test_batches_are_gathered_ahead_into_the_same_memory(dataset):
-    """The next two are ready before they are asked for, and the one that is used stays."""
+    """The next two are ready before they are requested, and the one in use stays unchanged."""
     with Loader(Batches(dataset, 3, 4, 1), buffers=3) as loader:
         places = []
         for _ in range(12):
@@ -91,7 +91,7 @@ def test_batches_are_gathered_ahead_into_the_same_memory(dataset):
 
 
 def resident(path):
-    """Which pages of a file are in memory."""
+    """Returns which pages of a file are in memory."""
     libc = ctypes.CDLL(None)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE) as whole:
         pages = np.zeros(-(-len(whole) // mmap.PAGESIZE), np.uint8)
@@ -105,7 +105,7 @@ def resident(path):
 
 
 def test_of_a_cold_data_set_windows_are_read_and_nothing_else(tmp_path):
-    """Those of a batch and of the next one; the kernel would read 32 pages for each."""
+    """Those of a batch and of the next one; the kernel alone would read 32 pages for each."""
     made(path := tmp_path / "set", [2000] * 50, length=2000).table.close()
     gc.collect()
     with path.open("rb") as file:
@@ -139,7 +139,7 @@ def test_what_is_in_memory_is_not_asked_for_again_and_again(dataset, monkeypatch
     for step in range(150):
         batches.gather(step, batches.buffer())
     assert len(asked) == COLD + 1
-    faults = itertools.count()  # a disk is waited for
+    faults = itertools.count()  # a page fault waits for the disk
     for step in range(150, 153):
         batches.gather(step, batches.buffer())
     assert len(asked) == COLD + 1 + 3

@@ -1,4 +1,4 @@
-"""`msrl dataset record`: what a run's policy plays is what is in the data set."""
+"""`msrl dataset record`: the data set contains exactly what a run's policy plays."""
 
 import shutil
 
@@ -31,7 +31,7 @@ def recorded(path, *argv):
 
 
 def test_recorded_episodes_are_those_that_an_environment_plays(trained, tmp_path):
-    """Its steps, taken again, give the same observations and rewards, to the end."""
+    """Its actions, taken again, give the same observations and rewards, to the end."""
     folder, _ = trained
     flags = ["--episodes", "3", "--seed", str(SEED), "--length", "500"]
     with recorded(tmp_path / "set", folder, flags) as dataset:
@@ -55,7 +55,7 @@ def test_recorded_episodes_are_those_that_an_environment_plays(trained, tmp_path
         env.close()
         expected = evaluate.evaluate(folder, 3, SEED, sample=True)
         assert dataset.returns().tolist() == expected
-        assert (np.array(expected) == dataset.lengths).all()  # 1 a step
+        assert (np.array(expected) == dataset.lengths).all()  # 1 per step
 
 
 def test_several_runs_and_checkpoints_make_one_data_set(trained, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Data sets of other systems' files: every number arrives, and what is wrong is told."""
+"""Data sets from other systems' files: every number is imported, and errors are reported."""
 
 import io
 import json
@@ -91,7 +91,7 @@ def test_an_end_that_nobody_marked_is_a_truncation(tmp_path, capsys, missing):
 
 
 def test_a_folder_that_minari_wrote(tmp_path, capsys):
-    """By its DataCollector (0.5.4): CartPole-v1 from the seeds 0 to 4, and one step from 9."""
+    """From its DataCollector (0.5.4): CartPole-v1 from the seeds 0 to 4, and one step from 9."""
     with tarfile.open(MINARI) as archive:
         archive.extractall(tmp_path, filter="data")
     with imported(tmp_path / "test-v0") as dataset:
@@ -183,7 +183,7 @@ def test_bad_arrays_are_told(tmp_path, capsys, suffix, arrays, message):
 
 
 def refused(source, capsys, message):
-    """It is told, and nothing is left."""
+    """Checks that a file is refused with a message, and that nothing remains."""
     path = source.parent / "set"
     assert main(["dataset", "import", str(source), str(path)]) == 2
     error = capsys.readouterr().err
@@ -204,7 +204,7 @@ def fortran(path):
 
 
 def flipped(path):
-    """A bit of the stored observations, which a checksum of the archive covers."""
+    """Flips a bit of the stored observations, which a checksum of the archive covers."""
     save(path, flat([40]))
     data = bytearray(path.read_bytes())
     data[data.index(np.float32([0, 7]).tobytes())] ^= 1
@@ -217,7 +217,7 @@ def halved(path):
 
 
 def short(path):
-    """An array that is shorter than its own header says."""
+    """An array that is shorter than its header says."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in flat([9]).items():
             file = io.BytesIO()
@@ -263,7 +263,7 @@ def test_actions_of_another_space_are_told(tmp_path, capsys):
 
 
 def test_actions_beyond_their_bounds_are_clipped_and_told(tmp_path, capsys):
-    """An environment would have clipped them, as it does those of a policy."""
+    """An environment would clip them, as it does those of a policy."""
     source = tmp_path / "file.npz"
     arrays = flat([3, 4])
     actions = np.array([[2.0], [-2.1], [0.5], [-2.0], [1.0], [4.9], [4.8]])
@@ -286,7 +286,7 @@ def test_actions_within_their_bounds_are_kept(tmp_path, capsys):
 
 
 def test_there_is_never_more_than_an_episode_in_memory(tmp_path):
-    """Of 100 of them, 64 MB in all."""
+    """100 episodes, 64 MB in all."""
     steps = 10_000
     arrays = {
         "observations": np.zeros((100 * steps, 16), np.float32),

@@ -1,4 +1,4 @@
-"""Atari's games through ale-py, as gymnasium has them."""
+"""Atari's games through ale-py and gymnasium."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The in-graph environments: against gym, step by step, and compiled in a loop."""
+"""In-graph environments: against gym, step by step, and compiled in a loop."""
 
 import mindspore as ms
 import numpy as np
@@ -31,9 +31,9 @@ def pynative_mode():
 
 
 class Rollout(nn.Cell):
-    """Steps an environment in a compiled loop, 8 steps a turn, and keeps all that it returns.
+    """Steps an environment in a compiled loop, 8 steps per iteration, and returns all results.
 
-    Flags as numbers: a buffer of bools cannot be written to on the CPU.
+    Flags are numbers: a buffer of bools cannot be written on the CPU.
     """
 
     def __init__(self, env, num_steps):

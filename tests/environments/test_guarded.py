@@ -1,4 +1,4 @@
-"""What is said of environments that fail."""
+"""Messages about environments that fail."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ ACTIONS = np.array([10, 11, 12, 13], np.int32)
 
 
 class Mine:
-    """Does as it is told from its third step on."""
+    """Returns the given results from its third step on."""
 
     spec = SPEC
 

@@ -70,7 +70,7 @@ def test_cartpole_is_a_hand_loop_over_its_library(name, library, balance):
 
 @pytest.mark.parametrize("name", ["Acrobot-v1", "MountainCar-v0"])
 def test_an_action_does_the_same_as_one_of_the_space(name):
-    """The vector gives a plain int, where a space's sample is np.int64."""
+    """The vector passes a plain int; a space's sample is np.int64."""
     vector = registry.make_vector(name, range(2), 7)
     hand = gymnasium.make(name, disable_env_checker=True)
     hand.reset(seed=reset_seed(7, 0, 0))
@@ -84,7 +84,7 @@ def test_dtypes_and_fresh_arrays():
     copies = [array.copy() for array in first]
     assert [array.dtype for array in first] == [np.float32] * 3 + [np.bool_] * 2
     for array in env.step(np.ones(4, np.int32)):
-        array[:] = 0  # what a caller does with them is the caller's business
+        array[:] = 0  # the caller may change results
     for array, copy in zip(first, copies, strict=True):
         np.testing.assert_array_equal(array, copy)
     assert np.abs(env.get_state()["obs"]).max() > 0
@@ -124,7 +124,7 @@ STATEFUL = [
 
 
 def _skip_without(name):
-    """Of what a name needs, tells a missing package; continuous integration has them all."""
+    """Skips a test if a package that the name needs is missing; CI has all of them."""
     needed = {"v4": ["mujoco"], "v5": ["mujoco", "imageio"]}.get(name[-2:], [])
     for package in ["Box2D"] if name.startswith(("Lunar", "Biped")) else needed:
         pytest.importorskip(package, reason=f"{package} is not installed")
@@ -149,7 +149,7 @@ def test_restored_state_goes_on_with_the_same_bits(name, before):
 
 
 def test_halfcheetah_is_gym_with_clipped_actions(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)  # for the log that MuJoCo writes in the bare gym.make below
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes a log in the bare gym.make below
     pytest.importorskip("mujoco", reason="MuJoCo is not installed")
     vector = registry.make_vector("HalfCheetah-v4", range(1), 0)
     assert vector.spec.obs_shape == (17,)
@@ -191,7 +191,7 @@ def test_missing_mujoco_says_what_to_install(monkeypatch, name):
 
 
 class Faulty(gym.Env):
-    """Does something wrong in environment 1's (the second one's) third step."""
+    """Fails in the third step of environment 1 (the second one)."""
 
     observation_space = gym.spaces.Box(-1, 1, (2,))
     action_space = gym.spaces.Discrete(3, start=5)
@@ -362,7 +362,7 @@ def test_an_unknown_id_offers_the_nearest():
         ("gym:FrozenLake-v1", "gym"),
         ("gymnasium:FrozenLake-v1", "gymnasium"),
         ("Taxi-v4", "gymnasium"),
-        ("Taxi-v3", "gym"),  # which gymnasium has no longer
+        ("Taxi-v3", "gym"),  # gymnasium no longer has it
     ],
 )
 def test_a_plain_id_is_gymnasiums_where_gymnasium_has_it(name, library):

@@ -1,4 +1,4 @@
-"""Images: bytes, channels first, whatever an environment's own layout is."""
+"""Images: bytes, channels first, from any layout of an environment."""
 
 import importlib
 
@@ -151,7 +151,7 @@ def test_channels_are_along_the_shorter_axis():
 def test_which_spaces_are_images():
     spaces = importlib.import_module("gymnasium").spaces
     assert is_image(spaces.Box(0, 255, (8, 8, 3), np.uint8))
-    assert not is_image(spaces.Box(0, 255, (128,), np.uint8))  # such as Atari's memory
+    assert not is_image(spaces.Box(0, 255, (128,), np.uint8))  # for example Atari's memory
     assert not is_image(spaces.Box(0, 255, (8, 8, 3), np.float32))
     assert not is_image(spaces.Box(0, 1, (8, 8, 3), np.uint8))
     assert not is_image(spaces.Discrete(3))

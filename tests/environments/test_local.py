@@ -1,4 +1,4 @@
-"""What is said of the user's environments before a job starts, if they are not as they must be."""
+"""Messages about invalid environments of users before a job starts."""
 
 import mindspore as ms
 import pytest

@@ -1,4 +1,4 @@
-"""Steps in C++: of a user's environment, and what is said when they cannot be had."""
+"""Steps in C++: of a user's environment, and messages when they are not available."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
 @pytest.fixture
 def corridor(tmp_path):
-    """Makes a copy of the example with its C++ source changed; returns the environment's name."""
+    """Copies the example with a change in its C++ source; returns the environment's name."""
 
     def make(old="", new="", name="NativeCorridor"):
         shutil.copy(EXAMPLES / "corridor.py", tmp_path)
@@ -150,7 +150,7 @@ for device, operator in zip(("cpu", "gpu"), operators):
 
 @pytest.fixture(params=SOURCES)
 def source(request):
-    """A source of the package and what it is compiled with."""
+    """A source of the package with its compiler settings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", "")
         env = registry.make_graph(request.param)

@@ -1,4 +1,4 @@
-"""Environments of the user's own with the interface of gym or gymnasium, named by file."""
+"""Users' own environments with the interface of gym or gymnasium, named by file."""
 
 import importlib
 import re
@@ -172,7 +172,7 @@ def test_statistics_of_a_wrapper_are_told(own):
     (found,) = check(own("normalised"))
     assert found.startswith("NormalizeReward and NormalizeObservation: running statistics of its")
     assert "normalise_obs=true" in found
-    if own.library == "gymnasium":  # gym's go on in any case
+    if own.library == "gymnasium":  # gym's continue in any case
         assert registry.spec(own("frozen")).warning == ""
 
 
@@ -361,7 +361,7 @@ def odd(tmp_path):
 
 
 def test_observations_may_all_live_in_one_array(odd):
-    """And an action is the number that gymnasium gives, which has `item()`."""
+    """An action is the number that gymnasium passes, which has `item()`."""
     vector = registry.make_vector(f"{odd}Shared", range(3), 1)
     places = vector.reset()[:, 0]
     assert len(np.unique(places)) == 3

@@ -72,7 +72,7 @@ def test_an_episode_is_that_of_mpe2(mode, name):
         assert got[3].all() == (t == NUM_STEPS - 1)
     np.testing.assert_array_equal(next_obs, reset(noise)[1].asnumpy())
     rewards = np.stack(rewards)
-    if "spread" in name:  # agents differ where some of them touch, and only there
+    if "spread" in name:  # agents differ only where some of them touch
         assert (np.ptp(rewards, axis=2) > 0).any() and (np.ptp(rewards, axis=2) == 0).any()
     else:  # caught, free inside, a little outside, far outside
         assert (rewards[:, :, 0] >= 10).any() and (rewards[:, :, 3] < -10).any()
@@ -96,7 +96,7 @@ def test_an_episode_follows_mpe2_without_correction(mode, name):
         action = rng.integers(0, 5, (NUM_ENVS, *env.spec.agent_shape)).astype(np.int32)
         state, _, final_obs, reward, *_ = step(state, Tensor(action), noise)
         expected = other.step(action)
-        # Bodies that touch push each other apart with a force that magnifies rounding.
+        # Bodies that touch push each other apart with a force that amplifies rounding.
         np.testing.assert_allclose(final_obs.asnumpy(), expected[1], atol=1e-3, err_msg=str(t))
         np.testing.assert_allclose(reward.asnumpy(), expected[2], atol=1e-3, err_msg=str(t))
 

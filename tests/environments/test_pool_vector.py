@@ -1,4 +1,4 @@
-"""Environments of EnvPool: seeds of their own, true successors, spaces."""
+"""EnvPool's environments: their own seeds, true successors, spaces."""
 
 import json
 import os
@@ -84,7 +84,7 @@ def test_a_time_limit_truncates():
 
 
 def test_an_end_at_the_very_limit_is_truncated_alone_as_is_told():
-    """Should EnvPool pass it on one day, the note may go."""
+    """If EnvPool passes the flag on one day, remove the note."""
     vector = registry.make_vector("envpool:CartPole-v1,max_episode_steps=9", range(64), 3)
     vector.reset()
     for _ in range(9):

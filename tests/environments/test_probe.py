@@ -23,7 +23,7 @@ def test_bandit_pays_the_action_that_follows_the_sign():
         assert terminated.all()
     assert set(np.unique(seen)) == {-1.0, 1.0}
     assert abs(np.mean(seen)) < 0.1
-    # Neither the environments nor the steps follow one another.
+    # Neighbouring environments and steps are not correlated.
     correlation = np.corrcoef(np.array(seen).T) - np.eye(8)
     assert np.abs(correlation).max() < 0.3
 

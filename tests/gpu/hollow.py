@@ -1,9 +1,9 @@
-"""A CUDA that computes nothing, made here: on any machine, MindSpore's plug-in for the GPU loads,
+"""Builds stub CUDA libraries that compute nothing: on any machine, MindSpore's GPU plug-in loads,
 selects its kernels and runs whole jobs.
 
-What the plug-in takes from CUDA's libraries is read from the plug-in; each function becomes one
-that does nothing and succeeds, but for those of hollow_cuda.c. So are its own CUDA kernels and
-NCCL. A loop in a graph makes a few turns, whatever its condition.
+The symbols that the plug-in needs are read from the plug-in. Each becomes a function that does
+nothing and succeeds, except those in hollow_cuda.c. The plug-in's own CUDA kernels and NCCL are
+stubs too. A loop in a graph makes a few iterations, whatever its condition.
 """
 
 import os
@@ -19,13 +19,13 @@ NOTHING = 'xorl %eax, %eax\nret\n.section .note.GNU-stack,"",@progbits\n'
 
 
 def build(folder: Path) -> None:
-    """Makes the libraries, in the places where a machine with a GPU has them."""
+    """Builds the libraries, at the paths of a machine with a GPU."""
     plugin = gpu.plugin_folder().parent
     kernels = plugin / "gpu" / "libcuda_ops.so.11"
     wanted = _symbols(plugin / "libmindspore_gpu.so.11.6", "--undefined-only")
     wanted |= {name for name in _symbols(kernels, "--undefined-only") if "@" in name}
     libraries: dict[str, set[str]] = {library: set() for library in gpu.LIBRARIES.values()}
-    del libraries["libnvrtc.so.11.2"]  # the wheel's own, which needs no GPU
+    del libraries["libnvrtc.so.11.2"]  # the wheel's own needs no GPU
     for name in wanted:
         symbol, _, library = name.partition("@")
         if library in libraries:
@@ -44,7 +44,7 @@ def build(folder: Path) -> None:
 
 
 def environment(folder: Path, gpus: int) -> dict[str, str]:
-    """The variables of a process that is to find `gpus` GPUs where `build` was called."""
+    """Returns the variables of a process that finds `gpus` GPUs, where `build` was called."""
     ahead = [str(file) for file in (folder / "ahead").iterdir()]  # the plug-in prefers its own
     return {
         **os.environ,
@@ -63,7 +63,7 @@ def _place(library: str) -> str:
 
 
 def _symbols(library: Path, which: str) -> set[str]:
-    """Names, with @ and the library they are to come from if that is told."""
+    """Returns names, with @ and their library if the library is known."""
     lines = subprocess.run(
         ["nm", "-D", "--without-symbol-versions", which, library]
         if which == "--defined-only"

@@ -1,4 +1,4 @@
-"""Runs a job on one device, in a process of its own: `one_run.py DEVICE FOLDER CASE`."""
+"""Runs a job on one device, in its own process: `one_run.py DEVICE FOLDER CASE`."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ MARKS = ("action", "advantage", "gradient")
 
 
 def main() -> None:
-    """Leaves the records of every boundary in the folder."""
+    """Writes the records of every boundary to the folder."""
     from mindspore_rl import programs  # noqa: PLC0415
     from mindspore_rl.compiler.pipeline import JobRequest, prepare  # noqa: PLC0415
     from mindspore_rl.jobs import registry  # noqa: PLC0415

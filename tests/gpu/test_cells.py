@@ -56,7 +56,7 @@ def _records(device: str, folder: Path, case: tuple) -> dict[str, np.ndarray]:
     ids=lambda case: "-".join([*case[:3], *(["normalised"] if len(case[3]) > 4 else [])]),
 )
 def test_an_iteration_gives_the_numbers_of_the_cpu(case, tmp_path):
-    """Actions, advantages and the gradients of every minibatch, TF32 off."""
+    """Actions, advantages and the gradients of every minibatch, without TF32."""
     cpu, got = (_records(device, tmp_path / device, case) for device in ("CPU", "GPU"))
     assert cpu.keys() == got.keys()
     assert {re.split("[:#]", key)[1] for key in cpu} >= {"action", "gradient"}

@@ -1,7 +1,7 @@
-"""Whole jobs on MindSpore's plug-in for the GPU, where there is no GPU (see hollow.py).
+"""Whole jobs on MindSpore's GPU plug-in, without a GPU (see hollow.py).
 
 They show that every cell compiles, with a kernel of the plug-in for every operator, and that ranks,
-groups, copies and checkpoints work; numbers mean nothing.
+groups, copies and checkpoints work. Their numbers have no meaning.
 """
 
 import itertools
@@ -40,7 +40,7 @@ def cuda(tmp_path_factory):
 
 @pytest.fixture
 def train(cuda, tmp_path):
-    """Runs `msrl train` on GPUs; gives its exit code, what it printed and the run's folder."""
+    """Runs `msrl train` on GPUs. Returns: its exit code, its output and the run's folder."""
 
     def run(*arguments, gpus=1, **variables):
         job = subprocess.run(
@@ -100,7 +100,7 @@ def test_replicas_that_would_share_a_gpu_are_fused(train):
 
 @pytest.fixture
 def hosts(tmp_path):
-    """Makes a deployment file of two hosts, both this machine, each with so many GPUs."""
+    """Makes a deployment file of two hosts, both this machine, each with some GPUs."""
 
     def make(gpus):
         file = tmp_path / "hosts.yaml"
@@ -165,7 +165,7 @@ for name in sys.argv[1:]:
 
 
 def _with_the_plugin(cuda, file, *arguments, **more):
-    """Runs a program that uses MindSpore's plug-in itself."""
+    """Runs a program that uses MindSpore's plug-in directly."""
     variables = hollow.environment(cuda, 1) | more
     wheels = (cuda / "wheels/nvidia").glob("*/lib")
     paths = [variables["LD_LIBRARY_PATH"], *wheels, gpu.plugin_folder()]
@@ -220,7 +220,7 @@ with Table.create(spec) as table:
 
 @pytest.mark.parametrize("most", ["", "1000"])
 def test_a_table_is_locked_for_the_gpu_until_it_is_closed(cuda, tmp_path, most):
-    """Where the memory is, how much of it, and mapped (2) for every context (1)."""
+    """The address and size of the memory, mapped (2) for every context (1)."""
     (tmp_path / "gather.py").write_text(A_GATHER)
     log = tmp_path / "log.txt"
     limit = {"HOLLOW_LOCKED": most} if most else {}

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def msrl(folder: Path, *arguments: str) -> str:
-    """Runs a command. Returns: what it prints."""
+    """Runs a command. Returns: its output."""
     done = subprocess.run(
         [sys.executable, "-m", "mindspore_rl.cli", *arguments],
         capture_output=True,
@@ -40,13 +40,13 @@ def msrl(folder: Path, *arguments: str) -> str:
 
 
 def train(run_dir: Path, *arguments: str) -> str:
-    """Trains to the end. Returns: the line that tells how it ended."""
+    """Trains to the end. Returns: the line with the outcome."""
     place = ("--run-dir", str(run_dir), "--quiet")
     return msrl(run_dir.parent, "train", *arguments, *place).splitlines()[0]
 
 
 def critic(run_dir: Path, obs: np.ndarray) -> np.ndarray:
-    """Values of observations `[n, ...]` by a run's last checkpoint."""
+    """Returns the values of observations `[n, ...]` from a run's last checkpoint."""
     plan = load_plan(run_dir)
     ms.set_context(mode=ms.PYNATIVE_MODE)
     trainer = programs.load_trainer(plan.algorithm, plan.config, spec(plan.environment))
@@ -79,7 +79,7 @@ def test_bandit_is_solved(tmp_path, cells):
 
 @pytest.mark.slow
 def test_pixels_are_seen(tmp_path):
-    """The side of a square on an image, at places of which most were not seen before."""
+    """The side of a square on an image, mostly at places that it has not seen before."""
     place = ("--env", "probe:pixels", "--policy", "MultipleLearners", "--total-steps", "2560")
     network = ("torso=cnn", "hidden=32", "num_steps=16", "--stop-return", "nan")
     train(tmp_path / "run", "ppo", *place, *network)
@@ -145,7 +145,7 @@ def test_termination_is_not_bootstrapped(tmp_path, cells):
     ],
 )
 def test_cartpole_reaches_475(tmp_path, cells, algorithm, policy):
-    """Two of three seeds: now and then one forgets what it knew."""
+    """Two of three seeds: sometimes one forgets its policy."""
     place = ("--cells", cells, "--policy", policy, "--workers", "2", "--env", "CartPole-v1")
     means = []
     for seed in ("1", "2", "3"):
@@ -172,7 +172,7 @@ def test_a_pendulum_is_swung_up(tmp_path, algorithm):
 def test_mappo_spreads_out(tmp_path, cells, seed):
     """In PettingZoo's own environment, where random actions get -25.7.
 
-    What an established implementation gets stands in algorithms/mappo.md.
+    algorithms/mappo.md has the result of an established implementation.
     """
     place = ("--cells", cells, "--policy", "GPUOnly")
     train(tmp_path / "run", "mappo", *place, "--seed", str(seed))

@@ -1,4 +1,4 @@
-"""Training runs as real processes, and what is left of them."""
+"""Starts training runs as real processes, and finds what they leave behind."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def start(
     algorithm: str = "ppo",
     environment: dict[str, str] | None = None,
 ) -> subprocess.Popen:
-    """A training run in the background, in `folder/run` unless told otherwise."""
+    """Starts a training run in the background, in `folder/run` by default."""
     steps = () if "--total-steps" in arguments else ("--total-steps", "100000000")
     place = () if "--run-dir" in arguments else ("--run-dir", str(folder / "run"))
     return subprocess.Popen(
@@ -33,7 +33,7 @@ def start(
 
 
 def descendants(process: subprocess.Popen, word: str) -> list[psutil.Process]:
-    """Processes below one whose command line holds a word, but for their reapers."""
+    """Returns a process's descendants whose command line contains a word, without reapers."""
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
         try:
@@ -45,13 +45,13 @@ def descendants(process: subprocess.Popen, word: str) -> list[psutil.Process]:
 
 
 def workers(process: subprocess.Popen) -> list[psutil.Process]:
-    """The ranks of a run."""
+    """Returns the ranks of a run."""
     found = descendants(process, "mindspore_rl.runtime.rank.worker")
     return [worker for worker in found if worker.name().startswith("python")]
 
 
 def wait_for_training(process: subprocess.Popen, folder: Path) -> None:
-    """Returns once the run in `folder/run` has logged an iteration."""
+    """Waits until the run in `folder/run` has logged an iteration."""
     log = folder / "run" / "metrics.jsonl"
     for _ in range(600):
         if log.exists() and log.stat().st_size:
@@ -62,7 +62,7 @@ def wait_for_training(process: subprocess.Popen, folder: Path) -> None:
 
 
 def ended(process: subprocess.Popen, within_s: float) -> tuple[int, str, str]:
-    """Exit code and output of a run that must end soon, with nothing left of it."""
+    """Returns exit code and output of a run that must end soon and leave nothing behind."""
     below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     began = time.monotonic()
     out, err = process.communicate(timeout=within_s)

@@ -1,4 +1,4 @@
-"""A Slurm cluster on the hosts of `network_hosts.py`: a controller, and a node on each."""
+"""A Slurm cluster on the hosts of `network_hosts.py`: a controller, and a node on each host."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ DOWN_AFTER_S, KILL_WAIT_S = 12, 20
 
 
 def why_not() -> str:
-    """Why there can be no cluster here, or an empty text."""
+    """Returns why no cluster can be made here, or an empty text."""
     lacking = [name for name in PROGRAMS if shutil.which(name) is None]
     if lacking:
         return f"no {', '.join(lacking)} on PATH (Debian: apt-get install slurm-wlm munge)"
@@ -45,11 +45,11 @@ def why_not() -> str:
 
 
 class Slurm:
-    """A cluster; a context that ends it.
+    """A cluster; as a context, ends it.
 
     Args:
-        network: of `network_hosts.py`; node i is its host i.
-        folder: for all that the daemons write.
+        network: a `network_hosts.py` network; node i is its host i.
+        folder: the folder for the daemons' files.
     """
 
     def __init__(self, network, folder: Path) -> None:
@@ -123,11 +123,11 @@ class Slurm:
         )
 
     def environment(self) -> dict[str, str]:
-        """Of commands that speak to the cluster."""
+        """Returns the variables of commands that use the cluster."""
         return {**self.network.environment(), "SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def run(self, *command: str, cwd: Path | None = None) -> str:
-        """What a command on the first node prints; empty if it fails."""
+        """Returns the output of a command on the first node; empty if it fails."""
         done = subprocess.run(
             self.network.command(0, list(command)),
             env=self.environment(),
@@ -139,12 +139,12 @@ class Slurm:
         return done.stdout.strip() if done.returncode == 0 else ""
 
     def state(self, job: str) -> str:
-        """Of a job, such as RUNNING or NODE_FAIL."""
+        """Returns the state of a job, such as RUNNING or NODE_FAIL."""
         words = self.run("scontrol", "-o", "show", "job", job).split()
         return next((w.partition("=")[2] for w in words if w.startswith("JobState=")), "")
 
     def lose(self, node: int) -> None:
-        """Takes a node from the cluster: its cable is cut, and all that runs on it ends."""
+        """Removes a node from the cluster: cuts its cable, and ends its processes."""
         self.network.cut(node)
         self.network.end_processes(self.network.names[node])
 

@@ -85,7 +85,7 @@ def run(job, folder):
 
 
 def test_the_bound_holds_with_a_slow_worker(tmp_path):
-    """The others run ahead of it, as far as they may, and then wait."""
+    """The other workers run ahead of it as far as the bound allows, then wait."""
     job = request(odd(tmp_path, "slow"), workers=3, iterations=20, staleness=3)
     outcome, lines = run(job, tmp_path / "run")
     assert max(line["values"]["staleness_max"] for line in lines) == 3
@@ -106,14 +106,14 @@ def test_the_bound_holds_with_a_slow_worker(tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_that_is_ahead_waits_for_no_other_to_choose_its_cells(tmp_path):
-    """Its lease keeps all others back, so that they cannot come to the cell that it is at."""
+    """Its lease blocks all others, so they cannot reach the cell that it is at."""
     job = request("CartPole-v1", workers=2, iterations=2, algorithm="ppo", staleness=0)
     outcome, _ = run(job, tmp_path / "run")
     assert outcome.env_steps == 2 * 12
 
 
 def test_stale_gradients_of_a_slow_worker_are_dropped(tmp_path):
-    """The others do not wait for it: what it sends too late makes no update."""
+    """The others do not wait for it: its late gradients make no update."""
     job = request(odd(tmp_path, "slow"), workers=3, iterations=20, staleness=1, drop_stale=True)
     outcome, lines = run(job, tmp_path / "run")
     assert max(line["values"]["staleness_max"] for line in lines) <= 1

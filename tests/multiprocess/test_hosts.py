@@ -1,4 +1,4 @@
-"""Jobs on several hosts: network namespaces on this machine, joined by cables or over ssh."""
+"""Jobs on several hosts: network namespaces on this machine, connected by cables or over ssh."""
 
 import contextlib
 import importlib.util
@@ -30,12 +30,12 @@ TRAIN = (sys.executable, "-m", "mindspore_rl.cli", "train", "ppo", "num_steps=16
 WORKER = "mindspore_rl.runtime.rank.worker"
 ITERATIONS = 4
 END_S = 12.0
-"""For ending everything after a host is given up, on a busy machine."""
+"""Time to end everything after a host is given up, on a busy machine."""
 
 
 @pytest.fixture
 def network():
-    """Makes networks; nothing may run in one when its test ends."""
+    """Makes networks; their hosts must have no processes at the end of a test."""
     made = []
 
     def make(*args, **kwargs):
@@ -56,7 +56,7 @@ def start(command: list[str], environment: dict[str, str]) -> subprocess.Popen:
 
 
 def train_on(network, tmp_path: Path, *arguments: str, slots: int = 1) -> subprocess.Popen:
-    """A run on all hosts, `tmp_path/run`."""
+    """Starts a run on all hosts, `tmp_path/run`."""
     file = tmp_path / "hosts.yaml"
     network.write_deployment(file, slots=slots)
     train = [*TRAIN, "--run-dir", str(tmp_path / "run"), "--deployment", str(file), *arguments]
@@ -70,7 +70,7 @@ def final_state(run: Path) -> tuple[dict, dict]:
 def wait_until(
     condition: Callable[[], object], run: subprocess.Popen | None, timeout_s: float
 ) -> None:
-    """Waits, but not longer than a run lives."""
+    """Waits until a condition holds, but no longer than the run lives."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert run is None or run.poll() is None, run.communicate()
@@ -133,8 +133,8 @@ def test_host_that_comes_back_is_used_again(network, tmp_path):
     wait_for_training(run, tmp_path / "run")
     log = tmp_path / "run" / "metrics.jsonl"
     net.cut(1)
-    wait_until(lambda: not log.stat().st_size, run, SILENCE_S + END_S)  # started again: cut off
-    time.sleep(5)  # the restart does not reach it, and waits
+    wait_until(lambda: not log.stat().st_size, run, SILENCE_S + END_S)  # restarted: truncated
+    time.sleep(5)  # the restart cannot reach it, and waits
     net.mend(1)
     wait_until(lambda: log.stat().st_size, run, 300)
     run.send_signal(signal.SIGINT)
@@ -147,7 +147,7 @@ def test_host_that_comes_back_is_used_again(network, tmp_path):
 
 
 def _running(net, host: int, module: str) -> list[int]:
-    """Processes of a host that run a module."""
+    """Returns the processes of a host that run a module."""
     found = {pid: Path(f"/proc/{pid}/cmdline") for pid in net.processes(net.names[host])}
     return [p for p, file in found.items() if f"{module}\0".encode() in file.read_bytes()]
 
@@ -174,7 +174,7 @@ def test_over_ssh_ctrl_c_ends_the_job_with_a_checkpoint(network, tmp_path):
 @pytest.mark.kill
 @pytest.mark.skipif(bool(NO_SSH), reason=NO_SSH or "-")
 def test_workers_on_a_host_that_was_cut_off_end_by_themselves(network, tmp_path):
-    """Over ssh, and with processes of its own, a host is out of the coordinator's reach."""
+    """Over ssh, with its own processes, a host is out of the coordinator's reach."""
     net = network(2, ssh=True)
     job = ("--policy", "SingleLearnerCoarse", "--total-steps", "100000000")
     run = train_on(net, tmp_path, *job)

@@ -1,4 +1,4 @@
-"""A replay is part of a run's checkpoints."""
+"""Checkpoints contain the replay."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ OPTIONS += ("exploration=0.000001",)
 
 
 def final(folder, iterations, policy, workers, *more):
-    """The last checkpoint of a run of DQN."""
+    """Returns the last checkpoint of a run of DQN."""
     folder.mkdir()
     place = ("--policy", policy, "--workers", str(workers), "--cells", "native")
     steps = ("--total-steps", str(iterations * EACH))
@@ -25,7 +25,7 @@ def final(folder, iterations, policy, workers, *more):
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_goes_on_as_if_nothing_had_been(tmp_path):
-    """Bit by bit with the same workers; with others, under another policy, nothing is lost."""
+    """Bit by bit the same with the same workers; with others, another policy, nothing is lost."""
     whole = final(tmp_path / "whole", 40, "MultipleLearners", 2)
     final(tmp_path / "half", 20, "MultipleLearners", 2)
     resume = ("--resume", str(tmp_path / "half" / "run"))
@@ -37,7 +37,7 @@ def test_goes_on_as_if_nothing_had_been(tmp_path):
     assert whole["replay/0"].shape == (128, 8, 4)
     other = final(tmp_path / "other", 21, "SingleLearnerCoarse", 1, *resume)
     before = load(list_checkpoints(tmp_path / "half" / "run" / "checkpoints")[-1])[0]
-    rows = np.arange(128) // 8 == 20 % 16  # into which the one iteration has written
+    rows = np.arange(128) // 8 == 20 % 16  # the rows that the one iteration has written
     for column in range(6):
         found, kept = other[f"replay/{column}"], before[f"replay/{column}"]
         assert np.array_equal(found[~rows], kept[~rows])

@@ -28,7 +28,7 @@ MORE_THAN_ENOUGH = 100_000_000
 
 @pytest.fixture
 def cluster(tmp_path):
-    """Two nodes; no process of a job may be left on them when its test ends."""
+    """Two nodes; no process of a job may remain on them at the end of a test."""
     if not VENV.is_file():
         pytest.skip(
             f"no {VENV}, which scripts/train_slurm.sh starts: scripts/setup_venv.sh makes it"
@@ -57,7 +57,7 @@ def _of_jobs(network) -> list[str]:
 
 
 def submit(cluster, tmp_path: Path, steps: int, *arguments: str, sbatch: tuple = ()) -> str:
-    """Hands a job of two ranks in, `tmp_path/run`. Returns: its number."""
+    """Submits a job of two ranks, `tmp_path/run`. Returns: its number."""
     words = ("--nodes", "2", "--ntasks-per-node", "1", "--output", str(tmp_path / "log"), *sbatch)
     job = ("ppo", "--policy", "SingleLearnerCoarse", "--run-dir", str(tmp_path / "run"))
     script = "scripts/train_slurm.sh"
@@ -93,7 +93,7 @@ def test_a_job_trains_on_two_nodes(cluster, tmp_path):
     counted = json.loads((tmp_path / "run/communication.json").read_text())["program"]
     assert counted
     assert all(found["calls"] == found["predicted_calls"] for found in counted.values())
-    # The second rank was started by slurmd of the other node, in a step of the job.
+    # slurmd of the other node started the second rank, in a step of the job.
     assert f"StepId={job}.0" in (cluster.folder / "host1.log").read_text()
 
 
@@ -101,7 +101,7 @@ def test_a_signal_to_the_batch_step_ends_a_job_with_a_checkpoint(cluster, tmp_pa
     job = submit(cluster, tmp_path, MORE_THAN_ENOUGH)
     wait_for_training(cluster, tmp_path)
     cluster.run("scancel", "--batch", "--signal", "TERM", job)
-    wait_for(cluster, job, tmp_path, "FAILED", "COMPLETED")  # exit code 130, of an interruption
+    wait_for(cluster, job, tmp_path, "FAILED", "COMPLETED")  # exit code 130 of an interruption
     assert "interrupted: " in _ends(tmp_path)
     assert (
         _last_iteration(tmp_path)
@@ -142,7 +142,7 @@ def _last_iteration(tmp_path: Path) -> int:
 
 
 def _ends(tmp_path: Path) -> str:
-    """What a job has said when nothing of it is left to say more."""
+    """Returns a job's output when no process remains that could add to it."""
     log, deadline = tmp_path / "log", time.monotonic() + 30
     before = -1
     while (size := os.path.getsize(log)) != before:

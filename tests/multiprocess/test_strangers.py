@@ -1,4 +1,4 @@
-"""Who is no part of a job has no effect on it by its ports, which on one host are on loopback."""
+"""Foreign processes cannot affect a job by its ports; on one host, the ports are on loopback."""
 
 import contextlib
 import importlib.util
@@ -32,12 +32,12 @@ TWO_RANKS = ("--policy", "SingleLearnerCoarse", "--workers", "1")
 END_S = 120.0
 SS = shutil.which("ss", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 OUTSIDE = {("mpiexec", "LISTEN", "0.0.0.0")}
-"""Sockets of a job on one host that are not on loopback: Hydra knows no way to bind its own."""
+"""Sockets of a job on one host that are not on loopback: Hydra cannot bind its own."""
 
 
 @pytest.fixture
 def trains():
-    """Starts a job and waits until it trains; none outlives its test."""
+    """Starts jobs and waits until they train; ends them with the test."""
     started = []
 
     def start(folder: Path, options: tuple[str, ...]) -> subprocess.Popen:
@@ -54,7 +54,7 @@ def trains():
 
 
 def of_job(run: subprocess.Popen, run_dir: Path) -> dict[int, dict[str, str]]:
-    """The processes of a job and their environments."""
+    """Returns the processes of a job and their environments."""
     found = {pid: {} for pid in (run.pid, *(p.pid for p in psutil.Process(run.pid).children()))}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -67,12 +67,12 @@ def of_job(run: subprocess.Popen, run_dir: Path) -> dict[int, dict[str, str]]:
 
 
 def near(token: str, rng: random.Random) -> bytes:
-    """A first line that is not the token."""
+    """Returns first lines that differ a little from the token."""
     place = rng.randrange(len(token))
     changed = "0" if token[place] != "0" else "1"
     guesses = [
         "",
-        token[:place],  # and no end of the line
+        token[:place],  # without the end of the line
         token[:place] + "\n",
         token[:place] + changed + token[place + 1 :] + "\n",
         token + changed + "\n",
@@ -84,7 +84,7 @@ def near(token: str, rng: random.Random) -> bytes:
 
 
 def forged(kind: str, rng: random.Random) -> bytes:
-    """A message as a rank might send it."""
+    """Returns a message in the form of a rank's."""
     fields = {"iteration": rng.choice([0, 5, 12, 10**6]), "rank": rng.choice([0, 1, -1, 10**6])}
     fields |= {"iterations_here": 12, "traffic": {}, "pid": 1, "host": "here", "stage": "Python"}
     fields |= {"message": "pay here", "traceback": "", "mistake": True, "note": "n", "path": "/"}
@@ -93,7 +93,7 @@ def forged(kind: str, rng: random.Random) -> bytes:
 
 
 def malformed(rng: random.Random) -> bytes:
-    """What is no message."""
+    """Returns invalid messages."""
     choices = [
         lambda: rng.randbytes(rng.randrange(2000)),
         lambda: b"[" * 200_000 + b"\n",
@@ -108,9 +108,9 @@ def malformed(rng: random.Random) -> bytes:
 
 
 def answer_to(address: tuple[str, int], text: bytes) -> bytes:
-    """What comes back until the other end closes."""
+    """Returns everything received until the other end closes."""
     with socket.create_connection(address, 60.0) as stranger:
-        with contextlib.suppress(OSError):  # it is closed as soon as it is wrong
+        with contextlib.suppress(OSError):  # the job closes it at the first wrong byte
             stranger.sendall(text)
             stranger.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ConnectionError):
@@ -119,7 +119,7 @@ def answer_to(address: tuple[str, int], text: bytes) -> bytes:
 
 
 def forgeries(token: str, number: int) -> Iterator[bytes]:
-    """What so many strangers say; some nothing."""
+    """Returns the texts of some foreign clients; some say nothing."""
     rng = random.Random(number)
     kinds = [*FIELDS, "stop"]
     for i in range(number):
@@ -128,7 +128,7 @@ def forgeries(token: str, number: int) -> Iterator[bytes]:
 
 
 def result_of(folder: Path, run: subprocess.Popen) -> tuple[list[dict], dict[str, bytes]]:
-    """What a job has trained: its lines, but for times, and the arrays of its last checkpoint."""
+    """Returns a job's result: its metrics without times, and the arrays of its last checkpoint."""
     (folder / drill_ports.GATE).touch()
     code, _, err = ended(run, END_S)
     assert code == 0, err
@@ -143,7 +143,7 @@ def result_of(folder: Path, run: subprocess.Popen) -> tuple[list[dict], dict[str
 
 @pytest.mark.parametrize("number", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_forged_messages_change_nothing(tmp_path, trains, number):
-    """A job ends as without them: in code, lines and checkpoint; and nobody is answered."""
+    """A job's exit code, metrics and checkpoint do not change; no client gets an answer."""
     run = trains(tmp_path / "besieged", TWO_RANKS)
     (rank, _) = (v for v in of_job(run, tmp_path / "besieged/run").values() if "PMI_RANK" in v)
     host, port = rank["MSRL_COORDINATOR"].split(":")
@@ -162,7 +162,7 @@ def test_forged_messages_change_nothing(tmp_path, trains, number):
 
 
 def sockets(pids: set[int]) -> list[tuple[str, str, str]]:
-    """Program, state and local address of every socket of some processes, as `ss` tells them."""
+    """Returns program, state and local address of every socket of some processes, from `ss`."""
     found = []
     asked = subprocess.run([SS, "-Htuanp"], check=True, capture_output=True, text=True)
     for line in asked.stdout.splitlines():
@@ -204,8 +204,8 @@ def test_no_socket_of_one_host_leaves_loopback(tmp_path, trains, options):
         OUTSIDE
     )
     assert len(outside) == len(OUTSIDE)
-    assert [entry for entry in found if entry[1] == "ESTAB"]  # the ranks' links: `ss` sees them
-    # The exception takes no connection any more, be it from this machine.
+    assert [entry for entry in found if entry[1] == "ESTAB"]  # the ranks' links, as `ss` shows them
+    # The exception no longer accepts connections, even from this machine.
     port = int(outside[0][2].rpartition(":")[2])
     with pytest.raises(TimeoutError):
         socket.create_connection(("127.0.0.1", port), 1.0)
@@ -228,7 +228,7 @@ comm.Barrier()
 
 
 def poked(environment: dict[str, str], folder: Path) -> tuple[int, str, int]:
-    """Exit code and output of two ranks whose mpiexec is spoken to as they start, and how often."""
+    """Starts two ranks and connects to their mpiexec. Returns: exit code, output, connections."""
     command = [find_mpiexec(), *launch.mpi_options(Deployment(), (), folder), "-n", "2"]
     heard = 0
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Real runs where the machine is unlike the one they were written on."""
+"""Real runs on machines with unusual surroundings: locales, folders, limits, variables."""
 
 import os
 import shutil
@@ -76,7 +76,7 @@ def test_a_path_of_any_letters_in_a_locale_that_knows_none(tmp_path, policy):
     again = ("--resume", str(folder / "run"), "--run-dir", "again", "--total-steps", "1280")
     msrl(*TRAIN, *again)
     assert "over 2 episodes" in msrl(*TRAIN[:3], "eval", "again", "--episodes", "2")
-    # The same run where the locale knows them.
+    # The same run in a locale that has them.
     variables |= {"LC_ALL": "C.UTF-8"}
     msrl(*TRAIN, "--resume", "again", "--run-dir", "third", "--total-steps", "1920")
 

@@ -1,4 +1,4 @@
-"""Failures of real workers: first failure wins, is told, and leaves nothing running."""
+"""Failures of real workers: the first failure wins, is reported, and no process remains."""
 
 import contextlib
 import re
@@ -258,7 +258,7 @@ def test_two_jobs_at_once_share_no_core(tmp_path):
     pinned: list[set[int]] = [set(), set()]
     while any(run.poll() is None for run in runs):
         for run, cores in zip(runs, pinned, strict=True):
-            with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            with contextlib.suppress(psutil.Error):  # it has ended
                 for worker in workers(run):
                     allowed = set(worker.cpu_affinity())
                     cores.update(allowed if len(allowed) == 1 else ())

@@ -1,4 +1,4 @@
-"""Every process of a real run killed, at its start, in the middle and near its end: it resumes."""
+"""Kills every process of a real run, at its start, middle and near its end: the run resumes."""
 
 import signal
 import subprocess
@@ -13,11 +13,11 @@ from mindspore_rl.runtime.checkpoint import list_checkpoints, load
 from mindspore_rl.runtime.coordinator import reaper
 from mindspore_rl.runtime.heartbeat import ROW, STAMPS_FILE
 
-MOMENTS = {"start": 0.0, "middle": 0.3, "end": 0.8}  # of the iterations
+MOMENTS = {"start": 0.0, "middle": 0.3, "end": 0.8}  # fractions of the iterations
 ITERATIONS = {"native": 2000, "mindspore": 100}
 MPI = ("the reaper of mpiexec", "mpiexec", "hydra_pmi_proxy", "rank 0", "rank 1")
 SCHEDULER = ("the reaper of the scheduler", "the scheduler")
-LIFE_S = 400.0  # nobody is in a hurry on a busy machine
+LIFE_S = 400.0  # for a busy machine
 OPTIONS = (
     *("--policy", "GPUOnly", "--workers", "2", "--env", "graph:CartPole-v1", "--quiet"),
     *("num_steps=16", "update_epochs=1", "--checkpoint-every", "0.3", "--max-restarts", "3"),
@@ -54,14 +54,14 @@ def find(run: subprocess.Popen, role: str) -> psutil.Process | None:
 
 
 def iteration(folder: Path) -> int:
-    """Where rank 0 is."""
+    """Returns rank 0's iteration."""
     path = folder / "run" / STAMPS_FILE
     rows = path.read_bytes() if path.exists() else b""
     return max(0, ROW.unpack_from(rows)[0]) if rows else 0
 
 
 def left_over(folder: Path, before: set[Path]) -> list[str]:
-    """What a run has left of processes and files, once it had the time to end."""
+    """Returns the processes and files that a run left, after it had the time to end."""
     mark = f"MSRL_RUN={folder / 'run'}".encode()
     deadline = time.monotonic() + 10.0
     while time.monotonic() < deadline:

@@ -18,7 +18,7 @@ SMALL = ("--policy", "SingleLearnerCoarse", "num_steps=16", "num_envs=4", "updat
 
 @contextlib.contextmanager
 def mounted(folder: Path, *arguments: str) -> Iterator[None]:
-    """A context with something mounted at a folder; skips the test where that is not allowed."""
+    """Context: something is mounted at a folder; skips the test if that is not permitted."""
     folder.mkdir(exist_ok=True)
     command = ["mount", *arguments, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
-"""Workers killed at chosen moments, many times in a row: the run goes on as if nothing had been.
+"""Kills workers at chosen moments, many times in a row: the run's result does not change.
 
-The moments are read from the stamps that workers write; what a victim was doing is what its stamp
-says once it is dead.
+The moments come from the stamps that workers write; a victim's last stamp, read after its death,
+says what it was doing.
 """
 
 import json
@@ -27,7 +27,7 @@ from mindspore_rl.runtime.heartbeat import ROW, STAMPS_FILE
 ITERATIONS = {"native": 20_000, "mindspore": 600}
 MOMENTS = ("start", "rollout", "collective", "checkpoint")
 KILLS_EACH = 5
-START_S = {"native": 2.5, "mindspore": 8.0}  # of a rank; a later kill is one in training
+START_S = {"native": 2.5, "mindspore": 8.0}  # time of a rank's start; a later kill hits training
 LIFE_S = 240.0
 OPTIONS = (
     *("--policy", "GPUOnly", "--workers", "2", "--env", "graph:CartPole-v1"),
@@ -56,7 +56,7 @@ class Killer:
     segments: set[str] = field(default_factory=set)
 
     def next_life(self) -> None:
-        """Waits until both ranks have processes that are not those of the life before."""
+        """Waits until both ranks have new processes."""
         earlier = set(self.pids.values())
         deadline = time.monotonic() + LIFE_S
         while time.monotonic() < deadline:
@@ -74,10 +74,10 @@ class Killer:
         raise AssertionError("no restart")
 
     def stamp(self, rank: int) -> tuple[int, str]:
-        """A rank's iteration and stage."""
+        """Returns a rank's iteration and stage."""
         rows = (self.folder / STAMPS_FILE).read_bytes()
         if len(rows) < 2 * ROW.size:
-            return -1, ""  # about to be written anew
+            return -1, ""  # being rewritten
         iteration, stage, _ = ROW.unpack_from(rows, rank * ROW.size)
         return iteration, self.stages[stage]
 
@@ -86,7 +86,7 @@ class Killer:
         return Stages(load_plan(self.folder)).words
 
     def wait_for(self, rank: int, stage: str) -> None:
-        """Returns as soon as a rank is at a stage of an iteration that is not its first."""
+        """Waits until a rank is at a stage of an iteration after its first."""
         index, first = self.stages.index(stage), None
         path = self.folder / STAMPS_FILE
         deadline = time.monotonic() + LIFE_S
@@ -102,9 +102,9 @@ class Killer:
         raise AssertionError(f"rank {rank} never got to {stage}")
 
     def kill(self, moment: str) -> str:
-        """Kills one rank at a moment. Returns: at which it was dead, one of MOMENTS."""
+        """Kills one rank at a moment. Returns: the moment of its death, one of MOMENTS."""
         self.next_life()
-        victim = 0 if moment == "checkpoint" else self.rng.randrange(2)  # the one that writes
+        victim = 0 if moment == "checkpoint" else self.rng.randrange(2)  # the rank that writes
         pid, other = self.pids[victim], self.pids[1 - victim]
         stopped = False
         if moment == "start":
@@ -113,7 +113,7 @@ class Killer:
             self.wait_for(victim, CHECKPOINT)
         else:
             self.wait_for(victim, CELL)
-            if moment == "collective":  # it cannot get past one without the other
+            if moment == "collective":  # it cannot finish without the other
                 os.kill(other, signal.SIGSTOP)
                 time.sleep(0.5)
                 stopped = True
@@ -134,7 +134,7 @@ class Killer:
 
 
 def left_over(folder: Path, segments: set[str]) -> list[str]:
-    """Processes of a run, which held its sockets too, its shared memory, and half a file."""
+    """Returns what a run left: processes, shared memory, and half-written files."""
     found = [f"/dev/shm/{name}" for name in segments if Path("/dev/shm", name).exists()]
     for process in Path("/proc").iterdir():
         if process.name.isdigit():

@@ -52,16 +52,16 @@ ALGORITHMS = {
     str(PROGRAMS / "early_ends.py"): ({}, CARTPOLE),
     str(PROGRAMS / "across.py"): ({}, CARTPOLE),
 }
-"""Their configurations and environments.
+"""The algorithms' configurations and environments.
 
-SAC and TD3 make few updates: each step of Adam makes rounding larger, in 8 of SAC's up to 4e-4 of
+SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC's up to 4e-4 of
 16, in the 16 of TD3's default up to 8e-4 in 1 to 4 parameters of 768.
 """
 SHIPPED = ("ppo", "a2c", "mappo", "dqn", "sac", "td3", "decision_transformer")
 OF_TORSOS = {"torso", "state_size", "segment_steps"}
-"""Options that have tests of their own: IMAGES, MEMORIES."""
+"""Options with their own tests: IMAGES, MEMORIES."""
 UNSET = {"target_kl": 1.3e-5, "priority": 0.6}
-"""Of options that are off by default; this KL ends some passes, by 1.1e-6 at the least."""
+"""Values for options that are off by default; this KL ends some passes, by at least 1.1e-6."""
 POLICIES = (
     "SingleLearnerCoarse",
     "MultipleLearners",
@@ -96,7 +96,7 @@ FIRST = {
     (str(PROGRAMS / "early_ends.py"), "Central", "CartPole-v1", 2),
     (str(PROGRAMS / "across.py"), "MultipleLearners", "CartPole-v1", 3),
 }
-"""The first case of an algorithm under a policy, in which all options have other values."""
+"""The first case of an algorithm under a policy; all its options have other values."""
 QUICK = {
     ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("a2c", "Environments", "CartPole-v1", 2),
@@ -111,11 +111,11 @@ QUICK = {
 
 
 DATA_SETS = tempfile.TemporaryDirectory()
-"""Where those are made that a program reads."""
+"""The folder of the data sets that programs read."""
 
 
 def _other(name, value):
-    """A value of an option that is not its default."""
+    """Returns a value of an option that is not its default."""
     if not value and not isinstance(value, bool):
         return UNSET[name]
     if isinstance(value, bool):
@@ -126,7 +126,7 @@ def _other(name, value):
 
 
 def _options(algorithm):
-    """Each option of a shipped algorithm, with another value than its default."""
+    """Returns each option of a shipped algorithm, with a value other than its default."""
     if algorithm not in SHIPPED:
         return {}
     fields = dataclasses.fields(programs.trainer_class(registry.find_algorithm(algorithm)).Config)
@@ -135,9 +135,9 @@ def _options(algorithm):
 
 
 def _rows(options):
-    """Which options have other values: all, none, and for any two the one without the other.
+    """Chooses options with other values: all, none, and for any two one without the other.
 
-    Of sets of equally many rows none is in another (Sperner 1928).
+    Of sets with equally many rows, none contains another (Sperner 1928).
     """
     yield options
     yield {}
@@ -148,7 +148,7 @@ def _rows(options):
 
 
 def _cases():
-    """Algorithm, policy, environment, workers and options."""
+    """Yields algorithm, policy, environment, workers and options."""
     for algorithm, (_, environments) in ALGORITHMS.items():
         every, none, *mixed = _rows(_options(algorithm))
         turn = itertools.cycle(mixed or [none])
@@ -171,7 +171,7 @@ def _parameters():
 
 @pytest.mark.parametrize("algorithm", SHIPPED)
 def test_every_option_meets_every_other_and_every_policy(algorithm):
-    """And every environment and number of workers, as its default and as something else."""
+    """Every option occurs with every environment and number of workers, default and changed."""
     options = _options(algorithm)
     seen, possible = set(), set()
     for name, policy, environment, workers, chosen in _cases():
@@ -188,7 +188,7 @@ def test_every_option_meets_every_other_and_every_policy(algorithm):
 
 @functools.cache
 def _data_set(environment: str) -> str:
-    python = environment.removeprefix("graph:")  # of the same observations and actions
+    python = environment.removeprefix("graph:")  # with the same observations and actions
     return str(played(Path(DATA_SETS.name) / environment.replace(":", "_"), python))
 
 
@@ -207,7 +207,7 @@ def request_for(
         chosen,
         config,
         workers,
-        timeout_s=240.0,  # numbers are compared here, on machines that may be busy
+        timeout_s=240.0,  # this compares numbers, also on busy machines
         num_iterations=ITERATIONS,
         record=theorem.MARKS,
     )
@@ -253,7 +253,7 @@ def test_equals_reference(algorithm, policy, environment, workers, options, refe
     ],
 )
 def test_mindspores_own_cells(algorithm, policy, environment, workers, references, tmp_path):
-    """Cells run by MindSpore, with its group inside them: here the only test of the GPU's way."""
+    """MindSpore runs the cells, with its group in them: no other test takes the GPU's path."""
     request = request_for(algorithm, policy, environment, workers)
     _check(dataclasses.replace(request, cells="mindspore"), references, tmp_path)
 
@@ -283,7 +283,7 @@ IMAGES = {
 
 
 def _seeing():
-    """Every policy but GPUOnly, for no environment in the graph gives images."""
+    """Yields every policy except GPUOnly: no in-graph environment gives images."""
     quick = {("cnn", "MultipleLearners", 2)}
     for torso, policy in itertools.product(IMAGES, POLICIES[:-1]):
         if policy != "GPUOnly":
@@ -295,7 +295,7 @@ def _seeing():
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(("torso", "policy", "workers"), list(_seeing()))
 def test_images_equal_reference(torso, policy, workers, references, tmp_path):
-    """Convolutions are native, too: `_check` looks."""
+    """`_check` verifies that convolutions are native, too."""
     _check(request_for("ppo", policy, "probe:pixels", workers, IMAGES[torso]), references, tmp_path)
 
 
@@ -316,7 +316,7 @@ def _remembering():
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(("torso", "policy", "workers"), list(_remembering()))
 def test_memories_equal_reference(torso, policy, workers, references, tmp_path):
-    """The state of a recurrent layer, carried, kept with each step, and learnt from in segments."""
+    """The state of a recurrent layer: carried, stored with each step, learnt from in segments."""
     environment = CARTPOLE[policy == "GPUOnly"]
     options = {**MEMORIES[torso], "normalise_obs": torso == "gru"}
     request = request_for("ppo", policy, environment, workers, options)
@@ -344,7 +344,7 @@ def _check(request, references, tmp_path):
     ],
 )
 def test_runs_freely(policy, environment, references, tmp_path):
-    """Without loading the reference's state in between, rounding may grow but not jump."""
+    """Without loading the reference's state between iterations, rounding may grow but not jump."""
     request = request_for("ppo", policy, environment, 2)
     plan, cut = prepare(request, tmp_path)
     reference = references(request, plan, cut)

@@ -1,4 +1,4 @@
-"""What ranks send is what the plan predicts, call by call and byte by byte."""
+"""The ranks send what the plan predicts, call by call and byte by byte."""
 
 import dataclasses
 import json
@@ -50,7 +50,7 @@ def _assert_predicted(plan, outcome, found, moves=False):
     for name, row in found["program"].items():
         assert row["calls"] > 0, name
         assert (row["calls"], row["bytes"]) == (row["predicted_calls"], row["predicted_bytes"])
-    # Beside that, nothing but what every iteration boundary and every checkpoint takes.
+    # In addition, only iteration boundaries and checkpoints send.
     boundary = found["runtime"].get("iteration boundary", {"calls": 0})
     assert boundary["calls"] == (plan.num_ranks - 1) * (outcome.iterations + 1)
     assert set(found["runtime"]) <= {"iteration boundary", "start and checkpoints", RECORDS}
@@ -58,7 +58,7 @@ def _assert_predicted(plan, outcome, found, moves=False):
 
 
 def test_worked_by_hand(tmp_path):
-    """Two workers with 4 Pendulums each: 3 float32 an observation, 1 an action, 32 steps."""
+    """Two workers with 4 Pendulums each: 3 float32 per observation, 1 per action, 32 steps."""
     plan, _ = prepare(request_for("ppo", "SingleLearnerFine", "Pendulum-v1", 2), tmp_path)
     start, action, outcome = predict(plan)
     assert (start.calls, start.message_bytes, start.each) == (2, 8 * 3 * 4, False)
@@ -81,8 +81,8 @@ def test_images_are_sent_as_bytes(tmp_path):
 def test_a_collective_by_hand(tmp_path):
     """Means and variances of advantages and returns, then 4 minibatches of 2 epochs, on each of 3.
 
-    A variance is of deviations from the mean, which goes round first; with it goes what is left of
-    the mean.
+    A variance is of deviations from the mean, which is reduced first; the remainder of the mean is
+    reduced with the variance.
     """
     plan, _ = prepare(request_for("ppo", "MultipleLearners", "CartPole-v1", 3), tmp_path)
     mean, variance, gradient = predict(plan)
@@ -107,7 +107,7 @@ def test_records_of_other_replicas_are_counted_by_themselves(tmp_path):
     moved = found["runtime"][RECORDS]
     assert moved["calls"] <= 3 * 2 * 4  # iterations, replicas, draws
     assert moved["bytes"] % (4 * 4 + 4 + 4 + 1) == 0  # a record: obs, action, reward, terminated
-    assert moved["bytes"] < 0.3 * 3 * (3 * 24 * 2 + 48) * 25  # the most are where they were
+    assert moved["bytes"] < 0.3 * 3 * (3 * 24 * 2 + 48) * 25  # most records stay where they were
 
 
 def test_each_chunk_is_a_message_of_its_own(tmp_path):

@@ -1,4 +1,4 @@
-"""The comparison of `mindspore_rl.checking`, as tests ask for it: what differs, as lines."""
+"""The comparison of `mindspore_rl.checking` for tests: the differences, as lines."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ __all__ = ["MARKS", "ReferenceRun", "carried_names", "compare", "compare_states"
 
 
 def compare(run_dir: Path, reference: ReferenceRun, iterations: int, marks=MARKS) -> list[str]:
-    """What differs between a job's records and the reference's, site by site."""
+    """Returns the differences between a job's records and the reference's, by site."""
     numbers = range(iterations)
     found = (held.compare_records(run_dir, reference, i, tuple(marks)) for i in numbers)
     return [str(one) for part in found for one in part if one.wrong]
@@ -28,7 +28,7 @@ def compare_states(
     rtol: float = compared.RTOL,
     atol: float = compared.ATOL,
 ) -> list[str]:
-    """What differs between two checkpoints."""
+    """Returns the differences between two checkpoints."""
     got, wanted = (
         {n: v.ravel() for n, v in checkpoint.load(f)[0].items()} for f in (path, expected)
     )

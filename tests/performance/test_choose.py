@@ -1,4 +1,4 @@
-"""The policy of a job is chosen among what would serve it."""
+"""A job's policy is chosen among those that can run it."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ JOB = Job("ppo", policy="auto", env="CartPole-v1")
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What is simulated, and numbers of workers; SingleLearnerFine in chunks is the fastest."""
+    """Records the simulated policies and workers; SingleLearnerFine in chunks is the fastest."""
     found, numbers = [], set()
 
     def simulated(request, *_, **__):

@@ -1,4 +1,4 @@
-"""Costs are measured by the names that simulation asks for, and a rehearsal is a real job."""
+"""Costs are measured under the simulation's names, and a sleep-only job is a real job."""
 
 import dataclasses
 import json
@@ -61,7 +61,7 @@ def test_collectives_in_mindspores_cells_are_told_by_the_plan(tmp_path):
     cluster = Cluster(MachineCosts(2, Link(FREE, FREE, FREE, each), 0.0))
     found = inside_s(plan, fragment, FragmentCosts(2, {}), cluster)
     assert found == {"collectives": 0.5 * sum(r.times for r in plan.reductions)}
-    native = dataclasses.replace(plan, cells="native")  # there a profile shows them
+    native = dataclasses.replace(plan, cells="native")  # native cells show them in a profile
     assert inside_s(native, fragment, FragmentCosts(2, {}), cluster) == {}
 
 
@@ -104,7 +104,7 @@ def test_a_job_of_few_iterations_is_measured_by_arrival(monkeypatch):
 
 
 def test_costs_are_kept_by_what_a_fragment_exchanges(tmp_path):
-    """A learner with all environments has more to do for three workers than for one."""
+    """For three workers, a learner with all environments does more than for one."""
     names = {}
     for workers in (1, 3):
         plan, _ = prepare(request("SingleLearnerFine", workers), tmp_path / str(workers))

@@ -1,4 +1,4 @@
-"""Profiles: what ranks write down, and what is made of it."""
+"""Profiles: the recorded spans of ranks, and the reports made from them."""
 
 import json
 import threading

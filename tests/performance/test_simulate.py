@@ -1,4 +1,4 @@
-"""Simulation carries out the plan: it sends what the plan says, and takes as long as it must."""
+"""The simulation executes the plan: it sends the plan's messages, and takes the expected time."""
 
 import dataclasses
 import random
@@ -32,12 +32,12 @@ POLICIES = (
 
 
 def machine(cores=64, link=None):
-    """One whose messages cost nothing, or as much as `link` says."""
+    """A machine whose messages cost nothing, or as much as `link` says."""
     return MachineCosts(cores, link or Link(FREE, FREE, FREE, FREE), 0.0)
 
 
 def planned(policy, environment, schedule, folder, workers=2, algorithm="ppo", **config):
-    """A plan, and what its fragments run."""
+    """Returns a plan, and the loops of its fragments."""
     file = registry.find_algorithm(algorithm)
     found = registry.load_policy(registry.find_policy(policy))
     found = dataclasses.replace(found, schedule=Schedule(**schedule))
@@ -85,7 +85,7 @@ def test_messages_take_what_the_link_takes(tmp_path):
     plan, regions = planned("SingleLearnerFine", "CartPole-v1", {}, tmp_path, workers=1)
     slow = Link(FREE, FREE, Table((1, 2), (0.001, 0.001)), FREE)
     found = simulated(plan, regions, cluster=Cluster(machine(link=slow)))
-    # Who has slept notices late, the later the longer it has slept.
+    # A rank that slept notices late, the later the longer it slept.
     assert 0.017 <= found.iteration_s <= 0.017 * 1.15
 
 
@@ -119,7 +119,7 @@ def test_a_core_is_slower_beside_another_that_works(tmp_path):
 
 
 def test_workers_are_served_as_they_come(tmp_path):
-    """One that is ten times as slow does not hold the others up."""
+    """A worker that is ten times as slow does not delay the others."""
     schedule = {"order": "arrival", "staleness": 8}
     plan, regions = planned("Central", "CartPole-v1", schedule, tmp_path, 3, "a2c")
     worker, server = (f.name for f in plan.fragments)
@@ -144,7 +144,7 @@ def test_a_described_device_computes_instead(tmp_path):
 
 
 def test_pieces_of_a_cell_vary_each_by_itself():
-    """Whoever meets others between two pieces waits for the longest of each."""
+    """A rank that meets others between two pieces waits for the longest of each."""
     doing = Doing((1.0, 2.0), (3.0, 4.0), ((0.5, 1.5), (1.5, 0.5)))
     chance = random.Random(1)
     drawn = {tuple(doing.once(chance)) for _ in range(50)}

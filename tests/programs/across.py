@@ -1,4 +1,4 @@
-"""Records and windows of all environments together, in their loop and behind it, and priorities."""
+"""Records and windows of all environments together, in their loop and after it, and priorities."""
 
 from mindspore import ops
 

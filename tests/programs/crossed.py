@@ -1,4 +1,4 @@
-"""Two actors feed two learners that do not sit with them."""
+"""Two actors send to two learners in other processes."""
 
 from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule
 

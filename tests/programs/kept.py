@@ -1,4 +1,4 @@
-"""Records of two kinds of steps that are kept, drawn in their loop, as windows, and behind it."""
+"""Kept records of two kinds of steps, drawn in their loop, as windows, and after it."""
 
 from mindspore import ops
 

@@ -1,4 +1,4 @@
-"""Conditions on whole values: no update when the policy has moved too far, nested in loops."""
+"""Conditions on replicated values: no update if the policy has moved too far, nested in loops."""
 
 from mindspore import ops
 

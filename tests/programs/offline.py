@@ -1,4 +1,4 @@
-"""Windows of a data set, read in loops and behind them, beside what is played."""
+"""Windows of a data set, read in loops and after them, together with rollouts."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Records whose fields have names, tuples and another record among them."""
+"""NamedTuples with fields that are tuples and other NamedTuples."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Parts that the test programs share: a small network, an actor, a learner's update."""
+"""Shared parts of the test programs: a small network, an actor, a learner's update."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
-"""An algorithm of another shape: two learn calls with different data, glue between calls.
+"""An algorithm of another shape: two learn calls with different data, and glue between calls.
 
-Policy gradient with a baseline; log-probabilities are recomputed when learning, so that acting
-gives two values only. It lives in the tests alone.
+Policy gradient with a baseline; learning recomputes log-probabilities, so acting returns only two
+values. Only the tests use it.
 """
 
 from dataclasses import dataclass

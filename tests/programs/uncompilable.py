@@ -1,6 +1,6 @@
-"""Plain Python that a compiled cell cannot hold: parameters looked up while acting.
+"""Python that a compiled cell cannot contain: parameters are looked up while acting.
 
-It is not met with as few environments as the analysis has.
+The analysis does not reach it with its few environments.
 """
 
 from tests.programs.a2c import A2C

@@ -1,4 +1,4 @@
-"""Cells whose graphs differ are told apart; those whose graphs are the same are not."""
+"""Cells with different graphs have different fingerprints; cells with equal graphs, equal ones."""
 
 import importlib
 import sys
@@ -186,7 +186,7 @@ class Reader(nn.Cell):
     ids=["class", "class's dictionary", "own class", "method", "module"],
 )
 def test_attributes_of_classes_and_modules(owner, name, value, monkeypatch):
-    """Which a constructor may set from the configuration, and code reads."""
+    """A constructor may set these from the configuration, and code reads them."""
     monkeypatch.setattr(SETTINGS, "args", SimpleNamespace(rate=0.1), raising=False)
     before = fingerprint(Reader(), (X,))
     assert fingerprint(Reader(), (X,)) == before

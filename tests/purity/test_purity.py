@@ -1,4 +1,4 @@
-"""What is no function of its arguments alone is seen, whatever it asks or keeps."""
+"""Functions that depend on more than their arguments are detected, whatever they read or keep."""
 
 import datetime
 import functools
@@ -185,7 +185,7 @@ def test_decorators_that_mindspore_would_leave_out(function, told):
 
 
 class Odd:
-    """As what a notebook has: attributes that fail, a module that is no text."""
+    """Objects like those of a notebook: attributes that fail, a module whose source is not text."""
 
     __module__ = property(lambda self: "odd")
 

@@ -1,4 +1,4 @@
-"""A sharded table on ranks that are threads, or as a program of one MPI rank: what each has got."""
+"""Runs a sharded table on ranks that are threads, or as a program of one MPI rank."""
 
 import dataclasses
 import sys
@@ -29,18 +29,18 @@ def whole_spec(weighted=False, length=LENGTH, **fields):
 
 
 def lane_of(records_in_all):
-    """Lane by lane, so that a lane has the same records whoever has the lane."""
+    """Fills a lane with records that do not depend on its rank."""
     return np.arange(records_in_all) // (EACH + 2) % LANES
 
 
 def skewed(records_in_all):
-    """Priorities that give the first lanes most of the weight."""
+    """Returns priorities that give the first lanes most of the weight."""
     numbers = np.arange(records_in_all)
     return (1 + numbers % 5) * 2.0 ** -lane_of(records_in_all).astype(float)
 
 
 def shard(spec, lanes, rank, path=None):
-    """A rank's lanes, each with more records than it holds, of several lengths."""
+    """Makes a rank's lanes; each gets more records than its capacity, of several lengths."""
     table = Table.create(dataclasses.replace(spec, lanes=lanes[rank]), path)
     count = (EACH + 2) * spec.lanes
     first = sum(lanes[:rank])
@@ -77,7 +77,7 @@ class Counting:
 
 
 def on_ranks(lanes, job, spec, make=shard, seconds=60.0, hosts=None):
-    """What `job(sharded table, its communicator)` returns on each of as many ranks as `lanes`."""
+    """Returns the results of `job(sharded table, its communicator)` on as many ranks as `lanes`."""
     hub = InprocHub(len(lanes))
     results, errors = [None] * len(lanes), []
     numbers = hosts if hosts and len(hosts) == len(lanes) else range(len(lanes))
@@ -106,7 +106,7 @@ def on_ranks(lanes, job, spec, make=shard, seconds=60.0, hosts=None):
 
 
 def batches(sharded, quotas, rank, mode, steps=3, window=None):
-    """Batches with updates in between, as arrays `[steps, N, ...]` by name."""
+    """Returns batches with updates in between, as arrays `[steps, N, ...]` by name."""
     out, found = sharded.spec.buffers(quotas[rank], window), []
     for step in range(steps):
         share = sharded.sample(Key(3, step), quotas, out, mode)
@@ -121,7 +121,7 @@ def batches(sharded, quotas, rank, mode, steps=3, window=None):
 
 
 def union(shares):
-    """The rows of all ranks by their places in the batch, and that each is there once."""
+    """Joins the rows of all ranks by their places in the batch; checks that each occurs once."""
     merged = {}
     positions = np.concatenate([share["positions"] for share in shares], axis=1)
     order = np.argsort(positions, axis=1)
@@ -140,7 +140,7 @@ def union(shares):
 
 
 def main():
-    """One MPI rank: writes what it has got in all modes to a folder."""
+    """Runs one MPI rank: writes its batches in all modes to a folder."""
     comm, folder, hosts = MpiCommunicator(), Path(sys.argv[1]), [int(x) for x in sys.argv[2]]
     lanes, quotas = split(LANES, comm.size), split(24, comm.size)
     found = {}
@@ -151,7 +151,7 @@ def main():
             name = f"{mode.name}-{weighted}-"
             spec, paths = whole_spec(weighted), [folder / f"{name}{r}" for r in range(comm.size)]
             tables = {comm.rank: shard(spec, lanes, comm.rank, paths[comm.rank])}
-            # All have a table once they have told each other of it.
+            # All have a table once they have exchanged messages about it.
             ShardedTable(spec, lanes, tables, comm, TAG, Deadline()).totals()
             for rank in range(comm.size):
                 if rank != comm.rank and hosts[rank] == hosts[comm.rank]:

@@ -1,4 +1,4 @@
-"""Small tables for tests of replay."""
+"""Makes small tables for tests of replay."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ COLUMNS = (Column("obs", (3,), "float32"), Column("reward", (), "float32"))
 
 
 def records(numbers, length=4):
-    """Records whose values tell which record and which step they are of."""
+    """Records whose values identify record and step."""
     shape = (len(numbers), length) if length > 1 else (len(numbers),)
     reward = np.broadcast_to(np.reshape(numbers, (-1, *[1] * (len(shape) - 1))), shape)
     reward = reward + np.arange(length) / 8 if length > 1 else reward

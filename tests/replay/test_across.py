@@ -1,4 +1,4 @@
-"""Draws among the records of all environments."""
+"""Draws from the records of all environments."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_each_record_is_as_likely_as_any_other(records, distinct):
 
 @pytest.mark.parametrize("distinct", [False, True])
 def test_pairs_of_records_are_as_likely_as_any_other(distinct):
-    """So that draws do not depend on each other: 3 of 6 records, in all 15 pairs of two others."""
+    """Draws do not depend on each other: 3 of 6 records, in all 15 pairs of two others."""
     envs, each, records = 3, 1, 2
     counts = np.zeros((6, 6), int)
     for turn in numbers(6000, envs, each):

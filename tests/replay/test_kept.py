@@ -13,7 +13,7 @@ ENVS = 3
 
 
 def row(number):
-    """Of every environment, its number and whether it is even."""
+    """Returns by environment its number and whether it is even."""
     values = number * 10 + np.arange(ENVS, dtype=np.float32)
     return values, values % 2 == 0
 
@@ -47,7 +47,7 @@ def test_the_newest_records_are_drawn_alike_of_every_environment(rows):
 @pytest.mark.parametrize("rows", [3, 8, 9, 21])
 @pytest.mark.parametrize("by", ["uniform", "priority"])
 def test_windows_are_whole_and_drawn_alike(rows, by):
-    """Of 3 records one after the other, also over the ring's end; none runs over the newest."""
+    """Windows of 3 consecutive records, also over the ring's end; none extends past the newest."""
     noise = np.random.default_rng(3).random((ENVS, 4000), np.float32)
     if by == "uniform":
         values, even = filled(rows).draw(noise, rows, 8, 3)
@@ -163,7 +163,7 @@ def test_draws_from_sums_of_blocks_are_those_from_all_weights(capacity):
 
 @pytest.mark.parametrize("blocks", [False, True])
 def test_every_one_of_a_million_records_can_be_drawn(blocks):
-    """However unlikely beside others: by the numbers that stand for the middle of its weight."""
+    """Even a very unlikely one, by the numbers that hit the middle of its weight."""
     weights = np.full((10**6, 1), 100 * ONE, np.int64)
     weights[::2] = ONE
     unlikely = np.random.default_rng(5).integers(0, 500_000, 1000) * 2

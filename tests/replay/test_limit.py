@@ -1,4 +1,4 @@
-"""Waiting for records, and the limit of samples per insert that a table holds for all."""
+"""Waits for records, and a table's limit of samples per insert, shared by all its users."""
 
 import multiprocessing
 import threading

@@ -1,4 +1,4 @@
-"""The gather as an operator of compiled cells, and the kernel that does it on a GPU."""
+"""The gather as an operator of compiled cells, and its kernel for a GPU."""
 
 import ctypes
 import os
@@ -32,7 +32,7 @@ SPECS = [
 
 
 def filled(spec, path=None):
-    """A table that some records were overwritten in, with the ids of all that ever were."""
+    """A table with some overwritten records, and the ids of all records ever inserted."""
     rng, count = np.random.default_rng(0), 20
     table = Table.create(spec, path)
     steps = (spec.length,) if spec.length > 1 else ()
@@ -47,14 +47,14 @@ def filled(spec, path=None):
 
 
 def asked(ids, spec, window):
-    """Ids of all, some of them twice, and one that there never was; and first steps."""
+    """Returns all ids, some of them twice, and one that never existed; and first steps."""
     rng = np.random.default_rng(1)
     found = np.concatenate([ids, rng.permutation(ids), [-1]]).astype(np.int64)
     return found, rng.integers(0, spec.length - window + 1, len(found)).astype(np.int32)
 
 
 def gathered(table, ids, first, window):
-    """What `Table.gather` gives, with 0 where a record is gone."""
+    """Returns the result of `Table.gather`, with 0 for records that no longer exist."""
     out = table.buffers(len(ids), window)
     whole = table.gather(ids, out, first)
     for column in out.values():
@@ -137,7 +137,7 @@ np.savez(f"{folder}/out.npz", *arrays[3:])
 
 @pytest.mark.parametrize(("spec", "window"), SPECS)
 def test_what_the_kernel_does_is_the_gather(spec, window, tmp_path):
-    """All of its threads one after the other, launched by the GPU's own operator."""
+    """All threads of the kernel run one after the other, launched by the GPU's own operator."""
     table, ids = filled(spec, tmp_path / "table")
     ids, first = asked(ids, spec, window)
     expected = gathered(table, ids, first, window)

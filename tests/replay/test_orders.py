@@ -1,4 +1,4 @@
-"""Draws in an order: first in, last in, and the largest weights."""
+"""Draws in an order: first in first out, last in first out, and the largest weights."""
 
 import time
 

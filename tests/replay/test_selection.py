@@ -1,4 +1,4 @@
-"""Selection: by weight, by chance, and the same whoever draws."""
+"""Selection: by weight, at random, and the same on every rank."""
 
 import ctypes
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Tables spread over ranks: one batch, whoever holds its records and whoever gets them."""
+"""Tables sharded over ranks: one batch, for any holders of its records and any receivers."""
 
 import dataclasses
 import itertools

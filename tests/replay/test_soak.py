@@ -1,4 +1,4 @@
-"""The soak of a replay table, for some seconds."""
+"""Runs the soak of a replay table for some seconds."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Replay tables: what is written is read, and nothing half-written ever."""
+"""Replay tables: readers get what was written, and never half of it."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""Views of records: steps of transitions as one, and windows with masks."""
+"""Views of records: several steps of transitions as one, and windows with masks."""
 
 import itertools
 import threading

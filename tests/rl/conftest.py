@@ -23,7 +23,7 @@ class _Compiled(nn.Cell):
 def run(request):
     """Return run(function, *arrays): function takes Tensors and returns a tuple of two or more.
 
-    It gives a list of NumPy arrays. A tuple of one comes out of a compiled loop with an axis more.
+    It returns a list of NumPy arrays. A compiled loop returns a tuple of one with one more axis.
     """
     graph = request.param == "graph"
     ms.set_context(mode=ms.GRAPH_MODE if graph else ms.PYNATIVE_MODE)

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore_rl.rl import action_distributions as dist
 from mindspore_rl.rl import random
 
-LAST = 1.0 - 2.0**-24  # the largest number that random.uniform gives
+LAST = 1.0 - 2.0**-24  # the largest number of random.uniform
 
 
 def softmax(logits):
@@ -44,7 +44,7 @@ def test_a_value_that_is_not_a_number_stays_inside(run):
 
 
 def test_the_edges_of_the_noise_choose_possible_actions(run):
-    """At 0 and at the largest uniform, forbidden actions first and last must not be drawn."""
+    """At 0 and at the largest uniform number, forbidden actions at the ends must not be drawn."""
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((4000, 1, 7)).astype(np.float32)
     logits[:, :, :2] = logits[:, :, 5:] = -1e9
@@ -64,7 +64,7 @@ def test_categorical_frequencies():
     assert chi_square < 16.3  # the 0.999 quantile for 3 degrees of freedom
 
 
-# No closures: one that takes its variables from around it MindSpore differentiates now and then.
+# No closures: MindSpore sometimes differentiates one by its captured variables.
 def log_prob_sum(logits, action, weight):
     return (dist.categorical_log_prob(logits, action) * weight).sum()
 

@@ -32,7 +32,7 @@ def test_orthogonal(shape):
 
 
 class Learner(nn.Cell):
-    """What a compiled region does: forward and merge inside a loop."""
+    """The operations of a compiled region: forward and merge inside a loop."""
 
     def __init__(self):
         super().__init__()
@@ -118,7 +118,7 @@ def numbers(cell):
 
 
 def test_natures_network_is_that_of_the_paper():
-    """Of 84 x 84 x 4 and 512 behind them it has 1,686,180 numbers with 4 actions."""
+    """For 84 x 84 x 4 and 512 units after it, it has 1,686,180 parameters with 4 actions."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     net = network("cnn", images(84, 84), (512,), 4, 1.0, seed=3, name_index=1)
     assert numbers(net) == 1_686_180
@@ -139,7 +139,7 @@ def test_impalas_network_is_that_of_the_paper():
 
 @pytest.mark.parametrize(("torso", "size"), [("cnn", 36), ("impala", 11)])
 def test_bytes_are_scaled_and_images_know_their_rows(torso, size):
-    """The result is that of a loop over images, and of numbers a 255th of the bytes."""
+    """The result is that of a loop over images, with the bytes divided by 255."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     net = network(torso, images(size, size), (8,), 2, 1.0, seed=3, name_index=1)
     again = network(torso, images(size, size), (8,), 2, 1.0, seed=3, name_index=1)
@@ -181,7 +181,7 @@ def test_pixels_pass_through_no_mlp_in_silence(name):
 
 
 def test_rows_that_share_what_stands_behind_them():
-    """As if each had it: a critic's rows of three agents, and the state that all of them see."""
+    """As if each row had the values: a critic's rows of three agents, and their common state."""
     chance = np.random.default_rng(0)
     own, state = (chance.standard_normal(s).astype(np.float32) for s in ((6, 4), (2, 5)))
     whole = np.concatenate([own, np.repeat(state, 3, axis=0)], axis=1)

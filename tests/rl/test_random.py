@@ -39,7 +39,7 @@ def test_key_must_fit_32_bits():
 def test_streams_differ():
     purposes = ("action", "reset", "minibatch", "exploration")
     assert len({random.stream(purpose) for purpose in purposes}) == len(purposes)
-    assert random.stream("action") == 0x47CC8C92  # also by zlib and gzip anywhere else
+    assert random.stream("action") == 0x47CC8C92  # zlib and gzip give the same number
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -132,7 +132,7 @@ def test_whole_numbers_below_a_count_are_alike_however_large_it_is():
     numbers = random.uniform(5, PURPOSE, np.arange(200), np.arange(1), 200)
     found = random.below(numbers, 2**62)
     assert found.shape == (200, 1, 100)
-    for bit in range(14, 62):  # those of 48
+    for bit in range(14, 62):  # the 48 bits
         assert 9_600 < (found >> bit & 1).sum() < 10_400
     last = np.full(2, np.nextafter(np.float32(1), np.float32(0)))
     for count in (1, 2, 3, 10**6, 2**31 - 1, 2**47 + 1):

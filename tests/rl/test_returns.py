@@ -7,7 +7,7 @@ GAMMA, LAMBDA = 0.97, 0.9
 
 
 def rollout(num_steps, num_envs, seed=0):
-    """A random rollout in which value[t + 1] is final_value[t] wherever no episode ends."""
+    """A random rollout in which value[t + 1] is final_value[t] unless an episode ends."""
     rng = np.random.default_rng(seed)
     shape = (num_steps, num_envs)
     reward, value, final_value = (rng.standard_normal(shape).astype(np.float32) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Means and variances of numbers whose mean is large beside their deviation."""
+"""Means and variances of numbers whose mean is large compared with their deviation."""
 
 import sys
 from types import SimpleNamespace
@@ -49,7 +49,7 @@ def test_ppo_normalises_features_and_advantages_far_from_zero(samples):
     reference.recorder = lambda _, site, values: "advantage" in site and advantages.append(values)
     obs, shape = Tensor(samples[..., :4]), (64, 8)
     no, zeros = Tensor(np.zeros(shape, bool)), Tensor(np.zeros(shape, np.float32))
-    # Every step is an episode: the advantage is the reward less the value of few digits.
+    # Every step is an episode: the advantage is the reward minus the value of few digits.
     reward, action = Tensor(samples[..., 2]), Tensor(np.zeros(shape, np.int32))
     batch = sys.modules[cls.__module__].Transition(
         obs, action, zeros, reward, no.logical_not(), no, obs, income=(), state=()
@@ -65,7 +65,7 @@ def test_ppo_normalises_features_and_advantages_far_from_zero(samples):
 
 
 def test_discounted_sums_that_scale_rewards_go_on_over_rollouts():
-    """With four steps in a rollout their variance was a fraction of this."""
+    """With four steps per rollout, their variance was only a fraction of this."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     cls = programs.trainer_class(registry.find_algorithm("ppo"))
     sizes = {"num_envs": 3, "num_steps": 4, "num_minibatches": 1, "update_epochs": 1}
@@ -86,7 +86,7 @@ def test_discounted_sums_that_scale_rewards_go_on_over_rollouts():
 
 
 class _Members:
-    """ReduceScatter and AllGather among `count` members with the same values, as one sees them."""
+    """ReduceScatter and AllGather among `count` members with equal values, seen by one of them."""
 
     def __init__(self, monkeypatch, count):
         self.count = count

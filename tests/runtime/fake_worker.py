@@ -1,7 +1,7 @@
-"""A worker that trains nothing, speaks the protocol, and fails as its plan's config says.
+"""A worker that trains nothing, uses the protocol, and fails as its plan's config says.
 
 `python fake_worker.py` is a rank under mpiexec; with arguments `RUN_DIR TIMEOUT_S` it is a
-coordinator of such ranks, with a third one below a process as that of `msrl train` is.
+coordinator of such ranks, with a third rank below a process like that of `msrl train`.
 """
 
 import ctypes
@@ -25,14 +25,14 @@ from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.rank import worker
 from mindspore_rl.runtime.rank.worker_settings import worker_settings
 
-EVENT_ITERATION = 3  # when what the config asks for happens
+EVENT_ITERATION = 3  # the iteration of the config's failure
 
 
 def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-DEEDS = {  # of an environment, to its process
+DEEDS = {  # what an environment does to its process
     "abort": os.abort,
     "exit": lambda: os._exit(0),
     "crash": lambda: ctypes.string_at(0),
@@ -57,7 +57,7 @@ time.sleep(100)
 
 
 def start_daemon(path: Path) -> None:
-    """Starts what no session, process group, parent or environment variable leads to."""
+    """Starts a process that no session, group, parent or environment variable identifies."""
     quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     subprocess.run([sys.executable, "-c", HIDE, str(path)], env={}, check=True, **quiet)
     while not path.exists() or not path.read_text().endswith("\n"):
@@ -68,7 +68,7 @@ def work(plan: Plan, run_dir: Path, rank: int, link: Link, threads: int = 1) -> 
     stamps = Stamps(run_dir, plan.num_ranks)
     if plan.config["daemon"]:
         start_daemon(run_dir / f"daemon-{rank}")
-    stop = run_dir / "stop"  # how the leader tells the others
+    stop = run_dir / "stop"  # the leader's message to the others
     stopping = False
 
     def stamp(iteration: int, stage: int) -> None:
@@ -126,7 +126,7 @@ def event(plan: Plan, rank: int, link: Link, stamp) -> None:
         if rank != victim or mode == "wait":
             stamp(EVENT_ITERATION, Stages(plan).edge("action" if rank else "obs"))
         if mode == "stubborn":
-            subprocess.Popen(["sleep", "100"])  # as an environment may have
+            subprocess.Popen(["sleep", "100"])  # like a process of an environment
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(100)
     if mode == "native":  # a deadlock in C: not even a signal's handler runs

@@ -1,4 +1,4 @@
-"""The process that stands over a command: what it says of the command's end."""
+"""The process that supervises a command: its report of the command's end."""
 
 import os
 import signal
@@ -111,7 +111,7 @@ def test_what_an_environment_does_to_its_process_is_told_of_its_rank(run_dir, mo
     assert "Last good checkpoint: " in done.stderr
     assert done.stderr.count("the environment: died") == 1
     if mode == "crash":
-        assert "fake_worker.py" in done.stderr  # where
+        assert "fake_worker.py" in done.stderr  # the place
 
 
 def test_an_environment_without_variables_ends_as_others_do(run_dir):  # noqa: F811

@@ -1,4 +1,4 @@
-"""What the runtime does for many steps or iterations at once is what it would do one by one."""
+"""The runtime's bulk operations equal the same operations one by one, over steps and iterations."""
 
 from types import SimpleNamespace
 
@@ -32,7 +32,7 @@ def test_tables_of_random_numbers_are_those_of_each_iteration(monkeypatch):
     real = random.uniform
     monkeypatch.setattr(random, "uniform", lambda *args: draws.append(1) or real(*args))
     tables = RandomTables(3, range(2, 6), None)
-    # On and on, and back, as after a resume.
+    # Forwards, and back as after a resume.
     for iteration in (*range(200), 7, 8, 9, 150):
         steps = np.arange(iteration * 8, iteration * 8 + 8)
         expected = real(3, random.stream("a"), steps, np.arange(2, 6), 2)

@@ -1,4 +1,4 @@
-"""`load(run).policy`: the actions that `msrl eval` takes, one observation at a time or many."""
+"""`load(run).policy` takes the actions of `msrl eval`, for one observation or many."""
 
 import mindspore as ms
 import numpy as np
@@ -127,9 +127,9 @@ def make():
     ["-1, 5, (2, 3), np.int32", pytest.param("-0.1, 0.1, (2, 3), np.float64", marks=SLOW)],
 )
 def test_actions_are_those_of_the_space_everywhere(space, tmp_path, capsys):
-    """In training, evaluation, `policy` and files that are exported: bounds, type and shape.
+    """In training, evaluation, `policy` and exported files: bounds, shape and type.
 
-    And evaluation tells of a wrapper's statistics, which it has not.
+    Evaluation also warns of a wrapper's statistics, which it does not have.
     """
     (tmp_path / "own.py").write_text(CHOOSES.replace("-1, 5, (2, 3), np.int32", space))
     run = trained(tmp_path / "run", "ppo", f"{tmp_path}/own.py:make")

@@ -1,4 +1,4 @@
-"""Whichever process of a job is killed: it is told, and nothing is left, not even what hides."""
+"""Kills any process of a job: the failure is reported, and no process remains, even hidden."""
 
 import mmap
 import os
@@ -35,7 +35,7 @@ from tests.runtime.test_coordinator import (
 
 
 def find(folder: Path, role: str) -> psutil.Process | None:
-    """A process of a job by what it is: a reaper by what it stands over."""
+    """Finds a process of a job by its kind; a reaper by the process that it watches."""
     for process in processes_of(folder):
         try:
             words, name = " ".join(process.cmdline()), process.name()
@@ -54,7 +54,7 @@ def find(folder: Path, role: str) -> psutil.Process | None:
 
 
 def run_code(folder: Path, code: str, failure: str) -> None:
-    """Runs a job whose ranks do something else, and fails of it."""
+    """Runs a job whose ranks run some code, and fails with its error."""
     commands = launch.Commands(worker=(sys.executable, "-c", code))
     with pytest.raises(JobFailure, match=failure):
         run_job(make_plan(folder), folder, JobOptions(False, 100), commands)
@@ -85,7 +85,7 @@ def test_killed_reaper_ends_the_job_plainly(run_dir, of, early):  # noqa: F811
 
 
 def still_there(segments: set[Path]) -> set[Path]:
-    """Those that stay; a job of others that starts just now removes its own."""
+    """Returns the names that remain; jobs of others that start now remove their own."""
     deadline = time.monotonic() + 10.0
     while segments & reaper.shared_segments() and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -134,7 +134,7 @@ def test_segments_of_other_jobs_stay(tmp_path, monkeypatch):
 
 @multiprocess
 def test_mpi_leaves_no_name_to_be_forgotten(run_dir):  # noqa: F811
-    """Once MPI has started nothing of it has a name in /dev/shm, and UCX has nothing there."""
+    """After its start, MPI has no names in /dev/shm, and UCX has nothing there."""
     code = (
         "import os, pathlib\n"
         "from mindspore_rl.communication.mpi import MpiCommunicator\n"
@@ -151,7 +151,7 @@ def test_mpi_leaves_no_name_to_be_forgotten(run_dir):  # noqa: F811
 
 @multiprocess
 def test_hydra_writes_no_file_that_a_killed_proxy_would_leave(run_dir):  # noqa: F811
-    """Ranks ask their proxy for it (of /tmp, which others use too, nothing can be said)."""
+    """Ranks ask their proxy for it (/tmp is shared with others, so it is not checked)."""
     code = (
         "import os, pathlib, signal\n"
         "signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # by which Hydra tells of the other's end\n"
@@ -176,7 +176,7 @@ def test_hydra_writes_no_file_that_a_killed_proxy_would_leave(run_dir):  # noqa:
     [
         pytest.param("1m", False, marks=multiprocess),
         pytest.param("2300k", True, marks=multiprocess),
-        pytest.param("16m", True, marks=multiprocess),  # UCX, left alone, dies of this one
+        pytest.param("16m", True, marks=multiprocess),  # without our settings, UCX dies of this one
     ],
 )
 def test_small_shared_memory(run_dir, size, enough):  # noqa: F811
@@ -227,7 +227,7 @@ ENDINGS = ("normal", "error", "interrupted", "killed")
     ],
 )
 def test_daemons_of_environments_end_with_the_job(run_dir, monkeypatch, place, ending):  # noqa: F811
-    """Daemons that no session, process group, parent or environment variable leads to."""
+    """Daemons that no session, process group, parent or environment variable identifies."""
     fields = {"daemon": True, "mode": "error" if ending == "error" else "", "victim": 0}
     fields["num_iterations"] = LONG if ending in ("interrupted", "killed") else 12
     make = make_plan if place == "ranks" else partial(fake_here, monkeypatch)

@@ -1,4 +1,4 @@
-"""The server by arrival, with workers whose leases take a given time."""
+"""The server by arrival, with workers whose leases take given times."""
 
 import heapq
 import random
@@ -25,7 +25,7 @@ def test_the_bound_holds_in_whatever_order_workers_finish(workers, bound):
         if idle and tickets.free() and draw.random() < 0.6:
             tickets.begin(draw.choice(idle))
         elif tickets.read:
-            # The oldest rarely comes first: as stale as the bound lets it become.
+            # The oldest rarely comes first: as stale as the bound permits.
             busy = list(tickets.read)
             worker = busy[-1] if draw.random() < 0.9 else busy[0]
             worst = max(worst, tickets.staleness(worker))
@@ -98,7 +98,7 @@ class Simulation:
                 self.version += 1
             self.server.send("back", ())
 
-    # ---- what a server asks of its rank ----------------------------------------------------
+    # ---- the server's calls of its rank ----------------------------------------------------
 
     def first_of(self, expected, stage):
         while not any(rank in self.here for rank, _ in expected):

@@ -1,4 +1,4 @@
-"""Messages and checkpoints of values that are shared by environments and by agents."""
+"""Messages and checkpoints of values that are sharded by environment and by agent."""
 
 import itertools
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ def fragment(name):
 
 
 def share_of(value, whole, fragment, replica):
-    """A replica's part, an index at a time."""
+    """Returns a replica's part, one index at a time."""
     if value.axis is not None:
         first, last = fragment.shares[replica]
         columns = [turn * ENVS + env for turn in range(value.per_env) for env in range(first, last)]

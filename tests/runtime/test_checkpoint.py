@@ -1,4 +1,4 @@
-"""Checkpoints: whole or refused, never half written, never executed."""
+"""Checkpoints: complete or refused, never half-written, never executed."""
 
 import io
 import json
@@ -26,7 +26,7 @@ def saved(folder: Path, iteration: int = 1) -> Path:
 
 
 def rewritten(path: Path, **members: bytes) -> Path:
-    """The archive with other contents under its members' names, checksums right."""
+    """Returns the archive with other contents under its members' names and valid checksums."""
     with zipfile.ZipFile(path) as archive:
         contents = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(path, "w") as archive:
@@ -92,7 +92,7 @@ def test_every_flipped_byte_is_found_or_harmless(tmp_path):
             except CheckpointError as error:
                 assert str(path) in str(error)
                 refused += 1
-            else:  # a date, say
+            else:  # for example a date
                 assert {name: array.tobytes() for name, array in arrays.items()} == {
                     name: array.tobytes() for name, array in ARRAYS.items()
                 }
@@ -124,7 +124,7 @@ def test_the_one_before_a_damaged_one_is_used(tmp_path):
 
 
 def test_arrays_that_changed_places_are_found(tmp_path):
-    """Of one shape, with the archive's own checksums right."""
+    """Two arrays of one shape, with valid checksums of the archive."""
     arrays = {"parameters/v": np.zeros(6, np.float32), **ARRAYS}
     path = checkpoint.save(tmp_path, 1, arrays, {**META, "env_steps": 64})
     with zipfile.ZipFile(path) as archive:
@@ -173,7 +173,7 @@ def test_parameters_that_are_not_finite_are_neither_written_nor_used(tmp_path, m
 
 
 def test_what_a_disk_does_not_give_back_replaces_nothing(tmp_path, monkeypatch):
-    """A disk that loses a byte of what it was given, as failing ones do."""
+    """The disk loses a byte that was written, as failing disks do."""
     kept = [saved(tmp_path, iteration) for iteration in (1, 2, 3)]
     contents = [path.read_bytes() for path in kept]
 
@@ -190,7 +190,7 @@ def test_what_a_disk_does_not_give_back_replaces_nothing(tmp_path, monkeypatch):
 
 
 def replay(rows):
-    """A column of 40 KB a row, in pieces."""
+    """Returns a column of 40 KB per row, in pieces."""
     shape = (rows, 5, 2000)
     for row, count in checkpoint.pieces_of(shape, np.dtype("float32")):
         yield np.full((count, *shape[1:]), row, np.float32)
@@ -220,11 +220,11 @@ def test_a_replay_that_is_damaged_is_told_where_it_is_needed(tmp_path):
     found, _, (told,) = checkpoint.load_newest(tmp_path)
     assert found == before
     assert "damaged" in told
-    assert checkpoint.load_newest(tmp_path, replay=False)[0] == path  # to play, it is good enough
+    assert checkpoint.load_newest(tmp_path, replay=False)[0] == path  # good enough to play
 
 
 def test_the_memory_that_writing_and_reading_take_does_not_grow_with_the_replay(tmp_path):
-    """240 MB, in a process of its own that counts what it has at most."""
+    """240 MB, in a separate process that measures its peak memory."""
     code = f"""
 from pathlib import Path
 from mindspore_rl.runtime import checkpoint, resuming
@@ -294,7 +294,7 @@ def test_all_that_another_job_has_otherwise_is_told(tmp_path):
 
 
 class Attack:
-    """Leaves a file behind if it is ever unpickled."""
+    """Leaves a file behind if it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""Jobs of fake workers: real processes, sockets and mpiexec, and nothing left behind."""
+"""Jobs of fake workers: real processes, sockets and mpiexec; nothing remains."""
 
 import contextlib
 import dataclasses
@@ -101,7 +101,7 @@ def start_coordinator(run_dir: Path) -> subprocess.Popen:
 
 
 def when(condition, action) -> None:
-    """Acts once a condition holds, from another thread."""
+    """Calls a function from another thread once a condition holds."""
 
     def wait() -> None:
         deadline = time.monotonic() + 20
@@ -114,7 +114,7 @@ def when(condition, action) -> None:
 
 def iterations(run_dir: Path) -> list[dict]:
     path = run_dir / "metrics.jsonl"
-    # The last line may be half written.
+    # The last line may be half-written.
     whole = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in whole]
 
@@ -125,7 +125,7 @@ def trains(run_dir: Path):
 
 @pytest.fixture
 def run_dir(tmp_path):
-    """Nothing of the job may be left, at once, and no child of ours, not even a zombie."""
+    """A run directory; at the end, no process of the job may remain, not even a zombie."""
     before = psutil.Process().children()
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     yield tmp_path
@@ -145,13 +145,13 @@ def test_normal_end(run_dir):
     lines = iterations(run_dir)
     assert [line["iteration"] for line in lines] == list(range(1, 13))
     assert all(line["values"] == {"loss": 0.5} for line in lines)
-    # 30 episodes an iteration, of return 0, 1, ... 11: the last 100 are 10 of 8, 30 each of 9, ...
+    # 30 episodes per iteration, of return 0, 1, ... 11: the last 100 are 10 of 8, 30 each of 9, ...
     assert outcome.mean_return == pytest.approx((8 * 10 + 30 * (9 + 10 + 11)) / 100)
     assert "[1] cores" in (run_dir / "workers.log").read_text()
 
 
 def forged(ranks: int) -> list[bytes]:
-    """What a stranger might send; after the right token each would end the job or be believed."""
+    """Returns forged messages; after the right token, each would end the job or be believed."""
     hello = b'{"kind": "hello", "rank": 0, "pid": 1, "host": "here"}\n'
     fields = b'"iteration": 12, "iterations_here": 1, "traffic": {}'
     sent = [b"", b"\n", b"\n\n\n", b"\0" * 100, b"[" * 200_000, b"\xff\xfe\n", hello]
@@ -166,7 +166,7 @@ def forged(ranks: int) -> list[bytes]:
 
 @multiprocess
 def test_strangers_change_nothing(run_dir):
-    """Whoever has not the job's token: forged messages, noise, connections that say nothing."""
+    """Foreign clients without the job's token: forged messages, noise, silent connections."""
     began, idle = threading.Event(), []
 
     def strangers() -> None:
@@ -179,7 +179,7 @@ def test_strangers_change_nothing(run_dir):
         os.kill(os.getpid(), signal.SIGINT)
 
     when(trains(run_dir), strangers)
-    # Of these files 60 are the strangers' ends, and a connection that is kept takes two.
+    # 60 of these files are the clients' ends; an accepted connection takes two.
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 170, before[1]))
     try:
@@ -232,7 +232,7 @@ def test_nonsense_of_a_rank(run_dir, sent, told):
 
 
 def two_hosts(launcher: str) -> Deployment:
-    """Both are this machine, which has more than one loopback address."""
+    """Two hosts, both this machine, which has more than one loopback address."""
     return Deployment((Host("near", "127.0.0.1"), Host("far", "127.0.0.2")), "lo", launcher)
 
 
@@ -260,7 +260,7 @@ def test_host_that_cannot_be_reached(run_dir):
 @pytest.mark.parametrize("victim", [0, 2])
 def test_killed_rank(run_dir, victim):
     plan = make_plan(run_dir, actors=2, num_iterations=LONG)
-    # Long enough for a checkpoint to be asked for and reported.
+    # Long enough for a checkpoint to be requested and reported.
     when(
         lambda: len(iterations(run_dir)) > 20,
         lambda: os.kill(int((run_dir / f"pid-{victim}").read_text()), signal.SIGKILL),
@@ -330,7 +330,7 @@ def test_stopped_rank(run_dir, victim, mode):
     stamps = run_dir / STAMPS_FILE
 
     def stands() -> bool:
-        """Whether both ranks are where they stay."""
+        """Returns whether both ranks are at the place where they stay."""
         rows = stamps.read_bytes() if stamps.exists() else b""
         found = [ROW.unpack_from(rows, rank * ROW.size)[:2] for rank in range(len(rows) // 24)]
         stages = Stages(plan)
@@ -437,7 +437,7 @@ def test_killed_mpiexec(run_dir):
 def test_killed_coordinator_leaves_nothing(run_dir, mode):
     make_plan(run_dir, mode=mode, num_iterations=LONG, collectives=("learn",))
     coordinator = start_coordinator(run_dir)
-    # The scheduler, mpiexec, their reapers, a proxy, two ranks, and what each of these has started.
+    # The scheduler, mpiexec, their reapers, a proxy, two ranks, and the children of each.
     count = 9 if mode == "stubborn" else 7
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -478,14 +478,14 @@ def test_one_rank_error(run_dir, monkeypatch, mode):
 
 
 def test_one_rank_whose_environment_raises_an_interruption(run_dir, monkeypatch):
-    """Nobody has asked for an end: it is an error like others."""
+    """Nobody requested an end: it is an error like others."""
     said = r"^rank 0 \(learner\[0\]\), iteration 3, the environment: died: KeyboardInterrupt"
     with pytest.raises(JobFailure, match=said):
         run(fake_here(monkeypatch, run_dir, mode="interrupt"), run_dir)
 
 
 def test_signals_that_come_together_are_one_interruption():
-    """`timeout` sends one to a process and one to its group."""
+    """`timeout` sends one signal to a process and one to its group."""
     with Interruption() as interruption, interruption.raised_at_second():
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -594,7 +594,7 @@ def test_environment_of_workers(monkeypatch, tmp_path):
 
 
 def test_ranks_inherit_nothing_of_another_launcher(monkeypatch, tmp_path):
-    """A shell of `srun --mpi=pmix` or of `mpirun`: MPI would look for that launcher's server."""
+    """In a shell of `srun --mpi=pmix` or of `mpirun`, MPI would look for that launcher's server."""
     others = ("PMI_RANK", "PMIX_NAMESPACE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PRTE_LAUNCHED")
     slurm = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID", "SLURM_JOB_ID")
     for name in (*others, *slurm):
@@ -652,7 +652,7 @@ def test_taken_port_is_told(run_dir, monkeypatch):
 @multiprocess
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_rank_whose_import_fails(run_dir, victim):
-    """The other rank waits in MPI's start, which knows no deadline."""
+    """The other rank waits in MPI's start, which has no deadline."""
     code = (
         "import os, runpy, sys\n"
         f"if os.environ['PMI_RANK'] == '{victim}':\n"

@@ -1,4 +1,4 @@
-"""Deployment files: what they may say, and where ranks go."""
+"""Deployment files: their valid contents, and the placement of ranks."""
 
 import os
 import subprocess
@@ -103,7 +103,7 @@ def test_syntax_of_scripts(script):
 
 
 def test_slurm_script_makes_a_deployment_of_its_nodes(tmp_path):
-    """With stand-ins for Slurm's `scontrol` and for `msrl`."""
+    """With stubs for Slurm's `scontrol` and for `msrl`."""
     for path, text in {
         "scontrol": '[ "$*" = "show hostnames n[1-2]" ] && echo n1 && echo n2',
         ".venv/bin/msrl": 'echo "$@"',

@@ -1,4 +1,4 @@
-"""Environments that give what cannot be trained on: who is told to be at fault."""
+"""Environments with untrainable results: the error names the environment at fault."""
 
 import dataclasses
 import re
@@ -123,7 +123,7 @@ def test_the_worker_is_named_whose_environment_it_was(tmp_path, policy):
 @pytest.mark.multiprocess
 @pytest.mark.slow
 def test_the_worker_is_named_whose_rewards_spoilt_the_loss_of_all(tmp_path):
-    """All ranks leave the cell together, the collectives done, and all losses are not numbers."""
+    """All ranks leave the cell together after the collectives, and all losses are NaN."""
     purpose = random.stream("env_reset_noise#1")
     drawn = [random.uniform(seed, purpose, [0], np.arange(8), 1).reshape(-1) for seed in range(9)]
     seed = next(seed for seed, noise in enumerate(drawn) if noise.argmax() >= 4)
@@ -143,7 +143,7 @@ def test_the_worker_is_named_whose_rewards_spoilt_the_loss_of_all(tmp_path):
     "policy", ["GPUOnly", pytest.param("SingleLearnerFine", marks=pytest.mark.slow)]
 )
 def test_every_step_counts_wherever_the_environment_is(tmp_path, monkeypatch, policy):
-    """Under `SingleLearnerFine` a call of the environment's cell is one step, not an iteration."""
+    """Under `SingleLearnerFine`, a call of the environment's cell is one step, not an iteration."""
     finished = []
 
     class Spy(worker.FragmentRuntime):

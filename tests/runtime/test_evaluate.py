@@ -1,4 +1,4 @@
-"""`msrl eval`: the loop is played as it was trained, whatever passes between its turns."""
+"""`msrl eval`: it plays the loop as trained, with any values carried between iterations."""
 
 import sys
 
@@ -87,7 +87,7 @@ class Counts:
 
 
 def played(program, env, episodes=3, greedy=False, **config):
-    """A program's loop with the parameters that it begins with."""
+    """Plays a program's loop with its initial parameters."""
     cls = programs.trainer_class(program)
     config = cls.Config(env=env, num_envs=episodes, **config)
     found = evaluate.Played(cls(config, spec(env)), {"iteration": 0, "env_steps": 0}, greedy=greedy)

@@ -1,4 +1,4 @@
-"""What a worker tells its coordinator, and when."""
+"""The messages from a worker to its coordinator, and their times."""
 
 import socket
 import threading

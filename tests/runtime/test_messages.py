@@ -1,4 +1,4 @@
-"""What the coordinator takes for a message of a rank."""
+"""The coordinator's check of messages from ranks."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def message(kind: str, **changed) -> dict:
 
 
 def heard_as(kind: str) -> int | None:
-    """Whose connection such a message comes by."""
+    """Returns whose connection sent a message."""
     return None if kind == "hello" else 1
 
 

@@ -145,7 +145,7 @@ def test_what_a_restart_keeps_of_a_long_run_ends_with_its_checkpoint(tmp_path, c
         metrics = Metrics(tmp_path, 100, progress=False, start_steps=started, clock=clock)
         for i in range(started + 1, started + 61):
             if i == 41 and not started:
-                metrics.end_line(40)  # it is told of after the iteration
+                metrics.end_line(40)  # reported after the iteration
             if i == 70:
                 metrics.end_line(75)  # or before it
             metrics.log(i, i, {"loss": float(i)}, [])
@@ -208,7 +208,7 @@ def test_a_restart_forgets_what_is_done_again(tmp_path, clock):
     found = [(line["iteration"], line["values"]["loss"]) for line in lines(tmp_path)]
     assert found == [(1, 1.0), (2, 1.0), (3, 2.0)]
     purges = [event.step for event in events(tmp_path) if event.HasField("session_log")]
-    assert sorted(purges) == [1, 201]  # TensorBoard hides what came before from there on
+    assert sorted(purges) == [1, 201]  # TensorBoard hides earlier events from there on
 
 
 def test_a_full_disk_is_told_and_not_waited_for(tmp_path):

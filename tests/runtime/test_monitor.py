@@ -1,4 +1,4 @@
-"""What follows from what happens to a job: lists of events, no processes, sockets or clocks."""
+"""The coordinator's state machine: reactions to lists of events, without processes or clocks."""
 
 import math
 
@@ -41,7 +41,7 @@ CHECKPOINT_S, TIMEOUT_S, START_TIMEOUT_S = 20.0, 5.0, 60.0
 
 
 class Job:
-    """A monitor of a learner, the leader, and two actors, with a clock that is set by hand."""
+    """A monitor of a learner, the leader, and two actors, with a clock that the test sets."""
 
     def __init__(self, here=False, stop_return=None, **fields):
         fragments = (
@@ -62,13 +62,13 @@ class Job:
         self.orders = []
 
     def on(self, *events):
-        """What follows from events of one instant."""
+        """Returns the reactions to events of one instant."""
         found = [order for event in events for order in self.monitor.on(event, self.now)]
         self.orders += found
         return found
 
     def tick(self, after_s=0.2, awake=True, **processes):
-        """What follows after a while, in which the ranks went on unless they are not `awake`."""
+        """Returns the reactions after a while; the ranks progress unless they are not `awake`."""
         self.now += after_s
         if awake:
             self.stamps = {r: Stamp(s.iteration, s.stage, self.now) for r, s in self.stamps.items()}
@@ -87,7 +87,7 @@ class Job:
         return found
 
     def running(self):
-        """All ranks have done an iteration."""
+        """All ranks have completed an iteration."""
         self.hello(*self.stamps)
         self.iteration(1)
         return self
@@ -176,7 +176,7 @@ def test_checkpoints_are_asked_for_once_all_ranks_are_there():
 
 
 def test_an_iteration_has_one_checkpoint_however_often_they_are_asked_for():
-    """Else the leader would write one after the other, and never go on."""
+    """Otherwise the leader would write one after the other, and never continue."""
     job = Job().running()
     assert job.tick(CHECKPOINT_S) == [Tell("checkpoint")]
     assert job.on(Heard(0, {"kind": "checkpoint", "path": "one"})) == [Saved("one")]
@@ -226,7 +226,7 @@ def test_the_first_error_is_the_failure_with_the_last_checkpoint():
 
 
 def cause(*events, after_s, **fields):
-    """What a job fails of so long after events; not before all ranks are heard or time is up."""
+    """Returns the cause of a job's failure, some time after events."""
     job = Job(**fields).running()
     job.on(*events)
     assert job.tick(0.0) == []
@@ -255,7 +255,7 @@ def test_who_has_failed_in_an_earlier_iteration_has_failed_first():
     )
     before = error(0, "nan", symptom=True, iteration=4)
     assert "nan" in cause(later, before, after_s=CAUSE_S + 0.01)
-    own = Arrivals("actor", "learner", 1, False)  # iterations of different workers say nothing
+    own = Arrivals("actor", "learner", 1, False)  # iterations of workers are independent
     assert "later" in cause(later, earlier, after_s=LAST_WORDS_S + 0.01, arrivals=own)
 
 
@@ -360,7 +360,7 @@ def test_a_rank_that_dies_in_its_imports(all_seen):
 
 
 def test_a_rank_that_one_look_misses_is_not_dead():
-    """However long the look before is ago: on a busy machine, this process waits too."""
+    """However long ago the previous look was: on a busy machine, this process is delayed too."""
     job = Job()
     job.hello(0)
     for _ in range(3):
@@ -395,7 +395,7 @@ def test_a_stall_has_the_deadline_of_the_start_and_then_of_the_plan():
 
 
 def stall(job, *stamps, ages=(6.0, 6.0, 6.0), stopped=()):
-    """What is said when ranks stand where they are, so many seconds after they came there."""
+    """Returns the report when ranks have been at their places for some seconds."""
     job.running()
     for _ in range(20):  # a longer tick looks like a suspended machine
         job.tick(0.5)

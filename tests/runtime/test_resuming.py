@@ -1,4 +1,4 @@
-"""A run goes on with other sizes: what stays, what begins anew, and what is refused."""
+"""A run is resumed with other sizes: what continues, what starts anew, and what is refused."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ def newest(run):
     ],
 )
 def test_goes_on_with_other_sizes(policy, workers, schedule, tmp_path, capsys):
-    """Without learning in the second run, so that its parameters are those of the first."""
+    """The second run does not learn, so its parameters are those of the first."""
     run = train(
         "a2c",
         policy=policy,
@@ -115,7 +115,7 @@ def test_a_kept_replay_goes_on_with_steps_that_divide_it(tmp_path):
 
 
 def test_a_run_of_an_earlier_version_goes_on_in_gym(tmp_path):
-    """It does not say which library its environment is of: then a plain id was gym's."""
+    """Such a run does not store its environment's library: a plain id was gym's then."""
     config = {"num_envs": 2, "num_steps": 8}
     words = {"env": "CartPole-v1", "config": config, **TINY}
     run = train("a2c", total_steps=16, run_dir=tmp_path / "run", **words)

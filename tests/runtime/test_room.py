@@ -1,4 +1,4 @@
-"""How many ranks a machine has room for, and how long they may take to start."""
+"""The number of ranks that fit on a machine, and their time limit to start."""
 
 import resource
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from mindspore_rl.runtime.coordinator import admission
 
 @dataclass
 class Job:
-    """So many learners, and as many actors that need no MindSpore."""
+    """A job with some learners, and as many actors that need no MindSpore."""
 
     learners: int
     device: str = "CPU"
@@ -72,7 +72,7 @@ def test_too_few_descriptors_are_refused_and_a_limit_that_may_be_raised_is(monke
 
 
 def kernel(root, groups, mounts, files):
-    """The files of the kernel for a process of some groups; 100 MiB are free."""
+    """Makes the kernel's files for a process in some groups; 100 MiB are free."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/meminfo").write_text(f"MemAvailable: {100 << 10} kB\nSwapFree: 0 kB\n")
     (root / "proc/self/cgroup").write_text(groups)

@@ -1,4 +1,4 @@
-"""Stamps are read while they are written."""
+"""Stamps can be read while they are written."""
 
 import socket
 import subprocess

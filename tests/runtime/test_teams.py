@@ -1,4 +1,4 @@
-"""What the runtime makes of environments with teams of agents."""
+"""Environments with teams of agents in the runtime."""
 
 from types import SimpleNamespace
 

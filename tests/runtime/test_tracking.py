@@ -1,4 +1,4 @@
-"""Weights & Biases is told of a run, without a network and without an account."""
+"""Reports to Weights & Biases, without a network and without an account."""
 
 import os
 import struct
@@ -17,15 +17,15 @@ HEADER, BLOCK, LAST = 7, 32768, (1, 4)
 
 
 def records(file):
-    """What an offline run has written: logged values by name, a line each; and its configuration.
+    """Reads an offline run: logged values by name, one line each; and its configuration.
 
-    The file is a log of LevelDB's form, of protobuf records.
+    The file is a log in LevelDB's form, of protobuf records.
     """
     from wandb.proto import wandb_internal_pb2  # noqa: PLC0415
 
     data, at, parts, lines, config = file.read_bytes(), HEADER, b"", [], {}
     while at + HEADER <= len(data):
-        if BLOCK - at % BLOCK < HEADER:  # the rest of a block is left empty
+        if BLOCK - at % BLOCK < HEADER:  # the rest of a block is empty
             at += BLOCK - at % BLOCK
         size, kind = struct.unpack_from("<HB", data, at + 4)
         parts += data[at + HEADER : at + HEADER + size]

@@ -1,4 +1,4 @@
-"""What a worker promises at an iteration boundary."""
+"""A worker's guarantees at an iteration boundary."""
 
 import dataclasses
 import socket
@@ -76,7 +76,7 @@ def test_all_ranks_start_from_the_same_parameters(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_what_the_loop_carries_of_all_environments_survives_those_without_state(tmp_path):
-    """`drift` counts iterations; the environment has no state, so observations begin anew."""
+    """`drift` counts iterations; the environment has no state, so observations start anew."""
     source = (PROGRAMS / "two_phase.py").read_text()
     algorithm = tmp_path / "drift.py"
     before = "        for _ in msrl.iterations():\n"

@@ -7,19 +7,19 @@ from mindspore_rl.compiler.ir.ir import Item, Op, walk
 from mindspore_rl.compiler.ir.operations import EFFECTS, OPERATIONS
 
 Implied = dict[tuple[str, str], tuple[int, ...]]
-"""By operation and mark, which of the operation's arguments or results get the mark."""
+"""The positions of the arguments or results that get a mark, by operation and mark."""
 GLUE = frozenset(kind for kind, row in OPERATIONS.items() if row.component == "glue")
 
 WITHIN = frozenset(kind for kind in GLUE - {"boundary"} if not OPERATIONS[kind].reduces)
-"""What statistics are made by, from reductions."""
+"""Kinds of operations that compute statistics from reductions."""
 
 
 def implied_marks(items: Iterable[Item]) -> Implied:
     """Finds the marks that the calls of a program imply.
 
-    A boundary that the program sets moves a mark: a result is left alone if such a boundary takes
-    what is made of it, and so are all arguments of a call if one is made of what such a boundary
-    gives.
+    A boundary in the program moves a mark: a result gets no mark if such a boundary takes a value
+    computed from it. All arguments of a call get no mark if one is computed from the result of such
+    a boundary.
 
     Args:
         items: the program as it was read, with the boundaries that it sets.
@@ -52,7 +52,7 @@ def implied_marks(items: Iterable[Item]) -> Implied:
 
 
 class _Flow:
-    """What the values of a program come from."""
+    """The operations that the values of a program come from."""
 
     def __init__(self, items: tuple[Item, ...]) -> None:
         self.uses = definitions(items)
@@ -61,14 +61,14 @@ class _Flow:
     def sources(
         self, op: Op, through: Container[str], reads: Iterable[str] | None = None
     ) -> Iterator[tuple[Op, str]]:
-        """The operations that make what another one reads, and what those of some kinds read.
+        """Yields the operations that define what an operation reads, through those of some kinds.
 
         Args:
-            op: the other one.
-            through: the kinds.
-            reads: what it reads; all by default.
+            op: the operation that reads.
+            through: kinds whose own inputs are followed too.
+            reads: the variables; by default all that it reads.
 
-        Returns: each operation with the variable that it makes.
+        Yields: each operation with the variable that it defines.
         """
         seen: set[tuple[str, str]] = set()
         waiting = [(op.name, variable) for variable in reads or op.reads]
@@ -83,7 +83,7 @@ class _Flow:
                         waiting += [(name, read) for read in source.reads]
 
     def is_statistic(self, op: Op, arg: str) -> bool:
-        """Whether an argument is made of reductions over the batch alone, without a boundary."""
+        """Returns whether an argument is computed only from reductions, without a boundary."""
         made = self.sources(op, WITHIN, (arg,)) if arg in op.reads else ()
         kinds = {source.kind for source, _ in made if source.kind not in WITHIN}
         return bool(kinds) and all(OPERATIONS[kind].reduces for kind in kinds)

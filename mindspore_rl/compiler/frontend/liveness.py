@@ -5,8 +5,8 @@ import ast
 from mindspore_rl.compiler.frontend.loop_carried import assigned, loaded
 
 Live = dict[ast.AST, set[str]]
-"""For each `if` and `for`, the names that may be read after it before they are assigned again,
-including reads in a later turn of an enclosing loop."""
+"""The names that may be read after each `if` and `for` before they are assigned again, including
+reads in a later iteration of an enclosing loop."""
 
 
 def live_behind(function: ast.FunctionDef) -> Live:

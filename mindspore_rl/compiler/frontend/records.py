@@ -1,11 +1,11 @@
-"""NamedTuples of the program: tuples of what is being read, whose parts have names."""
+"""NamedTuples of the program: tuples whose parts have names."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 
 class _Plain(NamedTuple):
-    """A NamedTuple that is its fields alone."""
+    """A NamedTuple without other members than its fields."""
 
 
 class Record(tuple):
@@ -15,26 +15,26 @@ class Record(tuple):
 
     @classmethod
     def of(cls, kind: Any, parts: Iterable[Any]) -> "Record":
-        """The record of a class, of what its fields stand for."""
+        """Makes a record of a class from the values of its fields."""
         record = cls(parts)
         record.kind = kind
         return record
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the fields."""
         return self.kind._fields
 
 
 def is_record_class(kind: Any) -> bool:
-    """Whether something is a class of NamedTuples."""
+    """Returns whether a value is a NamedTuple class."""
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 def own_behaviour(kind: type) -> str:
-    """Names what a class of NamedTuples does by itself: its base class or a method (`__iter__`).
+    """Names the own behaviour of a NamedTuple class: its base class or a method (`__iter__`).
 
-    The values of such a record need not be those of its fields. Returns: "" if there is nothing.
+    The values of such a record may differ from its fields. Returns: "" if it has none.
     """
     if kind.__bases__ != (tuple,):
         return f"the base class {kind.__bases__[0].__name__}"
@@ -43,12 +43,12 @@ def own_behaviour(kind: type) -> str:
 
 
 def wrong_field(fields: tuple[str, ...], names: list[str], known: Iterable[str]) -> str:
-    """What is wrong with the fields that a record is made of; empty if nothing is.
+    """Describes an error in the fields of a record's constructor; empty if there is none.
 
     Args:
-        fields: of its class.
-        names: of those that are given.
-        known: names of those that have a value without.
+        fields: the fields of its class.
+        names: the fields that are given.
+        known: the fields with a default value.
     """
     odd = [name for name in names if name not in fields or names.count(name) > 1]
     missing = [name for name in fields if name not in {*names, *known}]
@@ -58,12 +58,12 @@ def wrong_field(fields: tuple[str, ...], names: list[str], known: Iterable[str])
 
 
 def rebuilt(struct: tuple, parts: Iterable[Any]) -> tuple:
-    """A tuple or a record like another one, of other parts."""
+    """Makes a tuple or a record like another one, with other parts."""
     return Record.of(struct.kind, parts) if isinstance(struct, Record) else tuple(parts)
 
 
 def flattened(struct: Any) -> Iterator[Any]:
-    """The parts of a tuple, those of tuples in it one by one; anything else as it is."""
+    """Yields the parts of a tuple, and of tuples in it; yields any other value itself."""
     if isinstance(struct, tuple):
         for part in struct:
             yield from flattened(part)
@@ -72,14 +72,14 @@ def flattened(struct: Any) -> Iterator[Any]:
 
 
 def unflattened(struct: Any, parts: Iterator[Any]) -> Any:
-    """A structure like another one, of other parts in the order of `flattened`."""
+    """Makes a structure like another one, with other parts in the order of `flattened`."""
     if isinstance(struct, tuple):
         return rebuilt(struct, [unflattened(part, parts) for part in struct])
     return next(parts)
 
 
 def alike(left: Any, right: Any) -> bool:
-    """Whether two structures have the same fields, and tuples of the same lengths in them."""
+    """Returns whether two structures have the same fields, and tuples of the same lengths."""
     if not isinstance(left, tuple) or not isinstance(right, tuple):
         return isinstance(left, tuple) == isinstance(right, tuple)
     same = getattr(left, "kind", None) is getattr(right, "kind", None) and len(left) == len(right)

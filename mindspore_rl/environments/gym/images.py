@@ -6,9 +6,9 @@ import numpy as np
 
 
 def is_image(space: Any) -> bool:
-    """Whether a library's space is a Box of bytes 0 to 255 in two to four dimensions.
+    """Returns whether a library's space is a Box of bytes 0 to 255 with two to four dimensions.
 
-    Boards and the like, whose numbers have smaller bounds, are no images.
+    Boards and the like, whose numbers have smaller bounds, are not images.
     """
     shape = getattr(space, "shape", None) or ()
     if not 2 <= len(shape) <= 4 or getattr(space, "dtype", None) != np.uint8:
@@ -18,13 +18,13 @@ def is_image(space: Any) -> bool:
 
 
 def channels_first(image: np.ndarray) -> np.ndarray:
-    """Gives an image, or a stack of images along the first axis, its channels first.
+    """Moves the channels of an image, or of a stack of images, to the first axis.
 
     Args:
-        image: `[H, W]`, `[H, W, C]`, `[C, H, W]`, `[K, H, W, C]` or `[K, C, H, W]`; channels are
-            along the shorter one of the first and the last axis, the last if they are equal.
+        image: `[H, W]`, `[H, W, C]`, `[C, H, W]`, `[K, H, W, C]` or `[K, C, H, W]`; the shorter of
+            the first and the last axis holds the channels, the last one if they are equal.
 
-    Returns: `[C, H, W]`; of a stack `[K * C, H, W]`.
+    Returns: `[C, H, W]`; for a stack `[K * C, H, W]`.
     """
     if image.ndim == 2:
         return image[None]
@@ -35,5 +35,5 @@ def channels_first(image: np.ndarray) -> np.ndarray:
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of what `channels_first` gives."""
+    """Returns the shape of `channels_first`'s result."""
     return channels_first(np.empty(shape, np.uint8)).shape

@@ -1,8 +1,8 @@
-"""Finds and makes environments of gymnasium and gym, and says what is missing.
+"""Finds and makes environments of gymnasium and gym, and names missing packages.
 
-"gymnasium:ID" and "gym:ID" name the library; a plain id is gymnasium's where gymnasium has it. gym
-is imported only where it is asked for: by its name, by an id that gymnasium does not have, or by an
-environment of its own.
+"gymnasium:ID" and "gym:ID" name the library; a plain id is gymnasium's if gymnasium has it. gym is
+imported only when it is needed: for "gym:ID", for an id that gymnasium does not have, and for a
+user's environment that is made from gym.
 """
 
 import contextlib
@@ -30,23 +30,23 @@ from mindspore_rl.errors import (
 )
 
 LIBRARIES = ("gymnasium", "gym")
-"""In the order in which a plain id is looked for."""
+"""The libraries, in the order in which a plain id is looked up."""
 _MOVED = "gymnasium-robotics"  # of MuJoCo's v2 and v3 gymnasium has the ids, which say this
 _OBSERVATIONS = (
     "a Box of one number at least, or Discrete, MultiBinary, MultiDiscrete, Dict and Tuple spaces "
     "of such"
 )
-_MOST_CHOICES = 1024  # each is an output of a network
+_MOST_CHOICES = 1024  # each is one output of a network
 _ACTIONS = f"Discrete, Box, or MultiDiscrete or MultiBinary of up to {_MOST_CHOICES} combinations"
 
 
 def load(library: str) -> Any:
-    """Imports gymnasium or gym without their advice.
+    """Imports gymnasium or gym, without its advice.
 
     Raises:
         MissingPackageError: it is not installed.
     """
-    silence_gym()  # a module that registers ids may import it
+    silence_gym()  # a module that registers ids may import gym
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -61,13 +61,13 @@ def load(library: str) -> Any:
 
 
 def silence_gym() -> None:
-    """Keeps gym from asking whoever imports it to upgrade; errors still come through."""
+    """Stops gym from printing its advice to upgrade; its errors are still printed."""
     with contextlib.suppress(ImportError):
         importlib.import_module("gym_notices.notices").notices.clear()
 
 
 def library_of(kind: type) -> str | None:
-    """Returns which library's `Env` a class is made from, if any."""
+    """Returns the name of the library whose `Env` a class inherits from, or None."""
     for base in kind.__mro__:
         library = base.__module__.partition(".")[0]
         if library in LIBRARIES and base.__name__ == "Env":
@@ -76,13 +76,13 @@ def library_of(kind: type) -> str | None:
 
 
 def ids() -> list[str]:
-    """Returns the ids in both registries, gym's with a prefix where gymnasium has the plain one."""
+    """Returns the ids in both registries; gym's have a prefix if gymnasium has the plain id."""
     plain, others = map(registry, LIBRARIES)
     return plain + [f"gym:{name}" if name in plain else name for name in others]
 
 
 def registry(library: str) -> list[str]:
-    """Returns the ids that a library knows."""
+    """Returns the ids that a library has registered."""
     return list(load(library).envs.registration.registry)
 
 
@@ -90,7 +90,7 @@ def make(name: str) -> Any:
     """Makes an environment from its id.
 
     Raises:
-        UnknownEnvironmentError: no library knows the id.
+        UnknownEnvironmentError: neither library knows the id.
         EnvironmentFailure: it cannot be made here.
     """
     if "," in (base := split_options(name)[0]):
@@ -132,7 +132,7 @@ def _make_in(module: Any, library: str, name: str) -> Any:
 
 
 def _register_atari(module: Any, name: str) -> None:
-    """Adds Atari's games to gymnasium's ids, and keeps them from presenting themselves."""
+    """Adds Atari's games to gymnasium's ids, without their greeting."""
     try:
         import ale_py  # noqa: PLC0415 (optional)
     except ModuleNotFoundError as error:
@@ -144,7 +144,7 @@ def _register_atari(module: Any, name: str) -> None:
 
 @contextlib.contextmanager
 def _without_mujoco_advice(module: Any, name: str) -> Iterator[None]:
-    """Keeps MuJoCo from printing, and logging to a file, that a library's models are old."""
+    """Stops MuJoCo from printing, and logging to a file, that a library's models are old."""
     found = module.envs.registration.registry.get(split_options(name)[0])
     own = f"{module.__name__}.envs.mujoco"
     entry = str(getattr(found, "entry_point", None))
@@ -162,7 +162,7 @@ def _without_mujoco_advice(module: Any, name: str) -> Iterator[None]:
 
 
 def _missing(name: str, error: Exception) -> EnvironmentFailure:
-    # "No module named 'mujoco'", "box2D is not installed, run ...", as the libraries put it.
+    # The libraries' texts: "No module named 'mujoco'", "box2D is not installed, run ...".
     text = text_of(error).lower()
     if "mujoco_py" in text:
         return EnvironmentFailure(
@@ -193,14 +193,14 @@ def _missing(name: str, error: Exception) -> EnvironmentFailure:
 
 
 def flattened(name: str, env: Any) -> tuple[Any, str]:
-    """Gives an environment observations that are one array, and one kind of action.
+    """Wraps an environment so that its observations are one array and its actions one kind.
 
     Returns:
-        The environment, wrapped where its spaces are others; and how they are laid out then, in
+        The environment, wrapped if its spaces are others; and the layout of its spaces, in
         words.
 
     Raises:
-        EnvironmentFailure: a space is of a kind that is not supported.
+        EnvironmentFailure: a space is of an unsupported kind.
     """
     module = load(str(library_of(type(env))))
     env, choices = _as_choices(module, env)
@@ -231,7 +231,7 @@ def flattened(name: str, env: Any) -> tuple[Any, str]:
 
 
 def _foreign(module: Any, space: Any) -> str:
-    """What to do about a space of the other library's; empty if it is the environment's own."""
+    """Explains a space that is of the other library; empty if it is of the environment's own."""
     if isinstance(space, module.spaces.Space):
         return ""
     return (
@@ -241,7 +241,7 @@ def _foreign(module: Any, space: Any) -> str:
 
 
 def _shape_lost(space: Any) -> str:
-    """What becomes of numbers that may be an image's; empty if they are none."""
+    """Explains the treatment of numbers that may be an image; empty if they cannot be one."""
     if len(space.shape) != 3:
         return ""
     return (
@@ -251,7 +251,7 @@ def _shape_lost(space: Any) -> str:
 
 
 def _as_choices(module: Any, env: Any) -> tuple[Any, str]:
-    """Numbers the combinations of several choices, where they are few. Returns: see `flattened`."""
+    """Numbers the combinations of several choices, if they are few. Returns: see `flattened`."""
     space = env.action_space
     if isinstance(space, module.spaces.MultiDiscrete):
         sizes, first = np.array(space.nvec), getattr(space, "start", 0)
@@ -264,7 +264,7 @@ def _as_choices(module: Any, env: Any) -> tuple[Any, str]:
         return env, ""
 
     class Choices(module.ActionWrapper):
-        """One of all combinations, the last choice changing fastest."""
+        """Converts one number to several choices, the last one changing fastest."""
 
         def action(self, action: int) -> np.ndarray:
             chosen = np.unravel_index(action, sizes.ravel())
@@ -277,12 +277,12 @@ def _as_choices(module: Any, env: Any) -> tuple[Any, str]:
 
 
 def _as_images(module: Any, env: Any) -> tuple[Any, str]:
-    """Puts channels first, those of stacked images behind one another. Returns: see `flattened`."""
+    """Moves the channels first, and joins those of stacked images. Returns: see `flattened`."""
     space = env.observation_space
     shape = images.image_shape(space.shape)
 
     class Images(module.ObservationWrapper):
-        """Images `[C, H, W]`."""
+        """Converts observations to images `[C, H, W]`."""
 
         def observation(self, observation: Any) -> np.ndarray:
             return images.channels_first(np.asarray(observation))
@@ -294,14 +294,14 @@ def _as_images(module: Any, env: Any) -> tuple[Any, str]:
 
 
 def layout_of(space: Any, flatdim: Any, path: str = "") -> Iterator[str]:
-    """How a library's `flatten` lays out a space: its parts in their order.
+    """Describes the order in which a library's `flatten` lays out the parts of a space.
 
     Args:
-        space: of gym's or gymnasium's.
+        space: a space of gym or gymnasium.
         flatdim: the library's function of this name.
-        path: to where it is in another one.
+        path: the path to the space within another one.
     """
-    parts = getattr(space, "spaces", None)  # of a Dict or a Tuple
+    parts = getattr(space, "spaces", None)  # a Dict or a Tuple has parts
     if parts is not None:
         keys = parts if hasattr(parts, "keys") else range(len(parts))
         for key in keys:
@@ -318,12 +318,12 @@ def layout_of(space: Any, flatdim: Any, path: str = "") -> Iterator[str]:
 
 
 def spec_of(name: str, env: Any, layout: str) -> EnvironmentSpec:
-    """Returns the shapes of an environment.
+    """Makes the spec of an environment.
 
     Args:
-        name: what it was asked for by.
-        env: it, wrapped by `flattened`.
-        layout: as `flattened` says.
+        name: the name that the user gave.
+        env: the environment, wrapped by `flattened`.
+        layout: the description from `flattened`.
     """
     library = str(library_of(type(env)))
     action_space = as_space(env.action_space)
@@ -344,11 +344,11 @@ def spec_of(name: str, env: Any, layout: str) -> EnvironmentSpec:
 
 
 def _own_statistics(env: Any) -> str:
-    """What wrappers do that scale by running statistics, such as `NormalizeObservation`."""
+    """Warns of wrappers that scale by running statistics, such as `NormalizeObservation`."""
     module, found = load(str(library_of(type(env)))), []
     while env is not None:
         parts = {type(part).__name__ for part in vars(env).values()}
-        # gymnasium's can be told to keep them as they are.
+        # gymnasium's can be told not to update them.
         if "RunningMeanStd" in parts and getattr(env, "update_running_mean", True):
             found.append(type(env).__name__)
         env = env.env if isinstance(env, module.Wrapper) else None
@@ -363,7 +363,7 @@ def _own_statistics(env: Any) -> str:
 
 
 def _limit(env: Any) -> int:
-    """The time limit of the outermost wrapper that has one; a spec's may not be in force."""
+    """Returns the limit of the outermost wrapper that has one; the spec's may not apply."""
     module = load(str(library_of(type(env))))
     while isinstance(env, module.Wrapper):
         if isinstance(env, module.wrappers.TimeLimit):
@@ -373,7 +373,7 @@ def _limit(env: Any) -> int:
 
 
 def is_plain(env: Any) -> bool:
-    """Whether only the library's own wrappers, which change no step, are around it."""
+    """Returns whether it has only the library's own wrappers, which do not change steps."""
     module = load(str(library_of(type(env))))
     names = ("OrderEnforcing", "TimeLimit", "PassiveEnvChecker")
     while isinstance(env, module.Wrapper):

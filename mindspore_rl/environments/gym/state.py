@@ -1,35 +1,35 @@
-"""The state of one environment of gym or gymnasium: classic control and MuJoCo."""
+"""Reads and restores states of gym's and gymnasium's environments: classic control and MuJoCo."""
 
 from typing import Any
 
 import numpy as np
 
 _MASK64 = (1 << 64) - 1
-# What the MuJoCo environments read before the next step computes it anew.
+# Values that the MuJoCo environments read before the next step computes them again.
 _MUJOCO_DERIVED = ("xpos", "xipos", "site_xpos", "cinert", "cvel", "qfrc_actuator", "cfrc_ext")
 
 
 def state_kind(env: Any) -> str | None:
-    """Returns "classic" or "mujoco", or None where the state is not known to be complete."""
+    """Returns "classic" or "mujoco", or None if the state is not known to be complete."""
     library, _, module = type(env).__module__.partition(".")
     if library not in ("gym", "gymnasium"):
         return None
     if module.startswith("envs.classic_control."):
         return "classic"
-    # Old versions go through mujoco_py, whose data cannot be had in this way.
+    # Old versions use mujoco_py, whose data are not accessible in this way.
     if module.startswith("envs.mujoco.") and hasattr(env.data, "qacc_warmstart"):
         return "mujoco"
     return None
 
 
 def physics_type(env: Any) -> int:
-    """Returns 0 for a tuple, else the bytes of an array's numbers: arithmetic depends on it."""
+    """Returns 0 for a tuple, else the bytes per number of an array: arithmetic depends on them."""
     state = getattr(env, "state", None)
     return state.itemsize if isinstance(state, np.ndarray) else 0
 
 
 def get_physics(env: Any) -> np.ndarray:
-    """Returns positions, velocities and what else is kept between steps, `[k] float64`."""
+    """Returns positions, velocities and other values kept between steps, `[k] float64`."""
     if state_kind(env) == "classic":
         return np.array(env.state, np.float64)
     mujoco, kind = _mujoco_state()
@@ -40,7 +40,7 @@ def get_physics(env: Any) -> np.ndarray:
 
 
 def set_physics(env: Any, physics: np.ndarray, kind: int) -> None:
-    """Puts back what `get_physics` and `physics_type` gave."""
+    """Restores the results of `get_physics` and `physics_type`."""
     if state_kind(env) == "classic":
         dtype = np.float32 if kind == 4 else np.float64
         env.state = tuple(physics) if kind == 0 else physics.astype(dtype)
@@ -59,8 +59,8 @@ def set_physics(env: Any, physics: np.ndarray, kind: int) -> None:
 def _mujoco_state() -> tuple[Any, Any]:
     import mujoco  # noqa: PLC0415 (optional)
 
-    # The integrator's state: with positions and velocities alone the solver, which starts from
-    # its last solution, would not give the same bits.
+    # The integrator's full state: the solver starts from its last solution, so positions and
+    # velocities alone would not give the same bits.
     return mujoco, mujoco.mjtState.mjSTATE_INTEGRATION
 
 
@@ -73,7 +73,7 @@ def get_random(env: Any) -> np.ndarray:
 
 
 def set_random(env: Any, words: np.ndarray) -> None:
-    """Puts back what `get_random` gave."""
+    """Restores the result of `get_random`."""
     high, low, inc_high, inc_low, has_uint32, uinteger = (int(word) for word in words)
     env.np_random.bit_generator.state = {
         "bit_generator": "PCG64",

@@ -1,4 +1,4 @@
-"""Vector environment over single environments of gymnasium and gym."""
+"""A vector environment over single environments of gymnasium and gym."""
 
 import functools
 import math
@@ -26,10 +26,10 @@ from mindspore_rl.errors import EnvironmentFailure, described
 
 
 def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSpec:
-    """Finds out the shapes of an environment by building one; see `GymVector`.
+    """Returns the spec of an environment, by building one; see `GymVector`.
 
     Raises:
-        UnknownEnvironmentError: no library knows such an id.
+        UnknownEnvironmentError: no library knows the id.
         EnvironmentFailure: it cannot be built here, or its spaces are not supported.
     """
     env, layout = _make(name, maker)
@@ -39,12 +39,12 @@ def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSp
 
 
 def make_single(name: str, maker: Callable[[], Any] | None = None) -> Any:
-    """One environment to be stepped by hand; its arguments are those of a `GymVector`.
+    """Makes one environment to be stepped by hand; the arguments are those of `GymVector`.
 
-    Returns: a gym.Env or gymnasium.Env whose observations and actions are a run's.
+    Returns: a gym.Env or gymnasium.Env with the observations and actions of a run.
 
     Raises:
-        UnknownEnvironmentError: no library knows such an id.
+        UnknownEnvironmentError: no library knows the id.
         EnvironmentFailure: it cannot be built here, or its spaces are not supported.
     """
     env, _ = _make(name, maker)
@@ -53,7 +53,7 @@ def make_single(name: str, maker: Callable[[], Any] | None = None) -> Any:
     module: Any = library.load(str(library.library_of(type(env))))
 
     class Actions(module.ActionWrapper):
-        """Actions counted from 0, or within their bounds, as in a run."""
+        """Converts a run's actions: counted from 0, or clipped to the bounds."""
 
         def action(self, action: Any) -> Any:
             if isinstance(own_space, Discrete):
@@ -64,20 +64,20 @@ def make_single(name: str, maker: Callable[[], Any] | None = None) -> Any:
 
 
 class GymVector(LoopVector):
-    """A `VectorEnvironment` of gym's or gymnasium's; at the limit both ends may be set, as there.
+    """A `VectorEnvironment` over gym's or gymnasium's; both ends may be set at the limit, as there.
 
-    Where the library adds nothing but its checks and time limit, the bare environment is stepped
-    and the time limit kept here: the wrappers cost as much as a CartPole.
+    If the library only adds checks and a time limit, the bare environment is stepped and the time
+    limit counted here: the wrappers cost as much as a CartPole.
 
     Args:
-        name: an id, or what the user's own is called.
+        name: an id, or the name of the user's own environment.
         env_indices: global indices of the environments.
-        seed: the run's seed, not negative.
-        maker: of the user's own environments, gives a new one at each call.
+        seed: the run's seed, at least 0.
+        maker: makes one of the user's own environments at each call.
 
     Raises:
-        UnknownEnvironmentError: no library knows such an id.
-        EnvironmentFailure: it cannot be built here, or fails in its first reset.
+        UnknownEnvironmentError: no library knows the id.
+        EnvironmentFailure: it cannot be built here, or its first reset fails.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class GymVector(LoopVector):
             for env in envs:  # gymnasium's own check takes a quarter of a step
                 env.action_space.contains = known.__contains__
         self._steps = [env.step for env in envs]
-        # MuJoCo computes without Python's lock, and each environment has a state of its own.
+        # MuJoCo computes without Python's lock, and each environment has its own state.
         self._concurrent = _concurrent(name, first) or int(kind == "mujoco")
         self._pool: ThreadPoolExecutor | None = None
         self._limit = (self.spec.max_episode_steps if self._plain else 0) or math.inf
@@ -111,7 +111,7 @@ class GymVector(LoopVector):
         self._start()
 
     def reset(self) -> np.ndarray:
-        """Goes back to the very beginning, the same each time. Returns: obs `[B, ...] float32`.
+        """Returns to the initial state, always the same. Returns: obs `[B, ...] float32`.
 
         Raises:
             EnvironmentFailure: an environment raised, or its observation is wrong.
@@ -130,7 +130,7 @@ class GymVector(LoopVector):
             self._report(first, [0.0] * len(first))
 
     def _build_anew(self) -> None:
-        """Such as Box2D's worlds keep something over a reset, and the next motion differs by it."""
+        """Rebuilds environments such as Box2D's, whose worlds keep state over a reset."""
         for env in self._envs:
             env.close()
         self._envs = [self._bare(self._make()[0]) for _ in self._envs]
@@ -151,7 +151,7 @@ class GymVector(LoopVector):
         self._actions = self._as_their_actions(action)
         self._used = True
         obs_rows, rewards, ends, cuts = [], [], [], []
-        at_work = self.at_work.data  # a third of the time that the array itself takes
+        at_work = self.at_work.data  # a third of the time of the array itself
         try:
             threads = max(self.threads, self._concurrent) if self._concurrent else 1
             if threads > 1:
@@ -185,7 +185,7 @@ class GymVector(LoopVector):
         return next_obs, final_obs, reward, terminated, truncated
 
     def _on_threads(self, threads: int) -> Iterator[tuple[Callable[[Any], Any], Any]]:
-        """Takes the steps on several threads. Gives, in order, what returns or raises each one."""
+        """Takes the steps on several threads. Returns: in order, a function for each result."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(threads - 1, "environments")
         self.at_work[0] = -1  # several at once
@@ -208,7 +208,7 @@ class GymVector(LoopVector):
         return found
 
     def close(self) -> None:
-        """Closes every environment, and ends their threads."""
+        """Closes every environment and ends the threads."""
         if self._pool is not None:
             self._pool.shutdown()
         super().close()
@@ -216,8 +216,8 @@ class GymVector(LoopVector):
     def get_state(self) -> dict[str, np.ndarray] | None:
         """Returns physics, steps, random generators and obs, leading axis B.
 
-        None for environments whose state is not known to be complete: all but classic control and
-        MuJoCo ones, and whatever has wrappers of its own.
+        None if the state is not known to be complete: for all but classic control and MuJoCo
+        environments, and for environments with other wrappers.
         """
         if not self._complete:
             return None
@@ -231,7 +231,7 @@ class GymVector(LoopVector):
         }
 
     def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Goes on from `get_state()`. Returns: the current obs `[B, ...] float32`."""
+        """Restores a state from `get_state()`. Returns: the current obs `[B, ...] float32`."""
         self._take_counters(state)
         self._used = True
         for env, physics, kind, random in zip(
@@ -243,7 +243,7 @@ class GymVector(LoopVector):
         return self._obs.copy()
 
     def _restart(self, rows: list[int], next_obs: np.ndarray) -> None:
-        """Resets the environments `rows` and writes their first obs into `next_obs`."""
+        """Resets the environments `rows` and writes their first obs to `next_obs`."""
         for i in rows:
             self._elapsed[i] = 0
             obs = self._reset_one(i)
@@ -254,7 +254,7 @@ class GymVector(LoopVector):
             next_obs[i] = obs
 
     def _is_right(self, obs: Any) -> bool:
-        """Whether one observation is as the spec says."""
+        """Returns whether an observation has the shape, type and range of the spec."""
         kind = getattr(obs, "dtype", None)
         if kind != self._obs_dtype or obs.shape != self.spec.obs_shape:
             return False
@@ -285,7 +285,7 @@ class GymVector(LoopVector):
         raise self._failure(i, f"{name} is {values[i]!r}, expected one truth value, True or False")
 
     def _report(self, obs_rows: list[Any], rewards: list[Any], first: int = 0) -> NoReturn:
-        """Raises for the first environment, counted from `first`, that gave what is wrong."""
+        """Raises the error of the first environment, from row `first` on, with a wrong result."""
         expected = self.spec.obs_shape
         for i, (obs, reward) in enumerate(zip(obs_rows, rewards, strict=True), first):
             if (shape := shape_of(obs)) != expected:
@@ -312,7 +312,7 @@ def _raise(error: BaseException) -> NoReturn:
 
 
 def _make(name: str, maker: Callable[[], Any] | None) -> tuple[Any, str]:
-    """Returns an environment, its observations one array, and their layout in words."""
+    """Makes an environment whose observations are one array. Returns: it, and their layout."""
     env = library.make(name) if maker is None else _of_user(name, maker)
     return library.flattened(name, env)
 
@@ -337,7 +337,7 @@ def _of_user(name: str, maker: Callable[[], Any]) -> Any:
 
 
 def _concurrent(name: str, env: Any) -> int:
-    """Threads that may step environments, by their `metadata`.
+    """Returns the number of threads that may step environments, by their `metadata`.
 
     Returns: 0: one; 1: as many as the rank has cores; n: at least n.
     """

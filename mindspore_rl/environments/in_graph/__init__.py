@@ -1,1 +1,1 @@
-"""Environments written in tensors, that run inside a compiled cell."""
+"""Environments written in MindSpore operators, which run inside a compiled cell."""

@@ -1,11 +1,11 @@
 """CartPole and Pendulum in MindSpore operators.
 
-A step from the same state is gym's within 1e-5 (float32 against float64). Both tasks are unstable,
-so that left to themselves the trajectories part: after 200 steps of Pendulum by some 1e-2.
+A step from the same state equals gym's within 1e-5 (float32 against float64). Both tasks are
+unstable, so trajectories diverge: after 200 steps of Pendulum by about 1e-2.
 
-An operator costs 1 to 3 us whatever its size, so the equations are arranged for few of them:
-columns are taken apart by one Unstack and put together by one Stack, `Addcmul` is a product and a
-sum in one, and what each environment adds to its counters stands in constants.
+An operator costs 1 to 3 us at any size, so the equations use few of them: one Unstack takes the
+columns apart, one Stack puts them together, `Addcmul` is a product and a sum in one operator, and
+the increments of each environment's counters are constants.
 """
 
 import math
@@ -69,7 +69,7 @@ class GraphCartPole(nn.Cell):
         cosine = ops.cos(theta)
         push = ops.gather(self.push, action, 0)
         temp = self.addcmul(push, theta_dot * theta_dot, sine, self.centrifugal)
-        # Numerator and denominator both with the sign turned, as Addcmul gives them.
+        # Numerator and denominator are both negated, as Addcmul computes them.
         inertia = self.addcmul(self.minus_inertia, cosine, cosine, self.ratio)
         theta_acc = (cosine * temp - sine) / inertia
         x_acc = self.addcmul(temp, cosine, theta_acc, self.minus_ratio)
@@ -84,7 +84,7 @@ class GraphCartPole(nn.Cell):
         return next_state, next_state[:, 0:4], moved[:, 0:4], one, terminated, truncated
 
     def python_state(self, state: np.ndarray) -> np.ndarray:
-        """Returns what gym calls the state, `[B, 4] float64`, of `state`."""
+        """Returns gym's state, `[B, 4] float64`, of `state`."""
         return state[:, :4].astype(np.float64)
 
 
@@ -92,8 +92,8 @@ class GraphPendulum(nn.Cell):
     """Pendulum-v1 of gym.
 
     State: cos(theta), sin(theta), theta_dot, steps taken; the first three are the observation.
-    The angle comes from them by atan2, which saves gym's normalisation and keeps it precise
-    however often the pendulum has turned. 28 operators a step.
+    atan2 computes the angle from them. This saves gym's normalisation, and is precise however
+    often the pendulum has turned. 28 operators a step.
     """
 
     spec = environment.GRAPH_SPECS["graph:Pendulum-v1"]
@@ -143,7 +143,7 @@ class GraphPendulum(nn.Cell):
         return next_state, next_state[:, 0:3], moved[:, 0:3], reward, terminated, truncated
 
     def python_state(self, state: np.ndarray) -> np.ndarray:
-        """Returns what gym calls the state, `[B, 2] float64`, of `state`."""
+        """Returns gym's state, `[B, 2] float64`, of `state`."""
         state = state.astype(np.float64)
         return np.stack([np.arctan2(state[:, 1], state[:, 0]), state[:, 2]], axis=1)
 

@@ -1,19 +1,19 @@
-// One step of every environment as a custom operator of MindSpore: on the CPU a loop over them, on
-// the GPU a kernel with a thread for each.
+// One step of every environment as a custom operator of MindSpore: a loop over the environments on
+// the CPU, a kernel with one thread per environment on the GPU.
 //
-// SOURCE is an environment's; it defines, for ONE environment,
+// SOURCE is the environment's file; it defines, for ONE environment,
 //
-//   ROW void start(const float *noise, float *state);    the state at an episode's beginning
+//   ROW void start(const float *noise, float *state);    the state at the start of an episode
 //   ROW void observe(const float *state, float *obs);
 //   ROW void advance(const float *state, const Action *action, float *next, float *reward,
 //                    bool *terminated, bool *truncated);
 //
-// and this file makes of them a step that starts anew where an episode has ended. Of the spec come
-// STATE, NOISE, OBS, ACTION and REWARD, how many numbers of one environment these are, MAX_STEPS of
-// an episode (0: no limit), and DISCRETE, whether an Action is an int or a float.
+// and this file makes them into a step that resets environments whose episode ended. The spec gives
+// STATE, NOISE, OBS, ACTION and REWARD, the numbers of values of one environment, MAX_STEPS of an
+// episode (0: no limit), and DISCRETE: 1 if an Action is an int, 0 if it is a float.
 //
-// NVRTC compiles this file to a kernel (it brings the mathematical functions: sinf, fabsf, ...). The
-// C++ compiler makes the operators; with KERNEL, the path of that kernel's PTX, the GPU's too.
+// NVRTC compiles this file to a kernel (and has the mathematical functions: sinf, fabsf, ...). The C++
+// compiler makes the operators, including the GPU's if KERNEL, the path of that kernel's PTX, is set.
 #ifdef __CUDACC_RTC__
 #define ROW __device__ static inline
 #else
@@ -30,7 +30,7 @@ typedef float Action;
 
 #include SOURCE
 
-// The operator's inputs and outputs, in their order.
+// The operator's inputs and outputs, in order.
 struct Arrays {
   const float *state;
   const Action *action;

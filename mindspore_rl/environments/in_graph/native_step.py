@@ -1,9 +1,9 @@
-"""Steps of in-graph environments as one native operator.
+"""Runs the steps of in-graph environments as one native operator.
 
-A class with an attribute `native`, the path of a C++ source beside its own file, is stepped by it;
-`native_step.h` says what the source defines. The numbers are those of the class's own `step` up to
-rounding (`msrl envs check` compares them). A subclass, which may change that step, does not inherit
-it.
+An attribute `native` of the class is the path of a C++ source beside its own file;
+`native_step.h` says what the source must define. Its numbers equal those of the class's `step`
+up to rounding (`msrl envs check` compares them). A subclass may change that step, so it does not
+inherit the attribute.
 """
 
 import inspect
@@ -23,13 +23,13 @@ STEP = Path(__file__).parent / "native_step.h"
 
 
 class NativeEnvironment(nn.Cell):
-    """An in-graph environment whose steps are one operator.
+    """An in-graph environment whose step is one operator.
 
     Args:
-        environment: in MindSpore's operators, with an attribute `native`.
+        environment: an environment in MindSpore's operators, with an attribute `native`.
 
     Raises:
-        EnvironmentFailure: there is no such source.
+        EnvironmentFailure: the source does not exist.
         MsrlError: it does not compile.
     """
 
@@ -74,7 +74,7 @@ class NativeEnvironment(nn.Cell):
 
 
 def accelerated(environment: Any) -> Any:
-    """The environment with native steps, if it brings a source and native operators can run."""
+    """Returns the environment, with native steps if it has a source and a compiler is here."""
     if "native" in vars(type(environment)) and toolchain.usable("CPU", "GPU"):
         return NativeEnvironment(environment)
     return environment
@@ -88,7 +88,7 @@ def _library(macros: dict[str, str | int], source: Path) -> Path:
 
 
 def macros_of(source: Path, environment: Any) -> dict[str, str | int]:
-    """What `native_step.h` asks for."""
+    """Returns the macros that `native_step.h` needs."""
     spec: EnvironmentSpec = environment.spec
     return {
         "SOURCE": f'"{source}"',
@@ -103,7 +103,7 @@ def macros_of(source: Path, environment: Any) -> dict[str, str | int]:
 
 
 def _action_size(spec: EnvironmentSpec) -> int:
-    """Numbers in one environment's action."""
+    """Returns how many numbers one environment's action has."""
     space = spec.action_space
     each = 1 if isinstance(space, Discrete) else math.prod(space.shape)
     return math.prod(spec.agent_shape) * each

@@ -1,11 +1,11 @@
-"""Particle worlds in MindSpore operators: simple_spread and simple_tag as mpe2 has them.
+"""Particle worlds in MindSpore operators: simple_spread and simple_tag of mpe2.
 
-Round agents (Lowe et al., 2017) push themselves about in a plane and are pushed apart where they
-touch. A step from the same state is mpe2's within 1e-5 (float32 against float64), but where a
-distance is within rounding of a threshold: a collision then counts for one and not for the other.
+Round agents (Lowe et al., 2017) move in a plane by forces, and contacts push them apart. A step
+from the same state equals mpe2's within 1e-5 (float32 against float64), unless a distance is within
+rounding of a threshold: then a collision may count in one and not in the other.
 
-An observation is linear in the state, and so are the differences of positions that forces and
-rewards need: each is one product with a matrix of 0, 1 and -1, which is exact.
+An observation is linear in the state, and so are the differences of positions in forces and
+rewards. Each is one product with a matrix of 0, 1 and -1, which is exact.
 """
 
 from typing import Any
@@ -16,10 +16,10 @@ from mindspore import Tensor, nn, ops
 
 from mindspore_rl.environments import environment
 
-DT = 0.1  # time of a step
-DAMPING = 0.25  # share of the velocity lost in a step
+DT = 0.1  # time of a step, in mpe2's units
+DAMPING = 0.25  # fraction of the velocity lost in a step
 CONTACT_FORCE = 100.0
-CONTACT_MARGIN = 1e-3  # how softly a contact begins, in units of length
+CONTACT_MARGIN = 1e-3  # softness of a contact, units of length
 MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.float32)
 
 
@@ -28,18 +28,18 @@ def _tensor(values: Any) -> Tensor:
 
 
 class ParticleWorld(nn.Cell):
-    """A agents and L landmarks, A + L entities in this order; a task adds its rewards.
+    """A agents and L landmarks, A + L entities in this order; a subclass adds the rewards.
 
-    State: agents' positions, agents' velocities, landmarks' positions (x, y of one after the other)
-    and the steps taken.
+    State: agents' positions, agents' velocities, landmarks' positions (x, y of each in turn) and
+    the steps taken.
 
     Args:
         radius: of each entity, `[A + L]`, units of length.
-        solid: which entities collide, `[A + L]`.
-        force: of an agent that moves, `[A]`.
-        max_speed: of agents `[A]`; None for no limit.
-        landmark_range: landmarks start within plus and minus this much; agents within 1.
-        sees_velocity: whether agent i observes agent j's velocity, `[A, A]`.
+        solid: True for entities that collide, `[A + L]`.
+        force: the force of a moving agent, `[A]`.
+        max_speed: the agents' largest speeds, `[A]`; None for no limit.
+        landmark_range: landmarks start within plus and minus this; agents start within 1.
+        sees_velocity: True if agent i observes agent j's velocity, `[A, A]`.
     """
 
     spec: environment.EnvironmentSpec
@@ -62,7 +62,7 @@ class ParticleWorld(nn.Cell):
         self.moves = _tensor(MOVES)
         self.force = _tensor(force[:, None])
         self.max_speed = None if max_speed is None else _tensor(max_speed[:, None])
-        # Of agent and entity, [A, A + L, 1]; an agent does not touch itself.
+        # By agent and entity, [A, A + L, 1]; an agent does not touch itself.
         others = 1 - np.eye(agents, entities)
         self.itself = _tensor(1 - others)[:, :, None]
         self.reach = _tensor((radius[:agents, None] + radius)[:, :, None])
@@ -86,7 +86,7 @@ class ParticleWorld(nn.Cell):
         moving = self.moving
         velocity = state[:, moving : 2 * moving]
         delta, distance = self._between(state)
-        # A contact sets in as softplus, here from exponentials that cannot overflow.
+        # A contact starts as softplus, computed here from exponentials that cannot overflow.
         depth = (self.reach - distance) / CONTACT_MARGIN
         soft = ops.relu(depth) + ops.log(ops.exp(-ops.abs(depth)) + 1.0)
         pushed = ops.sum(delta / distance * soft * self.contact, 2) * CONTACT_MARGIN
@@ -109,7 +109,7 @@ class ParticleWorld(nn.Cell):
         return next_state, observed, self._observed(moved), reward, terminated, truncated
 
     def reward(self, state: Any, distance: Any) -> Any:
-        """What each agent gains: `[B, A]`.
+        """Returns the reward of each agent, `[B, A]`.
 
         Args:
             state: `[B, state_size]`, after the step.
@@ -118,11 +118,11 @@ class ParticleWorld(nn.Cell):
         raise NotImplementedError
 
     def python_state(self, state: np.ndarray) -> np.ndarray:
-        """Returns what the PettingZoo adapter calls the physics, `[B, 4 A + 2 L] float64`."""
+        """Returns the physics of the PettingZoo adapter, `[B, 4 A + 2 L] float64`."""
         return state[:, :-1].astype(np.float64)
 
     def touching(self, distance: Any) -> Any:
-        """Which agents touch which others, `[B, A, A]` float32."""
+        """Returns which agents touch which others, `[B, A, A] float32`."""
         near = distance[:, :, 0 : self.agents] < self.reach[:, 0 : self.agents, 0]
         return near.astype(ms.float32)
 
@@ -139,12 +139,12 @@ class ParticleWorld(nn.Cell):
         return delta, ops.sqrt(ops.sum(delta * delta, 3, True) + self.itself)
 
     def _position(self, entity: int) -> tuple[int, int]:
-        """The columns of the state that hold where an entity is."""
+        """Returns the columns of the state with the position of an entity."""
         first = 2 * entity if entity < self.agents else 2 * (entity + self.agents)
         return first, first + 1
 
     def _matrices(self, sees_velocity: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """Matrices from the state to differences and observations, and what marks the team."""
+        """Makes the matrices from state to differences and observations, and teams' one-hots."""
         one = np.eye(self.state_size)
         place = [one[:, self._position(e)] for e in range(self.entities)]
         speed = [one[:, 2 * a + self.moving : 2 * a + self.moving + 2] for a in range(self.agents)]
@@ -172,8 +172,8 @@ class ParticleWorld(nn.Cell):
 class GraphSimpleSpread(ParticleWorld):
     """simple_spread_v3: N agents cover as many landmarks and do not collide.
 
-    Half of the reward is shared, minus the sum over landmarks of the distance of the nearest agent;
-    half is an agent's own, -1 for each other agent that it touches (local_ratio 0.5).
+    Half of the reward is shared: minus the sum over landmarks of the distance of the nearest agent.
+    Half is an agent's own: -1 for each other agent that it touches (local_ratio 0.5).
     """
 
     def __init__(self, N: int = 3) -> None:  # noqa: N803  (as mpe2 has it)
@@ -197,10 +197,10 @@ class GraphSimpleSpread(ParticleWorld):
 
 
 class GraphSimpleTag(ParticleWorld):
-    """simple_tag_v3: three slow adversaries hunt one fast agent among two obstacles.
+    """simple_tag_v3: three slow adversaries chase one fast agent among two obstacles.
 
-    Every adversary gains 10 for each touch of an agent by any of them; the agent loses 10 for each,
-    and some more the farther it leaves the field.
+    Each adversary gains 10 for each touch of an agent by any of them. The agent loses 10 for each
+    touch, and more the farther it leaves the field.
     """
 
     spec = environment.GRAPH_SPECS["graph:simple_tag_v3"]
@@ -221,11 +221,11 @@ class GraphSimpleTag(ParticleWorld):
 
     def reward(self, state: Any, distance: Any) -> Any:
         """See `ParticleWorld.reward`."""
-        # [B, A] how many adversaries touch each agent, then all touches of agents.
+        # [B, A], the number of adversaries that touch each agent, then all touches of agents.
         touched = ops.sum(self.touching(distance) * self.hunter, 2) * self.hunted
         caught = ops.sum(touched, 1, True) * self.hunter * 10.0
         side = ops.abs(state[:, 0 : self.moving].reshape((-1, self.agents, 2)))
-        # expm1, because MindSpore's exp is 2e-6 off on the CPU (relative), which is too much here.
+        # expm1: MindSpore's exp has a relative error of 2e-6 on the CPU, which is too much here.
         outside = ops.minimum(ops.expm1(side * 2.0 - 2.0) + 1.0, ops.full_like(side, 10.0))
         leaving = ops.where(side < 1.0, ops.relu(side * 10.0 - 9.0), outside)
         return caught - (touched * 10.0 + ops.sum(leaving, 2) * self.hunted)

@@ -181,5 +181,5 @@ class Remains:
 
     @property
     def lost_proxy(self) -> bool:
-        """Whether mpiexec ended because it lost a proxy, before it reported its ranks' ends."""
+        """True if mpiexec ended because it lost a proxy, before it reported its ranks' ends."""
         return bool(re.search(r"^\[mpiexec@.*\] control_cb .*closed", self.log, re.M))

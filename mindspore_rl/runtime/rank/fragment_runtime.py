@@ -74,7 +74,7 @@ class FragmentRuntime(ShareRuntime):
 
     @property
     def restored(self) -> bool:
-        """Whether a checkpoint was loaded before this iteration."""
+        """True if a checkpoint was loaded before this iteration."""
         return bool(self.state.restored)
 
     def take_restored(self, *names: str) -> tuple:

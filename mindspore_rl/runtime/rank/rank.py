@@ -63,13 +63,13 @@ class Rank:
 
     @property
     def served(self) -> bool:
-        """Whether the rank is an asynchronous worker, which counts its own iterations."""
+        """True if the rank is an asynchronous worker, which counts its own iterations."""
         arrivals = self.plan.arrivals
         return arrivals is not None and arrivals.sender == self.fragment.name
 
     @property
     def stepping(self) -> bool:
-        """Whether the rank steps environments."""
+        """True if the rank steps environments."""
         return "environment" in self.fragment.components
 
     def note(self, text: str) -> None:
