@@ -249,7 +249,6 @@ PRIMITIVES = _table(
     _each("BCEWithLogitsLoss", "elementwise", composed="logits_loss"),
     _each("KLDivLoss", "elementwise", composed="divergence"),
     _each("BiasAdd", "first", cpp="{0} + {1}"),
-    _each("Tril Triu", "first", kernel="triangle"),
     _each("Load", "first", view="reshape"),
     # numbers that no entry of an argument changes
     _each("Zeros ZerosLike ZerosLikeExt NewZeros", "constant", cpp="0"),
@@ -336,6 +335,7 @@ PRIMITIVES = _table(
     _each("Meshgrid", "unknown", view="parts"),
     _each("Arange Range", "unknown", kernel="range"),
     _each("LinSpace LinSpaceExt", "unknown", kernel="linspace"),
+    _each("Tril Triu", "unknown", kernel="triangle"),  # what they keep depends on the row's index
     _each("Diag Eye MatrixDiagV3 MatrixSetDiagV3 TraceGrad", "unknown", kernel="diagonal"),
     _each("ConstantPadND MirrorPad MirrorPadGrad Pad PadV3 PadV3Grad", "unknown", kernel="pad"),
     _each("ResizeNearestNeighborV2 ResizeNearestNeighborV2Grad", "unknown", kernel="resize"),

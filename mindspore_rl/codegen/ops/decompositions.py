@@ -22,9 +22,8 @@ def compose(blocks: list[Block]) -> None:
         nodes: list[Value] = []
         for node in block.nodes:
             made = _Maker(node, nodes)
-            composed = PRIMITIVES[node.op].composed
-            if composed:
-                new |= dict(zip(outputs(node), DECOMPOSITIONS[composed](made), strict=True))
+            if node.op in COMPOSED:
+                new |= dict(zip(outputs(node), COMPOSED[node.op](made), strict=True))
             else:
                 nodes.append(node)
         block.nodes = nodes
@@ -321,3 +320,4 @@ DECOMPOSITIONS: dict[str, Callable[[_Maker], list[Value]]] = {
     "adaptive_average_grad": _adaptive_average_grad,
 }
 """Functions that rewrite a primitive, see `Primitive.composed`."""
+COMPOSED = {op: DECOMPOSITIONS[row.composed] for op, row in PRIMITIVES.items() if row.composed}
