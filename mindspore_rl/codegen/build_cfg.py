@@ -14,8 +14,9 @@ import numpy as np
 from mindspore_rl.codegen.cfg import Block, Blocks, Jump, Unsupported, give_parts, leaves
 from mindspore_rl.codegen.simplify import drop_dead, key_of, merge, reached, resolve_params
 from mindspore_rl.mindir.graph import Function, Program, Type, Value
+from mindspore_rl.mindir.primitives import PRIMITIVES
 
-TAKEN_APART = ("Unstack", "Split", "SplitTensor", "SplitWithSize", "Meshgrid")
+TAKEN_APART = {op for op, primitive in PRIMITIVES.items() if primitive.view == "parts"}
 """Primitives whose results are unchanged parts of their argument."""
 MAX_BLOCKS = 2000
 

@@ -3,21 +3,9 @@
 from mindspore_rl.codegen.cfg import Block, Unsupported, origin, tensors
 from mindspore_rl.codegen.ops.views import FREE, is_view
 from mindspore_rl.mindir.graph import Value
+from mindspore_rl.mindir.primitives import PRIMITIVES
 
-WRITES = {
-    "Assign": (0,),
-    "AssignAdd": (0,),
-    "AssignSub": (0,),
-    "ScatterUpdate": (0,),
-    "ScatterAdd": (0,),
-    "ScatterNdUpdate": (0,),
-    "Adam": (0, 1, 2),
-    "AdamWeightDecay": (0, 1, 2),
-    "ApplyAdagrad": (0, 1),
-    "ApplyMomentum": (0, 1),
-    "ApplyRMSProp": (0, 1, 2),
-    "SGD": (0, 3, 5),
-}
+WRITES = {op: primitive.writes for op, primitive in PRIMITIVES.items() if primitive.writes}
 """Positions of the arguments that a primitive overwrites; its results, if any, are these."""
 EFFECTS = {*WRITES, "Custom"}
 """Primitives that are kept, in their order, whether or not their result is used."""

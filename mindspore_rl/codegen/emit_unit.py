@@ -10,13 +10,13 @@ from mindspore_rl.codegen.emit_tiles import tile_functions
 from mindspore_rl.codegen.fusion import Group, grouped
 from mindspore_rl.codegen.memory_plan import ALIGNED, aligned
 from mindspore_rl.codegen.operands import Operands, Shared
-from mindspore_rl.codegen.ops.all import known
 from mindspore_rl.codegen.ops.decompositions import compose
 from mindspore_rl.codegen.ops.elementwise import C_TYPES
 from mindspore_rl.codegen.ops.views import as_views
 from mindspore_rl.codegen.tiling import tile
 from mindspore_rl.codegen.unit import Unit
 from mindspore_rl.mindir.graph import Type
+from mindspore_rl.mindir.primitives import PRIMITIVES
 from mindspore_rl.mindir.source_lines import where
 
 MAX_NODES = 20_000
@@ -72,7 +72,7 @@ def _check(blocks: list[Block], sources: dict[str, str]) -> None:
     if len(nodes) > MAX_NODES:
         raise Unsupported(f"{len(nodes)} operators are too many, {MAX_NODES} is the most")
     for node in nodes:
-        if not known(node.op):
+        if not PRIMITIVES[node.op].native:
             raise Unsupported(f"no native form of {where(node, sources)}")
         for found in (value.type for value in outputs(node)):
             if isinstance(found, Type) and found.dtype not in C_TYPES:

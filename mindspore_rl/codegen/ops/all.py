@@ -1,9 +1,9 @@
-"""The table of all primitives that code generation supports.
+"""The kernels of the primitives that are not fused.
 
-A primitive is element-wise (`elementwise`: a scalar expression, fused with its neighbours into one
-loop), or a view (`views`: its argument with other strides, fused likewise or free), or it is
-emitted by a function of the files here. A missing primitive raises `Unsupported`: MindSpore then
-runs the cell.
+`mindir.primitives` says how each primitive is emitted. It is element-wise (`elementwise`: a scalar
+expression, fused with its neighbours into one loop), or a view (`views`: its argument with other
+strides, fused likewise or free), or a kernel, a function of the files here. A primitive without
+native code raises `Unsupported`: MindSpore then runs the cell.
 """
 
 from mindspore_rl.codegen.ops import (
@@ -15,13 +15,9 @@ from mindspore_rl.codegen.ops import (
     matmul,
     reductions,
 )
-from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
-from mindspore_rl.codegen.ops.views import FREE, VIEWS
+from mindspore_rl.mindir.primitives import PRIMITIVES
 
 _FILES = (matmul, reductions, axis, indexing, creation, convolution, inplace)
-WRITERS = {name: row for file in _FILES for name, row in file.ROWS.items()}
-
-
-def known(op: str) -> bool:
-    """Returns whether the table has a rule for a primitive."""
-    return op in ELEMENTWISE or op in FREE or op in WRITERS or op in VIEWS
+KERNELS = {name: kernel for file in _FILES for name, kernel in file.ROWS.items()}
+"""Functions that emit the C++ of a call, see `Primitive.kernel`."""
+WRITERS = {op: KERNELS[row.kernel] for op, row in PRIMITIVES.items() if row.kernel}

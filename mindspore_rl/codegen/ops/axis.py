@@ -17,33 +17,30 @@ from mindspore_rl.codegen.ops.views import axes_of, extent_of, strides_of
 ROWS = Table()
 
 
-@ROWS.row("LogSoftmax", "LogSoftmaxExt", "Softmax")
+@ROWS.row("softmax")
 def _softmax(call: Call) -> None:
-    axis = call.option("axis", 1, -1)
     kernel = "softmax" if call.node.op == "Softmax" else "log_softmax"
-    _by_rows(call, kernel, axis, call.args[:1])
+    _by_rows(call, kernel, call.args[:1])
 
 
-@ROWS.row("LogSoftmaxGrad", "SoftmaxBackward")
+@ROWS.row("softmax_grad")
 def _softmax_grad(call: Call) -> None:
     first, second = call.args[:2]
-    axis = call.option("axis", 2, -1)
     if call.node.op == "SoftmaxBackward":
-        _by_rows(call, "softmax_grad", axis, [second, first])
+        _by_rows(call, "softmax_grad", [second, first])
     else:
-        _by_rows(call, "log_softmax_grad", axis, [first, second])
+        _by_rows(call, "log_softmax_grad", [first, second])
 
 
-@ROWS.row("ArgMaxExt", "Argmax", "Argmin", "ArgMinExt", "ArgMaxWithValue", "ArgMinWithValue")
+@ROWS.row("arg")
 def _arg(call: Call) -> None:
-    axis = call.option("axis", 1)
-    x = call.args[0]
+    axis, x = call.axis(), call.args[0]
     extents = (1, x.size, 1) if axis is None else x.split(axis)
     index, value = call.outs[0], call.outs[1] if len(call.outs) > 1 else f"({x.c_type} *)nullptr"
     call.run("arg_of", (*extents, "Max" in call.node.op or "max" in call.node.op), x, index, value)
 
 
-@ROWS.row("CumSum", "CumsumExt", "CumProd")
+@ROWS.row("running")
 def _running(call: Call) -> None:
     x, out = call.args[0], call.out
     exclusive, backward = (
@@ -51,31 +48,27 @@ def _running(call: Call) -> None:
         for name, at in (("exclusive", 2), ("reverse", 3))
     )
     sums = call.node.op != "CumProd"
-    extents = x.split(call.number(1))
+    extents = x.split(call.axis())
     call.run("running", (*extents, exclusive, backward, sums), x, out)
 
 
-@ROWS.row("Cummax", "Cummin")
+@ROWS.row("running_most")
 def _running_most(call: Call) -> None:
     x = call.args[0]
-    axis = call.option("axis", 1)
-    call.run("running_most", (*x.split(axis), call.node.op == "Cummax"), x, *call.outs)
+    call.run("running_most", (*x.split(call.axis()), call.node.op == "Cummax"), x, *call.outs)
 
 
-@ROWS.row("Sort", "SortExt")
+@ROWS.row("sort")
 def _sort(call: Call) -> None:
-    axis = call.option("axis", 1, -1)
     descending = bool(call.option("descending", 2, False))
-    _by_rows(call, "sort_rows", axis, call.args[:1], descending)
+    _by_rows(call, "sort_rows", call.args[:1], descending)
 
 
-@ROWS.row("TopK", "TopkExt")
+@ROWS.row("top")
 def _top(call: Call) -> None:
     x, values = call.args[0], call.outs[0]
-    axis, largest = (-1, True)
-    if call.node.op == "TopkExt":
-        axis, largest = call.number(2, -1), bool(call.number(3, True))
-    outer, count, inner = x.split(axis)
+    largest = call.node.op == "TopK" or bool(call.number(3, True))
+    outer, count, inner = x.split(call.axis())
     if inner != 1:
         raise call.unsupported()
     room = call.scratch(count)
@@ -83,7 +76,7 @@ def _top(call: Call) -> None:
     call.run("top_rows", (outer, count, kept, largest), x, *call.outs, f"(int32_t *){room}")
 
 
-@ROWS.row("SearchSorted")
+@ROWS.row("search")
 def _search(call: Call) -> None:
     table, values = call.args[:2]
     right = bool(call.option("right", 4, False))
@@ -94,7 +87,7 @@ def _search(call: Call) -> None:
     call.run("search", (rows, table.shape[-1], wanted, right), table, values, call.out)
 
 
-@ROWS.row("LayerNorm")
+@ROWS.row("layer_norm")
 def _layer_norm(call: Call) -> None:
     x, gain, shift = call.args[:3]
     rows, width = _normalised(call, call.number(3, -1))
@@ -102,7 +95,7 @@ def _layer_norm(call: Call) -> None:
     call.run("layer_norm", (rows, width), x, gain, shift, epsilon, *call.outs)
 
 
-@ROWS.row("LayerNormGrad")
+@ROWS.row("layer_norm_grad")
 def _layer_norm_grad(call: Call) -> None:
     rows, width = _normalised(call, call.number(5, -1))
     epsilon = literal(float(call.node.attrs.get("epsilon", 1e-7)), "float32")
@@ -117,9 +110,9 @@ def _normalised(call: Call, axis: int) -> tuple[int, int]:
     return rows, width
 
 
-def _by_rows(call: Call, kernel: str, axis: Any, given: list[Operand], *template: Any) -> None:
+def _by_rows(call: Call, kernel: str, given: list[Operand], *template: Any) -> None:
     """Emits a kernel over rows along an axis; transposes the axis to the end if needed."""
-    axis = axes_of(axis)[0]
+    axis = axes_of(call.axis())[0]
     outer, count, inner = given[0].split(axis)
     if any(x.type.dtype == "float64" for x in given):
         raise call.unsupported()

@@ -6,8 +6,9 @@ from mindspore_rl.codegen.cfg import outputs
 from mindspore_rl.codegen.ops.elementwise import BY_CHANNEL, ELEMENTWISE
 from mindspore_rl.codegen.ops.matmul import PRODUCTS, turned
 from mindspore_rl.codegen.ops.reductions import SUMS, reduced_axes
-from mindspore_rl.codegen.ops.views import axes_of, constant, option
+from mindspore_rl.codegen.ops.views import axes_of, axis_of, constant
 from mindspore_rl.mindir.graph import Type, Value
+from mindspore_rl.mindir.primitives import PRIMITIVES
 
 BY_ROWS, SUM = "rows", "sum"
 """Kinds of results: one row for each row of the batch, or a sum over the batch."""
@@ -78,22 +79,18 @@ def _sum(node: Value, args: list[Value], batch: int) -> _Treated:
     return [SUM if 0 in reduced_axes(node) else BY_ROWS], sliced
 
 
-def _along(axis_at: int, default: int = -1) -> _Rule:
-    """Makes the rule of primitives along an axis, which must not be the first."""
-
-    def rule(node: Value, args: list[Value], batch: int) -> _Treated:
-        axes = axes_of(option(node, "axis", axis_at, default))
-        first = outputs(node)[0].type
-        if not axes or axes[0] % max(len(first.shape), 1) == 0:
-            return None
-        sliced = [isinstance(arg.type, Type) and arg.type.size > 1 for arg in args]
-        return [BY_ROWS] * len(outputs(node)), sliced
-
-    return rule
+def _along(node: Value, args: list[Value], batch: int) -> _Treated:
+    """Handles primitives along an axis, which must not be the first."""
+    axes = axes_of(axis_of(node))
+    first = outputs(node)[0].type
+    if not axes or axes[0] % max(len(first.shape), 1) == 0:
+        return None
+    sliced = [isinstance(arg.type, Type) and arg.type.size > 1 for arg in args]
+    return [BY_ROWS] * len(outputs(node)), sliced
 
 
 def _gather(node: Value, args: list[Value], batch: int) -> _Treated:
-    if constant(node, 2) != 0 or constant(node, 3, 0):
+    if axis_of(node) != 0 or constant(node, 3, 0):
         return None
     return [BY_ROWS], [i == 1 for i in range(len(args))]
 
@@ -107,19 +104,16 @@ def _these(kinds: Iterable[str], *sliced: int) -> _Rule:
     return rule
 
 
+_ALONG = {"Concat", "OneHot"} | {
+    op
+    for op, primitive in PRIMITIVES.items()
+    if primitive.kernel in ("gather_along", "softmax", "softmax_grad")
+}
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(PRODUCTS, _product),
     **dict.fromkeys(SUMS, _sum),
     "BiasAddGrad": _these([SUM], 0),
-    "LogSoftmax": _along(1),
-    "LogSoftmaxExt": _along(1),
-    "Softmax": _along(1),
-    "LogSoftmaxGrad": _along(2),
-    "SoftmaxBackward": _along(2),
-    "GatherD": _along(1),
-    "GatherDGradV2": _along(1),
-    "OneHot": _along(4),
-    "Concat": _along(1, 0),
+    **dict.fromkeys(_ALONG, _along),
     "Gather": _gather,
     "Conv2D": _these([BY_ROWS], 0),
     "Conv2DBackpropInput": _these([BY_ROWS], 0),

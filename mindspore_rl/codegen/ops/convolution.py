@@ -6,7 +6,7 @@ from mindspore_rl.codegen.ops.views import extent_of
 ROWS = Table()
 
 
-@ROWS.row("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv2DTranspose")
+@ROWS.row("convolution")
 def _convolution(call: Call) -> None:
     """Emits a convolution as matrix products with the im2col columns of an image or group."""
     op, attrs = call.node.op.replace("Transpose", "BackpropInput"), call.node.attrs
@@ -56,7 +56,7 @@ def _convolution(call: Call) -> None:
     call.line("  } }")
 
 
-@ROWS.row("MaxPool", "MaxPoolGrad", "MaxPoolWithArgmaxV2", "MaxPoolGradWithArgmaxV2")
+@ROWS.row("max_pool")
 def _max_pool(call: Call) -> None:
     x, op = call.args[0], call.node.op
     y = call.outs[0] if "Grad" not in op else call.args[1]
@@ -72,7 +72,7 @@ def _max_pool(call: Call) -> None:
         call.run("max_pool_grad", (planes, size, extent_of(y.shape[-2:])), index, dy, call.out)
 
 
-@ROWS.row("AvgPool", "AvgPoolGrad")
+@ROWS.row("average_pool")
 def _average_pool(call: Call) -> None:
     back = call.node.op == "AvgPoolGrad"
     inner, outer = (call.out, call.args[2]) if back else (call.args[0], call.out)

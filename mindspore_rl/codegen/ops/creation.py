@@ -8,11 +8,11 @@ from mindspore_rl.codegen.ops.views import extent_of, strides_of
 ROWS = Table()
 
 
-@ROWS.row("Concat", "Stack")
+@ROWS.row("concat")
 def _concat(call: Call) -> None:
     out = call.out
     parts = call.args[0] if isinstance(call.args[0], list) else [call.args[0]]
-    axis = call.option("axis", 1, 0) % max(len(out.shape), 1)
+    axis = call.axis() % max(len(out.shape), 1)
     outer = extent_of(out.shape[:axis])
     row = out.size // outer if outer else 0
     at = 0
@@ -32,7 +32,7 @@ def _concat(call: Call) -> None:
         at += width
 
 
-@ROWS.row("Tile")
+@ROWS.row("tile")
 def _tile(call: Call) -> None:
     x, out = call.args[0], call.out
     times = call.number(1)
@@ -43,20 +43,20 @@ def _tile(call: Call) -> None:
     call.line(f"  {out.pointer}[at++] = {x.pointer}[{place(inside, strides_of(shape))}]; }}")
 
 
-@ROWS.row("Range", "Arange")
+@ROWS.row("range")
 def _range(call: Call) -> None:
     start, step = call.number(0), call.number(2, 1)
     call.each(f"({call.out.c_type})({start} + i * {step})")
 
 
-@ROWS.row("LinSpace", "LinSpaceExt")
+@ROWS.row("linspace")
 def _linspace(call: Call) -> None:
     start, stop = (a.pointer + "[0]" for a in call.args[:2])
     last = max(call.out.size - 1, 1)
     call.each(f"({call.out.c_type})({start} + i * (({stop} - {start}) / {float(last)}f))")
 
 
-@ROWS.row("Eye", "Diag", "TraceGrad", "MatrixDiagV3", "MatrixSetDiagV3")
+@ROWS.row("diagonal")
 def _diagonal(call: Call) -> None:
     """Emits matrices with one number, or the elements of an array, along their diagonals."""
     out = call.out
@@ -80,7 +80,7 @@ def _diagonal(call: Call) -> None:
     call.line(f"  {out.pointer}[{at}] = {source};")
 
 
-@ROWS.row("Tril", "Triu")
+@ROWS.row("triangle")
 def _triangle(call: Call) -> None:
     x = call.args[0]
     rows, columns = x.shape[-2:]
@@ -95,7 +95,7 @@ def _triangle(call: Call) -> None:
 # ---- padding: the source index of each element, axis by axis -------------------------------------
 
 
-@ROWS.row("PadV3", "Pad", "ConstantPadND", "MirrorPad", "PadV3Grad", "MirrorPadGrad")
+@ROWS.row("pad")
 def _pad(call: Call) -> None:
     back = call.node.op.endswith("Grad")
     inner, outer = (call.out, call.args[0]) if back else (call.args[0], call.out)
@@ -114,7 +114,7 @@ def _pad(call: Call) -> None:
     _mapped(call, maps, inner, outer, value, back)
 
 
-@ROWS.row("ResizeNearestNeighborV2", "ResizeNearestNeighborV2Grad")
+@ROWS.row("resize")
 def _resize(call: Call) -> None:
     back = call.node.op.endswith("Grad")
     inner, outer = (call.out, call.args[0]) if back else (call.args[0], call.out)

@@ -9,6 +9,7 @@ from typing import Any
 from mindspore_rl.codegen.cfg import Block, Unsupported, outputs, substitute
 from mindspore_rl.codegen.ops.views import axes_of, constant, extent_of
 from mindspore_rl.mindir.graph import Type, Value
+from mindspore_rl.mindir.primitives import PRIMITIVES
 
 SUM, MEAN = 0, 1
 """MindSpore's numbers for the reductions of a loss."""
@@ -21,8 +22,8 @@ def compose(blocks: list[Block]) -> None:
         nodes: list[Value] = []
         for node in block.nodes:
             made = _Maker(node, nodes)
-            if node.op in COMPOSED and (results := COMPOSED[node.op](made)):
-                new |= dict(zip(outputs(node), results, strict=True))
+            if node.op in COMPOSED:
+                new |= dict(zip(outputs(node), COMPOSED[node.op](made), strict=True))
             else:
                 nodes.append(node)
         block.nodes = nodes
@@ -294,27 +295,29 @@ def _windows(
     return (ahead, tall, height // tall, across, width // across), (2, 4)
 
 
-COMPOSED: dict[str, Callable[[_Maker], list[Value]]] = {
-    "SmoothL1Loss": _smooth_l1,
-    "SmoothL1LossGrad": _smooth_l1_grad,
-    "BinaryCrossEntropy": _cross_entropy,
-    "BinaryCrossEntropyGrad": _cross_entropy_grad,
-    "BCEWithLogitsLoss": _logits_loss,
-    "BinaryCrossEntropyWithLogitsBackward": _logits_loss_grad,
-    "KLDivLoss": _divergence,
-    "KLDivLossGrad": _divergence_grad,
-    "SoftmaxCrossEntropyWithLogits": _softmax_cross_entropy,
-    "ReduceStd": _deviation,
-    "LpNorm": _norm,
-    "L2Normalize": _normal,
-    "L2NormalizeGrad": _normal_grad,
-    "Trace": _trace,
-    "Ger": _outer,
-    "PReLUGrad": _prelu_grad,
-    "Dropout": _dropout,
-    "DropoutGrad": _dropout_grad,
-    "BatchNorm": _batch_norm,
-    "BatchNormGrad": _batch_norm_grad,
-    "AdaptiveAvgPool2D": _adaptive_average,
-    "AdaptiveAvgPool2DGrad": _adaptive_average_grad,
+DECOMPOSITIONS: dict[str, Callable[[_Maker], list[Value]]] = {
+    "smooth_l1": _smooth_l1,
+    "smooth_l1_grad": _smooth_l1_grad,
+    "cross_entropy": _cross_entropy,
+    "cross_entropy_grad": _cross_entropy_grad,
+    "logits_loss": _logits_loss,
+    "logits_loss_grad": _logits_loss_grad,
+    "divergence": _divergence,
+    "divergence_grad": _divergence_grad,
+    "softmax_cross_entropy": _softmax_cross_entropy,
+    "deviation": _deviation,
+    "norm": _norm,
+    "normal": _normal,
+    "normal_grad": _normal_grad,
+    "trace": _trace,
+    "outer": _outer,
+    "prelu_grad": _prelu_grad,
+    "dropout": _dropout,
+    "dropout_grad": _dropout_grad,
+    "batch_norm": _batch_norm,
+    "batch_norm_grad": _batch_norm_grad,
+    "adaptive_average": _adaptive_average,
+    "adaptive_average_grad": _adaptive_average_grad,
 }
+"""Functions that rewrite a primitive, see `Primitive.composed`."""
+COMPOSED = {op: DECOMPOSITIONS[row.composed] for op, row in PRIMITIVES.items() if row.composed}

@@ -11,7 +11,7 @@ ROWS = Table()
 # ---- indices of several axes, which select rows along the first axes -----------------------------
 
 
-@ROWS.row("GatherNd", "GatherNdExt")
+@ROWS.row("gather_places")
 def _gather_places(call: Call) -> None:
     x, index = call.args[:2]
     width = extent_of(x.shape[index.shape[-1] :])
@@ -19,14 +19,14 @@ def _gather_places(call: Call) -> None:
     _at_places(call, x, index, f"memcpy({target}, {source}, {width} * sizeof(*{x.pointer}));")
 
 
-@ROWS.row("ScatterNd")
+@ROWS.row("scatter_places")
 def _scatter_places(call: Call) -> None:
     index, value = call.args[:2]
     call.each("0")
     _put_at_places(call, call.out, index, value, "{0} + {1}")
 
 
-@ROWS.row(*(f"TensorScatter{kind}" for kind in ("Update", "Add", "Sub", "Mul", "Max", "Min")))
+@ROWS.row("changed_places")
 def _changed_places(call: Call) -> None:
     x, index, value = call.args[:3]
     call.copy(x)
@@ -34,7 +34,7 @@ def _changed_places(call: Call) -> None:
     _put_at_places(call, call.out, index, value, change)
 
 
-@ROWS.row("ScatterNdUpdate")
+@ROWS.row("update_places")
 def _update_places(call: Call) -> None:
     target, index, value = call.args[:3]
     _put_at_places(call, target, index, value, "{1}")
@@ -76,19 +76,19 @@ def _checked(name: str, extent: int) -> str:
 # ---- indices of one axis, which select elements or rows ------------------------------------------
 
 
-@ROWS.row("Gather")
+@ROWS.row("gather")
 def _gather(call: Call) -> None:
     table, index = call.args[:2]
     if call.number(3, 0):
         raise call.unsupported()
-    call.run("gather", (*table.split(call.number(2)), index.size), table, index, call.out)
+    call.run("gather", (*table.split(call.axis()), index.size), table, index, call.out)
 
 
-@ROWS.row("GatherD", "GatherDGradV2")
+@ROWS.row("gather_along")
 def _gather_along(call: Call) -> None:
     x, index = call.args[0], call.args[2]
-    outer, count, inner = x.split(call.number(1))
-    along = index.split(call.number(1))
+    outer, count, inner = x.split(call.axis())
+    along = index.split(call.axis())
     if (along[0], along[2]) != (outer, inner):
         raise call.unsupported()
     extents = (outer, count, along[1], inner)
@@ -98,11 +98,11 @@ def _gather_along(call: Call) -> None:
         call.run("scatter_along", extents, index, call.args[3], call.out)
 
 
-@ROWS.row("OneHot")
+@ROWS.row("one_hot")
 def _one_hot(call: Call) -> None:
     index, out = call.args[0], call.out
     on, off = (a.pointer + "[0]" for a in call.args[2:4])
-    outer, depth, inner = out.split(call.option("axis", 4, -1))
+    outer, depth, inner = out.split(call.axis())
     head, (i, j, k) = loops((outer, depth, inner))
     call.line(
         f"{head}{out.pointer}[({i} * {depth} + {j}) * {inner} + {k}] = "
@@ -110,17 +110,15 @@ def _one_hot(call: Call) -> None:
     )
 
 
-@ROWS.row("Scatter", "ScatterValue", "InplaceScatterSrc", "TensorScatterElements", "ScatterAddExt")
+@ROWS.row("scatter_elements")
 def _scatter_elements(call: Call) -> None:
     """Emits a scatter along one axis: the index array gives the position on that axis."""
-    x, (axis_at, index_at, value_at) = call.args[0], (1, 2, 3)
-    if call.node.op == "TensorScatterElements":
-        axis_at, index_at, value_at = 3, 1, 2
-    index, value = call.args[index_at], call.args[value_at]
+    x, at = call.args[0], 1 if call.node.op == "TensorScatterElements" else 2
+    index, value = call.args[at : at + 2]
     adds = call.node.op == "ScatterAddExt" or bool(call.number(4, 0))
     if call.number(4, 0) not in (0, 1):
         raise call.unsupported()
-    axis = call.number(axis_at) % max(len(x.shape), 1)
+    axis = call.axis() % max(len(x.shape), 1)
     head, variables = loops(index.shape)
     strides = strides_of(x.shape)
     rest = [0 if i == axis else stride for i, stride in enumerate(strides)]
@@ -132,11 +130,11 @@ def _scatter_elements(call: Call) -> None:
     call.line(f"  {spot} {'+=' if adds else '='} {value.pointer}[{source}]; }} }}")
 
 
-@ROWS.row("IndexAddExt", "IndexFill")
+@ROWS.row("at_rows")
 def _at_rows(call: Call) -> None:
     x = call.args[0]
     index, value = call.args[2], call.args[3]
-    outer, count, inner = x.split(call.number(1))
+    outer, count, inner = x.split(call.axis())
     call.copy(x)
     head, (o, i, j) = loops((outer, index.size, inner))
     call.line(f"{head}{{ int64_t k = {index.pointer}[{i}]; {_checked('k', count)}")
@@ -148,7 +146,7 @@ def _at_rows(call: Call) -> None:
         call.line(f"  {spot} += {step}; }}")
 
 
-@ROWS.row("UnsortedSegmentSum")
+@ROWS.row("segments")
 def _segments(call: Call) -> None:
     x, index, out = call.args[0], call.args[1], call.out
     inner = out.size // out.shape[0] if out.shape[0] else 0
@@ -156,7 +154,7 @@ def _segments(call: Call) -> None:
     call.run("scatter_sum", (out.shape[0], inner, index.size), x, index, out)
 
 
-@ROWS.row("UnsortedSegmentMax", "UnsortedSegmentMin")
+@ROWS.row("segment_most")
 def _segment_most(call: Call) -> None:
     x, index, out = call.args[0], call.args[1], call.out
     width = extent_of(out.shape[1:])
@@ -173,7 +171,7 @@ def _segment_most(call: Call) -> None:
 # ---- slices --------------------------------------------------------------------------------------
 
 
-@ROWS.row("StridedSliceGrad")
+@ROWS.row("slice_grad")
 def _slice_grad(call: Call) -> None:
     begin, end, step = (call.number(i) for i in (2, 3, 4))
     names = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
@@ -184,7 +182,7 @@ def _slice_grad(call: Call) -> None:
     _put(call, call.args[0], shape, offset, strides)
 
 
-@ROWS.row("SliceGrad")
+@ROWS.row("block_grad")
 def _block_grad(call: Call) -> None:
     strides = strides_of(call.out.shape)
     offset = sum(b * s for b, s in zip(call.number(2), strides, strict=True))
@@ -192,7 +190,7 @@ def _block_grad(call: Call) -> None:
     _put(call, call.args[0], call.args[0].shape, offset, strides)
 
 
-@ROWS.row("TensorCopySlices")
+@ROWS.row("set_slice")
 def _set_slice(call: Call) -> None:
     x, value = call.args[:2]
     begin, end, step = (call.number(i) for i in (2, 3, 4))

@@ -8,7 +8,7 @@ from mindspore_rl.codegen.ops.registry import Call, Operand, Table
 ROWS = Table()
 
 
-@ROWS.row("Assign")
+@ROWS.row("assign")
 def _assign(call: Call) -> None:
     target, value = call.args[:2]
     _same_type(call, target, value)
@@ -17,7 +17,7 @@ def _assign(call: Call) -> None:
     )
 
 
-@ROWS.row("AssignAdd", "AssignSub")
+@ROWS.row("assign_add")
 def _assign_add(call: Call) -> None:
     target, value = call.args[:2]
     _same_type(call, target, value)
@@ -34,7 +34,7 @@ def _same_type(call: Call, target: Operand, value: Operand) -> None:
         raise call.unsupported()
 
 
-@ROWS.row("ScatterUpdate", "ScatterAdd")
+@ROWS.row("scatter")
 def _scatter(call: Call) -> None:
     target, index, value = call.args[:3]
     _, rows, row = target.split(0)
@@ -48,7 +48,7 @@ def _scatter(call: Call) -> None:
     )
 
 
-@ROWS.row("Adam")
+@ROWS.row("adam")
 def _adam(call: Call) -> None:
     parameter, first, second = call.args[:3]
     numbers = [f"{arg.pointer}[0]" for arg in call.args[3:9]]
@@ -56,7 +56,7 @@ def _adam(call: Call) -> None:
     call.run("adam", (parameter.size, nesterov), parameter, first, second, *numbers, call.args[9])
 
 
-@ROWS.row("AdamWeightDecay", "ApplyAdagrad", "ApplyMomentum", "ApplyRMSProp", "SGD")
+@ROWS.row("optimiser")
 def _optimiser(call: Call) -> None:
     """Emits an optimiser's update, element by element, from `_UPDATES`.
 
@@ -113,7 +113,7 @@ _UPDATES = {
 }
 
 
-@ROWS.row("Custom")
+@ROWS.row("custom")
 def _custom(call: Call) -> None:
     """Emits the call of one of this project's ahead-of-time operators, by MindSpore's ABI."""
     if call.node.attrs.get("func_type") != "aot":

@@ -5,12 +5,13 @@ import numpy as np
 from mindspore_rl.codegen.ops.registry import Call, Table, loops, place
 from mindspore_rl.codegen.ops.views import option, strides_of
 from mindspore_rl.mindir.graph import Value
+from mindspore_rl.mindir.primitives import PRIMITIVES
 
 ROWS = Table()
-PRODUCTS = ("MatMul", "MatMulExt", "BatchMatMul", "BatchMatMulExt", "Mm", "Dense")
+PRODUCTS = tuple(op for op, primitive in PRIMITIVES.items() if primitive.kernel == "product")
 
 
-@ROWS.row(*PRODUCTS)
+@ROWS.row("product")
 def _product(call: Call) -> None:
     a, b = call.args[:2]
     turned_a, turned_b = turned(call.node)
@@ -58,7 +59,7 @@ def turned(node: Value) -> tuple[bool, bool]:
     return bool(option(node, "transpose_a", 2, False)), bool(option(node, "transpose_b", 3, False))
 
 
-@ROWS.row("Turned")
+@ROWS.row("turned")
 def _turned(call: Call) -> None:
     """Emits the transposition of a matrix; `Turned` is not a primitive of MindSpore."""
     columns, rows = call.out.shape

@@ -1,14 +1,15 @@
 """Rules of reductions along axes: sums, means, products, extrema."""
 
 from mindspore_rl.codegen.ops.registry import Call, Operand, Table, transposed
-from mindspore_rl.codegen.ops.views import axes_of, constant, extent_of
+from mindspore_rl.codegen.ops.views import axes_of, axis_of, extent_of
 from mindspore_rl.mindir.graph import Value
+from mindspore_rl.mindir.primitives import PRIMITIVES
 
 ROWS = Table()
-SUMS = ("SumExt", "ReduceSum", "MeanExt", "ReduceMean")
+SUMS = tuple(op for op, primitive in PRIMITIVES.items() if primitive.kernel == "sum")
 
 
-@ROWS.row(*SUMS)
+@ROWS.row("sum")
 def _sum(call: Call) -> None:
     out = call.out
     x, (outer, count, inner) = _reduced(call)
@@ -21,10 +22,7 @@ def _sum(call: Call) -> None:
         call.each(f"{out.pointer}[i] / {float(count)}f")
 
 
-@ROWS.row(
-    *("ReduceMax", "ReduceMin", "AMax", "AMin", "Max", "Min"),
-    *("ReduceAll", "ReduceAny", "ReduceProd", "ProdExt"),
-)
+@ROWS.row("fold")
 def _fold(call: Call) -> None:
     t = call.out.c_type
     limits = f"std::numeric_limits<{t}>"
@@ -68,13 +66,12 @@ def _reduced(call: Call) -> tuple[Operand, tuple[int, int, int]]:
 def reduced_axes(node: Value) -> list[int]:
     """Returns the reduced axes in order, without those of extent 1."""
     shape = node.args[0].type.shape
-    axes = constant(node, 1, ()) if "axis" not in node.attrs else node.attrs["axis"]
-    axes = axes_of(axes, len(shape))
+    axes = axes_of(axis_of(node), len(shape))
     places = sorted(axis % len(shape) for axis in axes) if shape else []
     return [p for p in places if shape[p] != 1]
 
 
-@ROWS.row("BiasAddGrad")
+@ROWS.row("bias_grad")
 def _bias_grad(call: Call) -> None:
     x = call.args[0]
     if len(x.shape) == 2:
@@ -86,7 +83,7 @@ def _bias_grad(call: Call) -> None:
     call.run("sum", (1, outer, channels), room, call.out)
 
 
-@ROWS.row("L2Loss")
+@ROWS.row("half_square")
 def _half_square(call: Call) -> None:
     x = call.args[0]
     call.line(f"*{call.out.pointer} = 0.5f * sum_of<{x.size}>({x.pointer}, squared());")

@@ -1,4 +1,4 @@
-"""Registers rules by primitive, and gives them their context."""
+"""Registers kernels, and gives them their context."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from mindspore_rl.codegen.cfg import Unsupported
 from mindspore_rl.codegen.ops.elementwise import C_TYPES
-from mindspore_rl.codegen.ops.views import constant, extent_of, option, strides_of
+from mindspore_rl.codegen.ops.views import axis_of, constant, extent_of, option, strides_of
 from mindspore_rl.mindir.graph import Type, Value
 
 
@@ -72,6 +72,10 @@ class Call:
         """Returns an attribute, or the argument that replaces it in other versions."""
         return option(self.node, name, index, default)
 
+    def axis(self) -> Any:
+        """Returns the axis or axes, see `axis_of`."""
+        return axis_of(self.node)
+
     def run(self, function: str, template: Any, *args: Any) -> None:
         """Emits a call of a function in kernels.h."""
         chosen = ", ".join(str(t).lower() if isinstance(t, bool) else str(t) for t in template)
@@ -125,13 +129,13 @@ def transposed(call: Call, x: Operand, axes: tuple[int, ...]) -> Operand:
 
 
 class Table(dict[str, Callable[[Call], None]]):
-    """Rules by primitive: functions that emit the C++ of a call."""
+    """Kernels by name, see `Primitive.kernel`: functions that emit the C++ of a call."""
 
-    def row(self, *names: str) -> Callable:
-        """Returns a decorator that registers a function as the rule of primitives."""
+    def row(self, name: str) -> Callable:
+        """Returns a decorator that registers a function as a kernel."""
 
         def add(function: Callable[[Call], None]) -> Callable[[Call], None]:
-            self.update(dict.fromkeys(names, function))
+            self[name] = function
             return function
 
         return add

@@ -11,18 +11,9 @@ import numpy as np
 from mindspore_rl.codegen.cfg import Block, Unsupported, tensors
 from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE, plain, reads
 from mindspore_rl.mindir.graph import Value
+from mindspore_rl.mindir.primitives import PRIMITIVES
 
-FREE = {
-    "Load",
-    "Reshape",
-    "ExpandDims",
-    "Squeeze",
-    "Flatten",
-    "FlattenExt",
-    "View",
-    "Identity",
-    "ExpandDimsView",
-}
+FREE = {op for op, primitive in PRIMITIVES.items() if primitive.view == "reshape"}
 """Primitives whose result is their first argument in another shape."""
 
 
@@ -56,6 +47,14 @@ def option(node: Value, name: str, index: int, default: Any = None) -> Any:
 def axes_of(given: Any, rank: int = 0) -> tuple[int, ...]:
     """Returns axes as a tuple: a single axis alone, and all `rank` axes if none are given."""
     return (given,) if isinstance(given, int) else tuple(given or range(rank))
+
+
+def axis_of(node: Value) -> Any:
+    """Returns a node's axis or axes; None if it has none or means all."""
+    primitive = PRIMITIVES[node.op]
+    if "axis" in node.attrs or primitive.axis is None:
+        return node.attrs.get("axis", primitive.default)
+    return constant(node, primitive.axis, primitive.default)
 
 
 def extent_of(shape: tuple[int, ...]) -> int:
@@ -137,7 +136,7 @@ def _broadcast(node: Value) -> tuple[int, list[int]]:
 def _reversed(node: Value) -> tuple[int, list[int]]:
     shape, strides = node.args[0].type.shape, strides_of(node.args[0].type.shape)
     offset = 0
-    for axis in (axis % len(shape) for axis in axes_of(option(node, "axis", 1))):
+    for axis in (axis % len(shape) for axis in axes_of(axis_of(node))):
         offset += (shape[axis] - 1) * strides[axis]
         strides[axis] = -strides[axis]
     return offset, strides
@@ -145,12 +144,12 @@ def _reversed(node: Value) -> tuple[int, list[int]]:
 
 def _narrowed(node: Value) -> tuple[int, list[int]]:
     strides = strides_of(node.args[0].type.shape)
-    return constant(node, 2) * strides[constant(node, 1)], strides
+    return constant(node, 2) * strides[axis_of(node)], strides
 
 
 def _selected(node: Value) -> tuple[int, list[int]]:
     strides = strides_of(node.args[0].type.shape)
-    axis = constant(node, 1) % len(strides)
+    axis = axis_of(node) % len(strides)
     at = constant(node, 2) % node.args[0].type.shape[axis]
     return at * strides[axis], strides[:axis] + strides[axis + 1 :]
 
@@ -175,41 +174,35 @@ def _taken(part: Value) -> tuple[int, list[int]]:
         axis = index if constant(node, 1) == 0 or index > 1 else 1 - index
         return 0, [1 if i == axis else 0 for i in range(len(part.type.shape))]
     shape, strides = part.args[0].type.shape, strides_of(part.args[0].type.shape)
+    axis = int(axis_of(node)) % len(shape)
     if node.op == "Unstack":
-        axis = int(option(node, "axis", 1, 0)) % len(shape)
         return index * strides[axis], strides[:axis] + strides[axis + 1 :]
-    if node.op == "Split":
-        axis = int(option(node, "axis", 1, 0)) % len(shape)
-    else:
-        axis = int(constant(node, 2, 0)) % len(shape)
     before = sum(node.type[i].shape[axis] for i in range(index))
     return before * strides[axis], strides
 
 
-VIEWS: dict[str, Callable[[Value], tuple[int, list[int]]]] = {
-    "Slice": _slice,
-    "StridedSlice": _strided_slice,
-    "Transpose": _transposed,
-    "TransposeExtView": _swapped,
-    "BroadcastTo": _broadcast,
-    "ReverseV2": _reversed,
-    "Narrow": _narrowed,
-    "SelectExt": _selected,
-    "Taken": _taken,
-    "Diagonal": _diagonal,
-    "DiagPart": _diagonal,
-    "MatrixDiagPartV3": _diagonal,
-    "TransposeView": _transposed,
-    "BroadcastToView": _broadcast,
+OFFSETS: dict[str, Callable[[Value], tuple[int, list[int]]]] = {
+    "slice": _slice,
+    "strided_slice": _strided_slice,
+    "transposed": _transposed,
+    "swapped": _swapped,
+    "broadcast": _broadcast,
+    "reversed": _reversed,
+    "narrowed": _narrowed,
+    "selected": _selected,
+    "taken": _taken,
+    "diagonal": _diagonal,
 }
+"""Functions that give the offset and strides of a view, see `Primitive.view`."""
 
 
 def as_views(blocks: list[Block]) -> None:
     """Rewrites slices, transpositions and the like as offsets and strides, free if contiguous."""
     for block in blocks:
         for node in block.nodes:
-            if node.op in VIEWS:
-                _make_view(node, *VIEWS[node.op](node))
+            view = PRIMITIVES[node.op].view
+            if view in OFFSETS:
+                _make_view(node, *OFFSETS[view](node))
             elif node.op == "AddN":
                 node.args = tensors(node)
             elif node.op in ELEMENTWISE:  # drops arguments of which only shape or type matters

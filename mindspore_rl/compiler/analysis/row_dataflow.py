@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_rl.compiler.analysis.row_lattice import REPLICATED, Call, Mixed, Sharding, Undecided
-from mindspore_rl.compiler.analysis.row_rules import ROW_RULES, SHAPE_ONLY
+from mindspore_rl.compiler.analysis.row_rules import RULES
 from mindspore_rl.mindir.graph import Function, Program, Type, Value
+from mindspore_rl.mindir.primitives import PRIMITIVES
 
 _ORDER = ("replicated", "sharded", "unknown", "mixed")
 
@@ -91,7 +92,7 @@ class Dependence:
             return _worst((given[0],))
         if op in ("Depend", "Load", "Return"):
             return given[0]
-        if op in SHAPE_ONLY:
+        if PRIMITIVES[op].rows == "constant":
             return REPLICATED
         return self._primitive(node, tuple(given))
 
@@ -99,7 +100,7 @@ class Dependence:
         worst = _worst(given)
         if worst.kind == "sharded":
             try:
-                worst = ROW_RULES[node.op](Call(node, given, self._count))
+                worst = RULES[PRIMITIVES[node.op].rows](Call(node, given, self._count))
             except Mixed:
                 worst = Sharding("mixed", by=node.op)
             except (Undecided, LookupError, TypeError, ValueError):  # or an unknown call form

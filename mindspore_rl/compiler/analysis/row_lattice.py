@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mindspore_rl.mindir.graph import Type, Value
+from mindspore_rl.mindir.primitives import PRIMITIVES
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,18 @@ class Call:
             return data.tolist() if isinstance(data, np.ndarray) else data
         raise Undecided
 
-    def axes(self, position: int, name: str, rank: int) -> set[int]:
-        """Returns the axes of an argument, counted from the front; all axes if none is given."""
-        axes = self.constant(position, name)
+    def axis(self) -> Any:
+        """Returns the primitive's axis or axes, see `Primitive.axis`."""
+        primitive = PRIMITIVES[self.node.op]
+        position = len(self.node.args) if primitive.axis is None else primitive.axis
+        missing = "axis" not in self.node.attrs and position >= len(self.node.args)
+        if missing and primitive.default is not None:
+            return primitive.default
+        return self.constant(position, "axis")
+
+    def axes(self) -> set[int]:
+        """Returns the primitive's axes, counted from the front; all axes if none is given."""
+        axes, rank = self.axis(), len(self.shape(0))
         axes = axes if isinstance(axes, (tuple, list)) else (axes,)
         return {axis % rank for axis in axes if axis is not None} or set(range(rank))
 

@@ -1,6 +1,7 @@
-"""Row rules of MindSpore's primitives: `ROW_RULES` has one for each.
+"""Row rules: from the shardings of a primitive's arguments to that of its result.
 
-A primitive that is not in the table is assumed to possibly mix rows.
+`mindir.primitives` names the rule of each primitive. A primitive without a rule is assumed to
+possibly mix rows.
 """
 
 from dataclasses import replace
@@ -19,45 +20,23 @@ def _elementwise(call: Call) -> Sharding:
     return Sharding("sharded", len(call.out) + behind, inner)
 
 
-def _reduces(position: int, name: str = "axis") -> Rule:
-    """Makes the rule of reductions that remove axes or keep them with extent 1.
+def _reduces(call: Call) -> Sharding:
+    """Handles reductions that remove axes or keep them with extent 1.
 
     A reduction over the row axis mixes rows even if its result is an index or a boolean.
     """
-
-    def rule(call: Call) -> Sharding:
-        sharding, rank = call.only(0), len(call.shape(0))
-        axes = call.axes(position, name, rank)
-        if sharding.axis in axes:
-            return call.mixed()
-        first = call.node.type[0] if isinstance(call.node.type, tuple) else call.node.type
-        kept = isinstance(first, Type) and len(first.shape) == rank
-        return replace(
-            sharding, axis=sharding.axis - (not kept) * sum(a < sharding.axis for a in axes)
-        )
-
-    return rule
+    sharding, axes = call.only(0), call.axes()
+    if sharding.axis in axes:
+        return call.mixed()
+    first = call.node.type[0] if isinstance(call.node.type, tuple) else call.node.type
+    kept = isinstance(first, Type) and len(first.shape) == len(call.shape(0))
+    return replace(sharding, axis=sharding.axis - (not kept) * sum(a < sharding.axis for a in axes))
 
 
-def _along(position: int, name: str = "axis", default: int | None = None) -> Rule:
-    """Makes the rule of operations along axes that keep the shape, such as cumulative sums."""
-
-    def rule(call: Call) -> Sharding:
-        sharding, rank = call.only(0), len(call.shape(0))
-        try:
-            axes = call.axes(position, name, rank)
-        except Undecided:
-            if default is None:
-                raise
-            axes = {default % rank}
-        return call.mixed() if sharding.axis in axes else sharding
-
-    return rule
-
-
-def _along_last(call: Call) -> Sharding:
+def _along(call: Call) -> Sharding:
+    """Handles operations along axes that keep the other axes, such as cumulative sums."""
     sharding = call.only(0)
-    return call.mixed() if sharding.axis == len(call.shape(0)) - 1 else sharding
+    return call.mixed() if sharding.axis in call.axes() else sharding
 
 
 def _reshapes(call: Call) -> Sharding:
@@ -86,7 +65,7 @@ def _swaps(call: Call) -> Sharding:
 def _concatenates(call: Call) -> Sharding:
     parts = [(r, shape) for r, shape in call.parts() if shape]
     sharding = call.one({r for r, _ in parts if r.kind == "sharded"})
-    axis = call.constant(len(call.node.args) - 1, "axis") % len(call.out)
+    axis = call.axis() % len(call.out)
     return (
         call.mixed()
         if axis == sharding.axis and any(r == REPLICATED for r, _ in parts)
@@ -96,31 +75,23 @@ def _concatenates(call: Call) -> Sharding:
 
 def _stacks(call: Call) -> Sharding:
     sharding = call.one({r for r, _ in call.parts() if r.kind == "sharded"})
-    axis = call.constant(len(call.node.args) - 1, "axis") % len(call.out)
+    axis = call.axis() % len(call.out)
     return replace(sharding, axis=sharding.axis + (axis <= sharding.axis))
 
 
-def _splits(position: int) -> Rule:
-    """Makes the rule of primitives that split an axis into several results."""
-
-    def rule(call: Call) -> Sharding:
-        sharding, rank = call.only(0), len(call.shape(0))
-        if call.constant(position, "axis") % rank != sharding.axis:
-            return sharding
-        period = sharding.inner * call.count
-        return (
-            call.mixed()
-            if any(t.shape[sharding.axis] % period for t in call.node.type)
-            else sharding
-        )
-
-    return rule
+def _splits(call: Call) -> Sharding:
+    """Handles primitives that split an axis into several results."""
+    sharding = call.only(0)
+    if sharding.axis not in call.axes():
+        return sharding
+    period, extents = sharding.inner * call.count, [t.shape[sharding.axis] for t in call.node.type]
+    return call.mixed() if any(extent % period for extent in extents) else sharding
 
 
 def _drops_axis(call: Call) -> Sharding:
     """Handles `Unstack(x, axis)` and `SelectExtView(x, dim, i)`, whose results lack the axis."""
     sharding, rank = call.only(0), len(call.shape(0))
-    axis = call.constant(1, "axis") % rank
+    axis = call.axis() % rank
     if axis == sharding.axis:
         return call.mixed()
     return replace(sharding, axis=sharding.axis - (axis < sharding.axis))
@@ -161,7 +132,7 @@ def _slices(call: Call) -> Sharding:
 def _slices_one(call: Call) -> Sharding:
     """Handles a range of one axis: `SliceExt(x, dim, start, end, step)`."""
     sharding, shape = call.only(0), call.shape(0)
-    axis = call.constant(1) % len(shape)
+    axis = call.axis() % len(shape)
     if axis != sharding.axis:
         return sharding
     taken = np.arange(shape[axis])[slice(*(call.constant(at) for at in (2, 3, 4)))]
@@ -171,8 +142,8 @@ def _slices_one(call: Call) -> Sharding:
 def _narrows(call: Call) -> Sharding:
     """Handles `Narrow(x, dim, start, length)`."""
     sharding = call.only(0)
-    axis, start, length = (call.constant(at) for at in (1, 2, 3))
-    if axis % len(call.shape(0)) != sharding.axis:
+    start, length = call.constant(2), call.constant(3)
+    if call.axis() % len(call.shape(0)) != sharding.axis:
         return sharding
     return call.laid_out(sharding, start + np.arange(length), sharding.axis)
 
@@ -180,7 +151,7 @@ def _narrows(call: Call) -> Sharding:
 def _gathers(call: Call) -> Sharding:
     table, indices = call.given[0], call.given[1]
     rank, more = len(call.shape(0)), len(call.shape(1))
-    axis = call.constant(2, "axis") % rank
+    axis = call.axis() % rank
     if call.node.attrs.get("batch_dims") or (len(call.node.args) > 3 and call.constant(3)):
         raise Undecided
     if table == REPLICATED:
@@ -198,7 +169,7 @@ def _gathers(call: Call) -> Sharding:
 
 
 def _gathers_elements(call: Call) -> Sharding:
-    axis = call.constant(1, "dim") % len(call.out)
+    axis = call.axis() % len(call.out)
     sharding = call.one({call.given[0], call.given[2]} - {REPLICATED})
     if sharding.axis == axis and call.given[0] != REPLICATED:
         raise Undecided
@@ -209,7 +180,7 @@ def _gathers_elements(call: Call) -> Sharding:
 
 def _scatters_elements(call: Call) -> Sharding:
     """Handles `TensorScatterElements(x, indices, updates)` along one axis."""
-    axis = call.constant(3, "axis") % len(call.out)
+    axis = call.axis() % len(call.out)
     if any(sharding.axis == axis for sharding, _ in call.parts() if sharding.kind == "sharded"):
         raise Undecided
     return _elementwise(call)
@@ -282,7 +253,7 @@ def _repeats(call: Call) -> Sharding:
 
 def _one_hot(call: Call) -> Sharding:
     sharding, rank = call.only(0), len(call.out)
-    axis = (call.node.attrs["axis"] if "axis" in call.node.attrs else call.constant(4)) % rank
+    axis = call.axis() % rank
     return replace(sharding, axis=sharding.axis + (axis <= sharding.axis))
 
 
@@ -295,75 +266,33 @@ def _searches(call: Call) -> Sharding:
     return sharding
 
 
-def _table(*rows: tuple[str, Rule]) -> dict[str, Rule]:
-    return {name: rule for names, rule in rows for name in names.split()}
-
-
-ROW_RULES: dict[str, Rule] = _table(
-    (
-        "Abs ACos Acos AcosExt Acosh AcoshExt Add AddExt AddN Addcdiv AddcdivExt Addcmul "
-        "AddcmulExt AddScalar Asin AsinExt Asinh AsinhExt Atan Atan2 Atan2Ext AtanExt Atanh "
-        "BitwiseAnd BitwiseAndScalar BitwiseAndTensor BitwiseNot BitwiseOr BitwiseOrScalar "
-        "BitwiseOrTensor BitwiseXor BitwiseXorScalar BitwiseXorTensor Cast Ceil ClampScalar "
-        "ClampTensor ClipByValue Clone Copy Cos Cosh Div DivMod DivMods Divs DivNoNan Elu "
-        "EluExt Equal EqualExt Erf Erfc Erfinv Exp Exp2 Expm1 FillV2 Floor FloorDiv "
-        "FloorDivScalar FloorMod FmodScalar FmodTensor GeLU GeluExt Greater GreaterEqual "
-        "GreaterEqualScalar GreaterScalar HardShrink HSigmoid HSwish Identity Invert IsClose "
-        "IsFinite IsInf IsNan LeakyReLU LeakyReLUExt LeftShift Lerp LerpScalar Less LessEqual "
-        "LessEqualScalar LessScalar Lgamma Log Log10 Log1p Log2 LogAddExp LogAddExp2 LogicalAnd "
-        "LogicalNot LogicalOr LogicalXor LogSigmoid LogSigmoidExt MaskedFill Maximum Minimum Mish "
-        "Mod Mul Muls NanToNum Neg NotEqual Polar Positive Pow PowScalarTensor PowTensorScalar "
-        "PReLU RealDiv Reciprocal ReLU ReLU6 ReluExt RemainderScalarTensor RemainderTensorScalar "
-        "RemainderTensorTensor RightShift Rint Round Rsqrt Select SeLU SeLUExt Sigmoid Sign SiLU "
-        "SiLUExt Sin Sinc Sinh SmoothL1Loss Softplus SoftplusExt SoftShrink Softsign Sqrt Square "
-        "SquaredDifference StopGradient Sub SubExt SubScalar Tan Tanh Threshold TruncateDiv "
-        "TruncateMod Trunc Where Xdivy Xlogy XLogYScalarOther XLogYScalarSelf KLDivLoss",
-        _elementwise,
-    ),
-    (
-        "ReduceAll ReduceAny ReduceMax ReduceMean ReduceMin ReduceProd ReduceStd ReduceSum "
-        "SumExt MeanExt ProdExt LogSumExp CountNonZero Std Var Argmax Argmin ArgMaxExt ArgMinExt "
-        "ArgMaxWithValue ArgMinWithValue MaxDim MinDim MedianDim",
-        _reduces(1),
-    ),
-    ("LinalgVectorNorm LpNorm Norm", _reduces(2)),
-    ("Max Min MedianExt", lambda call: call.mixed()),
-    ("LogSoftmax LogSoftmaxExt Softmax", _along(1, default=-1)),
-    ("CumSum CumsumExt CumProd Cummax Cummin LogCumsumExp L2Normalize ReverseV2", _along(1)),
-    ("Roll", _along(2)),
-    ("Sort SortExt ArgSort", _along(1, default=-1)),
-    ("TopK", _along_last),
-    ("TopkExt", _along(2, default=-1)),
-    ("ExpandDims Flatten FlattenExt Reshape ReshapeExt Squeeze Unsqueeze View", _reshapes),
-    ("Transpose TransposeView Permute", _transposes),
-    ("SwapAxes TransposeExt TransposeExtView", _swaps),
-    ("Concat", _concatenates),
-    ("Stack StackExt", _stacks),
-    ("Split", _splits(1)),
-    ("Chunk SplitTensor SplitWithSize", _splits(2)),
-    ("SelectExtView SelectView Unstack UnstackExt UnstackExtView", _drops_axis),
-    ("StridedSlice", _slices_strided),
-    ("Slice", _slices),
-    ("SliceExt", _slices_one),
-    ("Narrow NarrowView", _narrows),
-    ("Gather", _gathers),
-    ("GatherD GatherDExt", _gathers_elements),
-    ("GatherNd", _gathers_points),
-    ("TensorScatterElements", _scatters_elements),
-    ("BatchMatMul BatchMatMulExt MatMul MatMulExt", _contracts),
-    ("Dense", _along_last),
-    ("BiasAdd", lambda call: call.only(0)),
-    (
-        "AvgPool Conv2D Conv2DExt Convolution MaxPool SoftmaxCrossEntropyWithLogits",
-        _by_batch,
-    ),
-    ("LayerNorm LayerNormExt", _normalises),
-    ("BroadcastTo BroadcastToView Tile", _broadcasts),
-    ("RepeatElements RepeatInterleaveInt", _repeats),
-    ("OneHot OneHotExt", _one_hot),
-    ("SearchSorted", _searches),
-)
-"""The rule of each primitive: from the shardings of its arguments to that of its result."""
-SHAPE_ONLY = {"DType", "OnesLike", "OnesLikeExt", "Rank", "Shape", "Size", "TensorShape"}
-SHAPE_ONLY |= {"ZerosLike", "ZerosLikeExt"}
-"""Primitives that do not read the entries of their arguments."""
+RULES: dict[str, Rule] = {
+    "first": lambda call: call.only(0),
+    "mixes": lambda call: call.mixed(),
+    "elementwise": _elementwise,
+    "reduces": _reduces,
+    "along": _along,
+    "reshapes": _reshapes,
+    "transposes": _transposes,
+    "swaps": _swaps,
+    "concatenates": _concatenates,
+    "stacks": _stacks,
+    "splits": _splits,
+    "drops_axis": _drops_axis,
+    "slices_strided": _slices_strided,
+    "slices": _slices,
+    "slices_one": _slices_one,
+    "narrows": _narrows,
+    "gathers": _gathers,
+    "gathers_elements": _gathers_elements,
+    "gathers_points": _gathers_points,
+    "scatters_elements": _scatters_elements,
+    "contracts": _contracts,
+    "by_batch": _by_batch,
+    "normalises": _normalises,
+    "broadcasts": _broadcasts,
+    "repeats": _repeats,
+    "one_hot": _one_hot,
+    "searches": _searches,
+}
+"""The rules by name, see `Primitive.rows`."""
