@@ -6,7 +6,7 @@
 #   scripts/test.sh FILE|NAME ...    those of a file or folder, or with NAME in their name
 #
 # --coverage also prints which lines ran, those of ranks and commands too; other options go to pytest.
-# Tests that start no processes run on all cores at once, before the others.
+# Tests that start no ranks run on all cores at once, before the others.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_venv.sh" test
 cd "$MSRL_ROOT"
@@ -27,7 +27,7 @@ if [ "${#files[@]}" -gt 0 ] || [ -n "$names" ]; then
     exec "${pytest[@]}" ${selection:+-m "$selection"} "${options[@]}" ${names:+-k "$names"} "${files[@]}"
 fi
 also="${selection:+ and $selection}"
-echo "Tests that start no processes, on all cores:"
+echo "Tests that start no ranks, on all cores:"
 "${pytest[@]}" "${options[@]}" -m "side_by_side$also" --numprocesses logical --dist loadfile
-echo "Tests that start processes, one by one:"
+echo "Tests that start ranks, one by one:"
 exec "${pytest[@]}" "${options[@]}" -m "not side_by_side$also"

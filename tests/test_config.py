@@ -175,7 +175,6 @@ LAUGHS = "a: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
 CHAIN = "c0: &c0 [1]\n" + "".join(f"c{i}: &c{i} [*c{i - 1}]\n" for i in range(1, 3000))
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
