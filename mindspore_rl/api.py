@@ -9,10 +9,12 @@ turned into a graph by `compiler.frontend.build`; both implement the protocol `M
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Protocol
 
-from mindspore import nn
-
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.errors import ConfigError
+from mindspore_rl.platform.held_signals import held_signals
+
+with held_signals():  # an interrupted import of MindSpore cannot be repeated, and ends in a crash
+    from mindspore import nn
 
 
 class Msrl(Protocol):

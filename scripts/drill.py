@@ -188,7 +188,7 @@ def _arguments() -> argparse.Namespace:
         "--only", nargs="+", choices=PARTS, help="parts (default: all, but soak without --soak)"
     )
     parser.add_argument("--minutes", type=float, help="of it all; kills take what is left")
-    parser.add_argument("--kills", type=int, default=60, help="at least so many (default: 60)")
+    parser.add_argument("--kills", type=int, help="at least so many (default: 60, or --minutes)")
     parser.add_argument(
         "--policies", nargs="+", choices=[work.name for work in kills.WORKS], help="of kills"
     )
@@ -212,6 +212,8 @@ def _arguments() -> argparse.Namespace:
     )
     args = parser.parse_args()
     args.words = sys.argv[1:]
+    if args.kills is None:
+        args.kills = 0 if args.minutes else 60
     args.only = args.only or [part for part in PARTS if part != "soak"]
     if args.soak:
         args.only.append("soak")

@@ -130,3 +130,32 @@ def below(run_dir):  # noqa: F811
         timeout=60,
         check=False,
     )
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "mindspore.train":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Finder())
+signal.signal(signal.SIGTERM, interrupt)
+try:
+    import mindspore_rl.api
+except KeyboardInterrupt:
+    import mindspore
+    print(mindspore.Tensor(1) + 1)
+"""
+
+
+def test_an_interruption_waits_for_the_import_of_mindspore():
+    """MindSpore crashes at the end of a process that has imported a part of it."""
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr

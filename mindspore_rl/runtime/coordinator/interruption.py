@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from mindspore_rl.platform.held_signals import SIGNALS
+
 BURST_S = 0.2
 
 

@@ -21,11 +21,12 @@ from typing import Any
 from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.plan.stages import Stage
+from mindspore_rl.platform.held_signals import SIGNALS
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator import reaper
 from mindspore_rl.runtime.coordinator.cleanup import CLOSED, CLOSED_EXIT
 from mindspore_rl.runtime.coordinator.events import Examine, Heard, Remains
-from mindspore_rl.runtime.coordinator.interruption import SIGNALS, Burst
+from mindspore_rl.runtime.coordinator.interruption import Burst
 from mindspore_rl.runtime.coordinator.launch import ENDING_S, LOG_LINES, WORKERS_LOG
 from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Monitor
 from mindspore_rl.runtime.heartbeat import Stamp, Stamps

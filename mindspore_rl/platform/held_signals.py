@@ -1,0 +1,31 @@
+"""Delays the signals that interrupt a process."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that interrupt a job."""
+
+
+@contextlib.contextmanager
+def held_signals() -> Iterator[None]:
+    """A context at whose end the handlers of `SIGNALS` hear the signals that came in it.
+
+    Blocking the signals would not do: a thread of a library may receive them.
+    """
+    came: list[int] = []
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        heard = [number for number in SIGNALS if callable(signal.getsignal(number))]
+        before = {n: signal.signal(n, lambda number, _: came.append(number)) for n in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            os.kill(os.getpid(), number)
