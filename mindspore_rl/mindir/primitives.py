@@ -365,8 +365,8 @@ PRIMITIVES = _table(
     _each("UnsortedSegmentSum", "unknown", kernel="segments"),
     _each("UnsortedSegmentMax UnsortedSegmentMin", "unknown", kernel="segment_most"),
     # images and layers
-    _each("Conv2D", "by_batch", kernel="convolution"),
-    _each("Conv2DExt Convolution", "by_batch"),
+    _each("Conv2D", "convolves", kernel="convolution"),
+    _each("Conv2DExt Convolution", "convolves"),
     _each(
         "Conv2DBackpropFilter Conv2DBackpropInput Conv2DTranspose",
         "unknown",

@@ -119,3 +119,11 @@ def test_both_sides_read_the_same_axis():
                     without.axis()
             else:
                 assert without.axis() == axis_of(without.node) == primitive.default, op
+
+
+@pytest.mark.parametrize("given", [(ROWS, ROWS), (REPLICATED, ROWS)])
+def test_weights_of_a_convolution_have_no_rows(given):
+    """Each of their rows would make a channel."""
+    made = node("Conv2D", _array(), _array(), type=Type(SHAPE, "float32"))
+    with pytest.raises(Undecided):
+        _by_analysis(made, given)

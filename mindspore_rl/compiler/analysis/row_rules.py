@@ -227,6 +227,14 @@ def _by_batch(call: Call) -> Sharding:
     return Sharding("sharded", 0)
 
 
+def _convolves(call: Call) -> Sharding:
+    """Handles convolutions: rows on axis 0 of the images stay there; weights are replicated."""
+    sharding = call.only(0)
+    if sharding.axis != 0:
+        raise Undecided
+    return sharding
+
+
 def _normalises(call: Call) -> Any:
     """Handles `LayerNorm` over the last axes; its mean and deviation keep the other axes."""
     sharding, rank = call.only(0), len(call.shape(0))
@@ -289,6 +297,7 @@ RULES: dict[str, Rule] = {
     "scatters_elements": _scatters_elements,
     "contracts": _contracts,
     "by_batch": _by_batch,
+    "convolves": _convolves,
     "normalises": _normalises,
     "broadcasts": _broadcasts,
     "repeats": _repeats,
