@@ -22,7 +22,7 @@ def of_program(program: Program) -> dict[str, str]:
         place = f"{Path(op.where.file).name}:{op.where.line}"
         keys = [kinds[op.kind]] if op.kind in kinds else []
         if op.kind == "boundary":
-            keys.append(str(op.attr("site")))
+            keys.append(op.attr["site"])
         for key in keys:
             found.setdefault(key, []).append(place)
         if loops:  # the last assignment counts

@@ -173,7 +173,7 @@ def _skeleton(items: tuple[Item, ...], first: str, second: str, around: str = ""
             yield from _skeleton(item.body, first, second, f"{around}{item.name} / ")
             yield from _skeleton(item.orelse, first, second, f"{around}else of {item.name} / ")
         elif item.kind in ("send", "receive"):
-            message = str(item.attr("message"))
+            message = item.attr["message"]
             if message.endswith((f" {first}->{second}", f" {second}->{first}")):
                 yield f"{around}{message}"
 
@@ -191,14 +191,14 @@ def _no_deadlock(bodies: Bodies, taken: bool) -> None:
     while moved:
         moved = False
         for queue in left.values():
-            while queue and (queue[0].kind == "send" or mail[queue[0].attr("message")]):
+            while queue and (queue[0].kind == "send" or mail[queue[0].attr["message"]]):
                 op = queue.popleft()
-                mail[op.attr("message")] += 1 if op.kind == "send" else -1
+                mail[op.attr["message"]] += 1 if op.kind == "send" else -1
                 moved = True
     for name, queue in left.items():
         if queue:
             raise _broken("no deadlock", name, queue[0], "waits for a message that is never sent")
     for name, body in bodies.items():
         for op, _ in walk(body):
-            if op.kind == "send" and mail[op.attr("message")]:
+            if op.kind == "send" and mail[op.attr["message"]]:
                 raise _broken("no deadlock", name, op, "sends a message that nobody receives")

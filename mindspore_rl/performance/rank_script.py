@@ -142,7 +142,7 @@ class Script:
                 yield item.name.removeprefix("all_reduce:"), size
 
     def _message(self, op: Op, chunk: int) -> tuple[Word, ...]:
-        name = op.attr("message")
+        name = op.attr["message"]
         key = (op.kind, name, chunk)
         if key not in self._messages:
             edge = self._edges[chunk][name]

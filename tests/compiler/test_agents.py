@@ -89,7 +89,7 @@ def test_only_what_agents_share_is_summed(by_agent):
     """The baseline's gradient is the same on every replica: its loss has no agents."""
     reduced = {op for fragment, op in by_agent.reduced if fragment == "agent"}
     sites = {
-        op.attr("site")
+        op.attr["site"]
         for op, _ in walk(by_agent.program.body)
         if op.kind == "boundary" and op.name in reduced
     }

@@ -63,11 +63,11 @@ def test_samples_hold_what_was_inserted_since_the_last(parts):
         if op.kind == "replay_insert":
             rows, sampled = [] if sampled else rows, False
             rows.append((op.name, turns))
-            buffer[eval(op.attr("index"), {}, dict(turns))] = rows[-1]
-            assert {index for index in turns if index in op.attr("index")} <= set(op.reads)
+            buffer[eval(op.attr["index"], {}, dict(turns))] = rows[-1]
+            assert {index for index in turns if index in op.attr["index"]} <= set(op.reads)
         elif op.kind == "replay_sample":
             sampled, checked = True, checked + 1
-            assert [buffer[row] for row in range(op.attr("rows"))] == rows
+            assert [buffer[row] for row in range(op.attr["rows"])] == rows
 
     _run(body, {}, act)
     assert checked
@@ -75,7 +75,7 @@ def test_samples_hold_what_was_inserted_since_the_last(parts):
 
 def test_indices_stay_readable():
     body = place_rows(_items([(0, (4, "i1"), (2, (4, "i2")), "s1")]))
-    indices = [op.attr("index") for op, _ in walk(body) if op.kind == "replay_insert"]
+    indices = [op.attr["index"] for op, _ in walk(body) if op.kind == "replay_insert"]
     assert indices == ["v1_0", "4 + v1_1 * 4 + v2_0"]
 
 

@@ -69,7 +69,7 @@ def test_a_path_is_of_the_folder_one_works_in(dataset, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path / name)
         cut = windows_of(tmp_path, 'msrl.dataset_windows("data", 24, 5)')
         (op,) = [op for op in cut.program.body[-1].body if op.name == "dataset_windows#1"]
-        assert op.attr("path") == str(tmp_path / name / "data")
+        assert op.attr["path"] == str(tmp_path / name / "data")
 
 
 @pytest.mark.parametrize(

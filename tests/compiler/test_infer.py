@@ -178,9 +178,9 @@ def test_records_may_be_counted_by_num_envs(tmp_path):
         line = f"target = reward + 0.0 * msrl.uniform({count}, 3).mean()"
         program = _one_replica(tmp_path, line)
         (size,) = (
-            op.attr("size")
+            op.attr["size"]
             for op, _ in walk(program.body)
-            if op.kind == "noise" and op.attr("owner") == "replay"
+            if op.kind == "noise" and op.attr["owner"] == "replay"
         )
         assert size == 3 * wanted
 

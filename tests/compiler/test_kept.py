@@ -24,7 +24,7 @@ def test_a_batch_has_as_many_records_of_each_environment(tmp_path):
     draw = next(op for op in cut.program.body[-1].body if getattr(op, "kind", "") == "replay_draw")
     value = cut.program.values[draw.targets[0]]
     assert (value.shape, value.axis, value.per_env) == ((24, 4), 0, 3)
-    assert draw.attr("capacity") == 125
+    assert draw.attr["capacity"] == 125
 
 
 def test_windows_have_their_steps_behind_the_batch(tmp_path):

@@ -14,7 +14,15 @@ def _op(name):
     """Makes an operation; `w3` draws windows of 3 records."""
     kind = {"i": "replay_keep", "s": "replay_draw", "w": "replay_draw", "g": "glue"}[name[0]]
     steps = int(name[1:]) if name[0] == "w" else 0
-    attrs = (("capacity", CAPACITY), ("by", "stratified"), ("steps", steps))
+    attrs = {
+        "replay_keep": (("capacity", CAPACITY),),
+        "replay_draw": (
+            ("per_env", 1),
+            ("capacity", CAPACITY),
+            ("by", "stratified"),
+            ("steps", steps),
+        ),
+    }.get(kind, ())
     return Op(name, kind, (), (), ("$replay",), HERE, attrs=attrs)
 
 

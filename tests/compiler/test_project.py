@@ -33,7 +33,7 @@ def test_transitions_move_out_of_the_rollout(cut):
     kept = _ops(cut("SingleLearnerCoarse"), "actor", "stack")
     assert kept
     assert all(loops == ["iterations", "steps"] for _, loops in kept)
-    assert all(op.args[0] == "step" and op.attr("rows") == 16 for op, _ in kept)
+    assert all(op.args[0] == "step" and op.attr["rows"] == 16 for op, _ in kept)
     (send,) = [
         (op, loops)
         for op, loops in _ops(cut("SingleLearnerCoarse"), "actor", "send")
@@ -93,7 +93,7 @@ def test_each_buffer_of_rows_has_one_writer(tmp_path):
     remove = [(f"{insert}, reward)))", f"{insert})), both)")]
     found = analyse_with(tmp_path, "SingleLearnerCoarse", loop=TWICE, remove=remove)
     kept = [op for op, _ in _ops(found, "actor", "stack") if op.args[1] == "weight"]
-    assert [op.attr("rows") for op in kept] == [4, 4]
+    assert [op.attr["rows"] for op in kept] == [4, 4]
     assert len({op.targets[0] for op in kept}) == 2
 
 

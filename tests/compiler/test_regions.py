@@ -68,5 +68,5 @@ def test_copies_at_the_ends_stay_outside_a_cell():
 def test_what_a_cell_changes_under_a_condition_it_is_given():
     far, last = _op("glue", "b", "a", "a > 0"), _op("glue", "c", "a", "a + 1")
     unless = Branch("if#1", "b", ("b",), (last,), (), HERE)
-    region, _ = _grouped(far, unless, _op("record", "d", "c"))
+    region, _ = _grouped(far, unless, _op("replay_update", "d", "c"))
     assert (region.inputs, region.outputs) == (("a", "c"), ("c",))

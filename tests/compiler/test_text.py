@@ -57,17 +57,23 @@ def test_a_stage_is_printed_and_all_are_written(capsys, tmp_path):
 def test_what_programs_seldom_hold():
     where = Where("my files/odd.py", 7, "    x = '# | {'  # a comment | of the user's")
     op = Op(
-        "send:a b->c",
-        "send",
+        "draw:a b->c",
+        "replay_draw",
         ("x", "y"),
         ("f(u, [1, 'a | b'])", "*rest", "key=(u, 2)"),
         ("u", "$parameters"),
         where,
         ("$replay",),
         "two words",
-        (("text", "a | {'b'} # c"), ("rows", (1, None)), ("flag", True)),
+        (
+            ("per_env", 1),
+            ("capacity", 2),
+            ("by", "a | {'b'} # c"),
+            ("steps", 0),
+            ("weighted", True),
+        ),
     )
-    bare = Op("report#1", "report", (), (), (), Where("other.py", 8, ""))
+    bare = Op("unset#1", "unset", (), (), (), Where("other.py", 8, ""))
     branch = Branch("if#1", "u > 'ü'", ("u",), (bare,), (), where, first=True)
     either = Branch("if#2", "u", ("u",), (), (dataclasses.replace(op, name="g"),), where)
     loop = Loop("steps#1", "steps", "t", 4, (branch, either), where, chunks=2)

@@ -60,7 +60,7 @@ class AgentAxes:
         agents = OPERATIONS[op.kind].agents
         if agents:
             self._give(op, agents)
-        elif op.kind == "noise" and op.attr("owner") == "agents":
+        elif op.kind == "noise" and op.attr["owner"] == "agents":
             self._give(op, (2,))
         elif op.kind == "index":
             self._give(op, (_moved(self.values[op.args[0]], -1),))
@@ -69,7 +69,7 @@ class AgentAxes:
         elif op.kind == "replay_sample":
             self._give(op, tuple(_moved(self.values[name], 1) for name in self._inserted))
         elif op.kind == "replay_draw":
-            behind = int(op.attr("steps") > 0)
+            behind = int(op.attr["steps"] > 0)
             axes = [_moved(self.values[name], behind) for name in self._inserted]
             self._give(op, (*axes, *[None] * (len(op.targets) - len(axes))))
         elif agents is None and any(self._has_agents(name) for name in inputs):

@@ -228,9 +228,9 @@ def _call(op: Op) -> list[str]:
     if op.kind == "agent_act":
         return [f"return self.actor.act({args})"]
     if op.kind == "gradient":
-        return [f"return self.{op.attr('objects')[0]}({args})"]
+        return [f"return self.{op.attr['objects'][0]}({args})"]
     if op.kind == "update":
-        return [f"self.{op.attr('objects')[0]}({args})", "return 0"]
+        return [f"self.{op.attr['objects'][0]}({args})", "return 0"]
     return [f"return {owned(op.args[0])}"]
 
 

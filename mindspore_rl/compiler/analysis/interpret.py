@@ -10,7 +10,7 @@ from mindspore import Tensor
 
 from mindspore_rl.compiler.analysis.trainer import innermost
 from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, Program, Where
-from mindspore_rl.compiler.ir.operations import OPERATIONS
+from mindspore_rl.compiler.ir.operations import OPERATIONS, Handlers
 from mindspore_rl.datasets.windows import blank_windows
 from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError, text_of
@@ -29,6 +29,8 @@ from mindspore_rl.rl.operators import (
     take_rows,
     to_array,
 )
+
+evaluates = Handlers("evaluates", lambda kind: kind.probed)
 
 
 class Probe:
@@ -184,64 +186,79 @@ class Probe:
     def evaluate(self, op: Op, inputs: dict[str, Any]) -> tuple:
         """Evaluates an operation. Returns: its results, one for each target."""
         args = [eval(text, self.names, dict(inputs)) for text in op.args]  # noqa: S307
-        special = getattr(self, f"_{op.kind}", None)
-        if special is not None:
-            return special(op, *args)
-        if op.kind in ("copy", "boundary"):
-            return (args[0],)
-        if OPERATIONS[op.kind].reduces:
-            keep = op.attr("keep")
-            _check_keep(op, keep, args)
-            return tuple(
-                reduce_samples(op.kind, value, keep, reduced_count(value.shape, keep))
-                for value in args
-            )
-        if op.kind == "report":
-            for key, value in zip(op.attr("keys"), args, strict=True):
-                if np.size(to_array(value)) != 1:
-                    raise ProgramError(
-                        f"{op.where}\n  metric {key!r} is {_describe(value)}, "
-                        "expected a scalar: take msrl.mean() of it"
-                    )
-            return ()
-        if op.kind == "glue":
-            return _split(args[0], op)
+        return evaluates[op.kind](self, op, *args)
+
+    @evaluates("glue")
+    def _glue(self, op: Op, value: Any) -> tuple:
+        return _split(value, op)
+
+    @evaluates("copy", "boundary")
+    def _copy(self, _: Op, value: Any) -> tuple:
+        return (value,)
+
+    @evaluates("function")
+    def _function(self, op: Op, *args: Any) -> tuple:
         return _split(getattr(operators, op.kind)(*args), op)
 
+    @evaluates("reduction")
+    def _reduction(self, op: Op, *values: Any) -> tuple:
+        keep = op.attr["keep"]
+        for value in values:
+            _check_keep(op, keep, value)
+        return tuple(
+            reduce_samples(op.kind, value, keep, reduced_count(value.shape, keep))
+            for value in values
+        )
+
+    @evaluates("report")
+    def _report(self, op: Op, *values: Any) -> tuple:
+        for key, value in zip(op.attr["keys"], values, strict=True):
+            if np.size(to_array(value)) != 1:
+                raise ProgramError(
+                    f"{op.where}\n  metric {key!r} is {_describe(value)}, "
+                    "expected a scalar: take msrl.mean() of it"
+                )
+        return ()
+
+    @evaluates("constant")
     def _constant(self, _: Op, number: float) -> tuple:
         kind = np.float32 if isinstance(number, float) else np.int32
         return (Tensor(kind(number) if not isinstance(number, bool) else np.bool_(number)),)
 
+    @evaluates("noise")
     def _noise(self, op: Op, *_: Any) -> tuple:
         size = noise_size(op, self.environment, self.trainer.actor)
         if not size:
             return (None,)
-        by_agent = op.attr("owner") == "agents"
+        by_agent = op.attr["owner"] == "agents"
         agents = random.all_agents(*self.trainer.spec.agent_shape) if by_agent else None
         noise = random.uniform(
             0,
-            random.stream(op.attr("purpose")),
-            np.arange(op.attr("rows")),
+            random.stream(op.attr["purpose"]),
+            np.arange(op.attr["rows"]),
             np.arange(self.num_envs),
             size,
             agents,
         )
         return (Tensor(noise),)
 
+    @evaluates("permutations")
     def _permutations(self, op: Op, *_: Any) -> tuple:
         order = random.permutations(
             0,
             0,
-            np.arange(op.attr("rounds")),
+            np.arange(op.attr["rounds"]),
             np.arange(self.num_envs),
-            self.trainer.config.num_steps // op.attr("steps"),
+            self.trainer.config.num_steps // op.attr["steps"],
         )
-        flat = order * (op.attr("steps") * self.num_envs) + np.arange(self.num_envs)
+        flat = order * (op.attr["steps"] * self.num_envs) + np.arange(self.num_envs)
         return (Tensor(flat.astype(np.int32)),)
 
+    @evaluates("index")
     def _index(self, op: Op, table: Any, row: Any) -> tuple:
         return (None if table is None else table[0],)
 
+    @evaluates("minibatch")
     def _minibatch(self, op: Op, row: Tensor, number: Tensor, *values: Tensor) -> tuple:
         expected = (self.trainer.config.num_steps, self.num_envs)
         for value in values:
@@ -250,9 +267,10 @@ class Probe:
                     f"{op.where}\n  minibatches of {_describe(value)} with {self.num_envs} "
                     f"environments; expected [num_steps, num_envs, ...] = {list(expected)} and more"
                 )
-        rows = minibatch_rows(row, number, op.attr("count"), op.attr("steps"))
+        rows = minibatch_rows(row, number, op.attr["count"], op.attr["steps"])
         return tuple(take_rows(value, rows) for value in values)
 
+    @evaluates("joint")
     def _joint(self, op: Op, value: Any) -> tuple:
         expected = (self.num_envs, *self.trainer.spec.agent_shape)
         if not isinstance(value, Tensor) or tuple(value.shape[:2]) != expected:
@@ -267,16 +285,20 @@ class Probe:
             )
         return (joint(value),)
 
+    @evaluates("env_reset")
     def _env_reset(self, op: Op, noise: Any) -> tuple:
         return (self.environment.reset(noise),)
 
+    @evaluates("env_step")
     def _env_step(self, op: Op, action: Tensor, noise: Any) -> tuple:
         return self.environment.step(action, noise)
 
+    @evaluates("agent_act")
     def _agent_act(self, op: Op, *args: Any) -> tuple:
         given = args[:-1] if args[-1] is None else args
         return _split(self.trainer.actor.act(*given), op)
 
+    @evaluates("replay_insert", "replay_keep")
     def _replay_insert(self, op: Op, *values: Tensor) -> tuple:
         for value in values:
             if not isinstance(value, Tensor) or value.ndim < 1 or value.shape[0] != self.num_envs:
@@ -294,30 +316,32 @@ class Probe:
         self.record = values
         return ()
 
-    _replay_keep = _replay_insert
-
+    @evaluates("replay_sample")
     def _replay_sample(self, op: Op) -> tuple:
         """Makes a full buffer: the last record, repeated, with 10 % noise on float values."""
-        return tuple(map(Tensor, self._records(op.attr("rows"))))
+        return tuple(map(Tensor, self._records(op.attr["rows"])))
 
+    @evaluates("replay_draw")
     def _replay_draw(self, op: Op, *_: Tensor) -> tuple:
-        columns, steps = list(self._records(op.attr("per_env"))), op.attr("steps")
+        columns, steps = list(self._records(op.attr["per_env"])), op.attr["steps"]
         shape = columns[0].shape[:2]
         if steps:
             columns = [np.repeat(column[:, :, None], steps, axis=2) for column in columns]
-        if op.attr("by") == "priority":
+        if op.attr["by"] == "priority":
             columns += [np.zeros(shape, np.int32), np.ones(shape, np.float32)]
         return tuple(Tensor(column.reshape(-1, *column.shape[2:])) for column in columns)
 
+    @evaluates("dataset_windows")
     def _dataset_windows(self, op: Op, *_: Any) -> tuple:
         """Makes windows with the environment's shapes; float arrays hold random numbers."""
-        shape = op.attr("rows"), op.attr("per_env") * self.num_envs, op.attr("length")
+        shape = op.attr["rows"], op.attr["per_env"] * self.num_envs, op.attr["length"]
         draw = self.generator.standard_normal
         return tuple(
             Tensor(draw(x.shape, np.float32) if x.dtype == np.float32 else x)
             for x in blank_windows(self.trainer.spec, *shape)
         )
 
+    @evaluates("replay_update")
     def _replay_update(self, op: Op, ids: Tensor, priorities: Tensor) -> tuple:
         if ids.ndim != 1 or priorities.shape != ids.shape:
             raise ProgramError(
@@ -335,8 +359,9 @@ class Probe:
                 column = column * self.generator.normal(1.0, 0.1, column.shape)
             yield column.astype(array.dtype)
 
+    @evaluates("gradient")
     def _gradient(self, op: Op, *args: Any) -> tuple:
-        loss, network = (eval(path, self.names) for path in op.attr("objects"))  # noqa: S307
+        loss, network = (eval(path, self.names) for path in op.attr["objects"])  # noqa: S307
         terms = leaves(loss(*args))
         odd = next((term for term in terms if term.shape != terms[0].shape), None)
         if odd is not None:
@@ -346,31 +371,36 @@ class Probe:
             )
         return (*gradient_function(loss, network, None)(*args), terms[0])
 
+    @evaluates("update")
     def _update(self, op: Op, *args: Any) -> tuple:
-        (method,) = (eval(path, self.names) for path in op.attr("objects"))  # noqa: S307
+        (method,) = (eval(path, self.names) for path in op.attr["objects"])  # noqa: S307
         method(*args)
         return ()
 
+    @evaluates("env_steps")
     def _env_steps(self, op: Op, *_: Any) -> tuple:
         return (Tensor(np.float32(0)),)
 
 
+evaluates.check()
+assert all(hasattr(operators, kind) for kind, row in OPERATIONS.items() if row.function)
+
+
 def noise_size(op: Op, environment: Any, actor: Any) -> int:
     """Returns the number of random numbers that a call takes per turn and environment."""
-    owner = op.attr("owner")
+    owner = op.attr["owner"]
     if owner == "replay":
-        return op.attr("size")
+        return op.attr["size"]
     return (environment if owner == "env" else actor).noise_size
 
 
-def _check_keep(op: Op, keep: Any, values: list) -> None:
-    for value in values:
-        most = max(np.ndim(to_array(value)) - 1, 0)
-        if not isinstance(keep, (int, np.integer)) or not 0 <= keep <= most:
-            raise ProgramError(
-                f"{op.where}\n  msrl.{op.kind} with keep={keep} of {_describe(value)}, expected "
-                f"0 to {most}: how many of its last axes stay"
-            )
+def _check_keep(op: Op, keep: Any, value: Any) -> None:
+    most = max(np.ndim(to_array(value)) - 1, 0)
+    if not isinstance(keep, (int, np.integer)) or not 0 <= keep <= most:
+        raise ProgramError(
+            f"{op.where}\n  msrl.{op.kind} with keep={keep} of {_describe(value)}, expected "
+            f"0 to {most}: how many of its last axes stay"
+        )
 
 
 def _is_value(value: Any) -> bool:

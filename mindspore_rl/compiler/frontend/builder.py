@@ -91,11 +91,13 @@ class Draft:
 
     # ---- operations ------------------------------------------------------------------------
 
-    def emit(self, kind: str, targets: tuple, args: tuple, **rest: Any) -> tuple[Var, ...]:
-        """Adds an operation to the body being read. Returns: its results."""
-        rest["reads"] = tuple(dict.fromkeys(rest.get("reads", ())))
-        where = self.frame.where(self.frame.node)
-        self.scope.items.append(Op(self.name_op(kind), kind, targets, args, where=where, **rest))
+    def emit(
+        self, kind: str, targets: tuple, args: tuple, reads: Sequence[str] = (), **rest: Any
+    ) -> tuple[Var, ...]:
+        """Adds an operation, with the effects of its kind. Returns: its results."""
+        row, where = OPERATIONS[kind], self.frame.where(self.frame.node)
+        read, name = tuple(dict.fromkeys((*reads, *row.reads))), self.name_op(kind)
+        self.scope.items.append(Op(name, kind, targets, args, read, where, row.writes, **rest))
         return tuple(map(Var, targets))
 
     def result(self, kind: str, text: str, reads: Sequence[str], name: str = "value") -> Var:

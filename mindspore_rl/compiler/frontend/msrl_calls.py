@@ -108,10 +108,7 @@ class Calls:
                 )
         elif name != "replay_update":
             targets = (self.draft.new_temporary("value"),)
-        reads = [*reads, *kind.reads]
-        found: tuple[Struct, ...] = self.draft.emit(
-            name, targets, tuple(texts), reads=reads, writes=kind.writes
-        )
+        found: tuple[Struct, ...] = self.draft.emit(name, targets, tuple(texts), reads=reads)
         found = self.draft.given(name, found)
         if name == "replay_sample":
             return self.records.as_inserted(found)
@@ -141,14 +138,12 @@ class Calls:
             methods.append(path)
         values = self.draft.taken(name, tuple(self.reader.elements(node.args[minimum:])))
         texts, reads = self.reader.texts(list(values), node)
-        kind = OPERATIONS[name]
         results = ("grads", "means", "sample_loss") if name == "gradient" else ()
         found = self.draft.emit(
             name,
             tuple(map(self.draft.new_temporary, results)),
             tuple(texts),
-            reads=(*reads, *kind.reads),
-            writes=kind.writes,
+            reads=reads,
             attrs=(("objects", tuple(methods)),),
         )
         return self.draft.given(name, found[:2]) or Static(None)

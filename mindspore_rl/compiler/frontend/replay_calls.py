@@ -7,7 +7,6 @@ from mindspore_rl.compiler.frontend.records import Record, alike, flattened, unf
 from mindspore_rl.compiler.frontend.replay_rows import STRATIFIED
 from mindspore_rl.compiler.frontend.scope import Static, Struct, Var
 from mindspore_rl.compiler.ir.ir import num_turns
-from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.datasets.windows import OUTPUTS, check_windows
 from mindspore_rl.errors import ProgramError, ReplayError
 from mindspore_rl.replay.across import ACROSS
@@ -63,10 +62,8 @@ class RecordCalls:
         self.keep = keep
         kind = "replay_keep" if keep else "replay_insert"
         attrs = (("capacity", keep),) if keep else ()
-        row = OPERATIONS[kind]
         texts, reads = self.reader.texts(list(self.draft.taken(kind, values)), node)
-        reads = [*reads, *row.reads]
-        self.draft.emit(kind, (), tuple(texts), reads=reads, writes=row.writes, attrs=attrs)
+        self.draft.emit(kind, (), tuple(texts), reads=reads, attrs=attrs)
         return Static(None)
 
     def draw(self, node: ast.Call) -> Struct:
@@ -88,9 +85,8 @@ class RecordCalls:
             attrs["purpose"] = self.draft.name_op("replay_sample_noise")
         else:
             noise = (self.drawing.numbers("replay_sample", 2 * each, node),)
-        reads = (*noise, *OPERATIONS["replay_draw"].reads)
         more = tuple(attrs.items())
-        found = self.draft.emit("replay_draw", targets, noise, reads=reads, attrs=more)
+        found = self.draft.emit("replay_draw", targets, noise, reads=noise, attrs=more)
         return self.as_inserted(self.draft.given("replay_draw", found))
 
     def as_inserted(self, found: tuple[Struct, ...]) -> Struct:

@@ -38,12 +38,12 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
         if not loops or loops[0].kind != "iterations":
             raise ProgramError(f"{op.where}\n  it stands outside msrl.iterations()")
     total = sum(num_turns(loops[1:]) for _, loops in keeps)
-    ways = {op.attr("by") for op, _ in sites if op.kind == "replay_draw"}
+    ways = {op.attr["by"] for op, _ in sites if op.kind == "replay_draw"}
     weighted = "priority" in ways
     _check_updates(items, weighted)
     placed = {}
     for number, (op, loops) in enumerate(sites):
-        capacity = keeps[0][0].attr("capacity")
+        capacity = keeps[0][0].attr["capacity"]
         if capacity < total:
             raise ProgramError(
                 f"{op.where}\n  an iteration inserts {total} records of each environment, and keep "
@@ -77,9 +77,9 @@ def _check_draw(op: Op, number: int) -> None:
         op: a draw; an insertion always passes.
         number: records of each environment inserted before it.
     """
-    steps = max(op.attr("steps"), 1) if op.kind == "replay_draw" else 0
-    if op.kind == "replay_draw" and op.attr("by") == "distinct":
-        found, wanted = number - steps + 1, op.attr("per_env")
+    steps = max(op.attr["steps"], 1) if op.kind == "replay_draw" else 0
+    if op.kind == "replay_draw" and op.attr["by"] == "distinct":
+        found, wanted = number - steps + 1, op.attr["per_env"]
         if 0 < found < wanted:
             raise ProgramError(
                 f"{op.where}\n  it draws {wanted} records an environment without replacement "
@@ -93,7 +93,7 @@ def _check_draw(op: Op, number: int) -> None:
             "msrl.replay_insert() of the loop"
         )
     raise ProgramError(
-        f"{op.where}\n  it draws windows of {op.attr('steps')} records where {number} of each "
+        f"{op.where}\n  it draws windows of {op.attr['steps']} records where {number} of each "
         "environment were inserted: put it after as many steps of the loop, or ask for fewer"
     )
 
@@ -129,9 +129,9 @@ def _before(
 
 def inserted(op: Op) -> str:
     """Returns an expression: records of each environment inserted so far in the whole run."""
-    return f"{op.attr('iteration')} * {op.attr('per_iteration')} + {op.attr('index')}"
+    return f"{op.attr['iteration']} * {op.attr['per_iteration']} + {op.attr['index']}"
 
 
 def position(op: Op) -> str:
     """Returns an expression: the row of the ring buffer where this turn's records are written."""
-    return f"({inserted(op)}) % {op.attr('capacity')}"
+    return f"({inserted(op)}) % {op.attr['capacity']}"

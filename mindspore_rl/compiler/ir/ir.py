@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, cast
 
-from mindspore_rl.compiler.ir.operations import OPERATIONS
+from mindspore_rl.compiler.ir.operations import OPERATIONS, Attributes, check_attributes
 from mindspore_rl.plan.value import Value
 
 REGIONS: dict[str, set[str]] = {
@@ -50,7 +50,7 @@ class Op:
         reads: variables and effects that it uses.
         writes: effects that it changes.
         mark: the boundary's name (`boundary` only).
-        attrs: further attributes of the kind, as pairs.
+        attrs: further attributes, as pairs; its kind says which, and of what types.
     """
 
     name: str
@@ -63,6 +63,9 @@ class Op:
     mark: str = ""
     attrs: tuple[tuple[str, Any], ...] = ()
 
+    def __post_init__(self) -> None:
+        check_attributes(self.name, self.kind, dict(self.attrs))
+
     @property
     def component(self) -> str:
         """The component that the operation belongs to, or `glue`."""
@@ -73,9 +76,10 @@ class Op:
         """Variables and effects that the operation defines."""
         return self.targets + self.writes
 
-    def attr(self, key: str) -> Any:
-        """Returns the attribute `key`; KeyError if the kind has no such attribute."""
-        return dict(self.attrs)[key]
+    @property
+    def attr(self) -> Attributes:
+        """The attributes by name."""
+        return cast(Attributes, dict(self.attrs))
 
 
 @dataclass(frozen=True)

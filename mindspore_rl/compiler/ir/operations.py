@@ -1,11 +1,16 @@
 """The table of operation kinds: one row each, with what the passes need to know.
 
 A function of arrays, such as `joint`, needs a row and a function of its name in `rl/operators.py`.
-Other kinds have a method `_KIND` in the interpreter (`analysis/interpret.py`), in the reference
-loop (`runtime/reference.py`) and in each code emitter that handles them (`lowering/`).
+Other kinds have a function in each pass that meets them, see `Handlers`: the interpreter
+(`analysis/interpret.py`) and the code emitters (`lowering/`). Calls of `msrl` also have a method of
+their name in the reference loop (`runtime/reference.py`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from numbers import Integral
+from typing import Any, TypedDict, TypeVar, get_type_hints
 
 PARAMETERS = "$parameters"
 ENVIRONMENT = "$environment"
@@ -14,6 +19,39 @@ EFFECTS = (PARAMETERS, ENVIRONMENT, REPLAY)
 LOOPS = {"iterations": "iteration", "steps": "step", "epochs": "epoch", "minibatches": "minibatch"}
 """Loops of `msrl`, each with the default name of its index."""
 ENV_STEP_OUTPUTS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
+PLACED = ("iteration", "per_iteration", "index", "rows", "weighted", "compiles", "turn")
+"""Attributes that `replay_rows.place_kept` sets."""
+
+
+class Attributes(TypedDict, total=False):
+    """The attributes of operations, each with its type; a kind's row names those that it has."""
+
+    axis: int | None
+    by: str
+    capacity: int
+    compiles: bool
+    count: int
+    index: str
+    iteration: str
+    keep: Any  # the interpreter checks it, with the array
+    key: str
+    keys: tuple[str, ...]
+    length: int
+    message: str
+    objects: tuple[str, ...]
+    owner: str
+    path: str
+    per_env: int
+    per_iteration: int
+    purpose: str
+    reduction: str
+    rounds: int
+    rows: int
+    site: str
+    size: int
+    steps: int
+    turn: str
+    weighted: bool
 
 
 @dataclass(frozen=True)
@@ -44,6 +82,12 @@ class Kind:
         takes: the mark of its arguments where the program sets none; of an update, of those that
             are statistics of the batch.
         gives: the mark of its results where the program sets none.
+        attrs: the attributes that it always has.
+        more: attributes that it may have, or that a later pass sets.
+        probed: whether the interpreter meets it.
+        loop: whether it is written into a fragment's loop, outside cells.
+        part: name of the attribute of a cell that carries it out; empty: none does.
+        function: whether it is the function of its name in `rl/operators.py`.
     """
 
     component: str = "glue"
@@ -63,9 +107,24 @@ class Kind:
     splits: bool = False
     takes: str = ""
     gives: str = ""
+    attrs: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+    probed: bool = True
+    loop: bool = True
+    part: str = ""
+    function: bool = False
+
+    @property
+    def family(self) -> str:
+        """The name under which a pass handles it together with other kinds; empty: it does not."""
+        return "reduction" if self.reduces else "function" if self.function else ""
 
 
-_REDUCTION = Kind(call=True, cell="computes", whole=True, arrays=True, agents=None, reduces=True)
+_COMPUTES = partial(Kind, cell="computes", loop=False)
+_REDUCTION = _COMPUTES(
+    call=True, whole=True, arrays=True, agents=None, reduces=True, attrs=("keep",)
+)
+_ADDED = partial(Kind, probed=False)
 OPERATIONS = {
     # Calls of msrl.
     "env_reset": Kind(
@@ -93,13 +152,12 @@ OPERATIONS = {
         takes="action",
         gives="observation",
     ),
-    "agent_act": Kind(
+    "agent_act": _COMPUTES(
         "actor",
         call=True,
         noise="agents",
         reads=(PARAMETERS,),
         always=True,
-        cell="computes",
         traced=True,
         tried=True,
         agents=None,
@@ -113,6 +171,7 @@ OPERATIONS = {
         always=True,
         cell="replay",
         takes="transition",
+        more=("index", "rows"),
     ),
     "replay_sample": Kind(
         "replay",
@@ -124,12 +183,28 @@ OPERATIONS = {
         cell="replay",
         whole=True,
         gives="batch",
+        more=("rows",),
     ),
     # Insertions with `keep` and samples with a count become these two.
     "replay_keep": Kind(
-        "replay", reads=(REPLAY,), writes=(REPLAY,), cell="kept", takes="transition"
+        "replay",
+        reads=(REPLAY,),
+        writes=(REPLAY,),
+        cell="kept",
+        takes="transition",
+        attrs=("capacity",),
+        more=PLACED,
     ),
-    "replay_draw": Kind("replay", reads=(REPLAY,), cell="kept", whole=True, gives="batch"),
+    "replay_draw": Kind(
+        "replay",
+        reads=(REPLAY,),
+        cell="kept",
+        whole=True,
+        gives="batch",
+        attrs=("per_env", "capacity", "by", "steps"),
+        more=("purpose", *PLACED),
+        part="draws",
+    ),
     "replay_update": Kind(
         "replay",
         call=True,
@@ -140,56 +215,115 @@ OPERATIONS = {
         takes="priority",
     ),
     # The third result is the loss of each sample, which only passes use; the first two are means.
-    "gradient": Kind(
+    "gradient": _COMPUTES(
         "gradient",
         call=True,
         reads=(PARAMETERS,),
-        cell="computes",
         traced=True,
         tried=True,
         whole=True,
         agents=None,
         gives="gradient",
+        attrs=("objects",),
+        part="gradient",
     ),
-    "update": Kind(
+    "update": _COMPUTES(
         "update",
         call=True,
         reads=(PARAMETERS,),
         writes=(PARAMETERS,),
-        cell="computes",
         traced=True,
         whole=True,
         takes="gradient",
+        attrs=("objects",),
     ),
     "mean": _REDUCTION,
     "sum": _REDUCTION,
     "max": _REDUCTION,
     "min": _REDUCTION,
-    "joint": Kind(call=True, arguments=1, cell="trims", arrays=True),
-    "boundary": Kind(call=True, agents=None),
-    "uniform": Kind(call=True, arguments=2, cell="computes"),
-    "dataset_windows": Kind(call=True, arguments=3, agents=(3, 3, 3, None, None, None)),
+    "joint": Kind(call=True, arguments=1, cell="trims", arrays=True, function=True),
+    "boundary": Kind(call=True, agents=None, attrs=("site",), loop=False),  # becomes a copy
+    "uniform": _COMPUTES(call=True, arguments=2, function=True),
+    "dataset_windows": Kind(
+        call=True,
+        arguments=3,
+        agents=(3, 3, 3, None, None, None),
+        attrs=("purpose", "path", "per_env", "length", "rows"),
+    ),
     "env_steps": Kind(call=True, cell="fits"),
-    "report": Kind(call=True),
-    "agent_learn": Kind(call=True),  # its operations stand in its place
+    "report": Kind(call=True, attrs=("keys",)),
+    # Its operations stand in its place.
+    "agent_learn": Kind(call=True, probed=False, loop=False),
     # Expressions, loops and tables.
     "glue": Kind(cell="computes", traced=True, tried=True, agents=None, splits=True),
-    "copy": Kind(cell="trims", agents=None),  # a plain name
+    "copy": Kind(cell="trims", agents=None, more=("site",)),  # a plain name, or a boundary's value
     "constant": Kind(cell="trims"),  # a number
     "index": Kind(cell="trims"),  # a row of a table
-    "noise": Kind(cell="fits"),
-    "permutations": Kind(cell="fits", whole=True),
-    "minibatch": Kind(cell="computes", whole=True, arrays=True, agents=None),
+    "noise": Kind(cell="fits", attrs=("purpose", "owner", "rows"), more=("size",), part="noise"),
+    "permutations": Kind(cell="fits", whole=True, attrs=("rounds", "steps"), part="permutations"),
+    "minibatch": _COMPUTES(whole=True, arrays=True, agents=None, attrs=("count", "steps")),
     # Added by partitioning and lowering.
-    "send": Kind(),
-    "receive": Kind(),
-    "record": Kind(),
-    "unset": Kind(),  # a variable that a condition may leave undefined
-    "progress": Kind(),  # `env_steps` of an asynchronous schedule
-    "stack": Kind(cell="rows"),
-    "unstack": Kind(cell="rows"),
-    "replay_extend": Kind(cell="replay"),  # many rows at once
-    "replay_keep_rows": Kind(),
-    "all_reduce": Kind(cell="computes"),
-    "flatten": Kind(cell="computes"),  # concatenates arrays into one
+    "send": _ADDED(attrs=("message",)),
+    "receive": _ADDED(attrs=("message",)),
+    "record": _ADDED(attrs=("key", "axis")),
+    "unset": _ADDED(),  # a variable that a condition may leave undefined
+    "progress": _ADDED(),  # `env_steps` of an asynchronous schedule
+    "stack": _ADDED(cell="rows", attrs=("rows",)),
+    "unstack": _ADDED(cell="rows"),
+    "replay_extend": _ADDED(cell="replay", attrs=("index", "rows")),  # many rows at once
+    "replay_keep_rows": _ADDED(attrs=("capacity", *PLACED)),
+    "all_reduce": _COMPUTES(probed=False, attrs=("reduction",), part="reduce"),
+    "flatten": _COMPUTES(probed=False, function=True),  # concatenates arrays into one
 }
+_CHECKED: dict[Any, Any] = {int: Integral, tuple[str, ...]: tuple, Any: object}
+_TYPES = {key: _CHECKED.get(kind, kind) for key, kind in get_type_hints(Attributes).items()}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def check_attributes(name: str, kind: str, given: dict[str, Any]) -> None:
+    """Checks that an operation has the attributes of its kind, with their types."""
+    row = OPERATIONS[kind]
+    absent = [key for key in row.attrs if key not in given]
+    assert not absent, f"{name}: {kind} without its attribute {absent[0]!r}"
+    for key, value in given.items():
+        assert key in row.attrs + row.more, f"{name}: {kind} has no attribute {key!r}"
+        assert isinstance(value, _TYPES[key]), f"{name}: {key} of {kind} is {value!r}"
+
+
+class Handlers(dict[str, Callable[..., Any]]):
+    """Functions of a pass, one for each kind of operation that it meets or family of kinds.
+
+    A kind's own function goes before its family's.
+
+    Args:
+        does: what the functions do with an operation, for messages.
+        meets: whether the pass meets operations of a kind.
+    """
+
+    def __init__(self, does: str, meets: Callable[[Kind], object]) -> None:
+        super().__init__()
+        self.does, self.meets = does, meets
+
+    def __call__(self, *kinds: str) -> Callable[[F], F]:
+        """Decorates the function that handles some kinds."""
+
+        def registered(function: F) -> F:
+            for kind in kinds:
+                assert kind not in self, f"a second function {self.does} {kind}"
+                self[kind] = function
+            return function
+
+        return registered
+
+    def __missing__(self, kind: str) -> Callable[..., Any]:
+        family = OPERATIONS[kind].family
+        assert family in self, f"no function {self.does} {kind}"
+        return self[family]
+
+    def check(self) -> None:
+        """Checks that each kind that the pass meets has a function, and no other kind."""
+        met = {kind: row for kind, row in OPERATIONS.items() if self.meets(row)}
+        absent = [kind for kind, row in met.items() if not {kind, row.family} & self.keys()]
+        assert not absent, f"no function {self.does} {', '.join(absent)}"
+        odd = self.keys() - met.keys() - {row.family for row in met.values()}
+        assert not odd, f"a function {self.does} {', '.join(odd)}, which the pass never meets"

@@ -102,7 +102,7 @@ def parse(text: str) -> Program:
     """
     try:
         return _Reader(text).program()
-    except (SyntaxError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (SyntaxError, KeyError, TypeError, AttributeError, IndexError, AssertionError) as error:
         raise ValueError(f"no text of a program: {error!r}") from error
 
 

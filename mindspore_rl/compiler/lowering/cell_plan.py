@@ -17,6 +17,7 @@ from mindspore_rl.compiler.ir.ir import (
     turn_index,
     walk,
 )
+from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.compiler.lowering.project import Projection
 from mindspore_rl.compiler.lowering.regions import read_outside
 from mindspore_rl.compiler.lowering.target import Target, capacity
@@ -29,9 +30,6 @@ UNROLL = 4
 A turn of `while` costs MindSpore 35 us; each operator of an unrolled copy takes about 80 kB and
 compile time. Native code is not unrolled.
 """
-PARTS = {kind: kind for kind in ("noise", "permutations", "gradient")}
-PARTS |= {"all_reduce": "reduce", "replay_draw": "draws"}
-"""Operations that an attribute of the cell carries out, with the attribute's name."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ def _owners(items: tuple[Item, ...]) -> tuple[str, ...]:
         elif isinstance(item, Op) and item.kind in ("glue", "copy"):
             found |= names_in(item.args[0])
         elif isinstance(item, Op) and item.kind == "update":
-            found |= names_in(item.attr("objects")[0])
+            found |= names_in(item.attr["objects"][0])
         elif isinstance(item, Op) and item.component in ("actor", "environment"):
             found.add(item.component)
     return tuple(owner for owner in (*OWNERS, "environment") if owner in found)
@@ -156,7 +154,7 @@ def _parts(items: tuple[Item, ...], target: Target) -> dict[str, str]:
     for item, _ in paths(items):
         kind = "turns" if isinstance(item, Loop) and target.native else ""
         if isinstance(item, Op):
-            kind = PARTS.get(item.kind, "")
+            kind = OPERATIONS[item.kind].part
         if kind:
             counts[kind] += 1
             parts[item.name] = f"{kind}_{counts[kind]}"
@@ -215,17 +213,17 @@ def _rows(
             written = (Row(f"episodes_{steps}", index, reward, count, ends=tuple(ends)),)
         elif op.kind == "stack":
             index, name = op.args
-            count = op.attr("rows")
+            count = op.attr["rows"]
             written = (Row(op.targets[0], index, name, count, told=told.get(name, "")),)
         elif op.kind == "replay_insert":
-            index, count = str(op.attr("index")), capacity(region.items)
+            index, count = op.attr["index"], capacity(region.items)
             written = tuple(
                 Row(f"replay_{column}", index, name, count, told=told.get(name, ""))
                 for column, name in enumerate(op.args)
             )
         elif op.kind == "replay_keep":
             written = tuple(
-                Row(f"kept_{column}", position(op), name, op.attr("capacity"), kept=True)
+                Row(f"kept_{column}", position(op), name, op.attr["capacity"], kept=True)
                 for column, name in enumerate(op.args)
             )
         loop = directly.get(op.name)

@@ -6,7 +6,7 @@ from typing import Any
 from mindspore_rl.compiler.frontend.replay_rows import inserted
 from mindspore_rl.compiler.frontend.rewrite import owned
 from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, paths, walk
-from mindspore_rl.compiler.ir.operations import OPERATIONS
+from mindspore_rl.compiler.ir.operations import Handlers
 from mindspore_rl.compiler.lowering.cell_buffers import (
     buffer_setup,
     extents,
@@ -17,9 +17,12 @@ from mindspore_rl.compiler.lowering.cell_buffers import (
     write_row,
 )
 from mindspore_rl.compiler.lowering.cell_plan import CellPlan
-from mindspore_rl.compiler.lowering.source_text import assignment, class_name, indented, no_writer
+from mindspore_rl.compiler.lowering.source_text import assignment, class_name, indented
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.value import Value, reduced_count
+
+writes = Handlers("writes into a cell", lambda kind: kind.cell)
+makes = Handlers("makes the part of a cell for", lambda kind: kind.part)
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class CellWriter:
     def _results(self) -> list[str]:
         values, outputs = self.plan.values, self.plan.region.outputs
         stacks = [op for op, _ in walk(self.plan.region.items) if op.kind == "stack"]
-        rows = {op.targets[0]: op.attr("rows") for op in stacks}
+        rows = {op.targets[0]: op.attr["rows"] for op in stacks}
         lines = [load(self.plan, name, name, rows[name]) for name in outputs if name in rows]
         parts = {name: values[name].parts for name in outputs if name != STATE}
         given = ", ".join(_repacked(name, parts.get(name, ())) for name in outputs) or "0"
@@ -71,7 +74,7 @@ class CellWriter:
         lines: list[str] = []
         for item in items:
             if isinstance(item, Op):
-                lines += self._op(item)
+                lines += writes[item.kind](self, item)
                 continue
             starts = self.plan.starts[item.name]
             lines += [f"{name} = {_zeros(self.plan.values[name])}" for name in starts]
@@ -102,77 +105,77 @@ class CellWriter:
         """Returns the expression that makes the cell's attribute for an operation or a loop."""
         if isinstance(item, Loop):
             return f"parts.turns({item.count or 1})"
-        return getattr(self, f"_{item.kind}_part")(item)
+        return makes[item.kind](self, item)
 
+    @makes("noise")
     def _noise_part(self, op: Op) -> str:
-        agents = ", w.agents" if op.attr("owner") == "agents" else ""
+        agents = ", w.agents" if op.attr["owner"] == "agents" else ""
         return (
-            f"parts.NoiseTable(w.seed, {op.attr('purpose')!r}, {op.attr('rows')}, w.env_indices, "
+            f"parts.NoiseTable(w.seed, {op.attr['purpose']!r}, {op.attr['rows']}, w.env_indices, "
             f"{noise_size(op)}{agents})"
         )
 
+    @makes("replay_draw")
     def _replay_draw_part(self, op: Op) -> str:
-        return f"parts.Draws({op.attr('capacity')}, {op.attr('steps')}, w.env_indices)"
+        return f"parts.Draws({op.attr['capacity']}, {op.attr['steps']}, w.env_indices)"
 
+    @makes("permutations")
     def _permutations_part(self, op: Op) -> str:
         return (
-            f"parts.PermutationTable(w.seed, {op.name!r}, {op.attr('rounds')}, w.env_indices, "
-            f"{self.plan.target.num_steps}, {op.attr('steps')})"
+            f"parts.PermutationTable(w.seed, {op.name!r}, {op.attr['rounds']}, w.env_indices, "
+            f"{self.plan.target.num_steps}, {op.attr['steps']})"
         )
 
+    @makes("gradient")
     def _gradient_part(self, op: Op) -> str:
-        loss, network = op.attr("objects")
+        loss, network = op.attr["objects"]
         value = self.plan.values[op.targets[-1]]
         count = self._samples(value.size, value)
         return f"operators.gradient_function(w.{loss}, w.{network}, {count})"
 
+    @makes("all_reduce")
     def _all_reduce_part(self, op: Op) -> str:
         shapes = tuple(leaf.shape for t in op.targets for leaf in self.plan.values[t].leaves)
         name = op.name.removeprefix("all_reduce:")
-        return f'parts.AllReduce(w.group, "{op.attr("reduction")}", {shapes}, "{name}")'
+        return f'parts.AllReduce(w.group, "{op.attr["reduction"]}", {shapes}, "{name}")'
 
     # ---- operations ------------------------------------------------------------------------
 
-    def _op(self, op: Op) -> list[str]:
-        special = getattr(self, f"_{op.kind}", None)
-        if special is not None:
-            return special(op)
-        if OPERATIONS[op.kind].reduces:
-            return self._reduction(op)
-        if op.kind in ("glue", "copy"):
-            return [assignment(op.targets, owned(op.args[0]))]
-        from mindspore_rl.rl import operators  # noqa: PLC0415
-
-        if not hasattr(operators, op.kind):
-            missing = f"CellWriter has no method _{op.kind} and rl/operators.py no {op.kind}"
-            raise no_writer(op, missing)
+    @writes("function")
+    def _function(self, op: Op) -> list[str]:
         return [assignment(op.targets, f"operators.{op.kind}({', '.join(op.args)})")]
 
+    @writes("glue", "copy")
+    def _expression(self, op: Op) -> list[str]:
+        return [assignment(op.targets, owned(op.args[0]))]
+
+    @writes("constant")
     def _constant(self, op: Op) -> list[str]:
         dtype = _dtype(self.plan.values[op.targets[0]])
         return [f"{op.targets[0]} = ms.Tensor({op.args[0]}, ms.{dtype})"]
 
+    @writes("noise", "permutations")
     def _noise(self, op: Op) -> list[str]:
         iteration = op.args[0] if op.args else "ms.Tensor(0, ms.int32)"
         return [f"{op.targets[0]} = self.{self.plan.parts[op.name]}.table({iteration})"]
 
-    _permutations = _noise
-
+    @writes("index", "unstack")
     def _index(self, op: Op) -> list[str]:
         table, row = op.args
         text = f"{table}[{row}]" if row.isdecimal() else f"ms.ops.gather({table}, {row}, 0)"
         loop = self.plan.sliced.get(op.name)
         return [f"{op.targets[0]} = {row_at_hand(table, loop) if loop else text}"]
 
-    _unstack = _index
-
+    @writes("env_steps")
     def _env_steps(self, op: Op) -> list[str]:
         steps = float(self.plan.target.steps_per_iteration)
         return [f"{op.targets[0]} = {op.args[0]}.astype(ms.float32) * {steps}"]
 
+    @writes("env_reset")
     def _env_reset(self, op: Op) -> list[str]:
         return [assignment(op.targets, f"self.environment.reset({', '.join(op.args)})")]
 
+    @writes("env_step")
     def _env_step(self, op: Op) -> list[str]:
         (row,), reward = self.plan.rows[op.name], op.targets[3]
         lines = [assignment(op.targets, f"self.environment.step({', '.join((STATE, *op.args))})")]
@@ -180,18 +183,20 @@ class CellWriter:
             lines.append(f"{row.variable} = {reward}.mean(1)")
         return lines + write_row(self.plan, row)
 
+    @writes("agent_act")
     def _agent_act(self, op: Op) -> list[str]:
         return [assignment(op.targets, f"self.actor.act({', '.join(op.args)})")]
 
+    @writes("stack", "replay_insert", "replay_keep")
     def _stack(self, op: Op) -> list[str]:
         return [line for row in self.plan.rows[op.name] for line in write_row(self.plan, row)]
 
-    _replay_insert = _stack
-
+    @writes("replay_extend")
     def _replay_extend(self, _: Op) -> list[str]:
         """Emits nothing: a received batch is used as the buffer, see `_replay_sample`."""
         return []
 
+    @writes("replay_sample")
     def _replay_sample(self, op: Op) -> list[str]:
         ops = [other for other, _ in walk(self.plan.region.items)]
         for other in ops:
@@ -199,12 +204,11 @@ class CellWriter:
                 pairs = zip(op.targets, other.args, strict=True)
                 return [f"{target} = {stack}" for target, stack in pairs]
         return [
-            load(self.plan, target, f"replay_{column}", op.attr("rows"))
+            load(self.plan, target, f"replay_{column}", op.attr["rows"])
             for column, target in enumerate(op.targets)
         ]
 
-    _replay_keep = _stack
-
+    @writes("replay_draw")
     def _replay_draw(self, op: Op) -> list[str]:
         rows, part = f"{op.targets[0]}_rows", self.plan.parts[op.name]
         lines = [f"{rows} = self.{part}.rows({op.args[0]}, {inserted(op)})"]
@@ -213,26 +217,30 @@ class CellWriter:
             lines.append(f"{target} = operators.take_rows(self.kept_{column}, {rows}){cast}")
         return lines
 
+    @writes("minibatch")
     def _minibatch(self, op: Op) -> list[str]:
         row, number, *values = op.args
         rows = f"{row}_{number}"
-        shape = f"{op.attr('count')}, {op.attr('steps')}"
+        shape = f"{op.attr['count']}, {op.attr['steps']}"
         lines = [f"{rows} = operators.minibatch_rows({row}, {number}, {shape})"]
         return lines + [
             f"{target} = operators.take_rows({value}, {rows})"
             for target, value in zip(op.targets, values, strict=True)
         ]
 
+    @writes("gradient")
     def _gradient(self, op: Op) -> list[str]:
         call = f"self.{self.plan.parts[op.name]}({', '.join(op.args)})"
         return [assignment(op.targets[:-1], call)]
 
+    @writes("update")
     def _update(self, op: Op) -> list[str]:
-        (method,) = op.attr("objects")
+        (method,) = op.attr["objects"]
         return [f"self.{method}({', '.join(op.args)})"]
 
+    @writes("reduction")
     def _reduction(self, op: Op) -> list[str]:
-        keep = op.attr("keep")
+        keep = op.attr["keep"]
         lines = []
         for target, arg in zip(op.targets, op.args, strict=True):
             count: Any = reduced_count(self.plan.values[arg].shape, keep)
@@ -252,6 +260,7 @@ class CellWriter:
             return f"{count // self.plan.target.num_envs} * self.num_envs"
         return str(count)
 
+    @writes("all_reduce")
     def _all_reduce(self, op: Op) -> list[str]:
         values = [(name, self.plan.values[name]) for name in op.targets]
         given = ", ".join(f"*{name}" if value.parts else name for name, value in values)
@@ -264,11 +273,15 @@ class CellWriter:
         return lines
 
 
+writes.check()
+makes.check()
+
+
 def noise_size(op: Op) -> str:
     """Returns an expression: random numbers that a call takes per turn and environment."""
-    if op.attr("owner") == "replay":
-        return str(op.attr("size"))
-    return "w.environment.noise_size" if op.attr("owner") == "env" else "w.actor.noise_size"
+    if op.attr["owner"] == "replay":
+        return str(op.attr["size"])
+    return "w.environment.noise_size" if op.attr["owner"] == "env" else "w.actor.noise_size"
 
 
 def _repacked(name: str, parts: tuple[Value, ...]) -> str:

@@ -6,17 +6,12 @@ from typing import Any
 from mindspore_rl.compiler.frontend.replay_rows import inserted, position
 from mindspore_rl.compiler.ir.dataflow import exposed
 from mindspore_rl.compiler.ir.ir import Branch, Loop, Lowered, Op, Region, paths, walk
+from mindspore_rl.compiler.ir.operations import Handlers
 from mindspore_rl.compiler.lowering.cell_plan import observations
 from mindspore_rl.compiler.lowering.emit_cell import noise_size
 from mindspore_rl.compiler.lowering.project import Projection
 from mindspore_rl.compiler.lowering.regions import read_outside, regions_of
-from mindspore_rl.compiler.lowering.source_text import (
-    INDENT,
-    assignment,
-    class_name,
-    indented,
-    no_writer,
-)
+from mindspore_rl.compiler.lowering.source_text import INDENT, assignment, class_name, indented
 from mindspore_rl.compiler.lowering.target import Target, capacity
 from mindspore_rl.plan.value import Value
 from mindspore_rl.replay.across import ACROSS
@@ -25,6 +20,7 @@ VIEWS = ("copy", "glue")
 """Operations that do not need their operands on the host."""
 NUMPY = {"constant", "env_steps", "progress"}
 """Operations whose emitted lines use NumPy."""
+writes = Handlers("writes into a loop", lambda kind: kind.loop)
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,7 @@ class LoopWriter:
             elif isinstance(item, Op):
                 if chunked and _waits(item) and not (at and _waits(items[at - 1])):
                     lines.append("yield")
-                lines += self._op(item)
+                lines += writes[item.kind](self, item)
             elif isinstance(item, Loop):
                 lines += self._loop(item, chunked)
             else:
@@ -155,135 +151,157 @@ class LoopWriter:
             INDENT + "w.fire(sender)",
         ]
 
-    def _op(self, op: Op) -> list[str]:
-        special = getattr(self, f"_{op.kind}", None)
-        if special is not None:
-            return special(op)
-        if op.kind in VIEWS:
-            return [assignment(op.targets, op.args[0])]
-        raise no_writer(op, f"LoopWriter has no method _{op.kind}")
+    # ---- operations ------------------------------------------------------------------------
 
+    @writes(*VIEWS)
+    def _view(self, op: Op) -> list[str]:
+        return [assignment(op.targets, op.args[0])]
+
+    @writes("constant")
     def _constant(self, op: Op) -> list[str]:
         dtype = self.projection.values[op.targets[0]].dtype
         return [f'{op.targets[0]} = np.array({op.args[0]}, "{dtype}")']
 
+    @writes("noise")
     def _noise(self, op: Op) -> list[str]:
         iteration = op.args[0] if op.args else "0"
-        agents = ", by_agent=True" if op.attr("owner") == "agents" else ""
+        agents = ", by_agent=True" if op.attr["owner"] == "agents" else ""
         return [
-            f'{op.targets[0]} = w.noise("{op.attr("purpose")}", {iteration}, '
-            f"{op.attr('rows')}, {noise_size(op)}{agents})"
+            f'{op.targets[0]} = w.noise("{op.attr["purpose"]}", {iteration}, '
+            f"{op.attr['rows']}, {noise_size(op)}{agents})"
         ]
 
+    @writes("permutations")
     def _permutations(self, op: Op) -> list[str]:
-        shape = f"{op.attr('rounds')}, {op.attr('steps')}"
+        shape = f"{op.attr['rounds']}, {op.attr['steps']}"
         return [f'{op.targets[0]} = w.permutations("{op.name}", {op.args[0]}, {shape})']
 
+    @writes("dataset_windows")
     def _dataset_windows(self, op: Op) -> list[str]:
-        purpose, *numbers = (op.attr(key) for key in ("purpose", "rows", "per_env", "length"))
         call = (
-            f'w.dataset_windows("{purpose}", {op.attr("path")!r}, {op.args[0] if op.args else 0}, '
-            f"{', '.join(map(str, numbers))})"
+            f'w.dataset_windows("{op.attr["purpose"]}", {op.attr["path"]!r}, '
+            f"{op.args[0] if op.args else 0}, {op.attr['rows']}, {op.attr['per_env']}, "
+            f"{op.attr['length']})"
         )
         return [assignment(op.targets, call)]
 
+    @writes("index", "unstack")
     def _index(self, op: Op) -> list[str]:
         return [f"{op.targets[0]} = {op.args[0]}[{op.args[1]}]"]
 
-    _unstack = _index
-
+    @writes("joint")
     def _joint(self, op: Op) -> list[str]:
         value = op.args[0]
         return [f"{op.targets[0]} = {value}.reshape((len({value}), -1))"]
 
+    @writes("env_steps")
     def _env_steps(self, op: Op) -> list[str]:
         steps = self.target.steps_per_iteration
         return [f"{op.targets[0]} = np.float32({op.args[0]} * {steps})"]
 
+    @writes("progress")
     def _progress(self, op: Op) -> list[str]:
         return [f"{op.targets[0]} = np.float32(w.env_steps)"]
 
+    @writes("env_reset")
     def _env_reset(self, op: Op) -> list[str]:
         return [assignment(op.targets, "w.env_reset()")]
 
+    @writes("env_step")
     def _env_step(self, op: Op) -> list[str]:
         return [assignment(op.targets, f"w.env_step({op.args[0]})")]
 
+    @writes("replay_insert")
     def _replay_insert(self, op: Op) -> list[str]:
         rows = capacity(self.projection.body)
-        return [f"w.replay.write({rows}, {op.attr('index')}, {', '.join(op.args)})"]
+        return [f"w.replay.write({rows}, {op.attr['index']}, {', '.join(op.args)})"]
 
+    @writes("replay_extend")
     def _replay_extend(self, op: Op) -> list[str]:
         rows = capacity(self.projection.body)
-        return [f"w.replay.extend({rows}, {op.attr('index')}, {', '.join(op.args)})"]
+        return [f"w.replay.extend({rows}, {op.attr['index']}, {', '.join(op.args)})"]
 
+    @writes("replay_sample")
     def _replay_sample(self, op: Op) -> list[str]:
-        return [assignment(op.targets, f"w.replay.read({op.attr('rows')})")]
+        return [assignment(op.targets, f"w.replay.read({op.attr['rows']})")]
 
+    @writes("replay_keep")
     def _replay_keep(self, op: Op) -> list[str]:
         return [f"w.kept.write({self._kept_rows(op)})"]
 
+    @writes("replay_keep_rows")
     def _replay_keep_rows(self, op: Op) -> list[str]:
         return [f"w.kept.extend({self._kept_rows(op)})"]
 
     def _kept_rows(self, op: Op) -> str:
-        weighted = ("weighted=True",) if op.attr("weighted") else ()
-        return ", ".join([str(op.attr("capacity")), position(op), *op.args, *weighted])
+        weighted = ("weighted=True",) if op.attr["weighted"] else ()
+        return ", ".join([str(op.attr["capacity"]), position(op), *op.args, *weighted])
 
+    @writes("replay_draw")
     def _replay_draw(self, op: Op) -> list[str]:
-        if op.attr("by") in ACROSS:
+        if op.attr["by"] in ACROSS:
             return [assignment(op.targets, self._drawn_across(op))]
-        way = "draw_weighted" if op.attr("by") == "priority" else "draw"
+        way = "draw_weighted" if op.attr["by"] == "priority" else "draw"
         given = (
             op.args[0],
             inserted(op),
-            op.attr("capacity"),
-            *[op.attr("steps")][: op.attr("steps")],
+            op.attr["capacity"],
+            *[op.attr["steps"]][: op.attr["steps"]],
         )
         call = f"w.kept.{way}({', '.join(map(str, given))})"
         return [assignment(op.targets, call)]
 
     def _drawn_across(self, op: Op) -> str:
         noise = (
-            f'w.noise_of_all("{op.attr("purpose")}", {op.attr("iteration")}, {op.attr("rows")}, '
-            f"{2 * op.attr('per_env')})[{op.attr('turn')}]"
+            f'w.noise_of_all("{op.attr["purpose"]}", {op.attr["iteration"]}, {op.attr["rows"]}, '
+            f"{2 * op.attr['per_env']})[{op.attr['turn']}]"
         )
-        given = (noise, inserted(op), op.attr("capacity"), op.attr("steps"))
-        distinct = op.attr("by") == "distinct"
+        given = (noise, inserted(op), op.attr["capacity"], op.attr["steps"])
+        distinct = op.attr["by"] == "distinct"
         return f"w.kept_by_all.draw({', '.join(map(str, given))}, distinct={distinct})"
 
+    @writes("replay_update")
     def _replay_update(self, op: Op) -> list[str]:
         return [f"w.kept.update({', '.join(op.args)})"]
 
+    @writes("stack")
     def _stack(self, op: Op) -> list[str]:
         index, value = op.args
         return [
-            f'{op.targets[0]} = w.stack("{op.targets[0]}", {op.attr("rows")}, {index}, {value})'
+            f'{op.targets[0]} = w.stack("{op.targets[0]}", {op.attr["rows"]}, {index}, {value})'
         ]
 
+    @writes("send")
     def _send(self, op: Op) -> list[str]:
         values = f"{', '.join(op.args)}," if op.args else ""
-        return [f'w.send("{op.attr("message")}", ({values}))']
+        return [f'w.send("{op.attr["message"]}", ({values}))']
 
+    @writes("receive")
     def _receive(self, op: Op) -> list[str]:
         if self.projection.serves:
-            call = f'yield "{op.attr("message")}"'
+            call = f'yield "{op.attr["message"]}"'
         else:
-            call = f'w.receive("{op.attr("message")}")'
+            call = f'w.receive("{op.attr["message"]}")'
         return [f"({', '.join(op.targets)},) = {call}" if op.targets else call]
 
+    @writes("report")
     def _report(self, op: Op) -> list[str]:
-        pairs = zip(op.attr("keys"), op.args, strict=True)
+        pairs = zip(op.attr["keys"], op.args, strict=True)
         inside = ", ".join(f'"{key}": {value}' for key, value in pairs)
         return [f"w.report({{{inside}}})"]
 
+    @writes("record")
     def _record(self, op: Op) -> list[str]:
         buffer, *turns = op.args
-        axis = ", ".join([str(op.attr("axis")), *turns])
-        return [f'w.record("{op.attr("key")}", {buffer}, {axis})']
+        axis = ", ".join([str(op.attr["axis"]), *turns])
+        return [f'w.record("{op.attr["key"]}", {buffer}, {axis})']
 
+    @writes("unset")
     def _unset(self, op: Op) -> list[str]:
         return [f"{' = '.join(op.targets)} = None"]
+
+
+writes.check()
 
 
 def _waits(item: Lowered) -> bool:

@@ -39,7 +39,7 @@ def draw_ahead(items: tuple[Item, ...], values: dict[str, Value]) -> tuple[Item,
 def _can(loop: Loop, values: dict[str, Value]) -> bool:
     size = 0
     for op, loops in walk((loop,)):
-        if _compiles(op) and op.attr("index").isdecimal():  # nothing is inserted in these loops
+        if _compiles(op) and op.attr["index"].isdecimal():  # nothing is inserted in these loops
             size += num_turns(loops) * sum(values[name].message_bytes for name in op.targets)
         elif OPERATIONS[op.kind].cell not in COMPILED:
             return False
@@ -47,7 +47,7 @@ def _can(loop: Loop, values: dict[str, Value]) -> bool:
 
 
 def _compiles(op: Op) -> bool:
-    return op.kind == "replay_draw" and op.attr("compiles")
+    return op.kind == "replay_draw" and op.attr["compiles"]
 
 
 def _without_draws(

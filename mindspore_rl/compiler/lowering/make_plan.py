@@ -121,7 +121,7 @@ def _reductions(projection: Projection) -> Iterator[ReductionPlan]:
             yield ReductionPlan(
                 f"{item.name.removeprefix('all_reduce:')} over {projection.fragment.name}",
                 projection.fragment.name,
-                item.attr("reduction"),
+                item.attr["reduction"],
                 sum(projection.values[name].message_bytes for name in item.targets),
                 _times(around),
                 _conditional(around),

@@ -84,7 +84,7 @@ class _Projector:
         self.last_of_site: dict[str, str] = {}
         for op, _ in walk(partition.program.body):
             if op.kind == "boundary" and op.name in fragment.ops:
-                self.last_of_site[str(op.attr("site"))] = op.name
+                self.last_of_site[op.attr["site"]] = op.name
 
     def items(self, items: tuple[Item, ...], loops: tuple[Loop, ...]) -> Iterator[Item]:
         """Yields the items of a body that this fragment runs, with its communication."""
@@ -244,13 +244,13 @@ class _Projector:
         One collective sums the whole tuple.
         """
         yield replace(op, kind="copy")
-        site, here = str(op.attr("site")), self.fragment.name
+        site, here = op.attr["site"], self.fragment.name
         if self.last_of_site[site] != op.name:
             return
         members = [
             o
             for o, _ in walk(self.partition.program.body)
-            if o.kind == "boundary" and o.attr("site") == site and o.name in self.fragment.ops
+            if o.kind == "boundary" and o.attr["site"] == site and o.name in self.fragment.ops
         ]
         summed = tuple(
             t for o in members for t in o.targets if (here, o.name) in self.partition.reduced
@@ -345,10 +345,10 @@ def _extend(loop: Loop) -> Item:
     ):
         return loop
     stack_of = {op.targets[0]: op.args[0] for op in unstacks}
-    if set(insert.args) - set(stack_of) or insert.attr("rows") != loop.count:
+    if set(insert.args) - set(stack_of) or insert.attr["rows"] != loop.count:
         return loop
     stacks = tuple(stack_of[arg] for arg in insert.args)
-    start = str(insert.attr("index")).removesuffix(loop.index).removesuffix(" + ") or "0"
+    start = insert.attr["index"].removesuffix(loop.index).removesuffix(" + ") or "0"
     if not start.isdecimal():
         return loop
     kept = insert.kind == "replay_keep"
@@ -357,7 +357,7 @@ def _extend(loop: Loop) -> Item:
         "replay_keep_rows" if kept else "replay_extend",
         (),
         stacks,
-        (*stacks, *((insert.attr("iteration"),) if kept else ()), *insert.writes),
+        (*stacks, *((insert.attr["iteration"],) if kept else ()), *insert.writes),
         insert.where,
         writes=insert.writes,
         attrs=tuple((dict(insert.attrs) | {"index": start}).items()),

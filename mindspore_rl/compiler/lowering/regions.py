@@ -81,7 +81,7 @@ class _Finder:
             case "replay":
                 return whole_loop and self.replay_in_cell
             case "kept":
-                return whole_loop and self.kept_in_cell and item.attr("compiles")
+                return whole_loop and self.kept_in_cell and item.attr["compiles"]
             case "environment":
                 return self.in_graph
             case cell:

@@ -1,8 +1,5 @@
 """Lines of generated source text."""
 
-from mindspore_rl.compiler.ir.ir import Op
-from mindspore_rl.errors import ProgramError
-
 INDENT = "    "
 
 
@@ -14,11 +11,6 @@ def indented(lines: list[str]) -> list[str]:
 def assignment(targets: tuple[str, ...], call: str) -> str:
     """Returns the assignment of a call's results to targets, or the bare call."""
     return f"{', '.join(targets)} = {call}" if targets else call
-
-
-def no_writer(op: Op, missing: str) -> ProgramError:
-    """Makes the error for an operation that no emitter handles."""
-    return ProgramError(f"{op.where}\n  {op.name} cannot be written: {missing}")
 
 
 def class_name(region: str) -> str:

@@ -28,4 +28,4 @@ class Target:
 def capacity(items: tuple[Item, ...]) -> int:
     """Returns the rows of the trajectory buffer: those of its largest sample."""
     samples = (op for op, _ in walk(items) if op.kind == "replay_sample")
-    return max((op.attr("rows") for op in samples), default=0)
+    return max((op.attr["rows"] for op in samples), default=0)

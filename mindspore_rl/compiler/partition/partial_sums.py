@@ -65,7 +65,7 @@ def _only_sent(result: Partition, reduced: set, partials: "_Partials") -> set[tu
             for definers in partials.uses.get(reader, {}).values()
             for definer in definers
         }
-    site = {op.name: op.attr("site") for op in partials.op.values() if op.kind == "boundary"}
+    site = {op.name: op.attr["site"] for op in partials.op.values() if op.kind == "boundary"}
     kept = {
         (fragment, site[op]) for fragment, op in reduced if op in site and (fragment, op) in used
     }

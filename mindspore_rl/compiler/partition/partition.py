@@ -173,7 +173,7 @@ class _Demand:
     def _cross(
         self, source: str, target: str, op: Op, variable: str, reader: str, mark: str
     ) -> None:
-        site = str(op.attr("site")) if op.kind == "boundary" else f"{mark}:{op.name}"
+        site = op.attr["site"] if op.kind == "boundary" else f"{mark}:{op.name}"
         found = self.crossing.setdefault((site, source, target), {"mark": [mark]})
         for key, value in (("variables", variable), ("site", op.name), ("uses", reader)):
             if value not in found.setdefault(key, []):
@@ -310,7 +310,7 @@ class _Demand:
         return [
             o.name
             for o in self.op.values()
-            if o.kind == "boundary" and o.attr("site") == op.attr("site")
+            if o.kind == "boundary" and o.attr["site"] == op.attr["site"]
         ][-1]
 
     def _reaches(self, start: str, goal: str, loop: Loop, messages: list[Message]) -> bool:
