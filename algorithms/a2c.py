@@ -21,6 +21,7 @@ from mindspore_rl.rl.action_distributions import (
 from mindspore_rl.rl.losses import clip_by_global_norm
 from mindspore_rl.rl.networks import MLP, flat_size
 from mindspore_rl.rl.returns import lambda_returns
+from mindspore_rl.rl.updates import Adam
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,7 @@ class A2CLearner(Learner):
     def __init__(self, network, config):
         super().__init__()
         self.network, self.config = network, config
-        self.optimizer = nn.Adam(
-            network.trainable_params(), config.learning_rate, eps=config.adam_eps
-        )
+        self.optimizer = Adam(network.trainable_params(), config.learning_rate, eps=config.adam_eps)
 
     def loss(self, obs, action, returns, advantage):
         """Per sample: the policy gradient, the value error and the entropy of section 4."""
@@ -114,11 +113,6 @@ class A2CLearner(Learner):
         entropy = categorical_entropy(logits)
         loss = policy_loss + self.config.vf_coef * value_loss - self.config.ent_coef * entropy
         return loss, policy_loss, value_loss, entropy
-
-    def apply(self, grads, learning_rate):
-        """One step of Adam."""
-        ops.assign(self.optimizer.learning_rate, learning_rate)
-        self.optimizer(grads)
 
     def learn(self, msrl, batch):
         """Learns from trajectories `[T, B]` of one iteration. Returns: metrics."""
@@ -135,7 +129,7 @@ class A2CLearner(Learner):
         )
         grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
         learning_rate = config.learning_rate * (1.0 - msrl.env_steps() / config.total_steps)
-        msrl.update(self.apply, grads, learning_rate)
+        msrl.update(self.optimizer.apply, grads, learning_rate)
         loss, policy_loss, value_loss, entropy = means
         return {
             "loss": loss,

@@ -14,9 +14,14 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.rl.action_distributions import categorical_log_prob, categorical_sample
+from mindspore_rl.rl.action_distributions import (
+    ActionScale,
+    categorical_log_prob,
+    categorical_sample,
+)
 from mindspore_rl.rl.losses import clip_by_global_norm
 from mindspore_rl.rl.networks import MLP, flat_size
+from mindspore_rl.rl.updates import Adam
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,7 @@ class DecisionTransformer(nn.Cell):
         self.discrete = isinstance(space, Discrete)
         self.action_size = space.n if self.discrete else space.size
         if not self.discrete:
-            low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
-            self.middle, self.half = Tensor((high + low) / 2), Tensor((high - low) / 2)
+            self.scale = ActionScale(space)
         sizes = 1, self.obs_size, self.action_size
         self.embed = nn.CellList(
             [MLP(size, (), width, 1.0, config.seed, i) for i, size in enumerate(sizes)]
@@ -116,7 +120,7 @@ class DecisionTransformer(nn.Cell):
         """Returns: `[..., k]`, the network's form of the environment's actions."""
         if self.discrete:
             return ops.one_hot(action.astype(int32), self.action_size).astype(float32)
-        return (action - self.middle) / self.half
+        return self.scale.inverse(action)
 
     def construct(self, left, obs, action, step, there):
         """Predicts the action of each step.
@@ -187,14 +191,14 @@ class DTActor(Actor):
         found = self.known(obs, memory, left, step)
         if self.network.discrete:
             return categorical_sample(found, noise)
-        return self.network.middle + self.network.half * found
+        return self.network.scale(found)
 
     def act_greedily(self, obs, memory, left, step):
         """Returns: the most likely action, for evaluation."""
         found = self.known(obs, memory, left, step)
         if self.network.discrete:
             return found.argmax(-1).astype(int32)
-        return self.network.middle + self.network.half * found
+        return self.network.scale(found)
 
 
 class DTLearner(Learner):
@@ -203,7 +207,7 @@ class DTLearner(Learner):
     def __init__(self, network, config):
         super().__init__()
         self.network, self.config = network, config
-        self.optimizer = nn.Adam(network.trainable_params(), config.learning_rate)
+        self.optimizer = Adam(network.trainable_params(), config.learning_rate)
 
     def loss(self, obs, action, left, step, there):
         """Per window: the mean over steps of the action's negative log-probability, or error."""
@@ -218,11 +222,6 @@ class DTLearner(Learner):
         there = there.astype(float32)
         return (each * there).sum(1) / there.sum(1)
 
-    def apply(self, grads, learning_rate):
-        """One step of Adam."""
-        ops.assign(self.optimizer.learning_rate, learning_rate)
-        self.optimizer(grads)
-
     def learn(self, msrl):
         """Makes the updates of an iteration. Returns: metrics of the last one."""
         config = self.config
@@ -235,7 +234,7 @@ class DTLearner(Learner):
             grads, means = msrl.gradient(self.loss, self.network, obs, action, left, step, there)
             loss = means[0]
             grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
-            msrl.update(self.apply, grads, learning_rate)
+            msrl.update(self.optimizer.apply, grads, learning_rate)
         return {"loss": loss, "grad_norm": grad_norm, "learning_rate": learning_rate}
 
 

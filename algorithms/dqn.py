@@ -17,6 +17,7 @@ from mindspore_rl.errors import ConfigError
 from mindspore_rl.rl.losses import clip_by_global_norm, huber_loss
 from mindspore_rl.rl.networks import MLP, flat_size
 from mindspore_rl.rl.returns import n_step
+from mindspore_rl.rl.updates import target_parameters
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,7 @@ class DQNLearner(Learner):
     def __init__(self, network, target, config):
         super().__init__()
         self.network, self.target, self.config = network, target, config
-        self.online, self.copied = network.trainable_params(), target.trainable_params()
-        for parameter in self.copied:
-            parameter.requires_grad = False
+        self.online, self.copied = network.trainable_params(), target_parameters(target)
         self.updates = Parameter(Tensor(0, int32), name="updates", requires_grad=False)
         self.optimizer = nn.Adam(self.online, config.learning_rate)
 

@@ -27,6 +27,7 @@ from mindspore_rl.rl.losses import (
 )
 from mindspore_rl.rl.networks import MLP
 from mindspore_rl.rl.returns import gae
+from mindspore_rl.rl.updates import Adam
 
 
 @dataclass(frozen=True)
@@ -168,9 +169,7 @@ class MAPPOLearner(Learner):
         # Turns a mean over all agents' rows, zero for other teams', into the mean over a team's.
         self.weight = Tensor([sum(sizes) / size for size in sizes], float32)
         self.tensors = 2 * len(config.hidden) + 2
-        self.optimizer = nn.Adam(
-            network.trainable_params(), config.learning_rate, eps=config.adam_eps
-        )
+        self.optimizer = Adam(network.trainable_params(), config.learning_rate, eps=config.adam_eps)
 
     def by_team(self, value, teams):
         """Returns: values `[..., A]` in the column of their team `[..., A, teams]`."""
@@ -208,11 +207,6 @@ class MAPPOLearner(Learner):
             clipped, squares = clipped + part, squares + norm * norm
         return clipped, ops.sqrt(squares)
 
-    def apply(self, grads, learning_rate):
-        """One step of Adam."""
-        ops.assign(self.optimizer.learning_rate, learning_rate)
-        self.optimizer(grads)
-
     def learn(self, msrl, batch):
         """Learns from trajectories `[T, B, A]`; an episode ends for all its agents at once."""
         config = self.config
@@ -237,7 +231,7 @@ class MAPPOLearner(Learner):
             for minibatch in msrl.minibatches(config.num_minibatches, old):
                 grads, means = msrl.gradient(self.loss, self.network, *minibatch)
                 grads, grad_norm = self.clip(grads)
-                msrl.update(self.apply, grads, learning_rate)
+                msrl.update(self.optimizer.apply, grads, learning_rate)
 
         loss, policy_loss, error, entropy, kl, clipped = means
         return {

@@ -32,6 +32,7 @@ from mindspore_rl.rl.networks import RECURRENT, RunningMeanStd, network, torso_s
 from mindspore_rl.rl.recurrent import recurrent_core, restarted
 from mindspore_rl.rl.returns import gae
 from mindspore_rl.rl.statistics import moments
+from mindspore_rl.rl.updates import Adam
 
 
 @dataclass(frozen=True)
@@ -184,9 +185,7 @@ class PPOLearner(Learner):
         self.network, self.config = network, config
         self.obs_rank = len(spec.obs_shape)
         self.reward_statistics = RunningMeanStd()
-        self.optimizer = nn.Adam(
-            network.trainable_params(), config.learning_rate, eps=config.adam_eps
-        )
+        self.optimizer = Adam(network.trainable_params(), config.learning_rate, eps=config.adam_eps)
 
     def loss(self, obs, action, old_log_prob, old_value, advantage, returns, *memory):
         """Per sample: equation 9 of the paper (as a loss), then its terms for the metrics."""
@@ -201,11 +200,6 @@ class PPOLearner(Learner):
         kl = approx_kl(log_prob, old_log_prob)
         clipped = clip_fraction(log_prob, old_log_prob, config.clip_coef)
         return loss, surrogate, error, entropy, kl, clipped
-
-    def apply(self, grads, learning_rate):
-        """One step of Adam."""
-        ops.assign(self.optimizer.learning_rate, learning_rate)
-        self.optimizer(grads)
 
     def scale_reward(self, reward):
         """Rewards `[T, B]` divided by the deviation of discounted returns, at most 10."""
@@ -239,7 +233,7 @@ class PPOLearner(Learner):
             for minibatch in msrl.minibatches(config.num_minibatches, old, steps=steps):
                 grads, means = msrl.gradient(self.loss, self.network, *minibatch)
                 grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
-                msrl.update(self.apply, grads, learning_rate)
+                msrl.update(self.optimizer.apply, grads, learning_rate)
             loss, policy_loss, error, entropy, kl, clipped = means
             if config.target_kl is not None and kl > config.target_kl:
                 break

@@ -14,8 +14,9 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.rl.action_distributions import squashed_normal_sample
+from mindspore_rl.rl.action_distributions import ActionScale, squashed_normal_sample
 from mindspore_rl.rl.networks import MLP, TwinCritics, flat_size
+from mindspore_rl.rl.updates import polyak_update, target_parameters
 
 
 @dataclass(frozen=True)
@@ -77,18 +78,17 @@ class SACActor(Actor):
         self.policy, space = policy, spec.action_space
         self.size = space.size
         self.noise_size = 2 * self.size
-        low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
-        self.middle, self.half = Tensor((high + low) / 2), Tensor((high - low) / 2)
+        self.scale = ActionScale(space)
 
     def act(self, obs, exploring, noise):
         """Returns: action `[B, k]` for the environment, and as stored in the replay, in (-1, 1)."""
         sampled, _ = self.policy.sample(obs, noise)
         action = ops.where(exploring, 2.0 * noise[:, : self.size] - 1.0, sampled)
-        return self.middle + self.half * action, action
+        return self.scale(action), action
 
     def act_greedily(self, obs, exploring):
         """Returns: the action for evaluation."""
-        return self.middle + self.half * self.policy.mean(obs)
+        return self.scale(self.policy.mean(obs))
 
 
 class SACLearner(Learner):
@@ -99,9 +99,7 @@ class SACLearner(Learner):
         self.policy, self.critics, self.target, self.config = policy, critics, target, config
         self.target_entropy = -float(spec.action_space.size)
         self.log_alpha = Parameter(Tensor(np.zeros((), np.float32)), name="log_alpha")
-        self.online, self.followers = critics.trainable_params(), target.trainable_params()
-        for parameter in self.followers:
-            parameter.requires_grad = False
+        self.online, self.followers = critics.trainable_params(), target_parameters(target)
         self.policy_optimizer = nn.Adam(policy.trainable_params(), config.learning_rate)
         self.critic_optimizer = nn.Adam(self.online, config.learning_rate)
         self.alpha_optimizer = nn.Adam(ParameterTuple([self.log_alpha]), config.learning_rate)
@@ -126,9 +124,7 @@ class SACLearner(Learner):
     def apply_critics(self, grads):
         """Takes one step of Adam and moves the target critics."""
         self.critic_optimizer(grads)
-        for i in range(len(self.followers)):
-            step = self.config.tau * (self.online[i] - self.followers[i])
-            ops.assign_add(self.followers[i], step)
+        polyak_update(self.followers, self.online, self.config.tau)
 
     def apply_policy(self, grads, log_prob):
         """Takes one step of Adam for the policy, and one for the temperature (equation 18)."""

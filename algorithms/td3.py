@@ -7,15 +7,15 @@ two critics' values, noise on the target policy's actions, and less frequent pol
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.rl.action_distributions import standard_normal
+from mindspore_rl.rl.action_distributions import ActionScale, standard_normal
 from mindspore_rl.rl.networks import MLP, TwinCritics, flat_size
+from mindspore_rl.rl.updates import polyak_update, target_parameters
 
 
 @dataclass(frozen=True)
@@ -77,19 +77,18 @@ class TD3Actor(Actor):
         self.policy, self.exploration, space = policy, config.exploration, spec.action_space
         self.size = space.size
         self.noise_size = 2 * self.size
-        low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
-        self.middle, self.half = Tensor((high + low) / 2), Tensor((high - low) / 2)
+        self.scale = ActionScale(space)
 
     def act(self, obs, exploring, noise):
         """Returns: action `[B, k]` for the environment, and as stored in the replay, in [-1, 1]."""
         chosen = self.policy(obs) + self.exploration * standard_normal(noise)
         anything = 2.0 * noise[:, : self.size] - 1.0
         action = ops.where(exploring, anything, ops.clamp(chosen, -1.0, 1.0))
-        return self.middle + self.half * action, action
+        return self.scale(action), action
 
     def act_greedily(self, obs, exploring):
         """Returns: the action for evaluation."""
-        return self.middle + self.half * self.policy(obs)
+        return self.scale(self.policy(obs))
 
 
 class TD3Learner(Learner):
@@ -100,9 +99,7 @@ class TD3Learner(Learner):
         self.policy, self.critics, self.config = policy, critics, config
         self.target_policy, self.target_critics = targets
         self.online = policy.trainable_params() + critics.trainable_params()
-        self.followers = [p for target in targets for p in target.trainable_params()]
-        for parameter in self.followers:
-            parameter.requires_grad = False
+        self.followers = target_parameters(*targets)
         self.policy_optimizer = nn.Adam(policy.trainable_params(), config.learning_rate)
         self.critic_optimizer = nn.Adam(critics.trainable_params(), config.learning_rate)
 
@@ -130,9 +127,7 @@ class TD3Learner(Learner):
     def apply_policy(self, grads):
         """Takes one step of Adam and moves all targets."""
         self.policy_optimizer(grads)
-        for i in range(len(self.followers)):
-            step = self.config.tau * (self.online[i] - self.followers[i])
-            ops.assign_add(self.followers[i], step)
+        polyak_update(self.followers, self.online, self.config.tau)
 
     def learn(self, msrl):
         """Makes the updates of an iteration. Returns: metrics of the last one."""

@@ -6,7 +6,10 @@ so the same (seed, environment, step) gives the same action wherever the step ru
 
 import math
 
-from mindspore import Tensor, float32, ops
+import numpy as np
+from mindspore import Tensor, float32, nn, ops
+
+from mindspore_rl.environments.spaces import Box
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -171,6 +174,27 @@ def squashed_normal_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tupl
     spread = 0.5 * ops.square(normal) + (log_std + _HALF_LOG_2PI)
     slope = 2.0 * (math.log(2.0) - wide - _softplus(-2.0 * wide))
     return ops.tanh(wide), -ops.sum(spread + slope, -1)
+
+
+class ActionScale(nn.Cell):
+    """Scales actions in [-1, 1] to a bounded space.
+
+    Args:
+        space: of the environment's actions.
+    """
+
+    def __init__(self, space: Box):
+        super().__init__()
+        low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
+        self.middle, self.half = Tensor((high + low) / 2), Tensor((high - low) / 2)
+
+    def construct(self, action: Tensor) -> Tensor:
+        """Returns ``middle + half * action``, [..., k] float32 from low to high."""
+        return self.middle + self.half * action
+
+    def inverse(self, action: Tensor) -> Tensor:
+        """Returns actions of the space `[..., k]` scaled to [-1, 1]."""
+        return (action - self.middle) / self.half
 
 
 def _softplus(x: Tensor) -> Tensor:

@@ -1,15 +1,12 @@
-"""The plain loop: `train` run as ordinary Python, uncompiled, on all environments.
+"""The reference: the plain loop that learns and records what passes its boundaries.
 
-Every distributed run is compared with this one (the main theorem of the design). It uses no graph,
-and shares only the formulas with the generated fragments.
+Every distributed run is compared with this one (the main theorem of the design).
 """
 
 # ruff: noqa: D102  (the methods of `api.Msrl`)
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partialmethod
 from types import FrameType
 from typing import Any
 
@@ -18,28 +15,23 @@ from mindspore import Tensor, ops
 
 from mindspore_rl.datasets.loader import EnvironmentWindows
 from mindspore_rl.environments.tensor_env import LocalEnvironment
-from mindspore_rl.plan.value import reduced_count
 from mindspore_rl.replay.across import ACROSS, drawn_across
 from mindspore_rl.replay.weights import ONE, weighted_rows, weights_of
-from mindspore_rl.rl import operators, random
 from mindspore_rl.rl.operators import (
     drawn_rows,
     gradient_function,
     is_record,
     leaves,
-    minibatch_rows,
-    put_into,
-    reduce_samples,
     take_rows,
     to_array,
 )
 from mindspore_rl.rl.parameters import named_parameters
+from mindspore_rl.runtime.plain_loop import PlainLoop
 
 Recorder = Callable[[int, str, list[np.ndarray]], None]
 
 
-@dataclass
-class Reference:
+class Reference(PlainLoop):
     """`msrl` for one process.
 
     Args:
@@ -49,48 +41,42 @@ class Reference:
             mark are numbered in the order in which they are first reached.
         on_iteration: called with (iteration, the training loop's local variables) before each
             iteration and once after the last.
-        first_iteration: number at which `iterations()` begins.
         implied: by operation and mark, which arguments or results of a call pass a boundary that
             the program does not set; None: all that there may be, of a program that sets none.
+
+    Attributes:
+        reports: the metrics that were reported.
     """
 
-    trainer: Any
-    num_iterations: int
-    recorder: Recorder | None = None
-    on_iteration: Callable[[int, dict[str, Any]], None] | None = None
-    reports: list[dict[str, float]] = field(default_factory=list)
-    first_iteration: int = 0
-    implied: dict[tuple[str, str], tuple[int, ...]] | None = None
+    environment: LocalEnvironment
 
-    def __post_init__(self) -> None:
-        config = self.trainer.config
-        self.num_envs, self.num_steps, self.seed = config.num_envs, config.num_steps, config.seed
-        self.environment = self._made_environment()
-        self._iteration = 0
+    def __init__(
+        self,
+        trainer: Any,
+        num_iterations: int,
+        recorder: Recorder | None = None,
+        on_iteration: Callable[[int, dict[str, Any]], None] | None = None,
+        implied: dict[tuple[str, str], tuple[int, ...]] | None = None,
+    ) -> None:
+        config, in_graph = trainer.config, trainer.spec.in_graph
+        environment = LocalEnvironment(config.env, in_graph, range(config.num_envs), config.seed)
+        numbers = range(num_iterations)
+        super().__init__(trainer, environment, numbers, config.num_envs, config.seed)
+        self.recorder, self.on_iteration, self.implied = recorder, on_iteration, implied
+        self.reports: list[dict[str, float]] = []
         self._env_steps = self._steps_before = 0
-        self._rows: list[tuple] = []
-        self._sampled = False
-        self._record: Any = None
         self._kept: list[tuple] = []
         self._weights: list[np.ndarray] = []
         self._by_priority = False
         self._capacity = self._inserted = 0
-        self._sites: dict[str, dict[tuple, int]] = {}
-        self._turns: dict[str, int] = {}
-        self._counts: dict[str, int] = {}
-        self._begun: dict[str, int] = {}
         self._gradients: dict[tuple, Callable] = {}
         self._windows: dict[str, EnvironmentWindows] = {}
 
-    def _made_environment(self) -> Any:
-        config, spec = self.trainer.config, self.trainer.spec
-        return LocalEnvironment(config.env, spec.in_graph, range(self.num_envs), self.seed)
-
     def run(self) -> None:
-        """Runs the training loop."""
+        """Runs the training loop, and closes what it has opened."""
         try:
             with self.environment:
-                self.trainer.train(self)
+                super().run()
         finally:
             for windows in self._windows.values():
                 windows.close()
@@ -115,103 +101,46 @@ class Reference:
             arrays[f"parameters/{name}"] = to_array(parameter)
         return arrays
 
-    # ---- loops -----------------------------------------------------------------------------
-
     def iterations(self) -> Iterator[int]:
         loop = sys._getframe(1)
         self._env_steps = 0
-        for iteration in range(self.first_iteration, self.num_iterations):
-            self._iteration, self._steps_before = iteration, self._env_steps
-            self._counts = dict(self._turns)
-            self._turns.clear()
+        for iteration in super().iterations():
+            self._steps_before = self._env_steps
             if self.on_iteration:
-                self.on_iteration(self._iteration, loop.f_locals)
-            yield self._iteration
+                self.on_iteration(iteration, loop.f_locals)
+            yield iteration
         if self.on_iteration:
-            self.on_iteration(self.num_iterations, loop.f_locals)
+            self.on_iteration(self.numbers.stop, loop.f_locals)
 
-    def steps(self) -> range:
-        return range(self.num_steps)
-
-    def epochs(self, count: int) -> range:
-        return range(count)
-
-    def minibatches(self, count: int, values: tuple, steps: int = 0) -> Iterator[tuple]:
-        site = self._site("permutations", sys._getframe(1))
-        number = int(self.begun(site))
-        self._begun[site] = number + 1
-        order = random.permutations(
-            self.seed,
-            random.stream(site),
-            np.array([number]),
-            np.arange(self.num_envs),
-            self.num_steps // max(steps, 1),
-        )[0]
-        stride, columns = max(steps, 1) * self.num_envs, np.arange(self.num_envs)
-        permutation = Tensor((order * stride + columns).astype(np.int32))
-        for number in range(count):
-            rows = minibatch_rows(permutation, Tensor(number), count, steps)
-            taken = (take_rows(value, rows) for value in leaves(values))
-            yield put_into(values, taken)
-
-    def begun(self, site: str) -> np.ndarray:
-        """Returns how often the loop over minibatches at a site has begun, 0-d int32."""
-        return np.array(self._begun.get(site, 0), np.int32)
-
-    # ---- environment, actor, replay --------------------------------------------------------
+    # ---- environment, replay ---------------------------------------------------------------
 
     def env_reset(self) -> Tensor:
-        obs = self.environment.reset(self._noise("env_reset", self.environment.noise_size))
-        return self._implied("env_reset", "observation", (obs,))[0]
+        return self._implied("env_reset", "observation", (super().env_reset(),))[0]
 
     def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
         self._env_steps += self.num_envs
         self._implied("env_step", "action", (action,))
-        noise = self._noise("env_step", self.environment.noise_size)
-        return self._implied("env_step", "observation", self.environment.step(action, noise))
-
-    def agent_act(self, *args: Any) -> Any:
-        noise = self._noise("agent_act", self.trainer.actor.noise_size)
-        return self.trainer.actor.act(*args, *(() if noise is None else (noise,)))
-
-    def agent_learn(self, *args: Any) -> Any:
-        return self.trainer.learner.learn(self, *args)
+        return self._implied("env_step", "observation", super().env_step(action))
 
     def replay_insert(self, *values: Any, keep: int = 0) -> None:
-        if is_record(values[0]):
-            self._record, values = values[0], tuple(leaves(values))
-        self._implied("replay_keep" if keep else "replay_insert", "transition", values)
-        if keep:
-            capacity = keep // self.num_envs
-            row = self._inserted % capacity
-            first = np.full(self.num_envs, ONE, np.int64)
-            largest = np.max(self._weights, axis=0) if self._weights else first
-            self._kept[row : row + 1], self._weights[row : row + 1] = [values], [largest]
-            self._capacity, self._inserted = capacity, self._inserted + 1
-            return
-        if self._sampled:
-            self._rows, self._sampled = [], False
-        self._rows.append(values)
+        columns = tuple(leaves(values)) if is_record(values[0]) else values
+        self._implied("replay_keep" if keep else "replay_insert", "transition", columns)
+        super().replay_insert(*values, keep=keep)
 
     def replay_sample(self, count: int = 0, by: str = "stratified", steps: int = 0) -> Any:
-        if count:
-            noise = self._noise("replay_sample", 2 * (count // self.num_envs))
-            drawn = self._implied("replay_draw", "batch", self._drawn(noise, by, steps))
-            return self._as_inserted(drawn)
-        self._sampled = True
-        rows = tuple(ops.stack(column) for column in zip(*self._rows, strict=True))
-        return self._as_inserted(self._implied("replay_sample", "batch", rows))
+        found = super().replay_sample(count, by, steps)
+        self._implied("replay_draw" if count else "replay_sample", "batch", tuple(leaves(found)))
+        return found
 
-    def _as_inserted(self, columns: tuple[Tensor, ...]) -> Any:
-        """Columns in the form in which records were inserted; ids and odds stand behind it."""
-        if self._record is None:
-            return columns
-        rest = iter(columns)
-        record = put_into(self._record, rest)
-        more = tuple(rest)
-        return (record, *more) if more else record
+    def _keep(self, values: tuple, capacity: int) -> None:
+        row = self._inserted % capacity
+        first = np.full(self.num_envs, ONE, np.int64)
+        largest = np.max(self._weights, axis=0) if self._weights else first
+        self._kept[row : row + 1], self._weights[row : row + 1] = [values], [largest]
+        self._capacity, self._inserted = capacity, self._inserted + 1
 
-    def _drawn(self, noise: Tensor, by: str, steps: int) -> tuple[Tensor, ...]:
+    def _draw(self, count: int, by: str, steps: int) -> tuple[Tensor, ...]:
+        noise = self._noise("replay_sample", 2 * self._each(count))
         if by in ACROSS:
             return self._across(noise, steps, by == "distinct")
         if by == "priority":
@@ -248,9 +177,6 @@ class Reference:
         for place, (row, weight) in enumerate(pairs):
             self._weights[row][place % self.num_envs] = weight
 
-    def uniform(self, count: int, size: int) -> Tensor:
-        return operators.uniform(self._noise("uniform", count // self.num_envs * size), size)
-
     def dataset_windows(self, path: str, count: int, length: int) -> tuple[Tensor, ...]:
         purpose = self._site("dataset_windows_order", sys._getframe(1))
         step = self._step(purpose)
@@ -277,25 +203,8 @@ class Reference:
             self._implied("update", "gradient", args)
         method(*args)
 
-    def _reduce(self, kind: str, *values: Tensor, keep: int = 0) -> Any:
-        results = tuple(
-            reduce_samples(kind, value, keep, reduced_count(value.shape, keep)) for value in values
-        )
-        return results if len(results) > 1 else results[0]
-
-    mean = partialmethod(_reduce, "mean")
-    sum = partialmethod(_reduce, "sum")
-    max = partialmethod(_reduce, "max")
-    min = partialmethod(_reduce, "min")
-
     def env_steps(self) -> Tensor:
         return Tensor(np.float32(self._steps_before))
-
-    def __getattr__(self, name: str) -> Any:
-        """Looks up calls of `msrl` that are functions of arrays in `operators`."""
-        if name.startswith("_") or not hasattr(operators, name):
-            raise AttributeError(f"msrl has no {name}")
-        return getattr(operators, name)
 
     def boundary(self, name: str, value: Any) -> Any:
         self._pass(name, value, sys._getframe(1))
@@ -319,36 +228,3 @@ class Reference:
 
     def report(self, metrics: dict[str, Any]) -> None:
         self.reports.append({key: float(to_array(value)) for key, value in metrics.items()})
-
-    # ---- random numbers --------------------------------------------------------------------
-
-    def _noise(self, call: str, size: int) -> Tensor | None:
-        site = self._site(f"{call}_noise", sys._getframe(2))
-        step = self._step(site)
-        if not size:
-            return None
-        shape = self.trainer.spec.agent_shape if call == "agent_act" else ()
-        noise = random.uniform(
-            self.seed,
-            random.stream(site),
-            np.array([step]),
-            np.arange(self.num_envs),
-            size,
-            random.all_agents(*shape) if shape else None,
-        )
-        return Tensor(noise[0])
-
-    def _site(self, purpose: str, frame: FrameType | None) -> str:
-        """Names a call site: its purpose, and its number in the order of first calls."""
-        place: list = []
-        while frame is not None and frame.f_code is not type(self).run.__code__:
-            place.append((frame.f_code, frame.f_lasti))
-            frame = frame.f_back
-        sites = self._sites.setdefault(purpose, {})
-        return f"{purpose}#{sites.setdefault(tuple(place), len(sites) + 1)}"
-
-    def _step(self, site: str) -> int:
-        """Numbers a site's calls over the whole run; every iteration has as many."""
-        turn = self._turns.get(site, 0)
-        self._turns[site] = turn + 1
-        return self._iteration * self._counts.get(site, 0) + turn

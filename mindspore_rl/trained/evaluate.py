@@ -1,27 +1,25 @@
 """Evaluates a trained policy in the training loop, without updates."""
 
 import contextlib
-import inspect
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor
 
 from mindspore_rl import programs
-from mindspore_rl.datasets.windows import blank_windows
 from mindspore_rl.environments.registry import spec
-from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError, ProgramError
+from mindspore_rl.environments.tensor_env import LocalEnvironment
+from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.platform import mindspore_device
-from mindspore_rl.rl.operators import leaves, put_into
 from mindspore_rl.rl.parameters import named_parameters, set_parameter
 from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.best_checkpoint import chosen
 from mindspore_rl.runtime.rank.episodes import team_reward
-from mindspore_rl.runtime.reference import Reference
+from mindspore_rl.trained.acting import Acting, Over
 from mindspore_rl.trained.video import Film
 
 MAX_STEPS = 100_000
@@ -78,12 +76,8 @@ def evaluate(
     return played.returns.tolist()
 
 
-class Over(Exception):  # noqa: N818
-    """Ends the evaluated loop."""
-
-
-class Played(Reference):
-    """`msrl` of a training loop that resumes from a checkpoint, without learning.
+class Played:
+    """The environments of an evaluation, with the loop that acts in them.
 
     The loop ends once each environment has ended an episode.
 
@@ -93,6 +87,10 @@ class Played(Reference):
         greedy: whether to act by `act_greedily`, if the actor has it.
         watch: called with every step.
         film: records the first environment's episode.
+
+    Attributes:
+        returns: of each environment's first episode up to now, `[B]`.
+        under_way: which of these episodes are still running, `[B]` bool.
     """
 
     def __init__(
@@ -103,40 +101,33 @@ class Played(Reference):
         watch: Watch | None = None,
         film: Film | None = None,
     ) -> None:
-        super().__init__(trainer, sys.maxsize, first_iteration=done["iteration"])
-        self.returns = np.zeros(self.num_envs)
-        self.under_way = np.ones(self.num_envs, bool)
-        self._done, self._steps_played = done, 0
-        self._zeros: dict[tuple, tuple] = {}
+        config, in_graph = trainer.config, trainer.spec.in_graph
+        num_envs, seed = config.num_envs, config.seed
+        self._environment = LocalEnvironment(config.env, in_graph, range(num_envs), seed)
+        self.noise_size = self._environment.noise_size
+        self._loop = Acting(trainer, done, self, num_envs, seed, greedy)
+        self.returns, self.under_way = np.zeros(num_envs), np.ones(num_envs, bool)
         self._watch, self._film, self._obs = watch, film, Tensor(0.0)
-        self._greedily = getattr(trainer.actor, "act_greedily", None) if greedy else None
+        self._steps_played = 0
 
-    def agent_act(self, *args: Any) -> Any:
-        """Replaces the action, the first result of `act`, by the greedy action."""
-        acted = super().agent_act(*args)
-        if self._greedily is None:
-            return acted
-        try:
-            inspect.signature(self._greedily).bind(*args)
-        except TypeError as error:
-            raise ProgramError(
-                f"{type(self.trainer.actor).__name__}.act_greedily is given what the loop gives to "
-                f"msrl.agent_act, {len(args)} arguments, and does not take them ({error}): give it "
-                "the parameters of act but noise, or play with --sample"
-            ) from error
-        greedy = self._greedily(*args)
-        action = greedy[0] if isinstance(greedy, tuple) else greedy
-        return (action, *acted[1:]) if isinstance(acted, tuple) else action
+    def run(self) -> None:
+        """Runs the training loop.
 
-    def env_reset(self) -> Tensor:
-        """Stores the observations of the first step."""
-        self._obs = super().env_reset()
+        Raises:
+            Over: each episode has ended, or there were `MAX_STEPS` steps.
+        """
+        with self._environment:
+            self._loop.run()
+
+    def reset(self, noise: Tensor | None) -> Tensor:
+        """Resets the environments; see `LocalEnvironment.reset`."""
+        self._obs = self._environment.reset(noise)
         self._take_picture()
         return self._obs
 
-    def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
-        """Sums rewards up to the end of each environment's first episode."""
-        outcome = super().env_step(action)
+    def step(self, action: Tensor, noise: Tensor | None) -> tuple[Tensor, ...]:
+        """Steps the environments, and sums rewards up to the end of each one's first episode."""
+        outcome = self._environment.step(action, noise)
         next_obs, _, reward, terminated, truncated = outcome
         if self._watch is not None:
             step = (self._obs, action, reward, terminated, truncated)
@@ -152,47 +143,7 @@ class Played(Reference):
 
     def _take_picture(self) -> None:
         if self._film is not None and self.under_way[0]:
-            self._film.take(self.environment.picture())
-
-    def env_steps(self) -> Tensor:
-        """Returns the environment steps of the checkpoint."""
-        return Tensor(np.float32(self._done["env_steps"]))
-
-    def replay_insert(self, *values: Any, keep: int = 0) -> None:
-        """Keeps only the last record, since nothing is learned."""
-        super().replay_insert(*values, keep=min(keep, self.num_envs))
-
-    def replay_sample(self, count: int = 0, by: str = "stratified", steps: int = 0) -> Any:
-        """See `api.Msrl`; draws at least as many records as there are episodes."""
-        by = by if by == "priority" else "stratified"
-        found = super().replay_sample(max(count, self.num_envs) if count else 0, by)
-        # A window consists of copies of the only record.
-        windows = (ops.stack([column] * steps, 1) for column in leaves(found))
-        return put_into(found, windows) if steps else found
-
-    def uniform(self, count: int, size: int) -> Tensor:
-        """See `api.Msrl`."""
-        return super().uniform(max(count, self.num_envs), size)
-
-    def dataset_windows(self, path: str, count: int, length: int) -> tuple[Tensor, ...]:
-        """Returns blank windows, since nothing is learned; the data set need not exist."""
-        shape = max(count, self.num_envs), length
-        return tuple(map(Tensor, blank_windows(self.trainer.spec, *shape)))
-
-    def gradient(self, loss: Callable, network: Any, *args: Any) -> tuple:
-        """Returns zeros with the shapes of gradients and losses."""
-        key = (loss, id(network))
-        if key not in self._zeros:
-            means = tuple(Tensor(np.float32(0)) for _ in leaves(loss(*args)))
-            grads = tuple(ops.zeros_like(p) for p in network.trainable_params())
-            self._zeros[key] = grads, means
-        return self._zeros[key]
-
-    def update(self, method: Any, *args: Any) -> None:
-        """Does nothing."""
-
-    def report(self, metrics: dict[str, Any]) -> None:
-        """Does nothing."""
+            self._film.take(self._environment.picture())
 
 
 def build_trained(

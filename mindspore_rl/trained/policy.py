@@ -4,6 +4,7 @@ The training loop runs from a checkpoint up to where it passes an action to its 
 loop knows the arguments of `act`, whatever they are.
 """
 
+import contextlib
 import queue
 import threading
 import weakref
@@ -19,7 +20,8 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.platform import mindspore_device
 from mindspore_rl.rl.operators import to_array
-from mindspore_rl.trained.evaluate import Over, Played, build_trained
+from mindspore_rl.trained.acting import Acting, Over
+from mindspore_rl.trained.evaluate import build_trained
 
 Given = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Observations `[B, ...]`, rewards `[B]` or `[B, A]`, and which episodes have ended, `[B]` bool."""
@@ -75,15 +77,14 @@ class Policy:
         rows = len(found)
         mindspore_device.use()
         if not self.remembers:
-            loop = _Loop(self._trained, rows, self._drawn_seed())
-            action = loop.first(found, sample)
+            action = self._play(found, 1, self._drawn_seed(), greedy=not sample)
         else:
             over = np.broadcast_to(np.asarray(ended, bool), (rows,))
             shape = (rows, *self.spec.agent_shape)
             gained = np.broadcast_to(np.asarray(reward, np.float32), shape)
             if self._episodes is None:
                 trained = build_trained(self._run_dir, rows, self._seed, which=self._which)
-                self._episodes = _Episodes(_Loop(trained, rows, self._drawn_seed()))
+                self._episodes = _Episodes(trained, rows, self._drawn_seed())
             action = self._episodes.next((found, gained, over), sample)
         action = taken(self.spec.action_space, action)
         return action[0] if alone else action
@@ -101,9 +102,8 @@ class Policy:
                 f"{type(actor).__name__} has no act_greedily, the action that does not depend on "
                 "chance: give it one, see docs/add_an_algorithm.md"
             )
-        loop = _Loop(self._trained, self._trained[0].config.num_envs, self._seed)
-        obs = self.some_obs(loop.num_envs)
-        first, *others = loop.two_steps(obs)[0]
+        obs = self.some_obs(self._trained[0].config.num_envs)
+        first, *others = self._asked(obs)[0]
         if not np.array_equal(first, obs) or any(other.ndim for other in others):
             raise MsrlError(
                 f"{type(actor).__name__}.act is not given the observation as it is and single "
@@ -120,6 +120,23 @@ class Policy:
         rng, shape = np.random.default_rng(0), (rows, *self.spec.obs_shape)
         obs = rng.integers(0, 256, shape) if self.spec.images else rng.standard_normal(shape)
         return obs.astype(self.spec.obs_dtype)
+
+    def _play(self, obs: np.ndarray, steps: int, seed: int, **options: Any) -> np.ndarray:
+        """Runs the loop for some steps with the same observations. Returns: the last actions."""
+        still = _Still(obs, self.spec.agent_shape, steps)
+        with contextlib.suppress(Over):
+            Acting(*self._trained, still, len(obs), seed, **options).run()
+        return still.action
+
+    def _asked(self, obs: np.ndarray) -> list[list[np.ndarray]]:
+        """Returns the arguments of `act` in two steps with the same observations."""
+        found: list[list[np.ndarray]] = []
+
+        def asked(*args: Any) -> None:
+            found.append([to_array(value) for value in args])
+
+        self._play(obs, 2, self._seed, asked=asked)
+        return found
 
     def _drawn_seed(self) -> int:
         return int(self._rng.integers(2**32))
@@ -151,8 +168,7 @@ class Policy:
 
     def _looks_back(self) -> bool:
         """Returns whether `act` gets other arguments at the second of two equal observations."""
-        loop = _Loop(self._trained, self._trained[0].config.num_envs, self._seed)
-        first, second = loop.two_steps(self.some_obs(loop.num_envs))
+        first, second = self._asked(self.some_obs(self._trained[0].config.num_envs))
         return any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -186,119 +202,55 @@ class _Greedy(nn.Cell):
         return action
 
 
-class _Loop(Played):
-    """A checkpoint's training loop, whose environments the caller steps.
+class _Still:
+    """Environments whose observations stay the same.
 
     Args:
-        trained: see `build_trained`.
-        rows: number of environments.
-        seed: of actions, if they are sampled.
+        obs: `[B, ...]`.
+        agent_shape: of a reward.
+        steps: number of steps after which the loop ends.
+
+    Attributes:
+        action: the last actions.
     """
 
-    def __init__(self, trained: tuple[Any, dict[str, Any]], rows: int, seed: int) -> None:
-        super().__init__(*trained, greedy=True)
-        self.num_envs, self.seed = rows, seed
-        self.returns, self.under_way = np.zeros(rows), np.ones(rows, bool)
-        self._greedy, self._steps_left = self._greedily, 0
-        self._first = np.empty(0, np.float32)
-        self._asked: list[list[np.ndarray]] = []
-        self.action = np.empty(0)
-        self.episodes: _Exchange | None = None
+    noise_size = 0
 
-    def _made_environment(self) -> None:
-        """Makes no environment: the caller has them."""
+    def __init__(self, obs: np.ndarray, agent_shape: tuple, steps: int) -> None:
+        self._obs, self._left, self.action = obs, steps, np.empty(0)
+        rows = len(obs)
+        self._outcome = obs, np.zeros((rows, *agent_shape), np.float32), np.zeros(rows, bool)
 
-    def run(self) -> None:
-        """Runs the training loop."""
-        self.trainer.train(self)
+    def reset(self, noise: Tensor | None) -> Tensor:
+        """Returns the observations."""
+        return Tensor(self._obs)
 
-    def acts(self, sample: bool) -> None:
-        """Sets whether the next action is sampled or greedy."""
-        self._greedily = None if sample else self._greedy
-
-    def first(self, obs: np.ndarray, sample: bool) -> np.ndarray:
-        """Returns the actions for first observations."""
-        self.acts(sample)
-        self._play(obs, 1)
-        return self.action
-
-    def two_steps(self, obs: np.ndarray) -> list[list[np.ndarray]]:
-        """Returns the arguments of `act` in two steps with the same observations."""
-        self._play(obs, 2)
-        return self._asked
-
-    def _play(self, obs: np.ndarray, steps: int) -> None:
-        self._first, self._steps_left = obs, steps
-        try:
-            self.run()
-        except Over:
-            return
-
-    def agent_act(self, *args: Any) -> Any:
-        """Records the arguments of `act`."""
-        if self.episodes is None:
-            self._asked.append([to_array(value) for value in args])
-        return super().agent_act(*args)
-
-    def env_reset(self) -> Tensor:
-        """Returns the caller's first observations."""
-        return Tensor(self._first if self.episodes is None else self.episodes.begun())
-
-    def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
-        """Passes the action to the caller, and returns the caller's next observations."""
+    def step(self, action: Tensor, noise: Tensor | None) -> tuple[Tensor, ...]:
+        """Stores the action."""
         self.action = to_array(action)
-        no = np.zeros(self.num_envs, bool)
-        if self.episodes is None:
-            self._steps_left -= 1
-            if not self._steps_left:
-                raise Over
-            shape = (self.num_envs, *self.trainer.spec.agent_shape)
-            obs, reward, ended = self._first, np.zeros(shape, np.float32), no
-        else:
-            obs, reward, ended = self.episodes.after(self.action)
-        return tuple(map(Tensor, (obs, obs, reward, ended, no)))
-
-
-class _Episodes:
-    """A training loop in a thread of its own, which waits for the next observations.
-
-    Args:
-        loop: to be run.
-    """
-
-    def __init__(self, loop: _Loop) -> None:
-        self.rows = loop.num_envs
-        self._loop = loop
-        self._exchange = _Exchange()
-        loop.episodes = self._exchange
-        weakref.finalize(self, self._exchange.given.put, None)
-        threading.Thread(target=_play, args=(loop, self._exchange), daemon=True).start()
-
-    def next(self, given: Given, sample: bool) -> np.ndarray:
-        """Returns the actions for the results of the last ones."""
-        self._loop.acts(sample)
-        self._exchange.given.put(given)
-        found = self._exchange.actions.get()
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        self._left -= 1
+        if not self._left:
+            raise Over
+        return _outcome(*self._outcome)
 
 
 class _Exchange:
-    """The queues between the caller and the loop."""
+    """Environments that the caller steps from another thread, through two queues."""
+
+    noise_size = 0
 
     def __init__(self) -> None:
         self.given: queue.SimpleQueue[Given | None] = queue.SimpleQueue()
         self.actions: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def begun(self) -> np.ndarray:
+    def reset(self, noise: Tensor | None) -> Tensor:
         """Waits for the first observations."""
-        return self._take()[0]
+        return Tensor(self._take()[0])
 
-    def after(self, action: np.ndarray) -> Given:
+    def step(self, action: Tensor, noise: Tensor | None) -> tuple[Tensor, ...]:
         """Passes an action to the caller, and waits for its results."""
-        self.actions.put(action)
-        return self._take()
+        self.actions.put(to_array(action))
+        return _outcome(*self._take())
 
     def _take(self) -> Given:
         found = self.given.get()
@@ -307,7 +259,38 @@ class _Exchange:
         return found
 
 
-def _play(loop: _Loop, exchange: _Exchange) -> None:
+class _Episodes:
+    """A training loop in a thread of its own, which waits for the next observations.
+
+    Args:
+        trained: see `build_trained`.
+        rows: number of environments.
+        seed: of actions, if they are sampled.
+    """
+
+    def __init__(self, trained: tuple[Any, dict[str, Any]], rows: int, seed: int) -> None:
+        self.rows = rows
+        self._exchange = _Exchange()
+        self._loop = Acting(*trained, self._exchange, rows, seed)
+        weakref.finalize(self, self._exchange.given.put, None)
+        threading.Thread(target=_play, args=(self._loop, self._exchange), daemon=True).start()
+
+    def next(self, given: Given, sample: bool) -> np.ndarray:
+        """Returns the actions for the results of the last ones."""
+        self._loop.greedy = not sample
+        self._exchange.given.put(given)
+        found = self._exchange.actions.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+
+def _outcome(obs: np.ndarray, reward: np.ndarray, ended: np.ndarray) -> tuple[Tensor, ...]:
+    """Returns the results of a step; no episode is truncated."""
+    return tuple(map(Tensor, (obs, obs, reward, ended, np.zeros(len(ended), bool))))
+
+
+def _play(loop: Acting, exchange: _Exchange) -> None:
     try:
         loop.run()
     except Over:

@@ -2,7 +2,9 @@ import math
 
 import mindspore as ms
 import numpy as np
+from mindspore import nn
 
+from mindspore_rl.environments.spaces import Box
 from mindspore_rl.rl import action_distributions as dist
 from mindspore_rl.rl import random
 
@@ -179,3 +181,20 @@ def test_normal_sample_is_box_muller(run):
     assert np.abs(z.mean(0)).max() < 0.04
     assert np.abs(z.std(0) - 1).max() < 0.03
     assert abs((z[:, 0] * z[:, 1]).mean()) < 0.04
+
+
+class Scaled(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.scale = dist.ActionScale(Box((3,), (-2.0, 0.0, 1.0), (2.0, 1.0, 9.0)))
+
+    def construct(self, action):
+        scaled = self.scale(action)
+        return scaled, self.scale.inverse(scaled)
+
+
+def test_actions_are_scaled_to_the_bounds_and_back(run):
+    action = np.array([[-1, -1, -1], [1, 1, 1], [0.5, 0, -0.5]], np.float32)
+    scaled, back = run(Scaled(), action)
+    np.testing.assert_array_equal(scaled, [[-2, 0, 1], [2, 1, 9], [1, 0.5, 3]])
+    np.testing.assert_array_equal(back, action)

@@ -9,6 +9,7 @@ from mindspore_rl import programs
 from mindspore_rl.cli import main as cli
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import CheckpointError, ProgramError
+from mindspore_rl.jobs import registry
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.trained import evaluate
 from tests.compiler.inproc import PROGRAMS, request
@@ -127,6 +128,13 @@ def test_every_program_is_played(name, env):
     found = played(PROGRAMS / f"{name}.py", env)
     assert not found.under_way.any()
     assert np.all(np.isfinite(found.returns)) and found.returns.any()
+
+
+def test_windows_by_priority_are_played_beyond_the_first_update():
+    config = {"priority": 0.6, "n_step": 3, "num_steps": 4, "batch_size": 6, "updates": 1}
+    program = registry.find_algorithm("dqn")
+    found = played(program, "CartPole-v1", learning_starts=0, hidden=(4,), **config)
+    assert not found.under_way.any() and np.all(found.returns > 4)
 
 
 def test_a_recurrent_policy_is_played_from_its_run(tmp_path, capsys):

@@ -1,0 +1,220 @@
+"""The plain loop: `train` run as ordinary Python, uncompiled, on all environments.
+
+It uses no graph, and shares only the formulas with the generated fragments.
+"""
+
+# ruff: noqa: D102  (the methods of `api.Msrl`)
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import partialmethod
+from types import FrameType
+from typing import Any, Protocol
+
+import numpy as np
+from mindspore import Tensor, ops
+
+from mindspore_rl.plan.value import reduced_count
+from mindspore_rl.rl import operators, random
+from mindspore_rl.rl.operators import (
+    is_record,
+    leaves,
+    minibatch_rows,
+    put_into,
+    reduce_samples,
+    take_rows,
+)
+
+
+class Environments(Protocol):
+    """All environments of a loop, as `tensor_env.LocalEnvironment`.
+
+    Attributes:
+        noise_size: random numbers that each environment uses in a step.
+    """
+
+    noise_size: int
+
+    def reset(self, noise: Tensor | None) -> Tensor:
+        """Returns: obs `[B, ...]`."""
+
+    def step(self, action: Tensor, noise: Tensor | None) -> tuple[Tensor, ...]:
+        """Returns: next_obs, final_obs, reward, terminated, truncated."""
+
+
+class PlainLoop(ABC):
+    """Calls of `msrl` that step the training loop, for one process.
+
+    A subclass adds the kept records and the calls that learn or report.
+
+    Args:
+        trainer: the algorithm.
+        environment: all environments of the loop.
+        numbers: of the iterations.
+        num_envs: number of environments.
+        seed: of every random number.
+    """
+
+    def __init__(
+        self, trainer: Any, environment: Environments, numbers: range, num_envs: int, seed: int
+    ) -> None:
+        self.trainer, self.environment, self.numbers = trainer, environment, numbers
+        self.num_envs, self.seed, self.num_steps = num_envs, seed, trainer.config.num_steps
+        self._iteration = 0
+        self._rows: list[tuple] = []
+        self._sampled = False
+        self._record: Any = None
+        self._sites: dict[str, dict[tuple, int]] = {}
+        self._turns: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+        self._begun: dict[str, int] = {}
+
+    def run(self) -> None:
+        """Runs the training loop."""
+        self.trainer.train(self)
+
+    # ---- loops -----------------------------------------------------------------------------
+
+    def iterations(self) -> Iterator[int]:
+        for iteration in self.numbers:
+            self._iteration, self._counts = iteration, dict(self._turns)
+            self._turns.clear()
+            yield iteration
+
+    def steps(self) -> range:
+        return range(self.num_steps)
+
+    def epochs(self, count: int) -> range:
+        return range(count)
+
+    def minibatches(self, count: int, values: tuple, steps: int = 0) -> Iterator[tuple]:
+        site = self._site("permutations", sys._getframe(1))
+        number = int(self.begun(site))
+        self._begun[site] = number + 1
+        order = random.permutations(
+            self.seed,
+            random.stream(site),
+            np.array([number]),
+            np.arange(self.num_envs),
+            self.num_steps // max(steps, 1),
+        )[0]
+        stride, columns = max(steps, 1) * self.num_envs, np.arange(self.num_envs)
+        permutation = Tensor((order * stride + columns).astype(np.int32))
+        for number in range(count):
+            rows = minibatch_rows(permutation, Tensor(number), count, steps)
+            taken = (take_rows(value, rows) for value in leaves(values))
+            yield put_into(values, taken)
+
+    def begun(self, site: str) -> np.ndarray:
+        """Returns how often the loop over minibatches at a site has begun, 0-d int32."""
+        return np.array(self._begun.get(site, 0), np.int32)
+
+    # ---- environment, actor, replay --------------------------------------------------------
+
+    def env_reset(self) -> Tensor:
+        return self.environment.reset(self._noise("env_reset", self.environment.noise_size))
+
+    def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
+        noise = self._noise("env_step", self.environment.noise_size)
+        return self.environment.step(action, noise)
+
+    def agent_act(self, *args: Any) -> Any:
+        noise = self._noise("agent_act", self.trainer.actor.noise_size)
+        return self.trainer.actor.act(*args, *(() if noise is None else (noise,)))
+
+    def agent_learn(self, *args: Any) -> Any:
+        return self.trainer.learner.learn(self, *args)
+
+    def replay_insert(self, *values: Any, keep: int = 0) -> None:
+        if is_record(values[0]):
+            self._record, values = values[0], tuple(leaves(values))
+        if keep:
+            self._keep(values, keep // self.num_envs)
+            return
+        if self._sampled:
+            self._rows, self._sampled = [], False
+        self._rows.append(values)
+
+    def replay_sample(self, count: int = 0, by: str = "stratified", steps: int = 0) -> Any:
+        if count:
+            return self._as_inserted(self._draw(count, by, steps))
+        self._sampled = True
+        rows = tuple(ops.stack(column) for column in zip(*self._rows, strict=True))
+        return self._as_inserted(rows)
+
+    @abstractmethod
+    def _keep(self, values: tuple, capacity: int) -> None:
+        """Keeps a record of each environment, of which the newest `capacity` are kept."""
+
+    @abstractmethod
+    def _draw(self, count: int, by: str, steps: int) -> tuple[Tensor, ...]:
+        """Draws kept records, see `api.Msrl.replay_sample`. Returns: the columns."""
+
+    def _as_inserted(self, columns: tuple[Tensor, ...]) -> Any:
+        """Columns in the form in which records were inserted; ids and odds stand behind it."""
+        if self._record is None:
+            return columns
+        rest = iter(columns)
+        record = put_into(self._record, rest)
+        more = tuple(rest)
+        return (record, *more) if more else record
+
+    def uniform(self, count: int, size: int) -> Tensor:
+        return operators.uniform(self._noise("uniform", self._each(count) * size), size)
+
+    def _each(self, count: int) -> int:
+        """Returns an environment's rows of a batch of `count`, at least 1."""
+        return max(count // self.num_envs, 1)
+
+    # ---- learning --------------------------------------------------------------------------
+
+    def _reduce(self, kind: str, *values: Tensor, keep: int = 0) -> Any:
+        results = tuple(
+            reduce_samples(kind, value, keep, reduced_count(value.shape, keep)) for value in values
+        )
+        return results if len(results) > 1 else results[0]
+
+    mean = partialmethod(_reduce, "mean")
+    sum = partialmethod(_reduce, "sum")
+    max = partialmethod(_reduce, "max")
+    min = partialmethod(_reduce, "min")
+
+    def __getattr__(self, name: str) -> Any:
+        """Looks up calls of `msrl` that are functions of arrays in `operators`."""
+        if name.startswith("_") or not hasattr(operators, name):
+            raise AttributeError(f"msrl has no {name}")
+        return getattr(operators, name)
+
+    # ---- random numbers --------------------------------------------------------------------
+
+    def _noise(self, call: str, size: int) -> Tensor | None:
+        site = self._site(f"{call}_noise", sys._getframe(2))
+        step = self._step(site)
+        if not size:
+            return None
+        shape = self.trainer.spec.agent_shape if call == "agent_act" else ()
+        noise = random.uniform(
+            self.seed,
+            random.stream(site),
+            np.array([step]),
+            np.arange(self.num_envs),
+            size,
+            random.all_agents(*shape) if shape else None,
+        )
+        return Tensor(noise[0])
+
+    def _site(self, purpose: str, frame: FrameType | None) -> str:
+        """Names a call site: its purpose, and its number in the order of first calls."""
+        place: list = []
+        while frame is not None and frame.f_code is not PlainLoop.run.__code__:
+            place.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+        sites = self._sites.setdefault(purpose, {})
+        return f"{purpose}#{sites.setdefault(tuple(place), len(sites) + 1)}"
+
+    def _step(self, site: str) -> int:
+        """Numbers a site's calls over the whole run; every iteration has as many."""
+        turn = self._turns.get(site, 0)
+        self._turns[site] = turn + 1
+        return self._iteration * self._counts.get(site, 0) + turn

@@ -1,0 +1,114 @@
+"""The plain loop of a trained policy: it acts and learns nothing."""
+
+# ruff: noqa: D102  (the methods of `api.Msrl`)
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, ops
+
+from mindspore_rl.datasets.windows import blank_windows
+from mindspore_rl.errors import ProgramError
+from mindspore_rl.rl.operators import leaves
+from mindspore_rl.runtime.plain_loop import Environments, PlainLoop
+
+
+class Over(Exception):  # noqa: N818
+    """Ends the loop; raised by its environments."""
+
+
+class Acting(PlainLoop):
+    """`msrl` of a training loop that resumes from a checkpoint, without learning.
+
+    Gradients are zeros, a batch consists of copies of the last record, and updates do nothing.
+
+    Args:
+        trainer: with the parameters of the checkpoint.
+        done: metadata of the checkpoint.
+        environment: in which the loop acts.
+        num_envs: number of environments.
+        seed: of actions, if they are sampled.
+        greedy: whether to act by `act_greedily`, if the actor has it; may be set between steps.
+        asked: called with the arguments of `act` at every step.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        done: dict[str, Any],
+        environment: Environments,
+        num_envs: int,
+        seed: int,
+        greedy: bool = True,
+        asked: Callable[..., None] | None = None,
+    ) -> None:
+        numbers = range(done["iteration"], sys.maxsize)
+        super().__init__(trainer, environment, numbers, num_envs, seed)
+        self.greedy = greedy
+        self._env_steps, self._asked = done["env_steps"], asked
+        self._last: tuple = ()
+        self._zeros: dict[tuple, tuple] = {}
+
+    def agent_act(self, *args: Any) -> Any:
+        """Replaces the action, the first result of `act`, by the greedy action."""
+        if self._asked is not None:
+            self._asked(*args)
+        acted = super().agent_act(*args)
+        greedily = getattr(self.trainer.actor, "act_greedily", None)
+        if not self.greedy or greedily is None:
+            return acted
+        try:
+            inspect.signature(greedily).bind(*args)
+        except TypeError as error:
+            raise ProgramError(
+                f"{type(self.trainer.actor).__name__}.act_greedily is given what the loop gives to "
+                f"msrl.agent_act, {len(args)} arguments, and does not take them ({error}): give it "
+                "the parameters of act but noise, or play with --sample"
+            ) from error
+        found = greedily(*args)
+        action = found[0] if isinstance(found, tuple) else found
+        return (action, *acted[1:]) if isinstance(acted, tuple) else action
+
+    def env_steps(self) -> Tensor:
+        return Tensor(np.float32(self._env_steps))
+
+    def _keep(self, values: tuple, capacity: int) -> None:
+        self._last = values
+
+    def _draw(self, count: int, by: str, steps: int) -> tuple[Tensor, ...]:
+        each = self._each(count)
+        columns = tuple(ops.concat([column] * each) for column in self._last)
+        if steps:
+            columns = tuple(ops.stack([column] * steps, 1) for column in columns)
+        rows = each * self.num_envs
+        weights = Tensor(np.zeros(rows, np.int32)), Tensor(np.ones(rows, np.float32))
+        return (*columns, *weights) if by == "priority" else columns
+
+    def replay_update(self, ids: Tensor, priorities: Tensor) -> None:
+        """Does nothing: a draw does not depend on priorities."""
+
+    def dataset_windows(self, path: str, count: int, length: int) -> tuple[Tensor, ...]:
+        """Returns blank windows; the data set need not exist."""
+        shape = self._each(count) * self.num_envs, length
+        return tuple(map(Tensor, blank_windows(self.trainer.spec, *shape)))
+
+    def gradient(self, loss: Callable, network: Any, *args: Any) -> tuple:
+        """Returns zeros with the shapes of gradients and losses."""
+        key = (loss, id(network))
+        if key not in self._zeros:
+            means = tuple(Tensor(np.float32(0)) for _ in leaves(loss(*args)))
+            grads = tuple(ops.zeros_like(p) for p in network.trainable_params())
+            self._zeros[key] = grads, means
+        return self._zeros[key]
+
+    def update(self, method: Callable, *args: Any) -> None:
+        """Does nothing: the parameters stay those of the checkpoint."""
+
+    def boundary(self, name: str, value: Any) -> Any:
+        return value
+
+    def report(self, metrics: dict[str, Any]) -> None:
+        """Does nothing: metrics are those of learning."""
