@@ -124,7 +124,8 @@ def _imported(reached: set[str]) -> list[tuple[str, types.ModuleType]]:
             found[name] = loaded[name]
             mentioned = _mentioned(loaded[name])
             waiting += loaded if mentioned is None else sorted(mentioned & set(loaded))
-    return sorted((name_of(name), module) for name, module in found.items())
+    order = sorted(found, key=lambda name: (name in reached, name))  # what is reached stands
+    return sorted({name_of(name): found[name] for name in order}.items())
 
 
 def _mentioned(module: types.ModuleType) -> set[str] | None:

@@ -101,6 +101,18 @@ def test_sources_that_are_loaded(tmp_path, monkeypatch):
     del sys.modules["beside"]
 
 
+def test_fragments_of_several_runs_may_be_loaded(tmp_path, monkeypatch):
+    """Their names differ by the run's number, which does not count."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = ("fragment_1_loop", "fragment_2_loop")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("import sys\nsys.modules\ndef act(x):\n    return x\n")
+    one, other = (fingerprint(importlib.import_module(name).act) for name in names)
+    for name in names:
+        del sys.modules[name]
+    assert one == other
+
+
 @pytest.mark.parametrize(
     ("code", "counts"),
     [
