@@ -76,7 +76,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT_OUT] = []
 
 
-@pytest.hookimpl(trylast=True)  # folders mark their tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         tier = _tier({mark.name for mark in item.iter_markers()})
