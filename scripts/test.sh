@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests: the quick ones, or what is named.
 #
-#   scripts/test.sh                  the quick ones: half an hour on two cores, less once cells are cached
+#   scripts/test.sh                  the quick ones: twenty minutes on two cores, less once cells are cached
 #   scripts/test.sh --all            slow ones too: hours
 #   scripts/test.sh FILE|NAME ...    those of a file or folder, or with NAME in their name
 #
