@@ -94,7 +94,7 @@ def _sources(reached: set[str]) -> str:
         for key, value in sorted(vars(module).items()):
             if not key.startswith("__") and is_plain(value):
                 digest.update(f"{key} {value!r}".encode())
-            reached.add(str(getattr(value, "__module__", getattr(value, "__name__", ""))))
+            reached.add(_module_of(value))
     for name in sorted(reached & set(sys.modules)):
         file = getattr(sys.modules[name], "__file__", None)
         if file and file.startswith(INSTALLED):
@@ -137,12 +137,14 @@ def _mentioned(module: types.ModuleType) -> set[str] | None:
         return None
     if words & DYNAMIC:
         return None
-    found = set(imports)
-    for value in vars(module).values():
-        name = value.__name__ if isinstance(value, types.ModuleType) else value.__class__.__module__
-        found |= {name, str(getattr(value, "__module__", ""))}
+    found = {*imports, *map(_module_of, vars(module).values())}
     # `import a.b` runs a as well.
     return {".".join(name.split(".")[:n]) for name in found for n in range(1, name.count(".") + 2)}
+
+
+def _module_of(value: Any) -> str:
+    """Returns the name of the module that a value is, or that defines it or its class."""
+    return str(getattr(value, "__module__", getattr(value, "__name__", "")))
 
 
 @functools.lru_cache(maxsize=1000)
