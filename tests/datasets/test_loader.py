@@ -105,7 +105,7 @@ def resident(path):
 
 
 def test_of_a_cold_data_set_windows_are_read_and_nothing_else(tmp_path):
-    """Those of a batch and of the next one; the kernel alone would read 32 pages for each."""
+    """The kernel alone would read 32 pages for each window of this batch and the next."""
     made(path := tmp_path / "set", [2000] * 50, length=2000).table.close()
     gc.collect()
     with path.open("rb") as file:

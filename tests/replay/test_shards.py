@@ -497,7 +497,7 @@ def test_what_is_overwritten_after_its_draw_is_drawn_again(mode, monkeypatch):
 
 @pytest.mark.parametrize("mode", [Mode.DISTINCT, Order.LARGEST])
 def test_no_two_ranks_of_a_host_get_one_record(mode, monkeypatch):
-    """Of lanes that a writer is faster in than both, of which most rows are another rank's."""
+    """A writer is faster in these lanes than both, and most rows are another rank's."""
     lanes, quotas, spec = (1, 6), (2, 46), whole_spec(weighted=mode is Order.LARGEST)
     copy, lock, written = Near.copy, threading.Lock(), []
 

@@ -168,7 +168,7 @@ def test_n_steps_begin_equally_often_everywhere(mode):
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_windows_begin_equally_often_everywhere(mode):
-    """Of records drawn equally often, each place that a window has in its record."""
+    """Records are drawn equally often, and so is each place of a window in its record."""
     lengths = np.array([8, 8, 5, 6, 2, 3, 8, 7])
     table = Table.create(TableSpec(COLUMNS, capacity=4, lanes=2, length=8))
     with writing(table, [0, 1]) as writer:

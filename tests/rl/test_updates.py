@@ -10,7 +10,7 @@ TAU, RATES = 0.25, np.array([0.1, 0.01, 0.0], np.float32)
 
 
 class Learner(nn.Cell):
-    """What an update does inside a compiled loop."""
+    """Three updates with a rate each, in a loop that compiles."""
 
     def __init__(self):
         super().__init__()

@@ -147,7 +147,7 @@ class Draft:
         return self._implied(self._next(kind), OPERATIONS[kind].takes, values)
 
     def implies(self, kind: str) -> bool:
-        """Whether results of the next operation of a kind will have the mark that it implies."""
+        """Returns whether results of the next operation of a kind will have its implied mark."""
         return (self._next(kind), OPERATIONS[kind].gives) in self.implied
 
     def _next(self, kind: str) -> str:
