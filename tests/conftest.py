@@ -5,7 +5,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Collection
-from pathlib import Path
 
 # Set before anything imports MindSpore.
 os.environ.setdefault("MS_DEV_HOST_BLOCKING_RUN", "1")
@@ -20,8 +19,7 @@ import psutil  # noqa: E402
 import pytest  # noqa: E402
 
 TIERS = ("gpu", "kill", "learning", "multiprocess", "slow")  # a test counts in the first it has
-SHARED_MEMORY = Path("/dev/shm")
-LEFT_OUT = pytest.StashKey[list]()
+LEFT_OUT = pytest.StashKey[Counter]()
 
 
 def _tier(names: Collection[str]) -> str:
@@ -42,15 +40,6 @@ def _processes() -> set[psutil.Process]:
     return found
 
 
-def _segments() -> set[Path]:
-    """Gives the files in shared memory; with tests side by side they may be another's."""
-    return set() if "PYTEST_XDIST_WORKER" in os.environ else set(SHARED_MEMORY.glob("msrl*"))
-
-
-def _leaks(processes: set[psutil.Process], segments: set[Path]) -> tuple[set, set]:
-    return _processes() - processes, _segments() - segments
-
-
 @pytest.fixture(params=["native", pytest.param("mindspore", marks=pytest.mark.slow)])
 def cells(request: pytest.FixtureRequest) -> str:
     """The cells of a test that holds for both kinds."""
@@ -59,33 +48,34 @@ def cells(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_leaks():
-    """Fails the module's last test if it leaves processes or shared-memory segments behind."""
-    before = _processes(), _segments()
+    """Fails the module's last test if it leaves processes behind."""
+    before = _processes()
     yield
     deadline = time.monotonic() + 5.0  # terminated processes may need a moment to end
-    while any(left := _leaks(*before)) and time.monotonic() < deadline:
+    while (left := _processes() - before) and time.monotonic() < deadline:
         time.sleep(0.05)
-    processes, segments = left
-    described = [str(process) for process in processes] + [str(path) for path in segments]
-    for process in processes:
+    for process in left:
         process.kill()  # otherwise they would slow down and confuse later tests
-    assert not described, f"left behind: {', '.join(described)}"
+    assert not left, f"left behind: {', '.join(map(str, left))}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[LEFT_OUT] = []
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        tier = _tier({mark.name for mark in item.iter_markers()})
-        if tier in ("unit", "slow"):
-            item.add_marker("side_by_side")
+    config.stash[LEFT_OUT] = Counter()
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    if items:
-        items[0].config.stash[LEFT_OUT].extend(items)
+    for item in items:
+        item.config.stash[LEFT_OUT][_tier({mark.name for mark in item.iter_markers()})] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # of pytest-xdist: only workers select tests
+        session.config.workeroutput["left out"] = dict(session.config.stash[LEFT_OUT])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+    node.config.stash[LEFT_OUT] = Counter(getattr(node, "workeroutput", {}).get("left out"))
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
@@ -98,20 +88,9 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     times = [f"{tier} {spent[tier]:.1f} s ({ran[tier]} tests)" for tier in ran]
     terminalreporter.write_line(f"Time by tier: {', '.join(times) or 'nothing ran'}")
     left_out = config.stash[LEFT_OUT]
-    if "not side_by_side" in config.option.markexpr:  # they ran before, except for the slow ones
-        left_out = [
-            item
-            for item in left_out
-            if not item.get_closest_marker("side_by_side") or item.get_closest_marker("slow")
-        ]
-    if config.getoption("numprocesses", None):  # only some of the tests; others follow
-        return
-    if not left_out:
-        terminalreporter.write_line("Left out: nothing")
-        return
-    marks = Counter(tier for item in left_out for tier in TIERS if item.get_closest_marker(tier))
-    parts = ", ".join(f"{number} marked {mark}" for mark, number in marks.items())
+    parts = ", ".join(f"{number} of {tier}" for tier, number in left_out.items())
     terminalreporter.write_line(
-        f"Left out: {len(left_out)} tests ({parts or 'by the given choice'}); "
-        "scripts/test.sh --all runs everything"
+        f"Left out: {left_out.total()} tests ({parts}); scripts/test.sh --all runs everything"
+        if left_out
+        else "Left out: nothing"
     )

@@ -39,7 +39,7 @@ assert "mindspore" not in sys.modules
 def test_trains_on_workers_and_shows_every_iteration(tmp_path, capfd):
     seen = []
     run = train(
-        "ppo",
+        "a2c",
         env="CartPole-v1",
         policy="MultipleLearners",
         workers=2,

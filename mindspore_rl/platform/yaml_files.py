@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -10,6 +11,7 @@ from mindspore_rl.errors import ConfigError
 
 MAX_VALUES, DEEPEST = 100_000, 100
 """Maximum number of values, each counted as often as aliases repeat it, and nesting depth."""
+TOO_DEEP = f"it is nested more than {DEEPEST} deep"
 NUMBERS = {
     "tag:yaml.org,2002:int": r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+",
     "tag:yaml.org,2002:float": (
@@ -27,6 +29,17 @@ class _Loader(yaml.SafeLoader):
         first: [(tag, form) for tag, form in forms if tag not in NUMBERS]
         for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """See the base class. Raises: yaml.YAMLError: the document is too deep."""
+        self.depth += 1
+        if self.depth > DEEPEST + 1:
+            raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=self.peek_event().start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def get_single_node(self) -> yaml.Node | None:
         """See the base class. Raises: yaml.YAMLError: the document is too deep or too large."""
@@ -64,7 +77,7 @@ def _check_size(root: yaml.Node) -> None:
             values, deep = (1 + sum(n for n, _ in parts), 1 + max((d for _, d in parts), default=0))
             problem = f"it has more than {MAX_VALUES:,} values" if values > MAX_VALUES else ""
             if depth > DEEPEST or deep > DEEPEST:
-                problem = f"it is nested more than {DEEPEST} deep"
+                problem = TOO_DEEP
             if problem:
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
             found[id(node)] = values, deep
@@ -102,9 +115,6 @@ def read_yaml(path: Path) -> YamlKeys:
         content = loader.get_single_data()
     except OSError as error:
         raise ConfigError(f"{path}: cannot read this YAML file: {error.strerror}") from error
-    except RecursionError as error:
-        text = f"it is nested more than {DEEPEST} deep"
-        raise ConfigError(f"{path}: not valid YAML: {text}") from error
     except (yaml.YAMLError, ValueError) as error:  # not UTF-8, 2024-13-45
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if content is None:

@@ -139,7 +139,7 @@ def test_it_keeps_its_promises(capfd, recwarn):
 @pytest.mark.multiprocess
 def test_two_ranks_train_on_it(tmp_path, capsys):
     run = tmp_path / "run"
-    command = ["train", "ppo", "--env", "envpool:HalfCheetah-v4", "--policy", "MultipleLearners"]
+    command = ["train", "a2c", "--env", "envpool:CartPole-v1", "--policy", "MultipleLearners"]
     sizes = ["--workers", "2", "num_envs=4", "num_steps=16", "--total-steps", "192"]
     assert cli.main([*command, *sizes, "--run-dir", str(run), "--quiet"]) == 0
     assert "steps: 192 environment steps" in capsys.readouterr().out

@@ -112,6 +112,7 @@ def test_what_was_seen_is_remembered(tmp_path, torso):
         export(load(place))
 
 
+@pytest.mark.slow
 def test_truncation_is_bootstrapped(tmp_path, cells):
     """Never terminated, truncated after 10 steps, reward 1: the value is 1 / (1 - gamma)."""
     train(tmp_path / "run", "ppo", "--cells", cells, "--env", "probe:truncated", *QUICK)
@@ -120,6 +121,7 @@ def test_truncation_is_bootstrapped(tmp_path, cells):
     assert np.allclose(value, 10.0, atol=0.7), value
 
 
+@pytest.mark.slow
 def test_termination_is_not_bootstrapped(tmp_path, cells):
     """One step, reward 1: the value is 1."""
     train(tmp_path / "run", "ppo", "--cells", cells, "--env", "probe:constant", *QUICK)

@@ -242,7 +242,8 @@ def test_equals_reference(algorithm, policy, environment, workers, options, refe
 @pytest.mark.parametrize(
     ("algorithm", "policy", "environment", "workers"),
     [
-        ("ppo", "MultipleLearners", "CartPole-v1", 2),
+        ("a2c", "MultipleLearners", "CartPole-v1", 2),
+        pytest.param("ppo", "MultipleLearners", "CartPole-v1", 2, marks=pytest.mark.slow),
         pytest.param("ppo", "GPUOnly", "graph:CartPole-v1", 2, marks=pytest.mark.slow),
         pytest.param("ppo", "GPUOnly", "graph:Pendulum-v1", 3, marks=pytest.mark.slow),
         pytest.param("dqn", "GPUOnly", "graph:CartPole-v1", 2, marks=pytest.mark.slow),
@@ -277,14 +278,20 @@ def test_chunks_equal_reference(policy, environment, workers, chunks, references
 
 
 IMAGES = {
-    "cnn": {"torso": "cnn", "hidden": (16,), "num_envs": 6, "num_steps": 4},
-    "impala": {"torso": "impala", "hidden": (16,), "num_envs": 4, "num_steps": 4},
+    torso: {
+        "torso": torso,
+        "hidden": (16,),
+        "num_envs": num_envs,
+        "num_steps": 4,
+        "update_epochs": 2,
+    }
+    for torso, num_envs in (("cnn", 6), ("impala", 4))
 }
 
 
 def _seeing():
     """Yields every policy except GPUOnly: no in-graph environment gives images."""
-    quick = {("cnn", "MultipleLearners", 2)}
+    quick = {("cnn", "SingleLearnerCoarse", 3)}
     for torso, policy in itertools.product(IMAGES, POLICIES[:-1]):
         if policy != "GPUOnly":
             three = (torso, policy) == ("cnn", "SingleLearnerCoarse")
@@ -300,14 +307,21 @@ def test_images_equal_reference(torso, policy, workers, references, tmp_path):
 
 
 MEMORIES = {
-    torso: {"torso": torso, "num_steps": 32, "segment_steps": 4, "state_size": 12, "hidden": (8,)}
+    torso: {
+        "torso": torso,
+        "num_steps": 16,
+        "segment_steps": 4,
+        "update_epochs": 2,
+        "state_size": 12,
+        "hidden": (8,),
+    }
     for torso in ("gru", "lstm")
 }
 """Episodes of CartPole's first policies end within a segment, and between two iterations."""
 
 
 def _remembering():
-    quick = {("lstm", "GPUOnly", 2)}
+    quick = {("lstm", "SingleLearnerCoarse", 2)}
     for torso, policy, workers in itertools.product(MEMORIES, POLICIES[:-1], (2, 3)):
         marks = () if (torso, policy, workers) in quick else (pytest.mark.slow,)
         yield pytest.param(torso, policy, workers, marks=marks)
@@ -337,15 +351,16 @@ def _check(request, references, tmp_path):
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
-    ("policy", "environment"),
+    ("algorithm", "policy", "environment"),
     [
-        ("GPUOnly", "graph:CartPole-v1"),
-        pytest.param("MultipleLearners", "CartPole-v1", marks=pytest.mark.slow),
+        ("a2c", "MultipleLearners", "CartPole-v1"),
+        pytest.param("ppo", "MultipleLearners", "CartPole-v1", marks=pytest.mark.slow),
+        pytest.param("ppo", "GPUOnly", "graph:CartPole-v1", marks=pytest.mark.slow),
     ],
 )
-def test_runs_freely(policy, environment, references, tmp_path):
+def test_runs_freely(algorithm, policy, environment, references, tmp_path):
     """Without loading the reference's state between iterations, rounding may grow but not jump."""
-    request = request_for("ppo", policy, environment, 2)
+    request = request_for(algorithm, policy, environment, 2)
     plan, cut = prepare(request, tmp_path)
     reference = references(request, plan, cut)
     outcome = run_job(plan, tmp_path, JobOptions(progress=False, total_steps=0))

@@ -110,8 +110,7 @@ class _Reader:
     """Parses a text as Python and reads the comments by line number."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.tree = text, ast.parse(text)
-        self.lines = text.splitlines()
+        self.tree, self.lines = ast.parse(text), text.splitlines()
 
     def program(self) -> Program:
         header: dict[str, Any] = {}
@@ -186,10 +185,12 @@ class _Reader:
             more.get("attrs", ()),
         )
 
-    def source(self, node: ast.AST) -> str:
-        found = ast.get_source_segment(self.text, node)
-        assert found is not None
-        return found
+    def source(self, node: Any) -> str:
+        """Returns the text of an expression, which stands on one line."""
+        assert node.lineno == node.end_lineno
+        # Columns of the syntax tree count bytes.
+        line = self.lines[node.lineno - 1].encode()
+        return line[node.col_offset : node.end_col_offset].decode()
 
     def more(self, node: Any) -> dict[str, Any]:
         """Reads the fields in the comment behind a statement."""
@@ -197,7 +198,6 @@ class _Reader:
         if isinstance(node, (ast.If, ast.For, ast.With)):
             last = getattr(node, "test", None) or getattr(node, "iter", None)
             last = last or _any(node).items[0].context_expr
-        # Columns of the syntax tree count bytes.
         behind = self.lines[last.end_lineno - 1].encode()[last.end_col_offset :].decode()
         name, *fields = behind.lstrip(" :)").removeprefix("# ").split(" | ")
         found: dict[str, Any] = {"name": name}
