@@ -74,6 +74,9 @@ class Schedule:
         drop_stale: with `arrival`, whether a staler gradient is dropped; else its worker waits
             before it computes one.
         chunks: parts of the environments that a fragment works on in turn.
+        lag: with `synchronous`, the number of iterations that the actors' parameters are older than
+            in the plain loop: the learner learns meanwhile. The actors of iteration i act with the
+            parameters after iteration i - 1 - lag, or the initial ones.
     """
 
     order: str = field(default=SYNCHRONOUS, metadata={"help": "synchronous or arrival"})
@@ -84,6 +87,9 @@ class Schedule:
         default=False, metadata={"help": "asynchronous: drop staler gradients, never wait"}
     )
     chunks: int = field(default=1, metadata={"help": "parts of the environments, in turn"})
+    lag: int = field(
+        default=0, metadata={"help": "synchronous: iterations that actors run ahead of the learner"}
+    )
 
     def __post_init__(self) -> None:
         if self.order not in (SYNCHRONOUS, ARRIVAL):
@@ -97,6 +103,13 @@ class Schedule:
             )
         if self.chunks < 1:
             raise PolicyError(f"schedule: chunks is {self.chunks}, expected at least 1")
+        if self.lag < 0:
+            raise PolicyError(f"schedule: lag is {self.lag}, expected at least 0 iterations")
+        if self.order == ARRIVAL and self.lag:
+            raise PolicyError(
+                f"schedule: lag belongs to order={SYNCHRONOUS}, and order is {ARRIVAL}, whose "
+                "bound is staleness; leave one of them out"
+            )
         if self.order == SYNCHRONOUS and (self.staleness is not None or self.drop_stale):
             raise PolicyError(
                 f"schedule: staleness and drop_stale belong to order={ARRIVAL}, and order is "

@@ -56,6 +56,8 @@ def test_an_earlier_run_keeps_its_schedule_under_the_same_policy(tmp_path):
         ("order=arrival,staleness=-1", "staleness is -1, expected at least 0 updates"),
         ("staleness=2", "belong to order=arrival, and order is synchronous"),
         ("chunks=0", "chunks is 0, expected at least 1"),
+        ("lag=-1", "lag is -1, expected at least 0 iterations"),
+        ("order=arrival,lag=1", "lag belongs to order=synchronous, and order is arrival"),
         ("stalenes=2", "unknown key stalenes; did you mean staleness"),
         ("staleness=few", "expected int or none, for example `staleness=64`"),
         ("arrival", "expected key=value"),

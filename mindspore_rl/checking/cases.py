@@ -79,7 +79,7 @@ class Held:
     Attributes:
         shrunk: the values of keys that were reduced, as `key=value`.
         lines: source lines of compared values, see `lines.of_program`.
-        runs: configuration, plain run and names of carried variables, by environment.
+        runs: configuration, plain run and names of carried variables, by environment and lag.
     """
 
     job: Job
@@ -182,15 +182,16 @@ class Held:
         """Returns the plain run of an environment, which all policies and worker counts share."""
         from mindspore_rl.checking import plain  # noqa: PLC0415
 
-        name = request.config.env
-        known = self.runs.get(name)
+        name, lag = request.config.env, request.policy.schedule.lag
+        key = f"{name}, lag={lag}" if lag else name
+        known = self.runs.get(key)
         if known and known[2] == carried:
             return known[1]
         began = time.monotonic()
         place = self.folder / f"plain-{self._number}"
         file, config = request.algorithm, request.config
         try:
-            run = plain.run_reference(file, config, place, self.iterations, carried)
+            run = plain.run_reference(file, config, place, self.iterations, carried, lag)
         except plain.UnsteadyError as error:
             where = lines.of(error.first.name, self.lines)
             raise plain.UnsteadyError(where or file.name, error.first) from None
@@ -203,8 +204,8 @@ class Held:
                 f"the plain loop fails at {Path(own[-1].filename).name}:{own[-1].lineno}: "
                 f"{own[-1].line}\n  {described(error)}"
             ) from error
-        self.runs[name] = config, run, carried
-        say(f"the plain loop of {name}: two runs agree, {time.monotonic() - began:.1f} s")
+        self.runs[key] = config, run, carried
+        say(f"the plain loop of {key}: two runs agree, {time.monotonic() - began:.1f} s")
         return run
 
     def _see(self, name: str, result: Any) -> None:

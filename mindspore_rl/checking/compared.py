@@ -14,8 +14,8 @@ large relative to its deviation.
 MARKS = ("action", "advantage", "gradient")
 """Marks of the boundaries whose values are compared."""
 METRIC, PARAMETERS, REPLAY, VARIABLES = "metric ", "parameters/", "replay/", "variables/"
-ENVIRONMENT, CELLS = "environment/", "cells/"
-STATE = (PARAMETERS, VARIABLES, ENVIRONMENT, REPLAY)
+ENVIRONMENT, CELLS, LAGGED = "environment/", "cells/", "lagged/"
+STATE = (PARAMETERS, VARIABLES, ENVIRONMENT, REPLAY, LAGGED)
 """Prefixes of the arrays of a checkpoint that the plain loop has too."""
 
 

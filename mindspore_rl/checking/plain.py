@@ -36,6 +36,7 @@ class PlainRun:
         states: the state before each iteration, and the one after the last.
         env_steps: environment steps taken, over all environments.
         checkpoints: files of the states.
+        lag: of the loop's schedule.
     """
 
     records: dict[tuple[int, str], list[list[np.ndarray]]] = field(default_factory=dict)
@@ -43,6 +44,7 @@ class PlainRun:
     states: list[dict[str, np.ndarray]] = field(default_factory=list)
     env_steps: int = 0
     checkpoints: list[Path] = field(default_factory=list)
+    lag: int = 0
 
 
 class UnsteadyError(MsrlError):
@@ -65,7 +67,12 @@ class UnsteadyError(MsrlError):
 
 
 def run_reference(
-    algorithm: Path, config: Any, folder: Path, iterations: int, carried: dict[str, str]
+    algorithm: Path,
+    config: Any,
+    folder: Path,
+    iterations: int,
+    carried: dict[str, str],
+    lag: int = 0,
 ) -> PlainRun:
     """Runs the algorithm as plain Python, until two runs agree to the last bit.
 
@@ -78,13 +85,14 @@ def run_reference(
         folder: where the checkpoints are saved.
         iterations: number of iterations.
         carried: the graph's names of the loop's carried variables, and their names in the source.
+        lag: of the schedule, see `policy.Schedule`.
 
     Raises:
         UnsteadyError: no two runs agree.
     """
-    found = plain_run(algorithm, config, iterations, carried)
+    found = plain_run(algorithm, config, iterations, carried, lag=lag)
     for _ in range(ATTEMPTS - 1):
-        earlier, found = found, plain_run(algorithm, config, iterations, carried)
+        earlier, found = found, plain_run(algorithm, config, iterations, carried, lag=lag)
         if _same(earlier, found):
             break
     else:
@@ -110,6 +118,7 @@ def plain_run(
     iterations: int,
     carried: dict[str, str],
     nudged_at: int | None = None,
+    lag: int = 0,
 ) -> PlainRun:
     """Runs the algorithm as plain Python once.
 
@@ -119,10 +128,11 @@ def plain_run(
         iterations: number of iterations.
         carried: see `run_reference`.
         nudged_at: an iteration before which the parameters are changed by a relative `NUDGE`.
+        lag: see `run_reference`.
     """
     mindspore_device.use()
     trainer = programs.make_trainer(programs.trainer_class(algorithm), config, spec(config.env))
-    run = PlainRun()
+    run = PlainRun(lag=lag)
 
     def keep(iteration: int, site: str, values: list[np.ndarray]) -> None:
         run.records.setdefault((iteration, site), []).append(values)
@@ -138,8 +148,10 @@ def plain_run(
         run.states.append({name: np.array(v) for name, v in reference.state(chosen).items()})
         if iteration == nudged_at:
             _nudge(trainer)
+            reference.versions[0] = [_nudged(v, signs) for v in reference.versions[0]]
 
-    reference = Reference(trainer, iterations, keep, snapshot, implied=marks_of(trainer))
+    signs = np.random.default_rng(1)
+    reference = Reference(trainer, iterations, keep, snapshot, marks_of(trainer), lag)
     reference.run()
     run.env_steps = int(reference._env_steps)
     return run
@@ -149,10 +161,15 @@ def _nudge(trainer: Any) -> None:
     """Changes each entry of the parameters by `NUDGE`, up or down."""
     signs = np.random.default_rng(0)
     for _, parameter in named_parameters(trainer, "all"):
-        value = parameter.asnumpy()
-        if value.dtype == np.float32:
-            by = signs.choice((-NUDGE, NUDGE), value.shape)
-            set_parameter(parameter, (value * (1.0 + by)).astype(np.float32))
+        set_parameter(parameter, _nudged(parameter.asnumpy(), signs))
+
+
+def _nudged(value: np.ndarray, signs: np.random.Generator) -> np.ndarray:
+    """Returns an array with each entry changed by `NUDGE`; one of integers as it is."""
+    if value.dtype != np.float32:
+        return value
+    by = signs.choice((-NUDGE, NUDGE), value.shape)
+    return (value * (1.0 + by)).astype(np.float32)
 
 
 def _same(first: PlainRun, second: PlainRun) -> bool:
@@ -224,7 +241,7 @@ def rounding_alone(
     for one in found:
         at = iterations - 1 if one.iteration is None else one.iteration
         if at not in nudged:
-            nudged[at] = plain_run(algorithm, config, iterations, carried, at)
+            nudged[at] = plain_run(algorithm, config, iterations, carried, at, reference.lag)
         if one.iteration is None:
             got, wanted = (run.states[-1] for run in (nudged[at], reference))
         else:

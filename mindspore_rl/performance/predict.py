@@ -67,7 +67,7 @@ class Job:
         plan = replace(self.plan, hosts=hosts)
         iterations = ITERATIONS if plan.num_ranks < MANY_RANKS else FEWER
         simulator = Simulator(plan, self.programs, self.costs, cluster)
-        return Prediction(plan, simulator.run(iterations))
+        return Prediction(plan, simulator.run(iterations + plan.lag))
 
 
 def job_of(request: JobRequest, say: Say, anew: bool = False, most_ranks: int | None = None) -> Job:

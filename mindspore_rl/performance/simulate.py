@@ -68,20 +68,29 @@ class Simulator:
         self.meetings: dict[tuple[str, int], Meeting] = {}
         self.traffic: dict[str, tuple[int, int]] = {}
         self.edges = edges_by_chunk(plan)
+        self._put_lagged()
         self.ranks = [
             SimulatedRank(self, rank, programs, costs, self.hosts[names[rank]])
             for rank in range(plan.num_ranks)
         ]
 
+    def _put_lagged(self) -> None:
+        """Puts the initial parameters that wait at the actors into their queues."""
+        for name, edge in self.edges[0].items():
+            for i, j in edge.pairs:
+                box = self.box(edge.source.first_rank + i, edge.target.first_rank + j, name)
+                for _ in range(edge.message.lag):
+                    box.put(0.0)
+
     def run(self, iterations: int) -> Simulation:
-        """Simulates so many iterations, of which the first is discarded."""
+        """Simulates so many iterations; the first, and as many as the lag, are discarded."""
         if self.plan.arrivals is not None:
             return self._by_arrival(iterations)
         for rank in self.ranks:
             self.env.process(rank.run(iterations))
         self.env.run()
-        marks = self.ranks[0].marks
-        return self._result(marks[-1] - marks[1], len(marks) - 2)
+        marks, first = self.ranks[0].marks, 1 + self.plan.lag
+        return self._result(marks[-1] - marks[first], len(marks) - 1 - first)
 
     def _by_arrival(self, iterations: int) -> Simulation:
         arrivals = self.plan.arrivals
@@ -152,7 +161,7 @@ class SimulatedRank:
 
     Attributes:
         marks: end time of each of its iterations.
-        spent: seconds since the end of its first iteration, by activity.
+        spent: seconds since the end of its first iterations, by activity.
     """
 
     def __init__(
@@ -222,7 +231,7 @@ class SimulatedRank:
         self._spend(kind, begun)
 
     def _spend(self, kind: str, begun: float) -> None:
-        if len(self.marks) > 1:
+        if len(self.marks) > 1 + self.job.plan.lag:
             self.spent[kind] += self.job.env.now - begun
 
     def _cell(self, word: Word) -> Steps:

@@ -80,6 +80,8 @@ class MessagePlan:
             bound.
         by_arrival: whether each replica of the source or target is served by itself (asynchronous).
         chunks: number of chunks of environments that are sent as separate messages.
+        lag: number of messages that wait at the target for their use; at first these are the
+            initial parameters. The target uses what the source sent `lag` iterations before.
     """
 
     name: str
@@ -95,6 +97,7 @@ class MessagePlan:
     conditional: bool = False
     by_arrival: bool = False
     chunks: int = 1
+    lag: int = 0
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,11 @@ class Plan:
         if self.arrivals is None:
             return 0
         return next(f.first_rank for f in self.fragments if f.name == self.arrivals.consumer)
+
+    @property
+    def lag(self) -> int:
+        """The number of iterations that actors run ahead."""
+        return max((message.lag for message in self.messages), default=0)
 
     @property
     def steps_per_iteration(self) -> int:

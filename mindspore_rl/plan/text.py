@@ -30,6 +30,8 @@ def plan_text(plan: Plan) -> str:
             f"  {reduction.name}, {reduction.reduction} in a cell, "
             f"{_often(reduction.times)}: {traffic[reduction.name]}"
         )
+    if plan.lag:
+        lines.append(f"  {lag_text(plan.lag)}")
     if plan.arrivals is not None:
         lines.append(f"  {arrivals_text(plan.arrivals)}")
     return "\n".join(lines)
@@ -37,6 +39,14 @@ def plan_text(plan: Plan) -> str:
 
 def _often(times: int) -> str:
     return f"{times} an iteration" if times else "once, at the start"
+
+
+def lag_text(lag: int) -> str:
+    """Describes a lag: which parameters the actors have."""
+    return (
+        f"lag={lag}: actors of iteration i act with the parameters after iteration i - {1 + lag}, "
+        "while the learner learns"
+    )
 
 
 def arrivals_text(arrivals: Arrivals) -> str:

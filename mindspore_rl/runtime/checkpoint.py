@@ -275,6 +275,11 @@ def _check_numbers(meta: dict[str, Any]) -> None:
         raise _Refused(f"cannot be used: it says {said}, which do not fit together")
 
 
+def lagged(age: int, name: str) -> str:
+    """Names the array of one of the actor's parameters as it was `age` iterations before."""
+    return f"lagged/{age}/{name}"
+
+
 def _path(folder: Path, iteration: int) -> Path:
     return folder / f"checkpoint-{iteration:08d}.npz"
 

@@ -6,6 +6,7 @@ Every distributed run is compared with this one (the main theorem of the design)
 # ruff: noqa: D102  (the methods of `api.Msrl`)
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -25,7 +26,8 @@ from mindspore_rl.rl.operators import (
     take_rows,
     to_array,
 )
-from mindspore_rl.rl.parameters import named_parameters
+from mindspore_rl.rl.parameters import named_parameters, set_parameter
+from mindspore_rl.runtime.checkpoint import lagged
 from mindspore_rl.runtime.plain_loop import PlainLoop
 
 Recorder = Callable[[int, str, list[np.ndarray]], None]
@@ -43,9 +45,12 @@ class Reference(PlainLoop):
             iteration and once after the last.
         implied: by operation and mark, which arguments or results of a call pass a boundary that
             the program does not set; None: all that there may be, of a program that sets none.
+        lag: `agent_act` of iteration i uses the actor's parameters after iteration i - 1 - lag.
 
     Attributes:
         reports: the metrics that were reported.
+        versions: the actor's parameters before this iteration and the `lag` iterations before it,
+            the oldest first, in the order of `named_parameters`.
     """
 
     environment: LocalEnvironment
@@ -57,6 +62,7 @@ class Reference(PlainLoop):
         recorder: Recorder | None = None,
         on_iteration: Callable[[int, dict[str, Any]], None] | None = None,
         implied: dict[tuple[str, str], tuple[int, ...]] | None = None,
+        lag: int = 0,
     ) -> None:
         config, in_graph = trainer.config, trainer.spec.in_graph
         environment = LocalEnvironment(config.env, in_graph, range(config.num_envs), config.seed)
@@ -64,6 +70,8 @@ class Reference(PlainLoop):
         super().__init__(trainer, environment, numbers, config.num_envs, config.seed)
         self.recorder, self.on_iteration, self.implied = recorder, on_iteration, implied
         self.reports: list[dict[str, float]] = []
+        self.lag, self._acting = lag, named_parameters(trainer, "actor") if lag else []
+        self.versions = deque([self._newest()] * (lag + 1), maxlen=lag + 1)
         self._env_steps = self._steps_before = 0
         self._kept: list[tuple] = []
         self._weights: list[np.ndarray] = []
@@ -99,6 +107,9 @@ class Reference(PlainLoop):
             arrays[f"replay/{number}"] = np.pad(column, empty)
         for name, parameter in named_parameters(self.trainer, "state"):
             arrays[f"parameters/{name}"] = to_array(parameter)
+        for age in range(1, self.lag + 1):
+            for (name, _), value in zip(self._acting, self.versions[-1 - age], strict=True):
+                arrays[lagged(age, name)] = value
         return arrays
 
     def iterations(self) -> Iterator[int]:
@@ -106,11 +117,31 @@ class Reference(PlainLoop):
         self._env_steps = 0
         for iteration in super().iterations():
             self._steps_before = self._env_steps
+            self.versions.append(self._newest())
             if self.on_iteration:
                 self.on_iteration(iteration, loop.f_locals)
             yield iteration
+        self.versions.append(self._newest())
         if self.on_iteration:
             self.on_iteration(self.numbers.stop, loop.f_locals)
+
+    # ---- acting with older parameters ------------------------------------------------------
+
+    def agent_act(self, *args: Any) -> Any:
+        if not self.lag:
+            return super().agent_act(*args)
+        newest = self._newest()
+        self._set(self.versions[0])
+        result = super().agent_act(*args)
+        self._set(newest)
+        return result
+
+    def _newest(self) -> list[np.ndarray]:
+        return [np.array(to_array(parameter)) for _, parameter in self._acting]
+
+    def _set(self, values: list[np.ndarray]) -> None:
+        for (_, parameter), value in zip(self._acting, values, strict=True):
+            set_parameter(parameter, value)
 
     # ---- environment, replay ---------------------------------------------------------------
 

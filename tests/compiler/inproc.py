@@ -41,7 +41,12 @@ def run_reference(job: JobRequest, folder: Path) -> theorem.ReferenceRun:
     ms.set_context(mode=ms.PYNATIVE_MODE)
     names = theorem.carried_names(job, folder / "names")
     return theorem.run_reference(
-        job.algorithm, job.config, folder / "reference", job.num_iterations, names
+        job.algorithm,
+        job.config,
+        folder / "reference",
+        job.num_iterations,
+        names,
+        job.policy.schedule.lag,
     )
 
 

@@ -220,11 +220,12 @@ def references(tmp_path_factory):
 
     def get(request: JobRequest, plan: Plan, cut: Partition) -> theorem.ReferenceRun:
         carried = held.names_in_source(plan, dict(cut.program.locals))
-        key = (str(request.algorithm), request.config, *carried.items())
+        lag = request.policy.schedule.lag
+        key = (str(request.algorithm), request.config, lag, *carried.items())
         if key not in known:
             folder = tmp_path_factory.mktemp("reference")
             known[key] = theorem.run_reference(
-                request.algorithm, request.config, folder, ITERATIONS, carried
+                request.algorithm, request.config, folder, ITERATIONS, carried, lag
             )
         return known[key]
 
@@ -275,6 +276,29 @@ def test_chunks_equal_reference(policy, environment, workers, chunks, references
         request, policy=dataclasses.replace(request.policy, schedule=schedule)
     )
     _check(request, references, tmp_path)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("algorithm", "policy", "environment", "workers", "lag"),
+    [
+        ("ppo", "SingleLearnerCoarse", "CartPole-v1", 2, 1),
+        pytest.param("ppo", "SingleLearnerCoarse", "Pendulum-v1", 3, 2, marks=pytest.mark.slow),
+        pytest.param(
+            "a2c", str(PROGRAMS / "crossed.py"), "CartPole-v1", 1, 1, marks=pytest.mark.slow
+        ),
+        pytest.param("dqn", "SingleLearnerCoarse", "CartPole-v1", 2, 1, marks=pytest.mark.slow),
+        pytest.param(
+            "sac", "SingleLearnerCoarse", "graph:Pendulum-v1", 1, 1, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_actors_that_run_ahead_equal_a_reference_with_a_lag(
+    algorithm, policy, environment, workers, lag, references, tmp_path
+):
+    request = request_for(algorithm, policy, environment, workers)
+    policy = dataclasses.replace(request.policy, schedule=Schedule(lag=lag))
+    _check(dataclasses.replace(request, policy=policy), references, tmp_path)
 
 
 IMAGES = {

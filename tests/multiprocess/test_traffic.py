@@ -121,6 +121,16 @@ def test_each_chunk_is_a_message_of_its_own(tmp_path):
     assert action.message_bytes == 32 * 8 * 4
 
 
+def test_parameters_that_wait_for_their_use_are_received_in_the_end(tmp_path):
+    """Two workers that run two iterations ahead get the parameters of every iteration."""
+    request = request_for("ppo", "SingleLearnerCoarse", "CartPole-v1", 2)
+    policy = dataclasses.replace(request.policy, schedule=Schedule(lag=2))
+    case = dataclasses.replace(request, policy=policy)
+    plan, outcome, found = _run(case, tmp_path, compiled=False)
+    _assert_predicted(plan, outcome, found)
+    assert found["program"]["parameters:update#1 learner->actor"]["calls"] == 3 * 2
+
+
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     "case",

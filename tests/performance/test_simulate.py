@@ -21,6 +21,7 @@ ITERATIONS = 4
 FREE = Table((1, 2), (0.0, 0.0))
 POLICIES = (
     ("SingleLearnerCoarse", "CartPole-v1", {}),
+    ("SingleLearnerCoarse", "CartPole-v1", {"lag": 2}),
     ("MultipleLearners", "CartPole-v1", {}),
     ("GPUOnly", "graph:CartPole-v1", {}),
     ("SingleLearnerFine", "CartPole-v1", {}),
@@ -101,6 +102,15 @@ def test_chunks_hide_the_time_of_the_others(tmp_path):
         times[chunks] = simulated(plan, regions, costs).iteration_s
     assert times[1] == pytest.approx(8 * 0.02, rel=0.1)
     assert times[2] == pytest.approx(8 * 0.01 + 0.005, rel=0.15)
+
+
+def test_actors_that_run_ahead_hide_the_time_of_the_learner(tmp_path):
+    plan, regions = planned("SingleLearnerCoarse", "CartPole-v1", {"lag": 1}, tmp_path)
+    for learns_s, expected in ((0.1, 0.1), (0.05, 8 * 0.01)):
+        actor = {"environment": doing(0.01)}
+        costs = {"actor": actor, "learner": {"cell learn": doing(learns_s)}}
+        found = simulated(plan, regions, costs, iterations=ITERATIONS + 4)
+        assert found.iteration_s == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(2, 0.08), (1, 0.16)])

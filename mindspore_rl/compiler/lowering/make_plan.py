@@ -153,12 +153,13 @@ def _message(
     values = [program.values[name] for name in names]
     if message.stacked:
         values = [value.behind(rows) for value in values]
-    parameters = ""
+    parameters, lag = "", 0
     if PARAMETERS in message.variables:
         readers = {
             op.kind for op in ops.values() if op.name in target.ops and PARAMETERS in op.reads
         }
         parameters = "actor" if readers <= {"agent_act"} else "all"
+        lag = partition.policy.schedule.lag if "agent_act" in readers else 0
     shares = {
         target
         for name in message.site
@@ -185,6 +186,7 @@ def _message(
         _conditional(around),
         partition.arrivals is not None,
         max([item.chunks for item in around if isinstance(item, Loop)], default=1),
+        lag,
     )
 
 

@@ -1,14 +1,16 @@
 """Applies a policy's schedule to a partitioned program, or refuses it with the reason.
 
+With a lag, the messages with the actors' parameters are used some iterations later.
+
 In an asynchronous schedule (by arrival), the fragment that updates fires once for each message of
 one sender. The sender's gradients and means are over its own samples, and only it gets the reply.
 """
 
 from dataclasses import replace
 
-from mindspore_rl.compiler.ir.ir import Item, Op, messages_of, walk
+from mindspore_rl.compiler.ir.ir import Item, Loop, Op, messages_of, paths, walk
 from mindspore_rl.compiler.ir.operations import PARAMETERS
-from mindspore_rl.compiler.partition.partition import Partition
+from mindspore_rl.compiler.partition.partition import Message, Partition
 from mindspore_rl.compiler.partition.replicate import Fragment
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.plan.plan import Arrivals
@@ -22,6 +24,8 @@ def apply_schedule(partition: Partition) -> Partition:
         PolicyError: the program cannot run under the schedule; gives the reason.
     """
     policy = partition.policy
+    if policy.schedule.lag:
+        _check_lag(partition)
     if policy.schedule.order != ARRIVAL:
         return partition
     sender, consumer = _ends(partition)
@@ -106,8 +110,73 @@ def _ends(partition: Partition) -> tuple[Fragment, Fragment]:
     return senders[0], consumer
 
 
+def _check_lag(partition: Partition) -> None:
+    """Checks that each acting fragment gets parameters once an iteration, and waits for no more.
+
+    Only then are the parameters of the messages those after whole iterations.
+    """
+    ops = [op for op, _ in walk(partition.program.body)]
+    for fragment in partition.fragments:
+        readers = [op for op in ops if op.name in fragment.ops and PARAMETERS in op.reads]
+        acts = any(op.kind == "agent_act" for op in readers)
+        got = [m for m in partition.messages if m.target == fragment.name]
+        parameters = [m for m in got if PARAMETERS in m.variables]
+        if not acts:
+            continue
+        if not parameters:
+            raise _refused(
+                partition,
+                f"{fragment.name} acts and gets no parameters from another fragment, so nobody "
+                "could run ahead; it takes a policy that sends them from the update to the actors "
+                "(as SingleLearnerCoarse does)",
+            )
+        for op in readers:
+            if op.kind != "agent_act":
+                raise _refused(
+                    partition,
+                    f"{fragment.name} uses its parameters for more than msrl.agent_act, which "
+                    f"alone may have older ones\n  {op.where}",
+                )
+        _check_lagged(partition, parameters, readers)
+        _check_no_wait(partition, parameters[0], got)
+
+
+def _check_lagged(partition: Partition, parameters: list[Message], readers: list[Op]) -> None:
+    """Checks that the messages with parameters are one, at the end of every iteration."""
+    order = [op.name for op, _ in walk(partition.program.body)]
+    around = {item.name: found for item, found in paths(partition.program.body)}
+    message = parameters[-1]
+    outer = [getattr(item, "kind", "") for item in around[message.after]]
+    update = next(op for op, _ in walk(partition.program.body) if op.name == message.site[-1])
+    if len(parameters) > 1 or outer != ["iterations"]:
+        raise _refused(
+            partition,
+            f"{message.target} gets parameters more than once, or under a condition, instead of "
+            f"once in every iteration\n  {update.where}",
+        )
+    if late := [op for op in readers if order.index(op.name) > order.index(update.name)]:
+        raise _refused(
+            partition, f"an iteration acts after it has learnt\n  {late[0].where}\nlet it act first"
+        )
+
+
+def _check_no_wait(partition: Partition, parameters: Message, got: list[Message]) -> None:
+    """Checks that the actors wait for nothing else from where their parameters come."""
+    around = {item.name: found for item, found in paths(partition.program.body)}
+    for message in got:
+        again = any(isinstance(item, Loop) for item in around[message.after])
+        if again and message is not parameters and message.source == parameters.source:
+            raise _refused(
+                partition,
+                f"{message.target} waits for {message.mark} from {message.source} in every "
+                "iteration, so that it could not run ahead",
+            )
+
+
 def _refused(partition: Partition, reason: str) -> PolicyError:
+    schedule = partition.policy.schedule
+    asked = f"lag={schedule.lag}" if schedule.lag else f"order={ARRIVAL}"
     return PolicyError(
-        f"policy {partition.policy.name} cannot run {partition.program.algorithm} with "
-        f"order={ARRIVAL}: {reason}"
+        f"policy {partition.policy.name} cannot run {partition.program.algorithm} with {asked}: "
+        f"{reason}"
     )

@@ -8,7 +8,7 @@ from mindspore_rl.compiler.ir.ir import Loop, Op, Program, num_turns, paths, wal
 from mindspore_rl.compiler.ir.text import render_value
 from mindspore_rl.compiler.partition.partition import Partition
 from mindspore_rl.compiler.partition.replicate import Fragment
-from mindspore_rl.plan.text import arrivals_text
+from mindspore_rl.plan.text import arrivals_text, lag_text
 
 
 def render_edges(program: Program) -> str:
@@ -46,6 +46,8 @@ def render_partition(partition: Partition) -> str:
             )
     for name, op in sorted(partition.reduced):
         lines.append(f"reduce {op} over the replicas of {name}")
+    if partition.policy.schedule.lag:
+        lines.append(lag_text(partition.policy.schedule.lag))
     if partition.arrivals is not None:
         lines.append(arrivals_text(partition.arrivals))
     return "\n".join(lines) + "\n"

@@ -1,5 +1,7 @@
 """Sends and receives the messages of a rank by name."""
 
+from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,19 @@ class Exchange:
     Args:
         edges: by name of their message.
         trainer: its parameters are sent and overwritten; None on a rank without any.
+
+    Attributes:
+        lag: number of messages with parameters that wait for their use between two iterations.
     """
 
     def __init__(self, rank: Rank, edges: dict[str, Edge], trainer: Any) -> None:
         self._rank, self.edges, self.trainer = rank, edges, trainer
-        self._known: dict[str, list[Any]] = {}  # parameters by scope
+        self._known: dict[str, list[tuple[str, Any]]] = {}  # parameters by scope
+        here = (e for e in edges.values() if e.message.lag and e.target.name == rank.fragment.name)
+        self._lagged = next(here, None)
+        self.lag = self._lagged.message.lag if self._lagged else 0
+        # Parameters that wait, the oldest first; None: the same as those before, which are in use.
+        self._waiting: deque[np.ndarray | None] = deque([None] * self.lag)
 
     def send(self, name: str, values: tuple, only: int | None = None) -> None:
         """Sends this replica's part of a message to the replicas that need it.
@@ -55,9 +65,11 @@ class Exchange:
         for source, target in edge.pairs:
             if target != here or only not in (None, source):
                 continue
-            data = np.empty(edge.size(source, here), np.uint8)
-            stage = self._rank.stages.edge(name)
-            self._rank.messenger.receive(edge.source.first_rank + source, edge.tag, data, stage)
+            if edge is self._lagged and self._waiting:
+                if (waited := self._waiting.popleft()) is not None:
+                    self._take_parameters(edge, waited)
+                continue
+            data = self._received(edge, source)
             if edge.message.parameters:
                 self._take_parameters(edge, data)
             else:
@@ -70,19 +82,76 @@ class Exchange:
             start += count
         return tuple(result)
 
+    def _received(self, edge: Edge, source: int) -> np.ndarray:
+        """Waits for the next message of a replica of an edge's source. Returns: its bytes."""
+        data = np.empty(edge.size(source, self._rank.replica), np.uint8)
+        stage = self._rank.stages.edge(edge.message.name)
+        self._rank.messenger.receive(edge.source.first_rank + source, edge.tag, data, stage)
+        return data
+
+    # ---- parameters with a lag -----------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Between two iterations: receives the parameters that are still under way."""
+        if self._lagged is not None:
+            here = self._rank.replica
+            (source,) = (i for i, target in self._lagged.pairs if target == here)
+            while len(self._waiting) < self.lag:
+                self._waiting.append(self._received(self._lagged, source))
+
+    def older(self) -> list[dict[str, np.ndarray]]:
+        """Returns parameters by name, after `settle`: those before the newest, the newest first.
+
+        The last are those in use.
+        """
+        if self._lagged is None:
+            return []
+        versions = [self._parameters(self._lagged)]
+        for waiting in self._waiting:
+            versions.append(versions[-1] if waiting is None else waiting)
+        return [self._by_name(version) for version in reversed(versions[:-1])]
+
+    def take(self, versions: list[Mapping[str, np.ndarray]]) -> None:
+        """Replaces the parameters that wait and those in use, after `settle`.
+
+        Args:
+            versions: the newest, then `lag` older ones, by name.
+        """
+        if self._lagged is not None:
+            names = [name for name, _ in self._named(self._lagged.message.parameters)]
+            *waiting, used = [_joined([version[n] for n in names]) for version in versions]
+            self._waiting = deque(reversed(waiting))
+            self._take_parameters(self._lagged, used)
+
+    def _by_name(self, data: np.ndarray) -> dict[str, np.ndarray]:
+        assert self._lagged is not None
+        found, start = {}, 0
+        for name, parameter in self._named(self._lagged.message.parameters):
+            there = parameter.asnumpy()
+            part = data[start : start + there.nbytes]
+            found[name] = part.view(there.dtype).reshape(there.shape)
+            start += there.nbytes
+        return found
+
+    # ---- parameters ------------------------------------------------------------------------------
+
     def _parameters(self, edge: Edge) -> np.ndarray:
-        arrays = [p.asnumpy() for p in self._known_parameters(edge.message.parameters)]
-        found = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
-        return np.concatenate([np.empty(0, np.uint8), *found])
+        return _joined([p.asnumpy() for _, p in self._named(edge.message.parameters)])
 
     def _take_parameters(self, edge: Edge, data: np.ndarray) -> None:
         from mindspore_rl.rl.parameters import write_parameters  # noqa: PLC0415
 
-        write_parameters(self._known_parameters(edge.message.parameters), data)
+        write_parameters([p for _, p in self._named(edge.message.parameters)], data)
 
-    def _known_parameters(self, scope: str) -> list[Any]:
+    def _named(self, scope: str) -> list[tuple[str, Any]]:
         from mindspore_rl.rl.parameters import named_parameters  # noqa: PLC0415
 
         if scope not in self._known:
-            self._known[scope] = [p for _, p in named_parameters(self.trainer, scope)]
+            self._known[scope] = named_parameters(self.trainer, scope)
         return self._known[scope]
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    """Returns the bytes of arrays, one after the other."""
+    found = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
+    return np.concatenate([np.empty(0, np.uint8), *found])

@@ -196,6 +196,7 @@ class FragmentRuntime(ShareRuntime):
 
     def save(self) -> None:
         """Writes a checkpoint together with all other ranks."""
+        self.share.exchange.settle()
         self.rank.stamp(Stage.CHECKPOINT)
         self.state.save()
 

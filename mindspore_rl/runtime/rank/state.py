@@ -4,7 +4,7 @@ Everything is keyed by name and global environment index, so that a run can resu
 policy and with another number of workers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from mindspore_rl.errors import CheckpointError, NumericsError, ProgramError
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.runtime import checkpoint, resuming
+from mindspore_rl.runtime.checkpoint import lagged
 from mindspore_rl.runtime.rank.arrays import to_host
 from mindspore_rl.runtime.rank.env_shard import Share
 from mindspore_rl.runtime.rank.replay_checkpoint import ReplayStream
@@ -114,6 +115,10 @@ class RankState:
             for name, parameter in self._parameters():
                 state[f"parameters/{name}"] = (parameter.asnumpy().copy(), None)
         if rank.replica == 0:
+            for age, version in enumerate(self._share.exchange.older(), 1):
+                for name, value in version.items():
+                    state[lagged(age, name)] = (value, None)
+        if rank.replica == 0:
             for name, native in self.native.items():
                 state[f"cells/{rank.fragment.name}/{name}"] = (np.array(native), None)
         return state
@@ -125,6 +130,7 @@ class RankState:
             CheckpointError: the checkpoint is damaged, or of another job.
         """
         rank = self._rank
+        self._share.exchange.settle()
         arrays, meta = checkpoint.load(path, replay=False)
         resuming.check_job(path, meta, rank.plan)
         rank.iteration, rank.env_steps = resuming.counted_from(meta, rank.plan)
@@ -167,6 +173,13 @@ class RankState:
 
         for name, parameter in self._parameters():
             set_parameter(parameter, arrays[f"parameters/{name}"])
+        versions: list[Mapping[str, np.ndarray]] = [
+            {name: arrays[f"parameters/{name}"] for name, _ in self._parameters()}
+        ]
+        for age in range(1, self._share.exchange.lag + 1):  # a checkpoint may hold fewer
+            before = versions[-1]
+            versions.append({n: arrays.get(lagged(age, n), before[n]) for n in before})
+        self._share.exchange.take(versions)
 
     def _take_carried(self, arrays: dict[str, np.ndarray], anew: bool) -> None:
         """Restores the loop's variables; with `anew` without those that are per environment.
