@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Lowered, Op, Program, Region, Where
+from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop, Lowered, Op, Program, Region, Where
 from mindspore_rl.plan.value import Value
 
 _AXES = {"e": "axis", "a": "agent_axis"}
@@ -58,23 +58,22 @@ class _Writer:
         if not items:
             yield f"{pad}pass"
         for item in items:
-            if isinstance(item, Region):
-                outputs = _more(item.name, gives=item.outputs)
-                yield f"{pad}with region({', '.join(item.inputs)}):  # {outputs}"
-                yield from self.items(item.items, pad + "    ")
-                continue
-            if item.where != self.where:
+            if not isinstance(item, Region) and item.where != self.where:
                 self.where = item.where
                 yield f"{pad}# {item.where.file}:{item.where.line}: {item.where.text}"
             yield from self.item(item, pad)
 
-    def item(self, item: Item, pad: str) -> Iterator[str]:
+    def item(self, item: Lowered, pad: str) -> Iterator[str]:
         if isinstance(item, Op):
             targets = f"{', '.join(item.targets)} = " if item.targets else ""
             attrs = repr(dict(item.attrs)) if item.attrs else ""
             more = _more(item.name, reads=item.reads, writes=item.writes, mark=(item.mark,))
             behind = f"  # {more}" + (f" | {attrs}" if attrs else "")
             yield f"{pad}{targets}{item.kind}({', '.join(item.args)}){behind}"
+        elif isinstance(item, Region):
+            outputs = _more(item.name, gives=item.outputs)
+            yield f"{pad}with region({', '.join(item.inputs)}):  # {outputs}"
+            yield from self.items(item.items, pad + "    ")
         elif isinstance(item, Loop):
             count = "" if item.count is None else str(item.count)
             chunks = f", chunks={item.chunks}" if item.chunks > 1 else ""
@@ -110,8 +109,7 @@ class _Reader:
     """Parses a text as Python and reads the comments by line number."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.tree = text, ast.parse(text)
-        self.lines = text.splitlines()
+        self.tree, self.lines = ast.parse(text), text.splitlines()
 
     def program(self) -> Program:
         header: dict[str, Any] = {}
@@ -162,7 +160,7 @@ class _Reader:
         if isinstance(node, ast.If):
             return Branch(
                 more["name"],
-                self.source(node.test),
+                Expr(node.test),
                 more.get("reads", ()),
                 self.items(node.body),
                 self.items(node.orelse),
@@ -178,18 +176,13 @@ class _Reader:
             more["name"],
             call.func.id,
             targets,
-            tuple(self.source(part) for part in parts),
+            tuple(map(Expr, parts)),
             more.get("reads", ()),
             where,
             more.get("writes", ()),
             " ".join(more.get("mark", ())),
             more.get("attrs", ()),
         )
-
-    def source(self, node: ast.AST) -> str:
-        found = ast.get_source_segment(self.text, node)
-        assert found is not None
-        return found
 
     def more(self, node: Any) -> dict[str, Any]:
         """Reads the fields in the comment behind a statement."""
