@@ -2,13 +2,14 @@
 
 import dataclasses
 import itertools
+import pickle
 
 import pytest
 
 from mindspore_rl import programs
 from mindspore_rl.cli import main as cli
 from mindspore_rl.compiler import pipeline
-from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Program, Region, Where
+from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop, Op, Program, Region, Where
 from mindspore_rl.compiler.ir.text import parse, parse_value, render, render_value
 from mindspore_rl.compiler.partition.partition import partition
 from mindspore_rl.compiler.partition.replicate import replicate
@@ -90,6 +91,18 @@ def test_what_programs_seldom_hold():
         agents_mixed={"g": "why"},
     )
     assert parse(render(program)) == program
+
+
+def test_an_expression_is_its_text_and_keeps_its_tree():
+    half = Expr("x  *  0.5")
+    assert half == "x * 0.5"
+    assert half.substitute({"x": Expr("a + b")}) == "(a + b) * 0.5"
+    assert half == "x * 0.5"
+    assert Expr("0").plus("i").plus(Expr("j").times(4).plus("k")) == "i + j * 4 + k"
+    assert Expr("a + b").times(2) == "(a + b) * 2"
+    again = pickle.loads(pickle.dumps(half))
+    assert again == half
+    assert again.names == {"x"}
 
 
 def test_values():

@@ -8,6 +8,7 @@ is read (`compiled_ops`), and it is tried on some of the environments against al
 
 import ast
 import contextlib
+import copy
 import inspect
 import pickle
 from dataclasses import dataclass, replace
@@ -156,8 +157,8 @@ def _form(item: Item) -> tuple:
     """Returns the parts of an item to compare, without its body and numbers in expressions."""
     if isinstance(item, Loop):
         return item.name, item.index, item.count
-    texts = item.args if isinstance(item, Op) else (item.test,)
-    trees = [ast.parse(text, mode="eval") for text in texts]
+    expressions = item.args if isinstance(item, Op) else (item.test,)
+    trees = copy.deepcopy([expression.tree for expression in expressions])
     for part in (part for tree in trees for part in ast.walk(tree)):
         if isinstance(part, ast.Constant) and type(part.value) in (int, float):
             part.value = 0

@@ -14,7 +14,7 @@ from mindspore import Tensor
 
 from mindspore_rl.compiler.analysis.compiled_ops import Reading
 from mindspore_rl.compiler.analysis.row_lattice import Sharding
-from mindspore_rl.compiler.ir.ir import Op
+from mindspore_rl.compiler.ir.ir import Expr, Op
 from mindspore_rl.errors import text_of
 from mindspore_rl.plan.value import Value
 from mindspore_rl.purity.calls import RANDOM
@@ -291,7 +291,7 @@ def without_differentiation(op: Op) -> Op:
     if op.kind != "gradient":
         return op
     call = f"{op.attr['objects'][0]}({', '.join(op.args)})"
-    return replace(op, kind="glue", args=(call,), targets=op.targets[-1:], attrs=())
+    return replace(op, kind="glue", args=(Expr(call),), targets=op.targets[-1:], attrs=())
 
 
 def _close(left: Any, right: Any) -> bool:

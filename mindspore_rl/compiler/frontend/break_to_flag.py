@@ -142,12 +142,14 @@ def _turns_of(part: ast.expr, loop: ast.While) -> ast.expr | None:
     fixed = {n.id for e in (high, *steps) for n in ast.walk(e) if isinstance(n, ast.Name)}
     if len(steps) != 1 or stores.count(ast.unparse(low)) != 1 or fixed & set(stores):
         return None
-    first, limit, step = (f"({ast.unparse(e)})" for e in (low, high, steps[0]))
+    first, limit, step = copy.deepcopy((low, high, steps[0]))
+    count: ast.expr
     if isinstance(part.ops[0], (ast.Lt, ast.Gt)):
-        text = f"-(({first} - {limit}) // {step})"  # rounded up
+        turns = ast.BinOp(ast.BinOp(first, ast.Sub(), limit), ast.FloorDiv(), step)
+        count = ast.UnaryOp(ast.USub(), turns)  # rounded up
     else:
-        text = f"({limit} - {first}) // {step} + 1"
-    count = ast.parse(text, mode="eval").body
+        turns = ast.BinOp(ast.BinOp(limit, ast.Sub(), first), ast.FloorDiv(), step)
+        count = ast.BinOp(turns, ast.Add(), ast.Constant(1))
     for inside in ast.walk(count):
         _at(part, inside)
     return count

@@ -33,7 +33,7 @@ from mindspore_rl.compiler.frontend.scope import (
     variables,
 )
 from mindspore_rl.compiler.frontend.trajectory_rows import place_rows
-from mindspore_rl.compiler.ir.ir import Branch, Loop, Program
+from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop, Program
 from mindspore_rl.compiler.ir.operations import LOOPS
 from mindspore_rl.errors import ProgramError
 
@@ -289,7 +289,7 @@ class _Builder(ExpressionReader):
         body = self.draft.scope.items
         for flag in (self.frame.names[name].name for name in going):
             name = self.draft.name_op("if")
-            body = [Branch(name, flag, (flag,), tuple(body), (), loop.where, first=True)]
+            body = [Branch(name, Expr(flag), (flag,), tuple(body), (), loop.where, first=True)]
         if kind == "iterations":
             body = [*(self.calls.drawing.top_of_iteration or ()), *body]
             self.calls.drawing.top_of_iteration = None

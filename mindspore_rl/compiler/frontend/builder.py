@@ -19,7 +19,7 @@ from mindspore_rl.compiler.frontend.scope import (
     Struct,
     Var,
 )
-from mindspore_rl.compiler.ir.ir import REGIONS, Loop, Op
+from mindspore_rl.compiler.ir.ir import REGIONS, Expr, Loop, Op
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.platform.names import unused
 
@@ -97,13 +97,16 @@ class Draft:
         """Adds an operation, with the effects of its kind. Returns: its results."""
         row, where = OPERATIONS[kind], self.frame.where(self.frame.node)
         read, name = tuple(dict.fromkeys((*reads, *row.reads))), self.name_op(kind)
-        self.scope.items.append(Op(name, kind, targets, args, read, where, row.writes, **rest))
+        given = tuple(map(Expr, args))
+        self.scope.items.append(Op(name, kind, targets, given, read, where, row.writes, **rest))
         return tuple(map(Var, targets))
 
-    def result(self, kind: str, text: str, reads: Sequence[str], name: str = "value") -> Var:
+    def result(
+        self, kind: str, given: str | ast.expr, reads: Sequence[str], name: str = "value"
+    ) -> Var:
         """Adds an operation with one result, a new variable."""
         target = self.new_temporary(name)
-        return self.emit(kind, (target,), (text,), reads=tuple(reads))[0]
+        return self.emit(kind, (target,), (given,), reads=tuple(reads))[0]
 
     def unpack(self, value: Var, count: int) -> tuple[Var, ...]:
         """Splits the result of an operation into `count` variables."""

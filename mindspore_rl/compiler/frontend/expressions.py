@@ -26,6 +26,7 @@ from mindspore_rl.compiler.frontend.scope import (
     is_literal,
     literal,
 )
+from mindspore_rl.compiler.ir.ir import Expr
 from mindspore_rl.compiler.ir.operations import PARAMETERS
 
 
@@ -40,8 +41,8 @@ class ExpressionReader:
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        self.roots = {id(trainer): "trainer", id(trainer.actor): "actor"}
-        self.roots[id(trainer.learner)] = "learner"
+        self.roots = {id(trainer): Expr("trainer"), id(trainer.actor): Expr("actor")}
+        self.roots[id(trainer.learner)] = Expr("learner")
         self.draft = Draft()
         self.choices = 0
 
@@ -215,7 +216,7 @@ class ExpressionReader:
             reads = [base.name]
             place = self._substitute(node.slice, reads)
             part = ast.Subscript(ast.Name(base.name, ast.Load()), place, ast.Load())
-            return self.draft.result("glue", ast.unparse(part), reads)
+            return self.draft.result("glue", part, reads)
         if not isinstance(base, (tuple, dict)):
             return None
         key = node.slice
@@ -247,35 +248,35 @@ class ExpressionReader:
         ):
             return None
         reads: list[str] = []
-        place = ast.unparse(self._substitute(node.slice, reads))
-        function = self.draft.imported("mindspore_rl.rl.operators", "entry")
-        text = f"{function}({literal(tuple(numbers))}, {place})"
-        return self.draft.result("glue", text, reads)
+        place = self._substitute(node.slice, reads)
+        function = ast.Name(self.draft.imported("mindspore_rl.rl.operators", "entry"), ast.Load())
+        part = ast.Call(function, [literal(tuple(numbers)), place], [])
+        return self.draft.result("glue", part, reads)
 
     def _glue(self, node: ast.expr) -> Var:
         reads: list[str] = []
-        return self.draft.result("glue", ast.unparse(self._substitute(node, reads)), reads)
+        return self.draft.result("glue", self._substitute(node, reads), reads)
 
-    def condition(self, test: ast.expr) -> Static | tuple[str, tuple[str, ...]]:
+    def condition(self, test: ast.expr) -> Static | tuple[Expr, tuple[str, ...]]:
         """Reads a condition.
 
         A condition on loop indices alone stays an expression. Any other is stored in a variable
         first, so that every use sees the same decision.
 
         Returns:
-            the condition's known value, or its text over variables and the names that it reads.
+            the condition's known value, or an expression over variables and what it reads.
         """
         reads: list[str] = []
         rewritten = Rewriter(self, reads).condition(copy.deepcopy(test))
         if isinstance(rewritten, ast.Constant):
             return Static(rewritten.value)
-        text = ast.unparse(rewritten)
+        condition = Expr(rewritten)
         indices = {loop.index for loop in self.draft.loops}
         simple = not any(isinstance(n, (ast.Call, ast.Attribute)) for n in ast.walk(rewritten))
-        if not (simple and set(reads) <= indices) and text not in reads:
-            text = self.draft.result("glue", text, reads).name
-            reads = [text]
-        return text, tuple(dict.fromkeys(reads))
+        if not (simple and set(reads) <= indices) and condition not in reads:
+            reads = [self.draft.result("glue", condition, reads).name]
+            condition = Expr(reads[0])
+        return condition, tuple(dict.fromkeys(reads))
 
     def operands(self, node: ast.BoolOp) -> list[ast.expr]:
         """Returns the operands of `and` or `or` that may be its value, given what is known."""
@@ -353,47 +354,37 @@ class ExpressionReader:
     # ---- expressions over variables --------------------------------------------------------
 
     def texts(self, values: list[Struct], node: ast.AST) -> tuple[list[str], list[str]]:
-        """Returns operands as source texts, and the variables that they use."""
-        texts, reads = [], []
-        for value in values:
-            if isinstance(value, Var):
-                texts.append(value.name)
-                reads.append(value.name)
-            elif isinstance(value, Static) and is_literal(value.value):
-                texts.append(literal(value.value))
-            elif isinstance(value, Record):
-                self.frame.fail(
-                    node,
-                    f"a {value.kind.__name__} as an operand",
-                    "MindSpore compiles no NamedTuple: pass its fields, `*batch` for all of them, "
-                    "or give the function msrl too, then it is read as `learn` is",
-                )
-            elif isinstance(value, tuple):
-                parts, part_reads = self.texts(list(value), node)
-                texts.append(f"({', '.join(parts)},)" if parts else "()")
-                reads.extend(part_reads)
-            else:
-                what = (
-                    "a dictionary"
-                    if isinstance(value, dict)
-                    else (f"a {type(value.value).__name__} in a variable")
-                )
-                self.frame.fail(
-                    node,
-                    f"{what} as an operand",
-                    "operands are arrays, numbers and tuples of them; call functions "
-                    "and methods by their own names",
-                )
-        return texts, reads
+        """Returns operands as expressions, and the variables that they use."""
+        reads: list[str] = []
+        return [Expr(self.operand(value, node, reads)) for value in values], reads
 
     def _substitute(self, node: ast.expr, reads: list[str]) -> ast.expr:
         return Rewriter(self, reads).visit(copy.deepcopy(node))
 
     def operand(self, struct: Struct, node: ast.AST, reads: list[str]) -> ast.expr:
         """Returns a value as an expression and adds the variables that it uses to `reads`."""
-        texts, used = self.texts([struct], node)
-        reads.extend(used)
-        return ast.parse(texts[0], mode="eval").body
+        if isinstance(struct, Var):
+            reads.append(struct.name)
+            return ast.Name(struct.name, ast.Load())
+        if isinstance(struct, Static) and is_literal(struct.value):
+            return literal(struct.value)
+        if isinstance(struct, Record):
+            self.frame.fail(
+                node,
+                f"a {struct.kind.__name__} as an operand",
+                "MindSpore compiles no NamedTuple: pass its fields, `*batch` for all of them, "
+                "or give the function msrl too, then it is read as `learn` is",
+            )
+        if not isinstance(struct, tuple):
+            entries = isinstance(struct, dict)
+            what = "a dictionary" if entries else f"a {type(struct.value).__name__} in a variable"
+            self.frame.fail(
+                node,
+                f"{what} as an operand",
+                "operands are arrays, numbers and tuples of them; call functions "
+                "and methods by their own names",
+            )
+        return ast.Tuple([self.operand(part, node, reads) for part in struct], ast.Load())
 
     def object_path(self, node: ast.expr, reads: list[str]) -> ast.expr | None:
         """Returns `self.network.value` as an expression on the trainer, actor or learner.
@@ -406,9 +397,9 @@ class ExpressionReader:
         known, value = self.frame.static(node)
         if known and (is_cell(value) or is_array(value)):
             reads.append(PARAMETERS)
-        return ast.parse(path, mode="eval").body
+        return path.tree
 
-    def path_of(self, node: ast.expr) -> str | None:
+    def path_of(self, node: ast.expr) -> Expr | None:
         """Returns `learner.network` for an attribute of trainer, actor or learner; else None."""
         parts: list[str] = []
         base = node
@@ -425,5 +416,6 @@ class ExpressionReader:
             if not hasattr(owner, part):
                 self.frame.fail(node, f"`{type(owner).__name__}` has no `{part}`, so this")
             owner = getattr(owner, part)
-            path = self.roots.get(id(owner), f"{path}.{part}")
+            tree = ast.Attribute(path.tree, part, ast.Load())
+            path = self.roots.get(id(owner), Expr(tree))
         return path

@@ -5,7 +5,7 @@ import ast
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.records import Record, flattened, unflattened
 from mindspore_rl.compiler.frontend.scope import Struct, Var
-from mindspore_rl.compiler.ir.ir import Loop, Op, num_turns, turn_index
+from mindspore_rl.compiler.ir.ir import Expr, Loop, Op, num_turns, turn_index
 from mindspore_rl.errors import ProgramError
 
 
@@ -34,7 +34,7 @@ class Drawing:
         Returns: the variables that hold this turn's rows, one for each table of `names`.
         """
         draft, tables = self.draft, tuple(map(self.draft.fresh, names))
-        index = () if self.top_of_iteration is None else (draft.loops[0].index,)
+        index = () if self.top_of_iteration is None else (Expr(draft.loops[0].index),)
         top = draft.scope.items if self.top_of_iteration is None else self.top_of_iteration
         where, more = draft.frame.where(node), tuple(attrs.items())
         top.append(Op(draft.name_op(kind), kind, tables, index, index, where, attrs=more))
@@ -121,7 +121,7 @@ class Drawing:
         """
         draft, where = self.draft, self.draft.frame.where(node)
         site, count = draft.name_op("permutations"), draft.fresh("shuffles")
-        zero = Op(draft.name_op("constant"), "constant", (count,), ("0",), (), where)
+        zero = Op(draft.name_op("constant"), "constant", (count,), (Expr("0"),), (), where)
         self.before_iterations.append(zero)
         draft.locals[count] = f"{draft.frames[0].msrl}.begun({site!r})"
         table, row = draft.fresh("permutation"), draft.fresh("permutation_row")
@@ -129,7 +129,7 @@ class Drawing:
         inner, around = draft.scope, draft.scope.outer
         assert around is not None
         draft.scope = around
-        drawn = Op(site, "permutations", (table,), (count,), (count,), where, attrs=rounds)
+        drawn = Op(site, "permutations", (table,), (Expr(count),), (count,), where, attrs=rounds)
         around.items.append(drawn)
         draft.emit("index", (row,), (table, "0"), reads=(table,))
         draft.emit("glue", (count,), (f"{count} + 1",), reads=(count,))

@@ -5,8 +5,10 @@ without a counter or a message.
 """
 
 from dataclasses import replace
+from functools import reduce
 
 from mindspore_rl.compiler.ir.ir import (
+    Expr,
     Item,
     Loop,
     Op,
@@ -52,12 +54,11 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
         earlier = [other.name for other, _ in sites[:number] if other.kind == "replay_keep"]
         before, terms = _before(earlier, keeps, loops[1:])
         _check_draw(op, before)
-        index = " + ".join([str(before)] * (before > 0 or not terms) + terms)
         attrs = dict(op.attrs) | {
             "capacity": capacity,
             "iteration": loops[0].index,
             "per_iteration": total,
-            "index": index,
+            "index": reduce(Expr.plus, terms, Expr(str(before))),
             "rows": num_turns(loops[1:]),
             "weighted": weighted,
             "compiles": ways <= {STRATIFIED},
@@ -109,7 +110,7 @@ def _check_updates(items: tuple[Item, ...], weighted: bool) -> None:
 
 def _before(
     earlier: list[str], keeps: list[Site], loops: tuple[Loop, ...]
-) -> tuple[int, list[str]]:
+) -> tuple[int, list[Expr]]:
     """Counts the records of each environment that this iteration inserted before this turn.
 
     Returns: the number inserted before the first turn, and expressions for those that the turns
@@ -121,7 +122,7 @@ def _before(
         each = num_turns(around[1 + len(shared) :])
         if shared:
             turn = turn_index(shared)
-            terms.append(turn if each == 1 else f"({turn}) * {each}")
+            terms.append(turn if each == 1 else turn.times(each))
         if keep.name in earlier:
             number += each
     return number, terms

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mindspore_rl.compiler.frontend.scope import Gone, Static, is_literal, literal
+from mindspore_rl.compiler.ir.ir import Expr
 
 Rewrite = Callable[[ast.expr], ast.expr]
 
@@ -21,7 +22,7 @@ class Rewriter(ast.NodeTransformer):
         if isinstance(node, ast.expr) and not isinstance(node, (ast.Constant, ast.Starred)):
             known, value = self.reader.frame.static(node)
             if known and is_literal(value):
-                return ast.parse(literal(value), mode="eval").body
+                return literal(value)
         return super().visit(node)
 
     def visit_Name(self, name: ast.Name) -> ast.expr:  # noqa: N802
@@ -122,16 +123,9 @@ class Rewriter(ast.NodeTransformer):
 
 
 OWNERS = ("trainer", "actor", "learner")
+_IN_CELL = {owner: Expr(f"self.{owner}") for owner in OWNERS}
 
 
-def owned(expression: str) -> str:
+def owned(expression: Expr) -> Expr:
     """Replaces the names `trainer`, `actor` and `learner` by attributes of `self`, the cell."""
-    tree = ast.parse(expression, mode="eval")
-
-    class Owner(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> Any:
-            if node.id in OWNERS:
-                return ast.parse(f"self.{node.id}", mode="eval").body
-            return node
-
-    return ast.unparse(Owner().visit(tree))
+    return expression.substitute(_IN_CELL)

@@ -307,15 +307,16 @@ def is_literal(value: Any) -> bool:
     return value is None or isinstance(value, (int, float, bool, str, np.integer, np.floating))
 
 
-def literal(value: Any) -> str:
-    """Returns a value as source text."""
+def literal(value: Any) -> ast.expr:
+    """Returns a value as an expression."""
     if isinstance(value, tuple):
-        return f"({', '.join(map(literal, value))}{',' if len(value) == 1 else ''})"
+        return ast.Tuple(list(map(literal, value)), ast.Load())
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    return repr(value)
+        return ast.Call(ast.Name("float", ast.Load()), [ast.Constant(str(value))], [])
+    negative = repr(value).startswith("-")
+    return ast.UnaryOp(ast.USub(), ast.Constant(-value)) if negative else ast.Constant(value)
 
 
 def is_array(value: Any) -> bool:

@@ -6,9 +6,10 @@ only the loops around an insertion that are not around the sample as well.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 from itertools import groupby
 
-from mindspore_rl.compiler.ir.ir import Item, Loop, Op, common, num_turns, with_ops
+from mindspore_rl.compiler.ir.ir import Expr, Item, Loop, Op, common, num_turns, with_ops
 from mindspore_rl.compiler.ir.operations import REPLAY
 from mindspore_rl.errors import ProgramError
 
@@ -74,7 +75,7 @@ class _Placement:
                 op,
                 reads=(*dict.fromkeys(reads), REPLAY),
                 attrs=(
-                    ("index", " + ".join([str(first)] * (first > 0 or not terms) + terms)),
+                    ("index", reduce(Expr.plus, terms, Expr(str(first)))),
                     ("rows", num_turns(inner)),
                 ),
             )
@@ -96,6 +97,6 @@ def _indices(insertions: list[Insertion]) -> Iterator[tuple[int, list[str]]]:
         else:
             inner = [(op, others[1:]) for op, others in group]
             stride = _rows(inner)
-            term = loops[0].index if stride == 1 else f"{loops[0].index} * {stride}"
+            term = loops[0].index if stride == 1 else Expr(loops[0].index).times(stride)
             yield from ((first + at, [term, *rest]) for at, rest in _indices(inner))
         first += _rows(group)

@@ -5,8 +5,10 @@ Edges are not stored; `dataflow.definitions` derives them, loop-carried ones inc
 tree.
 """
 
+import ast
+import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, cast
@@ -38,6 +40,52 @@ class Where:
         return f"{self.file}:{self.line}: {self.text.strip()}"
 
 
+class Expr(str):
+    """An expression over variables: a tree, given or parsed once; as a string, the tree's text.
+
+    Expressions with the same text are equal. Their trees are never changed.
+    """
+
+    tree: ast.expr
+
+    def __new__(cls, given: str | ast.expr) -> "Expr":
+        """Makes an expression, or returns a given one."""
+        if isinstance(given, Expr):
+            return given
+        tree = ast.parse(given, mode="eval").body if isinstance(given, str) else given
+        made = super().__new__(cls, ast.unparse(tree))
+        made.tree = tree
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Expr, (self.tree,)
+
+    @property
+    def names(self) -> set[str]:
+        """The variables and other names in it."""
+        return {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
+
+    def substitute(self, others: Mapping[str, "Expr"]) -> "Expr":
+        """Returns it with names replaced by other expressions."""
+
+        class Substituted(ast.NodeTransformer):
+            def visit_Name(self, node: ast.Name) -> ast.AST:
+                return others[node.id].tree if node.id in others else node
+
+        return Expr(Substituted().visit(copy.deepcopy(self.tree)))
+
+    def times(self, number: int) -> "Expr":
+        """Returns its product with a number."""
+        return Expr(ast.BinOp(self.tree, ast.Mult(), ast.Constant(number)))
+
+    def plus(self, term: str) -> "Expr":
+        """Returns its sum with a term, without a zero in front and without brackets."""
+        tree = Expr(term).tree
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
+            return self.plus(Expr(tree.left)).plus(Expr(tree.right))
+        return Expr(tree if self == "0" else ast.BinOp(self.tree, ast.Add(), tree))
+
+
 @dataclass(frozen=True)
 class Op:
     """One operation of the training loop.
@@ -46,7 +94,7 @@ class Op:
         name: unique and readable, `env_step#1`.
         kind: a row of `operations.OPERATIONS`.
         targets: the variables that it defines.
-        args: Python expressions over variables.
+        args: expressions over variables.
         reads: variables and effects that it uses.
         writes: effects that it changes.
         mark: the boundary's name (`boundary` only).
@@ -56,7 +104,7 @@ class Op:
     name: str
     kind: str
     targets: tuple[str, ...]
-    args: tuple[str, ...]
+    args: tuple[Expr, ...]
     reads: tuple[str, ...]
     where: Where
     writes: tuple[str, ...] = ()
@@ -116,7 +164,7 @@ class Branch:
     """
 
     name: str
-    test: str
+    test: Expr
     reads: tuple[str, ...]
     body: tuple["Item", ...]
     orelse: tuple["Item", ...]
@@ -213,13 +261,12 @@ def num_turns(loops: Iterable[Loop]) -> int:
     return math.prod(loop.count or 1 for loop in loops)
 
 
-def turn_index(loops: Sequence[Loop]) -> str:
+def turn_index(loops: Sequence[Loop]) -> Expr:
     """Returns an expression of the flat turn number in nested loops: `epoch * 4 + minibatch`."""
-    text = loops[0].index if loops else "0"
+    index = Expr(loops[0].index if loops else "0")
     for loop in loops[1:]:
-        outer = f"({text})" if "+" in text else text
-        text = f"{outer} * {loop.count} + {loop.index}"
-    return text
+        index = index.times(loop.count or 1).plus(loop.index)
+    return index
 
 
 def paths(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Lowered, Op, Program, Region, Where
+from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop, Lowered, Op, Program, Region, Where
 from mindspore_rl.plan.value import Value
 
 _AXES = {"e": "axis", "a": "agent_axis"}
@@ -58,23 +58,22 @@ class _Writer:
         if not items:
             yield f"{pad}pass"
         for item in items:
-            if isinstance(item, Region):
-                outputs = _more(item.name, gives=item.outputs)
-                yield f"{pad}with region({', '.join(item.inputs)}):  # {outputs}"
-                yield from self.items(item.items, pad + "    ")
-                continue
-            if item.where != self.where:
+            if not isinstance(item, Region) and item.where != self.where:
                 self.where = item.where
                 yield f"{pad}# {item.where.file}:{item.where.line}: {item.where.text}"
             yield from self.item(item, pad)
 
-    def item(self, item: Item, pad: str) -> Iterator[str]:
+    def item(self, item: Lowered, pad: str) -> Iterator[str]:
         if isinstance(item, Op):
             targets = f"{', '.join(item.targets)} = " if item.targets else ""
             attrs = repr(dict(item.attrs)) if item.attrs else ""
             more = _more(item.name, reads=item.reads, writes=item.writes, mark=(item.mark,))
             behind = f"  # {more}" + (f" | {attrs}" if attrs else "")
             yield f"{pad}{targets}{item.kind}({', '.join(item.args)}){behind}"
+        elif isinstance(item, Region):
+            outputs = _more(item.name, gives=item.outputs)
+            yield f"{pad}with region({', '.join(item.inputs)}):  # {outputs}"
+            yield from self.items(item.items, pad + "    ")
         elif isinstance(item, Loop):
             count = "" if item.count is None else str(item.count)
             chunks = f", chunks={item.chunks}" if item.chunks > 1 else ""
@@ -161,7 +160,7 @@ class _Reader:
         if isinstance(node, ast.If):
             return Branch(
                 more["name"],
-                self.source(node.test),
+                Expr(node.test),
                 more.get("reads", ()),
                 self.items(node.body),
                 self.items(node.orelse),
@@ -177,7 +176,7 @@ class _Reader:
             more["name"],
             call.func.id,
             targets,
-            tuple(self.source(part) for part in parts),
+            tuple(map(Expr, parts)),
             more.get("reads", ()),
             where,
             more.get("writes", ()),
@@ -185,19 +184,13 @@ class _Reader:
             more.get("attrs", ()),
         )
 
-    def source(self, node: Any) -> str:
-        """Returns the text of an expression, which stands on one line."""
-        assert node.lineno == node.end_lineno
-        # Columns of the syntax tree count bytes.
-        line = self.lines[node.lineno - 1].encode()
-        return line[node.col_offset : node.end_col_offset].decode()
-
     def more(self, node: Any) -> dict[str, Any]:
         """Reads the fields in the comment behind a statement."""
         last: Any = node
         if isinstance(node, (ast.If, ast.For, ast.With)):
             last = getattr(node, "test", None) or getattr(node, "iter", None)
             last = last or _any(node).items[0].context_expr
+        # Columns of the syntax tree count bytes.
         behind = self.lines[last.end_lineno - 1].encode()[last.end_col_offset :].decode()
         name, *fields = behind.lstrip(" :)").removeprefix("# ").split(" | ")
         found: dict[str, Any] = {"name": name}

@@ -1,6 +1,5 @@
 """Plans a cell from its region: inputs, outputs, state and buffers."""
 
-import ast
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -8,6 +7,7 @@ from mindspore_rl.compiler.frontend.replay_rows import position
 from mindspore_rl.compiler.frontend.rewrite import OWNERS
 from mindspore_rl.compiler.ir.ir import (
     Branch,
+    Expr,
     Item,
     Loop,
     Op,
@@ -133,19 +133,14 @@ def _owners(items: tuple[Item, ...]) -> tuple[str, ...]:
     found: set[str] = set()
     for item, _ in paths(items):
         if isinstance(item, Branch):
-            found |= names_in(item.test)
+            found |= item.test.names
         elif isinstance(item, Op) and item.kind in ("glue", "copy"):
-            found |= names_in(item.args[0])
+            found |= item.args[0].names
         elif isinstance(item, Op) and item.kind == "update":
-            found |= names_in(item.attr["objects"][0])
+            found.add(item.attr["objects"][0].partition(".")[0])
         elif isinstance(item, Op) and item.component in ("actor", "environment"):
             found.add(item.component)
     return tuple(owner for owner in (*OWNERS, "environment") if owner in found)
-
-
-def names_in(expression: str) -> set[str]:
-    """Returns the variables and other names of an expression."""
-    return {node.id for node in ast.walk(ast.parse(expression)) if isinstance(node, ast.Name)}
 
 
 def _parts(items: tuple[Item, ...], target: Target) -> dict[str, str]:
@@ -216,7 +211,7 @@ def _rows(
             count = op.attr["rows"]
             written = (Row(op.targets[0], index, name, count, told=told.get(name, "")),)
         elif op.kind == "replay_insert":
-            index, count = op.attr["index"], capacity(region.items)
+            index, count = Expr(op.attr["index"]), capacity(region.items)
             written = tuple(
                 Row(f"replay_{column}", index, name, count, told=told.get(name, ""))
                 for column, name in enumerate(op.args)

@@ -1,11 +1,10 @@
 """Copy propagation: removes copies that boundaries and inlining leave."""
 
-import ast
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, paths, walk
+from mindspore_rl.compiler.ir.ir import Branch, Expr, Item, Loop, Op, paths, walk
 
 
 def tidy(body: tuple[Item, ...]) -> tuple[Item, ...]:
@@ -94,13 +93,13 @@ def _use_source(body: tuple[Item, ...], position: int, counts: _Counts) -> tuple
     return (*body[:position], *rest, *body[position + 1 + len(rest) :])
 
 
-def _substitute(item: Item, old: str, new: str) -> Item:
+def _substitute(item: Item, old: str, new: Expr) -> Item:
     if isinstance(item, Loop):
         return replace(item, body=tuple(_substitute(i, old, new) for i in item.body))
     if isinstance(item, Branch):
         return replace(
             item,
-            test=_renamed(item.test, old, new),
+            test=item.test.substitute({old: new}),
             reads=tuple(new if r == old else r for r in item.reads),
             body=tuple(_substitute(i, old, new) for i in item.body),
             orelse=tuple(_substitute(i, old, new) for i in item.orelse),
@@ -108,12 +107,5 @@ def _substitute(item: Item, old: str, new: str) -> Item:
     if old not in item.reads:
         return item
     reads = tuple(dict.fromkeys(new if r == old else r for r in item.reads))
-    return replace(item, reads=reads, args=tuple(_renamed(a, old, new) for a in item.args))
-
-
-def _renamed(text: str, old: str, new: str) -> str:
-    class Renamer(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.Name:
-            return ast.Name(new, node.ctx) if node.id == old else node
-
-    return ast.unparse(Renamer().visit(ast.parse(text, mode="eval")))
+    args = tuple(arg.substitute({old: new}) for arg in item.args)
+    return replace(item, reads=reads, args=args)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mindspore_rl.compiler.ir.ir import Loop, Lowered, Op, Program, paths, walk
 from mindspore_rl.compiler.ir.operations import PARAMETERS
-from mindspore_rl.compiler.lowering.cell_plan import names_in, plan_cell
+from mindspore_rl.compiler.lowering.cell_plan import plan_cell
 from mindspore_rl.compiler.lowering.emit_cell import CellWriter
 from mindspore_rl.compiler.lowering.emit_loop import NUMPY, LoopWriter, carried_variables
 from mindspore_rl.compiler.lowering.project import Projection
@@ -80,8 +80,8 @@ def _imports(program: Program, projection: Projection, body: tuple[Lowered, ...]
         yield "from mindspore_rl.runtime.rank import cell_parts as parts"
     # Names that only other fragments use are left out, so that their modules are not imported.
     items = [item for item, _ in paths(projection.body) if not isinstance(item, Loop)]
-    texts = {text for i in items for text in (i.args if isinstance(i, Op) else (i.test,))}
-    used = set().union(*map(names_in, texts))
+    trees = [tree for i in items for tree in (i.args if isinstance(i, Op) else (i.test,))]
+    used = {name for tree in trees for name in tree.names}
     for alias, module, name in program.imports:
         if alias in used:
             yield f"from {module} import {name}" + (f" as {alias}" if alias != name else "")

@@ -7,7 +7,7 @@ iteration instead of one per update.
 
 from dataclasses import replace
 
-from mindspore_rl.compiler.ir.ir import Item, Loop, Op, num_turns, turn_index, walk
+from mindspore_rl.compiler.ir.ir import Expr, Item, Loop, Op, num_turns, turn_index, walk
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.plan.value import Value
 
@@ -79,5 +79,5 @@ def _without_draws(
 def _row(draw: Op, target: str, stack: str, loops: tuple[Loop, ...]) -> Op:
     """Makes the operation that takes this turn's row of a hoisted draw."""
     reads = (stack, *(loop.index for loop in loops))
-    args = (stack, turn_index(loops))
+    args = (Expr(stack), turn_index(loops))
     return Op(f"index:{target}", "index", (target,), args, reads, draw.where)

@@ -5,12 +5,13 @@ dropped, and cut edges become `send`, `receive`, `stack` and `unstack`. An `all_
 partial sum.
 """
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, num_turns, turn_index, walk
+from mindspore_rl.compiler.ir.ir import Branch, Expr, Item, Loop, Op, num_turns, turn_index, walk
 from mindspore_rl.compiler.ir.operations import ENVIRONMENT, PARAMETERS
 from mindspore_rl.compiler.lowering.copy_propagation import tidy
 from mindspore_rl.compiler.lowering.hoist_draws import draw_ahead
@@ -139,7 +140,7 @@ class _Projector:
             f"{kind}:{message.name}",
             kind,
             rest.pop("targets", ()),
-            rest.pop("args", ()),
+            tuple(map(Expr, rest.pop("args", ()))),
             rest.pop("reads", ()),
             item.where,
             attrs=(("message", message.name),),
@@ -174,7 +175,7 @@ class _Projector:
             f"stack:{owner}:{variable}",
             "stack",
             (self._buffer(owner, variable, turns),),
-            (index, variable),
+            (index, Expr(variable)),
             (variable, *reads),
             op.where,
             attrs=(("rows", self._rows(turns)),),
@@ -198,7 +199,7 @@ class _Projector:
                         f"unstack:{message.name}:{name}",
                         "unstack",
                         (name,),
-                        (buffer, index),
+                        (Expr(buffer), index),
                         (buffer, *reads),
                         op.where,
                     )
@@ -224,7 +225,7 @@ class _Projector:
             self.started.append(replace(op, kind="progress", args=(), reads=()))
             return
         if op.kind == "update" and self.drops:
-            yield Branch(f"if:{op.name}", FRESH, (FRESH,), (op,), (), op.where)
+            yield Branch(f"if:{op.name}", Expr(FRESH), (FRESH,), (op,), (), op.where)
             return
         yield op
         if (self.fragment.name, op.name) in self.partition.reduced:
@@ -271,7 +272,7 @@ class _Projector:
             size = sum(leaf.size for leaf in value.leaves)
             dtype = np.result_type(*(leaf.dtype for leaf in value.leaves)).name
             self.values[flat] = Value((size,), dtype)
-            yield Op(f"flatten:{name}", "flatten", (flat,), (name,), (name,), op.where)
+            yield Op(f"flatten:{name}", "flatten", (flat,), (Expr(name),), (name,), op.where)
             name = flat
         if not any(loop.kind == "iterations" for loop in loops):
             return
@@ -280,8 +281,8 @@ class _Projector:
         if self.conditions:  # marks the rows that were written in this iteration
             kept.append(f"{name}_turn")
             self.values[kept[1]] = Value((), "int32")
-            index = loops[0].index
-            yield Op(f"turn:{name}", "glue", (kept[1],), (f"{index} + 1",), (index,), op.where)
+            turn = Expr(f"{loops[0].index} + 1")
+            yield Op(f"turn:{name}", "glue", (kept[1],), (turn,), (loops[0].index,), op.where)
         for variable in kept:
             yield self._keep(op.name, variable, turns, op, loops)
         buffers = tuple(self._buffer(op.name, variable, turns) for variable in kept)
@@ -293,7 +294,7 @@ class _Projector:
                 f"record:{op.name}",
                 "record",
                 (),
-                buffers,
+                tuple(map(Expr, buffers)),
                 buffers,
                 op.where,
                 attrs=(("key", key), ("axis", axis)),
@@ -309,7 +310,7 @@ def _all_reduce(name: str, reduction: str, shares: tuple[str, ...], op: Op) -> O
     return Op(f"all_reduce:{name}", "all_reduce", shares, (), shares, op.where, attrs=attrs)
 
 
-def _stack_index(names: tuple[str, ...], loops: tuple[Loop, ...]) -> tuple[str, tuple[str, ...]]:
+def _stack_index(names: tuple[str, ...], loops: tuple[Loop, ...]) -> tuple[Expr, tuple]:
     chosen = [loop for loop in loops if loop.name in names]
     return turn_index(chosen), tuple(loop.index for loop in chosen)
 
@@ -348,8 +349,9 @@ def _extend(loop: Loop) -> Item:
     if set(insert.args) - set(stack_of) or insert.attr["rows"] != loop.count:
         return loop
     stacks = tuple(stack_of[arg] for arg in insert.args)
-    start = insert.attr["index"].removesuffix(loop.index).removesuffix(" + ") or "0"
-    if not start.isdecimal():
+    index = Expr(insert.attr["index"])
+    start = Expr(getattr(index.tree, "left", ast.Constant(0)))
+    if not start.isdecimal() or index != start.plus(loop.index):
         return loop
     kept = insert.kind == "replay_keep"
     return Op(
