@@ -18,7 +18,6 @@ Rows of DIR/scaling.csv are kept: an interrupted study continues.
 """
 
 import argparse
-import csv
 import dataclasses
 import sys
 import time
@@ -27,21 +26,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import scaling_pictures
-import scaling_tables
+import scaling_report
+import study
 from peers import table, turns
-from scaling_study import (
-    ALGORITHMS,
-    CLUSTERS,
-    KEYS,
-    SHARES,
-    Hosts,
-    Row,
-    Study,
-    say,
-)
+from scaling_study import ALGORITHMS, CLUSTERS, SHARES, Hosts, Study, say
+from study import Row
 
-ROOT = Path(__file__).resolve().parents[1]
 FIXED = "SingleLearnerCoarse"
 """The only strategy of some libraries: workers that act, and one learner."""
 WORKLOADS: dict[str, dict[str, Any]] = {
@@ -55,10 +45,11 @@ WORKLOAD_GPUS = 8
 AGENTS = (2, 4, 8, 16, 32, 64)
 AGENTS_CONFIG = {"num_envs": 32, "update_epochs": 1}
 PEER_S, PEER_WARM_UP_S = 8.0, 3.0
+KEYS = ("experiment", "cluster", "algorithm", "workload", "policy", "gpus")
+"""The columns that identify a row."""
 COLUMNS = (
-    *("experiment", "cluster", "algorithm", "workload", "policy", "gpus", "ranks", "iteration_ms"),
-    *("measured_ms", "steps_per_s", "fixed_steps_s", "bytes", "binds", *SHARES),
-    *("basis", "why_not"),
+    *(*KEYS, "ranks", "iteration_ms", "measured_ms", "steps_per_s", "fixed_steps_s"),
+    *("bytes", "binds", *SHARES, "basis", "why_not"),
 )
 Rows = Iterator[tuple[Row, Callable[[], Row]]]
 """`KEYS` of rows, and functions that compute the rest."""
@@ -160,9 +151,11 @@ def _key(row: Row) -> tuple:
     return tuple(row.get(key, "") for key in KEYS)
 
 
-def _told(row: Row) -> str:
+def _tell(row: Row) -> None:
     words = {"iteration_ms": "{} ms predicted", "measured_ms": "{} ms measured", "binds": "{}"}
-    return ", ".join(text.format(row[key]) for key, text in words.items() if row.get(key))
+    told = ", ".join(text.format(row[key]) for key, text in words.items() if row.get(key))
+    about = filter(None, (str(row[k]) for k in ("algorithm", "policy", "workload", "gpus")))
+    print(f"{', '.join(about)} on {row['cluster']}: {row.get('why_not') or told}", flush=True)
 
 
 def main() -> int:
@@ -188,37 +181,25 @@ def main() -> int:
     parser.add_argument("--deployment", type=Path, metavar="FILE", help="(default: this machine)")
     parser.add_argument("--hardware", choices=CLUSTERS, help="the GPUs of --deployment")
     args = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
-    from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore  # noqa: PLC0415
-
-    prepare_mindspore()
     args.out.mkdir(parents=True, exist_ok=True)
     begun, file = time.monotonic(), args.out / "scaling.csv"
-    rows = scaling_tables.read(file) if file.exists() else []
+    rows = study.read(file) if file.exists() else []
     if rows:
         say(f"{file} has {len(rows)} rows, which stay; remove it to have them found out anew")
+    jobs = Study(args.quick, args.ranks, args.algorithms)
+    hosts = jobs.hosts(args.deployment, args.hardware)
     done = {_key(row) for row in rows}
-    study = Study(args.quick, args.ranks, args.algorithms)
-    hosts = study.hosts(args.deployment, args.hardware)
-    with file.open("a" if rows else "w", newline="") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-        if not rows:
-            writer.writeheader()
-        for name in args.only or EXPERIMENTS:
-            for about, find_out in EXPERIMENTS[name](study, hosts):
-                if _key(about) in done:
-                    continue
-                row = about | find_out()
-                rows.append(row)
-                writer.writerow(row)
-                stream.flush()
-                told = row.get("why_not") or _told(row)
-                words = (str(row[k]) for k in ("algorithm", "policy", "workload", "gpus"))
-                print(f"{', '.join(filter(None, words))} on {row['cluster']}: {told}", flush=True)
-    scaling_pictures.draw(rows, args.out)
-    tables = {name: scaling_tables.by_gpus(rows, name, *CLUSTERS) for name in study.algorithms}
-    tables["mappo, by agents"] = scaling_tables.by_agents(rows)
-    tables["what choosing gains"] = scaling_tables.gains(rows, FIXED)
+    for name in args.only or EXPERIMENTS:
+        for about, find_out in EXPERIMENTS[name](jobs, hosts):
+            if _key(about) in done:
+                continue
+            rows.append(about | find_out())
+            study.write(rows, file, COLUMNS)
+            _tell(rows[-1])
+    scaling_report.draw(rows, args.out)
+    tables = {name: scaling_report.by_gpus(rows, name, *CLUSTERS) for name in jobs.algorithms}
+    tables["mappo, by agents"] = scaling_report.by_agents(rows)
+    tables["what choosing gains"] = scaling_report.gains(rows, FIXED)
     for title, lines in tables.items():
         if lines:
             print(f"{title}\n\n{lines}\n")
