@@ -55,35 +55,47 @@ Rows = Iterator[tuple[Row, Callable[[], Row]]]
 """`KEYS` of rows, and functions that compute the rest."""
 
 
-def _about(
-    experiment: str, cluster: str, algorithm: str, policy: str, gpus: int, workload: str = ""
-) -> Row:
-    return dict(zip(KEYS, (experiment, cluster, algorithm, workload, policy, gpus), strict=True))
+def _about(*values: Any) -> Row:
+    return dict(zip(KEYS, values, strict=True))
+
+
+def _simulated(
+    study: Study,
+    experiment: str,
+    cluster: str,
+    algorithm: str,
+    workload: str,
+    gpus: int,
+    config: Row | None = None,
+    policies: tuple[str, ...] = (),
+    **figures: float,
+) -> Rows:
+    """Rows of jobs on a described cluster, one a policy; `figures` replace those of its device."""
+    device = dataclasses.replace(study.devices[cluster], **figures)
+    for policy in policies or study.policies:
+        about = _about(experiment, cluster, algorithm, workload, policy, gpus)
+        yield about, partial(study.described, about, config or {}, device)
 
 
 def real(study: Study, hosts: Hosts) -> Rows:
     """Jobs that fit on the available hosts: predicted, and run."""
+    fitting = [1 << i for i in range(hosts.room.bit_length())]
     for algorithm in study.algorithms:
-        fitting = [1 << i for i in range(hosts.room.bit_length())]
         for ranks in study.ranks or (fitting[-1:] if study.quick else fitting):
             for policy in study.policies:
-                about = _about("real", hosts.name, algorithm, policy, ranks)
+                about = _about("real", hosts.name, algorithm, "", policy, ranks)
                 yield about, partial(study.trained, about, hosts)
-    if hosts.file is None and turns.installed(_task().rllib()):
-        yield _about("real", hosts.name, "ppo", "RLlib", 1), _rllib
+    keys = dict(ALGORITHMS["ppo"])
+    shape = [keys.pop(key) for key in ("env", "num_envs", "num_steps")]
+    task = table.Task("ppo", *shape, keys)
+    if hosts.file is None and turns.installed(task.rllib()):
+        yield _about("real", hosts.name, "ppo", "", "RLlib", 1), partial(_rllib, task)
 
 
-def _rllib() -> Row:
-    task = _task()
+def _rllib(task: table.Task) -> Row:
     steps = task.num_envs * task.num_steps
     rate = turns.speed(task.rllib(), steps, PEER_S, PEER_WARM_UP_S)
     return {"ranks": 1, "measured_ms": round(1e3 * steps / rate, 3), "basis": "measured"}
-
-
-def _task() -> table.Task:
-    keys = dict(ALGORITHMS["ppo"])
-    shape = [keys.pop(key) for key in ("env", "num_envs", "num_steps")]
-    return table.Task("ppo", *shape, keys)
 
 
 def scaling(study: Study, _: Hosts) -> Rows:
@@ -92,59 +104,40 @@ def scaling(study: Study, _: Hosts) -> Rows:
         for cluster in CLUSTERS:
             most = sum(host.gpus for host in study.deployments[cluster].hosts)
             for gpus in (n for n in study.gpus if n <= most):
-                for policy in study.policies:
-                    about = _about("scaling", cluster, algorithm, policy, gpus)
-                    yield about, partial(study.described, about)
+                yield from _simulated(study, "scaling", cluster, algorithm, "", gpus)
 
 
 def switching(study: Study, _: Hosts) -> Rows:
     """The gain of choosing the policy by workload and by network speed."""
-    cluster = next(iter(CLUSTERS))
+    where = (next(iter(CLUSTERS)), "ppo")
     for workload, config in WORKLOADS.items():
-        if study.quick and config:
-            continue
-        for policy in study.policies:
-            about = _about("workload", cluster, "ppo", policy, WORKLOAD_GPUS, workload)
-            yield about, partial(study.described, about, config)
+        if not (study.quick and config):
+            yield from _simulated(study, "workload", *where, workload, WORKLOAD_GPUS, config)
     for latency_s in (25e-6, 1e-3, 5e-3):
-        device = dataclasses.replace(study.devices[cluster], far_latency_s=latency_s)
-        workload = f"{latency_s * 1e3:g} ms between hosts"
-        for policy in study.policies:
-            about = _about("latency", cluster, "ppo", policy, WORKLOAD_GPUS, workload)
-            yield about, partial(study.described, about, device=device)
+        name, figures = f"{latency_s * 1e3:g} ms between hosts", {"far_latency_s": latency_s}
+        yield from _simulated(study, "latency", *where, name, WORKLOAD_GPUS, **figures)
 
 
 def agents(study: Study, _: Hosts) -> Rows:
     """MAPPO with increasing numbers of agents."""
-    cluster = next(iter(CLUSTERS))
+    where = (next(iter(CLUSTERS)), "mappo")
     for number in () if study.quick else AGENTS:
         config = {**AGENTS_CONFIG, "env": f"graph:simple_spread_v3,N={number}"}
-        for policy in study.policies:
-            about = _about("agents", cluster, "mappo", policy, WORKLOAD_GPUS, f"{number} agents")
-            yield about, partial(study.described, about, config)
+        yield from _simulated(study, "agents", *where, f"{number} agents", WORKLOAD_GPUS, config)
 
 
 def sensitivity(study: Study, _: Hosts) -> Rows:
     """Change of the answers if a described number is wrong by a factor of two."""
     cluster, gpus = next(iter(CLUSTERS)), study.gpus[-1]
-    described = study.devices[cluster]
     for policy in ("GPUOnly", "MultipleLearners", "SingleLearnerCoarse"):
-        for figure in dataclasses.fields(described):
+        for name, value in dataclasses.asdict(study.devices[cluster]).items():
             for factor in (0.5, 2.0):
-                value = getattr(described, figure.name) * factor
-                device = dataclasses.replace(described, **{figure.name: value})
-                workload = f"{figure.name} x {factor:g}"
-                about = _about("sensitivity", cluster, "ppo", policy, gpus, workload)
-                yield about, partial(study.described, about, device=device)
+                where = (cluster, "ppo", f"{name} x {factor:g}", gpus)
+                figures = {name: value * factor}
+                yield from _simulated(study, "sensitivity", *where, policies=(policy,), **figures)
 
 
-EXPERIMENTS = {
-    "real": real,
-    "scaling": scaling,
-    "switching": switching,
-    "agents": agents,
-    "sensitivity": sensitivity,
-}
+EXPERIMENTS = {f.__name__: f for f in (real, scaling, switching, agents, sensitivity)}
 
 
 def _key(row: Row) -> tuple:

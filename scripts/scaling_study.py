@@ -15,8 +15,7 @@ from mindspore_rl.compiler.pipeline import JobRequest, environment_for
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.auto_policy import bottleneck
-from mindspore_rl.performance import device_model as device
-from mindspore_rl.performance import predict
+from mindspore_rl.performance import device_model, predict
 from mindspore_rl.performance.cluster import Cluster
 from mindspore_rl.plan import deployment
 from mindspore_rl.plan.traffic import predict as traffic_of
@@ -161,7 +160,7 @@ class Study:
         self.gpus = QUICK_GPUS if quick else GPUS
         self.algorithms = algorithms or (("ppo",) if quick else tuple(ALGORITHMS))
         self.machine = predict.machine_costs(say)
-        self.devices = {name: device.load(registry.find_device(name))[0] for name in CLUSTERS}
+        self.devices = {name: device_model.load(registry.find_device(name))[0] for name in CLUSTERS}
         self.deployments = {
             name: deployment.load(registry.find_deployment(file)) for name, file in CLUSTERS.items()
         }
@@ -186,7 +185,7 @@ class Study:
         room = sum(host.capacity(kind) for host in found.hosts)
         return Hosts(file.stem, cluster, found, room, kind, file)
 
-    def job(self, algorithm: str, policy: str, gpus: int, **config: Any) -> predict.Job | str:
+    def job(self, algorithm: str, policy: str, gpus: int, config: Row) -> predict.Job | str:
         """Returns a planned job with one rank per GPU, or a text that says why there is none."""
         key, keys = repr((algorithm, policy, gpus, config)), ALGORITHMS[algorithm] | config
 
@@ -200,21 +199,19 @@ class Study:
                 self._jobs[key] = str(error).splitlines()[0]
         return self._jobs[key]
 
-    def described(self, about: Row, config: Row | None = None, device: Any = None) -> Row:
+    def described(self, about: Row, config: Row, device: device_model.Device) -> Row:
         """Simulates a job on a described cluster. Returns: its row.
 
         Args:
             about: the columns that identify the row.
             config: the differences from the algorithm's configuration in `ALGORITHMS`.
-            device: replaces the cluster's device.
+            device: the cluster's device.
         """
-        job = self.job(about["algorithm"], about["policy"], about["gpus"], **(config or {}))
+        job = self.job(about["algorithm"], about["policy"], about["gpus"], config)
         if isinstance(job, str):
             return {"why_not": job}
-        name = about["cluster"]
-        hosts = self.deployments[name]
-        where = Cluster.described(self.machine, hosts, device or self.devices[name])
-        return self._row(job, where, hosts, "GPU")
+        hosts = self.deployments[about["cluster"]]
+        return self._row(job, Cluster.described(self.machine, hosts, device), hosts, "GPU")
 
     def _row(
         self, job: predict.Job, cluster: Cluster, hosts: deployment.Deployment, device: str
@@ -236,7 +233,7 @@ class Study:
     def trained(self, about: Row, hosts: Hosts) -> Row:
         """Predicts a job on available hosts, and runs it."""
         algorithm, policy = about["algorithm"], about["policy"]
-        job = self.job(algorithm, policy, about["gpus"])
+        job = self.job(algorithm, policy, about["gpus"], {})
         if isinstance(job, str):
             return {"why_not": job}
         row = self._row(job, hosts.cluster, hosts.deployment, hosts.device)
