@@ -30,7 +30,7 @@ import psutil
 import study
 from peers import table, turns
 
-WARM_UP = 20
+WARM_UP, PROFILED = 20, 60
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,10 @@ def beside_peers(args: argparse.Namespace) -> int:
     if args.profile:
         for row in rows:
             if row.unit == "steps/s":
-                found = turns.shares(row.programs[0], args.seconds, args.warm_up)
-                text = ", ".join(f"{stage} {share:.0%}" for stage, share in found.items())
-                print(f"{row.work}: {text}", flush=True)
+                words = row.programs[0].commands[0][4:]
+                words = [word for word in words if not word.startswith("total_steps=")]
+                found = study.profile(*words, total_steps=PROFILED * row.steps)
+                print(f"{row.work}\n\n{found}\n", flush=True)
         return 0
     results = turns.run(rows, args.seconds, args.warm_up, args.repeats)
     facts = turns.machine()

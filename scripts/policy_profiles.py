@@ -8,18 +8,16 @@
 import argparse
 import platform
 import statistics
-import subprocess
 import sys
 from typing import Any
 
 import numpy as np
 import study
-from study import ROOT
 
 from mindspore_rl.jobs import registry
 from mindspore_rl.platform import resources
 
-PAGE = ROOT / "docs" / "profiles.md"
+PAGE = study.ROOT / "docs" / "profiles.md"
 ITERATIONS, TURNS, WARM_UP = 60, 7, 13
 JOB: dict[str, Any] = {
     "keys": {"num_envs": 8, "num_steps": 128},
@@ -32,14 +30,6 @@ HEAD = """# A profile of every policy
 PPO on CartPole-v1, 8 environments of 128 steps, 4 epochs of 4 minibatches, two workers, on
 {machine}. Made by `scripts/policy_profiles.py`; how to read it: [performance.md](performance.md).
 """
-
-
-def profile(policy: str) -> str:
-    """Returns the output of `msrl profile` for a run."""
-    with study.trained("ppo", policy=policy, profile=True, **JOB) as run:
-        command = study.msrl("profile", run.folder)
-        done = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
-    return done.stdout[: done.stdout.rindex("trace:")].strip()
 
 
 def iteration_ms(profiled: int | None) -> float:
@@ -69,7 +59,8 @@ def main() -> int:
     where = f"{resources.available_cores()} cores, {platform.machine()}"
     parts = [HEAD.format(machine=where)]
     for policy in registry.policies():
-        parts.append(f"## {policy}\n\n```text\n{profile(policy)}\n```\n")
+        text = study.profile("ppo", policy=policy, **JOB)
+        parts.append(f"## {policy}\n\n```text\n{text}\n```\n")
         print(policy, flush=True)
     PAGE.write_text("\n".join(parts))
     return 0

@@ -124,6 +124,14 @@ def trained(
         yield Run(run, time.monotonic() - began)
 
 
+def profile(*words: object, **flags: Any) -> str:
+    """Returns the output of `msrl profile` for a run; see `trained` for the arguments."""
+    with trained(*words, profile=True, **flags) as run:
+        command = msrl("profile", run.folder)
+        done = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
+    return done.stdout[: done.stdout.rindex("trace:")].strip()
+
+
 def read(file: Path) -> list[Row]:
     """Reads the rows of a file, without the columns that are empty in a row."""
     with file.open(newline="") as stream:
@@ -158,13 +166,13 @@ def line(cells: Iterable[object]) -> str:
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
-    """Returns a Markdown table of (row, column, text) as they appear, without empty rows."""
+    """Returns a Markdown table of (row, column, text) as they appear; "" if all are empty."""
     found = {(row, column): text for row, column, text in cells}
     columns = list(dict.fromkeys(column for _, column in found))
     rows = dict.fromkeys(row for row, _ in found)
     rows = [row for row in rows if any(found.get((row, column)) for column in columns)]
     lines = ([row, *(found.get((row, column), "") for column in columns)] for row in rows)
-    return table([corner, *columns], lines)
+    return table([corner, *columns], lines) if rows else ""
 
 
 def spread(

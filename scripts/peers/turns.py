@@ -5,7 +5,6 @@ import json
 import math
 import os
 import platform
-import random
 import re
 import signal
 import statistics
@@ -14,7 +13,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -23,10 +21,6 @@ from pathlib import Path
 import study
 from peers.table import OURS, PEERS, Program, Row, Target
 from study import ROOT
-
-from mindspore_rl.plan.plan import load_plan
-from mindspore_rl.plan.stages import Stages
-from mindspore_rl.runtime.heartbeat import Stamps
 
 Marks = list[tuple[float, int]]
 """Seconds on some clock, and environment steps done by then."""
@@ -115,28 +109,6 @@ def speed(program: Program, steps: int, seconds: float, warm_up: float) -> float
             # Polls rarely: the cores are for the measured programs.
             left = warm_up + seconds - (found[-1][0] - found[0][0]) if found else 0.1
             pause = max(0.1, left)
-
-
-def shares(program: Program, seconds: float, warm_up: float) -> dict[str, float]:
-    """Returns the share of each stage in the time of one of our runs, all ranks together.
-
-    Workers record their current stage for the stall detector. This function samples these records
-    from outside some thousand times, which costs the workers nothing but a small part of a core.
-    """
-    counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder, started(program, folder) as job:
-        run = Path(folder, "run")
-        while not study.metrics(run):
-            check(program, folder, job)
-            time.sleep(0.1)
-        time.sleep(warm_up)
-        plan = load_plan(run)
-        words, stamps = Stages(plan).words, Stamps(run, plan.num_ranks)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            time.sleep(random.uniform(0, 2e-3))  # a random interval, not in step with the job
-            counts.update(words[stamps.read(rank).stage] for rank in range(plan.num_ranks))
-    return {stage: count / counts.total() for stage, count in counts.most_common()}
 
 
 def seconds_of(program: Program, turn: int) -> float:
