@@ -16,23 +16,21 @@ the ratio to the best of them with its target.
 """
 
 import argparse
-import json
-import os
 import platform
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import psutil
+import study
 from peers import table, turns
 
-ROOT = Path(__file__).resolve().parent.parent
-WARM_UP = 20
+WARM_UP, PROFILED = 20, 60
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,12 @@ def main() -> int:
     parser.add_argument("--profile", action="store_true", help="show where our time goes in a row")
     parser.add_argument("--json", type=Path, help="with --peers: file for every turn's values")
     args = parser.parse_args()
-    if args.peers:
-        return beside_peers(args)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # SIGTERM ends the running program too
+    return (beside_peers if args.peers else alone)(args)
+
+
+def alone(args: argparse.Namespace) -> int:
+    """Runs the cases. Returns: 1 if a floor was missed."""
     seconds = args.minutes * 60 if args.minutes else args.seconds
     cases = [case for case in CASES if not args.only or case.environment in args.only]
     results: dict[Case, list[tuple[float, float, float]]] = {case: [] for case in cases}
@@ -80,27 +82,18 @@ def main() -> int:
         for case in cases:
             results[case].append(measure(case, seconds))
             print(".", end="", file=sys.stderr, flush=True)
-    print(
-        f"\n{platform.processor() or platform.machine()}, {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}, {_versions()}\n",
-        file=sys.stderr,
-    )
-    print(
-        "| policy | environment | environments x steps | workers | steps/s: median (min-max) "
-        "| floor | resident MiB a worker, start -> end |"
-    )
-    print("|---|---|---|---|---|---|---|")
-    missed = False
+    print(f"\n{platform.processor() or platform.machine()}, {study.machine()}\n", file=sys.stderr)
+    rows, missed = [], False
     for case, runs in results.items():
-        speeds = [speed for speed, _, _ in runs]
-        median = statistics.median(speeds)
-        missed |= case.floor is not None and median < case.floor
-        print(
-            f"| {case.policy} | {case.environment} | {case.num_envs} x 128 | {case.workers} "
-            f"| {median:,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f}) "
-            f"| {'' if case.floor is None else f'{case.floor:,}'} "
-            f"| {max(a for _, a, _ in runs):.0f} -> {max(b for _, _, b in runs):.0f} |"
-        )
+        speeds, early, late = zip(*runs, strict=True)
+        missed |= case.floor is not None and statistics.median(speeds) < case.floor
+        floor = "" if case.floor is None else f"{case.floor:,}"
+        memory = f"{max(early):.0f} -> {max(late):.0f}"
+        work = (case.policy, case.environment, f"{case.num_envs} x 128", case.workers)
+        rows.append((*work, study.spread(speeds), floor, memory))
+    heads = ("policy", "environment", "environments x steps", "workers")
+    found = ("steps/s: median (min-max)", "floor", "resident MiB a worker, start -> end")
+    print(study.table((*heads, *found), rows))
     return 1 if missed else 0
 
 
@@ -110,14 +103,14 @@ def beside_peers(args: argparse.Namespace) -> int:
     if unknown := set(args.only or ()) - set(known):
         print(f"no row {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # SIGTERM ends the running program too
     rows = [known[name] for name in args.only or known]
     if args.profile:
         for row in rows:
             if row.unit == "steps/s":
-                found = turns.shares(row.programs[0], args.seconds, args.warm_up)
-                text = ", ".join(f"{stage} {share:.0%}" for stage, share in found.items())
-                print(f"{row.work}: {text}", flush=True)
+                words = row.programs[0].commands[0][4:]
+                words = [word for word in words if not word.startswith("total_steps=")]
+                found = study.profile(*words, total_steps=PROFILED * row.steps)
+                print(f"{row.work}\n\n{found}\n", flush=True)
         return 0
     results = turns.run(rows, args.seconds, args.warm_up, args.repeats)
     facts = turns.machine()
@@ -132,57 +125,21 @@ def measure(case: Case, seconds: float) -> tuple[float, float, float]:
 
     Returns: steps/s, and the largest worker's resident MiB after the warm-up and at the end.
     """
+    task = table.Task("ppo", case.environment, case.num_envs, 128)
+    how = {"gpu": case.device == "gpu"}
+    program = task.ours(case.policy, how, device=case.device, workers=case.workers)
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "run" / "metrics.jsonl"
-        with (Path(folder) / "log").open("w") as output:
-            job = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "mindspore_rl.cli",
-                    "train",
-                    "ppo",
-                    "--policy",
-                    case.policy,
-                    "--env",
-                    case.environment,
-                    "--num-envs",
-                    str(case.num_envs),
-                    "--workers",
-                    str(case.workers),
-                    "--device",
-                    case.device,
-                    "--stop-return",
-                    "nan",
-                    "--total-steps",
-                    "1000000000",
-                    "--quiet",
-                    "--run-dir",
-                    f"{folder}/run",
-                ],
-                cwd=ROOT,
-                stdout=output,
-                stderr=output,
-            )
-        try:
-            while not log.exists() or log.read_text().count("\n") < WARM_UP:
-                _check(job, folder)
+        run = Path(folder, "run")
+        with turns.started(program, folder) as job:
+            while len(study.metrics(run)) < WARM_UP:
+                turns.check(program, folder, job)
                 time.sleep(0.2)
             early = _memory_mib(job.pid)
             time.sleep(seconds)
-            _check(job, folder)
+            turns.check(program, folder, job)
             late = _memory_mib(job.pid)
-        finally:
-            job.terminate()
-            job.wait()
-        times = [json.loads(line)["wall_s"] for line in log.read_text().splitlines()]
-    gaps = [b - a for a, b in zip(times[WARM_UP:], times[WARM_UP + 1 :], strict=False)]
-    return case.num_envs * 128 / statistics.median(gaps), early, late
-
-
-def _check(job: subprocess.Popen, folder: str) -> None:
-    if job.poll() is not None:
-        raise SystemExit(Path(folder, "log").read_text())
+        iteration_s = float(np.median(study.durations_s(run, WARM_UP + 1)))
+    return case.num_envs * 128 / iteration_s, early, late
 
 
 def _memory_mib(pid: int) -> float:
@@ -193,12 +150,6 @@ def _memory_mib(pid: int) -> float:
         if p.name().startswith("python") and "runtime.rank.worker" in " ".join(p.cmdline())
     ]
     return max(p.memory_info().rss for p in workers or [job, *job.children()]) / 2**20
-
-
-def _versions() -> str:
-    from importlib import metadata  # noqa: PLC0415
-
-    return ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "gymnasium", "numpy"))
 
 
 if __name__ == "__main__":

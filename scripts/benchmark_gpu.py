@@ -15,8 +15,8 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
+import study
 from benchmark import Case, measure
 from peers import turns
 from peers.table import Program
@@ -24,7 +24,6 @@ from peers.table import Program
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.platform import gpu
 
-SCRIPTS = Path(__file__).resolve().parent
 NUM_ENVS = (64, 256, 1024, 4096, 16384, 65536)
 OTHERS = ("jax", "torch")
 
@@ -48,19 +47,18 @@ def main() -> int:
         return error.exit_code
     args.others = os.path.abspath(shutil.which(args.others) or args.others)
     others = [other for other in OTHERS if _has(args.others, other)]
-    print(f"{name or 'CPU'}\n\n| environments | mindspore_rl | {' | '.join(others)} |")
-    print(f"|---|---|{'---|' * len(others)}")
+    print(f"{name or 'CPU'}\n\n{study.table(('environments', 'mindspore_rl', *others), ())}")
     for num_envs in args.num_envs:
         case = Case("GPUOnly", "graph:CartPole-v1", num_envs, 1, device=args.device)
         speeds = [measure(case, args.seconds)[0]]
         speeds += [_other(other, num_envs, args) for other in others]
-        print(f"| {num_envs:,} | {' | '.join(f'{speed:,.0f}' for speed in speeds)} |", flush=True)
+        print(study.line(f"{value:,.0f}" for value in (num_envs, *speeds)), flush=True)
     return 0
 
 
 def _other(library: str, num_envs: int, args: argparse.Namespace) -> float:
     config = {"num_envs": num_envs}
-    command = (args.others, str(SCRIPTS / "peers" / f"{library}_loop.py"), json.dumps(config))
+    command = (args.others, f"{study.ROOT}/scripts/peers/{library}_loop.py", json.dumps(config))
     program = Program(library, (command,), venv="", gpu=args.device == "gpu")
     return turns.speed(program, 0, args.seconds, warm_up=1.0)
 

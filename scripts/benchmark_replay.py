@@ -23,20 +23,26 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "peers"))
-import replay_jobs  # noqa: E402
-import replay_loop as loop  # noqa: E402
+import study
+from network_hosts import LAUNCHER, Network, why_not
+from peers import replay_loop as loop
+from study import ROOT, spread
 
-ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = ROOT / "scripts" / "peers"
 PYTHONS = {
-    "ours": ROOT / ".venv",
-    **{name: ROOT / ".peers" / name for name in ("reverb", "cpprb", "torchrl")},
+    "ours": ROOT / ".venv" / "bin" / "python",
+    **{name: ROOT / ".peers" / name / "bin" / "python" for name in ("reverb", "cpprb", "torchrl")},
 }
+LINK = "link"
+LINK_GBIT = 1.0
+SHAPE = ("tbf", "rate", f"{LINK_GBIT:g}gbit", "burst", "256kb", "latency", "50ms")
+TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class Row:
     work: str
     arguments: tuple[str, ...]
     targets: dict[str, float]
-    unit: str
+    unit: str = "GB/s"
     scale: float = 1.0
     readers: int = 0
     ranks: int = 0
@@ -72,31 +78,24 @@ def rows(batches: list[int]) -> list[Row]:
         one = {"reverb": 3.0, "cpprb": 1.0, **({} if more else {"torchrl": 0.0})}
         for batch in batches:
             read = ("read", "--batch", str(batch), *more)
-            scale = batch * loop.BYTES / 1e9
-            two = {"reverb": 10.0 if batch <= 64 else 8.0}
+            rate = {"scale": batch * loop.BYTES / 1e9}
+            two, four = {"reverb": 10.0 if batch <= 64 else 8.0}, {"reverb": 15.0}
             work = f"{way}, batch {batch}"
             alone = (*read, "--threads", str(os.cpu_count()))
             found += [
-                Row("one", work, alone, one, "GB/s", scale),
-                Row("two", work, alone, two, "GB/s", scale, 1),
-                Row("four", work, read, {"reverb": 15.0}, "GB/s", scale, 4),
-                Row("ranks", work, read, {"reverb": 15.0}, "GB/s", scale, 4, 4),
+                Row("one", work, alone, one, **rate),
+                Row("two", work, alone, two, **rate, readers=1),
+                Row("four", work, read, four, **rate, readers=4),
+                Row("ranks", work, read, four, **rate, readers=4, ranks=4),
             ]
-            skewed = ("--skew", "0.7") if more else ()
-            over_link = {"link": 2.0 if more else 5.0}
+            skewed = (*read, "--skew", "0.7") if more else read
             work = f"skewed, batch {batch}" if more else work
-            found.append(
-                Row("hosts", work, (*read, *skewed), over_link, "GB/s", scale, ranks=2, hosts=2)
-            )
+            over_link = {LINK: 2.0 if more else 5.0}
+            found.append(Row("hosts", work, skewed, over_link, **rate, ranks=2, hosts=2))
+    insert = {"reverb": 1.0, "torchrl": 0.0}
     return [
         *found,
-        Row(
-            "insert",
-            "one trajectory at a time",
-            ("insert",),
-            {"reverb": 1.0, "torchrl": 0.0},
-            "records/s",
-        ),
+        Row("insert", "one trajectory at a time", ("insert",), insert, "records/s"),
         Row("update", "256 priorities", ("update",), {"reverb": 1.0}, "updates/s"),
         Row("checkpoint", "104 MB", ("checkpoint",), {"reverb": 1.0}, "s"),
     ]
@@ -108,52 +107,79 @@ def run(library: str, row: Row, seconds: float, notes: list[str]) -> float:
     Raises:
         SystemExit: the program failed; with its output.
     """
-    if library == "link":
-        return replay_jobs.link_rate()
+    if library == LINK:
+        return LINK_GBIT / 8
+    arguments = [*row.arguments, "--seconds", str(seconds)]
     if library == "ours" and row.ranks:
-        arguments = [*row.arguments, "--seconds", str(seconds)]
-        told = replay_jobs.read(
-            PYTHONS[library] / "bin" / "python", row.ranks, row.hosts, arguments
-        )
+        told = _ranks(row, arguments)
         if row.hosts:
-            notes.append(f"{row.name}, {row.work}: {replay_jobs.note(told)}")
+            notes.append(f"{row.name}, {row.work}: {_note(told)}")
         return told["rate"] * row.scale
-    program = ROOT / "scripts" / "peers" / f"replay_{library}.py"
-    command = [PYTHONS[library] / "bin" / "python", program]
-    timing = ["--seconds", str(seconds)]
-    if not row.readers:
-        return _told([*command, *row.arguments, *timing]) * row.scale
+    command = [str(PYTHONS[library]), str(PROGRAMS / f"replay_{library}.py")]
     weighted = [word for word in row.arguments if word == "--weighted"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [*command, "serve", *weighted],
-        stdin=pipe,
-        stdout=pipe,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        where = server.stdout.readline().strip()
-        read = [*command, *row.arguments, *timing, "--table", where]
+    pipe, table = subprocess.PIPE, []
+    with ExitStack() as stack:
+        if row.readers:
+            server = stack.enter_context(
+                subprocess.Popen(
+                    [*command, "serve", *weighted],
+                    stdin=pipe,
+                    stdout=pipe,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
+            )
+            stack.callback(server.communicate)
+            assert server.stdout is not None
+            table = ["--table", server.stdout.readline().strip()]
         jobs = [
-            subprocess.Popen(read, stdout=pipe, stderr=pipe, text=True) for _ in range(row.readers)
+            subprocess.Popen([*command, *arguments, *table], stdout=pipe, stderr=pipe, text=True)
+            for _ in range(max(row.readers, 1))
         ]
-        try:
-            return sum(_rate(*job.communicate()) for job in jobs) * row.scale
-        finally:
-            server.communicate()
+        return sum(_told(*job.communicate())["rate"] for job in jobs) * row.scale
 
 
-def _told(command: list) -> float:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return _rate(done.stdout, done.stderr)
+def _ranks(row: Row, arguments: list[str]) -> dict[str, float]:
+    """Return rank 0's report on a sharded table that all our ranks read."""
+    python = PYTHONS["ours"]
+    with tempfile.TemporaryDirectory(prefix="msrl-replay-", dir="/dev/shm") as folder:
+        program = [str(python), str(PROGRAMS / "replay_ranks.py"), *arguments, "--table", folder]
+        command = [str(python.with_name("mpiexec")), "-rmk", "user", "-n", str(row.ranks)]
+        if not row.hosts:
+            command += ["-launcher", "fork", "-iface", "lo", *program]
+            return _ended(command, {**os.environ, "UCX_TLS": "self,sysv"})
+        with Network(row.hosts) as network:
+            for host in range(row.hosts):
+                shape = ["tc", "qdisc", "add", "dev", "eth0", "root", *SHAPE]
+                subprocess.run(network.command(host, shape), check=True)
+            file = Path(folder) / "hosts"
+            file.write_text("".join(f"{address}:1\n" for address in network.addresses))
+            command += ["-launcher", "ssh", "-launcher-exec", str(LAUNCHER), "-f", str(file)]
+            command += ["-localhost", network.addresses[0], "-iface", "eth0", *program, "--hosts"]
+            return _ended(network.command(0, command), network.environment())
 
 
-def _rate(out: str, err: str) -> float:
+def _ended(command: list[str], environment: dict[str, str]) -> dict[str, float]:
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+    )
+    return _told(done.stdout, done.stderr)
+
+
+def _told(out: str, err: str) -> dict[str, float]:
     lines = [line for line in out.splitlines() if line.startswith("{")]
     if not lines:
-        raise SystemExit(err)
-    return json.loads(lines[-1])["rate"]
+        raise SystemExit(out + err)
+    return json.loads(lines[-1])
+
+
+def _note(found: dict[str, float]) -> str:
+    """Return the link's traffic, in words."""
+    return (
+        f"{found['moved']:.1%} of all rows cross, {found['predicted'] / 1e6:,.1f} MB as predicted, "
+        f"{found['crossed'] / 1e6:,.1f} MB counted on the link with all headers "
+        f"({found['crossed'] / max(found['predicted'], 1):.3f} x)"
+    )
 
 
 def main() -> int:
@@ -168,56 +194,54 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3, help="turns (default: 3)")
     args = parser.parse_args()
     chosen = [row for row in rows(args.batch) if not args.only or row.name in args.only]
-    libraries = [name for name, place in PYTHONS.items() if (place / "bin" / "python").exists()]
+    libraries = [name for name, python in PYTHONS.items() if python.exists()]
     notes = []
     if any(row.hosts for row in chosen):
-        if reason := replay_jobs.why_not():
+        if reason := why_not():
             notes.append(f"hosts: not measured, {reason}")
             chosen = [row for row in chosen if not row.hosts]
         else:
-            libraries.append("link")
+            libraries.append(LINK)
     print(f"{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, {args.repeats} turns", flush=True)
     if chosen:
-        print("| table | work | " + " | ".join(libraries) + " | ratio (target) |")
-        print("|---|---|" + "---|" * len(libraries) + "---|")
+        print(study.table(("table", "work", *libraries, "ratio (target)"), ()))
     missed = False
     for row in chosen:
-        those = [name for name in libraries if name in ("ours", *row.targets)]
-        values: dict[str, list[float]] = {name: [] for name in those}
+        values = {name: [] for name in libraries if name in ("ours", *row.targets)}
         for _ in range(args.repeats):
-            for name in those:
-                values[name].append(run(name, row, args.seconds, notes))
+            for name, found in values.items():
+                found.append(run(name, row, args.seconds, notes))
                 print(".", end="", file=sys.stderr, flush=True)
         missed |= _print(row, values, libraries)
     if notes:
         print("", *notes, sep="\n")
     if not args.only or "select" in args.only:
         print(flush=True)
-        program = ROOT / "scripts" / "peers" / "replay_select.py"
-        command = [PYTHONS["ours"] / "bin" / "python", program, "--repeats", str(args.repeats)]
+        command = [PYTHONS["ours"], PROGRAMS / "replay_select.py", "--repeats", str(args.repeats)]
         missed |= bool(subprocess.run(command, check=False).returncode)
     return 1 if missed else 0
 
 
 def _print(row: Row, values: dict[str, list[float]], libraries: list[str]) -> bool:
     """Print a row. Returns: True if it misses a target."""
-    show: Callable[[float], str] = lambda x: f"{x:,.2f}" if x < 100 else f"{x:,.0f}"  # noqa: E731
-    middle = {name: statistics.median(found) for name, found in values.items()}
     cells = [
-        f"{show(middle[name])} ({show(min(values[name]))}-{show(max(values[name]))}) {row.unit}"
-        if name in middle
-        else ""
-        for name in libraries
+        f"{spread(values[name], _shown)} {row.unit}" if name in values else "" for name in libraries
     ]
+    middle = {name: statistics.median(found) for name, found in values.items()}
     ratios, missed = [], False
     for name, target in row.targets.items():
-        if name in middle:
-            ratio = middle["ours"] / middle[name]
-            ratio = 1 / ratio if row.unit == "s" else ratio
-            missed |= ratio < target
-            ratios.append(f"{name} {ratio:.1f} x" + (f" ({target:g})" if target else ""))
-    print(f"| {row.name} | {row.work} | {' | '.join(cells)} | {', '.join(ratios)} |", flush=True)
+        if name not in middle:
+            continue
+        ratio = middle["ours"] / middle[name]
+        ratio = 1 / ratio if row.unit == "s" else ratio
+        missed |= ratio < target
+        ratios.append(f"{name} {ratio:.1f} x" + (f" ({target:g})" if target else ""))
+    print(study.line((row.name, row.work, *cells, ", ".join(ratios))), flush=True)
     return missed
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
 
 
 if __name__ == "__main__":

@@ -10,123 +10,80 @@ first iterations, which compile, are left out; a time is the median of the other
 """
 
 import argparse
-import csv
-import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import study
 from network_hosts import Network, why_not
+from study import Row
 
-ROOT = Path(__file__).resolve().parents[1]
 POLICIES = {
-    "SingleLearnerCoarse": (),
-    "SingleLearnerFine": (),
-    "SingleLearnerFine, 2 chunks": ("--schedule", "chunks=2"),
-    "MultipleLearners": (),
-    "Environments": (),
-    "Central": (),
+    "SingleLearnerCoarse": None,
+    "SingleLearnerFine": None,
+    "SingleLearnerFine, 2 chunks": "chunks=2",
+    "MultipleLearners": None,
+    "Environments": None,
+    "Central": None,
 }
-"""Without GPUOnly, which needs an in-graph environment: HalfCheetah-v4 has none."""
+"""Schedules by policy, without GPUOnly, which needs an in-graph environment: there is none here."""
 FUSED = ("MultipleLearners",)
 """Policies with another worker on the second host; the others have one worker and its server."""
-CONFIG = ("num_envs=8", "num_steps=32", "update_epochs=2", "num_minibatches=4")
+KEYS = {"num_envs": 8, "num_steps": 32, "update_epochs": 2, "num_minibatches": 4}
 WARM_UP = 3
 COLUMNS = ("policy", "delay_ms", "iterations", "median_s", "lower_s", "upper_s", "why_not")
 
 
-def measure(policy: str, delay_ms: float, iterations: int, folder: Path) -> dict[str, object]:
+def measure(policy: str, delay_ms: float, iterations: int) -> Row:
     """Trains a policy on two hosts with a latency. Returns: one row of the table."""
     name = policy.split(",", maxsplit=1)[0]
-    row: dict[str, object] = dict.fromkeys(COLUMNS, "")
-    row |= {"policy": policy, "delay_ms": delay_ms}
-    run_dir = folder / f"{policy}-{delay_ms:g}"
-    steps = (iterations + WARM_UP) * 8 * 32
-    with Network(2, delay_ms) as network:
-        hosts = folder / "hosts.yaml"
+    row: Row = {"policy": policy, "delay_ms": delay_ms}
+    flags = {"env": "HalfCheetah-v4", "schedule": POLICIES[policy], "stop_return": "nan"}
+    steps = (iterations + WARM_UP) * KEYS["num_envs"] * KEYS["num_steps"]
+    with tempfile.TemporaryDirectory() as folder, Network(2, delay_ms) as network:
+        hosts = Path(folder, "hosts.yaml")
         network.write_deployment(hosts, name, 2 if name in FUSED else 1)
-        command = [sys.executable, "-m", "mindspore_rl.cli", "train", "ppo", *CONFIG]
-        command += ["--env", "HalfCheetah-v4", "--deployment", str(hosts), "--quiet"]
-        command += ["--run-dir", str(run_dir), "--total-steps", str(steps), "--stop-return", "nan"]
-        environment = {**network.environment(), "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            network.command(0, [*command, *POLICIES[policy]]),
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode:
-        return row | {"why_not": done.stderr.strip().splitlines()[0]}
-    times = [json.loads(line)["wall_s"] for line in (run_dir / "metrics.jsonl").open()]
-    durations = np.diff(times)[WARM_UP - 1 :]
-    lower, median, upper = np.quantile(durations, (0.25, 0.5, 0.75))
-    return row | {
-        "iterations": len(durations),
-        "median_s": round(median, 4),
-        "lower_s": round(lower, 4),
-        "upper_s": round(upper, 4),
-    }
+        flags |= {"deployment": hosts, "total_steps": steps}
+        try:
+            with study.trained("ppo", keys=KEYS, network=network, **flags) as run:
+                durations = run.durations_s(WARM_UP)
+        except study.NotMeasured as error:
+            return row | {"why_not": str(error)}
+    quantiles = np.quantile(durations, (0.5, 0.25, 0.75)).round(4).tolist()
+    found = dict(zip(("median_s", "lower_s", "upper_s"), quantiles, strict=True))
+    return row | {"iterations": len(durations)} | found
 
 
-def write(rows: list[dict[str, object]], file: Path) -> None:
-    """Writes the rows for `--from`."""
-    with file.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def read(file: Path) -> list[dict[str, object]]:
-    """Reads the rows that `write` wrote."""
-    with file.open(newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
-def table(rows: list[dict[str, object]]) -> str:
+def table(rows: list[Row]) -> str:
     """The rows as a Markdown table, one line a policy."""
-    delays = sorted({float(row["delay_ms"]) for row in rows})
-    lines = ["| policy | " + " | ".join(f"{delay:g} ms" for delay in delays) + " |"]
-    lines.append("|---" * (len(delays) + 1) + "|")
-    for policy in dict.fromkeys(str(row["policy"]) for row in rows):
-        cells = []
-        for delay in delays:
-            found = [r for r in rows if r["policy"] == policy and float(r["delay_ms"]) == delay]
-            cells.append(_cell(found[0]) if found else "")
-        lines.append(f"| {policy} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    rows = sorted(rows, key=lambda row: row["delay_ms"])
+    return study.pivot("policy", ((r["policy"], f"{r['delay_ms']:g} ms", _cell(r)) for r in rows))
 
 
-def _cell(row: dict[str, object]) -> str:
-    if not row["median_s"]:
-        return str(row["why_not"])
-    low, high = (f"{1e3 * float(row[key]):.0f}" for key in ("lower_s", "upper_s"))
-    return f"{1e3 * float(row['median_s']):.0f} ({low} to {high})"
+def _cell(row: Row) -> str:
+    if "median_s" not in row:
+        return row["why_not"]
+    return "{:.0f} ({:.0f} to {:.0f})".format(
+        *(1e3 * row[k] for k in ("median_s", "lower_s", "upper_s"))
+    )
 
 
-def plot(rows: list[dict[str, object]], file: Path) -> None:
+def plot(rows: list[Row], file: Path) -> None:
     """Draws iteration time by latency, one line per policy, with quartiles as bars."""
-    from matplotlib import pyplot  # noqa: PLC0415
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for policy in dict.fromkeys(str(row["policy"]) for row in rows):
-        found = [row for row in rows if row["policy"] == policy and row["median_s"]]
-        if not found:
-            continue
-        delay, median, lower, upper = (
-            np.array([float(row[key]) for row in found])
-            for key in ("delay_ms", "median_s", "lower_s", "upper_s")
-        )
-        spread = 1e3 * np.stack([median - lower, upper - median])
-        axes.errorbar(delay, 1e3 * median, spread, label=policy, marker="o", capsize=3)
-    axes.set(xlabel="latency between the hosts, one way, ms", ylabel="time of an iteration, ms")
-    axes.set_yscale("log")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
-    figure.tight_layout()
-    figure.savefig(file)
+    keys = ("delay_ms", "median_s", "lower_s", "upper_s")
+    with study.picture(file, (7, 4)) as (axes,):
+        for policy in dict.fromkeys(row["policy"] for row in rows):
+            found = [row for row in rows if row["policy"] == policy and "median_s" in row]
+            if not found:
+                continue
+            delay, median, lower, upper = (np.array([row[key] for row in found]) for key in keys)
+            spread = 1e3 * np.stack([median - lower, upper - median])
+            axes.errorbar(delay, 1e3 * median, spread, label=policy, marker="o", capsize=3)
+        axes.set(xlabel="latency between the hosts, one way, ms", ylabel="time of an iteration, ms")
+        axes.set_yscale("log")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
 
 
 def main() -> int:
@@ -142,22 +99,21 @@ def main() -> int:
     parser.add_argument("--from", dest="earlier", type=Path, help="draw this CSV without measuring")
     args = parser.parse_args()
     if args.earlier:
-        rows = read(args.earlier)
+        rows = study.read(args.earlier)
     elif reason := why_not():
         print(f"latency_study: {reason}", file=sys.stderr)
         return 2
     else:
         chosen = [args.only] if args.only else list(POLICIES)
-        rows = read(args.csv) if args.csv and args.csv.exists() else []
+        rows = study.read(args.csv) if args.csv and args.csv.exists() else []
         rows = [row for row in rows if row["policy"] not in chosen]
-        with tempfile.TemporaryDirectory() as folder:
-            # The delays of a policy follow each other: the machine's load then differs least.
-            for policy in chosen:
-                for delay in args.delays.split(","):
-                    rows.append(measure(policy, float(delay), args.iterations, Path(folder)))
-                    print(rows[-1], file=sys.stderr, flush=True)
-                    if args.csv:
-                        write(rows, args.csv)
+        # The delays of a policy follow each other: the machine's load then differs least.
+        for policy in chosen:
+            for delay in args.delays.split(","):
+                rows.append(measure(policy, float(delay), args.iterations))
+                print(rows[-1], file=sys.stderr, flush=True)
+                if args.csv:
+                    study.write(rows, args.csv, COLUMNS)
     print(table(rows))
     if args.plot:
         plot(rows, args.plot)

@@ -7,18 +7,15 @@ Replaces rows of the same algorithm, policy and seed, and keeps all other text.
 """
 
 import argparse
-import json
-import re
-import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import study
+from study import ROOT
+
+from mindspore_rl.plan.plan import load_plan
+
 README = ROOT / "algorithms" / "README.md"
 THRESHOLD = 475.0
-OUTCOME = re.compile(r"(\w+): (\d+) environment steps, mean return ([-\d.]+)")
 
 
 def main() -> int:
@@ -66,51 +63,20 @@ def with_row(page: str, row: str) -> str:
 
 
 def _run(algorithm: str, policy: str, seed: int, args: argparse.Namespace) -> tuple[str, bool]:
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.monotonic()
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "mindspore_rl.cli",
-                "train",
-                *([algorithm, "--policy", policy] if policy else ["--config", algorithm]),
-                "--seed",
-                str(seed),
-                "--workers",
-                str(args.workers),
-                "--env",
-                "CartPole-v1",
-                "--total-steps",
-                str(args.total_steps),
-                "--start-timeout",
-                "900",
-                "--timeout",
-                "300",
-                "--stop-return",
-                str(THRESHOLD),
-                "--quiet",
-                "--run-dir",
-                f"{folder}/run",
-            ],
-            cwd=ROOT,
-            text=True,
-            capture_output=True,
-            check=False,
-        )
-        wall_s = time.monotonic() - began
-        found = OUTCOME.search(done.stdout)
-        if found is None:
-            why = done.stderr.strip().splitlines()[0]
-            return f"| {algorithm} | {policy} | {seed} | failed | {why} | |", False
-        plan = json.loads((Path(folder) / "run" / "plan.json").read_text())
-    name = plan["policy"] + (" by arrival" if plan["arrivals"] else "")
-    name += "" if plan["environment"] == "CartPole-v1" else f" ({plan['environment']})"
-    reached = float(found[3]) >= THRESHOLD
-    return (
-        f"| {algorithm} | {name} | {seed} | {int(found[2]):,} | {found[3]} | {wall_s:.0f} |",
-        reached,
-    )
+    """Trains. Returns: a row, and whether it reached the threshold."""
+    words = [algorithm, "--policy", policy] if policy else ["--config", algorithm]
+    shape = {"env": "CartPole-v1", "workers": args.workers, "seed": seed}
+    limits = {"total_steps": args.total_steps, "start_timeout": 900, "timeout": 300}
+    try:
+        with study.trained(*words, **shape, **limits, stop_return=THRESHOLD) as run:
+            plan, end = load_plan(run.folder), run.metrics()[-1]
+    except study.NotMeasured as error:
+        return study.line([algorithm, policy, seed, "failed", error, ""]), False
+    name = plan.policy + (" by arrival" if plan.arrivals else "")
+    name += "" if plan.environment == "CartPole-v1" else f" ({plan.environment})"
+    mean = end["mean_return"] or 0.0
+    cells = [algorithm, name, seed, f"{end['env_steps']:,}", f"{mean:.1f}", f"{run.wall_s:.0f}"]
+    return study.line(cells), mean >= THRESHOLD
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ stepping mpe2's one by one is slow; rewards and observations are first compared 
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,32 +102,23 @@ class Spread(EnvBase):
         return TensorDict({"agents": agents, **ends}, self.batch_size)
 
 
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
 class SpreadTask(TaskClass):
     """The task in the form that BenchMARL requires."""
+
+    supports_continuous_actions = has_render = _always(False)
+    supports_discrete_actions = _always(True)
+    max_steps = _always(STEPS)
+    group_map = _always({"agents": [f"agent_{i}" for i in range(AGENTS)]})
+    info_spec = state_spec = action_mask_spec = _always(None)
+    env_name = staticmethod(_always("particle"))
 
     def get_env_fun(self, num_envs, continuous_actions, seed, device):
         """See `TaskClass`."""
         return lambda: Spread(num_envs, seed, device)
-
-    def supports_continuous_actions(self):
-        """See `TaskClass`."""
-        return False
-
-    def supports_discrete_actions(self):
-        """See `TaskClass`."""
-        return True
-
-    def max_steps(self, env):
-        """See `TaskClass`."""
-        return STEPS
-
-    def has_render(self, env):
-        """See `TaskClass`."""
-        return False
-
-    def group_map(self, env):
-        """See `TaskClass`."""
-        return {"agents": [f"agent_{i}" for i in range(AGENTS)]}
 
     def observation_spec(self, env):
         """See `TaskClass`."""
@@ -135,30 +128,12 @@ class SpreadTask(TaskClass):
         """See `TaskClass`."""
         return env.full_action_spec_unbatched
 
-    def info_spec(self, env):
-        """See `TaskClass`."""
-
-    def state_spec(self, env):
-        """See `TaskClass`."""
-
-    def action_mask_spec(self, env):
-        """See `TaskClass`."""
-
-    @staticmethod
-    def env_name():
-        """See `TaskClass`."""
-        return "particle"
-
 
 class Tasks(Task):
     """The enumeration of tasks that BenchMARL requires."""
 
     SIMPLE_SPREAD = None
-
-    @staticmethod
-    def associated_class():
-        """See `Task`."""
-        return SpreadTask
+    associated_class = staticmethod(_always(SpreadTask))
 
 
 class LinearDecay(Callback):

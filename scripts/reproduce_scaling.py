@@ -18,7 +18,6 @@ Rows of DIR/scaling.csv are kept: an interrupted study continues.
 """
 
 import argparse
-import csv
 import dataclasses
 import sys
 import time
@@ -27,21 +26,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import scaling_pictures
-import scaling_tables
+import scaling_report
+import study
 from peers import table, turns
-from scaling_study import (
-    ALGORITHMS,
-    CLUSTERS,
-    KEYS,
-    SHARES,
-    Hosts,
-    Row,
-    Study,
-    say,
-)
+from scaling_study import ALGORITHMS, CLUSTERS, SHARES, Hosts, Study, say
+from study import Row
 
-ROOT = Path(__file__).resolve().parents[1]
 FIXED = "SingleLearnerCoarse"
 """The only strategy of some libraries: workers that act, and one learner."""
 WORKLOADS: dict[str, dict[str, Any]] = {
@@ -55,44 +45,57 @@ WORKLOAD_GPUS = 8
 AGENTS = (2, 4, 8, 16, 32, 64)
 AGENTS_CONFIG = {"num_envs": 32, "update_epochs": 1}
 PEER_S, PEER_WARM_UP_S = 8.0, 3.0
+KEYS = ("experiment", "cluster", "algorithm", "workload", "policy", "gpus")
+"""The columns that identify a row."""
 COLUMNS = (
-    *("experiment", "cluster", "algorithm", "workload", "policy", "gpus", "ranks", "iteration_ms"),
-    *("measured_ms", "steps_per_s", "fixed_steps_s", "bytes", "binds", *SHARES),
-    *("basis", "why_not"),
+    *(*KEYS, "ranks", "iteration_ms", "measured_ms", "steps_per_s", "fixed_steps_s"),
+    *("bytes", "binds", *SHARES, "basis", "why_not"),
 )
 Rows = Iterator[tuple[Row, Callable[[], Row]]]
 """`KEYS` of rows, and functions that compute the rest."""
 
 
-def _about(
-    experiment: str, cluster: str, algorithm: str, policy: str, gpus: int, workload: str = ""
-) -> Row:
-    return dict(zip(KEYS, (experiment, cluster, algorithm, workload, policy, gpus), strict=True))
+def _about(*values: Any) -> Row:
+    return dict(zip(KEYS, values, strict=True))
+
+
+def _simulated(
+    study: Study,
+    experiment: str,
+    cluster: str,
+    algorithm: str,
+    workload: str,
+    gpus: int,
+    config: Row | None = None,
+    policies: tuple[str, ...] = (),
+    **figures: float,
+) -> Rows:
+    """Rows of jobs on a described cluster, one a policy; `figures` replace those of its device."""
+    device = dataclasses.replace(study.devices[cluster], **figures)
+    for policy in policies or study.policies:
+        about = _about(experiment, cluster, algorithm, workload, policy, gpus)
+        yield about, partial(study.described, about, config or {}, device)
 
 
 def real(study: Study, hosts: Hosts) -> Rows:
     """Jobs that fit on the available hosts: predicted, and run."""
+    fitting = [1 << i for i in range(hosts.room.bit_length())]
     for algorithm in study.algorithms:
-        fitting = [1 << i for i in range(hosts.room.bit_length())]
         for ranks in study.ranks or (fitting[-1:] if study.quick else fitting):
             for policy in study.policies:
-                about = _about("real", hosts.name, algorithm, policy, ranks)
+                about = _about("real", hosts.name, algorithm, "", policy, ranks)
                 yield about, partial(study.trained, about, hosts)
-    if hosts.file is None and turns.installed(_task().rllib()):
-        yield _about("real", hosts.name, "ppo", "RLlib", 1), _rllib
+    keys = dict(ALGORITHMS["ppo"])
+    shape = [keys.pop(key) for key in ("env", "num_envs", "num_steps")]
+    task = table.Task("ppo", *shape, keys)
+    if hosts.file is None and turns.installed(task.rllib()):
+        yield _about("real", hosts.name, "ppo", "", "RLlib", 1), partial(_rllib, task)
 
 
-def _rllib() -> Row:
-    task = _task()
+def _rllib(task: table.Task) -> Row:
     steps = task.num_envs * task.num_steps
     rate = turns.speed(task.rllib(), steps, PEER_S, PEER_WARM_UP_S)
     return {"ranks": 1, "measured_ms": round(1e3 * steps / rate, 3), "basis": "measured"}
-
-
-def _task() -> table.Task:
-    keys = dict(ALGORITHMS["ppo"])
-    shape = [keys.pop(key) for key in ("env", "num_envs", "num_steps")]
-    return table.Task("ppo", *shape, keys)
 
 
 def scaling(study: Study, _: Hosts) -> Rows:
@@ -101,68 +104,51 @@ def scaling(study: Study, _: Hosts) -> Rows:
         for cluster in CLUSTERS:
             most = sum(host.gpus for host in study.deployments[cluster].hosts)
             for gpus in (n for n in study.gpus if n <= most):
-                for policy in study.policies:
-                    about = _about("scaling", cluster, algorithm, policy, gpus)
-                    yield about, partial(study.described, about)
+                yield from _simulated(study, "scaling", cluster, algorithm, "", gpus)
 
 
 def switching(study: Study, _: Hosts) -> Rows:
     """The gain of choosing the policy by workload and by network speed."""
-    cluster = next(iter(CLUSTERS))
+    where = (next(iter(CLUSTERS)), "ppo")
     for workload, config in WORKLOADS.items():
-        if study.quick and config:
-            continue
-        for policy in study.policies:
-            about = _about("workload", cluster, "ppo", policy, WORKLOAD_GPUS, workload)
-            yield about, partial(study.described, about, config)
+        if not (study.quick and config):
+            yield from _simulated(study, "workload", *where, workload, WORKLOAD_GPUS, config)
     for latency_s in (25e-6, 1e-3, 5e-3):
-        device = dataclasses.replace(study.devices[cluster], far_latency_s=latency_s)
-        workload = f"{latency_s * 1e3:g} ms between hosts"
-        for policy in study.policies:
-            about = _about("latency", cluster, "ppo", policy, WORKLOAD_GPUS, workload)
-            yield about, partial(study.described, about, device=device)
+        name, figures = f"{latency_s * 1e3:g} ms between hosts", {"far_latency_s": latency_s}
+        yield from _simulated(study, "latency", *where, name, WORKLOAD_GPUS, **figures)
 
 
 def agents(study: Study, _: Hosts) -> Rows:
     """MAPPO with increasing numbers of agents."""
-    cluster = next(iter(CLUSTERS))
+    where = (next(iter(CLUSTERS)), "mappo")
     for number in () if study.quick else AGENTS:
         config = {**AGENTS_CONFIG, "env": f"graph:simple_spread_v3,N={number}"}
-        for policy in study.policies:
-            about = _about("agents", cluster, "mappo", policy, WORKLOAD_GPUS, f"{number} agents")
-            yield about, partial(study.described, about, config)
+        yield from _simulated(study, "agents", *where, f"{number} agents", WORKLOAD_GPUS, config)
 
 
 def sensitivity(study: Study, _: Hosts) -> Rows:
     """Change of the answers if a described number is wrong by a factor of two."""
     cluster, gpus = next(iter(CLUSTERS)), study.gpus[-1]
-    described = study.devices[cluster]
     for policy in ("GPUOnly", "MultipleLearners", "SingleLearnerCoarse"):
-        for figure in dataclasses.fields(described):
+        for name, value in dataclasses.asdict(study.devices[cluster]).items():
             for factor in (0.5, 2.0):
-                value = getattr(described, figure.name) * factor
-                device = dataclasses.replace(described, **{figure.name: value})
-                workload = f"{figure.name} x {factor:g}"
-                about = _about("sensitivity", cluster, "ppo", policy, gpus, workload)
-                yield about, partial(study.described, about, device=device)
+                where = (cluster, "ppo", f"{name} x {factor:g}", gpus)
+                figures = {name: value * factor}
+                yield from _simulated(study, "sensitivity", *where, policies=(policy,), **figures)
 
 
-EXPERIMENTS = {
-    "real": real,
-    "scaling": scaling,
-    "switching": switching,
-    "agents": agents,
-    "sensitivity": sensitivity,
-}
+EXPERIMENTS = {f.__name__: f for f in (real, scaling, switching, agents, sensitivity)}
 
 
 def _key(row: Row) -> tuple:
     return tuple(row.get(key, "") for key in KEYS)
 
 
-def _told(row: Row) -> str:
+def _tell(row: Row) -> None:
     words = {"iteration_ms": "{} ms predicted", "measured_ms": "{} ms measured", "binds": "{}"}
-    return ", ".join(text.format(row[key]) for key, text in words.items() if row.get(key))
+    told = ", ".join(text.format(row[key]) for key, text in words.items() if row.get(key))
+    about = filter(None, (str(row[k]) for k in ("algorithm", "policy", "workload", "gpus")))
+    print(f"{', '.join(about)} on {row['cluster']}: {row.get('why_not') or told}", flush=True)
 
 
 def main() -> int:
@@ -188,37 +174,25 @@ def main() -> int:
     parser.add_argument("--deployment", type=Path, metavar="FILE", help="(default: this machine)")
     parser.add_argument("--hardware", choices=CLUSTERS, help="the GPUs of --deployment")
     args = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
-    from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore  # noqa: PLC0415
-
-    prepare_mindspore()
     args.out.mkdir(parents=True, exist_ok=True)
     begun, file = time.monotonic(), args.out / "scaling.csv"
-    rows = scaling_tables.read(file) if file.exists() else []
+    rows = study.read(file) if file.exists() else []
     if rows:
         say(f"{file} has {len(rows)} rows, which stay; remove it to have them found out anew")
+    jobs = Study(args.quick, args.ranks, args.algorithms)
+    hosts = jobs.hosts(args.deployment, args.hardware)
     done = {_key(row) for row in rows}
-    study = Study(args.quick, args.ranks, args.algorithms)
-    hosts = study.hosts(args.deployment, args.hardware)
-    with file.open("a" if rows else "w", newline="") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-        if not rows:
-            writer.writeheader()
-        for name in args.only or EXPERIMENTS:
-            for about, find_out in EXPERIMENTS[name](study, hosts):
-                if _key(about) in done:
-                    continue
-                row = about | find_out()
-                rows.append(row)
-                writer.writerow(row)
-                stream.flush()
-                told = row.get("why_not") or _told(row)
-                words = (str(row[k]) for k in ("algorithm", "policy", "workload", "gpus"))
-                print(f"{', '.join(filter(None, words))} on {row['cluster']}: {told}", flush=True)
-    scaling_pictures.draw(rows, args.out)
-    tables = {name: scaling_tables.by_gpus(rows, name, *CLUSTERS) for name in study.algorithms}
-    tables["mappo, by agents"] = scaling_tables.by_agents(rows)
-    tables["what choosing gains"] = scaling_tables.gains(rows, FIXED)
+    for name in args.only or EXPERIMENTS:
+        for about, find_out in EXPERIMENTS[name](jobs, hosts):
+            if _key(about) in done:
+                continue
+            rows.append(about | find_out())
+            study.write(rows, file, COLUMNS)
+            _tell(rows[-1])
+    scaling_report.draw(rows, args.out)
+    tables = {name: scaling_report.by_gpus(rows, name, *CLUSTERS) for name in jobs.algorithms}
+    tables["mappo, by agents"] = scaling_report.by_agents(rows)
+    tables["what choosing gains"] = scaling_report.gains(rows, FIXED)
     for title, lines in tables.items():
         if lines:
             print(f"{title}\n\n{lines}\n")

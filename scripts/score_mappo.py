@@ -12,16 +12,16 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
+import study
+from study import ROOT
 
 from mindspore_rl.environments.registry import make_vector
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.trained.evaluate import evaluate
 
-ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = "pettingzoo:mpe2.simple_spread_v3"
 SEED = 1_000_003  # seed of the episodes
 EPISODE_STEPS = 25
@@ -44,8 +44,6 @@ python scripts/mappo_baseline.py --total-steps {total_steps} --out baseline
 python scripts/score_mappo.py --baseline baseline --runs runs/mappo --seeds {seeds}
 ```
 
-| policy | seed | environment steps | return | closed |
-|---|---|---|---|---|
 """
 
 
@@ -76,8 +74,10 @@ def main() -> int:
     high = np.mean([returns.mean() for *_, returns in rows[1:]])
     for seed in args.seeds:
         run_dir = args.runs / str(seed)
-        if not run_dir.exists():
-            train(run_dir, seed, args)
+        if not run_dir.exists():  # with the defaults of algorithms/mappo.py
+            flags = {"policy": args.policy, "seed": seed, "total_steps": args.total_steps}
+            command = study.msrl("train", "mappo", quiet=True, run_dir=run_dir.absolute(), **flags)
+            subprocess.run(command, cwd=ROOT, check=True)
         _, about, _ = checkpoint.load_newest(run_dir / "checkpoints")
         returns = np.array(evaluate(run_dir, args.episodes, SEED, False, ENVIRONMENT))
         rows.append(("ours", seed, f"{about['env_steps']:,}", returns))
@@ -87,18 +87,16 @@ def main() -> int:
         closed = (returns.mean() - low) / (high - low)
         missed += name == "ours" and closed < WANTED
         error = returns.std() / len(returns) ** 0.5
-        lines.append(
-            f"| {name} | {seed} | {steps} | {returns.mean():.2f} +- {error:.2f} | {closed:.0%} |"
-        )
-    versions = ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "mpe2", "pettingzoo"))
+        lines.append((name, seed, steps, f"{returns.mean():.2f} +- {error:.2f}", f"{closed:.0%}"))
+    table = study.table(("policy", "seed", "environment steps", "return", "closed"), lines)
     page = PAGE.format(
         episodes=args.episodes,
-        versions=versions,
+        versions=study.versions("mindspore", "mpe2", "pettingzoo"),
         seeds=" ".join(map(str, args.seeds)),
         total_steps=args.total_steps,
     )
-    (ROOT / "algorithms" / "mappo.md").write_text(page + "\n".join(lines) + "\n")
-    print("\n".join(lines))
+    (ROOT / "algorithms" / "mappo.md").write_text(f"{page}{table}\n")
+    print(table)
     return 1 if missed else 0
 
 
@@ -123,13 +121,6 @@ def layers(arrays: list[np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
         return obs.argmax(axis=-1).astype(np.int32)
 
     return act
-
-
-def train(run_dir: Path, seed: int, args: argparse.Namespace) -> None:
-    """Trains one of our policies with the defaults of algorithms/mappo.py."""
-    command = ["train", "mappo", "--policy", args.policy, "--seed", str(seed), "--quiet"]
-    command += ["--total-steps", str(args.total_steps), "--run-dir", str(run_dir)]
-    subprocess.run([sys.executable, "-m", "mindspore_rl.cli", *command], cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":

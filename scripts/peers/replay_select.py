@@ -14,6 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import study
+
 from mindspore_rl.platform import toolchain
 from mindspore_rl.replay.sampler import Key, Mode, Order, sample
 from mindspore_rl.replay.spec import Column, TableSpec
@@ -83,12 +86,6 @@ class Size:
         self.times.setdefault(name, []).append(seconds)
 
 
-def show(values: list[float], scale: float) -> str:
-    """Return the median with its range."""
-    least, most = (f"{found * scale:.0f}" for found in (min(values), max(values)))
-    return f"{statistics.median(values) * scale:.0f} ({least}-{most})"
-
-
 def main() -> int:
     """Run the measurements and print a table. Returns: 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -103,17 +100,18 @@ def main() -> int:
     for _ in range(args.repeats):
         for size in sizes:
             size.turn(args.batches)
-    print("| select 256 of | " + " | ".join(f"10^{len(str(s.records)) - 1}" for s in sizes), end="")
-    print(" | largest / smallest (target) |\n|---|" + "---|" * (len(sizes) + 1))
-    missed = False
+    lines, missed = [], False
     for name, (_, _, target) in WAYS.items():
         first, last = (statistics.median(sizes[i].times[name]) for i in (0, -1))
         missed |= bool(target) and last / first > target
         goal = f" ({target:g})" if target else ""
-        cells = " | ".join(show(size.times[name], 1e6) for size in sizes)
-        print(f"| {name}, us | {cells} | {last / first:.1f} x{goal} |")
+        cells = (study.spread(size.times[name], lambda s: f"{s * 1e6:.0f}") for size in sizes)
+        lines.append((f"{name}, us", *cells, f"{last / first:.1f} x{goal}"))
     for name, words in (("gather", "gather, ns a row"), ("read", "a random read, ns")):
-        print(f"| {words} | {' | '.join(show(size.times[name], 1e9) for size in sizes)} | |")
+        cells = (study.spread(size.times[name], lambda s: f"{s * 1e9:.0f}") for size in sizes)
+        lines.append((words, *cells, ""))
+    powers = (f"10^{len(str(size.records)) - 1}" for size in sizes)
+    print(study.table(("select 256 of", *powers, "largest / smallest (target)"), lines))
     return int(missed)
 
 

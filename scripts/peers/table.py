@@ -4,15 +4,14 @@ A peer gets the configuration of our algorithm as JSON, so that networks, epochs
 hyper-parameters are the same.
 """
 
+import importlib
 import json
-import sys
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import yaml
+from study import ROOT, msrl
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 PEERS = ROOT / ".peers"
 FOREVER = 1_000_000_000
 """Environment steps of a run that the benchmark terminates."""
@@ -92,27 +91,22 @@ class Task:
     num_steps: int
     keys: dict[str, Any] = field(default_factory=dict)
 
+    def _keys(self) -> dict[str, Any]:
+        shape = {"env": self.env, "num_envs": self.num_envs, "num_steps": self.num_steps}
+        return {"total_steps": FOREVER} | shape | self.keys
+
     def config(self) -> dict[str, Any]:
         """Returns the whole configuration."""
-        sys.path.insert(0, str(ROOT))
-        module = __import__(f"algorithms.{self.algorithm}", fromlist=["Config"])
-        shape = {"env": self.env, "num_envs": self.num_envs, "num_steps": self.num_steps}
-        return asdict(module.Config(**{"total_steps": FOREVER} | shape | self.keys))
+        module = importlib.import_module(f"algorithms.{self.algorithm}")
+        return asdict(module.Config(**self._keys()))
 
-    def ours(
-        self, policy: str, *flags: str, name: str = OURS, cores: str | None = None, **how: Any
-    ) -> Program:
-        """Returns the run with `msrl train`."""
-        shape = {"env": self.env, "num_envs": self.num_envs, "num_steps": self.num_steps}
-        keys = {"total_steps": FOREVER} | shape | self.keys
-        values = [f"{key}={json.dumps(value)}" for key, value in keys.items() if key != "env"]
-        command = (
-            *(sys.executable, "-m", "mindspore_rl.cli", "train", self.algorithm),
-            *("--policy", policy, "--device", "cpu", "--env", self.env, "--quiet"),
-            *(flags or ("--stop-return", "nan")),
-            *values,
-        )
-        return Program(name, (command,), cores=cores, **how)
+    def ours(self, policy: str, how: dict[str, Any] | None = None, **flags: Any) -> Program:
+        """Returns the run with `msrl train`, its options being `flags`; `how`: of `Program`."""
+        keys = self._keys()
+        flags = {"policy": policy, "device": "cpu", "env": keys.pop("env")} | flags
+        flags = {"quiet": True, "stop_return": "nan"} | flags
+        command = msrl("train", self.algorithm, keys=keys, **flags)
+        return Program(**{"name": OURS, "commands": (tuple(command),)} | (how or {}))
 
     def sb3(self, library: str = "sb3", **more: Any) -> Program:
         """Returns the run with Stable-Baselines3, or with SBX, which is the same in JAX."""
@@ -150,11 +144,7 @@ def _python(venv: str) -> str:
     return str(PEERS / venv / "bin" / "python")
 
 
-def _gym(num_envs: int) -> Task:
-    return Task("ppo", "CartPole-v1", num_envs, 128)
-
-
-def _in_graph(env: str, num_envs: int) -> Task:
+def _ppo(env: str, num_envs: int) -> Task:
     return Task("ppo", env, num_envs, 128)
 
 
@@ -212,15 +202,15 @@ def _cheetah_learns() -> Row:
 
 
 def _two_workers() -> Row:
-    task = _gym(64)
+    task = _ppo("CartPole-v1", 64)
     single, alone = "one worker, one core", "one worker, both cores"
     return Row(
         "workers",
         "two workers on two cores, PPO CartPole, gym, 64 x 128",
         (
-            task.ours("MultipleLearners", "--workers", "2", "--stop-return", "nan"),
-            task.ours("MultipleLearners", name=single, cores="0"),
-            task.ours("MultipleLearners", name=alone),
+            task.ours("MultipleLearners", workers=2),
+            task.ours("MultipleLearners", {"name": single, "cores": "0"}),
+            task.ours("MultipleLearners", {"name": alone}),
         ),
         (Target(1.6, against=(single,)), Target(1.0, against=(alone,))),
         64 * 128,
@@ -239,7 +229,7 @@ def _solved() -> Row:
         Task("ppo", "CartPole-v1", 8, 128, {"seed": seed, "total_steps": 500_000})
         for seed in (1, 2, 3)
     ]
-    ours = [task.ours("MultipleLearners", "--stop-return", "475") for task in tasks]
+    ours = [task.ours("MultipleLearners", stop_return="475") for task in tasks]
     theirs = [task.sb3(stop_return=475.0) for task in tasks]
     our = replace(_in_turn(ours), says="threshold: ")
     their = replace(_in_turn(theirs), says="solved")
@@ -254,7 +244,7 @@ def _dqn_solved() -> Row:
     tasks = [
         Task("dqn", "CartPole-v1", 8, 10, {"seed": seed, "total_steps": 200_000}) for seed in seeds
     ]
-    ours = [task.ours("MultipleLearners", "--stop-return", "475") for task in tasks]
+    ours = [task.ours("MultipleLearners", stop_return="475") for task in tasks]
     script = str(ROOT / "scripts" / "peers" / "cleanrl_dqn.py")
     theirs = tuple((_python("cleanrl"), script, "475", "--seed", str(seed)) for seed in seeds)
     peers = _either(Program("CleanRL", theirs, "cleanrl", says="solved"))
@@ -291,7 +281,7 @@ def _start(policy: str, env: str, cold: bool) -> Row:
     return Row(
         f"start-{policy}-{cache}",
         f"whole process: `msrl train` of one iteration, {policy}, {env}, {cache} cache",
-        (task.ours(policy, cold=cold),),
+        (task.ours(policy, {"cold": cold}),),
         (Target(10.0 if cold else 4.0),),
         8 * 128,
         unit="s",
@@ -305,24 +295,26 @@ def rows() -> list[Row]:
     spread = Task("mappo", "graph:simple_spread_v3", 96, 25)
     above, ahead = Target(1.5, 2.0), Target(1.2)
     return [
-        _beside_all("gym-8", "PPO CartPole, gym, 8 x 128, one worker", _gym(8), 6.0),
-        _beside_all("gym-64", "PPO CartPole, gym, 64 x 128, one worker", _gym(64), 3.5),
+        _beside_all("gym-8", "PPO CartPole, gym, 8 x 128, one worker", _ppo("CartPole-v1", 8), 6.0),
+        _beside_all(
+            "gym-64", "PPO CartPole, gym, 64 x 128, one worker", _ppo("CartPole-v1", 64), 3.5
+        ),
         _two_workers(),
         _cheetah(),
         *(
             _beside_jax(
                 f"graph-{size}",
                 f"PPO in-graph CartPole, {size} x 128, one worker",
-                _in_graph(cartpole, size),
+                _ppo(cartpole, size),
                 above,
             )
             for size in (8, 64, 256)
         ),
-        _beside_jax("pendulum", "PPO in-graph Pendulum, 64 x 128", _in_graph(pendulum, 64), ahead),
+        _beside_jax("pendulum", "PPO in-graph Pendulum, 64 x 128", _ppo(pendulum, 64), ahead),
         _beside_jax(
             "corridor",
             "PPO, a user's in-graph environment (docs/examples/corridor.py), 64 x 128",
-            _in_graph(corridor, 64),
+            _ppo(corridor, 64),
             ahead,
         ),
         _beside_jax("mappo", "MAPPO in-graph simple_spread, 96 x 25", spread, ahead),

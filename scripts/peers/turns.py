@@ -5,7 +5,6 @@ import json
 import math
 import os
 import platform
-import random
 import re
 import signal
 import statistics
@@ -14,17 +13,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from peers.table import OURS, PEERS, ROOT, Program, Row, Target
-
-from mindspore_rl.plan.plan import load_plan
-from mindspore_rl.plan.stages import Stages
-from mindspore_rl.runtime.heartbeat import Stamps
+import study
+from peers.table import OURS, PEERS, Program, Row, Target
+from study import ROOT
 
 Marks = list[tuple[float, int]]
 """Seconds on some clock, and environment steps done by then."""
@@ -79,12 +75,10 @@ def run(rows: list[Row], seconds: float, warm_up: float, repeats: int) -> list[R
                     seconds_of(program, 0)
         for turn in range(math.ceil(repeats / longest) * longest):
             for program in programs:
-                if row.unit == "s":
-                    value = seconds_of(program, turn)
-                elif row.unit == "return":
-                    value = return_of(program, turn)
-                else:
+                if row.unit == "steps/s":
                     value = speed(program, row.steps, seconds, warm_up)
+                else:
+                    value = (seconds_of if row.unit == "s" else return_of)(program, turn)
                 values[program.name].append(value)
                 print(f"{row.name}: {program.name} {value:,.2f}", file=sys.stderr, flush=True)
         results.append(Result(row, values))
@@ -101,12 +95,8 @@ def installed(program: Program) -> bool:
 
 def speed(program: Program, steps: int, seconds: float, warm_up: float) -> float:
     """Returns environment steps/s, from the first iteration that ends after the warm-up."""
-    ours = program.venv is None
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        _started(program, 0, folder, piped=not ours) as job,
-    ):
-        marks = _metrics(Path(folder)) if ours else _marks(job, steps)
+    with tempfile.TemporaryDirectory() as folder, started(program, folder) as job:
+        marks = _marks(program, folder, job, steps)
         deadline = time.monotonic() + START_TIMEOUT_S + warm_up + 10 * seconds
         pause = 0.1
         while True:
@@ -115,33 +105,10 @@ def speed(program: Program, steps: int, seconds: float, warm_up: float) -> float
             warm = [mark for mark in found if mark[0] >= found[0][0] + warm_up]
             if len(warm) > 2 and warm[-1][0] - warm[0][0] >= seconds:
                 return (warm[-1][1] - warm[0][1]) / (warm[-1][0] - warm[0][0])
-            if job.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"{program.name}: no steps\n{Path(folder, 'log').read_text()}")
+            check(program, folder, job, deadline)
             # Polls rarely: the cores are for the measured programs.
             left = warm_up + seconds - (found[-1][0] - found[0][0]) if found else 0.1
             pause = max(0.1, left)
-
-
-def shares(program: Program, seconds: float, warm_up: float) -> dict[str, float]:
-    """Returns the share of each stage in the time of one of our runs, all ranks together.
-
-    Workers record their current stage for the stall detector. This function samples these records
-    from outside some thousand times, which costs the workers nothing but a small part of a core.
-    """
-    counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder, _started(program, 0, folder, piped=False) as job:
-        while not _metrics(Path(folder))():
-            if job.poll() is not None:
-                raise SystemExit(f"{program.name}: no steps\n{Path(folder, 'log').read_text()}")
-            time.sleep(0.1)
-        time.sleep(warm_up)
-        plan = load_plan(Path(folder, "run"))
-        words, stamps = Stages(plan).words, Stamps(Path(folder, "run"), plan.num_ranks)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            time.sleep(random.uniform(0, 2e-3))  # a random interval, not in step with the job
-            counts.update(words[stamps.read(rank).stage] for rank in range(plan.num_ranks))
-    return {stage: count / counts.total() for stage, count in counts.most_common()}
 
 
 def seconds_of(program: Program, turn: int) -> float:
@@ -160,7 +127,7 @@ def _ended(program: Program, turn: int) -> tuple[float, str]:
     """Runs a whole process. Returns: seconds, and its output."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        with _started(program, turn, folder, piped=False) as job:
+        with started(program, folder, turn, piped=False) as job:
             status = job.wait()
             took = time.perf_counter() - began
         log = Path(folder, "log").read_text()
@@ -169,8 +136,24 @@ def _ended(program: Program, turn: int) -> tuple[float, str]:
         return took, log
 
 
+def check(program: Program, folder: str, job: subprocess.Popen, deadline: float = math.inf) -> None:
+    """Exits with the output of a program that ended or is late."""
+    if job.poll() is not None or time.monotonic() > deadline:
+        raise SystemExit(f"{program.name}: no steps\n{Path(folder, 'log').read_text()}")
+
+
 @contextlib.contextmanager
-def _started(program: Program, turn: int, folder: str, piped: bool) -> Iterator[subprocess.Popen]:
+def started(
+    program: Program, folder: str, turn: int = 0, piped: bool = True
+) -> Iterator[subprocess.Popen]:
+    """Starts a program that writes to a folder: ours a run, all a log; ends it at the end.
+
+    Args:
+        program: the program.
+        folder: the folder.
+        turn: the turn, which says which of its commands.
+        piped: True: a peer's output can be read instead of being in the log.
+    """
     command = list(program.commands[turn % len(program.commands)])
     variables = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
     if not program.gpu:
@@ -189,7 +172,7 @@ def _started(program: Program, turn: int, folder: str, piped: bool) -> Iterator[
             # A peer may write files to its working folder; ours reads the examples in this tree.
             cwd=ROOT if program.venv is None else folder,
             env=os.environ | variables,
-            stdout=subprocess.PIPE if piped else log,
+            stdout=subprocess.PIPE if piped and program.venv is not None else log,
             stderr=log,
             text=True,
             start_new_session=True,
@@ -207,20 +190,11 @@ def _started(program: Program, turn: int, folder: str, piped: bool) -> Iterator[
                 job.stdout.close()
 
 
-def _metrics(folder: Path) -> Callable[[], Marks]:
-    """Reads our progress from the run's metrics."""
-    log = folder / "run" / "metrics.jsonl"
-
-    def read() -> Marks:
-        lines = log.read_text().splitlines(keepends=True) if log.exists() else []
-        records = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [(record["wall_s"], record["env_steps"]) for record in records]
-
-    return read
-
-
-def _marks(job: subprocess.Popen, steps: int) -> Callable[[], Marks]:
-    """Collects a peer's progress from its lines: `steps N`, or CleanRL's `SPS:` per iteration."""
+def _marks(program: Program, folder: str, job: subprocess.Popen, steps: int) -> Callable[[], Marks]:
+    """Collects progress: ours by its metrics, a peer's by lines `steps N`, or CleanRL's `SPS:`."""
+    if program.venv is None:
+        run = Path(folder, "run")
+        return lambda: [(found["wall_s"], found["env_steps"]) for found in study.metrics(run)]
     marks: Marks = []
 
     def collect() -> None:
@@ -265,33 +239,28 @@ def _versions(python: str) -> str:
 
 def render(results: list[Result], facts: dict[str, str]) -> str:
     """Formats the results in Markdown."""
-    lines = [f"- {name}: {value}" for name, value in facts.items()] + [""]
-    lines += ["| work | ours | peers | ratio | target |", "|---|---|---|---|---|"]
+    rows = []
     for result in results:
-        ours = result.row.programs[0].name
-        cells = {name: _spread(values, result.row) for name, values in result.values.items()}
-        peers = "; ".join(f"{name} {cell}" for name, cell in cells.items() if name != ours)
+        unit, (ours, *peers) = result.row.unit, result.values
+        show = "{:,.2f}".format if unit == "s" else "{:,.0f}".format
+        cells = {
+            name: study.spread(values, show, " s" if unit == "s" else "")
+            for name, values in result.values.items()
+        }
         ratios, targets = [], []
         for target in result.row.targets:
             ratio, best = result.ratio(target)
             if target.against:
                 ratios.append(f"{ratio:.2f} x {best}" if best else "no peer")
-            sign = "<=" if result.row.unit == "s" else ">="
-            unit = "x" if target.against else {"s": "s"}.get(result.row.unit, "")
-            goal = "" if target.goal is None else f", goal {target.goal:g} {unit}"
+            sign = "<=" if unit == "s" else ">="
+            word = "x" if target.against else {"s": "s"}.get(unit, "")
+            goal = "" if target.goal is None else f", goal {target.goal:g} {word}"
             met = "met" if result.met(target) else "missed"
-            targets.append(f"{sign} {target.bound:g} {unit}".strip() + f"{goal}: {met}")
-        row = (result.row.work, cells[ours], peers, "; ".join(ratios), "; ".join(targets))
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
-
-
-def _spread(values: list[float], row: Row) -> str:
-    digits = 2 if row.unit == "s" else 0
-    low, middle, high = (
-        f"{value:,.{digits}f}" for value in (min(values), statistics.median(values), max(values))
-    )
-    return f"{middle}{' s' if row.unit == 's' else ''} ({low}-{high})"
+            targets.append(f"{sign} {target.bound:g} {word}".strip() + f"{goal}: {met}")
+        theirs = "; ".join(f"{name} {cells[name]}" for name in peers)
+        rows.append((result.row.work, cells[ours], theirs, "; ".join(ratios), "; ".join(targets)))
+    table = study.table(("work", "ours", "peers", "ratio", "target"), rows)
+    return "\n".join([*(f"- {name}: {value}" for name, value in facts.items()), "", table])
 
 
 def as_json(results: list[Result], facts: dict[str, str]) -> str:

@@ -120,6 +120,33 @@ def batches(sharded, quotas, rank, mode, steps=3, window=None):
     return {name: np.stack([one[name] for one in found]) for name in found[0]}
 
 
+def drawn(spec, lanes, quotas, mode, hosts=None, make=shard, **how):
+    """Returns the rows of all ranks of `batches`."""
+
+    def job(sharded, comm):
+        return batches(sharded, quotas, comm.rank, mode, **how)
+
+    return union(on_ranks(lanes, job, spec, make, hosts=hosts))
+
+
+def sampling(quotas, key, *mode, steps=1):
+    """Returns a job that gives a rank's shares of batches, each with a copy of its columns."""
+
+    def job(sharded, comm):
+        out, found = sharded.spec.buffers(quotas[comm.rank]), []
+        for step in range(steps):
+            share = sharded.sample(Key(key.seed, key.step + step), quotas, out, *mode)
+            found.append((share, {name: column.copy() for name, column in out.items()}))
+        return found
+
+    return job
+
+
+def of(tables):
+    """Returns a `make` that gives each rank its table of these."""
+    return lambda _, __, rank: tables[rank]
+
+
 def union(shares):
     """Joins the rows of all ranks by their places in the batch; checks that each occurs once."""
     merged = {}

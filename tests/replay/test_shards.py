@@ -24,7 +24,17 @@ from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
 from tests.replay import ranks
-from tests.replay.ranks import EACH, LANES, batches, on_ranks, shard, union, whole_spec
+from tests.replay.ranks import (
+    EACH,
+    LANES,
+    drawn,
+    of,
+    on_ranks,
+    sampling,
+    shard,
+    union,
+    whole_spec,
+)
 from tests.replay.tables import COLUMNS, records
 
 WAYS = [(mode, weighted) for mode in Mode for weighted in (False, True)]
@@ -51,20 +61,16 @@ MIN_P = 1e-4
 @pytest.mark.parametrize(("mode", "weighted"), WAYS)
 def test_the_rows_of_all_ranks_are_the_same_on_any_ranks(mode, weighted):
     spec = whole_spec(weighted)
-
-    def job(quotas):
-        return lambda sharded, comm: batches(sharded, quotas, comm.rank, mode, window=2)
-
-    expected = union(on_ranks((LANES,), job((24,)), spec))
+    expected = drawn(spec, (LANES,), (24,), mode, window=2)
     for lanes, quotas, hosts in PLACES:
-        found = union(on_ranks(lanes, job(quotas), spec, hosts=hosts))
+        found = drawn(spec, lanes, quotas, mode, hosts, window=2)
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value, err_msg=f"{name} of {lanes}")
     table = shard(spec, (LANES,), 0)
     if mode != Mode.STRATIFIED:
-        drawn = sample(table, Key(3, 0), 24, mode)
-        np.testing.assert_array_equal(expected["ids"][0], drawn.ids)
-        np.testing.assert_array_equal(expected["probabilities"][0], drawn.probabilities)
+        alone = sample(table, Key(3, 0), 24, mode)
+        np.testing.assert_array_equal(expected["ids"][0], alone.ids)
+        np.testing.assert_array_equal(expected["probabilities"][0], alone.probabilities)
     else:  # as many rows of each lane as fall in its stratum, in proportion to their weights
         lane = expected["ids"][0] % (LANES * EACH) // EACH
         rows = np.bincount(np.arange(24) * LANES // 24)
@@ -83,23 +89,16 @@ def test_the_rows_of_all_ranks_are_the_same_on_any_ranks(mode, weighted):
 
 def test_times_sampled_have_a_limit_wherever_records_are():
     spec = whole_spec(max_times_sampled=1)
-
-    def job(quotas):
-        return lambda sharded, comm: batches(sharded, quotas, comm.rank, Mode.REPLACE, steps=1)
-
-    expected = union(on_ranks((LANES,), job((24,)), spec))["ids"]
+    expected = drawn(spec, (LANES,), (24,), Mode.REPLACE, steps=1)["ids"]
     assert len(set(expected[0])) == 24
     for lanes, quotas, hosts in PLACES:
-        found = union(on_ranks(lanes, job(quotas), spec, hosts=hosts))
+        found = drawn(spec, lanes, quotas, Mode.REPLACE, hosts, steps=1)
         np.testing.assert_array_equal(found["ids"], expected)
 
 
 @pytest.mark.parametrize("mode", [Mode.REPLACE, Mode.STRATIFIED])
 def test_a_records_last_draw_is_known_to_the_next_in_a_large_batch(mode):
     spec = dataclasses.replace(whole_spec(max_times_sampled=3), capacity=40)
-
-    def job(quotas):
-        return lambda sharded, comm: batches(sharded, quotas, comm.rank, mode, steps=1)
 
     def make(spec, lanes, rank):
         table = Table.create(spec.part(lanes[rank]))
@@ -110,10 +109,10 @@ def test_a_records_last_draw_is_known_to_the_next_in_a_large_batch(mode):
             writer.insert(lane[own] - first, records(own, spec.length))
         return table
 
-    expected = union(on_ranks((LANES,), job((140,)), spec, make))["ids"]
+    expected = drawn(spec, (LANES,), (140,), mode, make=make, steps=1)["ids"]
     assert np.bincount(expected[0] % (LANES * 40)).max() <= 3
     for lanes, quotas in (((3, 4), (70, 70)), ((1, 4, 2), (100, 0, 40))):
-        found = union(on_ranks(lanes, job(quotas), spec, make))["ids"]
+        found = drawn(spec, lanes, quotas, mode, make=make, steps=1)["ids"]
         np.testing.assert_array_equal(found, expected)
 
 
@@ -129,11 +128,8 @@ def test_the_smallest_probability_is_of_what_was_drawn_again_too(monkeypatch):
                 writer.insert(np.arange(63) % 7, fresh, priorities=np.full(63, 1e-4))
         return copy(near, ids, *rest)
 
-    def job(sharded, comm):
-        return sharded.sample(Key(3, 0), quotas, spec.buffers(quotas[comm.rank]))
-
     monkeypatch.setattr(Near, "copy", overwritten)
-    share = on_ranks(lanes, job, spec)[0]
+    share, _ = on_ranks(lanes, sampling(quotas, Key(3, 0)), spec)[0][0]
     assert share.least <= share.probabilities.min()
     assert share.importance_weights(1.0).max() <= 1
 
@@ -242,14 +238,10 @@ def test_what_a_host_has_is_read_in_place(weighted):
 def test_a_look_at_another_ranks_records_is_no_draw():
     lanes, quotas, spec = (3, 4), (12, 12), whole_spec(weighted=True)
     tables = [shard(spec, lanes, rank) for rank in range(2)]
-
-    def job(sharded, comm):
-        return sharded.sample(Key(2, 0), quotas, spec.buffers(12)).ids
-
-    make = lambda _, lanes, rank: tables[rank]  # noqa: E731
-    drawn = np.concatenate(on_ranks(lanes, job, spec, make, hosts=(0, 0)))
+    found = on_ranks(lanes, sampling(quotas, Key(2, 0)), spec, of(tables), hosts=(0, 0))
+    ids = np.concatenate([share.ids for ((share, _),) in found])
     counted = np.concatenate([table.entries["sampled"].reshape(-1) for table in tables])
-    np.testing.assert_array_equal(counted, np.bincount(drawn % (LANES * EACH), minlength=63))
+    np.testing.assert_array_equal(counted, np.bincount(ids % (LANES * EACH), minlength=63))
 
 
 @pytest.mark.parametrize("order", list(Order))
@@ -265,32 +257,18 @@ def test_the_first_in_an_order_are_the_same_on_any_ranks(order):
     assert (expected[0][0] == expected[1][0]).all()
     assert not np.isin(expected[2][0], expected[0][0]).any()
 
-    def job(quotas):
-        def run(sharded, comm):
-            found = []
-            for step in range(4):
-                out = spec.buffers(quotas[comm.rank])
-                share = sharded.sample(Key(1, step), quotas, out, order)
-                found.append((share.positions, share.ids, out["obs"], out["reward"]))
-                assert share.least == 1 or not len(share.ids)
-            return found
-
-        return run
-
     for lanes, quotas, hosts in PLACES:
-        results = on_ranks(lanes, job(quotas), spec, hosts=hosts)
-        for step in range(4):
-            positions, *values = map(np.concatenate, zip(*(r[step] for r in results), strict=True))
-            for value, wanted in zip(values, expected[step], strict=True):
-                np.testing.assert_array_equal(value[np.argsort(positions)], wanted)
+        results = on_ranks(lanes, sampling(quotas, Key(1, 0), order, steps=4), spec, hosts=hosts)
+        for of_ranks, wanted in zip(zip(*results, strict=True), expected, strict=True):
+            places = np.argsort(np.concatenate([share.positions for share, _ in of_ranks]))
+            parts = [(share.ids, out["obs"], out["reward"]) for share, out in of_ranks]
+            for value, right in zip(zip(*parts, strict=True), wanted, strict=True):
+                np.testing.assert_array_equal(np.concatenate(value)[places], right)
+            assert all(share.least == 1 or not len(share.ids) for share, _ in of_ranks)
 
 
 def test_a_record_that_is_gone_is_replaced_by_the_next_in_its_order(monkeypatch):
-    lanes, quotas, spec = (3, 4), (12, 12), whole_spec()
-
-    def job(sharded, comm):
-        return sharded.sample(Key(1, 0), quotas, spec.buffers(12), Order.FIFO).ids
-
+    lanes, spec, job = (3, 4), whole_spec(), sampling((12, 12), Key(1, 0), Order.FIFO)
     claim = Near.claim
 
     def late(near, ids):
@@ -301,9 +279,9 @@ def test_a_record_that_is_gone_is_replaced_by_the_next_in_its_order(monkeypatch)
                     writer.insert(np.zeros(2, np.int64), records(range(900, 902), spec.length))
         return claim(near, ids)
 
-    quiet = np.concatenate(on_ranks(lanes, job, spec))
+    quiet = np.concatenate([share.ids for ((share, _),) in on_ranks(lanes, job, spec)])
     monkeypatch.setattr(Near, "claim", late)
-    found = np.concatenate(on_ranks(lanes, job, spec))
+    found = np.concatenate([share.ids for ((share, _),) in on_ranks(lanes, job, spec)])
     gone = quiet[~np.isin(quiet, found)]
     fresh = found[~np.isin(found, quiet)]
     assert (gone % 63 // EACH == 3).all()
@@ -332,8 +310,7 @@ def test_a_limit_counts_what_all_ranks_insert_and_draw():
                 told.append(str(error))
         return told
 
-    make = lambda _, lanes, rank: tables[rank]  # noqa: E731
-    first, *others = on_ranks(lanes, job, spec, make)
+    first, *others = on_ranks(lanes, job, spec, of(tables))
     assert others == [first, first]
     assert "of 20 records (min_records) 19 were inserted, 1 more inserts are lacking" in first[0]
     assert first[1] == ""
@@ -364,20 +341,16 @@ def test_a_batch_is_waited_for_on_all_ranks():
 
     writer = threading.Thread(target=write)
     writer.start()
-    make = lambda _, lanes, rank: tables[rank]  # noqa: E731
-    assert sum(len(ids) for ids in on_ranks((3, 4), job, spec, make)) == 14
+    assert sum(len(ids) for ids in on_ranks((3, 4), job, spec, of(tables))) == 14
     writer.join()
 
 
 def test_few_records_are_waited_for_that_no_part_waits_for():
     """Shares of `min_records` are 1 record each, which no table counts for itself."""
     spec = whole_spec(min_records=2)
-
-    def job(sharded, comm):
-        return len(sharded.sample(Key(1, 0), (4, 4, 4), spec.buffers(4)).ids)
-
-    make = lambda spec, lanes, rank: shard(spec.part(lanes[rank]), (lanes[rank],), 0)  # noqa: E731
-    assert on_ranks((3, 3, 1), job, spec, make) == [4, 4, 4]
+    tables = [shard(spec.part(lanes), (lanes,), 0) for lanes in (3, 3, 1)]
+    found = on_ranks((3, 3, 1), sampling((4, 4, 4), Key(1, 0)), spec, of(tables))
+    assert [len(share.ids) for ((share, _),) in found] == [4, 4, 4]
 
 
 @pytest.mark.parametrize("hosts", [None, (0, 0)])
@@ -421,9 +394,7 @@ def test_who_holds_rows_changes_them_after_others_have_read_them():
     found = []
     for changes in (False, True):
         tables = [shard(spec, (LANES,), 0)]
-        hosts = (0, 0)
-        make = lambda *_, tables=tables: tables[0]  # noqa: E731
-        found.append(on_ranks(lanes, job(changes), spec, make, hosts=hosts)[0])
+        found.append(on_ranks(lanes, job(changes), spec, of(tables * 2), hosts=(0, 0))[0])
     for quiet, busy in zip(*found, strict=True):
         np.testing.assert_array_equal(quiet, busy)
 
@@ -511,33 +482,21 @@ def test_no_two_ranks_of_a_host_get_one_record(mode, monkeypatch):
                     writer.insert(np.zeros(7, int), fresh, **given)
         return copy(near, *rest)
 
-    def job(sharded, comm):
-        found = []
-        for step in range(4):
-            share = sharded.sample(Key(4, step), quotas, spec.buffers(quotas[comm.rank]), mode)
-            found.append(share.ids)
-        return found
-
     monkeypatch.setattr(Near, "copy", overwritten)
-    for of_ranks in zip(*on_ranks(lanes, job, spec, hosts=(0, 0)), strict=True):
-        assert len(set(np.concatenate(of_ranks).tolist())) == sum(quotas)
+    found = on_ranks(lanes, sampling(quotas, Key(4, 0), mode, steps=4), spec, hosts=(0, 0))
+    for of_ranks in zip(*found, strict=True):
+        assert len({one for share, _ in of_ranks for one in share.ids.tolist()}) == sum(quotas)
 
 
 @pytest.mark.parametrize("hosts", [None, (0, 0)])
 @pytest.mark.parametrize("lanes", [(LANES, 0), (1, 6), (4, 3)])
 def test_draws_count_that_some_rank_gets(lanes, hosts):
-    spec, tables = whole_spec(max_times_sampled=2), {}
-
-    def make(spec, lanes, rank):
-        return tables.setdefault(rank, shard(spec, lanes, rank))
-
-    def job(sharded, comm):
-        out, draw = spec.buffers(7), sharded.sample
-        return [draw(Key(4, step), (7, 7), out, Mode.DISTINCT).ids for step in range(6)]
-
-    ids = np.concatenate([*itertools.chain(*on_ranks(lanes, job, spec, make, hosts=hosts))])
+    spec, job = whole_spec(max_times_sampled=2), sampling((7, 7), Key(4, 0), Mode.DISTINCT, steps=6)
+    tables = [shard(spec, lanes, rank) if lanes[rank] else None for rank in range(2)]
+    found = itertools.chain(*on_ranks(lanes, job, spec, of(tables), hosts=hosts))
+    ids = np.concatenate([share.ids for share, _ in found])
     assert np.unique(ids, return_counts=True)[1].max() == 2
-    assert sum(int(table.entries["sampled"].sum()) for table in tables.values()) == len(ids) == 84
+    assert sum(int(table.entries["sampled"].sum()) for table in tables if table) == len(ids) == 84
 
 
 def test_a_late_writer_of_a_share_is_let_in_where_a_draw_waits_for_its_lane():
@@ -626,7 +585,7 @@ def test_no_row_is_torn_while_a_writer_writes(tmp_path):
                 sharded.update(share.ids, np.ones(8))
             return changed
 
-        changed = on_ranks((2, 2), job, spec, lambda spec, lanes, rank: tables[rank])
+        changed = on_ranks((2, 2), job, spec, of(tables))
         assert sum(changed) > 100
     finally:
         process.kill()
@@ -649,13 +608,7 @@ def test_processes_get_what_threads_get(hosts, tmp_path):
             {name[len(start) :]: file[name] for name in file.files if name.startswith(start)}
             for file in files
         ])  # fmt: skip
-        expected = union(
-            on_ranks(
-                (LANES,),
-                lambda sharded, comm, mode=mode: batches(sharded, (24,), 0, mode, window=2),
-                whole_spec(weighted),
-            )
-        )
+        expected = drawn(whole_spec(weighted), (LANES,), (24,), mode, window=2)
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value, err_msg=name)
 
