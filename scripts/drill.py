@@ -5,6 +5,7 @@
     .venv/bin/python scripts/drill.py --only kills --kills 10 --seed 3
     .venv/bin/python scripts/drill.py --only disk two environments limits neighbours network
     .venv/bin/python scripts/drill.py --only soak --minutes 60
+    .venv/bin/python scripts/drill.py --only ports              (foreign clients at every port)
 
 Sends SIGKILL, SIGSTOP and SIGTERM to any process of a job (`msrl train`, coordinator, reaper,
 mpiexec, proxy, rank, MindSpore's scheduler), at random moments, under every policy. If a job loses
@@ -16,6 +17,7 @@ The folder of a failed case is kept and named in the table. Exit code 1: a promi
 
 import argparse
 import contextlib
+import itertools
 import os
 import platform
 import random
@@ -29,17 +31,19 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from drills.jobs import ROOT, Broken, Case, Place, private_mounts, public_again
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from drills import kills, small, surroundings  # noqa: E402 (needs the project)
-from drills.soak import Soak  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: E402
+from tests.chaos import neighbours, plans, ports, strikes  # noqa: E402 (needs the project)
+from tests.chaos.cases import run_part  # noqa: E402
+from tests.chaos.jobs import Broken, Outcome, Place, private_mounts, public_again  # noqa: E402
+from tests.chaos.soak import Soak  # noqa: E402
 
-SMALL = {**small.PARTS, **surroundings.PARTS}
+SMALL = {**neighbours.PARTS, "ports": ports.CASES}
 PARTS = (*SMALL, "kills", "soak")
+ASKED_FOR = ("ports", "soak")
 HEADER = """{machine}, {minutes:.0f} minutes, {strikes} kills and stops, {broken} promises
 broken. Made by
 
@@ -60,13 +64,13 @@ def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` has it ignored, by all jobs too
     folder = Path(tempfile.mkdtemp(prefix="drill-", dir=args.folder)).resolve()
     private = private_mounts(folder)
-    place = Place(folder)
+    place = Place(folder, folder / "cache")
     began = time.monotonic()
-    cases: list[Case] = []
+    cases: list[Outcome] = []
     if not private:
         why = "no mounts are allowed here, so leftovers in /dev/shm and /tmp may be another job's"
         print(f"drill: {why}", file=sys.stderr)
-    struck: list[kills.Struck] = []
+    struck: list[strikes.Struck] = []
     done = False
     try:
         with _telling() as tell:
@@ -78,7 +82,7 @@ def main() -> int:
         return 130
     finally:
         place.kill()
-        cases += kills.rows(struck)
+        cases += strikes.rows(struck)
         broken = [case for case in cases if case.good is False]
         text = table(cases, args, (time.monotonic() - began) / 60, struck)
         print(text, end="")
@@ -95,8 +99,8 @@ def main() -> int:
 def _parts(
     args: argparse.Namespace,
     place: Place,
-    cases: list[Case],
-    struck: list[kills.Struck],
+    cases: list[Outcome],
+    struck: list[strikes.Struck],
     tell: Callable,
     began: float,
 ) -> None:
@@ -110,20 +114,18 @@ def _parts(
             target=_watch, args=(soak, (ends or began + seconds) - 30.0, problems), daemon=True
         )
         watcher.start()
-    others = place if soak is None else Place(place.folder / "beside")
+    beside = place.folder / "beside"
+    others = place if soak is None else Place(beside, beside / "cache")
     try:
         others.folder.mkdir(exist_ok=True)
         for part, which in SMALL.items():
             if part in args.only:
-                cases.extend(small.run_part(part, which, others, tell))
+                cases.extend(run_part(part, which, others, tell))
         if "kills" in args.only:
             stop = None if ends is None else ends - args.reserve
-            works = [w for w in kills.WORKS if not args.policies or w.name in args.policies]
-            rng = random.Random(args.seed)
-            found = kills.Kills(others, rng, args.kills, stop, works, args.deadline, struck)
-            found.run(lambda name, count: tell(f"kills: {name}, {count} until now"))
-            if len(found) < args.kills:
-                cases.append(Case("kills", f"{args.kills} of them", f"only {len(found)}", False))
+            sent = _strike_at_random(args, stop, others, struck, tell)
+            if sent < args.kills:
+                cases.append(Outcome("kills", f"{args.kills} of them", f"only {sent}", False))
     finally:
         others.kill()
     if soak is not None:
@@ -134,7 +136,27 @@ def _parts(
                 raise problems[0]
             cases += soak.finish()
         except Broken as error:
-            cases.append(Case("soak", "two workers", f"{error} ({soak.job.folder})", False))
+            cases.append(Outcome("soak", "two workers", f"{error} ({soak.job.folder})", False))
+
+
+def _strike_at_random(
+    args: argparse.Namespace,
+    stop: float | None,
+    place: Place,
+    struck: list[strikes.Struck],
+    tell: Callable,
+) -> int:
+    """Sends signals to one job after another. Returns: how many."""
+    works = [w for w in strikes.WORKS if not args.policies or w.name in args.policies]
+    plan = plans.AtRandom(random.Random(args.seed), args.kills, stop, args.deadline)
+    struggle = strikes.Struggle(place, args.deadline)
+    for work in itertools.cycle(works):
+        if plan.over:
+            break
+        tell(f"kills: {work.name}, {plan.counts.total()} until now")
+        struck.append(strikes.Struck(work, []))
+        struggle.one(work, plan, struck[-1])
+    return plan.counts.total()
 
 
 def _watch(soak: Soak, until_s: float, problems: list[Broken]) -> None:
@@ -145,7 +167,7 @@ def _watch(soak: Soak, until_s: float, problems: list[Broken]) -> None:
 
 
 def table(
-    cases: list[Case], args: argparse.Namespace, minutes: float, struck: list[kills.Struck]
+    cases: list[Outcome], args: argparse.Namespace, minutes: float, struck: list[strikes.Struck]
 ) -> str:
     """Returns the table as Markdown, as docs/guarantees.md contains it."""
     versions = ", ".join(f"{p} {metadata.version(p)}" for p in ("mindspore", "mpich", "numpy"))
@@ -185,12 +207,12 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", nargs="+", choices=PARTS, help="parts (default: all, but soak without --soak)"
+        "--only", nargs="+", choices=PARTS, help="parts (default: all but ports and soak)"
     )
     parser.add_argument("--minutes", type=float, help="of it all; kills take what is left")
     parser.add_argument("--kills", type=int, help="at least so many (default: 60, or --minutes)")
     parser.add_argument(
-        "--policies", nargs="+", choices=[work.name for work in kills.WORKS], help="of kills"
+        "--policies", nargs="+", choices=[work.name for work in strikes.WORKS], help="of kills"
     )
     parser.add_argument("--soak", action="store_true", help="train beside the other parts")
     parser.add_argument(
@@ -214,7 +236,7 @@ def _arguments() -> argparse.Namespace:
     args.words = sys.argv[1:]
     if args.kills is None:
         args.kills = 0 if args.minutes else 60
-    args.only = args.only or [part for part in PARTS if part != "soak"]
+    args.only = args.only or [part for part in PARTS if part not in ASKED_FOR]
     if args.soak:
         args.only.append("soak")
     return args

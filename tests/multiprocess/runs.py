@@ -8,8 +8,6 @@ from pathlib import Path
 
 import psutil
 
-from mindspore_rl.runtime.coordinator import reaper
-
 TRAIN = (sys.executable, "-m", "mindspore_rl.cli", "train", "--stop-return", "nan")
 
 
@@ -30,35 +28,6 @@ def start(
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **(environment or {})},
     )
-
-
-def descendants(process: subprocess.Popen, word: str) -> list[psutil.Process]:
-    """Returns a process's descendants whose command line contains a word, without reapers."""
-    found = []
-    for child in psutil.Process(process.pid).children(recursive=True):
-        try:
-            if word in " ".join(child.cmdline()) and reaper.__file__ not in child.cmdline():
-                found.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
-def workers(process: subprocess.Popen) -> list[psutil.Process]:
-    """Returns the ranks of a run."""
-    found = descendants(process, "mindspore_rl.runtime.rank.worker")
-    return [worker for worker in found if worker.name().startswith("python")]
-
-
-def wait_for_training(process: subprocess.Popen, folder: Path) -> None:
-    """Waits until the run in `folder/run` has logged an iteration."""
-    log = folder / "run" / "metrics.jsonl"
-    for _ in range(600):
-        if log.exists() and log.stat().st_size:
-            return
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.1)
-    raise AssertionError("no iteration within 60 s")
 
 
 def ended(process: subprocess.Popen, within_s: float) -> tuple[int, str, str]:

@@ -14,53 +14,10 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from tests.chaos import odd
 
 pytestmark = [pytest.mark.multiprocess]
 OPTIONS = JobOptions(progress=False, total_steps=0)
-ENVIRONMENT = '''
-import os
-import signal
-import time
-import numpy as np
-from mindspore_rl.environments.environment import EnvironmentSpec
-from mindspore_rl.environments.spaces import Discrete
-
-
-class Odd:
-    """Environment 0 is slow, hangs or dies."""
-
-    mode = "MODE"
-
-    def __init__(self, env_indices, seed):
-        self.indices, self.count = env_indices, 0
-        self.spec = EnvironmentSpec("odd", (3,), Discrete(2), 100, None, False)
-
-    def reset(self):
-        return np.zeros((len(self.indices), 3), np.float32)
-
-    def step(self, action):
-        self.count += 1
-        if 0 in self.indices:
-            if self.mode == "slow":
-                time.sleep(0.05)
-            if self.count == 12:
-                if self.mode == "hang":
-                    time.sleep(1000)
-                if self.mode == "die":
-                    os.kill(os.getpid(), signal.SIGKILL)
-        n = len(self.indices)
-        obs = np.full((n, 3), self.count % 7, np.float32)
-        return obs, obs, np.ones(n, np.float32), np.zeros(n, bool), np.zeros(n, bool)
-
-    def get_state(self):
-        return None
-
-    def set_state(self, state):
-        raise AssertionError
-
-    def close(self):
-        pass
-'''
 
 
 def request(env, workers, iterations, algorithm="a2c", **schedule):
@@ -71,10 +28,15 @@ def request(env, workers, iterations, algorithm="a2c", **schedule):
     return JobRequest(file, policy, config, workers, num_iterations=iterations)
 
 
-def odd(tmp_path: Path, mode: str) -> str:
-    file = tmp_path / "odd.py"
-    file.write_text(ENVIRONMENT.replace("MODE", mode))
-    return f"{file}:Odd"
+@pytest.fixture
+def misbehaving(monkeypatch):
+    """Makes environment 0 slow, or lets it hang or die."""
+
+    def make(deed: str) -> str:
+        monkeypatch.setenv(odd.VARIABLE, f"0 {0 if deed == 'slow' else 12} {deed}")
+        return f"{odd.__file__}:Odd"
+
+    return make
 
 
 def run(job, folder):
@@ -84,9 +46,9 @@ def run(job, folder):
     return outcome, lines
 
 
-def test_the_bound_holds_with_a_slow_worker(tmp_path):
+def test_the_bound_holds_with_a_slow_worker(tmp_path, misbehaving):
     """The other workers run ahead of it as far as the bound allows, then wait."""
-    job = request(odd(tmp_path, "slow"), workers=3, iterations=20, staleness=3)
+    job = request(misbehaving("slow"), workers=3, iterations=20, staleness=3)
     outcome, lines = run(job, tmp_path / "run")
     assert max(line["values"]["staleness_max"] for line in lines) == 3
     assert all(line["values"]["staleness_mean"] <= 3 for line in lines)
@@ -112,9 +74,9 @@ def test_a_worker_that_is_ahead_waits_for_no_other_to_choose_its_cells(tmp_path)
     assert outcome.env_steps == 2 * 12
 
 
-def test_stale_gradients_of_a_slow_worker_are_dropped(tmp_path):
+def test_stale_gradients_of_a_slow_worker_are_dropped(tmp_path, misbehaving):
     """The others do not wait for it: its late gradients make no update."""
-    job = request(odd(tmp_path, "slow"), workers=3, iterations=20, staleness=1, drop_stale=True)
+    job = request(misbehaving("slow"), workers=3, iterations=20, staleness=1, drop_stale=True)
     outcome, lines = run(job, tmp_path / "run")
     assert max(line["values"]["staleness_max"] for line in lines) <= 1
     dropped = sum(line["values"]["dropped"] for line in lines)
@@ -126,8 +88,8 @@ def test_stale_gradients_of_a_slow_worker_are_dropped(tmp_path):
 
 
 @pytest.mark.slow
-def test_resumes_with_other_workers_and_synchronously(tmp_path):
-    job = request(odd(tmp_path, "slow"), workers=3, iterations=6)
+def test_resumes_with_other_workers_and_synchronously(tmp_path, misbehaving):
+    job = request(misbehaving("slow"), workers=3, iterations=6)
     outcome, _ = run(job, tmp_path / "run")
     before = checkpoint.load(Path(outcome.checkpoint))[0]["counters/iterations"]
     job = dataclasses.replace(job, num_iterations=10, resume=outcome.checkpoint, workers=2)
@@ -146,8 +108,8 @@ def test_resumes_with_other_workers_and_synchronously(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_is_named_with_the_edge_that_waits(tmp_path):
-    job = dataclasses.replace(request(odd(tmp_path, "hang"), 2, 1000), timeout_s=8.0)
+def test_a_worker_that_hangs_is_named_with_the_edge_that_waits(tmp_path, misbehaving):
+    job = dataclasses.replace(request(misbehaving("hang"), 2, 1000), timeout_s=8.0)
     plan, _ = prepare(job, tmp_path / "run")
     with pytest.raises(JobFailure) as failure:
         run_job(plan, tmp_path / "run", OPTIONS)
@@ -158,8 +120,8 @@ def test_a_worker_that_hangs_is_named_with_the_edge_that_waits(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_ends_the_job(tmp_path):
-    plan, _ = prepare(request(odd(tmp_path, "die"), 2, 1000), tmp_path / "run")
+def test_a_worker_that_dies_ends_the_job(tmp_path, misbehaving):
+    plan, _ = prepare(request(misbehaving("die"), 2, 1000), tmp_path / "run")
     with pytest.raises(JobFailure, match=r"rank 0 \(worker\[0\]\), iteration 2, .* signal 9"):
         run_job(plan, tmp_path / "run", OPTIONS)
 

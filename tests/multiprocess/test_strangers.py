@@ -1,7 +1,6 @@
 """Foreign processes cannot affect a job by its ports; on one host, the ports are on loopback."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import random
@@ -15,51 +14,39 @@ from pathlib import Path
 
 import psutil
 import pytest
-from runs import ended
 
 from mindspore_rl.plan.deployment import Deployment, find_mpiexec
-from mindspore_rl.runtime.checkpoint import list_checkpoints, load
 from mindspore_rl.runtime.coordinator import launch
 from mindspore_rl.runtime.coordinator.messages import FIELDS
-
-ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("drill_ports", ROOT / "scripts/drill_ports.py")
-drill_ports = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(drill_ports)
+from tests.chaos import ports
+from tests.chaos.jobs import Broken, Job, Place, read
 
 pytestmark = [pytest.mark.multiprocess]
-TWO_RANKS = ("--policy", "SingleLearnerCoarse", "--workers", "1")
-END_S = 120.0
 SS = shutil.which("ss", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 OUTSIDE = {("mpiexec", "LISTEN", "0.0.0.0")}
 """Sockets of a job on one host that are not on loopback: Hydra cannot bind its own."""
 
 
 @pytest.fixture
-def trains():
-    """Starts jobs and waits until they train; ends them with the test."""
-    started = []
-
-    def start(folder: Path, options: tuple[str, ...]) -> subprocess.Popen:
-        folder.mkdir(exist_ok=True)
-        run = drill_ports.start(folder, options, {})
-        started.append(run)
-        drill_ports.wait_until(lambda: drill_ports.lines(folder), run, 0.05)
-        return run
-
-    yield start
-    for run in started:
-        run.kill()
-        run.communicate()
+def place(tmp_path):
+    place = Place(tmp_path)
+    yield place
+    place.kill()
 
 
-def of_job(run: subprocess.Popen, run_dir: Path) -> dict[int, dict[str, str]]:
+def trains(place: Place, options: tuple[str, ...]) -> Job:
+    """Returns a job that trains, and waits at its gate."""
+    job = ports.gated(place, options)
+    job.train()
+    return job
+
+
+def of_job(job: Job) -> dict[int, dict[str, str]]:
     """Returns the processes of a job and their environments."""
-    found = {pid: {} for pid in (run.pid, *(p.pid for p in psutil.Process(run.pid).children()))}
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if (variables := process.environ()).get("MSRL_RUN") == str(run_dir):
-                found[process.pid] = variables
+    found = {}
+    for pid in job.processes():
+        with contextlib.suppress(psutil.Error):
+            found[pid] = psutil.Process(pid).environ()
     return found
 
 
@@ -127,35 +114,33 @@ def forgeries(token: str, number: int) -> Iterator[bytes]:
         yield b"" if i % 50 == 0 else near(token, rng) + said
 
 
-def result_of(folder: Path, run: subprocess.Popen) -> tuple[list[dict], dict[str, bytes]]:
+def result_of(job: Job) -> tuple[list[dict], dict[str, bytes]]:
     """Returns a job's result: its metrics without times, and the arrays of its last checkpoint."""
-    (folder / drill_ports.GATE).touch()
-    code, _, err = ended(run, END_S)
-    assert code == 0, err
-    assert "msrl:" not in err
+    ports.open_gate(job)
+    job.ended_well(ports.ITERATIONS)
+    assert "msrl:" not in job.err
     kept = ("iteration", "env_steps", "mean_return", "mean_length", "values")
-    lines = [{key: line.get(key) for key in kept} for line in drill_ports.lines(folder)]
-    assert [line["iteration"] for line in lines] == list(range(1, drill_ports.ITERATIONS + 1))
-    arrays, meta = load(list_checkpoints(folder / "run" / "checkpoints")[-1])
-    assert meta["iteration"] == drill_ports.ITERATIONS
-    return lines, {name: array.tobytes() for name, array in arrays.items()}
+    lines = map(json.loads, read(job.run / "metrics.jsonl").splitlines())
+    lines = [{key: line.get(key) for key in kept} for line in lines]
+    assert [line["iteration"] for line in lines] == list(range(1, ports.ITERATIONS + 1))
+    return lines, {name: array.tobytes() for name, array in job.arrays().items()}
 
 
 @pytest.mark.parametrize("number", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_forged_messages_change_nothing(tmp_path, trains, number):
+def test_forged_messages_change_nothing(place, number):
     """A job's exit code, metrics and checkpoint do not change; no client gets an answer."""
-    run = trains(tmp_path / "besieged", TWO_RANKS)
-    (rank, _) = (v for v in of_job(run, tmp_path / "besieged/run").values() if "PMI_RANK" in v)
+    job = trains(place, ports.TWO_RANKS)
+    rank, _ = (variables for variables in of_job(job).values() if "PMI_RANK" in variables)
     host, port = rank["MSRL_COORDINATOR"].split(":")
-    token = json.loads((tmp_path / "besieged/run/secrets.json").read_text())["MSRL_TOKEN"]
+    token = json.loads((job.run / "secrets.json").read_text())["MSRL_TOKEN"]
     with contextlib.ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(socket.create_connection((host, int(port)), 60.0))
         for text in forgeries(token, number):
             assert answer_to((host, int(port)), text) == b""
-        assert run.poll() is None
-        besieged = result_of(tmp_path / "besieged", run)
-    assert besieged == result_of(tmp_path / "alone", trains(tmp_path / "alone", TWO_RANKS))
+        assert job.process.poll() is None
+        besieged = result_of(job)
+    assert besieged == result_of(trains(place, ports.TWO_RANKS))
 
 
 # ---- what one host shows to others ---------------------------------------------------------------
@@ -186,19 +171,19 @@ def slow(*options: str):
 @pytest.mark.parametrize(
     "options",
     [
-        TWO_RANKS,
+        ports.TWO_RANKS,
         slow("--policy", "SingleLearnerFine", "--workers", "2"),
         slow("--policy", "Environments", "--workers", "2"),
         slow("--policy", "Central", "--workers", "2"),
         slow("--policy", "MultipleLearners", "--workers", "2"),
         slow("--policy", "Central", "--workers", "2", "--schedule", "order=arrival"),
-        slow(*drill_ports.MINDSPORE),
+        slow(*ports.MINDSPORE),
     ],
     ids=lambda options: "-".join(options[1::2]),
 )
-def test_no_socket_of_one_host_leaves_loopback(tmp_path, trains, options):
-    run = trains(tmp_path, options)
-    found = sockets(set(of_job(run, tmp_path / "run")))
+def test_no_socket_of_one_host_leaves_loopback(place, options):
+    job = trains(place, options)
+    found = sockets(set(job.processes()))
     outside = [entry for entry in found if not on_loopback(entry[2])]
     assert {(program, state, local.rpartition(":")[0]) for program, state, local in outside} == (
         OUTSIDE
@@ -209,7 +194,7 @@ def test_no_socket_of_one_host_leaves_loopback(tmp_path, trains, options):
     port = int(outside[0][2].rpartition(":")[2])
     with pytest.raises(TimeoutError):
         socket.create_connection(("127.0.0.1", port), 1.0)
-    result_of(tmp_path, run)
+    result_of(job)
 
 
 RANK = """\
@@ -239,7 +224,7 @@ def poked(environment: dict[str, str], folder: Path) -> tuple[int, str, int]:
         text=True,
     ) as job:
         while job.poll() is None:
-            for port in drill_ports._ports(psutil.Process(job.pid)):
+            for port in ports.listening(job.pid):
                 with contextlib.suppress(OSError):
                     stranger = socket.create_connection(("127.0.0.1", port), 0.3)
                     heard += 1
@@ -263,22 +248,21 @@ def test_what_a_stranger_says_to_mpiexec_while_ranks_start_is_not_heard(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", drill_ports.PORTS)
-def test_a_job_tells_the_truth_whatever_comes_at_its_ports(tmp_path, name):
-    result = drill_ports.drill(drill_ports.PORTS[name], "random bytes", tmp_path)
-    assert result.right, result.words
-    if name in ("link", "hydra"):
-        assert result.words == {"link": "nothing", "hydra": "not heard"}[name]
+@pytest.mark.parametrize("name", ports.PORTS)
+def test_a_job_tells_the_truth_whatever_comes_at_its_ports(place, name):
+    came = ports.visited(place, ports.PORTS[name], "random bytes")
+    assert came == {"link": "nothing", "hydra": "not heard"}.get(name, came)
 
 
 def test_an_end_that_lies_is_seen():
-    all_of_them, failed = drill_ports.ITERATIONS, "msrl: rank 1 died\n"
+    all_of_them, failed = ports.ITERATIONS, "msrl: rank 1 died\n"
     resumed = f"{failed}msrl: restarting from x"
-    for code, done, err, words, right in [
-        (0, all_of_them, "", "nothing", True),
-        (0, all_of_them - 1, "", f"**exit code 0 after {all_of_them - 1} iterations**", False),
-        (0, all_of_them, resumed, "fails and resumes: rank 1 died", True),
-        (1, 3, failed, "ends with exit code 1: rank 1 died", True),
-        (-9, 3, "", "**exit code -9**, []", False),
+    for code, done, err, came in [
+        (0, all_of_them, "", "nothing"),
+        (0, all_of_them, resumed, "fails and resumes: rank 1 died"),
+        (1, 3, failed, "ends with exit code 1: rank 1 died"),
     ]:
-        assert drill_ports.judged(code, done, err, True) == drill_ports.Result(words, right)
+        assert ports.judged(code, done, err, True) == came
+    for code, done in ((0, all_of_them - 1), (-9, 3)):
+        with pytest.raises(Broken, match=f"exit code {code}"):
+            ports.judged(code, done, "", True)

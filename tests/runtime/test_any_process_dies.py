@@ -1,12 +1,12 @@
 """Kills any process of a job: the failure is reported, and no process remains, even hidden."""
 
+import contextlib
 import mmap
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from mindspore_rl.errors import JobFailure
 from mindspore_rl.runtime.coordinator import cleanup as ending
 from mindspore_rl.runtime.coordinator import launch, reaper
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from tests.chaos.jobs import kind_of
 from tests.runtime.test_coordinator import (
     FAKE,
     LONG,
@@ -30,26 +31,20 @@ from tests.runtime.test_coordinator import (
     run_dir,  # noqa: F401  (a fixture)
     start_coordinator,
     trains,
+    wait_for,
     when,
 )
 
 
-def find(folder: Path, role: str) -> psutil.Process | None:
-    """Finds a process of a job by its kind; a reaper by the process that it watches."""
+def find(folder: Path, whom: str) -> psutil.Process | None:
+    """Finds a process of a job by its kind, or a rank by its number, as in "rank 1"."""
+    pid = folder / whom.replace("rank ", "pid-")
+    if pid.exists() and pid.read_text():
+        return psutil.Process(int(pid.read_text()))
     for process in processes_of(folder):
-        try:
-            words, name = " ".join(process.cmdline()), process.name()
-            of_scheduler = process.environ().get("MS_ROLE") == "MS_SCHED"
-        except psutil.Error:
-            continue
-        if name == reaper.NAME:
-            found = "the reaper of the scheduler" if of_scheduler else "the reaper of mpiexec"
-        elif of_scheduler:
-            found = "the scheduler"
-        else:
-            found = name if name in ("mpiexec", "hydra_pmi_proxy") else words[-1]
-        if found == role:
-            return process
+        with contextlib.suppress(psutil.Error):
+            if kind_of(process.cmdline(), process.environ()) == whom:
+                return process
     return None
 
 
@@ -60,50 +55,65 @@ def run_code(folder: Path, code: str, failure: str) -> None:
         run_job(make_plan(folder), folder, JobOptions(False, 100), commands)
 
 
-def kill_when_there(folder: Path, role: str, condition) -> None:
-    def strike() -> None:
-        find(folder, role).kill()
-
-    when(lambda: condition() and find(folder, role) is not None, strike)
+RANK_DIED = r"^RANK, .*the environment: died \(killed by signal 9\)(?s:.*)Last good checkpoint"
+REAPER = r"the reaper of %s \(pid PID\).* ended \(killed by signal 9\) before"
+PROXY = r"^Hydra's proxy \(pid PID\) on here was killed, and the ranks that it had started"
+KILLED = {
+    "rank 0": RANK_DIED.replace("RANK", r"rank 0 \(learner\[0\]\)"),
+    "rank 2": RANK_DIED.replace("RANK", r"rank 2 \(actor\[1\]\)"),
+    "proxy": PROXY,
+    "mpiexec": r"mpiexec ended \(killed by signal 9\)",
+    "scheduler": r"MindSpore scheduler .* \(killed by signal 9\) before rank 0 \(learner\[0\]\)",
+    "reaper": REAPER % "mpiexec",
+    "scheduler's reaper": REAPER % "the MindSpore scheduler",
+}
+EARLY = ("reaper", "scheduler's reaper")
 
 
 @multiprocess
 @kill
-@pytest.mark.parametrize("early", [True, False])
-@pytest.mark.parametrize("of", ["mpiexec", "the scheduler"])
-def test_killed_reaper_ends_the_job_plainly(run_dir, of, early):  # noqa: F811
-    plan = make_plan(run_dir, collectives=("learn",), num_iterations=LONG)
-    before = reaper.shared_segments()
-    condition = (lambda: True) if early else trains(run_dir)
-    kill_when_there(run_dir, f"the reaper of {of}", condition)
+@pytest.mark.parametrize(
+    ("whom", "early"), [*((whom, False) for whom in KILLED), *((whom, True) for whom in EARLY)]
+)
+def test_a_killed_process_is_named(run_dir, whom, early):  # noqa: F811
+    plan = make_plan(run_dir, actors=2, collectives=("learn",), num_iterations=LONG)
+    before, pids = reaper.shared_segments(), []
+
+    def strike() -> None:
+        victim = find(run_dir, whom)
+        pids.append(victim.pid)
+        victim.kill()
+
+    # Late enough for a checkpoint to be requested and reported.
+    when(lambda: find(run_dir, whom) and (early or len(iterations(run_dir)) > 20), strike)
     with pytest.raises(JobFailure) as caught:
-        run(plan, run_dir)
-    name = of.replace("the s", "the MindSpore s")
-    assert f"the reaper of {name} (pid " in str(caught.value)
-    assert "ended (killed by signal 9) before" in str(caught.value)
+        run(plan, run_dir, checkpoint_every_s=0.05)
+    told = KILLED[whom].replace("PID", str(pids[0]))
+    assert re.search(told, str(caught.value)), str(caught.value)
     assert still_there(reaper.shared_segments() - before) == set()
 
 
 def still_there(segments: set[Path]) -> set[Path]:
     """Returns the names that remain; jobs of others that start now remove their own."""
-    deadline = time.monotonic() + 10.0
-    while segments & reaper.shared_segments() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for(lambda: not segments & reaper.shared_segments(), 10.0)
     return segments & reaper.shared_segments()
 
 
 @multiprocess
 @kill
-def test_stopped_reapers_wake_up_when_the_coordinator_dies(run_dir):  # noqa: F811
-    make_plan(run_dir, collectives=("learn",), num_iterations=LONG)
+@pytest.mark.parametrize(("mode", "stopped"), [("", False), ("stubborn", False), ("", True)])
+def test_killed_coordinator_leaves_nothing(run_dir, mode, stopped):  # noqa: F811
+    """Not even if its reapers are stopped: they wake up when it dies."""
+    make_plan(run_dir, mode=mode, collectives=("learn",), num_iterations=LONG)
     coordinator = start_coordinator(run_dir)
-    deadline = time.monotonic() + 60.0
-    while not iterations(run_dir) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    # The scheduler, mpiexec, their reapers, a proxy, two ranks, and the children of each.
+    count = 9 if mode == "stubborn" else 7
+    wait_for(lambda: (run_dir / "pid-1").exists() and len(processes_of(run_dir)) == count)
     below = processes_of(run_dir)
+    assert len(below) == count
     reapers = [process for process in below if process.name() == reaper.NAME]
     assert len(reapers) == 2
-    for process in reapers:
+    for process in reapers if stopped else ():
         process.suspend()
     coordinator.kill()
     coordinator.communicate()
@@ -235,9 +245,7 @@ def test_daemons_of_environments_end_with_the_job(run_dir, monkeypatch, place, e
     plan = make(run_dir, **fields)
     if ending == "killed":
         coordinator = start_coordinator(run_dir)
-        deadline = time.monotonic() + 60
-        while not iterations(run_dir) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(trains(run_dir))
         coordinator.kill()
         coordinator.communicate()
     elif ending == "error":
@@ -249,11 +257,8 @@ def test_daemons_of_environments_end_with_the_job(run_dir, monkeypatch, place, e
         assert run(plan, run_dir).stopped == ("steps" if ending == "normal" else "interrupted")
     pids = [int(path.read_text()) for path in run_dir.glob("daemon-*")]
     assert len(pids) == plan.num_ranks
-    deadline = time.monotonic() + (10.0 if ending == "killed" else 0.0)
-    while time.monotonic() < deadline and (
-        any(map(psutil.pid_exists, pids)) or processes_of(run_dir)
-    ):
-        time.sleep(0.05)
+    if ending == "killed":
+        wait_for(lambda: not any(map(psutil.pid_exists, pids)) and not processes_of(run_dir), 10.0)
     assert not any(map(psutil.pid_exists, pids))
 
 
@@ -294,10 +299,7 @@ def test_orphans_that_have_ended_are_buried_and_children_are_not():
             subprocess.Popen(["sh", "-c", "exit 3"], start_new_session=new) for new in (True, False)
         ]
         orphan = int(subprocess.check_output([sys.executable, "-c", gone]))
-        deadline = time.monotonic() + 10.0
-        while psutil.pid_exists(orphan) and time.monotonic() < deadline:
-            orphans.bury()
-            time.sleep(0.01)
+        wait_for(lambda: orphans.bury() or not psutil.pid_exists(orphan), 10.0)
         assert not psutil.pid_exists(orphan)
         assert [process.wait() for process in own] == [3, 3]
 

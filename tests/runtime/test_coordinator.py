@@ -1,10 +1,8 @@
 """Jobs of fake workers: real processes, sockets and mpiexec; nothing remains."""
 
-import contextlib
 import dataclasses
 import json
 import os
-import random
 import re
 import resource
 import signal
@@ -23,7 +21,7 @@ from mindspore_rl.plan.deployment import Deployment, Host
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, save_plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.plan.value import Value
-from mindspore_rl.runtime.coordinator import launch, reaper
+from mindspore_rl.runtime.coordinator import launch
 from mindspore_rl.runtime.coordinator.interruption import BURST_S, Interruption
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.runtime.heartbeat import ROW, STAMPS_FILE
@@ -100,13 +98,18 @@ def start_coordinator(run_dir: Path) -> subprocess.Popen:
     )
 
 
+def wait_for(condition, within_s: float = 60.0) -> None:
+    """Waits until a condition holds, or for some seconds."""
+    deadline = time.monotonic() + within_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def when(condition, action) -> None:
     """Calls a function from another thread once a condition holds."""
 
     def wait() -> None:
-        deadline = time.monotonic() + 20
-        while not condition() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(condition, 20.0)
         action()
 
     threading.Thread(target=wait, daemon=True).start()
@@ -123,6 +126,13 @@ def trains(run_dir: Path):
     return lambda: bool(iterations(run_dir))
 
 
+def stamped(run_dir: Path) -> list[tuple[int, int]]:
+    """Returns iteration and stage of each rank."""
+    path = run_dir / STAMPS_FILE
+    rows = path.read_bytes() if path.exists() else b""
+    return [ROW.unpack_from(rows, start)[:2] for start in range(0, len(rows), ROW.size)]
+
+
 @pytest.fixture
 def run_dir(tmp_path):
     """A run directory; at the end, no process of the job may remain, not even a zombie."""
@@ -137,49 +147,59 @@ def run_dir(tmp_path):
 multiprocess, kill = pytest.mark.multiprocess, pytest.mark.kill
 
 
-@multiprocess
-def test_normal_end(run_dir):
-    outcome = run(make_plan(run_dir, actors=2), run_dir, checkpoint_every_s=0.05)
+@pytest.fixture(params=[pytest.param("ranks", marks=multiprocess), "here"])
+def make(request, monkeypatch, run_dir):
+    """Makes plans of jobs in ranks, and of one in this process, whose victim is its only rank."""
+    if request.param == "ranks":
+        return lambda **fields: make_plan(run_dir, actors=2, **fields)
+    return lambda **fields: fake_here(monkeypatch, run_dir, **fields)
+
+
+def test_normal_end(run_dir, make):
+    plan = make()
+    outcome = run(plan, run_dir, checkpoint_every_s=0.05)
     assert (outcome.iterations, outcome.env_steps, outcome.stopped) == (12, 96, "steps")
-    assert outcome.checkpoint is not None
     lines = iterations(run_dir)
     assert [line["iteration"] for line in lines] == list(range(1, 13))
     assert all(line["values"] == {"loss": 0.5} for line in lines)
-    # 30 episodes per iteration, of return 0, 1, ... 11: the last 100 are 10 of 8, 30 each of 9, ...
-    assert outcome.mean_return == pytest.approx((8 * 10 + 30 * (9 + 10 + 11)) / 100)
-    assert "[1] cores" in (run_dir / "workers.log").read_text()
+    # 10 episodes per iteration and rank, of return 0, 1, ... 11; of the last 100.
+    returns = [number for number in range(12) for _ in range(10 * plan.num_ranks)][-100:]
+    assert outcome.mean_return == pytest.approx(sum(returns) / 100)
+    if plan.num_ranks > 1:
+        assert outcome.checkpoint is not None
+        assert "[1] cores" in (run_dir / "workers.log").read_text()
 
 
-def forged(ranks: int) -> list[bytes]:
-    """Returns forged messages; after the right token, each would end the job or be believed."""
-    hello = b'{"kind": "hello", "rank": 0, "pid": 1, "host": "here"}\n'
-    fields = b'"iteration": 12, "iterations_here": 1, "traffic": {}'
-    sent = [b"", b"\n", b"\n\n\n", b"\0" * 100, b"[" * 200_000, b"\xff\xfe\n", hello]
-    sent += [b'{"kind": "finished", "rank": %d, %b}\n' % (rank, fields) for rank in range(ranks)]
-    sent.append(b'{"kind": "error", "rank": 0, "message": "pay here", "mistake": true}\n')
-    sent.append(b'{"kind": "stamp", "rank": 1000000, "iteration": 1, "stage": 1, "age_s": 0}\n')
-    sent += [hello + line for line in sent]
-    sent += [b"0" * 32 + b"\n" + line for line in sent]
-    random_bytes = random.Random(3).randbytes
-    return sent + [random_bytes(size) + b"\n" for size in range(100)]
+def test_threshold(run_dir, make):
+    outcome = run(make(num_iterations=LONG), run_dir, stop_return=10.0)
+    assert outcome.stopped == "threshold"
+    assert outcome.mean_return >= 10.0
+    assert outcome.iterations < LONG
+
+
+@pytest.mark.parametrize("mode", ["error", "mistake"])
+def test_error_of_a_rank(run_dir, make, mode):
+    plan = make(mode=mode, victim=2, num_iterations=LONG)
+    with pytest.raises(JobFailure) as caught:
+        run(plan, run_dir)
+    text = str(caught.value)
+    victim = plan.rank_name(plan.config["victim"])
+    assert text.startswith(f"{victim}, iteration 3, the environment: the pole broke")
+    assert ("Traceback" in text) == (mode == "error")
+    assert caught.value.exit_code == (1 if mode == "error" else 2)
 
 
 @multiprocess
-def test_strangers_change_nothing(run_dir):
-    """Foreign clients without the job's token: forged messages, noise, silent connections."""
-    began, idle = threading.Event(), []
+def test_strangers_that_say_nothing_leave_descriptors_for_ranks(run_dir):
+    """60 of these files are the clients' ends; an accepted connection takes two."""
+    idle = []
 
     def strangers() -> None:
         address = processes_of(run_dir)[0].environ()["MSRL_COORDINATOR"].split(":")
-        for text in forged(3):
-            with contextlib.suppress(OSError), socket.create_connection(address) as link:
-                link.sendall(text)
         idle.extend(socket.create_connection(address) for _ in range(60))
-        began.set()
         os.kill(os.getpid(), signal.SIGINT)
 
     when(trains(run_dir), strangers)
-    # 60 of these files are the clients' ends; an accepted connection takes two.
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 170, before[1]))
     try:
@@ -188,32 +208,7 @@ def test_strangers_change_nothing(run_dir):
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         for link in idle:
             link.close()
-    assert began.is_set()
-    assert outcome.stopped == "interrupted"
-    lines = iterations(run_dir)
-    assert [line["iteration"] for line in lines] == list(range(1, len(lines) + 1))
-    assert 0 < len(lines) <= outcome.iterations
-    assert all(line["values"] == {"loss": 0.5} for line in lines)
-
-
-@multiprocess
-def test_threshold(run_dir):
-    outcome = run(make_plan(run_dir, num_iterations=LONG), run_dir, stop_return=10.0)
-    assert outcome.stopped == "threshold"
-    assert outcome.mean_return >= 10.0
-    assert outcome.iterations < LONG
-
-
-@multiprocess
-@pytest.mark.parametrize("mode", ["error", "mistake"])
-def test_error_of_a_rank(run_dir, mode):
-    plan = make_plan(run_dir, actors=2, mode=mode, victim=2, num_iterations=LONG)
-    with pytest.raises(JobFailure) as caught:
-        run(plan, run_dir)
-    text = str(caught.value)
-    assert text.startswith("rank 2 (actor[1]), iteration 3, the environment: the pole broke")
-    assert ("Traceback" in text) == (mode == "error")
-    assert caught.value.exit_code == (1 if mode == "error" else 2)
+    assert (len(idle), outcome.stopped) == (60, "interrupted")
 
 
 @multiprocess
@@ -257,41 +252,6 @@ def test_host_that_cannot_be_reached(run_dir):
 
 @multiprocess
 @kill
-@pytest.mark.parametrize("victim", [0, 2])
-def test_killed_rank(run_dir, victim):
-    plan = make_plan(run_dir, actors=2, num_iterations=LONG)
-    # Long enough for a checkpoint to be requested and reported.
-    when(
-        lambda: len(iterations(run_dir)) > 20,
-        lambda: os.kill(int((run_dir / f"pid-{victim}").read_text()), signal.SIGKILL),
-    )
-    with pytest.raises(JobFailure) as caught:
-        run(plan, run_dir, checkpoint_every_s=0.05)
-    text = str(caught.value)
-    assert text.startswith(plan.rank_name(victim))
-    assert "the environment: died (killed by signal 9)" in text
-    assert "Last good checkpoint: checkpoint-" in text
-
-
-@multiprocess
-@kill
-def test_killed_proxy(run_dir):
-    pids = []
-
-    def kill_proxy() -> None:
-        rank = psutil.Process(int((run_dir / "pid-1").read_text()))
-        pids.append(rank.ppid())
-        os.kill(rank.ppid(), signal.SIGKILL)
-
-    when(trains(run_dir), kill_proxy)
-    with pytest.raises(JobFailure) as caught:
-        run(make_plan(run_dir, actors=2, num_iterations=LONG), run_dir)
-    text = f"Hydra's proxy (pid {pids[0]}) on here was killed, and the ranks that it had started"
-    assert str(caught.value).startswith(text)
-
-
-@multiprocess
-@kill
 def test_crash_shows_what_the_rank_left_in_the_log(run_dir):
     with pytest.raises(JobFailure) as caught:
         run(make_plan(run_dir, mode="abort", num_iterations=LONG), run_dir)
@@ -327,25 +287,17 @@ def test_hang(run_dir, mode):
 @pytest.mark.parametrize("mode", ["hang", "wait"])  # in its environment, in its wait
 def test_stopped_rank(run_dir, victim, mode):
     plan = make_plan(run_dir, mode=mode, victim=victim, timeout_s=3.0)
-    stamps = run_dir / STAMPS_FILE
-
-    def stands() -> bool:
-        """Returns whether both ranks are at the place where they stay."""
-        rows = stamps.read_bytes() if stamps.exists() else b""
-        found = [ROW.unpack_from(rows, rank * ROW.size)[:2] for rank in range(len(rows) // 24)]
-        stages = Stages(plan)
-        at = [(3, stages.edge("obs")), (3, stages.edge("action"))]
-        if mode == "hang":
-            at[victim] = (3, Stage.ENVIRONMENT)
-        return found == at
-
+    stages = Stages(plan)
+    at = [(3, stages.edge("obs")), (3, stages.edge("action"))]
+    if mode == "hang":
+        at[victim] = (3, Stage.ENVIRONMENT)
     pids = []
 
     def stop() -> None:
         pids.append(int((run_dir / f"pid-{victim}").read_text()))
         os.kill(pids[0], signal.SIGSTOP)
 
-    when(stands, stop)
+    when(lambda: stamped(run_dir) == at, stop)
     with pytest.raises(JobFailure) as caught:
         run(plan, run_dir)
     place = "the environment" if mode == "hang" else ("edge obs", "edge action")[victim]
@@ -397,84 +349,11 @@ def test_second_interruption_ends_everything(run_dir):
     assert time.monotonic() - started < 8.0
 
 
-@multiprocess
-@kill
-def test_killed_scheduler(run_dir):
-    def kill_scheduler() -> None:
-        for process in processes_of(run_dir):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                of_scheduler = process.environ().get("MS_ROLE") == "MS_SCHED"
-                if of_scheduler and process.name() != reaper.NAME:
-                    process.kill()
-                    return
-
-    plan = make_plan(run_dir, actors=2, collectives=("learn",), num_iterations=LONG)
-    when(trains(run_dir), kill_scheduler)
-    with pytest.raises(
-        JobFailure,
-        match=r"MindSpore scheduler .* \(killed by signal 9\) before "
-        r"rank 0 \(learner\[0\]\)",
-    ):
-        run(plan, run_dir)
-
-
-@multiprocess
-@kill
-def test_killed_mpiexec(run_dir):
-    def kill_mpiexec() -> None:
-        for process in psutil.Process().children(recursive=True):
-            if process.name().startswith("mpiexec"):
-                process.kill()
-
-    when(trains(run_dir), kill_mpiexec)
-    with pytest.raises(JobFailure, match=r"mpiexec ended \(killed by signal 9\)"):
-        run(make_plan(run_dir, num_iterations=LONG), run_dir)
-
-
-@multiprocess
-@kill
-@pytest.mark.parametrize("mode", ["", "stubborn"])
-def test_killed_coordinator_leaves_nothing(run_dir, mode):
-    make_plan(run_dir, mode=mode, num_iterations=LONG, collectives=("learn",))
-    coordinator = start_coordinator(run_dir)
-    # The scheduler, mpiexec, their reapers, a proxy, two ranks, and the children of each.
-    count = 9 if mode == "stubborn" else 7
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        below = processes_of(run_dir)
-        if len(below) == count and (run_dir / "pid-1").exists():
-            break
-        time.sleep(0.05)
-    assert len(below) == count
-    coordinator.kill()
-    coordinator.communicate()
-    _, alive = psutil.wait_procs(below, timeout=5)
-    assert not alive
-
-
 def fake_here(monkeypatch, run_dir: Path, **fields):
     monkeypatch.syspath_prepend(str(FAKE.parent))
     fake_worker = pytest.importorskip("fake_worker")
     monkeypatch.setattr("mindspore_rl.runtime.rank.worker.run_worker", fake_worker.work)
-    return make_plan(run_dir, actors=0, victim=0, **fields)
-
-
-def test_one_rank_runs_in_this_process(run_dir, monkeypatch):
-    outcome = run(fake_here(monkeypatch, run_dir), run_dir)
-    assert (outcome.iterations, outcome.env_steps, outcome.stopped) == (12, 96, "steps")
-    assert [line["iteration"] for line in iterations(run_dir)] == list(range(1, 13))
-
-
-def test_one_rank_threshold(run_dir, monkeypatch):
-    plan = fake_here(monkeypatch, run_dir, num_iterations=LONG)
-    assert run(plan, run_dir, stop_return=10.0).stopped == "threshold"
-
-
-@pytest.mark.parametrize("mode", ["error", "mistake"])
-def test_one_rank_error(run_dir, monkeypatch, mode):
-    with pytest.raises(JobFailure, match=r"^rank 0 \(learner\[0\]\).*the pole broke") as caught:
-        run(fake_here(monkeypatch, run_dir, mode=mode), run_dir)
-    assert caught.value.mistake == (mode == "mistake")
+    return make_plan(run_dir, **{**fields, "actors": 0, "victim": 0})
 
 
 def test_one_rank_whose_environment_raises_an_interruption(run_dir, monkeypatch):
@@ -524,28 +403,19 @@ def test_one_rank_hang_ends_the_process(run_dir, mode):
 def test_one_rank_leaves_nothing_that_its_environment_started(run_dir):
     make_plan(run_dir, actors=0, victim=0, mode="stubborn", timeout_s=60.0)
     coordinator = start_coordinator(run_dir)
-    started = []
-    deadline = time.monotonic() + 60
-    while not started and time.monotonic() < deadline:
-        below = psutil.Process(coordinator.pid).children()
-        started = [child for child in below if child.name() == "sleep"]
-        time.sleep(0.05)
+    below = psutil.Process(coordinator.pid).children
+    wait_for(lambda: "sleep" in [child.name() for child in below()])
+    started = [child for child in below() if child.name() == "sleep"]
     assert started
     coordinator.kill()
     coordinator.wait()
-    _, alive = psutil.wait_procs(started, timeout=5)
-    assert not alive
+    assert not psutil.wait_procs(started, timeout=5)[1]
 
 
 def test_one_rank_hang_can_be_interrupted(run_dir):
     make_plan(run_dir, actors=0, victim=0, mode="native", timeout_s=60.0)
     coordinator = start_coordinator(run_dir)
-    stamps = run_dir / STAMPS_FILE
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if stamps.exists() and stamps.stat().st_size and ROW.unpack(stamps.read_bytes())[0] == 3:
-            break
-        time.sleep(0.05)
+    wait_for(lambda: stamped(run_dir)[:1] == [(3, Stage.ENVIRONMENT)])
     for _ in range(2):
         coordinator.send_signal(signal.SIGINT)
         time.sleep(0.5)

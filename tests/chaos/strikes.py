@@ -1,27 +1,26 @@
-"""Sends signals to any process of a job, at random moments, under every policy."""
+"""Strikes processes of jobs, and compares their results with those of undisturbed jobs.
+
+A plan (plans.py) decides which process gets which signal when. A job that loses its coordinator is
+resumed. At the end nothing may be lost.
+"""
 
 import contextlib
 import itertools
 import json
-import os
-import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drills.jobs import Broken, Case, Job, Place
-
 from mindspore_rl.runtime.checkpoint import FOLDER, list_checkpoints, load, load_newest
+from tests.chaos.jobs import Broken, Job, Outcome, Place, same_arrays
 
-LIFE_S, LONGER_S = 900.0, 5.0
-"""Time limit of a job; how much longer than the deadline a process stays stopped."""
+LIFE_S = 900.0
+"""Time limit of a job."""
 ABOVE = ("above", "coordinator")
 """`msrl train` and the process below it: if either ends, the job ends."""
-KINDS = (*ABOVE, "reaper", "mpiexec", "proxy", "rank")
-SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
 ITERATIONS = {"native": 300, "mindspore": 60}
 ENVS, STEPS = 8, 16
 SMALL = (
@@ -40,25 +39,34 @@ class Work:
 
     Attributes:
         exact: True if its result must be equal bit by bit.
+        length: its iterations; 0: as many as `ITERATIONS` says.
     """
 
     name: str
     words: tuple[str, ...]
     cells: str = "native"
     exact: bool = True
+    length: int = 0
+
+    @property
+    def iterations(self) -> int:
+        """Returns the number of its iterations."""
+        return self.length or ITERATIONS[self.cells]
 
     @property
     def command(self) -> tuple[str, ...]:
         """Returns the arguments of `msrl train`."""
-        steps = ITERATIONS[self.cells] * ENVS * STEPS
+        steps = self.iterations * ENVS * STEPS
         return (*self.words, *SMALL, "--cells", self.cells, "--total-steps", str(steps))
 
 
+GPU_ONLY = Work("GPUOnly", (*PPO, "GPUOnly"))
+MINDSPORE = Work("MultipleLearners, MindSpore's cells", (*PPO, "MultipleLearners"), "mindspore")
 WORKS = (
     Work("SingleLearnerCoarse", (*PPO, "SingleLearnerCoarse")),
     Work("SingleLearnerFine", (*PPO, "SingleLearnerFine")),
     Work("MultipleLearners", (*PPO, "MultipleLearners")),
-    Work("GPUOnly", (*PPO, "GPUOnly")),
+    GPU_ONLY,
     Work("Environments", (*PPO, "Environments")),
     Work("Central", (*PPO, "Central")),
     Work("Central by arrival", ARRIVAL, exact=False),
@@ -67,8 +75,18 @@ WORKS = (
     Work("DQN by priority", ("dqn", *KEPT, "priority=0.6", "--policy", "SingleLearnerCoarse")),
     Work("SAC", ("sac", *KEPT, "--policy", "SingleLearnerFine")),
     Work("MAPPO", ("mappo", "num_envs=8", "num_minibatches=2", "--policy", "Environments")),
-    Work("MultipleLearners, MindSpore's cells", (*PPO, "MultipleLearners"), "mindspore"),
+    MINDSPORE,
 )
+LONG = {
+    cells: Work(
+        f"GPUOnly in the graph, {cells}",
+        (*PPO, "GPUOnly", "--env", "graph:CartPole-v1"),
+        cells,
+        length=length,
+    )
+    for cells, length in (("native", 20_000), ("mindspore", 600))
+}
+"""Jobs that live through many restarts."""
 
 
 @dataclass
@@ -86,6 +104,21 @@ class Strike:
 
 
 @dataclass
+class Struck:
+    """A job with the signals that it got, and its error at the end."""
+
+    work: Work
+    strikes: list[Strike]
+    wrong: str = "the drill ended before it did"
+    folder: str = ""
+    restarts: int = 0
+
+
+Plan = Callable[[Job, Struck, float], None]
+"""Strikes a job, as in plans.py; the last argument is the time that it needs undisturbed."""
+
+
+@dataclass
 class Undisturbed:
     """The result of a job without signals, and its time."""
 
@@ -95,65 +128,26 @@ class Undisturbed:
 
 
 @dataclass
-class Struck:
-    """A job with the signals that it got, and its error at the end."""
-
-    work: Work
-    strikes: list[Strike]
-    wrong: str = "the drill ended before it did"
-    folder: str = ""
-
-
-@dataclass
-class Kills:
-    """Sends signals to jobs, to the rarest kind of process first.
-
-    Args:
-        wanted: the number of signals; more if there is a deadline.
-        deadline_s: the time of the last signal, on the monotonic clock.
-    """
+class Struggle:
+    """Jobs that get signals, each compared with one that gets none."""
 
     place: Place
-    rng: random.Random
-    wanted: int
-    deadline_s: float | None = None
-    works: Sequence[Work] = WORKS
     deadline_of_ranks_s: float = 20.0
-    done: list[Struck] = field(default_factory=list)
-    counts: Counter = field(default_factory=Counter)
     undisturbed: dict[Work, Undisturbed] = field(default_factory=dict)
 
-    @property
-    def over(self) -> bool:
-        """True if no more signals are to be sent."""
-        if self.deadline_s is not None:
-            return time.monotonic() > self.deadline_s
-        return len(self) >= self.wanted
-
-    def run(self, tell: Callable[[str, int], None]) -> None:
-        """Sends signals to one job after another."""
-        while not self.over:
-            for work in self.works:
-                if self.over:
-                    break
-                tell(work.name, len(self))
-                self._one(work)
-
-    def __len__(self) -> int:
-        return sum(len(job.strikes) for job in self.done)
-
-    def _one(self, work: Work) -> None:
-        struck = Struck(work, [])
-        self.done.append(struck)
+    def one(self, work: Work, plan: Plan, struck: Struck | None = None) -> Struck:
+        """Runs a job under a plan to its end. Returns: the strikes, and what is wrong."""
+        struck = struck or Struck(work, [])
         try:
             if work not in self.undisturbed:
                 self.undisturbed[work] = self._undisturbed(work)
-            self._strike(work, struck)
+            self._compare(work, self._lives(work, plan, struck))
             struck.wrong = ""
         except Broken as error:
             struck.wrong = str(error)
             struck.folder = str(self.place.jobs[-1].folder)
             self.place.jobs[-1].kill()
+        return struck
 
     def _undisturbed(self, work: Work) -> Undisturbed:
         for _ in range(2):  # the second run finds everything in the caches
@@ -161,12 +155,11 @@ class Kills:
             job = self.place.job([*work.command, "--timeout", "600"], "undisturbed")
             job.check(job.wait(LIFE_S), 0)
             took_s = time.monotonic() - began
-        path = list_checkpoints(job.run / FOLDER)[-1]
-        return Undisturbed(took_s, load(path)[0], metrics([job.run]))
+        return Undisturbed(took_s, job.arrays(), metrics([job.run]))
 
-    def _strike(self, work: Work, struck: Struck) -> None:
-        """Starts a job, sends signals until it ends, and resumes it if its coordinator dies."""
-        known, runs = self.undisturbed[work], []
+    def _lives(self, work: Work, plan: Plan, struck: Struck) -> list[Path]:
+        """Resumes a job until it has ended well. Returns: its run directories."""
+        runs: list[Path] = []
         last: Path | None = None
         while True:
             words = [*work.command, "--max-restarts", "1000"]
@@ -174,13 +167,14 @@ class Kills:
             words += ["--resume", str(last)] if last else []
             job = self.place.job(words, "struck")
             runs.append(job.run)
-            code = self._life(job, work, struck, known.took_s)
+            plan(job, struck, self.undisturbed[work].took_s)
+            code = job.wait(LIFE_S)
+            struck.restarts += job.restarts
             if code == 0:
                 job.check(code, 0)
-                break
+                return runs
             if code == 2 and "is done: it has trained for" in job.err:
-                runs.pop()  # killed after its last checkpoint
-                break
+                return runs[:-1]  # killed after its last checkpoint
             by = struck.strikes[-1] if struck.strikes else None
             if not by or by.kind not in ABOVE:
                 job.check(code, 0)
@@ -191,65 +185,11 @@ class Kills:
                 load_newest(job.run / FOLDER)
                 last = job.run
             by.came = "resumed" if last else "started anew"
-        self._compare(work, runs)
-
-    def _life(self, job: Job, work: Work, struck: Struck, took_s: float) -> int:
-        """Sends signals to a job at random moments until it ends. Returns: its exit code."""
-        ends = time.monotonic() + LIFE_S
-        while job.process.poll() is None:
-            # Early moments are more likely: more can go wrong then.
-            at = time.monotonic() + took_s * self.rng.random() ** 2
-            with contextlib.suppress(Broken):
-                job.until(lambda: job.process.poll() is not None, at - time.monotonic(), "end")
-            if self.over:
-                break
-            if job.process.poll() is None and self._hit(job, work, struck):
-                break
-        return job.wait(max(ends - time.monotonic(), 60.0))
-
-    def _hit(self, job: Job, work: Work, struck: Struck) -> bool:
-        """Sends the rarest pair of kind and signal so far to a process.
-
-        Returns: True if it was meant to end the coordinator.
-        """
-        choices = [
-            (pid, kind, number)
-            for pid, kind in job.processes().items()
-            for number in SIGNALS
-            if kind != "other"
-        ]
-        before = job.err.count("restarting from")
-
-        def restarted() -> bool:
-            return job.process.poll() is not None or job.err.count("restarting from") > before
-
-        try:
-            pid, kind, number = min(
-                choices, key=lambda choice: (self.counts[choice[1:]], self.rng.random())
-            )
-            least = min(self.counts[other, each] for other in KINDS for each in SIGNALS)
-            if self.counts[kind, number] > least:
-                return False  # others come first: at the start only these two kinds exist
-            os.kill(pid, number)
-        except (ValueError, ProcessLookupError):
-            return False  # it has just ended
-        strike = Strike(work.name, kind, number, "went on")
-        self.counts[kind, number] += 1
-        struck.strikes.append(strike)
-        stopped = number == signal.SIGSTOP
-        with contextlib.suppress(Broken):  # a job may continue without the process
-            job.until(restarted, self.deadline_of_ranks_s + LONGER_S if stopped else 2.0, "say")
-        if stopped:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-        if job.err.count("restarting from") > before:
-            strike.came = "restarted"
-        return kind in ABOVE and not stopped
 
     def _compare(self, work: Work, runs: list[Path]) -> None:
         """Compares the result of a job with that without signals. Raises: Broken."""
         known = self.undisturbed[work]
-        iterations = ITERATIONS[work.cells]
+        iterations = work.iterations
         arrays, meta = load(list_checkpoints(runs[-1] / FOLDER)[-1])
         counted = (meta["iteration"], meta["env_steps"])
         if counted != (iterations, iterations * ENVS * STEPS):
@@ -268,13 +208,12 @@ class Kills:
             if turns != iterations * ENVS:
                 raise Broken(f"{turns} turns of environments, expected {iterations * ENVS}")
             return
-        if arrays.keys() != known.arrays.keys():
-            raise Broken(f"other arrays: {sorted(arrays.keys() ^ known.arrays.keys())}")
-        other = [n for n in arrays if arrays[n].tobytes() != known.arrays[n].tobytes()]
-        if other:
-            raise Broken(f"{', '.join(other)} are not those of the undisturbed run")
+        same_arrays(known.arrays, arrays)
         if other := [number for number in lines if lines[number] != known.lines[number]]:
             raise Broken(f"metrics of iteration {other[0]} are not those of the undisturbed run")
+
+
+# ---- results -------------------------------------------------------------------------------------
 
 
 def metrics(runs: list[Path]) -> dict[int, tuple]:
@@ -290,7 +229,7 @@ def metrics(runs: list[Path]) -> dict[int, tuple]:
     return lines
 
 
-def rows(done: list[Struck]) -> list[Case]:
+def rows(done: list[Struck]) -> list[Outcome]:
     """Returns the outcomes of all signals, by policy, kind of process and signal."""
     groups: dict[tuple[str, str, str], list[tuple[Strike, Struck]]] = {}
     for job in done:
@@ -305,10 +244,10 @@ def rows(done: list[Struck]) -> list[Case]:
         equal = "bit-equal" if strikes[0][1].work.exact else "nothing lost"
         tried = f"{number} to {kind}, {len(strikes)} times"
         came = "; ".join([came, *(wrong or [equal])])
-        found.append(Case(f"kills: {work}", tried, came, not wrong))
+        found.append(Outcome(f"kills: {work}", tried, came, not wrong))
     # Failures without a signal.
     found += [
-        Case(f"kills: {job.work.name}", "nothing", f"{job.wrong} ({job.folder})", False)
+        Outcome(f"kills: {job.work.name}", "nothing", f"{job.wrong} ({job.folder})", False)
         for job in done
         if job.wrong and not job.strikes
     ]

@@ -7,8 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from drills.jobs import SHARED_MEMORY, Broken, Case, Job, Place, read
-from drills.small import ENDLESS, newest
+from tests.chaos.cases import ENDLESS
+from tests.chaos.jobs import SHARED_MEMORY, Broken, Job, Outcome, Place, read
 
 MEASURES = ("RSS KiB", "anonymous KiB", "descriptors", "threads")
 GROWTH_KIB, GROWTH = 4096.0, 0.02
@@ -83,7 +83,7 @@ class Soak:
 
     def watch(self, until_s: float) -> None:
         """Measures until a time. Raises: Broken."""
-        self.job.train(400.0)
+        self.job.train()
         while time.monotonic() < until_s:
             if self.job.process.poll() is not None:
                 raise Broken(f"exit code {self.job.process.returncode}: {self.job.err[-500:]}")
@@ -95,11 +95,13 @@ class Soak:
             self._shared.append(Sample(now, (size,)))
             time.sleep(max(0.0, min(now + self._every_s, until_s) - time.monotonic()))
 
-    def finish(self) -> list[Case]:
+    def finish(self) -> list[Outcome]:
         """Ends the job by one Ctrl-C. Returns: one row per process. Raises: Broken."""
         self.job.process.send_signal(signal.SIGINT)
-        self.job.check(self.job.wait(120.0), 130, said="interrupted")
-        found = [Case("soak", "one Ctrl-C", f"exit code 130, iteration {newest(self.job)}", True)]
+        self.job.check(self.job.wait(120.0), 130, said=("interrupted",))
+        found = [
+            Outcome("soak", "one Ctrl-C", f"exit code 130, iteration {self.job.newest()}", True)
+        ]
         for (kind, pid), samples in sorted(self._samples.items()):
             if len(samples) < 8:
                 continue  # a helper process of the start
@@ -111,8 +113,10 @@ class Soak:
                 if measure < 2:
                     text += f" ({slope(samples, measure):+.0f} an hour)"
                 parts.append(text)
-            found.append(Case("soak", f"{kind} {pid}: first, last, most", "; ".join(parts), good))
+            found.append(
+                Outcome("soak", f"{kind} {pid}: first, last, most", "; ".join(parts), good)
+            )
         sizes = [s.values[0] for s in self._shared] or [0.0]
         text = f"{sizes[0]:.0f}, {sizes[-1]:.0f}, {max(sizes):.0f} KiB"
         good = not self._shared or flat(self._shared, 0)
-        return [*found, Case("soak", "/dev/shm: first, last, most", text, good)]
+        return [*found, Outcome("soak", "/dev/shm: first, last, most", text, good)]
