@@ -10,7 +10,7 @@ import numpy as np
 
 from mindspore_rl import programs
 from mindspore_rl.checking.compared import METRIC, Compared, compared
-from mindspore_rl.compiler.frontend.build import marks_of
+from mindspore_rl.compiler.frontend.build import read
 from mindspore_rl.config import to_dict
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import MsrlError
@@ -151,7 +151,7 @@ def plain_run(
             reference.versions[0] = [_nudged(v, signs) for v in reference.versions[0]]
 
     signs = np.random.default_rng(1)
-    reference = Reference(trainer, iterations, keep, snapshot, marks_of(trainer), lag)
+    reference = Reference(trainer, iterations, keep, snapshot, read(trainer).marks, lag)
     reference.run()
     run.env_steps = int(reference._env_steps)
     return run

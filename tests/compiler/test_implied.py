@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mindspore_rl import programs
-from mindspore_rl.compiler.frontend.build import build, marks_of
+from mindspore_rl.compiler.frontend.build import build, read
 from mindspore_rl.compiler.ir.ir import walk
 from mindspore_rl.compiler.ir.text import render
 from mindspore_rl.environments.registry import spec
@@ -96,8 +96,8 @@ def test_the_graph_is_that_of_the_program_that_sets_them(job, tmp_path):
     file = registry.find_algorithm(job[0])
     bare = trainer_of(tmp_path, file, *job[1:], _Bare)
     marked = trainer_of(tmp_path, file, *job[1:], _Bare, _Marked)
-    assert not marks_of(marked)
-    assert marks_of(bare)
+    assert not read(marked).marks
+    assert read(bare).marks
     assert graph(bare) == graph(marked)
 
 
@@ -156,7 +156,7 @@ def test_a_mark_that_is_set_moves_the_implied_one(case, tmp_path):
     parts, which, places = MOVED[case]
     file = program_with(tmp_path, **{"remove": BARE, **parts})
     cls = programs.trainer_class(file)
-    found = marks_of(cls(cls.Config(num_steps=4), spec("CartPole-v1")))
+    found = read(cls(cls.Config(num_steps=4), spec("CartPole-v1"))).marks
     assert found.get(which, ()) == places
 
 

@@ -21,7 +21,7 @@ from mindspore_rl.compiler.analysis.integers import check_integers
 from mindspore_rl.compiler.analysis.interpret import Probe
 from mindspore_rl.compiler.analysis.row_trials import RowTrials, environment_rows
 from mindspore_rl.compiler.analysis.trainer import smaller_trainer
-from mindspore_rl.compiler.frontend.build import build
+from mindspore_rl.compiler.frontend.build import build, read
 from mindspore_rl.compiler.ir.ir import Item, Loop, Op, Program, paths, walk
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.errors import ProgramError
@@ -106,8 +106,9 @@ def _from_cache(name: str) -> Findings | None:
 
 def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     """Evaluates a program with two small numbers of environments and reads its compiled graph."""
-    small = _probed(trainer, program.algorithm, PROBE_ENVS[0])
-    large = _probed(trainer, program.algorithm, PROBE_ENVS[1], look=True)
+    job = read(trainer)
+    small = _probed(trainer, job, program.algorithm, PROBE_ENVS[0])
+    large = _probed(trainer, job, program.algorithm, PROBE_ENVS[1], look=True)
     programs = small.program, large.program
     _check_same(program, programs, trainer.config.num_envs)
     values = _values(small, large, program.algorithm)
@@ -132,9 +133,9 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     return Findings(programs, agents.values, dependent, tuple(unsplittable), agents.mixed)
 
 
-def _probed(trainer: Any, algorithm: str, num_envs: int, look: bool = False) -> Probe:
+def _probed(trainer: Any, job: Any, algorithm: str, num_envs: int, look: bool = False) -> Probe:
     smaller = smaller_trainer(trainer, num_envs, algorithm)
-    probe = Probe(smaller, build(smaller, algorithm, trainer), num_envs)
+    probe = Probe(smaller, build(smaller, algorithm, job), num_envs)
     probe.run(look)
     return probe
 

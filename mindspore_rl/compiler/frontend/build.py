@@ -50,20 +50,19 @@ STATEMENTS = {
 """Names of unsupported statements in errors, where the name of the `ast` class is unclear."""
 
 
-def build(trainer: Any, algorithm: str, job: Any = None) -> Program:
+def build(trainer: Any, algorithm: str, job: "_Builder | None" = None) -> Program:
     """Reads `trainer.train` into a program.
 
     Args:
         trainer: the trainer whose `train` is read.
         algorithm: its name.
-        job: the job's trainer, if its number of environments differs from that of `trainer`.
+        job: the loop of the job's trainer, if it has another number of environments.
 
     Raises:
         ProgramError: `train` uses Python that the analysis does not support; names the line.
     """
-    job_builder = job and _Builder(job).read()
-    marks = implied_marks(_Builder(trainer, job_builder).read().draft.scope.items)
-    draft = _Builder(trainer, job_builder, marks).read().draft
+    marks = (job or read(trainer)).marks
+    draft = _Builder(trainer, job, marks).read().draft
     body = draft.scope.items
     kinds = [item.kind for item in body if isinstance(item, Loop)]
     if kinds.count("iterations") != 1:
@@ -85,13 +84,13 @@ def build(trainer: Any, algorithm: str, job: Any = None) -> Program:
     return program
 
 
-def marks_of(trainer: Any) -> Implied:
-    """The marks that the calls in `trainer.train` imply.
+def read(trainer: Any) -> "_Builder":
+    """Reads `trainer.train` for the marks that its calls imply.
 
     Raises:
-        ProgramError: Python that the analysis does not support, with its line.
+        ProgramError: `train` uses Python that the analysis does not support; names the line.
     """
-    return implied_marks(_Builder(trainer).read().draft.scope.items)
+    return _Builder(trainer).read()
 
 
 class _Returned(Exception):  # noqa: N818
@@ -119,6 +118,11 @@ class _Builder(ExpressionReader):
         """Reads the training loop."""
         self.inline(self.trainer.train, (Static(MSRL),), {}, top=True)
         return self
+
+    @property
+    def marks(self) -> Implied:
+        """The marks that the calls imply."""
+        return implied_marks(self.draft.scope.items)
 
     def call(self, name: str, node: ast.Call) -> Struct:
         """Reads a call of `msrl.name` and returns its result."""

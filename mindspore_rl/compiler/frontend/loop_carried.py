@@ -9,19 +9,18 @@ from mindspore_rl.compiler.frontend.scope import THROWN_AWAY, Frame
 
 def assigned(nodes: list[ast.stmt]) -> set[str]:
     """Returns the names that statements assign, except the targets of comprehensions."""
-    inside = {
-        id(name)
-        for statement in nodes
-        for part in ast.walk(statement)
-        if isinstance(part, ast.comprehension)
-        for name in ast.walk(part.target)
-    }
-    return {
-        node.id
-        for statement in nodes
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in inside
-    } - {THROWN_AWAY}
+    found = set()
+    waiting: list[ast.AST] = [*nodes]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.comprehension):
+            waiting += (node.iter, *node.ifs)
+        elif isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+        else:
+            waiting += ast.iter_child_nodes(node)
+    return found - {THROWN_AWAY}
 
 
 def loaded(node: ast.AST) -> set[str]:
