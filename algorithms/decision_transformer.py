@@ -260,7 +260,7 @@ class DTTrainer(Trainer):
         left, step, memory = self.actor.begin(obs)
         for _ in msrl.iterations():
             for _ in msrl.steps():
-                action = msrl.agent_act(obs, memory, left, step)
+                action = msrl.agent_act(obs, memory=memory, left=left, step=step)
                 next_obs, _, reward, terminated, truncated = msrl.env_step(action)
                 features = self.actor.network.features(action)
                 memory = self.actor.remember(memory, obs, left, features)

@@ -116,16 +116,17 @@ class DQNLearner(Learner):
         self.updates = Parameter(Tensor(0, int32), name="updates", requires_grad=False)
         self.optimizer = nn.Adam(self.online, config.learning_rate)
 
-    def difference(self, obs, action, reward, terminated, truncated, final_obs):
-        """Returns: values `[n]` of actions and their targets (equation 2 of the paper).
+    def loss(self, batch, weight):
+        """Per sample: the weighted error (equation 2 of the paper), the value, the error's size.
 
-        Args are windows `[n, n_step, ...]`; the action is that of their first step.
+        The batch has windows `[n, n_step, ...]`; the action is that of their first step.
         """
         config = self.config
-        values = self.network(obs[:, 0])
-        value = (values * ops.one_hot(action[:, 0], values.shape[-1])).sum(-1)
-        total, last, factor = n_step(reward, ops.logical_or(terminated, truncated), config.gamma)
-        final_obs = final_obs.reshape((*last.shape, -1))
+        values = self.network(batch.obs[:, 0])
+        value = (values * ops.one_hot(batch.action[:, 0], values.shape[-1])).sum(-1)
+        ended = ops.logical_or(batch.terminated, batch.truncated)
+        total, last, factor = n_step(batch.reward, ended, config.gamma)
+        final_obs = batch.final_obs.reshape((*last.shape, -1))
         final_obs = (last.expand_dims(-1) * final_obs).sum(1)  # of each window's last step
         following = self.target(final_obs)
         if config.double_q:
@@ -133,18 +134,9 @@ class DQNLearner(Learner):
             following = (following * ops.one_hot(best, following.shape[-1])).sum(-1)
         else:
             following = ops.amax(following, -1)
-        going_on = 1.0 - (last * terminated.astype("float32")).sum(1)
-        return value, ops.stop_gradient(total + factor * going_on * following)
-
-    def loss(self, obs, action, reward, terminated, truncated, final_obs, weight):
-        """Per sample: the weighted error of the value, then the value."""
-        value, target = self.difference(obs, action, reward, terminated, truncated, final_obs)
-        return weight * huber_loss(value, target), value
-
-    def priorities(self, obs, action, reward, terminated, truncated, final_obs):
-        """Returns: `[n]`, proportional prioritisation (section 3.3 of Schaul et al.)."""
-        value, target = self.difference(obs, action, reward, terminated, truncated, final_obs)
-        return ops.pow(ops.abs(value - target) + 1e-6, self.config.priority)
+        going_on = 1.0 - (last * batch.terminated.astype("float32")).sum(1)
+        target = ops.stop_gradient(total + factor * going_on * following)
+        return weight * huber_loss(value, target), value, ops.abs(value - target)
 
     def apply(self, grads):
         """Takes one step of Adam; every `target_every` updates copies the network to the target."""
@@ -169,12 +161,15 @@ class DQNLearner(Learner):
                 batch = msrl.replay_sample(config.batch_size, steps=config.n_step)
                 weight = ops.ones_like(batch.reward[:, 0])
             if msrl.env_steps() >= config.learning_starts:
-                grads, means = msrl.gradient(self.loss, self.network, *batch, weight)
-                if config.priority:
-                    msrl.replay_update(ids, self.priorities(*batch))
+                grads, means, rows = msrl.gradient(
+                    self.loss, self.network, batch, weight, rows=True
+                )
                 grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
                 msrl.update(self.apply, grads)
-                loss, value = means
+                loss, value, _ = means
+                if config.priority:  # proportional, section 3.3 of Schaul et al.
+                    _, _, error = rows
+                    msrl.replay_update(ids, ops.pow(error + 1e-6, config.priority))
         return {"loss": loss, "q_value": value, "grad_norm": grad_norm}
 
 

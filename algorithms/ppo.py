@@ -168,11 +168,11 @@ class PPOActor(Actor):
         space = spec.action_space
         self.noise_size = 1 if isinstance(space, Discrete) else 2 * space.size
 
-    def act(self, obs, *state_and_noise):
+    def act(self, obs, *, state, noise):
         """Returns: action and log_prob `[B]`, then the new state."""
-        return self.network.sample(obs, state_and_noise[:-1], state_and_noise[-1])
+        return self.network.sample(obs, state, noise)
 
-    def act_greedily(self, obs, *state):
+    def act_greedily(self, obs, *, state):
         """Returns: the action for evaluation."""
         return self.network.greedy(obs, state)
 
@@ -276,7 +276,7 @@ class PPOTrainer(Trainer):
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 before = state
-                action, log_prob, *state = msrl.agent_act(obs, *state)
+                action, log_prob, *state = msrl.agent_act(obs, state=state)
                 next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
                 msrl.replay_insert(
                     Transition(

@@ -104,15 +104,15 @@ class SACLearner(Learner):
         self.critic_optimizer = nn.Adam(self.online, config.learning_rate)
         self.alpha_optimizer = nn.Adam(ParameterTuple([self.log_alpha]), config.learning_rate)
 
-    def critic_loss(self, obs, action, reward, terminated, final_obs, noise):
+    def critic_loss(self, batch, noise):
         """Per sample: both critics' errors (equation 5 of the paper), then the first value."""
         config = self.config
-        following, log_prob = self.policy.sample(final_obs, noise)
-        first, second = self.target(final_obs, following)
+        following, log_prob = self.policy.sample(batch.final_obs, noise)
+        first, second = self.target(batch.final_obs, following)
         soft = ops.minimum(first, second) - ops.exp(self.log_alpha) * log_prob
-        goal = reward + config.gamma * (1.0 - terminated.astype("float32")) * soft
-        goal = ops.stop_gradient(goal)
-        first, second = self.critics(obs, action)
+        going_on = config.gamma * (1.0 - batch.terminated.astype("float32"))
+        goal = ops.stop_gradient(batch.reward + going_on * soft)
+        first, second = self.critics(batch.obs, batch.action)
         return 0.5 * ops.square(first - goal) + 0.5 * ops.square(second - goal), first
 
     def policy_loss(self, obs, noise):
@@ -140,7 +140,7 @@ class SACLearner(Learner):
             noise = msrl.uniform(config.batch_size, self.policy.size * 2)
             other_noise = msrl.uniform(config.batch_size, self.policy.size * 2)
             if msrl.env_steps() >= config.learning_starts:
-                grads, means = msrl.gradient(self.critic_loss, self.critics, *batch, noise)
+                grads, means = msrl.gradient(self.critic_loss, self.critics, batch, noise)
                 critic_loss, value = means
                 msrl.update(self.apply_critics, grads)
                 policy_grads, policy_means = msrl.gradient(

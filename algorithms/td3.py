@@ -103,16 +103,16 @@ class TD3Learner(Learner):
         self.policy_optimizer = nn.Adam(policy.trainable_params(), config.learning_rate)
         self.critic_optimizer = nn.Adam(critics.trainable_params(), config.learning_rate)
 
-    def critic_loss(self, obs, action, reward, terminated, final_obs, noise):
+    def critic_loss(self, batch, noise):
         """Per sample: both critics' errors (algorithm 1 of the paper), then the first value."""
         config = self.config
         shift = config.smoothing * standard_normal(noise)
         shift = ops.clamp(shift, -config.most_smoothing, config.most_smoothing)
-        following = ops.clamp(self.target_policy(final_obs) + shift, -1.0, 1.0)
-        first, second = self.target_critics(final_obs, following)
-        going_on = config.gamma * (1.0 - terminated.astype("float32"))
-        goal = ops.stop_gradient(reward + going_on * ops.minimum(first, second))
-        first, second = self.critics(obs, action)
+        following = ops.clamp(self.target_policy(batch.final_obs) + shift, -1.0, 1.0)
+        first, second = self.target_critics(batch.final_obs, following)
+        going_on = config.gamma * (1.0 - batch.terminated.astype("float32"))
+        goal = ops.stop_gradient(batch.reward + going_on * ops.minimum(first, second))
+        first, second = self.critics(batch.obs, batch.action)
         return ops.square(first - goal) + ops.square(second - goal), first
 
     def policy_loss(self, obs):
@@ -138,7 +138,7 @@ class TD3Learner(Learner):
                 batch = msrl.replay_sample(config.batch_size)
                 noise = msrl.uniform(config.batch_size, 2 * self.critics.action_size)
                 if msrl.env_steps() >= config.learning_starts:
-                    grads, means = msrl.gradient(self.critic_loss, self.critics, *batch, noise)
+                    grads, means = msrl.gradient(self.critic_loss, self.critics, batch, noise)
                     critic_loss, value = means
                     msrl.update(self.apply_critics, grads)
             if msrl.env_steps() >= config.learning_starts:

@@ -6,6 +6,7 @@ are reached through `msrl` only. The same source is run as plain Python by `runt
 turned into a graph by `compiler.frontend.build`; both implement the protocol `Msrl`.
 """
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Protocol
 
@@ -36,8 +37,12 @@ class Msrl(Protocol):
             automatic reset and before it `[B, ...]`, reward `[B]` float32, two bool `[B]`.
         """
 
-    def agent_act(self, *args: Any) -> Any:
-        """Calls `Actor.act(*args, noise)`, with noise `[B, Actor.noise_size]` uniform in [0, 1)."""
+    def agent_act(self, *args: Any, **named: Any) -> Any:
+        """Calls `Actor.act(*args, **named, noise=noise)`.
+
+        The noise is `[B, Actor.noise_size]`, uniform in [0, 1). If `act` has no parameter `noise`,
+        it is the last positional argument.
+        """
 
     def agent_learn(self, *args: Any) -> Any:
         """Calls `Learner.learn(msrl, *args)`, which static analysis inlines."""
@@ -140,14 +145,21 @@ class Msrl(Protocol):
         (count * steps). The product of count and steps must divide T.
         """
 
-    def gradient(self, loss: Callable, network: nn.Cell, *args: Any) -> tuple:
+    def gradient(self, loss: Callable, network: nn.Cell, *args: Any, rows: bool = False) -> tuple:
         """Differentiates the mean over all samples of a per-sample loss.
 
         `loss(*args)` returns `[n]`, or a tuple whose first value is the loss `[n]` and whose others
         are statistics `[n]`. With segments it returns `[n, steps]`, where each step is a sample.
 
+        Args:
+            loss: a method of the learner.
+            network: the cell whose parameters are differentiated by.
+            args: arguments of the loss.
+            rows: whether to return the values of each sample too, such as its TD error.
+
         Returns: `(grads, means)`: gradients by `network.trainable_params()`, and the means of the
-            values that `loss` returns, over the samples of all workers.
+            values that `loss` returns, over the samples of all workers. With `rows`, a third: the
+            tuple of these values, each `[n]`, for the samples of the batch.
         """
 
     def update(self, method: Callable, *args: Any) -> None:
@@ -190,10 +202,32 @@ class Actor(nn.Cell):
         """Returns the action and other values for the training loop; row b depends on row b only.
 
         Args:
-            obs: `[B, ...]`; `train` may pass further arguments after it.
+            obs: `[B, ...]`; `train` may pass further arguments after it, or by name.
             noise: `[B, noise_size]` float32, uniform in [0, 1).
         """
         raise NotImplementedError
+
+
+def bound_to_act(
+    act: Callable, args: tuple, named: dict[str, Any], noise: Any = None
+) -> inspect.BoundArguments:
+    """Binds the arguments of `msrl.agent_act` to the parameters of an actor's method.
+
+    Args:
+        act: `act` or `act_greedily`.
+        args: the positional arguments.
+        named: the keyword arguments.
+        noise: the random numbers; None: the method takes none.
+
+    Raises:
+        TypeError: the method does not take these arguments.
+    """
+    signature = inspect.signature(act)
+    if noise is not None and "noise" in signature.parameters:
+        named = {**named, "noise": noise}
+    elif noise is not None:
+        args = (*args, noise)
+    return signature.bind(*args, **named)
 
 
 class Learner(nn.Cell):

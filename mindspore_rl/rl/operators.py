@@ -7,35 +7,41 @@ import numpy as np
 from mindspore import ParameterTuple, Tensor, float32, float64, int32, nn, ops, value_and_grad
 from mindspore.communication import get_group_size
 
+from mindspore_rl.rl.by_place import Form, by_place
 from mindspore_rl.rl.random import UNIT
 
 
-def gradient_function(loss: Callable, network: nn.Cell, count: int | None) -> Callable:
+def gradient_function(
+    loss: Callable, network: nn.Cell, count: int | None, forms: tuple[Form, ...] = ()
+) -> Callable:
     """Makes the gradient of (sum of per-sample losses) / count, a partial sum of the mean's.
 
     Args:
         loss: returns `[n]`, or a tuple of `[n]` whose first entry is differentiated.
         network: the cell whose trainable parameters are differentiated by.
         count: samples on all workers together; None: the samples of each call.
+        forms: the forms of the arguments, where records are given as tuples, see `by_place`.
 
-    Returns: a function of the loss's arguments that returns `(grads, means)`, both partial sums.
+    Returns: a function of the loss's arguments that returns `(grads, means, rows)`: two partial
+        sums, and the tuple that the loss returned.
     """
     scale = 1.0 / count if count else 0.0
+    loss = by_place(loss, forms)
 
     def mean_loss(*args):
         out = loss(*args)
         terms = out if isinstance(out, tuple) else (out,)
         share = scale if count else 1.0 / terms[0].size
         means = tuple([term.sum() * share for term in terms])
-        return means[0], means
+        return means[0], means, terms
 
     differentiate = value_and_grad(
         mean_loss, None, ParameterTuple(network.trainable_params()), has_aux=True
     )
 
     def gradient(*args):
-        (_, means), grads = differentiate(*args)
-        return grads, means
+        (_, means, rows), grads = differentiate(*args)
+        return grads, means, rows
 
     return gradient
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from mindspore import Tensor, ops
 
+from mindspore_rl.api import bound_to_act
 from mindspore_rl.plan.value import reduced_count
 from mindspore_rl.rl import operators, random
 from mindspore_rl.rl.operators import (
@@ -119,9 +120,11 @@ class PlainLoop(ABC):
         noise = self._noise("env_step", self.environment.noise_size)
         return self.environment.step(action, noise)
 
-    def agent_act(self, *args: Any) -> Any:
-        noise = self._noise("agent_act", self.trainer.actor.noise_size)
-        return self.trainer.actor.act(*args, *(() if noise is None else (noise,)))
+    def agent_act(self, *args: Any, **named: Any) -> Any:
+        actor = self.trainer.actor
+        noise = self._noise("agent_act", actor.noise_size)
+        bound = bound_to_act(actor.act, args, named, noise)
+        return actor.act(*bound.args, **bound.kwargs)
 
     def agent_learn(self, *args: Any) -> Any:
         return self.trainer.learner.learn(self, *args)

@@ -78,6 +78,7 @@ class Reference(PlainLoop):
         self._by_priority = False
         self._capacity = self._inserted = 0
         self._gradients: dict[tuple, Callable] = {}
+        self._told: Any = ()  # the rows of the last gradient, which no mark records
         self._windows: dict[str, EnvironmentWindows] = {}
 
     def run(self) -> None:
@@ -127,12 +128,12 @@ class Reference(PlainLoop):
 
     # ---- acting with older parameters ------------------------------------------------------
 
-    def agent_act(self, *args: Any) -> Any:
+    def agent_act(self, *args: Any, **named: Any) -> Any:
         if not self.lag:
-            return super().agent_act(*args)
+            return super().agent_act(*args, **named)
         newest = self._newest()
         self._set(self.versions[0])
-        result = super().agent_act(*args)
+        result = super().agent_act(*args, **named)
         self._set(newest)
         return result
 
@@ -223,11 +224,13 @@ class Reference(PlainLoop):
 
     # ---- learning --------------------------------------------------------------------------
 
-    def gradient(self, loss: Callable, network: Any, *args: Any) -> tuple:
+    def gradient(self, loss: Callable, network: Any, *args: Any, rows: bool = False) -> tuple:
         key = (loss, id(network))
         if key not in self._gradients:
             self._gradients[key] = gradient_function(loss, network, None)
-        return self._implied("gradient", "gradient", self._gradients[key](*args))
+        *sums, self._told = self._gradients[key](*args)
+        found = (*sums, self._told) if rows else tuple(sums)
+        return self._implied("gradient", "gradient", found)
 
     def update(self, method: Callable, *args: Any) -> None:
         if self.implied is not None:  # statistics are told by the program alone
@@ -255,7 +258,9 @@ class Reference(PlainLoop):
     def _pass(self, mark: str, value: Any, frame: FrameType) -> None:
         if self.recorder:
             site = self._site(f"boundary:{mark}", frame)
-            self.recorder(self._iteration, site, [to_array(leaf) for leaf in leaves(value)])
+            parts = value if isinstance(value, tuple) else (value,)
+            given = leaves([part for part in parts if part is not self._told])
+            self.recorder(self._iteration, site, list(map(to_array, given)))
 
     def report(self, metrics: dict[str, Any]) -> None:
         self.reports.append({key: float(to_array(value)) for key, value in metrics.items()})

@@ -2,7 +2,6 @@
 
 # ruff: noqa: D102  (the methods of `api.Msrl`)
 
-import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, ops
 
+from mindspore_rl.api import bound_to_act
 from mindspore_rl.datasets.windows import blank_windows
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.rl.operators import leaves
@@ -52,23 +52,23 @@ class Acting(PlainLoop):
         self._last: tuple = ()
         self._zeros: dict[tuple, tuple] = {}
 
-    def agent_act(self, *args: Any) -> Any:
+    def agent_act(self, *args: Any, **named: Any) -> Any:
         """Replaces the action, the first result of `act`, by the greedy action."""
         if self._asked is not None:
-            self._asked(*args)
-        acted = super().agent_act(*args)
+            self._asked(*args, **named)
+        acted = super().agent_act(*args, **named)
         greedily = getattr(self.trainer.actor, "act_greedily", None)
         if not self.greedy or greedily is None:
             return acted
         try:
-            inspect.signature(greedily).bind(*args)
+            bound = bound_to_act(greedily, args, named)
         except TypeError as error:
             raise ProgramError(
                 f"{type(self.trainer.actor).__name__}.act_greedily is given what the loop gives to "
-                f"msrl.agent_act, {len(args)} arguments, and does not take them ({error}): give it "
-                "the parameters of act but noise, or play with --sample"
+                f"msrl.agent_act, {len(args) + len(named)} arguments, and does not take them "
+                f"({error}): give it the parameters of act but noise, or play with --sample"
             ) from error
-        found = greedily(*args)
+        found = greedily(*bound.args, **bound.kwargs)
         action = found[0] if isinstance(found, tuple) else found
         return (action, *acted[1:]) if isinstance(acted, tuple) else action
 
@@ -95,14 +95,15 @@ class Acting(PlainLoop):
         shape = self._each(count) * self.num_envs, length
         return tuple(map(Tensor, blank_windows(self.trainer.spec, *shape)))
 
-    def gradient(self, loss: Callable, network: Any, *args: Any) -> tuple:
+    def gradient(self, loss: Callable, network: Any, *args: Any, rows: bool = False) -> tuple:
         """Returns zeros with the shapes of gradients and losses."""
         key = (loss, id(network))
         if key not in self._zeros:
-            means = tuple(Tensor(np.float32(0)) for _ in leaves(loss(*args)))
+            told = tuple(map(ops.zeros_like, leaves(loss(*args))))
+            means = tuple(Tensor(np.float32(0)) for _ in told)
             grads = tuple(ops.zeros_like(p) for p in network.trainable_params())
-            self._zeros[key] = grads, means
-        return self._zeros[key]
+            self._zeros[key] = grads, means, told
+        return self._zeros[key][: 3 if rows else 2]
 
     def update(self, method: Callable, *args: Any) -> None:
         """Does nothing: the parameters stay those of the checkpoint."""

@@ -5,6 +5,7 @@ loop knows the arguments of `act`, whatever they are.
 """
 
 import contextlib
+import inspect
 import queue
 import threading
 import weakref
@@ -15,11 +16,12 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from mindspore_rl.api import bound_to_act
 from mindspore_rl.environments.spaces import Box, Discrete, taken, within
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.platform import mindspore_device
-from mindspore_rl.rl.operators import to_array
+from mindspore_rl.rl.operators import leaves, put_into, to_array
 from mindspore_rl.trained.acting import Acting, Over
 from mindspore_rl.trained.evaluate import build_trained
 
@@ -103,13 +105,18 @@ class Policy:
                 "chance: give it one, see docs/add_an_algorithm.md"
             )
         obs = self.some_obs(self._trained[0].config.num_envs)
-        first, *others = self._asked(obs)[0]
+        args, named = self._asked(obs)[0]
+        first, *others = _arrays(args, named)
         if not np.array_equal(first, obs) or any(other.ndim for other in others):
             raise MsrlError(
                 f"{type(actor).__name__}.act is not given the observation as it is and single "
                 "numbers: do in the actor what the loop does to observations"
             )
-        return _Greedy(actor, [Tensor(other) for other in others], self.spec.action_space)
+        tensors = iter(map(Tensor, (first, *others)))
+        args = put_into(args, tensors)
+        named = {name: put_into(value, tensors) for name, value in named.items()}
+        bound = bound_to_act(actor.act_greedily, args, named)
+        return _Greedy(actor, bound, self.spec.action_space)
 
     def reset(self) -> None:
         """Resets the memory: the next observations are the first ones of new episodes."""
@@ -128,12 +135,12 @@ class Policy:
             Acting(*self._trained, still, len(obs), seed, **options).run()
         return still.action
 
-    def _asked(self, obs: np.ndarray) -> list[list[np.ndarray]]:
+    def _asked(self, obs: np.ndarray) -> list[tuple[tuple, dict[str, Any]]]:
         """Returns the arguments of `act` in two steps with the same observations."""
-        found: list[list[np.ndarray]] = []
+        found: list[tuple[tuple, dict[str, Any]]] = []
 
-        def asked(*args: Any) -> None:
-            found.append([to_array(value) for value in args])
+        def asked(*args: Any, **named: Any) -> None:
+            found.append((args, named))
 
         self._play(obs, 2, self._seed, asked=asked)
         return found
@@ -168,8 +175,13 @@ class Policy:
 
     def _looks_back(self) -> bool:
         """Returns whether `act` gets other arguments at the second of two equal observations."""
-        first, second = self._asked(self.some_obs(self._trained[0].config.num_envs))
+        asked = self._asked(self.some_obs(self._trained[0].config.num_envs))
+        first, second = (_arrays(*given) for given in asked)
         return any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def _arrays(args: tuple, named: dict[str, Any]) -> list[np.ndarray]:
+    return [to_array(leaf) for leaf in leaves((args, *named.values()))]
 
 
 class _Greedy(nn.Cell):
@@ -177,13 +189,13 @@ class _Greedy(nn.Cell):
 
     Args:
         actor: with `act_greedily`.
-        numbers: arguments of `act_greedily` after the observation.
+        bound: the arguments of `act_greedily`, the observation first.
         space: of the actions, which are converted as in `spaces.taken`.
     """
 
-    def __init__(self, actor: Any, numbers: list[Tensor], space: Discrete | Box) -> None:
+    def __init__(self, actor: Any, bound: inspect.BoundArguments, space: Discrete | Box) -> None:
         super().__init__(auto_prefix=False)
-        self.actor, self.numbers = actor, tuple(numbers)
+        self.actor, self.numbers, self.named = actor, bound.args[1:], bound.kwargs
         self.box = isinstance(space, Box)
         if isinstance(space, Box):
             self.low, self.high = map(Tensor, space.limits)
@@ -193,7 +205,7 @@ class _Greedy(nn.Cell):
 
     def construct(self, obs: Tensor) -> Tensor:
         """See `Policy.greedy_cell`."""
-        acted = self.actor.act_greedily(obs, *self.numbers)
+        acted = self.actor.act_greedily(obs, *self.numbers, **self.named)
         action = acted[0] if isinstance(acted, tuple) else acted
         if self.box:
             action = ops.cast(action, self.precise)

@@ -88,7 +88,8 @@ def graph(trainer):
     number = {name: f"v{place}" for place, name in enumerate(made)}
     lines = render(program).splitlines()
     text = "\n".join(line for line in lines if not line.lstrip().startswith(("#", "from", "local")))
-    return re.sub(r"\b\w+\b", lambda word: number.get(word[0], word[0]), text).splitlines()
+    words = r"'[^']*'|\w+"  # what stands in quotes names no variable
+    return re.sub(words, lambda word: number.get(word[0], word[0]), text).splitlines()
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job[0].rpartition("/")[2])

@@ -112,7 +112,7 @@ class AgentAxes:
         }
         full, part = self._evaluate(op, inputs), self._evaluate(op, share)
         if differentiates:  # a loss, perhaps with statistics beside it
-            full, part = (tuple(leaves(results)[:1]) for results in (full, part))
+            full, part = ((tuple(leaves(results)),) for results in (full, part))
         for name, whole, some in zip(op.targets, full, part, strict=True):
             self._put(op, name, _compared(self._bare[name], whole, some))
 

@@ -176,12 +176,14 @@ class Reading:
 
     def _source(self, chosen: list[Evaluated]) -> str:
         """Emits a cell with a method for each operation; every array is a separate input."""
-        methods, calls, inputs = [], [], []
+        methods, calls, inputs, made = [], [], [], list[str]()
         for number, (op, given) in enumerate(chosen):
             names = [f"a{number}_{at}" for at, _ in enumerate(_arrays(given))]
             left = iter(names)
             lines = [f"{name} = {_rebuilt(value, left)}" for name, value in given.items()]
-            lines += _call(op)
+            if forms := op.attr.get("forms", ()):
+                made.append(f"self.loss_{number} = by_place(self.{op.attr['objects'][0]}, {forms})")
+            lines += _call(op, number)
             body = "\n".join(f"        {line}" for line in lines)
             methods.append(f"    def operation_{number}({', '.join(('self', *names))}):\n{body}\n")
             calls.append(f"self.operation_{number}({', '.join(names)}),")
@@ -190,17 +192,19 @@ class Reading:
             f"from {module} import {name} as {alias}"
             for alias, module, name in self._program.imports
         ]
-        text = "\n".join(methods)
+        text = "\n".join([*methods, *made])
         return "\n".join(
             [
                 "import mindspore as ms",
                 "from mindspore import nn",
+                "from mindspore_rl.rl.by_place import by_place",
                 *imports,
                 "class Operations(nn.Cell):",
                 "    def __init__(self, owners):",
                 "        super().__init__(auto_prefix=False)",
                 *(f"        self.{o} = owners[{o!r}]" for o in OWNERS if f"self.{o}." in text),
-                text,
+                *(f"        {line}" for line in made),
+                *methods,
                 f"    def construct({', '.join(('self', *inputs))}):",
                 f"        return ({' '.join(calls)})",
                 "",
@@ -222,13 +226,14 @@ def _not_compiled(op: Op, message: str) -> ProgramError:
     )
 
 
-def _call(op: Op) -> list[str]:
+def _call(op: Op, number: int) -> list[str]:
     """Emits the last lines of an operation's method."""
     args = ", ".join(op.args)
     if op.kind == "agent_act":
-        return [f"return self.actor.act({args})"]
+        return [f"return self.actor.act({op.call})"]
     if op.kind == "gradient":
-        return [f"return self.{op.attr['objects'][0]}({args})"]
+        loss = f"loss_{number}" if op.attr.get("forms") else op.attr["objects"][0]
+        return [f"return self.{loss}({args})"]
     if op.kind == "update":
         return [f"self.{op.attr['objects'][0]}({args})", "return 0"]
     return [f"return {owned(op.args[0])}"]
@@ -256,5 +261,5 @@ def _users_line(text: str) -> str:
     ours = [(f, int(n)) for f, n in found if not f.startswith(package) and SOURCE not in f]
     if not ours:
         return ""
-    file, line = ours[-1]
+    file, line = os.path.normpath(ours[-1][0]), ours[-1][1]
     return f"{file}:{line}: {linecache.getline(file, line).strip()}"

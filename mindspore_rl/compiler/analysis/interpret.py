@@ -19,6 +19,7 @@ from mindspore_rl.purity.calls import watch
 from mindspore_rl.purity.in_place import HINT, copies, first_changed, watch_changes
 from mindspore_rl.purity.state import DECORATED, KEPT, State
 from mindspore_rl.rl import operators, random
+from mindspore_rl.rl.by_place import by_place
 from mindspore_rl.rl.operators import (
     gradient_function,
     joint,
@@ -59,6 +60,7 @@ class Probe:
         self.users_file = inspect.getsourcefile(type(trainer)) or ""
         self.parameters = self._parameters()
         self.names = {"trainer": trainer, "actor": trainer.actor, "learner": trainer.learner}
+        self.names["by_place"] = by_place
         self.names |= {
             alias: getattr(sys.modules[module], name) for alias, module, name in program.imports
         }
@@ -295,8 +297,10 @@ class Probe:
 
     @evaluates("agent_act")
     def _agent_act(self, op: Op, *args: Any) -> tuple:
-        given = args[:-1] if args[-1] is None else args
-        return _split(self.trainer.actor.act(*given), op)
+        keys = op.attr.get("keys", ())
+        first = len(args) - len(keys)
+        named = dict(zip(keys, args[first:], strict=True))
+        return _split(self.trainer.actor.act(*args[:first], **named), op)
 
     @evaluates("replay_insert", "replay_keep")
     def _replay_insert(self, op: Op, *values: Tensor) -> tuple:
@@ -362,14 +366,15 @@ class Probe:
     @evaluates("gradient")
     def _gradient(self, op: Op, *args: Any) -> tuple:
         loss, network = (eval(path, self.names) for path in op.attr["objects"])  # noqa: S307
-        terms = leaves(loss(*args))
+        forms = op.attr.get("forms", ())
+        terms = leaves(by_place(loss, forms)(*args))
         odd = next((term for term in terms if term.shape != terms[0].shape), None)
         if odd is not None:
             raise ProgramError(
                 f"{op.where}\n  the loss is {_describe(terms[0])} and a statistic beside it "
                 f"{_describe(odd)}: expected one number a sample of each"
             )
-        return (*gradient_function(loss, network, None)(*args), terms[0])
+        return gradient_function(loss, network, None, forms)(*args)
 
     @evaluates("update")
     def _update(self, op: Op, *args: Any) -> tuple:

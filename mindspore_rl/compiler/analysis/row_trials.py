@@ -290,7 +290,8 @@ def without_differentiation(op: Op) -> Op:
     """Replaces a gradient by the evaluation of its loss; returns other operations unchanged."""
     if op.kind != "gradient":
         return op
-    call = f"{op.attr['objects'][0]}({', '.join(op.args)})"
+    loss, forms = op.attr["objects"][0], op.attr.get("forms", ())
+    call = f"{f'by_place({loss}, {forms})' if forms else loss}({', '.join(op.args)})"
     return replace(op, kind="glue", args=(Expr(call),), targets=op.targets[-1:], attrs=())
 
 

@@ -1,6 +1,8 @@
 """Makes the trainer whose `train` is read, as the user's class makes it."""
 
 import inspect
+import linecache
+import os
 import re
 import sys
 import traceback
@@ -98,8 +100,10 @@ def _line_with(cls: type, text: str) -> str:
 
 def innermost(error: BaseException, file: str) -> str:
     """Returns the innermost line of a user's file in a traceback, `file:line: text` and newline."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-    return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}\n  " if frames else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = os.path.normpath(file)
+    lines = [f.lineno or 0 for f in frames if os.path.normpath(f.filename) == file]
+    return f"{file}:{lines[-1]}: {linecache.getline(file, lines[-1]).strip()}\n  " if lines else ""
 
 
 def smaller_trainer(trainer: Any, num_envs: int, algorithm: str) -> Any:

@@ -32,14 +32,16 @@ def implied_marks(items: Iterable[Item]) -> Implied:
         if (mark := op.mark)
         for source, variable in flow.sources(op, GLUE)
     }
+    read = {name for op in flow.ops.values() for name in op.reads}
+    # The rows of a gradient, where the program does not ask for them.
+    unread = {op.targets[2] for op in flow.ops.values() if op.kind == "gradient"} - read
     for op in flow.ops.values():
         gives, takes = OPERATIONS[op.kind].gives, OPERATIONS[op.kind].takes
         if gives:
-            results = op.targets[:2] if op.kind == "gradient" else op.targets  # the program's own
             found[op.name, gives] = tuple(
                 place
-                for place, name in enumerate(results)
-                if (op.name, gives, name) not in set_by_hand
+                for place, name in enumerate(op.targets)
+                if (op.name, gives, name) not in set_by_hand and name not in unread
             )
         if op.kind == "update":
             found[op.name, takes] = tuple(

@@ -1,14 +1,20 @@
 """Calls of msrl: checks each one and turns it into operations."""
 
 import ast
+from typing import Any
 
+from mindspore_rl.api import bound_to_act
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.random_calls import Drawing
+from mindspore_rl.compiler.frontend.records import form, plain
 from mindspore_rl.compiler.frontend.replay_calls import RecordCalls
 from mindspore_rl.compiler.frontend.scope import MSRL, Static, Struct, Var
 from mindspore_rl.compiler.ir.ir import num_turns
 from mindspore_rl.compiler.ir.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
 from mindspore_rl.platform.names import RULE, is_name
+
+NAMED = ("replay_insert", "replay_sample", "agent_act", "gradient")
+"""Calls that take keyword arguments, beside reductions."""
 
 
 class Calls:
@@ -38,8 +44,7 @@ class Calls:
         calls = [name for name, kind in OPERATIONS.items() if kind.call]
         if name not in calls:
             self.draft.fail(node, f"msrl.{name}", f"msrl has {', '.join(sorted(calls))}")
-        named = OPERATIONS[name].reduces or name in ("replay_insert", "replay_sample")
-        if node.keywords and not named:
+        if node.keywords and not (OPERATIONS[name].reduces or name in NAMED):
             self.draft.fail(
                 node.keywords[0].value,
                 f"a keyword argument of msrl.{name}",
@@ -77,6 +82,7 @@ class Calls:
     def _component_call(self, name: str, node: ast.Call) -> Struct:
         values = tuple(self.reader.elements(node.args))
         texts, reads = self.reader.texts(list(self.draft.taken(name, values)), node)
+        attrs: dict[str, Any] = {}
         if name == "env_steps":
             if not self.draft.loops:
                 self.draft.fail(node, "msrl.env_steps() outside msrl.iterations()")
@@ -90,9 +96,12 @@ class Calls:
             owner = kind.noise if self.reader.trainer.spec.teams or kind.noise == "env" else "actor"
             loops = self.drawing.inner_loops()
             table, purpose = f"noise_{name.rpartition('_')[2]}", self.draft.name_op(f"{name}_noise")
-            attrs = {"purpose": purpose, "owner": owner, "rows": num_turns(loops)}
-            (noise,) = self.drawing.rows("noise", (table,), loops, node, attrs)
-            texts, reads = [*texts, noise], [*reads, noise]
+            drawn = {"purpose": purpose, "owner": owner, "rows": num_turns(loops)}
+            (noise,) = self.drawing.rows("noise", (table,), loops, node, drawn)
+            if name == "agent_act":
+                texts, reads, attrs = self._bound_to_act(node, texts, reads, noise)
+            else:
+                texts, reads = [*texts, noise], [*reads, noise]
         targets: tuple[str, ...] = ()
         if name == "env_step":
             # What has its mark takes the names that it had.
@@ -108,11 +117,39 @@ class Calls:
                 )
         elif name != "replay_update":
             targets = (self.draft.new_temporary("value"),)
-        found: tuple[Struct, ...] = self.draft.emit(name, targets, tuple(texts), reads=reads)
+        more = tuple(attrs.items())
+        found: tuple[Struct, ...] = self.draft.emit(name, targets, tuple(texts), reads, attrs=more)
         found = self.draft.given(name, found)
         if name == "replay_sample":
             return self.records.as_inserted(found)
         return found if name == "env_step" else (*found, Static(None))[0]
+
+    def _bound_to_act(
+        self, node: ast.Call, texts: list[str], reads: list[str], noise: str
+    ) -> tuple[list[str], list[str], dict[str, Any]]:
+        """Binds the arguments of `agent_act` to the parameters of `act`.
+
+        Returns: the arguments as source texts, the variables that they read, and attributes.
+        """
+        actor, named = self.reader.trainer.actor, dict[str, str]()
+        for item in node.keywords:
+            if item.arg is None:
+                self.draft.fail(item.value, "`**` in a call of msrl.agent_act")
+            (named[item.arg],), more = self.reader.texts([self.reader.expression(item.value)], node)
+            reads = [*reads, *more]
+        try:
+            bound = bound_to_act(
+                actor.act, tuple(texts), named, noise if actor.noise_size else None
+            )
+        except TypeError as error:
+            self.draft.fail(
+                node,
+                f"`{type(actor).__name__}.act` does not take these arguments ({error}), so this",
+                "it gets what msrl.agent_act is given, and `noise` if the actor has a noise_size",
+            )
+        keys = tuple(bound.kwargs)
+        reads = [*reads, noise] if actor.noise_size else reads
+        return [*bound.args, *bound.kwargs.values()], reads, {"keys": keys} if keys else {}
 
     def _boundary(self, node: ast.Call) -> Struct:
         if len(node.args) != 2:
@@ -137,16 +174,27 @@ class Calls:
                 )
             methods.append(path)
         values = self.draft.taken(name, tuple(self.reader.elements(node.args[minimum:])))
+        attrs: dict[str, Any] = {"objects": tuple(methods)}
+        if name == "gradient":
+            forms, values = tuple(map(form, values)), tuple(map(plain, values))
+            attrs |= {"forms": forms} if any(forms) else {}
         texts, reads = self.reader.texts(list(values), node)
-        results = ("grads", "means", "sample_loss") if name == "gradient" else ()
+        results = ("grads", "means", "rows") if name == "gradient" else ()
         found = self.draft.emit(
             name,
             tuple(map(self.draft.new_temporary, results)),
             tuple(texts),
             reads=reads,
-            attrs=(("objects", tuple(methods)),),
+            attrs=tuple(attrs.items()),
         )
-        return self.draft.given(name, found[:2]) or Static(None)
+        found = self.draft.given(name, found)
+        return found[: 3 if self._wants_rows(node) else 2] or Static(None)
+
+    def _wants_rows(self, node: ast.Call) -> bool:
+        for item in node.keywords:
+            if item.arg != "rows":
+                self.draft.fail(item.value, f"the argument {item.arg!r} of msrl.gradient")
+        return any(self.draft.frame.known(item.value) for item in node.keywords)
 
     def _report(self, node: ast.Call) -> Struct:
         value = self.reader.expression(node.args[0]) if len(node.args) == 1 else None

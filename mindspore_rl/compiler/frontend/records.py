@@ -62,6 +62,18 @@ def rebuilt(struct: tuple, parts: Iterable[Any]) -> tuple:
     return Record.of(struct.kind, parts) if isinstance(struct, Record) else tuple(parts)
 
 
+def form(struct: Any) -> tuple:
+    """Returns the form of a record, see `rl.by_place`; `()` for any other value."""
+    if not isinstance(struct, Record):
+        return ()
+    return tuple((name, form(part)) for name, part in zip(struct.fields, struct, strict=True))
+
+
+def plain(struct: Any) -> Any:
+    """Makes tuples of the records in a structure."""
+    return tuple(map(plain, struct)) if isinstance(struct, tuple) else struct
+
+
 def flattened(struct: Any) -> Iterator[Any]:
     """Yields the parts of a tuple, and of tuples in it; yields any other value itself."""
     if isinstance(struct, tuple):

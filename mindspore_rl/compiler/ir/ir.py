@@ -125,6 +125,13 @@ class Op:
         return self.targets + self.writes
 
     @property
+    def call(self) -> str:
+        """The arguments as source text of a call; `keys` are the names of the last ones."""
+        keys = self.attr.get("keys", ())
+        names = [""] * (len(self.args) - len(keys)) + [f"{key}=" for key in keys]
+        return ", ".join(map("".join, zip(names, self.args, strict=True)))
+
+    @property
     def attr(self) -> Attributes:
         """The attributes by name."""
         return cast(Attributes, dict(self.attrs))

@@ -31,6 +31,7 @@ class Attributes(TypedDict, total=False):
     capacity: int
     compiles: bool
     count: int
+    forms: tuple[Any, ...]
     index: str
     iteration: str
     keep: Any  # the interpreter checks it, with the array
@@ -162,6 +163,7 @@ OPERATIONS = {
         tried=True,
         agents=None,
         splits=True,
+        more=("keys",),  # names of the last arguments
     ),
     "replay_insert": Kind(
         "replay",
@@ -214,7 +216,7 @@ OPERATIONS = {
         arrays=True,
         takes="priority",
     ),
-    # The third result is the loss of each sample, which only passes use; the first two are means.
+    # The first two results are means; the third is what the loss returned for each sample.
     "gradient": _COMPUTES(
         "gradient",
         call=True,
@@ -225,6 +227,7 @@ OPERATIONS = {
         agents=None,
         gives="gradient",
         attrs=("objects",),
+        more=("forms",),  # of records among the arguments, which are written as tuples
         part="gradient",
     ),
     "update": _COMPUTES(
@@ -275,7 +278,12 @@ OPERATIONS = {
     "all_reduce": _COMPUTES(probed=False, attrs=("reduction",), part="reduce"),
     "flatten": _COMPUTES(probed=False, function=True),  # concatenates arrays into one
 }
-_CHECKED: dict[Any, Any] = {int: Integral, tuple[str, ...]: tuple, Any: object}
+_CHECKED: dict[Any, Any] = {
+    int: Integral,
+    tuple[str, ...]: tuple,
+    tuple[Any, ...]: tuple,
+    Any: object,
+}
 _TYPES = {key: _CHECKED.get(kind, kind) for key, kind in get_type_hints(Attributes).items()}
 F = TypeVar("F", bound=Callable[..., Any])
 

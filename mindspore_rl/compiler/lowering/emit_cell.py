@@ -129,9 +129,10 @@ class CellWriter:
     @makes("gradient")
     def _gradient_part(self, op: Op) -> str:
         loss, network = op.attr["objects"]
-        value = self.plan.values[op.targets[-1]]
+        value = self.plan.values[op.targets[-1]].leaves[0]
         count = self._samples(value.size, value)
-        return f"operators.gradient_function(w.{loss}, w.{network}, {count})"
+        forms = f", {op.attr['forms']}" if "forms" in op.attr else ""
+        return f"operators.gradient_function(w.{loss}, w.{network}, {count}{forms})"
 
     @makes("all_reduce")
     def _all_reduce_part(self, op: Op) -> str:
@@ -185,7 +186,7 @@ class CellWriter:
 
     @writes("agent_act")
     def _agent_act(self, op: Op) -> list[str]:
-        return [assignment(op.targets, f"self.actor.act({', '.join(op.args)})")]
+        return [assignment(op.targets, f"self.actor.act({op.call})")]
 
     @writes("stack", "replay_insert", "replay_keep")
     def _stack(self, op: Op) -> list[str]:
@@ -231,7 +232,7 @@ class CellWriter:
     @writes("gradient")
     def _gradient(self, op: Op) -> list[str]:
         call = f"self.{self.plan.parts[op.name]}({', '.join(op.args)})"
-        return [assignment(op.targets[:-1], call)]
+        return [assignment(op.targets, call)]
 
     @writes("update")
     def _update(self, op: Op) -> list[str]:

@@ -267,6 +267,8 @@ class _Projector:
         """Stacks a boundary's values over all turns; `record` writes them after each iteration."""
         (name,) = op.targets
         value = self.values[name]
+        if value.parts and value.split:  # the rows of a gradient: replicas' shares interleave
+            return
         if value.parts:
             flat = f"{name}_flat"
             size = sum(leaf.size for leaf in value.leaves)

@@ -101,20 +101,23 @@ class _Partials:
         return [
             v
             for v in item.reads
-            if any(self._is_share(d, fragment, frozenset()) for d in self.uses[item.name][v])
+            if any(self._is_share(d, v, fragment, frozenset()) for d in self.uses[item.name][v])
         ]
 
-    def _is_share(self, definer: str, fragment: Fragment, seen: frozenset[str]) -> bool:
+    def _is_share(self, definer: str, name: str, fragment: Fragment, seen: frozenset[str]) -> bool:
         op = self.op.get(definer)
         if op is None or definer in seen:
             return False
         if op.kind == "copy":
             return any(
-                self._is_share(d, fragment, seen | {definer})
-                for found in self.uses[definer].values()
+                self._is_share(d, read, fragment, seen | {definer})
+                for read, found in self.uses[definer].items()
                 for d in found
             )
-        return op.kind == "gradient" and self.values[op.targets[-1]].split_by(fragment.split)
+        if op.kind != "gradient":
+            return False
+        *_, rows = op.targets
+        return name != rows and self.values[rows].split_by(fragment.split)
 
 
 def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Partials) -> bool:

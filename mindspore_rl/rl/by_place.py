@@ -1,0 +1,191 @@
+"""Copies of functions that read the fields of records by place: `batch.reward` becomes `batch[2]`.
+
+MindSpore compiles tuples, but no NamedTuple.
+"""
+
+import ast
+import inspect
+import linecache
+import os
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from mindspore_rl.errors import ProgramError
+
+Form = tuple
+"""Form of a record: each field's name and its own form; `()` for any other value."""
+
+
+def by_place(function: Callable, forms: tuple[Form, ...]) -> Callable:
+    """Makes a function of tuples from a function of records.
+
+    Methods and functions that it passes a record to are copied too.
+
+    Args:
+        function: a function or a bound method, written with `def`.
+        forms: the forms of its arguments, in order.
+
+    Returns: the copy; the function itself if no argument is a record.
+
+    Raises:
+        ProgramError: it does not take these arguments, cannot be read, or uses a record otherwise.
+    """
+    if not any(forms):
+        return function
+    try:
+        given = inspect.signature(function).bind(*forms).arguments
+        return _copy(function, given)
+    except (TypeError, OSError, SyntaxError) as error:
+        name = getattr(function, "__qualname__", function)
+        raise ProgramError(
+            f"{name} is given a NamedTuple ({error}): expected a method or function written with "
+            "`def` that takes these arguments"
+        ) from error
+
+
+def _copy(function: Callable, forms: dict[str, Form]) -> Callable:
+    inner = inspect.unwrap(getattr(function, "__func__", function))
+    lines, first = inspect.getsourcelines(inner)
+    reader = _Fields(function, forms, inspect.getsourcefile(inner) or "?", first)
+    reader.visit(_definition(lines))
+    lines = reader.edited(lines)
+    file = _file_of([*["\n"] * (first - 1), *lines], reader.file)
+    tree = _definition(lines)
+    tree.decorator_list, tree.returns = [], None
+    for part in ast.walk(tree.args):
+        if isinstance(part, ast.arg):
+            part.annotation = None
+    tree.args.defaults = [ast.Constant(None) for _ in tree.args.defaults]
+    tree.args.kw_defaults = [default and ast.Constant(None) for default in tree.args.kw_defaults]
+    ast.increment_lineno(tree, first - 1)
+    cells = zip(inner.__code__.co_freevars, inner.__closure__ or (), strict=True)
+    free = {name: cell.cell_contents for name, cell in cells} | reader.copies
+    made = ast.parse(f"def made({', '.join(free)}):\n    return {tree.name}")
+    made.body[0].body.insert(0, tree)  # type: ignore[attr-defined]
+    scope: dict[str, Any] = {}
+    exec(compile(ast.fix_missing_locations(made), file, "exec"), inner.__globals__, scope)  # noqa: S102
+    copy = scope["made"](**free)
+    copy.__defaults__, copy.__kwdefaults__ = inner.__defaults__, inner.__kwdefaults__
+    owner = getattr(function, "__self__", None)
+    return copy if owner is None else types.MethodType(copy, owner)
+
+
+def _file_of(lines: list[str], file: str) -> str:
+    """Returns another path of a file, for which Python finds other lines.
+
+    MindSpore shows the lines of the file itself in its messages.
+    """
+    folder, name = os.path.split(file)
+    path = os.path.join(folder, ".", name)
+    while path in linecache.cache and linecache.getlines(path) != lines:
+        path = os.path.join(os.path.dirname(path), ".", name)
+    linecache.cache[path] = (sum(map(len, lines)), None, lines, path)
+    return path
+
+
+def _definition(lines: list[str]) -> ast.FunctionDef:
+    """Parses the source of a function, whose lines may be indented."""
+    nested = lines[0][:1].isspace()
+    tree = ast.parse("".join(["if 1:\n"] * nested + lines))
+    ast.increment_lineno(tree, -nested)
+    found = tree.body[0].body[0] if isinstance(tree.body[0], ast.If) else tree.body[0]
+    if not isinstance(found, ast.FunctionDef):
+        raise SyntaxError("not a `def`")
+    return found
+
+
+class _Fields(ast.NodeVisitor):
+    """Finds the fields of records that a function reads, and the functions it passes records to.
+
+    Attributes:
+        file: the file of the function.
+        copies: the copies of those functions, by their names in the copy of this one.
+    """
+
+    def __init__(self, function: Any, forms: dict[str, Form], file: str, first: int) -> None:
+        self.function, self.forms, self.file, self.first = function, dict(forms), file, first
+        self.copies: dict[str, Callable] = {}
+        self._edits: list[tuple[tuple[int, int], tuple[int, int], str]] = []
+
+    def edited(self, lines: list[str]) -> list[str]:
+        """Returns the lines with the edits, as many as before."""
+        found = [line.encode() for line in lines]
+        for (top, start), (bottom, end), text in sorted(self._edits, reverse=True):
+            found[top] = found[top][:start] + text.encode() + found[bottom][end:]
+            found[top + 1 : bottom + 1] = [b"\n"] * (bottom - top)
+        return [line.decode() for line in found]
+
+    def form(self, node: ast.AST) -> Form:
+        """Returns the form of an expression."""
+        if isinstance(node, ast.Attribute):
+            return dict(self.form(node.value)).get(node.attr, ())
+        return self.forms.get(node.id, ()) if isinstance(node, ast.Name) else ()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:  # noqa: N802
+        """Reads the body: copies of a record's name are followed."""
+        self.owner = (node.args.posonlyargs + node.args.args)[:1]
+        for part in ast.walk(node):
+            if isinstance(part, ast.Assign) and (form := self.form(part.value)):
+                self.forms |= {t.id: form for t in part.targets if isinstance(t, ast.Name)}
+        stored = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and _is_store(n)]
+        stored += [n.arg for n in ast.walk(node) if isinstance(n, ast.arg)]
+        for name, form in self.forms.items():
+            if form and stored.count(name) > 1:
+                self.fail(node, f"`{name}`, a NamedTuple, is assigned again", "use another name")
+        for statement in node.body:
+            self.visit(statement)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:  # noqa: N802
+        """Replaces a field by its place."""
+        self.visit(node.value)
+        if names := [name for name, _ in self.form(node.value)]:
+            if node.attr not in names:
+                has = f"its fields are {', '.join(names)}; change a record before, in `learn`"
+                self.fail(node, f"`{node.attr}` of a NamedTuple", has)
+            self._edit(node.value, node, f"[{names.index(node.attr)}]", after=True)
+
+    def visit_Call(self, node: ast.Call) -> None:  # noqa: N802
+        """Calls a copy of a function that gets a record."""
+        self.generic_visit(node)
+        forms = [self.form(arg) for arg in node.args]
+        named = {item.arg: self.form(item.value) for item in node.keywords if item.arg}
+        callee = self._value(node.func)
+        written = inspect.isfunction(inspect.unwrap(getattr(callee, "__func__", callee)))
+        if any((*forms, *named.values())) and written and not _of_mindspore(callee):
+            name = f"{callee.__name__}_by_place_{len(self.copies)}"
+            given = inspect.signature(callee).bind(*forms, **named).arguments
+            self.copies[name] = _copy(callee, given)
+            self._edit(node.func, node.func, name)
+
+    def _value(self, node: ast.AST) -> Any:
+        """Returns the function or object that a name or an attribute stands for, else None."""
+        if isinstance(node, ast.Attribute):
+            return getattr(self._value(node.value), node.attr, None)
+        if not isinstance(node, ast.Name):
+            return None
+        if [node.id] == [arg.arg for arg in self.owner]:
+            return getattr(self.function, "__self__", None)
+        inner = inspect.getclosurevars(inspect.unwrap(self.function))
+        return {**inner.globals, **inner.nonlocals}.get(node.id)
+
+    def _edit(self, one: Any, other: Any, text: str, after: bool = False) -> None:
+        line, column = (
+            (one.end_lineno, one.end_col_offset) if after else (one.lineno, one.col_offset)
+        )
+        end = other.end_lineno - 1, other.end_col_offset
+        self._edits.append(((line - 1, column), end, text))
+
+    def fail(self, node: Any, what: str, hint: str) -> NoReturn:
+        """Raises an error with the line of a node."""
+        raise ProgramError(
+            f"{self.file}:{self.first + node.lineno - 1}: {what} is not supported here\n  {hint}"
+        )
+
+
+def _is_store(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
+
+
+def _of_mindspore(function: Any) -> bool:
+    return str(function.__module__).partition(".")[0] == "mindspore"

@@ -1,0 +1,93 @@
+"""Copies of functions that read the fields of records by place."""
+
+import inspect
+import os
+from typing import Any, NamedTuple
+
+import pytest
+
+from mindspore_rl.errors import ProgramError
+from mindspore_rl.rl.by_place import by_place
+
+OUTCOME = (("reward", ()), ("ended", ()))
+STEP = (("obs", ()), ("outcome", OUTCOME), ("action", ()))
+GIVEN = 1.0, (2.0, 3.0), 5.0  # a step as a tuple
+
+
+class Outcome(NamedTuple):
+    reward: Any
+    ended: Any
+
+
+class Step(NamedTuple):
+    obs: Any
+    outcome: Outcome
+    action: Any
+
+
+RECORD = Step(1.0, Outcome(2.0, 3.0), 5.0)
+
+
+def total(outcome, scale=10.0):
+    return scale * outcome.reward + outcome.ended
+
+
+class Losses:
+    def loss(self, step: Step, weight=7.0, *, shift=0.5):
+        outcome = step.outcome
+        _, inner = "é", step.outcome.ended  # columns count bytes
+        return weight * step.obs + total(outcome) + self.other(scale=2.0, step=step) + inner + shift
+
+    def other(self, step, scale):
+        obs, (reward, _), action = step
+        twice = (step
+                 .action) * 2  # fmt: skip
+        return [scale * (twice + reward) for _ in range(2)][0] + obs + action + len(step)
+
+    def again(self, step):
+        step = step.outcome
+        return step.reward
+
+    def unknown(self, step):
+        return step.observation
+
+    def replaced(self, step):
+        return self.other(step._replace(obs=0.0), 1.0)
+
+    short = lambda self, step: step.obs  # noqa: E731
+
+
+def test_fields_are_read_by_place():
+    losses = Losses()
+    copy = by_place(losses.loss, (STEP, ()))
+    assert copy(GIVEN, 3.0) == losses.loss(RECORD, 3.0)
+    assert copy(GIVEN, shift=2.0) == losses.loss(RECORD, shift=2.0)
+    assert by_place(total, (OUTCOME,))((2.0, 3.0)) == 23.0
+
+
+def test_a_function_without_records_is_itself():
+    assert by_place(total, ((), ())) is total
+
+
+def test_a_copy_has_the_lines_of_its_original():
+    copy = by_place(Losses().loss, (STEP,))
+    lines, first = inspect.getsourcelines(copy)
+    original, place = inspect.getsourcelines(Losses.loss)
+    assert (first, len(lines)) == (place, len(original))
+    assert "step[1][1]" in lines[2] and "step.outcome.ended" in original[2]
+    assert os.path.samefile(inspect.getsourcefile(copy), __file__)
+    assert copy.__module__ == __name__
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("unknown", "`observation` of a NamedTuple.*its fields are obs, outcome, action"),
+        ("replaced", "`_replace` of a NamedTuple.*change a record before"),
+        ("again", "`step`, a NamedTuple, is assigned again.*use another name"),
+        ("short", "expected a method or function written with `def`"),
+    ],
+)
+def test_another_use_of_a_record_is_refused(name, message):
+    with pytest.raises(ProgramError, match=f"(?s){message}"):
+        by_place(getattr(Losses(), name), (STEP,))
