@@ -106,7 +106,7 @@ def test_wheel_holds_one_package_with_algorithms_and_policies(tmp_path):
     tops = {name.split("/")[0] for name in names}
     assert tops == {"mindspore_rl", metadata.split("/")[0]}
     assert "numpy<2,>=1.26" in requirements.replace(" ", "")
-    assert "msrl = mindspore_rl.cli:main" in entry_points
+    assert "msrl = mindspore_rl.cli.main:main" in entry_points
     expected = {
         f"{target}/{path.relative_to(ROOT / folder)}"
         for folder, target in MAPPED.items()

@@ -37,7 +37,7 @@ def _job(name, policy, workers, chunks, environment, **config):
 
 @pytest.mark.parametrize(
     "case",
-    quick([(case,) for case in CASES], 0, 4),
+    quick([(case,) for case in CASES], 4),
     ids=lambda c: f"{c[0]}-{getattr(c[1], 'name', c[1])}-{c[3]}",
 )
 def test_equals_the_reference(case, tmp_path):

@@ -93,7 +93,7 @@ def test_a_collective_by_hand(tmp_path):
 
 @pytest.mark.parametrize(
     "case",
-    quick([(case,) for case in IN_PROCESS], 1, 6, 7),
+    quick([(case,) for case in IN_PROCESS], 6, 7),
     ids=_name,
 )
 def test_in_process(case, tmp_path):
