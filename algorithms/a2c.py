@@ -33,18 +33,16 @@ class Config:
     num_envs: int = option(8, "environments, on all workers together")
     num_steps: int = option(16, "environment steps of each environment in an iteration")
     total_steps: int = option(500_000, "environment steps of the whole run")
-    learning_rate: float = option(
-        2e-3, "Adam's step size at the start; falls linearly to 0", least=0
-    )
-    adam_eps: float = option(1e-5, "Adam's epsilon", above=0)
-    gamma: float = option(0.99, "discount per step", least=0, most=1)
+    learning_rate: float = option(2e-3, "Adam's step size at the start; falls linearly to 0", ge=0)
+    adam_eps: float = option(1e-5, "Adam's epsilon", gt=0)
+    gamma: float = option(0.99, "discount per step", ge=0, le=1)
     return_lambda: float = option(
-        0.95, "lambda of the returns; 1 is the paper's n-step return", least=0, most=1
+        0.95, "lambda of the returns; 1 is the paper's n-step return", ge=0, le=1
     )
-    ent_coef: float = option(0.01, "weight of the entropy bonus", least=0)
-    vf_coef: float = option(0.5, "weight of the value loss", least=0)
-    max_grad_norm: float = option(0.5, "bound of the global gradient norm", above=0)
-    hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", least=1)
+    ent_coef: float = option(0.01, "weight of the entropy bonus", ge=0)
+    vf_coef: float = option(0.5, "weight of the value loss", ge=0)
+    max_grad_norm: float = option(0.5, "bound of the global gradient norm", gt=0)
+    hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", ge=1)
 
 
 class Transition(NamedTuple):

@@ -39,19 +39,17 @@ class Config:
     num_envs: int = option(96, "environments, on all workers together")
     num_steps: int = option(25, "environment steps of each environment in an iteration")
     total_steps: int = option(600_000, "environment steps of the whole run")
-    learning_rate: float = option(
-        1e-3, "Adam's step size at the start; falls linearly to 0", least=0
-    )
-    adam_eps: float = option(1e-5, "Adam's epsilon", above=0)
-    gamma: float = option(0.95, "discount per step", least=0, most=1)
-    gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", least=0, most=1)
-    update_epochs: int = option(10, "passes over the batch of an iteration", least=1)
-    num_minibatches: int = option(5, "minibatches of a pass; divides num_steps", least=1)
-    clip_coef: float = option(0.2, "range of the probability ratio around 1", above=0)
-    ent_coef: float = option(0.01, "weight of the entropy bonus", least=0)
-    vf_coef: float = option(0.5, "weight of the value loss", least=0)
-    max_grad_norm: float = option(0.5, "bound of the gradient norm of each network", above=0)
-    hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", least=1)
+    learning_rate: float = option(1e-3, "Adam's step size at the start; falls linearly to 0", ge=0)
+    adam_eps: float = option(1e-5, "Adam's epsilon", gt=0)
+    gamma: float = option(0.95, "discount per step", ge=0, le=1)
+    gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", ge=0, le=1)
+    update_epochs: int = option(10, "passes over the batch of an iteration", ge=1)
+    num_minibatches: int = option(5, "minibatches of a pass; divides num_steps", ge=1)
+    clip_coef: float = option(0.2, "range of the probability ratio around 1", gt=0)
+    ent_coef: float = option(0.01, "weight of the entropy bonus", ge=0)
+    vf_coef: float = option(0.5, "weight of the value loss", ge=0)
+    max_grad_norm: float = option(0.5, "bound of the gradient norm of each network", gt=0)
+    hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", ge=1)
 
     def __post_init__(self):
         if self.num_steps % self.num_minibatches:

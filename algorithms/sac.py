@@ -28,16 +28,14 @@ class Config:
     num_envs: int = option(4, "environments, on all workers together")
     num_steps: int = option(4, "environment steps of each environment in an iteration")
     total_steps: int = option(20_000, "environment steps of the whole run")
-    replay_size: int = option(1_000_000, "transitions in the replay, in all", least=1)
-    learning_starts: int = option(
-        500, "environment steps with random actions and no update", least=0
-    )
-    updates: int = option(16, "updates in an iteration", least=1)
-    batch_size: int = option(256, "transitions of an update; a multiple of num_envs", least=1)
-    learning_rate: float = option(1e-3, "Adam's step size", least=0)
-    gamma: float = option(0.99, "discount per step", least=0, most=1)
-    tau: float = option(0.005, "step of the target critics in an update", least=0, most=1)
-    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", least=1)
+    replay_size: int = option(1_000_000, "transitions in the replay, in all", ge=1)
+    learning_starts: int = option(500, "environment steps with random actions and no update", ge=0)
+    updates: int = option(16, "updates in an iteration", ge=1)
+    batch_size: int = option(256, "transitions of an update; a multiple of num_envs", ge=1)
+    learning_rate: float = option(1e-3, "Adam's step size", ge=0)
+    gamma: float = option(0.99, "discount per step", ge=0, le=1)
+    tau: float = option(0.005, "step of the target critics in an update", ge=0, le=1)
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", ge=1)
 
 
 class Transition(NamedTuple):

@@ -27,22 +27,18 @@ class Config:
     num_envs: int = option(4, "environments, on all workers together")
     num_steps: int = option(4, "environment steps of each environment in an iteration")
     total_steps: int = option(20_000, "environment steps of the whole run")
-    replay_size: int = option(1_000_000, "transitions in the replay, in all", least=1)
-    learning_starts: int = option(
-        500, "environment steps with random actions and no update", least=0
-    )
-    policy_updates: int = option(8, "updates of the policy in an iteration", least=1)
-    policy_delay: int = option(2, "updates of the critics per update of the policy", least=1)
-    batch_size: int = option(256, "transitions of an update; a multiple of num_envs", least=1)
-    learning_rate: float = option(1e-3, "Adam's step size", least=0)
-    gamma: float = option(0.99, "discount per step", least=0, most=1)
-    tau: float = option(
-        0.005, "how far the targets follow in an update of the policy", least=0, most=1
-    )
-    exploration: float = option(0.1, "deviation of the noise on actions in (-1, 1)", least=0)
-    smoothing: float = option(0.2, "deviation of the noise on the target policy's actions", least=0)
-    most_smoothing: float = option(0.5, "bound of that noise", least=0)
-    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", least=1)
+    replay_size: int = option(1_000_000, "transitions in the replay, in all", ge=1)
+    learning_starts: int = option(500, "environment steps with random actions and no update", ge=0)
+    policy_updates: int = option(8, "updates of the policy in an iteration", ge=1)
+    policy_delay: int = option(2, "updates of the critics per update of the policy", ge=1)
+    batch_size: int = option(256, "transitions of an update; a multiple of num_envs", ge=1)
+    learning_rate: float = option(1e-3, "Adam's step size", ge=0)
+    gamma: float = option(0.99, "discount per step", ge=0, le=1)
+    tau: float = option(0.005, "how far the targets follow in an update of the policy", ge=0, le=1)
+    exploration: float = option(0.1, "deviation of the noise on actions in (-1, 1)", ge=0)
+    smoothing: float = option(0.2, "deviation of the noise on the target policy's actions", ge=0)
+    most_smoothing: float = option(0.5, "bound of that noise", ge=0)
+    hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", ge=1)
 
 
 class Transition(NamedTuple):

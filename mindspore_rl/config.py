@@ -17,27 +17,29 @@ _LARGEST_EXPONENT = 18  # "1e999999999" must be an error, not a number of a giga
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """A range of numbers: at least `least`, at most `most`, and more than `above`."""
+    """A range of numbers: at least `ge`, at most `le`, and more than `gt`."""
 
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
+    ge: float | None = None
+    le: float | None = None
+    gt: float | None = None
 
     def __contains__(self, number: float) -> bool:
         return (
-            (self.least is None or number >= self.least)
-            and (self.most is None or number <= self.most)
-            and (self.above is None or number > self.above)
+            (self.ge is None or number >= self.ge)
+            and (self.le is None or number <= self.le)
+            and (self.gt is None or number > self.gt)
         )
 
     def __str__(self) -> str:
         """Returns the range in words; empty if all numbers are allowed."""
-        if self.least is not None and self.most is not None:
-            return f"{self.least:.10g} to {self.most:.10g}"
-        bounds = (("at least", self.least), ("at most", self.most), ("more than", self.above))
+        if self.ge is not None and self.le is not None:
+            return f"{self.ge:.10g} to {self.le:.10g}"
+        bounds = (("at least", self.ge), ("at most", self.le), ("more than", self.gt))
         return " and ".join(f"{word} {bound:.10g}" for word, bound in bounds if bound is not None)
 
 
+_BEFORE = {"least": "ge", "most": "le", "above": "gt"}
+"""Names that bounds had before; they work for a version."""
 REQUIRED = {
     "env": Range(),
     "seed": Range(0, 2**32 - 1),
@@ -56,6 +58,7 @@ def option(default: Any, text: str, **bounds: float) -> Any:
         text: help text for `--help`.
         bounds: bounds of its number, or of each of its numbers, see `Range`.
     """
+    bounds = {_BEFORE.get(name, name): bound for name, bound in bounds.items()}
     allowed = {"range": Range(**bounds)} if bounds else {}
     return dataclasses.field(default=default, metadata={"help": text, **allowed})
 

@@ -310,9 +310,9 @@ def test_none_is_a_value_of_an_earlier_configuration(yaml_file):
 @dataclass(frozen=True)
 class Ranged:
     seed: int = 1
-    gamma: float = option(0.99, "discount", least=0, most=1)
-    rate: float | None = option(None, "step size", above=0)
-    hidden: tuple[int, ...] = option((4,), "widths", least=1)
+    gamma: float = option(0.99, "discount", ge=0, le=1)
+    rate: float | None = option(None, "step size", gt=0)
+    hidden: tuple[int, ...] = option((4,), "widths", least=1)  # as before
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ class More(Job):
     """A job with three more options."""
 
     warm_up: int | None = of_training(
-        None, "iterations before the clock", "N", least=2, otherwise=7, in_file=True
+        None, "iterations before the clock", "N", ge=2, otherwise=7, in_file=True
     )
     colour: str = of_place("red", "what it is painted in", choices=("red", "green"))
     loud: bool = of_training(False, "make a noise")

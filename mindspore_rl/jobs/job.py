@@ -83,7 +83,7 @@ class Job:
         None,
         "replicas of each fragment with replicas=WORKERS in the policy",
         "N",
-        least=1,
+        ge=1,
         otherwise=1,
         in_file=True,
     )
@@ -126,7 +126,7 @@ class Job:
         otherwise="the environment's threshold",
         nan="never",
     )
-    checkpoint_every: float = of_training(60.0, "time between checkpoints", "SECONDS", least=0)
+    checkpoint_every: float = of_training(60.0, "time between checkpoints", "SECONDS", ge=0)
     replay_dir: PathName = of_training(
         "",
         "keep off-policy records in files of this folder, mapped into memory: as many as the disk "
@@ -138,17 +138,17 @@ class Job:
         0,
         "record what every rank does in N iterations after the first ones, for `msrl profile`",
         "N",
-        least=1,
+        ge=1,
         const=20,
     )
     timeout: float = of_training(
-        60.0, "longest wait for a message or a cell after the first iteration", "SECONDS", above=0
+        60.0, "longest wait for a message or a cell after the first iteration", "SECONDS", gt=0
     )
     start_timeout: float | None = of_training(
         None,
         "the same for start and compilation",
         "SECONDS",
-        above=0,
+        gt=0,
         otherwise="300, and more where ranks share cores; 1800 on GPUs, where the driver may have "
         "to compile MindSpore's kernels once",
     )
@@ -157,7 +157,7 @@ class Job:
         "after a failure that is not a user's mistake (a lost worker), continue from the last "
         "checkpoint, at most N times; waits grow if no new one was written",
         "N",
-        least=0,
+        ge=0,
     )
     dump_graph: PathName | None = of_training(None, "write the program after each pass", "DIR")
     wandb: str = of_training(

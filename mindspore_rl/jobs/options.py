@@ -134,12 +134,12 @@ def option(
     default: Any,
     text: str | Callable[[], str],
     metavar: str | None = None,
-    least: float | None = None,
-    above: float | None = None,
+    ge: float | None = None,
+    gt: float | None = None,
     **more: Any,
 ) -> Any:
-    """Declares a field of `Job`, see `Option`; `least` and `above` bound its number."""
-    about = Option(group, text, metavar, range=Range(least, above=above), **more)
+    """Declares a field of `Job`, see `Option`; `ge` and `gt` bound its number."""
+    about = Option(group, text, metavar, range=Range(ge, gt=gt), **more)
     assert default is None or not about.in_file  # a flag's default would hide the file's
     return dataclasses.field(default=default, metadata={"option": about})
 

@@ -16,13 +16,13 @@ POINTS = (0, 1 << 30)
 class Device:
     """A GPU, the links between GPUs of a host, and the network between hosts."""
 
-    operations_per_s: float = config.option(1e12, "single precision", above=0)
-    memory_bytes_per_s: float = config.option(1e11, "of its memory", above=0)
-    launch_s: float = config.option(5e-6, "from one operator to the next", least=0)
-    near_latency_s: float = config.option(5e-6, "of a step between GPUs of a host", least=0)
-    near_bytes_per_s: float = config.option(1e11, "between GPUs of a host, one way", above=0)
-    far_latency_s: float = config.option(25e-6, "of a message between hosts", least=0)
-    far_bytes_per_s: float = config.option(1.17e9, "of a host's network card, one way", above=0)
+    operations_per_s: float = config.option(1e12, "single precision", gt=0)
+    memory_bytes_per_s: float = config.option(1e11, "of its memory", gt=0)
+    launch_s: float = config.option(5e-6, "from one operator to the next", ge=0)
+    near_latency_s: float = config.option(5e-6, "of a step between GPUs of a host", ge=0)
+    near_bytes_per_s: float = config.option(1e11, "between GPUs of a host, one way", gt=0)
+    far_latency_s: float = config.option(25e-6, "of a message between hosts", ge=0)
+    far_bytes_per_s: float = config.option(1.17e9, "of a host's network card, one way", gt=0)
 
     def cell_s(self, work: tuple[float, float, float]) -> float:
         """Returns a cell's seconds: launches plus the longer of operations and memory traffic.

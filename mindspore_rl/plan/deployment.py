@@ -58,7 +58,7 @@ class Deployment:
         metadata={"help": "ssh, slurm, fork, or a program to be called like ssh: PROGRAM HOST ..."},
     )
     policy: str | None = field(default=None, metadata={"help": "if --policy does not say"})
-    workers: int | None = config.option(None, "if --workers does not say", least=1)
+    workers: int | None = config.option(None, "if --workers does not say", ge=1)
 
     def __post_init__(self) -> None:
         for key in ("name", "address"):
