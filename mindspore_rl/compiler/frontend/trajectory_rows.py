@@ -71,5 +71,4 @@ class _Placement:
                 reads=(*dict.fromkeys(reads), REPLAY),
                 attrs=(("index", rows_before(own, at, inner)[1]), ("rows", num_turns(inner))),
             )
-        self.sampled_rows = sum(num_turns(inner) for _, inner in own)
-        self.waiting = []
+        self.sampled_rows, self.waiting = sum(num_turns(inner) for _, inner in own), []
