@@ -4,8 +4,8 @@ Both are expressions of the loop indices, so every replica computes them for its
 without a counter or a message.
 """
 
+from collections import Counter
 from dataclasses import replace
-from functools import reduce
 
 from mindspore_rl.compiler.ir.ir import (
     Expr,
@@ -24,7 +24,7 @@ from mindspore_rl.errors import ProgramError
 STRATIFIED = "stratified"
 """The kind of draw in which each replica samples from its own records."""
 Site = tuple[Op, tuple[Loop, ...]]
-"""An operation and the loops around it."""
+"""An operation and the loops around it, or those inside some loop."""
 
 
 def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
@@ -39,7 +39,8 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
     for op, loops in sites:
         if not loops or loops[0].kind != "iterations":
             raise ProgramError(f"{op.where}\n  it stands outside msrl.iterations()")
-    total = sum(num_turns(loops[1:]) for _, loops in keeps)
+    inner = [(op, loops[1:]) for op, loops in keeps]
+    total = sum(num_turns(loops) for _, loops in inner)
     ways = {op.attr["by"] for op, _ in sites if op.kind == "replay_draw"}
     weighted = "priority" in ways
     _check_updates(items, weighted)
@@ -51,14 +52,14 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
                 f"{op.where}\n  an iteration inserts {total} records of each environment, and keep "
                 f"leaves room for {capacity} of each: raise it"
             )
-        earlier = [other.name for other, _ in sites[:number] if other.kind == "replay_keep"]
-        before, terms = _before(earlier, keeps, loops[1:])
+        earlier = sum(other.kind == "replay_keep" for other, _ in sites[:number])
+        before, index = rows_before(inner, earlier, loops[1:])
         _check_draw(op, before)
         attrs = dict(op.attrs) | {
             "capacity": capacity,
             "iteration": loops[0].index,
             "per_iteration": total,
-            "index": reduce(Expr.plus, terms, Expr(str(before))),
+            "index": index,
             "rows": num_turns(loops[1:]),
             "weighted": weighted,
             "compiles": ways <= {STRATIFIED},
@@ -108,24 +109,27 @@ def _check_updates(items: tuple[Item, ...], weighted: bool) -> None:
             )
 
 
-def _before(
-    earlier: list[str], keeps: list[Site], loops: tuple[Loop, ...]
-) -> tuple[int, list[Expr]]:
-    """Counts the records of each environment that this iteration inserted before this turn.
+def rows_before(insertions: list[Site], at: int, loops: tuple[Loop, ...]) -> tuple[int, Expr]:
+    """Counts the rows that are inserted before a turn of loops.
 
-    Returns: the number inserted before the first turn, and expressions for those that the turns
-    since then add.
+    Args:
+        insertions: in order, each with the loops around it.
+        at: how many of them stand before the place in question.
+        loops: the loops around this place.
+
+    Returns: their number before the first turn, and an expression for any turn.
     """
-    number, terms = 0, []
-    for keep, around in keeps:
-        shared = common(loops, around[1:])
-        each = num_turns(around[1 + len(shared) :])
+    first, of_turns = 0, Counter[Expr]()
+    for number, (_, around) in enumerate(insertions):
+        shared = common(loops, around)
+        rows = num_turns(around[len(shared) :])
+        first += rows if number < at else 0
         if shared:
-            turn = turn_index(shared)
-            terms.append(turn if each == 1 else turn.times(each))
-        if keep.name in earlier:
-            number += each
-    return number, terms
+            of_turns[turn_index(shared)] += rows
+    index = Expr(str(first))
+    for turn, rows in of_turns.items():
+        index = index.plus(turn if rows == 1 else turn.times(rows))
+    return first, index
 
 
 def inserted(op: Op) -> str:

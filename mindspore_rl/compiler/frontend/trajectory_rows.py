@@ -4,17 +4,12 @@ A sample returns the records inserted since the previous sample, in order. Its n
 only the loops around an insertion that are not around the sample as well.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import reduce
-from itertools import groupby
 
-from mindspore_rl.compiler.ir.ir import Expr, Item, Loop, Op, common, num_turns, with_ops
+from mindspore_rl.compiler.frontend.replay_rows import Site, rows_before
+from mindspore_rl.compiler.ir.ir import Item, Loop, Op, common, num_turns, with_ops
 from mindspore_rl.compiler.ir.operations import REPLAY
 from mindspore_rl.errors import ProgramError
-
-Insertion = tuple[Op, tuple[Loop, ...]]
-"""An operation and the loops around it, or those inside some loop."""
 
 
 def place_rows(items: tuple[Item, ...]) -> tuple[Item, ...]:
@@ -31,7 +26,7 @@ def place_rows(items: tuple[Item, ...]) -> tuple[Item, ...]:
 class _Placement:
     def __init__(self) -> None:
         self.placed: dict[str, Op] = {}
-        self.waiting: list[Insertion] = []
+        self.waiting: list[Site] = []
         self.sampled_rows = 0
 
     def visit(self, items: tuple[Item, ...], loops: tuple[Loop, ...]) -> bool:
@@ -66,7 +61,7 @@ class _Placement:
                 "loop, or insert them in it"
             )
         own = [(op, others[around[0] :]) for op, others in self.waiting]
-        for (op, inner), (first, terms) in zip(own, _indices(own), strict=True):
+        for at, (op, inner) in enumerate(own):
             reads = [
                 *(name for name in op.reads if name != REPLAY),
                 *(loop.index for loop in inner),
@@ -74,29 +69,6 @@ class _Placement:
             self.placed[op.name] = replace(
                 op,
                 reads=(*dict.fromkeys(reads), REPLAY),
-                attrs=(
-                    ("index", reduce(Expr.plus, terms, Expr(str(first)))),
-                    ("rows", num_turns(inner)),
-                ),
+                attrs=(("index", rows_before(own, at, inner)[1]), ("rows", num_turns(inner))),
             )
-        self.sampled_rows, self.waiting = _rows(own), []
-
-
-def _rows(insertions: list[Insertion]) -> int:
-    return sum(num_turns(loops) for _, loops in insertions)
-
-
-def _indices(insertions: list[Insertion]) -> Iterator[tuple[int, list[str]]]:
-    """Yields the row of each insertion: a number, and terms that the loop indices add to it."""
-    first = 0
-    for _, found in groupby(insertions, lambda one: one[1][0].name if one[1] else one[0].name):
-        group = list(found)
-        loops = group[0][1]
-        if not loops:
-            yield first, []
-        else:
-            inner = [(op, others[1:]) for op, others in group]
-            stride = _rows(inner)
-            term = loops[0].index if stride == 1 else Expr(loops[0].index).times(stride)
-            yield from ((first + at, [term, *rest]) for at, rest in _indices(inner))
-        first += _rows(group)
+        self.sampled_rows, self.waiting = sum(num_turns(inner) for _, inner in own), []
