@@ -60,7 +60,7 @@ def test_a_critic_sees_all_agents_and_a_policy_only_its_own(trainer, batch):
 def test_a_team_learns_from_its_own_agents_and_by_their_mean(trainer, batch):
     """Each team's gradient is that of the team alone: its own agents' mean."""
     learner, network = trainer.learner, trainer.actor.network
-    whole, _ = gradient_function(learner.loss, network, None)(*batch)
+    whole, *_ = gradient_function(learner.loss, network, None)(*batch)
     names = [p.name for p in network.trainable_params()]
 
     def only(team, *args):
@@ -69,7 +69,7 @@ def test_a_team_learns_from_its_own_agents_and_by_their_mean(trainer, batch):
         return learner.loss(*own)[0] / learner.weight[team]
 
     for team in range(2):
-        alone, _ = gradient_function(lambda *a, t=team: only(t, *a), network, None)(*batch)
+        alone, *_ = gradient_function(lambda *a, t=team: only(t, *a), network, None)(*batch)
         for name, got, wanted in zip(names, whole, alone, strict=True):
             if f"networks.{team}." in name:
                 assert np.allclose(got.asnumpy(), wanted.asnumpy(), atol=1e-6), name
@@ -90,7 +90,7 @@ def test_advantages_are_normalised_in_each_team(trainer, batch):
 
 def test_each_networks_gradient_is_bounded(trainer, batch):
     learner, network = trainer.learner, trainer.actor.network
-    grads, _ = gradient_function(learner.loss, network, None)(*batch)
+    grads, *_ = gradient_function(learner.loss, network, None)(*batch)
     huge = tuple(grad * 1000.0 for grad in grads)
     clipped, norm = learner.clip(huge)
     norms = [

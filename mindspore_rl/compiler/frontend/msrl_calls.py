@@ -3,7 +3,6 @@
 import ast
 from typing import Any
 
-from mindspore_rl.api import bound_to_act
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.random_calls import Drawing
 from mindspore_rl.compiler.frontend.records import form, plain
@@ -131,6 +130,8 @@ class Calls:
 
         Returns: the arguments as source texts, the variables that they read, and attributes.
         """
+        from mindspore_rl.api import bound_to_act  # noqa: PLC0415  (imports MindSpore)
+
         actor, named = self.reader.trainer.actor, dict[str, str]()
         for item in node.keywords:
             if item.arg is None:
@@ -179,7 +180,7 @@ class Calls:
             forms, values = tuple(map(form, values)), tuple(map(plain, values))
             attrs |= {"forms": forms} if any(forms) else {}
         texts, reads = self.reader.texts(list(values), node)
-        results = ("grads", "means", "rows") if name == "gradient" else ()
+        results = ("grads", "means", "sample_loss") if name == "gradient" else ()
         found = self.draft.emit(
             name,
             tuple(map(self.draft.new_temporary, results)),
