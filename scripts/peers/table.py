@@ -217,6 +217,21 @@ def _two_workers() -> Row:
     )
 
 
+def _ahead() -> Row:
+    task = Task("ppo", "CartPole-v1", 64, 128, {"update_epochs": 8})
+    after = "lag=0"
+    return Row(
+        "ahead",
+        "PPO CartPole, gym, 64 x 128, 8 epochs, an actor ahead of a learner (lag=1)",
+        (
+            task.ours("SingleLearnerCoarse", schedule="lag=1"),
+            task.ours("SingleLearnerCoarse", {"name": after}),
+        ),
+        (Target(1.6, against=(after,)),),
+        64 * 128,
+    )
+
+
 def _a2c() -> Row:
     task = Task("a2c", "CartPole-v1", 8, 5)
     ours = task.ours("MultipleLearners")
@@ -300,6 +315,7 @@ def rows() -> list[Row]:
             "gym-64", "PPO CartPole, gym, 64 x 128, one worker", _ppo("CartPole-v1", 64), 3.5
         ),
         _two_workers(),
+        _ahead(),
         _cheetah(),
         *(
             _beside_jax(

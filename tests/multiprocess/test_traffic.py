@@ -70,12 +70,17 @@ def test_worked_by_hand(tmp_path):
 def test_images_are_sent_as_bytes(tmp_path):
     """Two images of 36 x 36, action, log_prob and reward, and two bools of each step."""
     request = request_for("ppo", "SingleLearnerCoarse", "probe:pixels", 2, IMAGES["cnn"])
-    plan, outcome, found = _run(request, tmp_path, compiled=False)
+    plan, _ = prepare(request, tmp_path)
     transition = predict(plan)[0]
     assert transition.name.startswith("boundary:transition#1")
     row = 2 * 36 * 36 + 4 + 4 + 4 + 1 + 1
     assert (transition.calls, transition.message_bytes) == (2, 4 * 6 * row)
-    _assert_predicted(plan, outcome, found)
+
+
+@pytest.mark.slow
+def test_images_arrive_as_predicted(tmp_path):
+    request = request_for("ppo", "SingleLearnerCoarse", "probe:pixels", 2, IMAGES["cnn"])
+    _assert_predicted(*_run(request, tmp_path, compiled=False))
 
 
 def test_a_collective_by_hand(tmp_path):
