@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.abc import Loader
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -223,6 +223,19 @@ def unchanged(file: Path, folder: Path) -> Path:
         if not source.is_file() or source.read_bytes() != found.read_bytes():
             return copy
     return file
+
+
+def statement_in(lines: Sequence[str]) -> ast.stmt:
+    """Parses the source lines of a function, which keeps its columns if the lines are indented.
+
+    Raises:
+        SyntaxError: they are part of a longer expression, such as a lambda.
+    """
+    nested = lines[0][:1].isspace()  # a method's lines; under `if` they parse
+    tree = ast.parse("".join(["if 1:\n"] * nested + [*lines]))
+    ast.increment_lineno(tree, -nested)
+    first = tree.body[0]
+    return first.body[0] if isinstance(first, ast.If) else first
 
 
 def split_environment(name: str) -> tuple[Path, str] | None:

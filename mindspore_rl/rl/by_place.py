@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from mindspore_rl.errors import ProgramError
+from mindspore_rl.platform.user_modules import statement_in
 
 Form = tuple
 """Form of a record: each field's name and its own form; `()` for any other value."""
@@ -85,11 +86,8 @@ def _file_of(lines: list[str], file: str) -> str:
 
 
 def _definition(lines: list[str]) -> ast.FunctionDef:
-    """Parses the source of a function, whose lines may be indented."""
-    nested = lines[0][:1].isspace()
-    tree = ast.parse("".join(["if 1:\n"] * nested + lines))
-    ast.increment_lineno(tree, -nested)
-    found = tree.body[0].body[0] if isinstance(tree.body[0], ast.If) else tree.body[0]
+    """Parses the source of a function. Raises: SyntaxError: it is not a `def`."""
+    found = statement_in(lines)
     if not isinstance(found, ast.FunctionDef):
         raise SyntaxError("not a `def`")
     return found

@@ -158,7 +158,8 @@ def _form(item: Item) -> tuple:
     """Returns the parts of an item to compare, without its body and numbers in expressions."""
     if isinstance(item, Loop):
         return item.name, item.index, item.count
-    trees = copy.deepcopy([e.tree for e in (item.args if isinstance(item, Op) else (item.test,))])
+    expressions = item.args if isinstance(item, Op) else (item.test,)
+    trees = copy.deepcopy([expression.tree for expression in expressions])
     for part in (part for tree in trees for part in ast.walk(tree)):
         if isinstance(part, ast.Constant) and type(part.value) in (int, float):
             part.value = 0

@@ -6,6 +6,7 @@ are inlined; attributes of `self` that are plain numbers become constants.
 """
 
 import ast
+import functools
 import inspect
 from dataclasses import replace
 from typing import Any
@@ -119,7 +120,7 @@ class _Builder(ExpressionReader):
         self.inline(self.trainer.train, (Static(MSRL),), {}, top=True)
         return self
 
-    @property
+    @functools.cached_property
     def marks(self) -> Implied:
         """The marks that the calls imply."""
         return implied_marks(self.draft.scope.items)

@@ -14,6 +14,7 @@ import numpy as np
 from mindspore_rl.compiler.frontend.records import Record
 from mindspore_rl.compiler.ir.ir import Item, Where
 from mindspore_rl.errors import ProgramError, described
+from mindspore_rl.platform.user_modules import statement_in
 
 SUPPORTED = """supported: assignments to names, calls of msrl and of methods, `if` on configuration,
   loop indices and values that are the same everywhere, and `for` over msrl.iterations(),
@@ -268,7 +269,6 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
     except (OSError, TypeError) as error:
         name = getattr(function, "__qualname__", function)
         raise ProgramError(f"the source of {name} cannot be read: {error}") from error
-    source = "".join(lines)
     closure = inspect.getclosurevars(function)
     frame = Frame(
         function,
@@ -279,13 +279,7 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
         function.__module__,
     )
     try:
-        # A method's lines are indented; under `if` they parse with their own columns.
-        nested = source[:1].isspace()
-        tree = ast.parse(f"if 1:\n{source}" if nested else source)
-        ast.increment_lineno(tree, -1 if nested else 0)
-        definition = tree.body[0]
-        if isinstance(definition, ast.If):
-            definition = definition.body[0]
+        definition = statement_in(lines)
     except SyntaxError:  # part of a longer expression, such as a lambda
         definition = ast.Pass(lineno=1, col_offset=0)
     if not isinstance(definition, ast.FunctionDef):
