@@ -31,7 +31,7 @@ from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.plan.traffic import CHECKPOINTS, CONTROL
 from mindspore_rl.platform import interpreter
-from mindspore_rl.platform.user_modules import run_module
+from mindspore_rl.platform.user_modules import passing_module
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.profile_recorder import COLLECTIVE, RECEIVE, SEND, STAGE, Profile
@@ -223,8 +223,9 @@ def run(
     os.sched_setaffinity(0, cores)
     path = folder / "fragments" / fragment.file
     try:
-        with contextlib.suppress(_Over):
-            run_module(f"alone_{abs(hash(str(path)))}", path).run(runtime)
+        alone = f"alone_{abs(hash(str(path)))}"
+        with contextlib.suppress(_Over), passing_module(alone, path) as generated:
+            generated.run(runtime)
         inside = plan.in_graph and rank.stepping and not rehearsed
         step_s = env_step_s(plan, len(rank.env_indices), len(cores)) if inside else 0.0
     finally:

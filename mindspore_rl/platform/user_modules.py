@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import Loader
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -177,6 +177,20 @@ def run_module(name: str, file: Path, loader: Loader | None = None) -> ModuleTyp
         del sys.modules[name]
         raise
     return module
+
+
+@contextlib.contextmanager
+def passing_module(name: str, file: Path) -> Iterator[ModuleType]:
+    """Context: a file runs as the module `name`, which is removed at the end: others would find it.
+
+    Within, its source is found by its name, as MindSpore looks for it.
+    """
+    module = run_module(name, file)
+    try:
+        yield module
+    finally:
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
 
 
 def _place(error: BaseException, package: str) -> str:

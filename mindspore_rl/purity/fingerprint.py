@@ -90,7 +90,10 @@ def _sources(reached: set[str]) -> str:
     digest = hashlib.sha256(f"{sys.version} {mindspore.__version__} {_own()}".encode())
     reached = set(reached)
     for name, module in _imported(reached):
-        digest.update(name.encode() + Path(module.__file__ or "").read_bytes())
+        try:
+            digest.update(name.encode() + Path(module.__file__ or "").read_bytes())
+        except OSError as error:
+            raise Unknown(f"the source of {name}, which is removed") from error
         for key, value in sorted(vars(module).items()):
             if not key.startswith("__") and is_plain(value):
                 digest.update(f"{key} {value!r}".encode())

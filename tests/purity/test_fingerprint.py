@@ -4,6 +4,7 @@ import importlib
 import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import mindspore as ms
@@ -41,6 +42,14 @@ class Sample(nn.Cell):
 
     def construct(self, x):
         return helper(self.dense(self.call(x) * self.number))
+
+
+@pytest.fixture(autouse=True)
+def only_with_sources(monkeypatch):
+    """`Sample` reaches all loaded modules; earlier tests may have left some without their files."""
+    for name, module in list(sys.modules.items()):
+        if (file := getattr(module, "__file__", None)) and not Path(file).exists():
+            monkeypatch.delitem(sys.modules, name)
 
 
 def test_two_alike_are_the_same():
@@ -98,6 +107,18 @@ def test_sources_that_are_loaded(tmp_path, monkeypatch):
     before = fingerprint(Sample(), (X,))
     path.write_text("def f():\n    return 2\n")
     assert fingerprint(Sample(), (X,)) != before
+    del sys.modules["beside"]
+
+
+def test_a_source_that_is_gone_cannot_be_seen(tmp_path, monkeypatch):
+    path = tmp_path / "beside.py"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path.write_text("def f():\n    return 1\n")
+    import beside  # noqa: PLC0415
+
+    path.unlink()
+    with pytest.raises(Unknown, match="beside, which is removed"):
+        fingerprint(beside.f)
     del sys.modules["beside"]
 
 

@@ -68,6 +68,9 @@ def test_all_ranks_start_from_the_same_parameters(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "FragmentRuntime", Spy)
     plan = run(request(PROGRAMS / "random_start.py", str(PROGRAMS / "crossed.py"), 1), tmp_path)
     assert sorted(started) == list(range(plan.num_ranks)) == [0, 1, 2, 3]
+    files = [str(getattr(module, "__file__", "")) for module in sys.modules.values()]
+    left = [file for file in files if file.startswith(str(tmp_path / "fragments"))]
+    assert left == [], "whoever reads the sources of all modules finds them when they are gone"
     for name, value in started[0].items():
         assert np.any(value) or "bias" in name or "moment" in name
         for rank in (1, 2, 3):

@@ -7,7 +7,6 @@ proves what a trial on data can only make likely.
 import linecache
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +29,7 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.mindir import graph as compiled
 from mindspore_rl.plan.value import Value
 from mindspore_rl.platform import mindspore_device
-from mindspore_rl.platform.user_modules import run_module
+from mindspore_rl.platform.user_modules import passing_module
 from mindspore_rl.rl.operators import leaves
 
 SOURCE = "msrl_operations.py"
@@ -159,16 +158,15 @@ class Reading:
             os.environ["MS_OM_PATH"] = folder  # where MindSpore dumps failed compilations
             ms.set_context(mode=ms.GRAPH_MODE)
             try:
-                # MindSpore looks for the source by the module's name.
-                cell = run_module("msrl_operations", file).Operations(self._owners)
-                arrays = [array for _, given in chosen for array in _arrays(given)]
-                phase, _ = _cell_graph_executor.compile(
-                    cell, *arrays, phase="export.mindir", do_convert=False
-                )
+                with passing_module("msrl_operations", file) as generated:
+                    cell = generated.Operations(self._owners)
+                    arrays = [array for _, given in chosen for array in _arrays(given)]
+                    phase, _ = _cell_graph_executor.compile(
+                        cell, *arrays, phase="export.mindir", do_convert=False
+                    )
                 return lambda: compiled.read(compiled.graph_of(cell, phase))
             finally:
                 mindspore_device.use()
-                sys.modules.pop("msrl_operations", None)
                 if dumps is None:
                     del os.environ["MS_OM_PATH"]
                 else:

@@ -30,7 +30,7 @@ from mindspore_rl.errors import (
 )
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.platform import gpu, interpreter
-from mindspore_rl.platform.user_modules import run_module
+from mindspore_rl.platform.user_modules import passing_module
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.heartbeat import Stamps, sent
 from mindspore_rl.runtime.profile_recorder import COLLECTIVE, FOLDER, Profile, ProfiledCommunicator
@@ -72,7 +72,8 @@ def run_worker(
             load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
         runtime = (kind or FragmentRuntime)(rank, group, threads)
         path = run_dir / "fragments" / rank.fragment.file
-        run_module(f"fragment_{abs(hash(str(path)))}_{path.stem}", path).run(runtime)
+        name = f"fragment_{abs(hash((str(path), number)))}_{path.stem}"
+        stack.enter_context(passing_module(name, path)).run(runtime)
         runtime.close()
         link.send(
             "finished",
