@@ -74,6 +74,8 @@ class Schedule:
         drop_stale: with `arrival`, whether a staler gradient is dropped; else its worker waits
             before it computes one.
         chunks: parts of the environments that a fragment works on in turn.
+        gather: with `arrival`, the number of senders whose rows of environments make one batch of
+            the receiving fragment, the first that are there.
         lag: with `synchronous`, the number of iterations that the actors' parameters are older than
             in the plain loop: the learner learns meanwhile. The actors of iteration i act with the
             parameters after iteration i - 1 - lag, or the initial ones.
@@ -87,6 +89,9 @@ class Schedule:
         default=False, metadata={"help": "asynchronous: drop staler gradients, never wait"}
     )
     chunks: int = field(default=1, metadata={"help": "parts of the environments, in turn"})
+    gather: int = field(
+        default=1, metadata={"help": "asynchronous: senders whose rows make one batch"}
+    )
     lag: int = field(
         default=0, metadata={"help": "synchronous: iterations that actors run ahead of the learner"}
     )
@@ -103,6 +108,8 @@ class Schedule:
             )
         if self.chunks < 1:
             raise PolicyError(f"schedule: chunks is {self.chunks}, expected at least 1")
+        if self.gather < 1:
+            raise PolicyError(f"schedule: gather is {self.gather}, expected at least 1 sender")
         if self.lag < 0:
             raise PolicyError(f"schedule: lag is {self.lag}, expected at least 0 iterations")
         if self.order == ARRIVAL and self.lag:
@@ -110,10 +117,11 @@ class Schedule:
                 f"schedule: lag belongs to order={SYNCHRONOUS}, and order is {ARRIVAL}, whose "
                 "bound is staleness; leave one of them out"
             )
-        if self.order == SYNCHRONOUS and (self.staleness is not None or self.drop_stale):
+        asynchronous = self.staleness is not None or self.drop_stale or self.gather > 1
+        if self.order == SYNCHRONOUS and asynchronous:
             raise PolicyError(
-                f"schedule: staleness and drop_stale belong to order={ARRIVAL}, and order is "
-                f"{SYNCHRONOUS}; leave them out or ask for order={ARRIVAL}"
+                f"schedule: staleness, drop_stale and gather belong to order={ARRIVAL}, and order "
+                f"is {SYNCHRONOUS}; leave them out or ask for order={ARRIVAL}"
             )
 
 

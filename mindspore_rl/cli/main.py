@@ -12,7 +12,7 @@ from typing import Any
 
 from mindspore_rl import __version__, config, programs
 from mindspore_rl.cli import check as checking
-from mindspore_rl.cli import commands, completion, dataset, predict, sweep
+from mindspore_rl.cli import commands, completion, dataset, predict, replay, sweep
 from mindspore_rl.cli import envs as environment_commands
 from mindspore_rl.cli.doctor import doctor
 from mindspore_rl.cli.job_flags import add_options, add_trust
@@ -131,6 +131,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
 
     predict.add(subparsers, _command, argv)
     checking.add(subparsers, _command, argv)
+    replay.add(subparsers)
 
     _evaluation_arguments(subparsers)
     _sweep_arguments(subparsers, argv)

@@ -17,7 +17,7 @@ from mindspore_rl.performance.rank_script import BOUNDARY, CELL, RECEIVE, SEND, 
 from mindspore_rl.plan.edges import edges_by_chunk
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import CONTROL
-from mindspore_rl.runtime.rank.parameter_server import Tickets
+from mindspore_rl.runtime.rank.leases import Tickets
 
 WORD_BYTES = 16
 Steps = Generator[Any, Any, Any]
@@ -375,7 +375,7 @@ class SimulatedRank:
                         continue
                     assert following.edge is not None
                     if following.edge.message.parameters:
-                        tickets.end(worker, True)
+                        tickets.end((worker,), True)
                         waiting.append(worker)
                     else:
                         yield from self.do(following)

@@ -19,6 +19,10 @@ class Edge:
     A sharded leaf travels as the intersections of both partitions, of the environments and of the
     agents. A block that several replicas hold comes from one of them, chosen such that the targets
     are balanced over the sources.
+
+    Args:
+        gather: number of sources whose rows make one batch of the target, whichever they are; 0:
+            each block has its own place there.
     """
 
     def __init__(
@@ -28,8 +32,9 @@ class Edge:
         source: FragmentPlan,
         target: FragmentPlan,
         chunk: int = 0,
+        gather: int = 0,
     ) -> None:
-        self.message, self.tag, self.chunk = message, tag, chunk
+        self.message, self.tag, self.chunk, self.gather = message, tag, chunk, gather
         self.source, self.target = source, target
         self.leaves = [leaf for value in message.values for leaf in value.leaves]
         pairs = zip(message.values, message.partial, strict=True)
@@ -80,6 +85,8 @@ class Edge:
 
     def _block(self, fragment: FragmentPlan, leaf: Value, replica: int) -> "Block":
         """Returns the block of a leaf that a replica holds."""
+        if self.gather and fragment is self.source:
+            replica %= self.gather  # all shares have the same size
         envs = chunk_of(fragment.shares[replica], self.chunk, self.message.chunks)
         return Block(
             envs if leaf.axis is not None else None,
@@ -222,10 +229,13 @@ def plan_edges(plan: Plan, chunk: int = 0) -> dict[str, Edge]:
         chunk: number of the chunk for messages that are sent in chunks.
     """
     by_name = {fragment.name: fragment for fragment in plan.fragments}
-    return {
-        m.name: Edge(m, FIRST_EDGE_TAG + i, by_name[m.source], by_name[m.target], chunk)
-        for i, m in enumerate(plan.messages)
-    }
+    found = {}
+    for i, m in enumerate(plan.messages):
+        served = plan.arrivals is not None and m.source == plan.arrivals.sender
+        gather = plan.arrivals.gather if plan.arrivals is not None and served else 0
+        ends = by_name[m.source], by_name[m.target]
+        found[m.name] = Edge(m, FIRST_EDGE_TAG + i, *ends, chunk, gather)
+    return found
 
 
 def edges_by_chunk(plan: Plan) -> list[dict[str, Edge]]:

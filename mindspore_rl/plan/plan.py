@@ -25,17 +25,20 @@ class Arrivals:
     """An asynchronous schedule: one fragment serves the replicas of another as messages arrive.
 
     Attributes:
-        sender: the fragment whose replicas are served, each with its own samples only.
+        sender: the fragment whose replicas are served.
         consumer: the fragment that serves them, with one replica.
         staleness: maximum number of updates between the parameters that a replica of the sender
             read and those that its message meets.
         drop_stale: whether a staler message is dropped; else its sender waits before it begins.
+        gather: number of replicas whose rows of environments make one batch; 0: the messages carry
+            no rows, and each replica is served with sums over its own samples.
     """
 
     sender: str
     consumer: str
     staleness: int
     drop_stale: bool
+    gather: int = 0
 
 
 @dataclass(frozen=True)

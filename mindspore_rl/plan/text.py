@@ -18,7 +18,10 @@ def plan_text(plan: Plan) -> str:
         for rank, (first, last) in zip(fragment.ranks, shares, strict=True):
             cells = f", cells: {', '.join(fragment.cells)}" if fragment.cells else ""
             place = f"{fragment.name} on {plan.hosts[rank]}" if plan.hosts else fragment.name
-            lines.append(f"  rank {rank}: {place}, {noun} {first}..{last - 1}{cells}")
+            share = f"{noun} {first}..{last - 1}"
+            if plan.arrivals and plan.arrivals.gather and rank == plan.leader:
+                share = f"batches of {last} environments"
+            lines.append(f"  rank {rank}: {place}, {share}{cells}")
     traffic = {found.name: describe(found) for found in predict(plan)}
     for message in plan.messages:
         lines.append(
@@ -52,7 +55,11 @@ def lag_text(lag: int) -> str:
 def arrivals_text(arrivals: Arrivals) -> str:
     """Describes an asynchronous schedule: who serves whom, and the bound of staleness."""
     stale = "dropped" if arrivals.drop_stale else "waited for"
+    does = f"serves one {arrivals.sender} at a time"
+    if arrivals.gather:
+        who = f"{arrivals.gather} {arrivals.sender}s" if arrivals.gather > 1 else arrivals.sender
+        does = f"learns from the first {who} that {'are' if arrivals.gather > 1 else 'is'} ready"
     return (
-        f"by arrival: {arrivals.consumer} serves one {arrivals.sender} at a time; more than "
-        f"{arrivals.staleness} updates old is {stale}"
+        f"by arrival: {arrivals.consumer} {does}; more than {arrivals.staleness} updates old is "
+        f"{stale}"
     )

@@ -53,15 +53,16 @@ class PlainLoop(ABC):
         trainer: the algorithm.
         environment: all environments of the loop.
         numbers: of the iterations.
-        num_envs: number of environments.
+        env_indices: global indices of the environments, which select their random numbers.
         seed: of every random number.
     """
 
     def __init__(
-        self, trainer: Any, environment: Environments, numbers: range, num_envs: int, seed: int
+        self, trainer: Any, environment: Environments, numbers: range, env_indices: range, seed: int
     ) -> None:
         self.trainer, self.environment, self.numbers = trainer, environment, numbers
-        self.num_envs, self.seed, self.num_steps = num_envs, seed, trainer.config.num_steps
+        self.env_indices, self.num_envs, self.seed = env_indices, len(env_indices), seed
+        self.num_steps = trainer.config.num_steps
         self._iteration = 0
         self._rows: list[tuple] = []
         self._sampled = False
@@ -97,7 +98,7 @@ class PlainLoop(ABC):
             self.seed,
             random.stream(site),
             np.array([number]),
-            np.arange(self.num_envs),
+            np.array(self.env_indices),
             self.num_steps // max(steps, 1),
         )[0]
         stride, columns = max(steps, 1) * self.num_envs, np.arange(self.num_envs)
@@ -201,7 +202,7 @@ class PlainLoop(ABC):
             self.seed,
             random.stream(site),
             np.array([step]),
-            np.arange(self.num_envs),
+            np.array(self.env_indices),
             size,
             random.all_agents(*shape) if shape else None,
         )

@@ -46,6 +46,8 @@ class Reference(PlainLoop):
         implied: by operation and mark, which arguments or results of a call pass a boundary that
             the program does not set; None: all that there may be, of a program that sets none.
         lag: `agent_act` of iteration i uses the actor's parameters after iteration i - 1 - lag.
+        environment: the environments; None: all of the configuration.
+        env_indices: their global indices.
 
     Attributes:
         reports: the metrics that were reported.
@@ -63,11 +65,13 @@ class Reference(PlainLoop):
         on_iteration: Callable[[int, dict[str, Any]], None] | None = None,
         implied: dict[tuple[str, str], tuple[int, ...]] | None = None,
         lag: int = 0,
+        environment: Any = None,
+        env_indices: range | None = None,
     ) -> None:
         config, in_graph = trainer.config, trainer.spec.in_graph
-        environment = LocalEnvironment(config.env, in_graph, range(config.num_envs), config.seed)
-        numbers = range(num_iterations)
-        super().__init__(trainer, environment, numbers, config.num_envs, config.seed)
+        every = range(config.num_envs) if env_indices is None else env_indices
+        environment = environment or LocalEnvironment(config.env, in_graph, every, config.seed)
+        super().__init__(trainer, environment, range(num_iterations), every, config.seed)
         self.recorder, self.on_iteration, self.implied = recorder, on_iteration, implied
         self.reports: list[dict[str, float]] = []
         self.lag, self._acting = lag, named_parameters(trainer, "actor") if lag else []

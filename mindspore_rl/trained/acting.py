@@ -46,7 +46,7 @@ class Acting(PlainLoop):
         asked: Callable[..., None] | None = None,
     ) -> None:
         numbers = range(done["iteration"], sys.maxsize)
-        super().__init__(trainer, environment, numbers, num_envs, seed)
+        super().__init__(trainer, environment, numbers, range(num_envs), seed)
         self.greedy = greedy
         self._env_steps, self._asked = done["env_steps"], asked
         self._last: tuple = ()

@@ -64,8 +64,6 @@ def test_stale_messages_make_no_update_if_dropped():
         ("a2c", "MultipleLearners", "the update is made on 2 replicas of actor[+]learner"),
         ("a2c", "GPUOnly", "the update is made on 2 replicas of loop"),
         ("a2c", "Environments", "the update is made on 2 replicas of agent"),
-        ("ppo", "SingleLearnerCoarse", "transition carries rows of environments to learner"),
-        ("ppo", "SingleLearnerFine", "observation carries rows of environments to learner"),
     ],
 )
 def test_what_cannot_be_served_is_refused_with_its_reason(algorithm, policy, reason):

@@ -1,4 +1,4 @@
-"""Central by arrival on real ranks: the bound of staleness, resuming, and failures."""
+"""Asynchronous jobs on real ranks: the bound of staleness, replays, resuming, and failures."""
 
 import dataclasses
 import json
@@ -8,21 +8,24 @@ import numpy as np
 import pytest
 
 from mindspore_rl import programs
+from mindspore_rl.checking.replayed import replay
+from mindspore_rl.cli.main import main
 from mindspore_rl.compiler.pipeline import JobRequest, prepare
-from mindspore_rl.errors import JobFailure
+from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from mindspore_rl.runtime.rank.batch_server import ARRIVALS_FILE
 from tests.chaos import odd
 
 pytestmark = [pytest.mark.multiprocess]
 OPTIONS = JobOptions(progress=False, total_steps=0)
 
 
-def request(env, workers, iterations, algorithm="a2c", **schedule):
+def request(env, workers, iterations, algorithm="a2c", policy="Central", **schedule):
     file = registry.find_algorithm(algorithm)
-    policy = registry.load_policy(registry.find_policy("Central"))
+    policy = registry.load_policy(registry.find_policy(policy))
     policy = dataclasses.replace(policy, schedule=Schedule("arrival", **schedule))
     config = programs.trainer_class(file).Config(env=env, num_envs=3, num_steps=4, hidden=(8,))
     return JobRequest(file, policy, config, workers, num_iterations=iterations)
@@ -64,6 +67,44 @@ def test_the_bound_holds_with_a_slow_worker(tmp_path, misbehaving):
     for counted in traffic.values():
         assert counted["calls"] == counted["predicted_calls"] == 60
         assert counted["bytes"] == counted["predicted_bytes"] > 0
+
+
+def test_batches_of_whoever_is_ready_repeat_as_a_plain_loop(tmp_path, misbehaving, capsys):
+    """The learner does not wait for a slow actor, and loses none of its rows."""
+    job = request(misbehaving("slow"), 3, 12, policy="SingleLearnerCoarse", gather=2, staleness=4)
+    outcome, lines = run(job, tmp_path / "run")
+    assert max(line["values"]["staleness_max"] for line in lines) <= 4
+    assert [line["iteration"] for line in lines] == list(range(1, 13))
+    log = np.fromfile(tmp_path / "run" / ARRIVALS_FILE, np.int64).reshape(-1, 2, 3)
+    assert outcome.env_steps == len(log) * 2 * 4
+    arrays, _ = checkpoint.load(Path(outcome.checkpoint))
+    turns = [np.sort(log[log[:, :, 0] == worker][:, 1]) for worker in range(3)]
+    assert [len(numbers) for numbers in turns] == arrays["counters/iterations"].tolist()
+    assert all(np.array_equal(numbers, np.arange(len(numbers))) for numbers in turns)
+    assert len(turns[0]) < max(len(turns[1]), len(turns[2]))
+    assert main(["replay", str(tmp_path / "run")]) == 0
+    assert "12 lines of metrics" in capsys.readouterr().out
+    lines[5]["values"]["entropy"] += 0.1
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "run" / "metrics.jsonl").write_text(text)
+    assert main(["replay", str(tmp_path / "run")]) == 1
+    assert "1 of 1 differ" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_batches_resume_with_other_workers_and_synchronously(tmp_path, misbehaving):
+    job = request(misbehaving("slow"), 3, 6, policy="SingleLearnerCoarse", gather=2)
+    outcome, _ = run(job, tmp_path / "run")
+    policy = dataclasses.replace(job.policy, schedule=Schedule("arrival", gather=1))
+    job = dataclasses.replace(job, policy=policy, num_iterations=10, resume=outcome.checkpoint)
+    outcome, lines = run(job, tmp_path / "later")
+    assert [line["iteration"] for line in lines] == list(range(7, 11))
+    with pytest.raises(MsrlError, match="was resumed from"):
+        replay(tmp_path / "later", lambda done, total: None)
+    policy = dataclasses.replace(job.policy, schedule=Schedule())
+    changes = {"num_iterations": 12, "resume": outcome.checkpoint, "workers": 1}
+    outcome, lines = run(dataclasses.replace(job, policy=policy, **changes), tmp_path / "last")
+    assert [line["iteration"] for line in lines] == [11, 12]
 
 
 @pytest.mark.slow

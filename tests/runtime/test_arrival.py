@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep
+from mindspore_rl.runtime.rank.batch_server import ARRIVALS_FILE, BatchServer
+from mindspore_rl.runtime.rank.leases import Tickets
 from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE, PAUSE, STOP
-from mindspore_rl.runtime.rank.parameter_server import Server, Tickets
+from mindspore_rl.runtime.rank.parameter_server import Server
 
 STEPS = 10
 """Environment steps of one worker's iteration."""
@@ -29,7 +31,7 @@ def test_the_bound_holds_in_whatever_order_workers_finish(workers, bound):
             busy = list(tickets.read)
             worker = busy[-1] if draw.random() < 0.9 else busy[0]
             worst = max(worst, tickets.staleness(worker))
-            tickets.end(worker, updated=True)
+            tickets.end((worker,), updated=True)
     assert worst == (bound if workers > 1 else 0)
 
 
@@ -48,8 +50,9 @@ class Wires:
         run.read[worker] = run.version
         heapq.heappush(run.mail, (run.time + run.durations[worker], worker))
 
-    def receive(self, name, worker):
-        del self.run.here[worker]
+    def receive(self, name, workers):
+        for worker in workers:
+            del self.run.here[worker]
         return (None,)
 
 
@@ -62,14 +65,23 @@ class Simulation:
 
     def __init__(self, durations, bound, iterations, drop_stale=False, messages=1, commands=()):
         self.durations, self.messages = durations, messages
+        self._make(durations, bound, iterations, drop_stale, commands)
+        self.server = Server(*self._given)
+
+    def _make(self, durations, bound, iterations, drop_stale, commands, gather=0):
         count = len(durations)
         fragment = SimpleNamespace(
             name="worker", ranks=range(count), shares=[(i, i + 1) for i in range(count)]
         )
         self.plan = SimpleNamespace(
-            arrivals=SimpleNamespace(sender="worker", staleness=bound, drop_stale=drop_stale),
+            arrivals=SimpleNamespace(
+                sender="worker", staleness=bound, drop_stale=drop_stale, gather=gather
+            ),
             fragments=[fragment],
-            messages=[SimpleNamespace(name="back", parameters="all")],
+            messages=[
+                SimpleNamespace(name="forth", parameters="", source="worker"),
+                SimpleNamespace(name="back", parameters="all", source="server"),
+            ],
             steps_per_env=STEPS,
             last_step=iterations * STEPS,
         )
@@ -80,9 +92,7 @@ class Simulation:
         self.commands = list(commands)
         self.stages = SimpleNamespace(edge=lambda name: 0)
         iterations = np.zeros(count, int)
-        self.server = Server(
-            self, self.exchange, iterations, self.serve, self.save, self.count_steps
-        )
+        self._given = (self, self.exchange, iterations, self.serve, self.save, self.count_steps)
 
     def run(self):
         for worker in self.server:
@@ -122,6 +132,62 @@ class Simulation:
         assert not self.mail
         assert not self.here
         self.saves.append(self.env_steps)
+
+
+class Batches(Simulation):
+    """The rank of a learner that takes the rows of `gather` workers for an update.
+
+    Attributes:
+        taken: the worker and its staleness, for each worker of each update.
+    """
+
+    def __init__(self, folder, durations, bound, iterations, gather, commands=()):
+        self.durations, self.taken, self.run_dir = durations, [], folder
+        self._make(durations, bound, iterations, False, commands, gather)
+        self.server = BatchServer(*self._given)
+
+    def serve(self, update):
+        assert update == self.version
+        before = {worker: self.version - version for worker, version in self.read.items()}
+        workers = list(self.here)
+        yield "forth"
+        group = [worker for worker in workers if worker not in self.here]
+        self.taken.append([(worker, before[worker]) for worker in sorted(group)])
+        self.version += 1
+        self.server.send("back", ())
+
+
+@pytest.mark.parametrize("gather", [1, 2, 3, 5])
+@pytest.mark.parametrize("bound", [0, 1, 4])
+def test_every_iteration_is_in_one_batch(gather, bound, tmp_path):
+    """Whatever the workers' speeds; a checkpoint and the end wait for whole batches."""
+    draw = random.Random(gather)
+    durations = Speeds(draw)
+    commands = [(100 * STEPS, CHECKPOINT), (150 * STEPS, CHECKPOINT)]
+    run = Batches(tmp_path, durations, bound, 60, gather, commands).run()
+    assert {len(batch) for batch in run.taken} == {gather}
+    assert max(stale for batch in run.taken for _, stale in batch) <= bound
+    assert 60 * STEPS * len(durations) // 5 <= run.env_steps <= (60 + 2 * gather) * STEPS
+    log = np.fromfile(tmp_path / ARRIVALS_FILE, np.int64).reshape(-1, gather, 3)
+    assert [[worker for worker, _ in batch] for batch in run.taken] == log[:, :, 0].tolist()
+    for worker in range(len(durations)):
+        numbers = log[log[:, :, 0] == worker][:, 1]
+        assert numbers.tolist() == list(range(len(numbers)))
+    stale = np.arange(len(log))[:, None] - log[:, :, 2]
+    assert stale.tolist() == [[stale for _, stale in batch] for batch in run.taken]
+
+
+class Speeds:
+    """Durations of the iterations of five workers, of which one is slow at times."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, worker):
+        return self.draw.choice((1.0, 1.2, 30.0 if worker == 3 else 1.5))
 
 
 def test_a_slow_worker_is_waited_for():

@@ -4,6 +4,7 @@ With a lag, the messages with the actors' parameters are used some iterations la
 
 In an asynchronous schedule (by arrival), the fragment that updates fires once for each message of
 one sender. The sender's gradients and means are over its own samples, and only it gets the reply.
+If the messages carry rows of environments, it fires once for those of several senders, its batch.
 """
 
 from dataclasses import replace
@@ -29,15 +30,6 @@ def apply_schedule(partition: Partition) -> Partition:
     if policy.schedule.order != ARRIVAL:
         return partition
     sender, consumer = _ends(partition)
-    for message in partition.messages:
-        values = [partition.program.values.get(v) for v in message.variables if v != PARAMETERS]
-        if any(value.split for value in values if value):
-            raise _refused(
-                partition,
-                f"{message.mark} carries rows of environments to {message.target}, which by "
-                f"arrival would have those of one {sender.name} at a time and not its batch; only "
-                "sums over a batch, such as gradients, can be served so (as Central does)",
-            )
     kept = (op for op, _ in walk(partition.program.body) if op.kind == "replay_keep")
     if (op := next(kept, None)) is not None:
         raise _refused(
@@ -45,14 +37,84 @@ def apply_schedule(partition: Partition) -> Partition:
             "workers that are at different iterations would resume with replays that are filled "
             f"differently\n  {op.where}",
         )
-    bound = policy.schedule.staleness
+    schedule, gather = policy.schedule, 0
+    rows = [m for m in partition.messages if m.source == sender.name and _rows(partition, m)]
+    if rows:
+        _check_batches(partition, sender, consumer)
+        gather = schedule.gather
+        batch = range(gather * len(sender.shares[0]))
+        smaller = replace(consumer, shares=(batch,))
+        fragments = tuple(smaller if f is consumer else f for f in partition.fragments)
+        partition = replace(partition, fragments=fragments)
+    elif schedule.gather > 1:
+        raise _refused(
+            partition,
+            f"gather={schedule.gather} makes batches of rows of environments, and {sender.name} "
+            f"sends none to {consumer.name}",
+        )
+    bound = schedule.staleness
     arrivals = Arrivals(
         sender.name,
         consumer.name,
         2 * sender.replicas if bound is None else bound,
-        policy.schedule.drop_stale,
+        schedule.drop_stale,
+        gather,
     )
     return replace(partition, reduced=frozenset(), partial=frozenset(), arrivals=arrivals)
+
+
+def _rows(partition: Partition, message: Message) -> bool:
+    """Returns whether a message carries rows of environments or agents."""
+    values = (partition.program.values.get(name) for name in message.variables)
+    return any(value.split for value in values if value)
+
+
+def _check_batches(partition: Partition, sender: Fragment, consumer: Fragment) -> None:
+    """Checks that the consumer can make a batch of the rows of any of the senders."""
+    schedule = partition.policy.schedule
+    around = {item.name: found for item, found in paths(partition.program.body)}
+    sent = [m for m in partition.messages if m.source == sender.name]
+    for message in partition.messages:
+        if message not in sent and _rows(partition, message):
+            raise _refused(
+                partition,
+                f"{message.mark} carries rows of environments back to {sender.name}, and the "
+                f"environments of a batch of {consumer.name} change; let {sender.name} act itself "
+                "(as SingleLearnerCoarse does)",
+            )
+    for message in sent:
+        outer = [getattr(item, "kind", "") for item in around[message.after]]
+        if outer != ["iterations"]:
+            raise _refused(
+                partition,
+                f"{sender.name} sends {message.mark} within an iteration or before the first, "
+                "instead of once at its end",
+            )
+    if len(sent) > 1:
+        marks = ", ".join(m.mark for m in sent)
+        raise _refused(partition, f"{sender.name} sends {marks} apart, instead of one message")
+    values = {v: partition.program.values[v] for v in sent[0].variables}
+    if whole := [v for v, value in values.items() if not value.split_by("env")]:
+        raise _refused(
+            partition,
+            f"{sent[0].mark} carries `{whole[0]}`, which has no row for each environment, and the "
+            f"senders of a batch of {consumer.name} have different ones",
+        )
+    if schedule.drop_stale:
+        raise _refused(partition, "drop_stale drops gradients, and no row is ever dropped")
+    if schedule.gather > sender.replicas:
+        raise _refused(
+            partition,
+            f"there are {sender.replicas} replicas of {sender.name} for gather={schedule.gather}",
+        )
+    if len({len(share) for share in sender.shares}) > 1:
+        num_envs = sender.shares[-1].stop
+        raise _refused(
+            partition,
+            f"the {sender.replicas} replicas of {sender.name} have different numbers of the "
+            f"{num_envs} environments, and all batches are of one size; ask for a multiple, "
+            f"num_envs={num_envs + -num_envs % sender.replicas}",
+        )
 
 
 def check_turns(partition: Partition, body: tuple[Item, ...]) -> None:

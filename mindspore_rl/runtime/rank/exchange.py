@@ -51,20 +51,19 @@ class Exchange:
                 edge.pack(source, target, leaves, data)
             self._rank.messenger.send(edge.target.first_rank + target, edge.tag, data)
 
-    def receive(self, name: str, only: int | None = None) -> tuple:
+    def receive(self, name: str, only: tuple[int, ...] = ()) -> tuple:
         """Receives this replica's part of a message; writes received parameters into the trainer.
 
         Args:
             name: of the message.
-            only: the one replica of the source to receive from; None: all.
+            only: the replicas of the source to receive from, in the order of their rows where these
+                make a batch; empty: all.
 
         Returns: the values; empty if the message carries parameters.
         """
         edge, here = self.edges[name], self._rank.replica
         arrays = edge.allocate(here)
-        for source, target in edge.pairs:
-            if target != here or only not in (None, source):
-                continue
+        for i, source in enumerate(only or [i for i, target in edge.pairs if target == here]):
             if edge is self._lagged and self._waiting:
                 if (waited := self._waiting.popleft()) is not None:
                     self._take_parameters(edge, waited)
@@ -73,7 +72,7 @@ class Exchange:
             if edge.message.parameters:
                 self._take_parameters(edge, data)
             else:
-                edge.unpack(source, here, data, arrays)
+                edge.unpack(i if edge.gather else source, here, data, arrays)
         result, start = [], 0
         for value in edge.message.values:
             count = len(value.leaves)

@@ -15,9 +15,11 @@ from mindspore_rl.plan.stages import Stage
 from mindspore_rl.plan.traffic import CHECKPOINTS, CONTROL, RECORDS, Counts
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.rank.arrays import to_host
+from mindspore_rl.runtime.rank.batch_server import BatchServer
 from mindspore_rl.runtime.rank.cell_cache import Cells
 from mindspore_rl.runtime.rank.env_shard import whole_share
 from mindspore_rl.runtime.rank.graph_environment import GraphEnvironments
+from mindspore_rl.runtime.rank.leases import Leases, Serve
 from mindspore_rl.runtime.rank.messenger import (
     BYTES_TAG,
     CHECKPOINT,
@@ -26,7 +28,7 @@ from mindspore_rl.runtime.rank.messenger import (
     RECORDS_TAG,
     STOP,
 )
-from mindspore_rl.runtime.rank.parameter_server import Client, Serve, Server
+from mindspore_rl.runtime.rank.parameter_server import Client, Server
 from mindspore_rl.runtime.rank.pipelined_loop import run_in_turn
 from mindspore_rl.runtime.rank.rank import Rank
 from mindspore_rl.runtime.rank.shard_runtime import Parts, ShareRuntime
@@ -64,7 +66,7 @@ class FragmentRuntime(ShareRuntime):
         self._chunks: list[ShareRuntime] = []
         self._records: dict[str, np.ndarray] = {}
         self.iterations_here = 0
-        self._server: Server | None = None
+        self._server: Leases | None = None
         self._client: Client | None = None
         if rank.served:
             parameters = next(m.name for m in plan.messages if m.parameters)
@@ -110,24 +112,24 @@ class FragmentRuntime(ShareRuntime):
             self._end_iteration()
         rank.stamp(Stage.FINISHED)
 
-    def arrivals(self, serve: Serve) -> Iterator[int]:
-        """Yields the next worker to serve, each time that a worker's message has arrived.
+    def arrivals(self, serve: Serve) -> Iterator[Any]:
+        """Yields the next worker to serve, or workers, each time that their messages have arrived.
 
         Args:
-            serve: serves one worker's iteration.
+            serve: makes the consumer's part of one iteration.
         """
         self._begin()
-        started = self.state.iterations
-        self._server = Server(
-            self.rank, self.share.exchange, started, serve, self.save, self._count_steps
-        )
+        assert self.rank.plan.arrivals is not None
+        kind = BatchServer if self.rank.plan.arrivals.gather else Server
+        exchange, started = self.share.exchange, self.state.iterations
+        self._server = kind(self.rank, exchange, started, serve, self.save, self._count_steps)
         yield from self._server
         self.rank.stamp(Stage.FINISHED)
 
-    def fire(self, worker: int) -> None:
-        """Serves a worker whose message has arrived."""
+    def fire(self, sender: Any) -> None:
+        """Serves what `arrivals` yielded."""
         assert self._server is not None
-        self._server.fire(worker)
+        self._server.fire(sender)
         self.rank.stamp(Stage.PYTHON)
 
     def in_turn(self, loop: Callable, inputs: tuple, axes: tuple) -> tuple:

@@ -1,168 +1,31 @@
-"""Asynchronous messages: the parameter server of a job, and its workers.
+"""The parameter server of an asynchronous job, which serves one worker's sums at a time."""
 
-A worker's *lease* begins with parameters that the server sends it and ends when the server has made
-its update and has new parameters for it. The staleness of an update is the number of other updates
-since its worker's lease began. The server alone enforces the bound: it withholds parameters, and
-with them a worker's next lease, as long as that lease could make any update too stale.
-
-Before parameters the server sends a command on the control tag, (command, environment steps so
-far):
-
-    CONTINUE    parameters follow; continue, with the next iteration if one has just ended
-    PAUSE       the iteration has ended: wait for another command
-    CHECKPOINT  all workers pause: write one, then wait for another command
-    STOP        all workers pause: write a checkpoint and end
-"""
-
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from mindspore_rl.runtime.rank.exchange import Exchange
-from mindspore_rl.runtime.rank.messenger import CONTINUE, CONTROL_TAG, PAUSE, STOP
+from mindspore_rl.runtime.rank.leases import Leases
+from mindspore_rl.runtime.rank.messenger import CONTINUE, CONTROL_TAG, PAUSE
 from mindspore_rl.runtime.rank.rank import Rank
 
-Serve = Callable[[int], Generator[str, tuple, None]]
 
-
-class Tickets:
-    """Admission of leases, such that no update is staler than the bound.
-
-    With v updates made and k leases open, the last of them ends after at most v + k - 1 updates, if
-    no other begins. So another lease may begin if v + k, the same with it included, is within the
-    bound of the oldest parameters in use: v + k - oldest <= bound.
-
-    Args:
-        bound: updates; None: a lease may begin at any time.
-    """
-
-    def __init__(self, bound: int | None) -> None:
-        self.bound, self.version = bound, 0
-        self.read: dict[int, int] = {}
-
-    def free(self) -> bool:
-        """Returns whether another lease may begin."""
-        oldest = min(self.read.values(), default=self.version)
-        return self.bound is None or self.version + len(self.read) - oldest <= self.bound
-
-    def begin(self, worker: int) -> None:
-        """Begins a worker's lease on the current parameters."""
-        self.read[worker] = self.version
-
-    def staleness(self, worker: int) -> int:
-        """Returns the number of updates since a worker's lease began."""
-        return self.version - self.read[worker]
-
-    def end(self, worker: int, updated: bool) -> None:
-        """Ends a worker's lease."""
-        del self.read[worker]
-        self.version += updated
-
-
-@dataclass
-class Served:
-    """The server's record of a worker.
-
-    Attributes:
-        iteration: the worker's own, which selects its random numbers.
-        steps: environment steps of its iteration.
-        under_way: the generator of its current iteration; None: between two.
-        expected: the edge on which its next message comes.
-        fresh: whether its last message was within the bound.
-    """
-
-    rank: int
-    steps: int
-    iteration: int
-    under_way: Generator[str, tuple, None] | None = None
-    expected: str = ""
-    fresh: bool = True
-
-
-@dataclass
-class Staleness:
-    """Staleness of the updates since the last report."""
-
-    drops: bool
-    values: list[int] = field(default_factory=list)
-    dropped: int = 0
-
-    def take(self) -> dict[str, float]:
-        """Returns the metrics and resets them."""
-        metrics = {"dropped": float(self.dropped)} if self.drops else {}
-        if self.values:
-            metrics["staleness_mean"] = sum(self.values) / len(self.values)
-            metrics["staleness_max"] = float(max(self.values))
-        self.values, self.dropped = [], 0
-        return metrics
-
-
-class Server:
-    """Serves workers in the order in which their messages arrive.
+class Server(Leases):
+    """Continues a worker's iteration with each of its messages.
 
     Attributes:
         current: the worker that is being served.
-
-    Args:
-        rank: that serves.
-        exchange: the rank's side of the cut edges.
-        iterations: done by each environment's worker, `[num_envs]`.
-        serve: generated; runs one worker's iteration, and yields the edge of the message that it
-            needs next.
-        save: writes a checkpoint together with all workers.
-        count_steps: called with the environment steps of an iteration that ended, and a function
-            that returns the metrics since its last call.
     """
 
-    def __init__(
-        self,
-        rank: Rank,
-        exchange: Exchange,
-        iterations: np.ndarray,
-        serve: Serve,
-        save: Callable[[], None],
-        count_steps: Callable[[int, Callable[[], dict[str, float]]], None],
-    ) -> None:
-        plan = rank.plan
-        assert plan.arrivals is not None
-        self._rank, self._exchange, self._serve = rank, exchange, serve
-        self._save, self._count_steps = save, count_steps
-        self._drops = plan.arrivals.drop_stale
-        self._bound = plan.arrivals.staleness
-        self.tickets = Tickets(None if self._drops else self._bound)
-        sender = next(f for f in plan.fragments if f.name == plan.arrivals.sender)
-        self._served = [
-            Served(rank, (last - first) * plan.steps_per_env, int(iterations[first:last].max()))
-            for rank, (first, last) in zip(sender.ranks, sender.shares, strict=True)
-        ]
-        self._edge = next(m.name for m in plan.messages if m.parameters)
-        self._reply = [self._edge] * len(self._served)
-        self._waiting: deque[int] = deque()
-        self._paused = list(range(len(self._served)))
-        self._command = CONTINUE
-        self._begun = rank.env_steps
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.current = 0
-        self._staleness = Staleness(self._drops)
-
-    def __iter__(self) -> Iterator[int]:
-        """Yields workers whose next message has arrived, one at a time, until the job ends."""
-        while True:
-            self._waiting.extend(self._paused)
-            self._paused.clear()
-            self._answer()
-            while self.tickets.read:
-                yield self._next()
-                self._answer()
-            if self._quiet_point() == STOP:
-                return
 
     def fire(self, worker: int) -> None:
         """Receives a worker's message and continues its iteration."""
         served = self._served[worker]
         assert served.under_way is not None
-        values = self._exchange.receive(served.expected, worker)
+        values = self._exchange.receive(served.expected, (worker,))
         if self._drops:
             served.fresh = self.tickets.staleness(worker) <= self._bound
             values = (*values, np.bool_(served.fresh))
@@ -176,70 +39,21 @@ class Server:
 
     def send(self, name: str, values: tuple) -> None:
         """Sends to the worker being served; parameters wait until its next lease may begin."""
-        worker, served = self.current, self._served[self.current]
-        if not self._exchange.edges[name].message.parameters:
-            self._exchange.send(name, values, worker)
-            return
-        if served.fresh:
-            self._staleness.values.append(self.tickets.staleness(worker))
-        self._staleness.dropped += not served.fresh
-        self.tickets.end(worker, served.fresh)
-        self._reply[worker] = name
-        self._waiting.append(worker)
-
-    # ---- between leases --------------------------------------------------------------------
-
-    def _answer(self) -> None:
-        """Sends parameters to workers that wait for them, first come first served."""
-        self._command = max(self._command, self._rank.poll_command())
-        while self._waiting:
-            worker = self._waiting[0]
-            served = self._served[worker]
-            if served.under_way is None and self._pausing():
-                self._say(PAUSE, served)
-                self._paused.append(self._waiting.popleft())
-                continue
-            if not self.tickets.free():
-                return
-            self._waiting.popleft()
-            self._say(CONTINUE, served)
-            self._exchange.send(self._reply[worker], (), worker)
-            self.tickets.begin(worker)
-            if served.under_way is None:
-                self._begin(worker)
-
-    def _begin(self, worker: int) -> None:
-        served = self._served[worker]
-        self._begun += served.steps
-        self.current = worker
-        served.under_way = self._serve(served.iteration)
-        served.expected = next(served.under_way)
-
-    def _pausing(self) -> bool:
-        return self._command != CONTINUE or self._begun >= self._rank.plan.last_step
+        if self._exchange.edges[name].message.parameters:
+            self._end((self.current,), name, self._served[self.current].fresh)
+        else:
+            self._exchange.send(name, values, self.current)
 
     def _next(self) -> int:
         """Returns the worker with the oldest lease among those whose messages have arrived."""
-        workers = list(self.tickets.read)
-        expected = []
-        for served in (self._served[worker] for worker in workers):
-            expected.append((served.rank, self._exchange.edges[served.expected].tag))
-        stage = self._rank.stages.edge(self._served[workers[0]].expected)
-        return workers[self._rank.messenger.first_of(expected, stage)]
+        return self._first(list(self.tickets.read))
 
-    def _quiet_point(self) -> int:
-        """Writes a checkpoint while all workers pause. Returns: the command that was sent."""
-        ended = self._begun >= self._rank.plan.last_step
-        command = STOP if ended else self._command
-        for served in self._served:
-            self._say(command, served)
-        self._save()
-        self._command = CONTINUE
-        return command
-
-    def _say(self, command: int, served: Served) -> None:
-        word = np.array([command, self._rank.env_steps], np.int64)
-        self._rank.messenger.send(served.rank, CONTROL_TAG, word.view(np.uint8))
+    def _begin(self, worker: int) -> None:
+        super()._begin(worker)
+        served = self._served[worker]
+        self.current = worker
+        served.under_way = self._serve(served.iteration)
+        served.expected = next(served.under_way)
 
 
 class Client:

@@ -1,0 +1,58 @@
+"""`msrl replay`: runs an asynchronous run again, as the plain loop that its log drives."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from mindspore_rl.cli.job_flags import add_trust
+from mindspore_rl.jobs.run_directory import check_trusted
+from mindspore_rl.platform.stdio import WIDTH
+
+HEAD = ("updates", "compared", "how far", "outcome")
+
+
+def add(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    text = (
+        "run an asynchronous run again in this process, as the plain loop that its log of arrivals "
+        "drives, and compare checkpoints and metrics"
+    )
+    parser = subparsers.add_parser("replay", help=text, description=text)
+    parser.add_argument("run_directory", type=Path, metavar="RUN")
+    add_trust(parser)
+    parser.set_defaults(run=replay)
+
+
+def replay(args: argparse.Namespace) -> int:
+    """Runs `msrl replay`. Returns: the exit code, 1 if a checkpoint or a metric differs."""
+    from mindspore_rl.checking import replayed  # noqa: PLC0415  (MindSpore)
+
+    check_trusted(args.run_directory, args.trust)
+    columns = (TextColumn("updates"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("")
+        found = replayed.replay(
+            args.run_directory,
+            lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in HEAD:
+        table.add_column(name, justify="right" if name in ("updates", "how far") else "left")
+    saved = [one for one in found if one.name.startswith(replayed.PARAMETERS)]
+    reported = [one for one in found if one not in saved]
+    for one in saved:
+        what = f"a checkpoint; most {one.name.removeprefix(replayed.PARAMETERS)}"
+        table.add_row(str(one.iteration), what, f"{one.far:.1e}", one.wrong or "equal")
+    if reported:
+        worst = max(reported, key=lambda one: (bool(one.wrong), one.far))
+        what = f"{len(reported)} lines of metrics; most {worst.name.removeprefix(replayed.METRIC)}"
+        table.add_row(str(worst.iteration), what, f"{worst.far:.1e}", worst.wrong or "equal")
+    width = None if sys.stdout.isatty() else WIDTH
+    Console(width=width, markup=False, highlight=False).print(table)
+    return 1 if any(one.wrong for one in found) else 0

@@ -1,0 +1,237 @@
+"""The plain loop of an asynchronous run, driven by the run's log of arrivals.
+
+The actors' loops are plain loops over their own environments. The learner's loop is a plain loop,
+too, whose environments and actors are those of the batch that the log names. So every number of the
+run follows from the algorithm and the log.
+"""
+
+# ruff: noqa: D102  (the methods of `api.Msrl`)
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, ops
+
+from mindspore_rl.plan.plan import Plan
+from mindspore_rl.rl.operators import is_record, leaves, put_into, to_array
+from mindspore_rl.rl.parameters import named_parameters, set_parameter
+from mindspore_rl.runtime.rank.batch_server import ARRIVALS_FILE
+from mindspore_rl.runtime.reference import Reference
+
+ENDLESS = 1 << 60
+"""Number of iterations of an actor, which ends with the learner."""
+
+
+class ReplayedLoop(Reference):
+    """The learner's loop of an asynchronous run.
+
+    Args:
+        trainer: the algorithm.
+        plan: of the run.
+        log: int64 `[updates, gather, 3]`, see `ARRIVALS_FILE`.
+        after_update: called with the number of updates made, before the first and after each.
+    """
+
+    def __init__(
+        self, trainer: Any, plan: Plan, log: np.ndarray, after_update: Callable[[int], None]
+    ) -> None:
+        assert plan.arrivals is not None
+        sender, learner = (
+            next(f for f in plan.fragments if f.name == name)
+            for name in (plan.arrivals.sender, plan.arrivals.consumer)
+        )
+        batch = range(*learner.shares[0])
+        past = _Past(self, trainer.spec, len(batch))
+        super().__init__(trainer, len(log), environment=past, env_indices=batch)
+        self._log, self._after_update = log, after_update
+        scope = next(message.parameters for message in plan.messages if message.parameters)
+        self._parameters = [parameter for _, parameter in named_parameters(trainer, scope)]
+        self._kept_versions: dict[int, list[np.ndarray]] = {}
+        self.group: list[_Actor] = []
+        steps = len(batch) * plan.steps_per_env
+        self._actors = [_Actor(trainer, range(*share), steps) for share in sender.shares]
+
+    def run(self) -> None:
+        """Runs the training loop to the end of the log."""
+        try:
+            super().run()
+        finally:
+            for actor in self._actors:
+                actor.end()
+
+    def iterations(self) -> Iterator[int]:
+        for update in super().iterations():
+            self._after_update(update)
+            newest = self._kept_versions[update] = self._values()
+            self.group = []
+            for worker, iteration, version in self._log[update].tolist():
+                self._set(self._kept_versions[version])
+                actor = self._actors[worker]
+                actor.act(iteration, version)
+                self.group.append(actor)
+            self._set(newest)
+            used = self._log[update + 1 :, :, 2]
+            oldest = int(used.min()) if used.size else update
+            for version in [v for v in self._kept_versions if v < oldest]:
+                del self._kept_versions[version]
+            yield update
+        self._after_update(self.numbers.stop)
+
+    def agent_act(self, *args: Any, **named: Any) -> Any:
+        return joined([actor.acted.pop(0) for actor in self.group])
+
+    def replay_insert(self, *values: Any, keep: int = 0) -> None:
+        super().replay_insert(*joined([actor.inserted.pop(0) for actor in self.group]), keep=keep)
+
+    def agent_learn(self, *args: Any) -> Any:
+        result = super().agent_learn(*args)
+        for actor in self.group:
+            actor.learned = result
+        return result
+
+    def _values(self) -> list[np.ndarray]:
+        return [parameter.asnumpy().copy() for parameter in self._parameters]
+
+    def _set(self, values: list[np.ndarray]) -> None:
+        for parameter, value in zip(self._parameters, values, strict=True):
+            set_parameter(parameter, value)
+
+
+class _Past:
+    """The environments of a batch, which its actors have already stepped."""
+
+    noise_size = 0
+
+    def __init__(self, loop: ReplayedLoop, spec: Any, num_envs: int) -> None:
+        self._loop, self._spec, self._num_envs = loop, spec, num_envs
+
+    def reset(self, noise: Tensor | None) -> Tensor:
+        """Returns: obs of zeros; the rows of a batch come from its actors."""
+        return ops.zeros((self._num_envs, *self._spec.obs_shape))
+
+    def step(self, action: Tensor, noise: Tensor | None) -> tuple[Tensor, ...]:
+        """Returns: what the actors' environments returned."""
+        return joined([actor.stepped.pop(0) for actor in self._loop.group])
+
+    def __enter__(self) -> "_Past":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class _Actor(Reference):
+    """An actor's loop, in a thread of its own that runs only while `act` waits for it.
+
+    Attributes:
+        acted, stepped, inserted: results of its calls in this iteration.
+        learned: what `agent_learn` returned in the learner's loop.
+    """
+
+    def __init__(self, trainer: Any, env_indices: range, steps_per_update: int) -> None:
+        super().__init__(trainer, ENDLESS, env_indices=env_indices)
+        self.acted: list[Any] = []
+        self.stepped: list[Any] = []
+        self.inserted: list[Any] = []
+        self.learned: Any = None
+        self._steps_per_update, self._version = steps_per_update, 0
+        self._turn, self._done = threading.Semaphore(0), threading.Semaphore(0)
+        self._error: BaseException | None = None
+        self._ended = False
+        self._thread = threading.Thread(target=self._main, daemon=True)
+
+    def act(self, iteration: int, version: int) -> None:
+        """Acts for an iteration, with the parameters that the trainer has now."""
+        self._version = version
+        if not self._thread.is_alive():
+            self._thread.start()
+            self._wait()
+        else:
+            self._go()  # to the end of the iteration before
+        self.acted, self.stepped, self.inserted = [], [], []
+        self._go()
+        assert self._iteration == iteration, (self._iteration, iteration)
+
+    def end(self) -> None:
+        """Ends the thread and closes the environments."""
+        self._ended = True
+        if self._thread.is_alive():
+            self._turn.release()
+            self._thread.join()
+
+    def iterations(self) -> Iterator[int]:
+        for iteration in super().iterations():
+            self._pause()
+            yield iteration
+
+    def agent_act(self, *args: Any, **named: Any) -> Any:
+        self.acted.append(super().agent_act(*args, **named))
+        return self.acted[-1]
+
+    def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
+        self.stepped.append(super().env_step(action))
+        return self.stepped[-1]
+
+    def replay_insert(self, *values: Any, keep: int = 0) -> None:
+        self.inserted.append(values)
+        super().replay_insert(*values, keep=keep)
+
+    def env_steps(self) -> Tensor:
+        return Tensor(np.float32(self._version * self._steps_per_update))
+
+    def agent_learn(self, *args: Any) -> Any:
+        self._pause()
+        return self.learned
+
+    def update(self, method: Callable, *args: Any) -> None:
+        """Leaves updates to the learner."""
+
+    # ---- one thread at a time ----------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            self.run()
+        except _Ended:
+            pass
+        except Exception as error:  # noqa: BLE001  (raised where `act` waits)
+            self._error = error
+        self._done.release()
+
+    def _pause(self) -> None:
+        self._done.release()
+        self._turn.acquire()
+        if self._ended:
+            raise _Ended
+
+    def _go(self) -> None:
+        self._turn.release()
+        self._wait()
+
+    def _wait(self) -> None:
+        self._done.acquire()
+        if self._error is not None:
+            raise self._error
+
+
+class _Ended(BaseException):
+    """Ends the thread of an actor."""
+
+
+def joined(parts: list[Any]) -> Any:
+    """Concatenates nested tuples or records of arrays, each along its first axis."""
+    first = parts[0]
+    if isinstance(first, (tuple, list)) or is_record(first):
+        columns = zip(*(leaves(part) for part in parts), strict=True)
+        return put_into(first, map(joined, map(list, columns)))
+    return Tensor(np.concatenate([to_array(part) for part in parts]))
+
+
+def read_log(run_dir: Path, plan: Plan) -> np.ndarray:
+    """Returns a run's log of arrivals, see `ARRIVALS_FILE`."""
+    assert plan.arrivals is not None
+    rows = np.fromfile(run_dir / ARRIVALS_FILE, np.int64)
+    size = 3 * plan.arrivals.gather
+    return rows[: len(rows) // size * size].reshape(-1, plan.arrivals.gather, 3)

@@ -1,0 +1,90 @@
+"""Asynchronous batches against the plain loop that the log of arrivals drives."""
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+
+from mindspore_rl import programs
+from mindspore_rl.compiler.pipeline import analyse, prepare
+from mindspore_rl.environments.registry import spec
+from mindspore_rl.errors import PolicyError
+from mindspore_rl.jobs import registry
+from mindspore_rl.policy import Schedule
+from mindspore_rl.rl.parameters import named_parameters
+from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime.rank.leases import Leases
+from mindspore_rl.runtime.replayed import ReplayedLoop, read_log
+from tests.compiler import inproc
+from tests.compiler.test_arrival import SMALL
+from tests.multiprocess import theorem
+from tests.tiers import quick
+
+
+def request(algorithm, workers, num_envs, iterations=3, policy="SingleLearnerCoarse", **schedule):
+    file = registry.find_algorithm(algorithm)
+    job = inproc.request(
+        file, policy, workers, num_envs=num_envs, **SMALL[algorithm], learning_rate=0.02
+    )
+    policy = dataclasses.replace(job.policy, schedule=Schedule("arrival", **schedule))
+    return dataclasses.replace(job, policy=policy, num_iterations=iterations)
+
+
+def run(job, folder):
+    """Runs a job in this process. Returns: its plan, and the arrays of its last checkpoint."""
+    plan, _ = prepare(job, folder)
+    inproc._run(plan, folder)
+    return plan, checkpoint.load(sorted((folder / "checkpoints").glob("*"))[-1])[0]
+
+
+@pytest.fixture
+def shuffled(monkeypatch):
+    """Serves workers in a random order, as ranks of uneven speed are."""
+    draw, first = random.Random(3), Leases._first
+    monkeypatch.setattr(Leases, "_first", lambda self, w: first(self, draw.sample(w, len(w))))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "workers", "gather"), quick([("ppo", 3, 2), ("a2c", 3, 1), ("ppo", 2, 1)], 0)
+)
+def test_a_run_is_the_plain_loop_of_its_log(algorithm, workers, gather, tmp_path, shuffled):
+    job = request(algorithm, workers, 6, gather=gather, staleness=3)
+    plan, arrays = run(job, tmp_path)
+    log = read_log(tmp_path, plan)
+    assert len({tuple(batch[:, 0]) for batch in log}) > 1, "the order of arrival varies"
+    assert far(plan, log, arrays) < 1e-6
+    if algorithm == "ppo":  # which learns from the probabilities of actions
+        log[-1, :, 2] = 0  # had acted with the initial parameters
+        assert far(plan, log, arrays) > 1e-4
+
+
+def far(plan, log, arrays):
+    """Returns the largest difference between a run's parameters and those of a log's plain loop."""
+    trainer = programs.load_trainer(plan.algorithm, plan.config, spec(plan.environment))
+    ReplayedLoop(trainer, plan, log, lambda update: None).run()
+    named = named_parameters(trainer, "all")
+    return max(np.abs(arrays[f"parameters/{name}"] - p.asnumpy()).max() for name, p in named)
+
+
+def test_a_batch_of_all_workers_is_the_synchronous_batch(tmp_path):
+    job = request("ppo", 2, 4, iterations=2, gather=2, staleness=0)
+    reference = inproc.run_reference(job, tmp_path)
+    run(job, tmp_path / "run")
+    last = sorted((tmp_path / "run" / "checkpoints").glob("*"))[-1]
+    assert theorem.compare_states(last, reference.checkpoints[-1]) == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "policy", "workers", "schedule", "reason"),
+    [
+        ("ppo", "SingleLearnerFine", 2, {}, "action carries rows of environments back"),
+        ("ppo", "SingleLearnerCoarse", 3, {}, "ask for a multiple, num_envs=6"),
+        ("ppo", "SingleLearnerCoarse", 2, {"gather": 3}, "2 replicas of actor for gather=3"),
+        ("ppo", "SingleLearnerCoarse", 2, {"drop_stale": True}, "no row is ever dropped"),
+        ("a2c", "Central", 2, {"gather": 2}, "worker sends none to server"),
+    ],
+)
+def test_what_makes_no_batch_is_refused(algorithm, policy, workers, schedule, reason):
+    with pytest.raises(PolicyError, match=f"{policy} cannot run {algorithm} with .*{reason}"):
+        analyse(request(algorithm, workers, 4, policy=policy, **schedule))
