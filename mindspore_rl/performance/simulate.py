@@ -99,14 +99,15 @@ class Simulator:
         for rank in self.ranks:
             fragment, _ = self.plan.fragment_of(rank.number)
             if fragment.name == arrivals.consumer:
-                self.env.process(rank.serve(served.ranks, iterations * len(served.ranks)))
+                serve = rank.serve_batches if arrivals.gather else rank.serve
+                self.env.process(serve(served.ranks, iterations * len(served.ranks)))
             else:
                 self.env.process(rank.run(1 << 30))
         server = self.ranks[self.plan.leader]
         self.env.run(until=server.over)
         marks = server.marks
         first = len(served.ranks)
-        turns = len(marks) - 1 - first
+        turns = sum(mark > marks[first] for mark in marks)  # a batch ends those of several workers
         return self._result(marks[-1] - marks[first], turns / len(served.ranks))
 
     def _result(self, seconds: float, iterations: float) -> Simulation:
@@ -348,14 +349,10 @@ class SimulatedRank:
         waiting = deque(range(len(workers)))
         scripts: dict[int, Iterator[Word]] = {}
         expected: dict[int, Word] = {}
-        first = next(m for m in plan.messages if m.parameters)
-        size = first.parameter_bytes
         while len(self.marks) <= turns:
             while waiting and tickets.free():
                 worker = waiting.popleft()
-                yield from self._send(workers[worker], CONTROL, WORD_BYTES)
-                yield from self._send(workers[worker], first.name, size)
-                tickets.begin(worker)
+                yield from self._lend(worker, workers, tickets)
                 if worker not in scripts:
                     scripts[worker] = iter(list(self.script.served()))
                     expected[worker] = _first_from(workers[worker], scripts[worker])
@@ -386,6 +383,45 @@ class SimulatedRank:
                 self.marks.append(job.env.now)
                 self.host.work(job.cluster.machine.reported_s, job.cluster.machine.reported_s)
         self.over.succeed()
+
+    def serve_batches(self, workers: range, turns: int) -> Steps:
+        """Makes updates with the rows of the first workers that are there."""
+        arrivals = self.job.plan.arrivals
+        assert arrivals is not None
+        tickets = Tickets(arrivals.staleness, arrivals.gather)
+        waiting = deque(range(len(workers)))
+        script = list(self.script.served())
+        rows = {
+            workers.index(word.peer): word
+            for word in script
+            if word.kind == RECEIVE and word.peer is not None
+        }
+        while len(self.marks) <= turns:
+            while waiting and tickets.free():
+                yield from self._lend(waiting.popleft(), workers, tickets)
+            batch: list[int] = []
+            while len(batch) < arrivals.gather:
+                others = [worker for worker in tickets.read if worker not in batch]
+                batch.append((yield from self._first_of(others, rows, workers)))
+            for word in script:
+                if word.kind == RECEIVE and word in [rows[worker] for worker in batch]:
+                    yield from self._gap(word.name)
+                    yield from self._receive(word.peer, word.name.partition(" ")[2], word.sizes[0])
+                elif word.kind not in (RECEIVE, SEND):
+                    yield from self.do(word)
+            tickets.end(tuple(batch), True)
+            waiting.extend(batch)
+            self.marks += [self.job.env.now] * len(batch)
+            reported_s = self.job.cluster.machine.reported_s
+            self.host.work(reported_s, reported_s)
+        self.over.succeed()
+
+    def _lend(self, worker: int, workers: range, tickets: Tickets) -> Steps:
+        """Sends parameters, with which a worker's lease begins."""
+        first = next(m for m in self.job.plan.messages if m.parameters)
+        yield from self._send(workers[worker], CONTROL, WORD_BYTES)
+        yield from self._send(workers[worker], first.name, first.parameter_bytes)
+        tickets.begin(worker)
 
     def _first_of(self, workers: list[int], expected: dict[int, Word], ranks: range) -> Steps:
         """Waits for a message of one of the workers. Returns: the worker."""

@@ -143,6 +143,20 @@ def test_workers_are_served_as_they_come(tmp_path):
         )
 
 
+@pytest.mark.parametrize(("gather", "expected"), [(1, 0.11), (3, 0.18)])
+def test_a_learner_takes_the_batches_that_are_there(gather, expected, tmp_path):
+    """With one worker's rows the learner works while others act; with all workers' it waits."""
+    schedule = {"order": "arrival", "gather": gather}
+    plan, regions = planned(
+        "SingleLearnerCoarse", "CartPole-v1", schedule, tmp_path, 3, "a2c", num_envs=6
+    )
+    actor, learner = (f.name for f in plan.fragments)
+    learn_s = 0.03 if gather == 1 else 0.1
+    costs = {actor: {"environment": doing(0.01)}, learner: {"cell learn": doing(learn_s)}}
+    found = simulated(plan, regions, costs)
+    assert found.iteration_s == pytest.approx(expected, rel=0.15)
+
+
 def test_a_described_device_computes_instead(tmp_path):
     plan, regions = planned("MultipleLearners", "CartPole-v1", {}, tmp_path)
     name = plan.fragments[0].name
