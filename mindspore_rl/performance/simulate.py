@@ -372,7 +372,7 @@ class SimulatedRank:
                         continue
                     assert following.edge is not None
                     if following.edge.message.parameters:
-                        tickets.end((worker,), True)
+                        tickets.end(worker, True)
                         waiting.append(worker)
                     else:
                         yield from self.do(following)
@@ -403,14 +403,17 @@ class SimulatedRank:
             while len(batch) < arrivals.gather:
                 others = [worker for worker in tickets.read if worker not in batch]
                 batch.append((yield from self._first_of(others, rows, workers)))
-            for word in script:
-                if word.kind == RECEIVE and word in [rows[worker] for worker in batch]:
-                    yield from self._gap(word.name)
-                    yield from self._receive(word.peer, word.name.partition(" ")[2], word.sizes[0])
-                elif word.kind not in (RECEIVE, SEND):
-                    yield from self.do(word)
-            tickets.end(tuple(batch), True)
+            for word in (rows[worker] for worker in batch):
+                yield from self._gap(word.name)
+                yield from self._receive(word.peer, word.name.partition(" ")[2], word.sizes[0])
+            tickets.take(tuple(batch))
             waiting.extend(batch)
+            while waiting and tickets.free():
+                yield from self._lend(waiting.popleft(), workers, tickets)
+            for word in script:
+                if word.kind not in (RECEIVE, SEND):
+                    yield from self.do(word)
+            tickets.made()
             self.marks += [self.job.env.now] * len(batch)
             reported_s = self.job.cluster.machine.reported_s
             self.host.work(reported_s, reported_s)

@@ -143,9 +143,9 @@ def test_workers_are_served_as_they_come(tmp_path):
         )
 
 
-@pytest.mark.parametrize(("gather", "expected"), [(1, 0.11), (3, 0.18)])
+@pytest.mark.parametrize(("gather", "expected"), [(1, 0.09), (3, 0.1)])
 def test_a_learner_takes_the_batches_that_are_there(gather, expected, tmp_path):
-    """With one worker's rows the learner works while others act; with all workers' it waits."""
+    """The learner, which is the slower here, is never idle."""
     schedule = {"order": "arrival", "gather": gather}
     plan, regions = planned(
         "SingleLearnerCoarse", "CartPole-v1", schedule, tmp_path, 3, "a2c", num_envs=6

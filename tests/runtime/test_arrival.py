@@ -31,7 +31,7 @@ def test_the_bound_holds_in_whatever_order_workers_finish(workers, bound):
             busy = list(tickets.read)
             worker = busy[-1] if draw.random() < 0.9 else busy[0]
             worst = max(worst, tickets.staleness(worker))
-            tickets.end((worker,), updated=True)
+            tickets.end(worker, updated=True)
     assert worst == (bound if workers > 1 else 0)
 
 
@@ -53,6 +53,7 @@ class Wires:
     def receive(self, name, workers):
         for worker in workers:
             del self.run.here[worker]
+            self.run.got.append((worker, self.run.version - self.run.read[worker]))
         return (None,)
 
 
@@ -87,7 +88,7 @@ class Simulation:
         )
         self.messenger, self.exchange = self, Wires(self)
         self.env_steps, self.version, self.time = 0, 0, 0.0
-        self.read, self.mail, self.here = {}, [], {}
+        self.read, self.mail, self.here, self.got = {}, [], {}, []
         self.words, self.staleness, self.saves, self.metrics = [], [], [], []
         self.commands = list(commands)
         self.stages = SimpleNamespace(edge=lambda name: 0)
@@ -112,7 +113,8 @@ class Simulation:
 
     def first_of(self, expected, stage):
         while not any(rank in self.here for rank, _ in expected):
-            self.time, worker = heapq.heappop(self.mail)
+            here, worker = heapq.heappop(self.mail)
+            self.time = max(self.time, here)
             self.here[worker] = True
         return next(i for i, (rank, _) in enumerate(expected) if rank in self.here)
 
@@ -134,6 +136,9 @@ class Simulation:
         self.saves.append(self.env_steps)
 
 
+LEARN_S = 2.0
+
+
 class Batches(Simulation):
     """The rank of a learner that takes the rows of `gather` workers for an update.
 
@@ -148,11 +153,10 @@ class Batches(Simulation):
 
     def serve(self, update):
         assert update == self.version
-        before = {worker: self.version - version for worker, version in self.read.items()}
-        workers = list(self.here)
         yield "forth"
-        group = [worker for worker in workers if worker not in self.here]
-        self.taken.append([(worker, before[worker]) for worker in sorted(group)])
+        self.taken.append(self.got)
+        self.got = []
+        self.time += LEARN_S
         self.version += 1
         self.server.send("back", ())
 
@@ -188,6 +192,16 @@ class Speeds:
 
     def __getitem__(self, worker):
         return self.draw.choice((1.0, 1.2, 30.0 if worker == 3 else 1.5))
+
+
+def test_workers_act_while_the_learner_learns(tmp_path):
+    """With a bound of 0 they wait for the parameters of their own update."""
+    ends = []
+    for bound in (0, 1):
+        (folder := tmp_path / str(bound)).mkdir()
+        ends.append(Batches(folder, (LEARN_S, LEARN_S), bound, 20, 2).run().time)
+    assert ends[0] == 10 * 2 * LEARN_S
+    assert ends[1] == (1 + 10) * LEARN_S
 
 
 def test_a_slow_worker_is_waited_for():

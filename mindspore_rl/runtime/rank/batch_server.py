@@ -29,29 +29,38 @@ class BatchServer(Leases):
         for served in self._served:
             served.expected = self._rows
         self.tickets.version = self._rank.env_steps // (self._gather * self._served[0].steps)
-        self._group: tuple[int, ...] = ()
         self._log = self._rank.run_dir / ARRIVALS_FILE
         with writing(self._log):
             self._log.write_bytes(b"")
 
     def fire(self, workers: tuple[int, ...]) -> None:
-        """Makes an update with a batch of the rows of a group of workers."""
-        self._group = workers
-        taken = [(w, self._served[w].iteration, self.tickets.read[w]) for w in workers]
-        turn = self._serve(self.tickets.version)
-        next(turn)
+        """Makes an update with a batch of the rows of a group of workers.
+
+        The workers act meanwhile, with the parameters before the update, if the bound permits.
+        """
         values = self._exchange.receive(self._rows, workers)
+        update, served = self.tickets.version, [self._served[worker] for worker in workers]
+        self._write([(w, self._served[w].iteration, self.tickets.read[w]) for w in workers])
+        self._staleness.values += map(self.tickets.staleness, workers)
+        self.tickets.take(workers)
+        for one in served:
+            one.iteration += 1
+        self._waiting.extend(workers)
+        self._answer()
+        turn = self._serve(update)
+        next(turn)
         with contextlib.suppress(StopIteration):
             turn.send(values)
-        for worker in workers:
-            self._served[worker].iteration += 1
-            self._count_steps(self._served[worker].steps, self._staleness.take)
-        with writing(self._log), self._log.open("ab") as file:
-            file.write(np.array(taken, np.int64).tobytes())
+        self.tickets.made()
+        for one in served:
+            self._count_steps(one.steps, self._staleness.take)
 
     def send(self, name: str, values: tuple) -> None:
-        """Ends the update: parameters wait until a next lease of a worker may begin."""
-        self._end(self._group, name, updated=True)
+        """Sends nothing: each worker gets the newest parameters when its next lease begins."""
+
+    def _write(self, taken: list[tuple[int, int, int]]) -> None:
+        with writing(self._log), self._log.open("ab") as file:
+            file.write(np.array(taken, np.int64).tobytes())
 
     def _next(self) -> tuple[int, ...]:
         """Returns the first workers whose rows have arrived, in their order."""

@@ -47,12 +47,13 @@ class Tickets:
 
     def __init__(self, bound: int | None, gather: int = 1, version: int = 0) -> None:
         self.bound, self.gather, self.version = bound, gather, version
+        self.pending = 0
         self.read: dict[int, int] = {}
 
     def free(self) -> bool:
         """Returns whether another lease may begin."""
         oldest = min(self.read.values(), default=self.version)
-        others = len(self.read) // self.gather
+        others = self.pending + len(self.read) // self.gather
         return self.bound is None or self.version + others - oldest <= self.bound
 
     def begin(self, worker: int) -> None:
@@ -63,11 +64,20 @@ class Tickets:
         """Returns the number of updates since a worker's lease began."""
         return self.version - self.read[worker]
 
-    def end(self, workers: tuple[int, ...], updated: bool) -> None:
-        """Ends the leases of workers, by an update unless theirs was dropped."""
+    def end(self, worker: int, updated: bool) -> None:
+        """Ends a worker's lease, by an update unless its own was dropped."""
+        del self.read[worker]
+        self.version += updated
+
+    def take(self, workers: tuple[int, ...]) -> None:
+        """Ends the leases of workers whose update is about to be made, see `made`."""
         for worker in workers:
             del self.read[worker]
-        self.version += updated
+        self.pending = 1
+
+    def made(self) -> None:
+        """Counts the update that `take` announced."""
+        self.version, self.pending = self.version + 1, 0
 
 
 @dataclass
@@ -213,16 +223,6 @@ class Leases(ABC):
             expected.append((served.rank, self._exchange.edges[served.expected].tag))
         stage = self._rank.stages.edge(self._served[workers[0]].expected)
         return workers[self._rank.messenger.first_of(expected, stage)]
-
-    def _end(self, workers: tuple[int, ...], name: str, updated: bool) -> None:
-        """Ends leases by one update; parameters are sent to the workers when they may begin."""
-        if updated:
-            self._staleness.values += map(self.tickets.staleness, workers)
-        self._staleness.dropped += not updated
-        self.tickets.end(workers, updated)
-        for worker in workers:
-            self._reply[worker] = name
-            self._waiting.append(worker)
 
     def _quiet_point(self) -> int:
         """Writes a checkpoint while all workers pause. Returns: the command that was sent."""

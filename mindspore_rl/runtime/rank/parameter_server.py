@@ -39,10 +39,16 @@ class Server(Leases):
 
     def send(self, name: str, values: tuple) -> None:
         """Sends to the worker being served; parameters wait until its next lease may begin."""
-        if self._exchange.edges[name].message.parameters:
-            self._end((self.current,), name, self._served[self.current].fresh)
-        else:
-            self._exchange.send(name, values, self.current)
+        worker, served = self.current, self._served[self.current]
+        if not self._exchange.edges[name].message.parameters:
+            self._exchange.send(name, values, worker)
+            return
+        if served.fresh:
+            self._staleness.values.append(self.tickets.staleness(worker))
+        self._staleness.dropped += not served.fresh
+        self.tickets.end(worker, served.fresh)
+        self._reply[worker] = name
+        self._waiting.append(worker)
 
     def _next(self) -> int:
         """Returns the worker with the oldest lease among those whose messages have arrived."""
