@@ -58,7 +58,9 @@ class Cut:
     optional: bool = False
 
 
-SYNCHRONOUS, ARRIVAL = "synchronous", "arrival"
+SYNCHRONOUS, ASYNCHRONOUS = "synchronous", "asynchronous"
+FORMER_ORDERS = {"arrival": ASYNCHRONOUS}
+"""Former names of orders, in older files."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +68,22 @@ class Schedule:
     """The order in which fragments fire; also `--schedule` and `schedule:` in a YAML file.
 
     Attributes:
-        order: `synchronous`: all replicas of a fragment take part in every message. `arrival`
-            (asynchronous): the receiving fragment fires once for each sender's message, in order of
-            arrival.
-        staleness: with `arrival`, the maximum number of updates between the parameters that a
+        order: `synchronous`: all replicas of a fragment take part in every message. `asynchronous`:
+            the receiving fragment fires once for each sender's message, in order of arrival, or for
+            those of the first `gather` senders.
+        staleness: asynchronous: the maximum number of updates between the parameters that a
             gradient is computed with and those that it is applied to; None: twice the workers.
-        drop_stale: with `arrival`, whether a staler gradient is dropped; else its worker waits
+        drop_stale: asynchronous: whether a staler gradient is dropped; else its worker waits
             before it computes one.
         chunks: parts of the environments that a fragment works on in turn.
-        gather: with `arrival`, the number of senders whose rows of environments make one batch of
+        gather: asynchronous: the number of senders whose rows of environments make one batch of
             the receiving fragment, the first that are there.
-        lag: with `synchronous`, the number of iterations that the actors' parameters are older than
+        lag: synchronous: the number of iterations that the actors' parameters are older than
             in the plain loop: the learner learns meanwhile. The actors of iteration i act with the
             parameters after iteration i - 1 - lag, or the initial ones.
     """
 
-    order: str = field(default=SYNCHRONOUS, metadata={"help": "synchronous or arrival"})
+    order: str = field(default=SYNCHRONOUS, metadata={"help": "synchronous or asynchronous"})
     staleness: int | None = field(
         default=None, metadata={"help": "asynchronous: bound in updates (none: twice the workers)"}
     )
@@ -97,9 +99,11 @@ class Schedule:
     )
 
     def __post_init__(self) -> None:
-        if self.order not in (SYNCHRONOUS, ARRIVAL):
+        if isinstance(self.order, str):
+            object.__setattr__(self, "order", FORMER_ORDERS.get(self.order, self.order))
+        if self.order not in (SYNCHRONOUS, ASYNCHRONOUS):
             raise PolicyError(
-                f"schedule: order is {self.order!r}, expected {SYNCHRONOUS!r} or {ARRIVAL!r}"
+                f"schedule: order is {self.order!r}, expected {SYNCHRONOUS!r} or {ASYNCHRONOUS!r}"
             )
         if self.staleness is not None and self.staleness < 0:
             raise PolicyError(
@@ -112,16 +116,16 @@ class Schedule:
             raise PolicyError(f"schedule: gather is {self.gather}, expected at least 1 sender")
         if self.lag < 0:
             raise PolicyError(f"schedule: lag is {self.lag}, expected at least 0 iterations")
-        if self.order == ARRIVAL and self.lag:
+        if self.order == ASYNCHRONOUS and self.lag:
             raise PolicyError(
-                f"schedule: lag belongs to order={SYNCHRONOUS}, and order is {ARRIVAL}, whose "
+                f"schedule: lag belongs to order={SYNCHRONOUS}, and order is {ASYNCHRONOUS}, whose "
                 "bound is staleness; leave one of them out"
             )
         asynchronous = self.staleness is not None or self.drop_stale or self.gather > 1
         if self.order == SYNCHRONOUS and asynchronous:
             raise PolicyError(
-                f"schedule: staleness, drop_stale and gather belong to order={ARRIVAL}, and order "
-                f"is {SYNCHRONOUS}; leave them out or ask for order={ARRIVAL}"
+                f"schedule: staleness, drop_stale and gather belong to order={ASYNCHRONOUS}, and "
+                f"order is {SYNCHRONOUS}; leave them out or ask for order={ASYNCHRONOUS}"
             )
 
 

@@ -72,7 +72,7 @@ def _run(algorithm: str, policy: str, seed: int, args: argparse.Namespace) -> tu
             plan, end = load_plan(run.folder), run.metrics()[-1]
     except study.NotMeasured as error:
         return study.line([algorithm, policy, seed, "failed", error, ""]), False
-    name = plan.policy + (" by arrival" if plan.arrivals else "")
+    name = plan.policy + (", asynchronous" if plan.arrivals else "")
     name += "" if plan.environment == "CartPole-v1" else f" ({plan.environment})"
     mean = end["mean_return"] or 0.0
     cells = [algorithm, name, seed, f"{end['env_steps']:,}", f"{mean:.1f}", f"{run.wall_s:.0f}"]

@@ -46,7 +46,7 @@ ALGORITHMS: dict[str, Row] = {
         "update_epochs": 2,
     },
 }
-ARRIVAL = {"order": "arrival", "staleness": 64}
+ASYNCHRONOUS = {"order": "asynchronous", "staleness": 64}
 GPUS, QUICK_GPUS = (1, 2, 4, 8, 16, 32, 64), (1, 8, 64)
 QUICK_POLICIES = ("SingleLearnerCoarse", "MultipleLearners", "GPUOnly")
 FIXED_STEPS = 1_000_000
@@ -94,7 +94,7 @@ def _file(algorithm: str) -> str:
 def _schedule(algorithm: str, policy: str) -> Row:
     """Returns the schedule: A3C is A2C whose server applies gradients as they arrive."""
     name, schedule = POLICIES[policy]
-    return {**schedule, **ARRIVAL} if (algorithm, name) == ("a3c", "Central") else schedule
+    return {**schedule, **ASYNCHRONOUS} if (algorithm, name) == ("a3c", "Central") else schedule
 
 
 def iteration_ms(

@@ -65,7 +65,7 @@ def test_every_field_is_a_flag_a_keyword_a_key_and_a_completion(name, tmp_path):
     assert option.nargs or word in completed([word[:-1]])
     assert inspect.signature(keywords).parameters[name].default == option.default
     file = tmp_path / "job.yaml"
-    value = {"schedule": {"order": "arrival"}, "algorithm": "a2c"}.get(name, 3)
+    value = {"schedule": {"order": "asynchronous"}, "algorithm": "a2c"}.get(name, 3)
     file.write_text(yaml.safe_dump({"algorithm": "a2c", "policy": "Central", name: value}))
     if option.in_file:
         assert getattr(jobs.with_file(More(config=file)), name) is not None

@@ -21,9 +21,9 @@ def schedule_of(*argv):
 def test_a_flag_overrides_a_yaml(tmp_path):
     file = tmp_path / "job.yaml"
     file.write_text("policy: Central\nschedule: {order: arrival, staleness: 4}\nnum_steps: 16\n")
-    assert schedule_of("--config", str(file)) == Schedule("arrival", 4)
+    assert schedule_of("--config", str(file)) == Schedule("asynchronous", 4)
     assert schedule_of("--config", str(file), "--schedule", "staleness=0,drop_stale=true") == (
-        Schedule("arrival", 0, drop_stale=True)
+        Schedule("asynchronous", 0, drop_stale=True)
     )
     args = cli._parser(["train"]).parse_args(["train", "ppo", "--config", str(file)])
     request = asked(Job.of(args))
@@ -35,16 +35,16 @@ def test_a3c_is_a_configuration():
     args = cli._parser(["train"]).parse_args(["train", "--config", "a3c"])
     request = asked(Job.of(args))
     assert (request.algorithm.stem, request.policy.name) == ("a2c", "Central")
-    assert request.policy.schedule == Schedule("arrival")
+    assert request.policy.schedule == Schedule("asynchronous")
 
 
 def test_an_earlier_run_keeps_its_schedule_under_the_same_policy(tmp_path):
     args = cli._parser(["train"]).parse_args(
-        ["train", "ppo", "--policy", "Central", "--schedule", "order=arrival"]
+        ["train", "ppo", "--policy", "Central", "--schedule", "order=asynchronous"]
     )
     run_directory.write_job(tmp_path, asked(Job.of(args)))
-    assert json.loads((tmp_path / "job.json").read_text())["schedule"]["order"] == "arrival"
-    for flags, expected in (([], Schedule("arrival")), (["--policy", "GPUOnly"], Schedule())):
+    assert json.loads((tmp_path / "job.json").read_text())["schedule"]["order"] == "asynchronous"
+    for flags, expected in (([], Schedule("asynchronous")), (["--policy", "GPUOnly"], Schedule())):
         later: argparse.Namespace = cli._parser(["train"]).parse_args(["train", *flags])
         assert asked(Job.of(later), resume_run=tmp_path).policy.schedule == expected
 
@@ -52,12 +52,12 @@ def test_an_earlier_run_keeps_its_schedule_under_the_same_policy(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("order=arival", "order is 'arival', expected 'synchronous' or 'arrival'"),
-        ("order=arrival,staleness=-1", "staleness is -1, expected at least 0 updates"),
-        ("staleness=2", "belong to order=arrival, and order is synchronous"),
+        ("order=arival", "order is 'arival', expected 'synchronous' or 'asynchronous'"),
+        ("order=asynchronous,staleness=-1", "staleness is -1, expected at least 0 updates"),
+        ("staleness=2", "belong to order=asynchronous, and order is synchronous"),
         ("chunks=0", "chunks is 0, expected at least 1"),
         ("lag=-1", "lag is -1, expected at least 0 iterations"),
-        ("order=arrival,lag=1", "lag belongs to order=synchronous, and order is arrival"),
+        ("order=asynchronous,lag=1", "lag belongs to order=synchronous, and order is asynchronous"),
         ("stalenes=2", "unknown key stalenes; did you mean staleness"),
         ("staleness=few", "expected int or none, for example `staleness=64`"),
         ("arrival", "expected key=value"),

@@ -71,8 +71,8 @@ def _plan(run_dir: Path) -> Plan:
     if plan.arrivals is None or not plan.arrivals.gather:
         raise MsrlError(
             f"{run_dir} has no {ARRIVALS_FILE}; expected an asynchronous run whose learner takes "
-            "batches, such as `msrl train ppo --schedule order=arrival`. `msrl check` compares "
-            "synchronous programs with their plain loop"
+            "batches, such as `msrl train ppo --policy SingleLearnerCoarse --schedule "
+            "order=asynchronous`. `msrl check` compares synchronous programs with their plain loop"
         )
     if plan.resume:
         raise MsrlError(

@@ -74,7 +74,7 @@ class Job:
     )
     schedule: str | Mapping[str, object] | None = of_place(
         None,
-        "overrides the policy's schedule, for example order=arrival,staleness=4; keys: "
+        "overrides the policy's schedule, for example order=asynchronous,staleness=4; keys: "
         + ", ".join(SCHEDULE_KEYS),
         "KEY=VALUE,...",
         in_file=True,
@@ -200,7 +200,7 @@ def with_file(job: Job) -> Job:
             if not isinstance(value, Mapping):
                 raise ConfigError(
                     f"{path}: schedule is {value!r}, expected a mapping, for example "
-                    "`schedule: {order: arrival, staleness: 4}`"
+                    "`schedule: {order: asynchronous, staleness: 4}`"
                 )
             given[name] = ",".join((*schedule_words(value), *schedule_words(job.schedule)))
         elif getattr(job, name) is None:

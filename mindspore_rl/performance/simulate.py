@@ -85,14 +85,14 @@ class Simulator:
     def run(self, iterations: int) -> Simulation:
         """Simulates so many iterations; the first, and as many as the lag, are discarded."""
         if self.plan.arrivals is not None:
-            return self._by_arrival(iterations)
+            return self._asynchronous(iterations)
         for rank in self.ranks:
             self.env.process(rank.run(iterations))
         self.env.run()
         marks, first = self.ranks[0].marks, 1 + self.plan.lag
         return self._result(marks[-1] - marks[first], len(marks) - 1 - first)
 
-    def _by_arrival(self, iterations: int) -> Simulation:
+    def _asynchronous(self, iterations: int) -> Simulation:
         arrivals = self.plan.arrivals
         assert arrivals is not None
         served = next(f for f in self.plan.fragments if f.name == arrivals.sender)
@@ -338,7 +338,7 @@ class SimulatedRank:
                 return word
         raise AssertionError
 
-    # ---- by arrival --------------------------------------------------------------------------
+    # ---- asynchronous ------------------------------------------------------------------------
 
     def serve(self, workers: range, turns: int) -> Steps:
         """Serves workers in the order of their messages, each with its own script."""

@@ -60,6 +60,6 @@ def arrivals_text(arrivals: Arrivals) -> str:
         who = f"{arrivals.gather} {arrivals.sender}s" if arrivals.gather > 1 else arrivals.sender
         does = f"learns from the first {who} that {'are' if arrivals.gather > 1 else 'is'} ready"
     return (
-        f"by arrival: {arrivals.consumer} {does}; more than {arrivals.staleness} updates old is "
+        f"asynchronous: {arrivals.consumer} {does}; more than {arrivals.staleness} updates old is "
         f"{stale}"
     )

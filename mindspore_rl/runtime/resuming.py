@@ -91,7 +91,7 @@ def _why_replay_would_not_fit(meta: dict[str, Any], plan: Plan) -> str:
     if meta["steps_per_iteration"] == plan.steps_per_iteration:
         return ""
     if "counters/iterations" in meta["arrays"]:
-        return "workers that are served by arrival count their replay in"
+        return "asynchronous workers count their replay in"
     steps = meta["env_steps"] // meta["num_envs"]
     return f"has to divide the {steps:,} steps in the replay" if steps % plan.steps_per_env else ""
 

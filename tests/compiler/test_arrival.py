@@ -27,7 +27,7 @@ def request(algorithm, workers, num_envs, **schedule):
 
 def by_arrival(file, workers, num_envs, schedule, **config):
     job = inproc.request(file, "Central", workers, num_envs=num_envs, **config)
-    policy = dataclasses.replace(job.policy, schedule=Schedule("arrival", **schedule))
+    policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous", **schedule))
     return dataclasses.replace(job, policy=policy, num_iterations=1)
 
 

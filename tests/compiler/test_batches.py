@@ -27,7 +27,7 @@ def request(algorithm, workers, num_envs, iterations=3, policy="SingleLearnerCoa
     job = inproc.request(
         file, policy, workers, num_envs=num_envs, **SMALL[algorithm], learning_rate=0.02
     )
-    policy = dataclasses.replace(job.policy, schedule=Schedule("arrival", **schedule))
+    policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous", **schedule))
     return dataclasses.replace(job, policy=policy, num_iterations=iterations)
 
 

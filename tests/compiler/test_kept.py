@@ -89,6 +89,6 @@ def test_numbers_for_a_batch_are_looked_at(tmp_path, call, told):
 def test_by_arrival_nothing_is_kept(tmp_path):
 
     central = registry.load_policy(registry.find_policy("Central"))
-    central = dataclasses.replace(central, schedule=Schedule("arrival"))
+    central = dataclasses.replace(central, schedule=Schedule("asynchronous"))
     with pytest.raises(MsrlError, match="replays that are filled differently"):
         kept(tmp_path, ", keep=1000", "msrl.replay_sample(16)", policy=central)

@@ -21,7 +21,7 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 def job(algorithm, policy, workers=2, schedule=None, **config):
     file = registry.find_algorithm(str(algorithm))
     chosen = registry.load_policy(registry.find_policy(policy))
-    chosen = dataclasses.replace(chosen, schedule=schedule or Schedule("arrival"))
+    chosen = dataclasses.replace(chosen, schedule=schedule or Schedule("asynchronous"))
     return JobRequest(file, chosen, programs.trainer_class(file).Config(**config), workers)
 
 
@@ -35,7 +35,7 @@ def test_workers_reduce_over_their_own_samples(tmp_path):
     reductions = worker.count("operators.reduce_samples(")
     assert worker.count(", 1, 128 * self.num_envs)") == reductions > 0
     assert "AllReduce" not in worker
-    assert "by arrival: server serves one worker at a time" in render_partition(cut)
+    assert "asynchronous: server serves one worker at a time" in render_partition(cut)
     assert plan.leader == 3
 
 
@@ -52,7 +52,7 @@ def test_the_server_loops_over_arrivals(tmp_path):
 
 
 def test_stale_messages_make_no_update_if_dropped():
-    cut = analyse(job("a2c", "Central", schedule=Schedule("arrival", 1, drop_stale=True)))
+    cut = analyse(job("a2c", "Central", schedule=Schedule("asynchronous", 1, drop_stale=True)))
     body = project(cut, "server", in_graph=False).body
     receive = next(op for op, _ in walk(body) if op.kind == "receive")
     assert receive.targets[-1] == "fresh"

@@ -26,7 +26,7 @@ OPTIONS = JobOptions(progress=False, total_steps=0)
 def request(env, workers, iterations, algorithm="a2c", policy="Central", **schedule):
     file = registry.find_algorithm(algorithm)
     policy = registry.load_policy(registry.find_policy(policy))
-    policy = dataclasses.replace(policy, schedule=Schedule("arrival", **schedule))
+    policy = dataclasses.replace(policy, schedule=Schedule("asynchronous", **schedule))
     config = programs.trainer_class(file).Config(env=env, num_envs=3, num_steps=4, hidden=(8,))
     return JobRequest(file, policy, config, workers, num_iterations=iterations)
 
@@ -95,7 +95,7 @@ def test_batches_of_whoever_is_ready_repeat_as_a_plain_loop(tmp_path, misbehavin
 def test_batches_resume_with_other_workers_and_synchronously(tmp_path, misbehaving):
     job = request(misbehaving("slow"), 3, 6, policy="SingleLearnerCoarse", gather=2)
     outcome, _ = run(job, tmp_path / "run")
-    policy = dataclasses.replace(job.policy, schedule=Schedule("arrival", gather=1))
+    policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous", gather=1))
     job = dataclasses.replace(job, policy=policy, num_iterations=10, resume=outcome.checkpoint)
     outcome, lines = run(job, tmp_path / "later")
     assert [line["iteration"] for line in lines] == list(range(7, 11))

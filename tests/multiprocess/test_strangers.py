@@ -176,7 +176,7 @@ def slow(*options: str):
         slow("--policy", "Environments", "--workers", "2"),
         slow("--policy", "Central", "--workers", "2"),
         slow("--policy", "MultipleLearners", "--workers", "2"),
-        slow("--policy", "Central", "--workers", "2", "--schedule", "order=arrival"),
+        slow("--policy", "Central", "--workers", "2", "--schedule", "order=asynchronous"),
         slow(*ports.MINDSPORE),
     ],
     ids=lambda options: "-".join(options[1::2]),

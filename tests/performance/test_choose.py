@@ -21,7 +21,7 @@ def asked(monkeypatch):
         policy = request.policy
         found.append((policy.name, policy.schedule))
         numbers.add(request.workers)
-        if policy.name == "Central" and policy.schedule.order != "arrival":
+        if policy.name == "Central" and policy.schedule.order != "asynchronous":
             raise PolicyError("Central cannot serve this")
         rate = 2.0 if policy.name == "SingleLearnerFine" else 1.0
         return SimpleNamespace(steps_per_s=rate * policy.schedule.chunks)
@@ -43,8 +43,10 @@ def test_the_fastest_is_taken_with_its_chunks(asked, capsys):
 
 
 def test_every_candidate_has_the_schedule_that_is_asked_for(asked):
-    settled = auto_policy.settled(Job(**{**vars(JOB), "schedule": "order=arrival,staleness=3"}))
-    assert {(s.order, s.staleness, s.chunks) for _, s in asked[0]} == {("arrival", 3, 1)}
+    settled = auto_policy.settled(
+        Job(**{**vars(JOB), "schedule": "order=asynchronous,staleness=3"})
+    )
+    assert {(s.order, s.staleness, s.chunks) for _, s in asked[0]} == {("asynchronous", 3, 1)}
     assert job.request(settled).policy.schedule.staleness == 3
     asked[0].clear()
     auto_policy.settled(Job(**{**vars(JOB), "schedule": "chunks=4"}))

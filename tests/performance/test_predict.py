@@ -97,7 +97,7 @@ def test_a_job_of_few_iterations_is_measured_by_arrival(monkeypatch):
     monkeypatch.setattr(predict, "in_cache", lambda name: None)
     asked = request("Central", total_steps=64)
     asked = dataclasses.replace(
-        asked, policy=dataclasses.replace(asked.policy, schedule=Schedule("arrival"))
+        asked, policy=dataclasses.replace(asked.policy, schedule=Schedule("asynchronous"))
     )
     job = predict.job_of(asked, said)
     assert job.on(Cluster(MACHINE)).simulation.iteration_s > 0

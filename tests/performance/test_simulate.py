@@ -130,7 +130,7 @@ def test_a_core_is_slower_beside_another_that_works(tmp_path):
 
 def test_workers_are_served_as_they_come(tmp_path):
     """A worker that is ten times as slow does not delay the others."""
-    schedule = {"order": "arrival", "staleness": 8}
+    schedule = {"order": "asynchronous", "staleness": 8}
     plan, regions = planned("Central", "CartPole-v1", schedule, tmp_path, 3, "a2c")
     worker, server = (f.name for f in plan.fragments)
     costs = {worker: {"environment": doing(0.01)}, server: {"cell update": doing(0.001)}}
@@ -146,7 +146,7 @@ def test_workers_are_served_as_they_come(tmp_path):
 @pytest.mark.parametrize(("gather", "expected"), [(1, 0.09), (3, 0.1)])
 def test_a_learner_takes_the_batches_that_are_there(gather, expected, tmp_path):
     """The learner, which is the slower here, is never idle."""
-    schedule = {"order": "arrival", "gather": gather}
+    schedule = {"order": "asynchronous", "gather": gather}
     plan, regions = planned(
         "SingleLearnerCoarse", "CartPole-v1", schedule, tmp_path, 3, "a2c", num_envs=6
     )

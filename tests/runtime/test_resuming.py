@@ -27,7 +27,7 @@ def newest(run):
     [
         ("SingleLearnerCoarse", 1, None),
         pytest.param("GPUOnly", 2, None, marks=pytest.mark.slow),
-        pytest.param("Central", 2, "order=arrival", marks=pytest.mark.slow),
+        pytest.param("Central", 2, "order=asynchronous", marks=pytest.mark.slow),
     ],
 )
 def test_goes_on_with_other_sizes(policy, workers, schedule, tmp_path, capsys):

@@ -38,7 +38,7 @@ def generate_all(
         code = generate(partition.program, projection, regions[name], target, title)
         if projection.serves and code.carried:
             raise PolicyError(
-                f"policy {policy} serves workers by arrival, and {name} would carry "
+                f"policy {policy} serves workers asynchronously, and {name} would carry "
                 f"`{code.carried[0]}` from an iteration of one worker to that of another; it can "
                 "keep parameters only"
             )

@@ -2,7 +2,7 @@
 
 With a lag, the messages with the actors' parameters are used some iterations later.
 
-In an asynchronous schedule (by arrival), the fragment that updates fires once for each message of
+In an asynchronous schedule the fragment that updates fires once for each message of
 one sender. The sender's gradients and means are over its own samples, and only it gets the reply.
 If the messages carry rows of environments, it fires once for those of several senders, its batch.
 """
@@ -15,7 +15,7 @@ from mindspore_rl.compiler.partition.partition import Message, Partition
 from mindspore_rl.compiler.partition.replicate import Fragment
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.plan.plan import Arrivals
-from mindspore_rl.policy import ARRIVAL
+from mindspore_rl.policy import ASYNCHRONOUS
 
 
 def apply_schedule(partition: Partition) -> Partition:
@@ -27,7 +27,7 @@ def apply_schedule(partition: Partition) -> Partition:
     policy = partition.policy
     if policy.schedule.lag:
         _check_lag(partition)
-    if policy.schedule.order != ARRIVAL:
+    if policy.schedule.order != ASYNCHRONOUS:
         return partition
     sender, consumer = _ends(partition)
     kept = (op for op, _ in walk(partition.program.body) if op.kind == "replay_keep")
@@ -237,7 +237,7 @@ def _check_no_wait(partition: Partition, parameters: Message, got: list[Message]
 
 def _refused(partition: Partition, reason: str) -> PolicyError:
     schedule = partition.policy.schedule
-    asked = f"lag={schedule.lag}" if schedule.lag else f"order={ARRIVAL}"
+    asked = f"lag={schedule.lag}" if schedule.lag else f"order={ASYNCHRONOUS}"
     return PolicyError(
         f"policy {partition.policy.name} cannot run {partition.program.algorithm} with {asked}: "
         f"{reason}"
