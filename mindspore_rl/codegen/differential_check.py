@@ -1,6 +1,6 @@
 """Differential check: runs a native cell and MindSpore once from the same state and compares."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ def difference(
     native: Callable[..., Any],
     inputs: tuple,
     agree: Callable[[int], int],
+    scales: Sequence[float] = (),
 ) -> tuple[float, str]:
     """Runs both with one turn of each of the cell's loops, then restores the state.
 
@@ -52,6 +53,7 @@ def difference(
         inputs: the inputs of both.
         agree: returns the minimum of its argument over all replicas; cells contain collectives, so
             all replicas must run them equally often.
+        scales: sizes that the first results' tolerances are relative to, if larger than a result.
 
     Returns: the largest difference and its place. The unit is `LARGEST`, or the measured effect of
         rounding on a parameter if that is larger.
@@ -70,7 +72,10 @@ def difference(
         return found
 
     expected, found = run(judge), run(native)
-    off = {key: _off(wanted, found[key], NEGLIGIBLE[key[0]]) for key, wanted in expected.items()}
+    negligible = {key: NEGLIGIBLE[key[0]] for key in expected}
+    for i, scale in enumerate(scales):
+        negligible[True, f"result {i}"] = max(NEGLIGIBLE[True], LARGEST * scale)
+    off = {key: _off(wanted, found[key], negligible[key]) for key, wanted in expected.items()}
     for key in [key for key, size in off.items() if size > 1.0 and not key[0]]:
         told = _made_of_rounding(key[1], expected, found, before)
         rest = np.where(told, expected[key], found[key])

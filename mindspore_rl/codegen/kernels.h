@@ -159,24 +159,41 @@ template <int64_t N, class F> static inline float sum_of(const float *x, F f) {
 struct plain { template <class T> T operator()(T x) const { return x; } };
 struct squared { template <class T> T operator()(T x) const { return x * x; } };
 
-// Reductions of [OUTER, N, INNER] over the middle axis.
+// Adds the sums of n rows of `width` numbers, INNER apart, to y.
+template <int64_t INNER>
+static inline void add_rows(const float *x, int64_t n, int64_t width, float *y) {
+  for (; n >= 4; n -= 4, x += 4 * INNER)
+#pragma GCC ivdep
+    for (int64_t i = 0; i < width; i++)
+      y[i] += (x[i] + x[i + INNER]) + (x[i + 2 * INNER] + x[i + 3 * INNER]);
+  for (; n > 0; n--, x += INNER)
+#pragma GCC ivdep
+    for (int64_t i = 0; i < width; i++) y[i] += x[i];
+}
+constexpr int64_t block_of(int64_t n) {
+  int64_t block = 128;
+  while (block * block < n) block *= 2;
+  return block;
+}
+// Reductions of [OUTER, N, INNER] over the middle axis. Long columns are summed in blocks, so that
+// rounding grows with the square root of N: a running sum loses the digits of small terms.
 template <int64_t OUTER, int64_t N, int64_t INNER> static void sum(const float *x, float *y) {
+  constexpr int64_t BLOCK = block_of(N), WIDTH = INNER < 512 ? INNER : 512;
   for (int64_t o = 0; o < OUTER; o++, x += N * INNER, y += INNER) {
     if (INNER == 1) {
       *y = sum_of<N>(x, plain());
       continue;
     }
-    for (int64_t i = 0; i < INNER; i++) y[i] = 0.0f;
-    int64_t n = 0;
-    for (; n + 4 <= N; n += 4) {
-      const float *r = x + n * INNER;
-#pragma GCC ivdep
-      for (int64_t i = 0; i < INNER; i++)
-        y[i] += (r[i] + r[i + INNER]) + (r[i + 2 * INNER] + r[i + 3 * INNER]);
+    for (int64_t i = 0; i < INNER; i += WIDTH) {
+      const int64_t width = INNER - i < WIDTH ? INNER - i : WIDTH;
+      for (int64_t k = 0; k < width; k++) y[i + k] = 0.0f;
+      add_rows<INNER>(x + i, N < BLOCK ? N : BLOCK, width, y + i);
+      for (int64_t n = BLOCK; n < N; n += BLOCK) {
+        float part[WIDTH] = {};
+        add_rows<INNER>(x + n * INNER + i, N - n < BLOCK ? N - n : BLOCK, width, part);
+        for (int64_t k = 0; k < width; k++) y[i + k] += part[k];
+      }
     }
-    for (; n < N; n++)
-#pragma GCC ivdep
-      for (int64_t i = 0; i < INNER; i++) y[i] += x[n * INNER + i];
   }
 }
 // Adds the sums of PARTS parts in order; they are STRIDE bytes apart.

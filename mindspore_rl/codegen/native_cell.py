@@ -1,6 +1,7 @@
 """A compiled cell as a native function: builds it, binds the cell's parameters, calls it."""
 
 import ctypes
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from mindspore_rl.codegen.emit_unit import write
 from mindspore_rl.codegen.memory_plan import ALIGNED, aligned
 from mindspore_rl.codegen.tiling import MAX_PARTS
 from mindspore_rl.codegen.unit import Unit
-from mindspore_rl.mindir.graph import Graph, read
+from mindspore_rl.mindir.graph import Graph, Value, read
 
 FOLDER = Path(__file__).parent
 
@@ -27,8 +28,18 @@ def unit_of(graph: Graph) -> Unit:
         Unsupported: a part of the graph has no native form.
     """
     blocks = blocks_of(read(graph.data))
-    work = work_of(blocks)  # before `write`, which fuses operators
-    return replace(write(blocks, graph.sources), work=work)
+    # Before `write`, which fuses operators.
+    work, scales = work_of(blocks), tuple(map(_scale, blocks.results))
+    return replace(write(blocks, graph.sources), work=work, scales=scales)
+
+
+def _scale(result: Value) -> float:
+    """Returns the size of the number in a result that is a sum with one, or 0.0."""
+    if result.op not in ("Add", "Sub") or result.type.dtype != "float32":
+        return 0.0
+    constants = (np.asarray(arg.data) for arg in result.args if arg.op == "constant")
+    sizes = [abs(constant.item()) for constant in constants if constant.size == 1]
+    return max(filter(math.isfinite, sizes), default=0.0)
 
 
 class NativeCell:

@@ -24,6 +24,8 @@ class Unit:
         structure: nested tuples of positions in `results`, the structure that the cell returns.
         functions: `library:name` of the functions that it calls.
         work: the amount of computation, by loop.
+        scales: for each result, the size of the number in a sum with one (1 - x: 1.0), or 0.0.
+            Its rounding error is relative to that number, however small the result is.
     """
 
     text: str
@@ -34,6 +36,7 @@ class Unit:
     structure: Any
     functions: tuple[str, ...]
     work: tuple[Work, ...] = ()
+    scales: tuple[float, ...] = ()
 
     def to_json(self) -> str:
         """Returns the unit as text for `from_json`."""

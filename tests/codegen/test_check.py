@@ -109,6 +109,19 @@ def test_a_sum_of_inputs_that_cancels_is_judged_by_what_rounding_does():
     assert off <= 1.0
 
 
+@pytest.mark.parametrize(
+    ("share", "scale", "agrees"), [(0.98598, 1.0, True), (0.98598, 0.0, False), (0.984, 1.0, False)]
+)
+def test_what_a_subtraction_from_a_constant_leaves_is_as_exact_as_the_constant(
+    share, scale, agrees
+):
+    """PPO's explained variance, one minus a quotient of sums."""
+    judge, native = (lambda s=s: Tensor(np.float32(1.0 - s)) for s in (0.98596, share))
+    off, where = difference({}, [], judge, native, (), int, (scale,))
+    assert (off <= 1.0) == agrees
+    assert agrees or where == "result 0"
+
+
 @pytest.mark.parametrize(("least_of_others", "runs"), [(1, 1), (0, 2)])
 def test_all_replicas_run_a_cell_as_often(least_of_others, runs):
     """Also if one of them finds a difference: cells contain collectives."""

@@ -112,6 +112,10 @@ def _reductions(cases, nan):
     cases.add("BiasAddGrad", [x], x.sum(0))
     x = _floats(3, 5, 2, 2, nan=nan)
     cases.add("BiasAddGrad", [x], x.sum((0, 2, 3)))
+    x = np.full((50_000, 3), 0.1, np.float32)  # a running sum is off by 1e-4
+    cases.add("SumExt", [x, (0,), False, None], x.sum(0, np.float64).astype(np.float32))
+    x = _floats(300, 600, nan=nan)
+    cases.add("SumExt", [x, (0,), False, None], x.sum(0, np.float64).astype(np.float32))
 
 
 def _products(cases, nan):

@@ -120,6 +120,17 @@ def test_the_cpp_names_the_lines_that_it_comes_from(capsys):
     assert "return self.sum - 1.0, (i, ops.tanh(x))\n" in after
 
 
+class Explained(nn.Cell):
+    def construct(self, x):
+        return 1.0 - x.sum() / ops.exp(x).sum(), 2.0 * x, x.sum() - 3.0, x - float("inf")
+
+
+def test_a_unit_knows_the_constants_that_its_results_are_taken_from():
+    made, _, told = lowered(Explained(), X)
+    assert told == [(True, "")]
+    assert made._run.unit.scales == (1.0, 0.0, 3.0, 0.0)
+
+
 def test_results_are_not_overwritten_by_the_next_call():
     made, (first, _), _ = lowered(Count(), X)
     kept = first.copy()

@@ -92,7 +92,9 @@ class LoweredCell:
         seen.keep(native.unit)
         verdict = _verdict(library)
         if not self._agree(int(verdict is not None)) or verdict is None:
-            verdict = difference(parameters, self._turns, compiled, native, inputs, self._agree)
+            verdict = difference(
+                parameters, self._turns, compiled, native, inputs, self._agree, native.unit.scales
+            )
             _keep_verdict(library, verdict)
         off, where = verdict
         if self._agree(int(off <= 1.0)):
