@@ -1,8 +1,9 @@
 """Deep Q-learning from a replay (Mnih et al. 2015, "Human-level control through deep RL").
 
 Options: double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461), a duelling network (Wang et
-al. 2016, arXiv 1511.06581), prioritised replay (Schaul et al. 2016, arXiv 1511.05952) and n-step
-returns (Hessel et al. 2018, arXiv 1710.02298).
+al. 2016, arXiv 1511.06581), prioritised replay (Schaul et al. 2016, arXiv 1511.05952), n-step
+returns (Hessel et al. 2018, arXiv 1710.02298) and an epsilon for each environment (Ape-X, Horgan et
+al. 2018, arXiv 1803.00933).
 """
 
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Config:
     epsilon_start: float = option(1.0, "probability of random actions at first", ge=0, le=1)
     epsilon_end: float = option(0.02, "probability of random actions at the end", ge=0, le=1)
     exploration: float = option(0.05, "fraction of the run in which it falls", ge=0, le=1)
+    epsilon_alpha: float = option(0.0, "Ape-X's alpha: environment i has a power of it", ge=0)
     double_q: bool = option(True, "the online network chooses the next action")
     duelling: bool = option(False, "separate heads for value and advantages")
     priority: float = option(0.0, "exponent alpha of prioritised replay; 0: uniform", ge=0)
@@ -194,8 +196,12 @@ class DQNTrainer(Trainer):
             done = msrl.env_steps() / (config.exploration * config.total_steps)
             fall = config.epsilon_start - config.epsilon_end
             epsilon = config.epsilon_start - fall * ops.clamp(done, 0.0, 1.0)
+            explore = epsilon
+            if config.epsilon_alpha:  # section 4.1 of Horgan et al.
+                place = msrl.env_index() / max(config.num_envs - 1, 1)
+                explore = ops.pow(epsilon, 1.0 + config.epsilon_alpha * place)
             for _ in msrl.steps():
-                action = msrl.agent_act(obs, epsilon)
+                action = msrl.agent_act(obs, explore)
                 next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
                 msrl.replay_insert(
                     Transition(

@@ -188,6 +188,12 @@ class Msrl(Protocol):
     def env_steps(self) -> Any:
         """Returns the global environment steps before this iteration, float32 (for schedules)."""
 
+    def env_index(self) -> Any:
+        """Returns the number of each environment, `[B]` int32, from 0 to `num_envs` - 1.
+
+        It is the same under every policy, so each environment may have its own exploration.
+        """
+
     def report(self, metrics: dict[str, Any]) -> None:
         """Sends named scalars to the coordinator."""
 

@@ -121,6 +121,11 @@ class PlainLoop(ABC):
         noise = self._noise("env_step", self.environment.noise_size)
         return self.environment.step(action, noise)
 
+    def env_index(self) -> Tensor:
+        # A trained policy may play in more environments than it was trained in.
+        numbers = np.arange(self.num_envs, dtype=np.int32)
+        return Tensor(numbers % self.trainer.config.num_envs)
+
     def agent_act(self, *args: Any, **named: Any) -> Any:
         actor = self.trainer.actor
         noise = self._noise("agent_act", actor.noise_size)

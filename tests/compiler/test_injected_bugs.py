@@ -1,10 +1,16 @@
 """Tests must detect the classic mistakes of distributed learning, injected into generated code."""
 
+import dataclasses
 import re
 
 import pytest
 
+from mindspore_rl.jobs import registry
+from mindspore_rl.policy import Schedule
 from tests.compiler import inproc
+from tests.compiler.programs import program_with
+from tests.compiler.test_programs import SCATTERED
+from tests.tiers import quick
 
 
 def _mean_of_means(source: str) -> str:
@@ -63,3 +69,73 @@ def test_injected_bug_shows(bug, job, reference, tmp_path):
 
     wrong = inproc.run_and_compare(job, reference, tmp_path, spoil)
     assert any(f"boundary:{SHOWS[bug]}" in line for line in wrong)
+
+
+ACTED = "(msrl.agent_act(obs) + msrl.env_index() // 3) % 2"
+BY_NUMBER = {
+    "remove": [("msrl.agent_act(obs)", ACTED)],
+    "loop": "reward = reward - 0.1 * msrl.env_index()",
+    "learn": "target = reward * (1.0 + msrl.env_index()) + msrl.mean(msrl.env_index())",
+}
+IN_GRAPH = "graph:CartPole-v1"
+FINE = registry.load_policy(registry.find_policy("SingleLearnerFine"))
+IN_CHUNKS = dataclasses.replace(FINE, name="InChunks", schedule=Schedule(chunks=2))
+
+
+@pytest.fixture(scope="module")
+def by_number(tmp_path_factory):
+    """A program that uses the numbers of its environments, and its reference in each of them."""
+    folder = tmp_path_factory.mktemp("by_number")
+    file, known = program_with(folder, **BY_NUMBER), {}
+
+    def get(policy, workers, env):
+        job = inproc.request(file, policy, workers, num_steps=4, env=env)
+        if env not in known:
+            known[env] = inproc.run_reference(job, folder / env.replace(":", "_"))
+        return job, known[env]
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("policy", "workers", "env", "compiled"),
+    quick(
+        [
+            (SCATTERED, 3, "CartPole-v1", ""),
+            ("GPUOnly", 3, IN_GRAPH, ""),
+            ("MultipleLearners", 3, "CartPole-v1", ""),
+            ("SingleLearnerCoarse", 3, "CartPole-v1", ""),
+            ("Central", 3, "CartPole-v1", ""),
+            (IN_CHUNKS, 2, "CartPole-v1", ""),
+            ("GPUOnly", 1, IN_GRAPH, "native"),
+            ("GPUOnly", 1, IN_GRAPH, "mindspore"),
+            ("MultipleLearners", 1, "CartPole-v1", "native"),
+        ],
+        0,
+        1,
+    ),
+    ids=lambda part: getattr(part, "name", part),
+)
+def test_an_environment_has_one_number_under_every_policy(
+    policy, workers, env, compiled, by_number, tmp_path
+):
+    job, reference = by_number(policy, workers, env)
+    if compiled:
+        job = dataclasses.replace(job, compiled=True, cells=compiled)
+    assert inproc.run_and_compare(job, reference, tmp_path) == []
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", IN_GRAPH])
+def test_numbers_by_replica_show(env, by_number, tmp_path):
+    """Every replica numbers its environments from 0."""
+
+    def spoil(folder):
+        (file,) = (folder / "fragments").glob("*.py")
+        source = file.read_text()
+        spoilt = re.sub(r"(w\.env_index\(\)|self\.env_index_\d+(?= \*))", r"\1 % 3", source)
+        assert spoilt != source
+        file.write_text(spoilt)
+
+    job, reference = by_number("MultipleLearners", 3, env)
+    wrong = inproc.run_and_compare(job, reference, tmp_path, spoil)
+    assert any("boundary:action" in line for line in wrong)

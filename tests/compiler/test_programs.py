@@ -3,13 +3,17 @@
 import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 
+from mindspore_rl import programs
 from mindspore_rl.compiler.pipeline import prepare
+from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule
 from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime.reference import Reference
 from tests.compiler import inproc
 from tests.compiler.programs import program_with
 from tests.multiprocess import theorem
@@ -134,6 +138,41 @@ def test_ppo_options(options, references, tmp_path):
         update_epochs=2,
         **options,
     )
+    assert inproc.run_and_compare(job, references(job), tmp_path) == []
+
+
+APE_X = {
+    "epsilon_start": 0.4,
+    "epsilon_end": 0.4,
+    "epsilon_alpha": 7.0,
+    "num_envs": 4,
+    "num_steps": 4,
+    "n_step": 2,
+    "updates": 2,
+    "batch_size": 8,
+    "learning_starts": 0,
+    "hidden": (8,),
+}
+
+
+def test_each_environment_of_ape_x_has_its_epsilon():
+    cls = programs.trainer_class(registry.find_algorithm("dqn"))
+    config = cls.Config(**APE_X)
+    trainer = cls(config, spec(config.env))
+    act, seen = trainer.actor.act, []
+
+    def watched(obs, epsilon, noise):
+        seen.append(epsilon.asnumpy())
+        return act(obs, epsilon, noise)
+
+    trainer.actor.act = watched
+    Reference(trainer, 1).run()
+    expected = [0.4, 0.0471556, 0.0055591, 0.00065536]  # exponents 1, 10/3, 17/3 and 8
+    np.testing.assert_allclose(seen, [expected] * 4, rtol=1e-4)
+
+
+def test_ape_x_equals_the_reference(references, tmp_path):
+    job = inproc.request(registry.find_algorithm("dqn"), "SingleLearnerCoarse", 3, **APE_X)
     assert inproc.run_and_compare(job, references(job), tmp_path) == []
 
 

@@ -56,6 +56,18 @@ def test_equals_the_reference(policy, workers, reference, tmp_path):
     assert theorem.compare_states(last, reference.checkpoints[-1], "variables/") == []
 
 
+@pytest.mark.slow
+def test_a_number_of_an_environment_is_that_of_all_its_agents(tmp_path):
+    file, line = tmp_path / "numbered.py", "action = msrl.agent_act(obs)"
+    shifted = "action = (action + ops.expand_dims(msrl.env_index(), -1)) % 2"
+    text = TEAMS.read_text()
+    assert line in text
+    file.write_text(text.replace(line, f"{line}\n                {shifted}"))
+    job = inproc.request(file, "Environments", 3)
+    found = inproc.run_reference(job, tmp_path / "reference")
+    assert inproc.run_and_compare(job, found, tmp_path / "run") == []
+
+
 def test_noise_by_local_agent_shows(reference, tmp_path):
     """Every replica numbers its agents from 0."""
 

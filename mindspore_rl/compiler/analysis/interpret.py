@@ -382,6 +382,10 @@ class Probe:
         method(*args)
         return ()
 
+    @evaluates("env_index")
+    def _env_index(self, _: Op) -> tuple:
+        return (Tensor(np.arange(self.num_envs, dtype=np.int32)),)
+
     @evaluates("env_steps")
     def _env_steps(self, op: Op, *_: Any) -> tuple:
         return (Tensor(np.float32(0)),)

@@ -254,6 +254,7 @@ OPERATIONS = {
         attrs=("purpose", "path", "per_env", "length", "rows"),
     ),
     "env_steps": Kind(call=True, cell="fits"),
+    "env_index": Kind(call=True, arguments=0, cell="fits", part="env_index"),
     "report": Kind(call=True, attrs=("keys",)),
     # Its operations stand in its place.
     "agent_learn": Kind(call=True, probed=False, loop=False),

@@ -115,6 +115,10 @@ class CellWriter:
             f"{noise_size(op)}{agents})"
         )
 
+    @makes("env_index")
+    def _env_index_part(self, op: Op) -> str:
+        return f"parts.env_index(w.env_indices, {op.name!r})"
+
     @makes("replay_draw")
     def _replay_draw_part(self, op: Op) -> str:
         return f"parts.Draws({op.attr['capacity']}, {op.attr['steps']}, w.env_indices)"
@@ -171,6 +175,10 @@ class CellWriter:
     def _env_steps(self, op: Op) -> list[str]:
         steps = float(self.plan.target.steps_per_iteration)
         return [f"{op.targets[0]} = {op.args[0]}.astype(ms.float32) * {steps}"]
+
+    @writes("env_index")
+    def _env_index(self, op: Op) -> list[str]:
+        return [f"{op.targets[0]} = self.{self.plan.parts[op.name]} * 1"]
 
     @writes("env_reset")
     def _env_reset(self, op: Op) -> list[str]:

@@ -199,6 +199,10 @@ class LoopWriter:
         steps = self.target.steps_per_iteration
         return [f"{op.targets[0]} = np.float32({op.args[0]} * {steps})"]
 
+    @writes("env_index")
+    def _env_index(self, op: Op) -> list[str]:
+        return [assignment(op.targets, "w.env_index()")]
+
     @writes("progress")
     def _progress(self, op: Op) -> list[str]:
         return [f"{op.targets[0]} = np.float32(w.env_steps)"]

@@ -124,6 +124,11 @@ class AllReduce(nn.Cell):
         )
 
 
+def env_index(env_indices: range, name: str) -> Parameter:
+    """Makes the numbers of a replica's environments, `[B]` int32."""
+    return _given(Tensor(np.array(env_indices, np.int32)), name)
+
+
 def turns(count: int) -> Parameter:
     """Makes a loop's bound, the number of its turns, which is lowered to check native code."""
     return Parameter(Tensor(count, int32), requires_grad=False)

@@ -97,6 +97,10 @@ class ShareRuntime:
         self.rank.stamp(Stage.PYTHON)
         return outcome
 
+    def env_index(self) -> np.ndarray:
+        """Returns: the numbers of these environments among those of the job, `[B]` int32."""
+        return np.array(self.env_indices, np.int32)
+
     def noise(
         self, purpose: str, iteration: int, rows: int, size: int, by_agent: bool = False
     ) -> np.ndarray:
