@@ -34,7 +34,7 @@ class Config:
     num_envs: int = option(8, "environments, on all workers together")
     num_steps: int = option(16, "environment steps of each environment in an iteration")
     total_steps: int = option(500_000, "environment steps of the whole run")
-    learning_rate: float = option(2e-3, "Adam's step size at the start; falls linearly to 0", ge=0)
+    learning_rate: float = option(1e-3, "Adam's step size at the start; falls linearly to 0", ge=0)
     adam_eps: float = option(1e-5, "Adam's epsilon", gt=0)
     gamma: float = option(0.99, "discount per step", ge=0, le=1)
     return_lambda: float = option(
@@ -50,7 +50,10 @@ class Config:
 
     def __post_init__(self):
         if self.torso in RECURRENT:
-            raise ValueError(f"torso={self.torso} is none of mlp, cnn, impala; ppo has it")
+            raise ValueError(
+                f"torso={self.torso} has a state, expected mlp, cnn or impala: train ppo for a "
+                "recurrent policy"
+            )
 
 
 class Transition(NamedTuple):

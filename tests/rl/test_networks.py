@@ -180,6 +180,12 @@ def test_pixels_pass_through_no_mlp_in_silence(name):
     assert flat_size(by_name.spec("CartPole-v1")) == 4
 
 
+def test_impala_has_no_recurrent_torso():
+    config = programs.trainer_class(registry.find_algorithm("impala")).Config
+    with pytest.raises(ValueError, match="torso=gru has a state, expected mlp, cnn or impala"):
+        config(torso="gru")
+
+
 def test_rows_that_share_what_stands_behind_them():
     """As if each row had the values: a critic's rows of three agents, and their common state."""
     chance = np.random.default_rng(0)
