@@ -128,8 +128,8 @@ def flat_size(spec: EnvironmentSpec) -> int:
     if spec.images:
         raise ConfigError(
             f"{spec.name} gives images, uint8 [C, H, W] = {list(spec.obs_shape)}, and layers "
-            "without convolutions know no neighbours: train ppo with torso=cnn or torso=impala, "
-            "or give an environment whose observations are numbers"
+            "without convolutions know no neighbours: train ppo or impala with torso=cnn or "
+            "torso=impala, or give an environment whose observations are numbers"
         )
     return math.prod(spec.obs_shape)
 

@@ -129,6 +129,56 @@ def lambda_returns(
     return _linear_scan(reward + gamma * bootstrap - trace * final_value, trace)
 
 
+def vtrace(
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    reward: Tensor,
+    value: Tensor,
+    final_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    gae_lambda: float = 1.0,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+) -> tuple:
+    """Computes V-trace targets of data from an older policy (Espeholt et al. 2018, eq. 1).
+
+    ``v_t = V(obs_t) + sum_k gamma^k (c_t ... c_{t+k-1}) rho_{t+k} delta_{t+k}`` over the rest of
+    the episode or of the rollout, with ``delta_t = r_t + gamma (1 - terminated_t) V(final_obs_t) -
+    V(obs_t)``, ``rho_t = min(rho_bar, ratio_t)``, ``c_t = gae_lambda min(c_bar, ratio_t)`` and
+    ``ratio_t = exp(log_prob_t - old_log_prob_t)``. The advantage is that of section 4.2, ``rho_t
+    (r_t + gamma q_t - V(obs_t))``, where q_t is ``gae_lambda v_{t+1} + (1 - gae_lambda)
+    V(obs_{t+1})`` inside an episode, and ``(1 - terminated_t) V(final_obs_t)`` where the episode or
+    the rollout ends at t. If all ratios are 1 and neither bound is below 1, both are those of
+    ``gae``.
+
+    Args:
+        log_prob: [T, B] float32, of the actions under the policy that learns.
+        old_log_prob: [T, B] float32, under the policy that acted.
+        reward: [T, B] float32, reward units.
+        value: [T, B] float32, V(obs_t).
+        final_value: [T, B] float32, the value of step t's true successor (see ``gae``).
+        terminated: [T, B] bool.
+        truncated: [T, B] bool.
+        gamma: discount of a step, in [0, 1].
+        gae_lambda: trace decay, in [0, 1]; 1 is the paper's equation, less is its remark 2.
+        rho_bar: bound of rho, > 0; infinity learns the value of the policy that learns.
+        c_bar: bound of c, > 0; smaller has less variance and learns more slowly.
+
+    Returns:
+        (returns, advantage): each [T, B] float32, reward units; returns is the value's target.
+    """
+    ratio = ops.exp(log_prob - old_log_prob)
+    rho, c = ops.minimum(ratio, rho_bar), ops.minimum(ratio, c_bar)
+    delta = reward + gamma * ops.where(terminated, 0.0, final_value) - value
+    trace = ops.where(ops.logical_or(terminated, truncated), 0.0, gamma * gae_lambda)
+    trace = trace * _all_rows_but_last(trace.shape)  # the rollout ends at the last row
+    error = _linear_scan(rho * delta, c * trace)
+    following = ops.gather(error, _rows_at(error.shape[0], 1), 0)
+    return value + error, rho * (delta + trace * following)
+
+
 def n_step(reward: Tensor, ended: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
     """Discounts the rewards of windows until they end (Sutton and Barto 2018, eq. 7.1).
 

@@ -28,6 +28,7 @@ MARKS = {*GIVES.values(), *TAKES.values()}
 JOBS = [
     ("ppo", "CartPole-v1", {"normalise_obs": True, "normalise_reward": True, "torso": "gru"}),
     ("a2c", "CartPole-v1", {}),
+    ("impala", "CartPole-v1", {}),
     ("mappo", "graph:simple_tag_v3", {}),
     ("dqn", "CartPole-v1", {"priority": 0.6}),
     ("sac", "Pendulum-v1", {}),

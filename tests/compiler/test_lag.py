@@ -22,6 +22,7 @@ A2C = {"num_envs": 3, "num_steps": 4}
 PPO = {**A2C, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)}
 CASES = [
     ("ppo", COARSE, 2, 1, {**PPO, "normalise_obs": True}),
+    ("impala", COARSE, 2, 2, A2C),
     ("ppo", SCATTERED, 1, 2, PPO),
     ("ppo", COARSE, 1, 2, PPO),
     ("a2c", str(inproc.PROGRAMS / "crossed.py"), 1, 1, A2C),

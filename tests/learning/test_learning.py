@@ -138,6 +138,8 @@ def test_termination_is_not_bootstrapped(tmp_path, cells):
         ("ppo", "SingleLearnerCoarse"),
         ("ppo", "MultipleLearners"),
         ("ppo", "GPUOnly"),
+        ("ppo", "SingleLearnerCoarse --schedule lag=1"),
+        ("impala", "SingleLearnerCoarse --schedule lag=1"),
         ("a2c", "GPUOnly"),
         ("--config=a3c", "Central"),
         ("dqn", "SingleLearnerCoarse"),
@@ -148,7 +150,8 @@ def test_termination_is_not_bootstrapped(tmp_path, cells):
 )
 def test_cartpole_reaches_475(tmp_path, cells, algorithm, policy):
     """Two of three seeds: sometimes one forgets its policy."""
-    place = ("--cells", cells, "--policy", policy, "--workers", "2", "--env", "CartPole-v1")
+    place = ("--cells", cells, "--policy", *policy.split(), "--workers", "2")
+    place = (*place, "--env", "CartPole-v1")
     means = []
     for seed in ("1", "2", "3"):
         line = train(tmp_path / seed, algorithm, *place, "--seed", seed, "--total-steps", "500000")

@@ -34,6 +34,7 @@ SMALL = {"num_envs": 8, "num_steps": 10, "num_minibatches": 2, "update_epochs": 
 ALGORITHMS = {
     "ppo": ({"num_steps": 32, "update_epochs": 2}, (*CARTPOLE, *PENDULUM)),
     "a2c": ({}, CARTPOLE),
+    "impala": ({}, CARTPOLE),
     "mappo": (SMALL, PARTICLES),
     "dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
     "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
@@ -57,7 +58,7 @@ ALGORITHMS = {
 SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC's up to 4e-4 of
 16, in the 16 of TD3's default up to 8e-4 in 1 to 4 parameters of 768.
 """
-SHIPPED = ("ppo", "a2c", "mappo", "dqn", "sac", "td3", "decision_transformer")
+SHIPPED = ("ppo", "a2c", "impala", "mappo", "dqn", "sac", "td3", "decision_transformer")
 OF_TORSOS = {"torso", "state_size", "segment_steps"}
 """Options with their own tests: IMAGES, MEMORIES."""
 UNSET = {"target_kl": 1.3e-5, "priority": 0.6}
@@ -107,7 +108,10 @@ QUICK = {
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
     (str(PROGRAMS / "two_phase.py"), str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
 }
-"""Every algorithm, policy (SingleLearnerFine in chunks, below) and number of workers once."""
+"""Every algorithm, policy and number of workers once.
+
+Below are SingleLearnerFine in chunks and IMPALA with a lag.
+"""
 
 
 DATA_SETS = tempfile.TemporaryDirectory()
@@ -282,7 +286,8 @@ def test_chunks_equal_reference(policy, environment, workers, chunks, references
 @pytest.mark.parametrize(
     ("algorithm", "policy", "environment", "workers", "lag"),
     [
-        ("ppo", "SingleLearnerCoarse", "CartPole-v1", 2, 1),
+        ("impala", "SingleLearnerCoarse", "CartPole-v1", 2, 1),
+        pytest.param("ppo", "SingleLearnerCoarse", "CartPole-v1", 2, 1, marks=pytest.mark.slow),
         pytest.param("ppo", "SingleLearnerCoarse", "Pendulum-v1", 3, 2, marks=pytest.mark.slow),
         pytest.param(
             "a2c", str(PROGRAMS / "crossed.py"), "CartPole-v1", 1, 1, marks=pytest.mark.slow
@@ -328,6 +333,15 @@ def _seeing():
 def test_images_equal_reference(torso, policy, workers, references, tmp_path):
     """`_check` verifies that convolutions are native, too."""
     _check(request_for("ppo", policy, "probe:pixels", workers, IMAGES[torso]), references, tmp_path)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_images_of_older_policies_equal_reference(references, tmp_path):
+    options = {"torso": "impala", "hidden": (16,), "num_envs": 4, "num_steps": 4}
+    request = request_for("impala", "SingleLearnerCoarse", "probe:pixels", 2, options)
+    policy = dataclasses.replace(request.policy, schedule=Schedule(lag=1))
+    _check(dataclasses.replace(request, policy=policy), references, tmp_path)
 
 
 MEMORIES = {

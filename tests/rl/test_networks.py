@@ -172,12 +172,18 @@ def test_small_images_are_told():
         network("cnn", images(35, 84), (8,), 2, 1.0, seed=3, name_index=1)
 
 
-@pytest.mark.parametrize("name", ["a2c", "dqn", "ppo"])
+@pytest.mark.parametrize("name", ["a2c", "dqn", "impala", "ppo"])
 def test_pixels_pass_through_no_mlp_in_silence(name):
     trainer = programs.trainer_class(registry.find_algorithm(name))
     with pytest.raises(ConfigError, match="probe:pixels gives images.*torso=cnn"):
         trainer(trainer.Config(env="probe:pixels"), by_name.spec("probe:pixels"))
     assert flat_size(by_name.spec("CartPole-v1")) == 4
+
+
+def test_impala_has_no_recurrent_torso():
+    config = programs.trainer_class(registry.find_algorithm("impala")).Config
+    with pytest.raises(ValueError, match="torso=gru has a state, expected mlp, cnn or impala"):
+        config(torso="gru")
 
 
 def test_rows_that_share_what_stands_behind_them():

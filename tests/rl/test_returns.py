@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 
@@ -76,6 +78,73 @@ def test_returns_equal_the_loops(run, num_steps, num_envs):
     )
     # The identity between the two estimators: A_t + V_t is the lambda-return.
     np.testing.assert_allclose(target, lambda_returns, **close)
+
+
+def off_policy(*shape):
+    """Log-probabilities under the policy that learns and under the one that acted."""
+    rng = np.random.default_rng(1)
+    return rng.normal(-1.0, 0.7, (2, *shape)).astype(np.float32)
+
+
+def loop_vtrace(logs, data, gae_lambda, rho_bar, c_bar):
+    """Equation 1 of Espeholt et al. 2018 as it stands: a sum over t and a product over i."""
+    reward, value, final_value, terminated, truncated = (x.astype(np.float64) for x in data)
+    ratio = np.exp(logs[0].astype(np.float64) - logs[1])
+    rho, c = np.minimum(rho_bar, ratio), gae_lambda * np.minimum(c_bar, ratio)
+    delta = rho * (reward + GAMMA * np.where(terminated, 0.0, final_value) - value)
+    ended = (terminated + truncated) > 0
+    target, advantage = value.copy(), np.zeros(reward.shape)
+    num_steps, num_envs = reward.shape
+    for b in range(num_envs):
+        for s in range(num_steps):
+            for t in range(s, num_steps):
+                target[s, b] += GAMMA ** (t - s) * np.prod(c[s:t, b]) * delta[t, b]
+                if ended[t, b]:
+                    break
+        for s in range(num_steps):
+            successor = 0.0 if terminated[s, b] else final_value[s, b]
+            if not ended[s, b] and s < num_steps - 1:
+                successor = gae_lambda * target[s + 1, b] + (1 - gae_lambda) * value[s + 1, b]
+            advantage[s, b] = rho[s, b] * (reward[s, b] + GAMMA * successor - value[s, b])
+    return target, advantage
+
+
+@pytest.mark.parametrize(
+    ("shape", "constants"),
+    [
+        ((1, 3), (1.0, 1.0, 1.0)),
+        ((13, 5), (1.0, 1.0, 1.0)),
+        ((13, 5), (LAMBDA, 2.0, 0.8)),
+        ((13, 5), (1.0, math.inf, math.inf)),
+    ],
+)
+def test_vtrace_is_the_papers_sum(run, shape, constants):
+    logs, data = off_policy(*shape), rollout(*shape)
+
+    def both(*arrays):
+        return returns.vtrace(*arrays, GAMMA, *constants)
+
+    found = run(both, *logs, *data)
+    for one, wanted in zip(found, loop_vtrace(logs, data, *constants), strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("gae_lambda", "bound"), [(LAMBDA, 1.0), (1.0, math.inf)])
+def test_vtrace_of_data_of_the_same_policy(run, gae_lambda, bound):
+    """Lambda-returns (with lambda 1 n-step returns) and generalised advantages."""
+    data, (log_prob, _) = rollout(13, 5), off_policy(13, 5)
+
+    def both(log_prob, *data):
+        constants = GAMMA, gae_lambda
+        found = returns.vtrace(log_prob, log_prob, *data, *constants, bound, bound)
+        return (*found, *returns.gae(*data, *constants))
+
+    target, advantage, wanted, _ = run(both, log_prob, *data)
+    reward, _, *ends = data
+    np.testing.assert_allclose(
+        target, loop_lambda_returns(reward, *ends, gae_lambda), rtol=1e-5, atol=1e-5
+    )
+    np.testing.assert_allclose(advantage, wanted, rtol=1e-5, atol=1e-5)
 
 
 def ends(reward, value, final_value, terminated, truncated):

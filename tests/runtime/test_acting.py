@@ -47,6 +47,7 @@ def compare(run):
     [
         pytest.param("ppo", "Pendulum-v1", {"normalise_obs": True}, marks=SLOW),
         ("a2c", "CartPole-v1", {}),
+        pytest.param("impala", "CartPole-v1", {}, marks=SLOW),
         pytest.param(
             "dqn", "CartPole-v1", {"n_step": 2, "learning_starts": 4, "batch_size": 4}, marks=SLOW
         ),
