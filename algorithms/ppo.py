@@ -258,6 +258,7 @@ class PPOTrainer(Trainer):
     """PPO on any environment with one agent."""
 
     Config = Config
+    max_lag = 1  # its ratio corrects for older parameters (Cleanba, Huang et al. 2023)
 
     def __init__(self, config, spec):
         super().__init__(config, spec)

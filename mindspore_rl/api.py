@@ -255,6 +255,8 @@ class Trainer:
     Attributes:
         Config: the configuration class.
         multi_agent: whether the algorithm is for environments with teams of agents.
+        max_lag: number of iterations that the actors' parameters may be older where `--policy auto`
+            chooses the schedule; `--schedule lag=` may ask for more.
 
     Raises:
         ConfigError: only one of algorithm and environment has an axis of agents.
@@ -262,6 +264,7 @@ class Trainer:
 
     Config: ClassVar[type]
     multi_agent: ClassVar[bool] = False
+    max_lag: ClassVar[int] = 0
     actor: Actor
     learner: Learner
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mindspore_rl import config
+from mindspore_rl import config, programs
 from mindspore_rl.compiler.pipeline import JobRequest, environment_for
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import MsrlError
@@ -51,9 +51,11 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Returns the policy's name, with its number of chunks if it has any."""
-        chunks = self.policy.schedule.chunks
-        return self.policy.name + (f" (chunks={chunks})" if chunks > 1 else "")
+        """Returns the policy's name, with its number of chunks and its lag if it has any."""
+        schedule = self.policy.schedule
+        parts = [f"chunks={schedule.chunks}"] if schedule.chunks > 1 else []
+        parts += [f"lag={schedule.lag}"] if schedule.lag else []
+        return self.policy.name + (f" ({', '.join(parts)})" if parts else "")
 
 
 def candidates(
@@ -77,28 +79,43 @@ def candidates(
         schedule: keys that every policy's schedule must have, as `key=value`.
     """
     room = _room(request, device)
+    max_lag = getattr(programs.trainer_class(request.algorithm), "max_lag", 0)
     found = []
     for file in files.values():
         policy = registry.load_policy(registry.find_policy(file))
         numbers = [workers] if workers else _workers(policy, room, request.config.num_envs)
         for number in numbers:
-            for variant in _variants(policy, schedule):
+            for variant in _variants(policy, schedule, max_lag):
                 found.append(_tried(request, file, variant, number, cluster, say, device, room))
     return sorted(found, key=lambda c: -c.prediction.steps_per_s if c.prediction else 0.0)
 
 
-def _variants(policy: DistributionPolicy, asked: Sequence[str]) -> Iterable[DistributionPolicy]:
+def _variants(
+    policy: DistributionPolicy, asked: Sequence[str], max_lag: int
+) -> Iterable[DistributionPolicy]:
     base = config.to_dict(policy.schedule)
     schedule = config.resolve(Schedule, None, {}, list(asked), base=base)
     yield replace(policy, schedule=schedule)
-    chunked = any(text.partition("=")[0] == "chunks" for text in asked)
-    if not chunked and schedule.order == SYNCHRONOUS and _steps_apart(policy):
+    keys = {text.partition("=")[0] for text in asked}
+    if schedule.order != SYNCHRONOUS:
+        return
+    if "chunks" not in keys and _steps_apart(policy):
         yield replace(policy, schedule=replace(schedule, chunks=CHUNKS))
+    if "lag" not in keys and _may_run_ahead(policy):
+        for lag in range(schedule.lag + 1, max_lag + 1):
+            yield replace(policy, schedule=replace(schedule, lag=lag))
 
 
 def _steps_apart(policy: DistributionPolicy) -> bool:
     """Returns whether the environments and the actor are in different fragments."""
     return not any({"environment", "actor"} <= set(rule.components) for rule in policy.fragments)
+
+
+def _may_run_ahead(policy: DistributionPolicy) -> bool:
+    """Returns whether actors only act, on devices of their own: elsewhere a lag saves no time."""
+    home = next(rule for rule in policy.fragments if "actor" in rule.components)
+    learns = {"gradient", "update"} & set(home.components)
+    return not learns and not any(home.name in group for group in policy.colocate)
 
 
 def _room(request: JobRequest, device: str) -> int:
@@ -194,7 +211,7 @@ def of_project(named: Any = None) -> dict[str, str]:
 
 
 def settled(job: Job, values: Mapping[str, object] | None = None) -> Job:
-    """Replaces the policy `auto` by the fastest policy, with its chunks and number of workers.
+    """Replaces the policy `auto` by the fastest policy, with its schedule and number of workers.
 
     Args:
         job: the job as the user gave it.
@@ -204,8 +221,8 @@ def settled(job: Job, values: Mapping[str, object] | None = None) -> Job:
     found = simulated(job, None, values)
     chosen = best(found)
     say(f"policy {reason(chosen, found)}")
-    chunks = f"chunks={chosen.policy.schedule.chunks}"
-    schedule = ",".join((*jobs.schedule_words(job.schedule), chunks))
+    chunks, lag = chosen.policy.schedule.chunks, chosen.policy.schedule.lag
+    schedule = ",".join((*jobs.schedule_words(job.schedule), f"chunks={chunks}", f"lag={lag}"))
     return replace(job, policy=chosen.file, workers=chosen.workers, schedule=schedule)
 
 

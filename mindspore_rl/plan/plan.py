@@ -49,6 +49,8 @@ class FragmentPlan:
         shares: first and last environment (exclusive) of each replica.
         agents: first and last agent (exclusive) of each replica, in a multi-agent environment.
         cells: names of the compiled cells; those with collectives are also in `collectives`.
+        lag: number of iterations that the parameters of its second actor are older, which acts; 0:
+            it has no second actor.
     """
 
     name: str
@@ -60,6 +62,7 @@ class FragmentPlan:
     collectives: tuple[str, ...]
     needs_tensors: bool
     agents: tuple[tuple[int, int], ...] = ()
+    lag: int = 0
 
     @property
     def ranks(self) -> range:
@@ -183,8 +186,9 @@ class Plan:
 
     @property
     def lag(self) -> int:
-        """The number of iterations that actors run ahead."""
-        return max((message.lag for message in self.messages), default=0)
+        """The number of iterations that the actors' parameters are older."""
+        lags = [message.lag for message in self.messages]
+        return max(lags + [fragment.lag for fragment in self.fragments])
 
     @property
     def steps_per_iteration(self) -> int:

@@ -34,7 +34,8 @@ def plan_text(plan: Plan) -> str:
             f"{_often(reduction.times)}: {traffic[reduction.name]}"
         )
     if plan.lag:
-        lines.append(f"  {lag_text(plan.lag)}")
+        keeper = next((fragment.name for fragment in plan.fragments if fragment.lag), "")
+        lines.append(f"  {lag_text(plan.lag, keeper)}")
     if plan.arrivals is not None:
         lines.append(f"  {arrivals_text(plan.arrivals)}")
     return "\n".join(lines)
@@ -44,11 +45,17 @@ def _often(times: int) -> str:
     return f"{times} an iteration" if times else "once, at the start"
 
 
-def lag_text(lag: int) -> str:
-    """Describes a lag: which parameters the actors have."""
+def lag_text(lag: int, keeper: str) -> str:
+    """Describes a lag: which parameters the actors have.
+
+    Args:
+        lag: number of iterations that they are older.
+        keeper: the fragment that acts and keeps older parameters; empty: they wait in messages.
+    """
+    how = f"of which {keeper} keeps a copy" if keeper else "while the learner learns"
     return (
         f"lag={lag}: actors of iteration i act with the parameters after iteration i - {1 + lag}, "
-        "while the learner learns"
+        f"{how}"
     )
 
 

@@ -296,6 +296,22 @@ def test_chunks_equal_reference(policy, environment, workers, chunks, references
         pytest.param(
             "sac", "SingleLearnerCoarse", "graph:Pendulum-v1", 1, 1, marks=pytest.mark.slow
         ),
+        ("a2c", "SingleLearnerFine", "CartPole-v1", 1, 1),
+        pytest.param("a2c", "GPUOnly", "graph:CartPole-v1", 2, 1, marks=pytest.mark.slow),
+        pytest.param("ppo", "GPUOnly", "graph:Pendulum-v1", 1, 2, marks=pytest.mark.slow),
+        pytest.param("ppo", "MultipleLearners", "CartPole-v1", 2, 1, marks=pytest.mark.slow),
+        pytest.param("ppo", "SingleLearnerFine", "CartPole-v1", 2, 1, marks=pytest.mark.slow),
+        pytest.param("ppo", "Central", "CartPole-v1", 2, 1, marks=pytest.mark.slow),
+        pytest.param("mappo", "Environments", "graph:simple_tag_v3", 2, 1, marks=pytest.mark.slow),
+        pytest.param("sac", "MultipleLearners", "Pendulum-v1", 2, 1, marks=pytest.mark.slow),
+        pytest.param(
+            "decision_transformer",
+            "SingleLearnerFine",
+            "CartPole-v1",
+            1,
+            1,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_actors_that_run_ahead_equal_a_reference_with_a_lag(

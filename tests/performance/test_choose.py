@@ -24,7 +24,7 @@ def asked(monkeypatch):
         if policy.name == "Central" and policy.schedule.order != "asynchronous":
             raise PolicyError("Central cannot serve this")
         rate = 2.0 if policy.name == "SingleLearnerFine" else 1.0
-        return SimpleNamespace(steps_per_s=rate * policy.schedule.chunks)
+        return SimpleNamespace(steps_per_s=rate * policy.schedule.chunks + 2 * policy.schedule.lag)
 
     monkeypatch.setattr(auto_policy, "predict", simulated)
     monkeypatch.setattr(predict, "machine_costs", lambda say: None)
@@ -51,6 +51,24 @@ def test_every_candidate_has_the_schedule_that_is_asked_for(asked):
     asked[0].clear()
     auto_policy.settled(Job(**{**vars(JOB), "schedule": "chunks=4"}))
     assert {s.chunks for _, s in asked[0]} == {4}
+
+
+def test_actors_run_ahead_where_the_algorithm_permits_it(asked, capsys):
+    def lags(algorithm, schedule):
+        asked[0].clear()
+        settled = auto_policy.settled(Job(**{**vars(JOB), **algorithm, "schedule": schedule}))
+        return job.request(settled).policy, {(name, s.lag) for name, s in asked[0] if s.lag}
+
+    ppo, a2c = {}, {"algorithm": "a2c"}
+    policy, tried = lags(ppo, "chunks=1")
+    assert (policy.name, policy.schedule.lag) == ("SingleLearnerCoarse", 1)
+    assert tried == {("SingleLearnerCoarse", 1)}
+    assert "msrl: policy SingleLearnerCoarse (lag=1) with" in capsys.readouterr().err
+    assert lags(a2c, "chunks=1")[1] == set()
+    policy, tried = lags(a2c, "chunks=1,lag=2")
+    assert policy.schedule.lag == 2
+    assert {lag for _, lag in tried} == {2}
+    assert lags(ppo, "order=arrival")[1] == set()
 
 
 def test_a_yaml_file_may_ask_for_the_best_policy_and_for_a_schedule(asked, tmp_path):

@@ -37,6 +37,7 @@ class Attributes(TypedDict, total=False):
     keep: Any  # the interpreter checks it, with the array
     key: str
     keys: tuple[str, ...]
+    lag: int
     length: int
     message: str
     objects: tuple[str, ...]
@@ -163,7 +164,7 @@ OPERATIONS = {
         tried=True,
         agents=None,
         splits=True,
-        more=("keys",),  # names of the last arguments
+        more=("keys", "lag"),  # names of the last arguments; older parameters of a second actor
     ),
     "replay_insert": Kind(
         "replay",

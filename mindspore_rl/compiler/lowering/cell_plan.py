@@ -139,8 +139,13 @@ def _owners(items: tuple[Item, ...]) -> tuple[str, ...]:
         elif isinstance(item, Op) and item.kind == "update":
             found.add(item.attr["objects"][0].partition(".")[0])
         elif isinstance(item, Op) and item.component in ("actor", "environment"):
-            found.add(item.component)
-    return tuple(owner for owner in (*OWNERS, "environment") if owner in found)
+            found.add(owner(item))
+    return tuple(owner for owner in (*OWNERS, "acting", "environment") if owner in found)
+
+
+def owner(op: Op) -> str:
+    """Names the object of the job whose method carries out an operation."""
+    return "acting" if "lag" in op.attr else op.component
 
 
 def _parts(items: tuple[Item, ...], target: Target) -> dict[str, str]:

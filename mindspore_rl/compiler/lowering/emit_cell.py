@@ -16,7 +16,7 @@ from mindspore_rl.compiler.lowering.cell_buffers import (
     unrolled_loop,
     write_row,
 )
-from mindspore_rl.compiler.lowering.cell_plan import CellPlan
+from mindspore_rl.compiler.lowering.cell_plan import CellPlan, owner
 from mindspore_rl.compiler.lowering.source_text import assignment, class_name, indented
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.value import Value, reduced_count
@@ -194,7 +194,7 @@ class CellWriter:
 
     @writes("agent_act")
     def _agent_act(self, op: Op) -> list[str]:
-        return [assignment(op.targets, f"self.actor.act({op.call})")]
+        return [assignment(op.targets, f"self.{owner(op)}.act({op.call})")]
 
     @writes("stack", "replay_insert", "replay_keep")
     def _stack(self, op: Op) -> list[str]:

@@ -10,7 +10,6 @@ from mindspore_rl.compiler.lowering.emit_module import Generated, generate
 from mindspore_rl.compiler.lowering.project import Projection
 from mindspore_rl.compiler.lowering.target import Target
 from mindspore_rl.compiler.partition.partition import Message, Partition
-from mindspore_rl.compiler.partition.replicate import Fragment
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, ReductionPlan, save_plan
 from mindspore_rl.platform.cache import make_folder, write_file
@@ -72,7 +71,7 @@ def make_plan(
     fragments: list[FragmentPlan] = []
     first_rank = 0
     for name, projection in projections.items():
-        found = _fragment(projection.fragment, code[name], first_rank)
+        found = _fragment(projection, code[name], first_rank)
         write_file(sources / found.file, code[name].source)
         fragments.append(found)
         first_rank += projection.fragment.replicas
@@ -101,7 +100,8 @@ def make_plan(
     return plan
 
 
-def _fragment(fragment: Fragment, made: Generated, first_rank: int) -> FragmentPlan:
+def _fragment(projection: Projection, made: Generated, first_rank: int) -> FragmentPlan:
+    fragment = projection.fragment
     return FragmentPlan(
         fragment.name,
         f"{fragment.name}.py",  # not sanitised: "a+b" and "a_b" are different fragments
@@ -112,6 +112,7 @@ def _fragment(fragment: Fragment, made: Generated, first_rank: int) -> FragmentP
         made.collectives,
         made.needs_tensors,
         tuple((s.start, s.stop) for s in fragment.agents),
+        max((op.attr.get("lag", 0) for op, _ in walk(projection.body)), default=0),
     )
 
 
@@ -159,7 +160,7 @@ def _message(
             op.kind for op in ops.values() if op.name in target.ops and PARAMETERS in op.reads
         }
         parameters = "actor" if readers <= {"agent_act"} else "all"
-        lag = partition.policy.schedule.lag if "agent_act" in readers else 0
+        lag = partition.policy.schedule.lag if parameters == "actor" else 0
     shares = {
         target
         for name in message.site

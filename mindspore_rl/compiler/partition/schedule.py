@@ -1,6 +1,7 @@
 """Applies a policy's schedule to a partitioned program, or refuses it with the reason.
 
-With a lag, the messages with the actors' parameters are used some iterations later.
+With a lag, the messages with the actors' parameters are used some iterations later. A fragment that
+acts and has the newest parameters anyway keeps older ones for a second actor, which acts.
 
 In an asynchronous schedule the fragment that updates fires once for each message of
 one sender. The sender's gradients and means are over its own samples, and only it gets the reply.
@@ -9,7 +10,7 @@ If the messages carry rows of environments, it fires once for those of several s
 
 from dataclasses import replace
 
-from mindspore_rl.compiler.ir.ir import Item, Loop, Op, messages_of, paths, walk
+from mindspore_rl.compiler.ir.ir import Item, Loop, Op, messages_of, paths, walk, with_ops
 from mindspore_rl.compiler.ir.operations import PARAMETERS
 from mindspore_rl.compiler.partition.partition import Message, Partition
 from mindspore_rl.compiler.partition.replicate import Fragment
@@ -26,7 +27,7 @@ def apply_schedule(partition: Partition) -> Partition:
     """
     policy = partition.policy
     if policy.schedule.lag:
-        _check_lag(partition)
+        partition = _delay(partition)
     if policy.schedule.order != ASYNCHRONOUS:
         return partition
     sender, consumer = _ends(partition)
@@ -172,35 +173,30 @@ def _ends(partition: Partition) -> tuple[Fragment, Fragment]:
     return senders[0], consumer
 
 
-def _check_lag(partition: Partition) -> None:
-    """Checks that each acting fragment gets parameters once an iteration, and waits for no more.
+def _delay(partition: Partition) -> Partition:
+    """Makes `agent_act` use older parameters.
 
-    Only then are the parameters of the messages those after whole iterations.
+    They wait in the messages to the fragment that acts, if it needs parameters for nothing else;
+    only then can it run ahead. Else it keeps them.
     """
     ops = [op for op, _ in walk(partition.program.body)]
-    for fragment in partition.fragments:
-        readers = [op for op in ops if op.name in fragment.ops and PARAMETERS in op.reads]
-        acts = any(op.kind == "agent_act" for op in readers)
-        got = [m for m in partition.messages if m.target == fragment.name]
-        parameters = [m for m in got if PARAMETERS in m.variables]
-        if not acts:
-            continue
-        if not parameters:
-            raise _refused(
-                partition,
-                f"{fragment.name} acts and gets no parameters from another fragment, so nobody "
-                "could run ahead; it takes a policy that sends them from the update to the actors "
-                "(as SingleLearnerCoarse does)",
-            )
-        for op in readers:
-            if op.kind != "agent_act":
-                raise _refused(
-                    partition,
-                    f"{fragment.name} uses its parameters for more than msrl.agent_act, which "
-                    f"alone may have older ones\n  {op.where}",
-                )
+    acts = [op for op in ops if op.kind == "agent_act"]
+    if not acts:
+        raise _refused(
+            partition, "it never calls msrl.agent_act, which alone may have older parameters"
+        )
+    fragment = next(f for f in partition.fragments if acts[0].name in f.ops)
+    readers = [op for op in ops if op.name in fragment.ops and PARAMETERS in op.reads]
+    got = [m for m in partition.messages if m.target == fragment.name]
+    parameters = [m for m in got if PARAMETERS in m.variables]
+    if parameters and readers == acts:
         _check_lagged(partition, parameters, readers)
         _check_no_wait(partition, parameters[0], got)
+        return partition
+    lag = (("lag", partition.policy.schedule.lag),)
+    changed = {op.name: replace(op, attrs=(*op.attrs, *lag)) for op in acts}
+    body = with_ops(partition.program.body, changed)
+    return replace(partition, program=replace(partition.program, body=body))
 
 
 def _check_lagged(partition: Partition, parameters: list[Message], readers: list[Op]) -> None:

@@ -47,7 +47,9 @@ def render_partition(partition: Partition) -> str:
     for name, op in sorted(partition.reduced):
         lines.append(f"reduce {op} over the replicas of {name}")
     if partition.policy.schedule.lag:
-        lines.append(lag_text(partition.policy.schedule.lag))
+        kept = {op.name for op in ops if "lag" in op.attr}
+        keeper = next((f.name for f in partition.fragments if f.ops & kept), "")
+        lines.append(lag_text(partition.policy.schedule.lag, keeper))
     if partition.arrivals is not None:
         lines.append(arrivals_text(partition.arrivals))
     return "\n".join(lines) + "\n"

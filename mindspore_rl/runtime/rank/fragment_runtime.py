@@ -28,6 +28,7 @@ from mindspore_rl.runtime.rank.messenger import (
     RECORDS_TAG,
     STOP,
 )
+from mindspore_rl.runtime.rank.older_parameters import OlderParameters
 from mindspore_rl.runtime.rank.parameter_server import Client, Server
 from mindspore_rl.runtime.rank.pipelined_loop import run_in_turn
 from mindspore_rl.runtime.rank.rank import Rank
@@ -51,17 +52,22 @@ class FragmentRuntime(ShareRuntime):
 
     def __init__(self, rank: Rank, group: Any = None, threads: int = 1) -> None:
         plan, environment, trainer = rank.plan, None, None
+        self._older: OlderParameters | None = None
         if rank.stepping and plan.in_graph:
             environment = make_graph(plan.environment)
         if rank.fragment.needs_tensors:
             spec = environment_spec(plan.environment)
             trainer = load_trainer(plan.algorithm, plan.config, spec)
+            if lag := rank.fragment.lag:
+                second = load_trainer(plan.algorithm, plan.config, spec)
+                self._older = OlderParameters(trainer, second, lag)
         share = whole_share(rank, trainer, threads)
-        self.state = RankState(share)
+        self.state = RankState(share, self._older)
         self._graph = GraphEnvironments(rank, self.state)
         self._cells = Cells(rank, self.state, self._graph, group, threads)
         self._metrics: dict[str, float] = {}
-        parts = Parts(trainer, environment, group, self._cells, self._graph, self._metrics)
+        acting = self._older.actor if self._older else None
+        parts = Parts(trainer, environment, group, self._cells, self._graph, self._metrics, acting)
         super().__init__(share, parts)
         self._chunks: list[ShareRuntime] = []
         self._records: dict[str, np.ndarray] = {}
@@ -109,6 +115,8 @@ class FragmentRuntime(ShareRuntime):
             self._graph.look()
             self.state.restored = {}
             rank.iteration += 1
+            if self._older is not None:
+                self._older.keep()
             self._end_iteration()
         rank.stamp(Stage.FINISHED)
 

@@ -26,6 +26,7 @@ class Parts:
         environment: the in-graph environment, if there is one.
         group: the replicas of the fragment, for collectives inside cells.
         metrics: of the current iteration.
+        acting: the actor with older parameters, if `agent_act` uses one.
     """
 
     trainer: Any
@@ -34,6 +35,7 @@ class Parts:
     cells: Cells
     graph: GraphEnvironments
     metrics: dict[str, float]
+    acting: Any = None
 
 
 class ShareRuntime:
@@ -48,6 +50,7 @@ class ShareRuntime:
         self.trainer = parts.trainer
         self.actor = self.trainer.actor if self.trainer else None
         self.learner = self.trainer.learner if self.trainer else None
+        self.acting = parts.acting
         self._stacks: dict[str, np.ndarray] = {}
         self._functions: dict[str, Any] = {}
         self._windows: dict[str, EnvironmentWindows] = {}

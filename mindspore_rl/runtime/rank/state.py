@@ -18,6 +18,7 @@ from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.checkpoint import lagged
 from mindspore_rl.runtime.rank.arrays import to_host
 from mindspore_rl.runtime.rank.env_shard import Share
+from mindspore_rl.runtime.rank.older_parameters import OlderParameters
 from mindspore_rl.runtime.rank.replay_checkpoint import ReplayStream
 
 
@@ -26,6 +27,7 @@ class RankState:
 
     Args:
         share: all environments of the rank.
+        older: the actor's older parameters, if the rank keeps them; else they wait in messages.
 
     Attributes:
         carried: returns the variables that an iteration takes over from the one before.
@@ -34,8 +36,9 @@ class RankState:
         native: whether each cell is native, by name; `native_before`: in the checkpoint loaded.
     """
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: Share, older: OlderParameters | None = None) -> None:
         self._rank, self._share = share.rank, share
+        self._older = older or share.exchange
         self.trainer = share.exchange.trainer
         self.carried: Callable[[], dict[str, Any]] = dict
         self.restored: dict[str, np.ndarray] = {}
@@ -115,7 +118,7 @@ class RankState:
             for name, parameter in self._parameters():
                 state[f"parameters/{name}"] = (parameter.asnumpy().copy(), None)
         if rank.replica == 0:
-            for age, version in enumerate(self._share.exchange.older(), 1):
+            for age, version in enumerate(self._older.older(), 1):
                 for name, value in version.items():
                     state[lagged(age, name)] = (value, None)
         if rank.replica == 0:
@@ -176,10 +179,10 @@ class RankState:
         versions: list[Mapping[str, np.ndarray]] = [
             {name: arrays[f"parameters/{name}"] for name, _ in self._parameters()}
         ]
-        for age in range(1, self._share.exchange.lag + 1):  # a checkpoint may hold fewer
+        for age in range(1, self._older.lag + 1):  # a checkpoint may hold fewer
             before = versions[-1]
             versions.append({n: arrays.get(lagged(age, n), before[n]) for n in before})
-        self._share.exchange.take(versions)
+        self._older.take(versions)
 
     def _take_carried(self, arrays: dict[str, np.ndarray], anew: bool) -> None:
         """Restores the loop's variables; with `anew` without those that are per environment.
