@@ -123,7 +123,7 @@ class PlainLoop(ABC):
 
     def env_index(self) -> Tensor:
         # A trained policy may play in more environments than it was trained in.
-        numbers = np.arange(self.num_envs, dtype=np.int32)
+        numbers = np.array(self.env_indices, np.int32)
         return Tensor(numbers % self.trainer.config.num_envs)
 
     def agent_act(self, *args: Any, **named: Any) -> Any:

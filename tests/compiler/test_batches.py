@@ -17,6 +17,7 @@ from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.rank.leases import Leases
 from mindspore_rl.runtime.replayed import ReplayedLoop, read_log
 from tests.compiler import inproc
+from tests.compiler.programs import program_with
 from tests.compiler.test_arrival import SMALL
 from tests.multiprocess import theorem
 from tests.tiers import quick
@@ -88,3 +89,11 @@ def test_a_batch_of_all_workers_is_the_synchronous_batch(tmp_path):
 def test_what_makes_no_batch_is_refused(algorithm, policy, workers, schedule, reason):
     with pytest.raises(PolicyError, match=f"{policy} cannot run {algorithm} with .*{reason}"):
         analyse(request(algorithm, workers, 4, policy=policy, **schedule))
+
+
+def test_a_learner_that_asks_for_the_numbers_of_changing_environments_is_refused(tmp_path):
+    program = program_with(tmp_path, learn='target = reward * msrl.env_index().astype("float32")')
+    job = inproc.request(program, "SingleLearnerCoarse", 2, num_envs=4, num_steps=4)
+    policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous"))
+    with pytest.raises(PolicyError, match=r"asks for their numbers\n .*\nlet the rows of"):
+        prepare(dataclasses.replace(job, policy=policy), tmp_path / "run")

@@ -135,6 +135,13 @@ def check_turns(partition: Partition, body: tuple[Item, ...]) -> None:
     before = [op for op, loops in walk(body) if not loops and op.kind in ("send", "receive")]
     if before:
         raise _refused(partition, f"{name} exchanges messages with {sender} before the iterations")
+    numbers = [op for op, _ in walk(body) if op.kind == "env_index"]
+    if partition.arrivals.gather and numbers:
+        raise _refused(
+            partition,
+            f"the environments of a batch of {name} change, and it asks for their numbers\n  "
+            f"{numbers[0].where}\nlet the rows of msrl.replay_insert hold msrl.env_index()",
+        )
     for taken in (True, False):
         talk = list(messages_of(body, taken))
         if not talk or talk[0].kind != "receive":
