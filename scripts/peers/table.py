@@ -232,6 +232,23 @@ def _ahead() -> Row:
     )
 
 
+def _uneven() -> Row:
+    env = f"{ROOT / 'scripts' / 'peers' / 'uneven.py'}:make_uneven"
+    task = Task("impala", env, 16, 5)
+    waits = "synchronous"
+    flags = {"workers": 4, "start_timeout": 120}
+    return Row(
+        "uneven",
+        "IMPALA CartPole, 16 x 5, four actors, a step takes 1 ms, one in fifty 50 ms",
+        (
+            task.ours("SingleLearnerCoarse", schedule="order=asynchronous", **flags),
+            task.ours("SingleLearnerCoarse", {"name": waits}, **flags),
+        ),
+        (Target(2.4, against=(waits,)),),
+        16 * 5,
+    )
+
+
 def _a2c() -> Row:
     task = Task("a2c", "CartPole-v1", 8, 5)
     ours = task.ours("MultipleLearners")
@@ -316,6 +333,7 @@ def rows() -> list[Row]:
         ),
         _two_workers(),
         _ahead(),
+        _uneven(),
         _cheetah(),
         *(
             _beside_jax(
