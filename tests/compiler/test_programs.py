@@ -210,7 +210,26 @@ for i in range(3):
     later = target
 target = target + later + wide[:, 0].reshape((2, *reward.shape)).sum(0)
 """
+SEQUENCES = """
+parts, weights = {"a": reward, "b": 0.5 * obs[:, :, 0]}, (0.5, 2.0)
+for name, weight in zip(("b", "a"), weights, strict=True):
+    target = target + weight * parts[name]
+for place, (name, part) in enumerate(parts.items(), start=2):
+    target = target * 0.5 + place * part
+    if msrl.mean(target) > 1.0:
+        break
+    target = target + 0.25
+scaled = {name: part * k for k, (name, part) in enumerate(parts.items()) if k != 0}
+for i in range(2):
+    for part in reversed([target, reward, *scaled.values()]):
+        last = part * 0.5
+        for power in (1, 2):
+            last = last - part * 0.1 * power
+    target = target + last * i
+target = sum(k * part for part in (target, reward) for k in range(1, 3))
+"""
 CHANGES = {
+    "loops and comprehensions over known lengths": ("MultipleLearners", {"learn": SEQUENCES}),
     "numbers as keys, as a table, and of no turns": ("Central", {"learn": NUMBERS}),
     "breaks in both branches, and in a while": ("MultipleLearners", {"learn": EARLY}),
     "means of each environment beside those of all": (

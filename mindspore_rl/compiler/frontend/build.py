@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.compiler.frontend.assignment import Assignments, same
+from mindspore_rl.compiler.frontend.assignment import same
 from mindspore_rl.compiler.frontend.break_to_flag import BOUND, end_by_flag
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.implied import Implied, implied_marks
 from mindspore_rl.compiler.frontend.liveness import live_behind
-from mindspore_rl.compiler.frontend.loop_carried import assigned, carried, decided
+from mindspore_rl.compiler.frontend.loop_carried import assigned, carried, decided, loaded
 from mindspore_rl.compiler.frontend.msrl_calls import Calls
 from mindspore_rl.compiler.frontend.replay_rows import place_kept
 from mindspore_rl.compiler.frontend.scope import (
@@ -33,6 +33,7 @@ from mindspore_rl.compiler.frontend.scope import (
     open_frame,
     variables,
 )
+from mindspore_rl.compiler.frontend.sequences import is_unrolled
 from mindspore_rl.compiler.frontend.trajectory_rows import place_rows
 from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop, Program
 from mindspore_rl.compiler.ir.operations import LOOPS
@@ -113,7 +114,6 @@ class _Builder(ExpressionReader):
         num_envs = (job or self).trainer.config.num_envs
         wanted = tuple(job.calls.records.each) if job else ()
         self.calls: Calls = Calls(self, num_envs, wanted)
-        self.assignments = Assignments(self.draft)
 
     def read(self) -> "_Builder":
         """Reads the training loop."""
@@ -254,6 +254,9 @@ class _Builder(ExpressionReader):
     def _for(self, node: ast.For) -> None:
         if node.orelse:
             self.frame.fail(node.orelse[0], "`else` of a loop")
+        if is_unrolled(node):
+            self._unrolled(node)
+            return
         kind, args = self._loop_call(node.iter)
         count = self._loop_count(kind, args, node)
         if count == 0:
@@ -303,6 +306,25 @@ class _Builder(ExpressionReader):
         self.frame.nested -= 1
         self.draft.scope = outer
         self.draft.scope.items.append(replace(loop, body=tuple(body)))
+
+    def _unrolled(self, node: ast.For) -> None:
+        """Reads a loop over a sequence: its body, once for each part."""
+        flag, ends = getattr(node, "going", ""), False
+        turn = ast.copy_location(ast.If(ast.Name(flag, ast.Load()), node.body, []), node)
+        ast.fix_missing_locations(turn)
+        self.frame.live[turn] = self.frame.live[node] | loaded(node)
+        for part in self.sequences.of(node.iter, "a loop over this"):
+            self.assignments.assign(node.target, part)
+            if flag not in assigned(node.body):
+                for statement in node.body:
+                    self._statement(statement)
+                continue
+            ends |= isinstance(self.frame.names[flag], Var)
+            self._if(turn)
+            if self.frame.holds(turn.test) is False:
+                break
+        if ends:  # the last part was assigned, and Python would have left the loop before
+            self._end_of(assigned([ast.Expr(node.target)]), "a loop that `break` may end")
 
     def _end_of(self, names: set[str], statement: str) -> None:
         """Marks names that are local to a statement's body as unreadable after it."""

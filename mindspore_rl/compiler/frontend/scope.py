@@ -18,8 +18,8 @@ from mindspore_rl.platform.user_modules import statement_in
 
 SUPPORTED = """supported: assignments to names, calls of msrl and of methods, `if` on configuration,
   loop indices and values that are the same everywhere, and `for` over msrl.iterations(),
-  msrl.steps(), msrl.epochs(n), msrl.minibatches(n, values) or range(n), `while` that
-  counts its turns up to a known number, and `break` in these"""
+  msrl.steps(), msrl.epochs(n), msrl.minibatches(n, values), range(n) or a tuple, `while`
+  that counts its turns up to a known number, and `break` in these"""
 PURE = {abs, bool, float, getattr, hasattr, int, isinstance, len, max, min, round, str, sum, tuple}
 PURE |= {getattr(math, name) for name in dir(math) if callable(getattr(math, name))}
 BUILTINS = frozenset(dir(builtins))
