@@ -54,6 +54,22 @@ UNSUPPORTED = {
     "alias of a dictionary": ("d = {}\ne = d\ne |= {'a': reward}", "e |= ", "a change in place"),
     "alias of a list": ("d = [reward]\nd += [reward]", "d += ", "a change in place"),
     "early return": ("for i in range(2):\n    return {}", "return {}", "`return` inside a loop"),
+    "results differ": (
+        "if msrl.mean(reward) > 0:\n    return {'loss': 0.0}",
+        "if msrl",
+        "the result, which is something else in each branch",
+    ),
+    "return in one of two branches": (
+        "if msrl.max(reward) > 0:\n    if msrl.mean(reward) > 1:\n        return {}\n"
+        "    target = 2.0 * reward",
+        "return {}",
+        "`return` inside a loop",
+    ),
+    "act after a return": (
+        "if msrl.mean(reward) > 0:\n    return {'loss': 0.0}\na = msrl.agent_act(obs[0])",
+        "msrl.agent_act",
+        "under a condition",
+    ),
     "keyword": ("target = msrl.boundary(name='x', value=reward)", "'x'", "a keyword argument"),
     "unused": ("self.optimizer(reward)", "self.optimizer", "whose result is not used"),
     "thrown away": ("for _ in range(3):\n    target = target * _", "_", "reading `_`"),

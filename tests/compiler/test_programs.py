@@ -228,7 +228,34 @@ for i in range(2):
     target = target + last * i
 target = sum(k * part for part in (target, reward) for k in range(1, 3))
 """
+RETURNS = """
+if self.config.extra and msrl.env_steps() < 0:
+    return {"loss": 0.0}
+target = target + self.shifted(msrl, target, obs)
+if msrl.env_steps() > 0:
+    return {"loss": msrl.mean(target)}
+"""
+SHIFTED = """
+    def shifted(self, msrl, value, obs):
+        m = msrl.mean(value)
+        if m > 2.0:
+            if not self.config.extra:
+                return 0.0 * value
+            return 0.5 * value + m
+        elif m < -2.0:
+            return 0.5 * value - m
+        value = 0.25 * value
+        if m > 0.5:
+            return value
+        else:
+            return -value + msrl.mean(obs)
+
+    def learn(self, msrl, batch):"""
 CHANGES = {
+    "returns under conditions of the run": (
+        "MultipleLearners",
+        {"learn": RETURNS, "remove": [("\n    def learn(self, msrl, batch):", SHIFTED)]},
+    ),
     "loops and comprehensions over known lengths": ("MultipleLearners", {"learn": SEQUENCES}),
     "numbers as keys, as a table, and of no turns": ("Central", {"learn": NUMBERS}),
     "breaks in both branches, and in a while": ("MultipleLearners", {"learn": EARLY}),

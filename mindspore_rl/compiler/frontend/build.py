@@ -15,6 +15,7 @@ import numpy as np
 
 from mindspore_rl.compiler.frontend.assignment import same
 from mindspore_rl.compiler.frontend.break_to_flag import BOUND, end_by_flag
+from mindspore_rl.compiler.frontend.early_return import return_once
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.implied import Implied, implied_marks
 from mindspore_rl.compiler.frontend.liveness import live_behind
@@ -136,8 +137,6 @@ class _Builder(ExpressionReader):
     ) -> Struct:
         """Reads a function's body in place of its call and returns its return value."""
         frame, tree = open_frame(method)
-        tree = end_by_flag(tree)
-        frame.live = live_behind(tree)
         if any(frame.function is other.function for other in self.draft.frames):
             self.frame.fail(self.frame.node, f"a function that calls itself ({tree.name})")
         if inspect.ismethod(method):
@@ -145,6 +144,9 @@ class _Builder(ExpressionReader):
         frame.top = top
         self.draft.frames.append(frame)
         self._bind_arguments(tree, args, dict(keywords))
+        frame.returned = return_once(tree, frame.holds)
+        tree = end_by_flag(tree)
+        frame.live = live_behind(tree)
         result: Struct = Static(None)
         try:
             for statement in tree.body:
@@ -214,6 +216,8 @@ class _Builder(ExpressionReader):
                 self.frame.fail(
                     node,
                     "`return` inside a loop or under a condition that is known only at run time",
+                    "leave a loop with `break`, and return behind it; of nested conditions, let "
+                    "each branch return,\n  or assign the result to a name and return it at the end",
                 )
             raise _Returned(self.expression(node.value) if node.value else Static(None))
         elif not isinstance(node, (ast.Pass, ast.AnnAssign)):
@@ -417,9 +421,10 @@ class _Builder(ExpressionReader):
         taken, other = ends
         for name in changed:
             if name in taken and name in other and not same(taken[name], other[name]):
+                called = "the result" if name == self.frame.returned else f"`{name}`"
                 self.frame.fail(
                     node,
-                    f"`{name}`, which is something else in each branch,",
+                    f"{called}, which is something else in each branch,",
                     "under a condition that is known only at run time, assign arrays "
                     "or numbers, the same tuple or dictionary of them in both branches",
                 )

@@ -97,6 +97,7 @@ class Frame:
         created: the body in which each variable was made; assignments inside it keep its name.
         live: names that are live after each loop and condition, see `liveness`.
         nested: how many loops and run-time conditions of this function are open.
+        returned: the variable that holds its result, see `early_return`; empty if none does.
         node: the statement being read.
     """
 
@@ -113,6 +114,7 @@ class Frame:
     created: dict[str, Scope] = field(default_factory=dict)
     live: dict[ast.AST, set[str]] = field(default_factory=dict)
     nested: int = 0
+    returned: str = ""
     node: ast.AST = field(default_factory=ast.Pass)
 
     @property
