@@ -55,7 +55,7 @@ UNSUPPORTED = {
     "alias of a list": ("d = [reward]\nd += [reward]", "d += ", "a change in place"),
     "early return": ("for i in range(2):\n    return {}", "return {}", "`return` inside a loop"),
     "results differ": (
-        "if msrl.mean(reward) > 0:\n    return {'loss': 0.0}",
+        "if msrl.mean(reward) > 0:\n    return {'other': 0.0}",
         "if msrl",
         "the result, which is something else in each branch",
     ),

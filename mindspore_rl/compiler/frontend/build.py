@@ -217,7 +217,7 @@ class _Builder(ExpressionReader):
                     node,
                     "`return` inside a loop or under a condition that is known only at run time",
                     "leave a loop with `break`, and return behind it; of nested conditions, let "
-                    "each branch return,\n  or assign the result to a name and return it at the end",
+                    "each branch return,\n  or assign the result to a name and return that at last",
                 )
             raise _Returned(self.expression(node.value) if node.value else Static(None))
         elif not isinstance(node, (ast.Pass, ast.AnnAssign)):
