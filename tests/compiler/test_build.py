@@ -46,18 +46,46 @@ UNSUPPORTED = {
     ),
     "try": ("try:\n    pass\nfinally:\n    pass", "try:", "`try`"),
     "lambda": ("target = (lambda x: x)(reward)", "lambda x: x", "a lambda"),
-    "comprehension": ("target = sum([x for x in reward])", "[x for", "a comprehension"),
+    "comprehension": ("target = sum([x for x in reward])", "reward", "a comprehension over"),
+    "comprehension of a set": ("d = {x for x in (1, 2)}", "{x for", "a comprehension"),
     "global": ("global THING", "global THING", "`global`"),
     "attribute": ("self.kept = reward", "self.kept", "an assignment to an attribute"),
     "element": ("d = {}\nd['a'] = reward", "d['a']", "an assignment to an element"),
     "alias of a dictionary": ("d = {}\ne = d\ne |= {'a': reward}", "e |= ", "a change in place"),
     "alias of a list": ("d = [reward]\nd += [reward]", "d += ", "a change in place"),
     "early return": ("for i in range(2):\n    return {}", "return {}", "`return` inside a loop"),
+    "results differ": (
+        "if msrl.mean(reward) > 0:\n    return {'other': 0.0}",
+        "if msrl",
+        "the result, which is something else in each branch",
+    ),
+    "return in one of two branches": (
+        "if msrl.max(reward) > 0:\n    if msrl.mean(reward) > 1:\n        return {}\n"
+        "    target = 2.0 * reward",
+        "return {}",
+        "`return` inside a loop",
+    ),
+    "act after a return": (
+        "if msrl.mean(reward) > 0:\n    return {'loss': 0.0}\na = msrl.agent_act(obs[0])",
+        "msrl.agent_act",
+        "under a condition",
+    ),
     "keyword": ("target = msrl.boundary(name='x', value=reward)", "'x'", "a keyword argument"),
     "unused": ("self.optimizer(reward)", "self.optimizer", "whose result is not used"),
     "thrown away": ("for _ in range(3):\n    target = target * _", "_", "reading `_`"),
     "unknown name": ("target = ops.abs(rewards)", "rewards)", "unknown name 'rewards'"),
-    "loop over": ("for x in (1, 2):\n    target = reward", "(1, 2)", "a loop over something else"),
+    "loop over": ("for x in reward:\n    target = x", "reward", "a loop over this"),
+    "zip of": ("for x, y in zip((1, 2), reward):\n    target = x", "reward", "`zip` of this"),
+    "strict zip": (
+        "for x, y in zip((1, 2), (3,), strict=True):\n    target = x",
+        "zip(",
+        "strict `zip` of 2, 1 parts",
+    ),
+    "part behind a break": (
+        "for x in (1, 2):\n    if msrl.mean(reward) > x:\n        break\ntarget = reward * x",
+        "x",
+        "`x` behind a loop that `break` may end",
+    ),
     "parts of unknown number": (
         "first, *others = ops.split(reward, 1)",
         "*others",
@@ -67,7 +95,7 @@ UNSUPPORTED = {
     "comprehension with a condition": (
         "target = [x for x in (reward,) if msrl.mean(x) > 0][0]",
         "[x for",
-        "a comprehension",
+        "a comprehension with a condition",
     ),
     "steps of a minibatch": (
         "for a in msrl.minibatches(2, (reward,), steps=-1):\n    b = a",
@@ -208,6 +236,20 @@ def test_a_run_has_no_break(tmp_path):
         "for _ in range(2):\n    if msrl.mean(reward) > 0.5:\n"
         "        last, _ = target, 0.5 * reward\n        target = 0.9 * last",
         "(alone,) = Pair.of(reward)\ntarget = alone",
+        "names, d = ('a', 'b'), {'a': reward, 'b': target}\nfor place, name in enumerate(names):\n"
+        "    target = target + place * d[name]",
+        "total = 0.0\nfor name, (part, k) in {'a': (reward, 2.0), 'b': (target, 3)}.items():\n"
+        "    total = total + part * k\ntarget = total",
+        "target = sum(k * part for k, part in zip((1.0, 2.0, 3.0), (reward, target)))",
+        "grid = [reward * i + j for i in range(3) if i != 1 for j in range(i + 1)]\n"
+        "target = sum(grid) + grid[-1]",
+        "d = {name: k * reward for k, name in enumerate(('a', 'b'), 1)}\ntarget = d['a'] + d['b']",
+        "for part in reversed([reward, target]):\n    if not self.config.extra:\n        break\n"
+        "    last = part\ntarget = last",
+        "for k in (1.0, 2.0, 3.0):\n    if msrl.mean(target) > 0.5 * k:\n        break\n"
+        "    target = target + k\ntarget = 2.0 * target",
+        "for i in range(2):\n    for part in ():\n        last = part\n"
+        "    for part in (target, reward):\n        last = part\n    target = last * i",
         "kept = ()\nfor (part,) in msrl.minibatches(2, (reward,), steps=2 if kept else 0):\n"
         "    last = part",
     ],

@@ -210,7 +210,53 @@ for i in range(3):
     later = target
 target = target + later + wide[:, 0].reshape((2, *reward.shape)).sum(0)
 """
+SEQUENCES = """
+parts, weights = {"a": reward, "b": 0.5 * obs[:, :, 0]}, (0.5, 2.0)
+for name, weight in zip(("b", "a"), weights, strict=True):
+    target = target + weight * parts[name]
+for place, (name, part) in enumerate(parts.items(), start=2):
+    target = target * 0.5 + place * part
+    if msrl.mean(target) > 1.0:
+        break
+    target = target + 0.25
+scaled = {name: part * k for k, (name, part) in enumerate(parts.items()) if k != 0}
+for i in range(2):
+    for part in reversed([target, reward, *scaled.values()]):
+        last = part * 0.5
+        for power in (1, 2):
+            last = last - part * 0.1 * power
+    target = target + last * i
+target = sum(k * part for part in (target, reward) for k in range(1, 3))
+"""
+RETURNS = """
+if self.config.extra and msrl.env_steps() < 0:
+    return {"loss": 0.0}
+target = target + self.shifted(msrl, target, obs)
+if msrl.env_steps() > 0:
+    return {"loss": msrl.mean(target)}
+"""
+SHIFTED = """
+    def shifted(self, msrl, value, obs):
+        m = msrl.mean(value)
+        if m > 2.0:
+            if not self.config.extra:
+                return 0.0 * value
+            return 0.5 * value + m
+        elif m < -2.0:
+            return 0.5 * value - m
+        value = 0.25 * value
+        if m > 0.5:
+            return value
+        else:
+            return -value + msrl.mean(obs)
+
+    def learn(self, msrl, batch):"""
 CHANGES = {
+    "returns under conditions of the run": (
+        "MultipleLearners",
+        {"learn": RETURNS, "remove": [("\n    def learn(self, msrl, batch):", SHIFTED)]},
+    ),
+    "loops and comprehensions over known lengths": ("MultipleLearners", {"learn": SEQUENCES}),
     "numbers as keys, as a table, and of no turns": ("Central", {"learn": NUMBERS}),
     "breaks in both branches, and in a while": ("MultipleLearners", {"learn": EARLY}),
     "means of each environment beside those of all": (

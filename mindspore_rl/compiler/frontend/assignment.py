@@ -57,7 +57,7 @@ class Assignments:
     def assign(self, target: ast.expr, value: Struct) -> None:
         """Assigns the parts of a value to the names of a target."""
         # A name that occurs twice (`a, _, _ = ...`) keeps its last value.
-        bindings = list(dict(self._bindings(target, value)).items())
+        bindings = list(dict(self.bindings(target, value)).items())
         inner = set()
         for name, _ in bindings:
             if self.draft.scope.inside(self.draft.frame.created.get(name)):
@@ -69,7 +69,8 @@ class Assignments:
                 self.draft.frame.created[name] = self.draft.scope
         self._write(bindings, inner)
 
-    def _bindings(self, target: ast.expr, value: Struct) -> Iterator[tuple[str, Struct]]:
+    def bindings(self, target: ast.expr, value: Struct) -> Iterator[tuple[str, Struct]]:
+        """Yields the names of a target, each with its part of a value."""
         if isinstance(target, ast.Name):
             if target.id != THROWN_AWAY:
                 yield target.id, value
@@ -91,7 +92,7 @@ class Assignments:
                     end = place + several - len(names) + 1
                     value = (*value[:place], value[place:end], *value[end:])
             for name, part in zip(names, value, strict=True):
-                yield from self._bindings(name, part)
+                yield from self.bindings(name, part)
         else:
             self.fail_target(target)
 

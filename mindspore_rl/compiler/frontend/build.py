@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.compiler.frontend.assignment import Assignments, same
+from mindspore_rl.compiler.frontend.assignment import same
 from mindspore_rl.compiler.frontend.break_to_flag import BOUND, end_by_flag
+from mindspore_rl.compiler.frontend.early_return import return_once
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.implied import Implied, implied_marks
 from mindspore_rl.compiler.frontend.liveness import live_behind
-from mindspore_rl.compiler.frontend.loop_carried import assigned, carried, decided
+from mindspore_rl.compiler.frontend.loop_carried import assigned, carried, decided, loaded
 from mindspore_rl.compiler.frontend.msrl_calls import Calls
 from mindspore_rl.compiler.frontend.replay_rows import place_kept
 from mindspore_rl.compiler.frontend.scope import (
@@ -33,6 +34,7 @@ from mindspore_rl.compiler.frontend.scope import (
     open_frame,
     variables,
 )
+from mindspore_rl.compiler.frontend.sequences import is_unrolled
 from mindspore_rl.compiler.frontend.trajectory_rows import place_rows
 from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop, Program
 from mindspore_rl.compiler.ir.operations import LOOPS
@@ -113,7 +115,6 @@ class _Builder(ExpressionReader):
         num_envs = (job or self).trainer.config.num_envs
         wanted = tuple(job.calls.records.each) if job else ()
         self.calls: Calls = Calls(self, num_envs, wanted)
-        self.assignments = Assignments(self.draft)
 
     def read(self) -> "_Builder":
         """Reads the training loop."""
@@ -136,8 +137,6 @@ class _Builder(ExpressionReader):
     ) -> Struct:
         """Reads a function's body in place of its call and returns its return value."""
         frame, tree = open_frame(method)
-        tree = end_by_flag(tree)
-        frame.live = live_behind(tree)
         if any(frame.function is other.function for other in self.draft.frames):
             self.frame.fail(self.frame.node, f"a function that calls itself ({tree.name})")
         if inspect.ismethod(method):
@@ -145,6 +144,9 @@ class _Builder(ExpressionReader):
         frame.top = top
         self.draft.frames.append(frame)
         self._bind_arguments(tree, args, dict(keywords))
+        frame.returned = return_once(tree, frame.holds)
+        tree = end_by_flag(tree)
+        frame.live = live_behind(tree)
         result: Struct = Static(None)
         try:
             for statement in tree.body:
@@ -214,6 +216,8 @@ class _Builder(ExpressionReader):
                 self.frame.fail(
                     node,
                     "`return` inside a loop or under a condition that is known only at run time",
+                    "leave a loop with `break`, and return behind it; of nested conditions, let "
+                    "each branch return,\n  or assign the result to a name and return that at last",
                 )
             raise _Returned(self.expression(node.value) if node.value else Static(None))
         elif not isinstance(node, (ast.Pass, ast.AnnAssign)):
@@ -254,6 +258,9 @@ class _Builder(ExpressionReader):
     def _for(self, node: ast.For) -> None:
         if node.orelse:
             self.frame.fail(node.orelse[0], "`else` of a loop")
+        if is_unrolled(node):
+            self._unrolled(node)
+            return
         kind, args = self._loop_call(node.iter)
         count = self._loop_count(kind, args, node)
         if count == 0:
@@ -303,6 +310,25 @@ class _Builder(ExpressionReader):
         self.frame.nested -= 1
         self.draft.scope = outer
         self.draft.scope.items.append(replace(loop, body=tuple(body)))
+
+    def _unrolled(self, node: ast.For) -> None:
+        """Reads a loop over a sequence: its body, once for each part."""
+        flag, ends = getattr(node, "going", ""), False
+        turn = ast.copy_location(ast.If(ast.Name(flag, ast.Load()), node.body, []), node)
+        ast.fix_missing_locations(turn)
+        self.frame.live[turn] = self.frame.live[node] | loaded(node)
+        for part in self.sequences.of(node.iter, "a loop over this"):
+            self.assignments.assign(node.target, part)
+            if flag not in assigned(node.body):
+                for statement in node.body:
+                    self._statement(statement)
+                continue
+            ends |= isinstance(self.frame.names[flag], Var)
+            self._if(turn)
+            if self.frame.holds(turn.test) is False:
+                break
+        if ends:  # the last part was assigned, and Python would have left the loop before
+            self._end_of(assigned([ast.Expr(node.target)]), "a loop that `break` may end")
 
     def _end_of(self, names: set[str], statement: str) -> None:
         """Marks names that are local to a statement's body as unreadable after it."""
@@ -395,9 +421,10 @@ class _Builder(ExpressionReader):
         taken, other = ends
         for name in changed:
             if name in taken and name in other and not same(taken[name], other[name]):
+                called = "the result" if name == self.frame.returned else f"`{name}`"
                 self.frame.fail(
                     node,
-                    f"`{name}`, which is something else in each branch,",
+                    f"{called}, which is something else in each branch,",
                     "under a condition that is known only at run time, assign arrays "
                     "or numbers, the same tuple or dictionary of them in both branches",
                 )

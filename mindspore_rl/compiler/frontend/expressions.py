@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+from mindspore_rl.compiler.frontend.assignment import Assignments
 from mindspore_rl.compiler.frontend.builder import Draft
 from mindspore_rl.compiler.frontend.records import (
     Record,
@@ -26,6 +27,7 @@ from mindspore_rl.compiler.frontend.scope import (
     is_literal,
     literal,
 )
+from mindspore_rl.compiler.frontend.sequences import Sequences
 from mindspore_rl.compiler.ir.ir import Expr
 from mindspore_rl.compiler.ir.operations import PARAMETERS
 
@@ -44,6 +46,8 @@ class ExpressionReader:
         self.roots = {id(trainer): Expr("trainer"), id(trainer.actor): Expr("actor")}
         self.roots[id(trainer.learner)] = Expr("learner")
         self.draft = Draft()
+        self.assignments = Assignments(self.draft)
+        self.sequences = Sequences(self)
         self.choices = 0
 
     @property
@@ -97,8 +101,9 @@ class ExpressionReader:
             parts = self.operands(node)
             return self.expression(parts[0]) if len(parts) == 1 else None
         if isinstance(node, ast.Call):
-            if (record := self.record(node)) is not None:
-                return record
+            for struct in (self.record(node), self.sequences.made(node)):
+                if struct is not None:
+                    return struct
             name = self.frame.msrl_call(node)
             if self.choices and (name is not None or self.frame.gets_msrl(node)):
                 self.frame.fail(
@@ -112,6 +117,8 @@ class ExpressionReader:
                 return self.call(name, node)
             if self.frame.gets_msrl(node):
                 return self._inlined(node)
+        if isinstance(node, ast.DictComp):
+            return dict(self.sequences.comprehended(node))
         entries = self._entries(node)
         return None if entries is None else self._dict(entries)
 
@@ -154,26 +161,7 @@ class ExpressionReader:
             not isinstance(made, ast.GeneratorExp) or made is node
         ):
             return None
-        loop = made.generators[0]
-        over = self.expression(loop.iter)
-        if isinstance(over, Static) and isinstance(over.value, (tuple, list)):
-            over = tuple(map(Static, over.value))
-        name = loop.target
-        if not isinstance(over, tuple) or not isinstance(name, ast.Name) or len(
-            made.generators
-        ) > 1 or loop.ifs:  # fmt: skip
-            self.frame.fail(
-                made,
-                "a comprehension",
-                "but for one name over a tuple whose length is known now: "
-                "tuple(part * going for part in state)",
-            )
-        before, found = dict(self.frame.names), []
-        for part in over:
-            self.frame.names[name.id] = part
-            found.append(self.expression(made.elt))
-        self.frame.names = before
-        return tuple(found)
+        return self.sequences.comprehended(made)
 
     def record(self, node: ast.Call) -> Record | None:
         """`Transition(obs=obs)` and `transition._replace(obs=obs)`; None for anything else."""

@@ -3,6 +3,7 @@
 import ast
 
 from mindspore_rl.compiler.frontend.loop_carried import assigned, loaded
+from mindspore_rl.compiler.frontend.sequences import is_unrolled
 
 Live = dict[ast.AST, set[str]]
 """The names that may be read after each `if` and `for` before they are assigned again, including
@@ -23,12 +24,12 @@ def _before(statements: list[ast.stmt], after: set[str], live: Live) -> set[str]
             live[node] = after
             either = _before(node.body, after, live) | _before(node.orelse, after, live)
             after = either | _read(node.test)
-        elif isinstance(node, ast.For):  # runs at least once
+        elif isinstance(node, ast.For):
             live[node] = after = after | {getattr(node, "going", "")}
             target = assigned([ast.Expr(node.target)])
             while not (turn := _before(node.body, after, live) - target) <= after:
                 after = after | turn
-            after = turn | _read(node.iter)
+            after = turn | _read(node.iter) | (after if is_unrolled(node) else set())
         elif isinstance(node, ast.Return):
             after = _read(node)
         else:

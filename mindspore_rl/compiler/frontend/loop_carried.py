@@ -5,6 +5,7 @@ import copy
 from typing import Any
 
 from mindspore_rl.compiler.frontend.scope import THROWN_AWAY, Frame
+from mindspore_rl.compiler.frontend.sequences import is_unrolled
 
 
 def assigned(nodes: list[ast.stmt]) -> set[str]:
@@ -95,9 +96,10 @@ def _expose(nodes: list[ast.stmt], known: set[str], found: set[str]) -> set[str]
             found |= loaded(node.test) - known
             taken = _expose(node.body, set(known), found)
             known = taken & _expose(node.orelse, set(known), found)
-        elif isinstance(node, ast.For):  # runs at least once
+        elif isinstance(node, ast.For):
             found |= loaded(node.iter) - known
-            known = _expose(node.body, known | assigned([ast.Expr(node.target)]), found)
+            turn = _expose(node.body, known | assigned([ast.Expr(node.target)]), found)
+            known = known if is_unrolled(node) else turn  # any other runs at least once
         else:
             found |= loaded(node) - known
             known = known | assigned([node])

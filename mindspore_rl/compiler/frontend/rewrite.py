@@ -50,7 +50,8 @@ class Rewriter(ast.NodeTransformer):
     def visit_Call(self, call: ast.Call) -> ast.expr:  # noqa: N802
         if self.reader.frame.msrl_call(call) is not None or self.reader.frame.gets_msrl(call):
             return self.reader.operand(self.reader.expression(call), call, self.reads)
-        for struct in (self.reader.each(call), self.reader.record(call)):
+        reader = self.reader
+        for struct in (reader.each(call), reader.record(call), reader.sequences.made(call)):
             if struct is not None:
                 return self.reader.operand(struct, call, self.reads)
         args: list[ast.expr] = []
@@ -64,9 +65,7 @@ class Rewriter(ast.NodeTransformer):
         return ast.Call(self.visit(call.func), args, keywords)
 
     def _each(self, node: ast.expr) -> ast.expr:
-        struct = self.reader.each(node)
-        if struct is None:
-            self._refuse(node)
+        struct = self.reader.sequences.comprehended(node)
         return self.reader.operand(struct, node, self.reads)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802

@@ -18,8 +18,8 @@ from mindspore_rl.platform.user_modules import statement_in
 
 SUPPORTED = """supported: assignments to names, calls of msrl and of methods, `if` on configuration,
   loop indices and values that are the same everywhere, and `for` over msrl.iterations(),
-  msrl.steps(), msrl.epochs(n), msrl.minibatches(n, values) or range(n), `while` that
-  counts its turns up to a known number, and `break` in these"""
+  msrl.steps(), msrl.epochs(n), msrl.minibatches(n, values), range(n) or a tuple, `while`
+  that counts its turns up to a known number, and `break` in these"""
 PURE = {abs, bool, float, getattr, hasattr, int, isinstance, len, max, min, round, str, sum, tuple}
 PURE |= {getattr(math, name) for name in dir(math) if callable(getattr(math, name))}
 BUILTINS = frozenset(dir(builtins))
@@ -97,6 +97,7 @@ class Frame:
         created: the body in which each variable was made; assignments inside it keep its name.
         live: names that are live after each loop and condition, see `liveness`.
         nested: how many loops and run-time conditions of this function are open.
+        returned: the variable that holds its result, see `early_return`; empty if none does.
         node: the statement being read.
     """
 
@@ -113,6 +114,7 @@ class Frame:
     created: dict[str, Scope] = field(default_factory=dict)
     live: dict[ast.AST, set[str]] = field(default_factory=dict)
     nested: int = 0
+    returned: str = ""
     node: ast.AST = field(default_factory=ast.Pass)
 
     @property
