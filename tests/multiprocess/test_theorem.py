@@ -354,7 +354,7 @@ def test_images_equal_reference(torso, policy, workers, references, tmp_path):
 @pytest.mark.multiprocess
 @pytest.mark.slow
 def test_images_of_older_policies_equal_reference(references, tmp_path):
-    options = {"torso": "impala", "hidden": (16,), "num_envs": 4, "num_steps": 4}
+    options = {"torso": "cnn", "hidden": (16,), "num_envs": 6, "num_steps": 4}
     request = request_for("impala", "SingleLearnerCoarse", "probe:pixels", 2, options)
     policy = dataclasses.replace(request.policy, schedule=Schedule(lag=1))
     _check(dataclasses.replace(request, policy=policy), references, tmp_path)
