@@ -79,13 +79,13 @@ def candidates(
         schedule: keys that every policy's schedule must have, as `key=value`.
     """
     room = _room(request, device)
-    max_lag = getattr(programs.trainer_class(request.algorithm), "max_lag", 0)
+    trainer: Any = programs.trainer_class(request.algorithm)
     found = []
     for file in files.values():
         policy = registry.load_policy(registry.find_policy(file))
         numbers = [workers] if workers else _workers(policy, room, request.config.num_envs)
         for number in numbers:
-            for variant in _variants(policy, schedule, max_lag):
+            for variant in _variants(policy, schedule, trainer.max_lag):
                 found.append(_tried(request, file, variant, number, cluster, say, device, room))
     return sorted(found, key=lambda c: -c.prediction.steps_per_s if c.prediction else 0.0)
 
