@@ -113,6 +113,10 @@ class Task:
         name = {"sb3": "SB3", "sbx": "SBX"}[library]
         return self._peer(name, "sb3", "sb3.py", library=library, algorithm=self.algorithm, **more)
 
+    def appo(self, actors: int) -> Program:
+        """Returns the run with Sample Factory's asynchronous PPO."""
+        return self._peer("Sample Factory", "sample_factory", "appo.py", actors=actors)
+
     def rllib(self) -> Program:
         """Returns the run with RLlib."""
         return self._peer("RLlib", "rllib", "rllib.py")
@@ -249,6 +253,19 @@ def _uneven() -> Row:
     )
 
 
+def _impala() -> Row:
+    task = Task("impala", "CartPole-v1", 16, 16)
+    ours = task.ours("SingleLearnerCoarse", workers=2, schedule="order=asynchronous")
+    theirs = task.appo(actors=2)
+    return Row(
+        "impala",
+        "IMPALA CartPole, 16 x 16, two asynchronous actors and a learner on two cores",
+        (ours, theirs),
+        (Target(2.0, against=(theirs.name,)),),
+        16 * 16,
+    )
+
+
 def _a2c() -> Row:
     task = Task("a2c", "CartPole-v1", 8, 5)
     ours = task.ours("MultipleLearners")
@@ -334,6 +351,7 @@ def rows() -> list[Row]:
         _two_workers(),
         _ahead(),
         _uneven(),
+        _impala(),
         _cheetah(),
         *(
             _beside_jax(
