@@ -85,7 +85,7 @@ def run_drill(tmp_path, *words):
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("policy", ["SingleLearnerCoarse", "Central, asynchronous"])
+@pytest.mark.parametrize("policy", ["SingleLearnerCoarse", "batches"])
 def test_kills(tmp_path, policy):
     text = run_drill(tmp_path, "--only", "kills", "--kills", "6", "--policies", policy)
     assert " 6 kills and stops, 0 promises" in text

@@ -30,7 +30,7 @@ SMALL = (
 PPO = ("ppo", "update_epochs=1", "num_minibatches=2", "--policy")
 REMEMBERING = ("torso=gru", "state_size=16", "segment_steps=8")
 KEPT = ("num_envs=8", "learning_starts=64", "replay_size=2000", "updates=2", "batch_size=32")
-ASYNCHRONOUS = ("a2c", "--policy", "Central", "--schedule", "order=asynchronous")
+ASYNCHRONOUS = ("--schedule", "order=asynchronous", "--policy")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ WORKS = (
     GPU_ONLY,
     Work("Environments", (*PPO, "Environments")),
     Work("Central", (*PPO, "Central")),
-    Work("Central, asynchronous", ASYNCHRONOUS, exact=False),
+    Work("Central, asynchronous", ("a2c", *ASYNCHRONOUS, "Central"), exact=False),
+    Work("batches", ("impala", *ASYNCHRONOUS, "SingleLearnerCoarse"), exact=False),
     Work("recurrent PPO", (*PPO, "SingleLearnerCoarse", *REMEMBERING)),
     Work("DQN", ("dqn", *KEPT, "--policy", "MultipleLearners")),
     Work("DQN by priority", ("dqn", *KEPT, "priority=0.6", "--policy", "SingleLearnerCoarse")),
