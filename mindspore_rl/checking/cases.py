@@ -161,8 +161,9 @@ class Held:
         registry.spec(request.config.env)
         if request.policy.schedule.order != SYNCHRONOUS:
             raise PolicyError(
-                f"schedule: order is {request.policy.schedule.order}, by which a job is another "
-                "one each time, and equals no plain loop"
+                f"schedule: order is {request.policy.schedule.order}, and a job depends on the "
+                "order in which its messages arrive: train one whose learner takes batches, and "
+                "`msrl replay` compares it with the plain loop of that order"
             )
         given = {word.partition("=")[0] for word in job.assignments}
         given |= {*(job.written or ()), *(["num_envs"] if job.num_envs else [])}
