@@ -209,7 +209,8 @@ class PPOLearner(Learner):
         """Learns from trajectories `[T, B]`. Returns: metrics of the last minibatch."""
         config = self.config
         ends, reward = (batch.terminated, batch.truncated), batch.reward
-        samples = 1.0 * config.num_envs * config.num_steps
+        if config.normalise_reward or config.normalise_obs:
+            samples = msrl.sum(ops.ones_like(reward))  # of some environments, if asynchronous
         if config.normalise_reward:
             seen = moments(msrl, reward + config.gamma * batch.income[0])
             msrl.update(self.reward_statistics.merge, *seen, samples)
