@@ -1,5 +1,6 @@
 """Fixtures of all tests: MindSpore's settings, a check for leaks, and a summary by tier."""
 
+import contextlib
 import os
 import signal
 import time
@@ -18,6 +19,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 import psutil  # noqa: E402
 import pytest  # noqa: E402
 
+from tests.one_core import one_core  # noqa: E402
+
+ONE_CORE = ("compiler", "rl")
 TIERS = ("gpu", "kill", "learning", "multiprocess", "slow")  # a test counts in the first it has
 LEFT_OUT = pytest.StashKey[Counter]()
 
@@ -44,6 +48,13 @@ def _processes() -> set[psutil.Process]:
 def cells(request: pytest.FixtureRequest) -> str:
     """The cells of a test that holds for both kinds."""
     return request.param
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_core_alone(request: pytest.FixtureRequest):
+    """Runs the tests of a folder that starts no ranks on one core."""
+    with one_core() if request.path.parent.name in ONE_CORE else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
