@@ -52,6 +52,7 @@ def graph(args: argparse.Namespace) -> int:
         if args.format == "native":
             request = dataclasses.replace(request, cells="native", num_iterations=1)
         plan, cut = prepare(request, Path(folder), see)
+        training.tell_left_out(cut.program)
         if not args.stage:
             _print_graph(plan, cut, Path(folder), args.format)
     return 0

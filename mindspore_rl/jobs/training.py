@@ -143,7 +143,8 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
     chosen = Path(job.run_dir) if job.run_dir else None
     with new_directory(chosen, name, job.trust) as run_dir:
-        plan, _ = pipeline.prepare(request, run_dir, dumper(job.dump_graph))
+        plan, cut = pipeline.prepare(request, run_dir, dumper(job.dump_graph))
+        tell_left_out(cut.program)
         if resume is not None:
             resuming.check_job(resume, done, plan)
             _tell_sizes(done, plan)
@@ -159,6 +160,12 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
         profile_recorder.check(plan)
         write_job(run_dir, request)
     return plan, run_dir
+
+
+def tell_left_out(program: Any) -> None:
+    """Prints the lines of a program that no rank runs."""
+    for where in program.left_out:
+        print(f"msrl: {where}\n  is left out: the loop is read, not run", file=sys.stderr)
 
 
 def _tell_sizes(done: dict[str, Any], plan: Any) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from mindspore_rl.compiler.ir.ir import Branch, paths, walk
 from mindspore_rl.errors import ProgramError
+from mindspore_rl.jobs.training import tell_left_out
 from tests.compiler.programs import analyse_with
 
 UNSUPPORTED = {
@@ -37,7 +38,17 @@ UNSUPPORTED = {
         "msrl.agent_act",
         "`break` may end",
     ),
-    "continue": ("for i in range(2):\n    continue", "continue", "`continue`"),
+    "continue": (
+        "k = 0\nwhile k < 2:\n    if msrl.mean(reward) > 0:\n        continue\n    k += 1",
+        "while k",
+        "a `while` without a bound",
+    ),
+    "act after continue": (
+        "for i in range(2):\n    if msrl.mean(reward) > 0.5:\n        continue\n"
+        "    a = msrl.agent_act(obs[0])",
+        "msrl.agent_act",
+        "under a condition",
+    ),
     "minibatches after some that may be left out": (
         "if msrl.mean(reward) > 0.5:\n    for a in msrl.minibatches(2, (reward,)):\n        b = a\n"
         "for a in msrl.minibatches(2, (reward,)):\n    b = a",
@@ -72,6 +83,10 @@ UNSUPPORTED = {
     ),
     "keyword": ("target = msrl.boundary(name='x', value=reward)", "'x'", "a keyword argument"),
     "unused": ("self.optimizer(reward)", "self.optimizer", "whose result is not used"),
+    "print of a call": ("print(self.apply(reward))", "print(", "whose result is not used"),
+    "print of a mean": ("print(msrl.mean(reward))", "print(", "whose result is not used"),
+    "assert a call": ("assert self.apply(reward)", "assert", "that calls a function of yours"),
+    "assert what fails": ("assert not self.config.extra", "assert", "an assertion that fails"),
     "thrown away": ("for _ in range(3):\n    target = target * _", "_", "reading `_`"),
     "unknown name": ("target = ops.abs(rewards)", "rewards)", "unknown name 'rewards'"),
     "loop over": ("for x in reward:\n    target = x", "reward", "a loop over this"),
@@ -102,7 +117,12 @@ UNSUPPORTED = {
         "-1",
         "segments of -1 steps",
     ),
-    "range": ("for i in range(1, 3):\n    target = reward", "range(1", "with a start or a step"),
+    "range": ("for i in range(1, 3, 0):\n    target = reward", "range(1", "in steps of 0"),
+    "shifted index after": (
+        "for i in range(1, 3):\n    target = reward\ntarget = reward * i",
+        "i",
+        "a loop's index after the loop",
+    ),
     "index after": (
         "for i in range(3):\n    target = reward\ntarget = reward * i",
         "i",
@@ -244,12 +264,17 @@ def test_a_run_has_no_break(tmp_path):
         "grid = [reward * i + j for i in range(3) if i != 1 for j in range(i + 1)]\n"
         "target = sum(grid) + grid[-1]",
         "d = {name: k * reward for k, name in enumerate(('a', 'b'), 1)}\ntarget = d['a'] + d['b']",
+        "parts = (reward, target)\nfor i in range(len(parts) + 1):\n    target = target + i\n"
+        "assert len(parts) == 2 and len({'a': reward}) + len(parts) == 3",
         "for part in reversed([reward, target]):\n    if not self.config.extra:\n        break\n"
         "    last = part\ntarget = last",
         "for k in (1.0, 2.0, 3.0):\n    if msrl.mean(target) > 0.5 * k:\n        break\n"
         "    target = target + k\ntarget = 2.0 * target",
         "for i in range(2):\n    for part in ():\n        last = part\n"
         "    for part in (target, reward):\n        last = part\n    target = last * i",
+        "for k in range(3, 0, -1):\n    if msrl.mean(target) > k:\n        continue\n"
+        "    target = target * k",
+        "if msrl.mean(reward) > 0.5:\n    return {'loss': 0.0}",
         "kept = ()\nfor (part,) in msrl.minibatches(2, (reward,), steps=2 if kept else 0):\n"
         "    last = part",
     ],
@@ -257,6 +282,28 @@ def test_a_run_has_no_break(tmp_path):
 def test_supported_forms(code, tmp_path):
     start = "from tests.compiler.test_build import Pair\nclass Learn"
     analyse_with(tmp_path, learn=code, remove=[("class Learn", start)])
+
+
+TOLD = """
+LOG.warning("rewards %s", reward.shape)
+m = msrl.mean(reward)
+assert len(batch) == 3 and self.config.extra, "known now"
+for i in range(2):
+    print(f"{i}: {float(m):.2f}", reward.mean().item())
+if m > 9.0:
+    assert False
+assert m < 10.0
+"""
+
+
+def test_lines_that_only_tell_something_are_left_out_and_named(tmp_path, capsys):
+    start = [("class Learn", "import logging\n\nLOG = logging.getLogger()\n\nclass Learn")]
+    program = analyse_with(tmp_path, learn=TOLD, remove=start).program
+    told = ["LOG", "print", "assert", "assert"]
+    assert [re.match(r"\w+", where.text.strip())[0] for where in program.left_out] == told
+    assert not any("float(" in text for op, _ in walk(program.body) for text in op.args)
+    tell_left_out(program)
+    assert capsys.readouterr().err.count("is left out: the loop is read, not run") == len(told)
 
 
 def test_segments_must_fit(tmp_path):

@@ -228,9 +228,36 @@ for i in range(2):
     target = target + last * i
 target = sum(k * part for part in (target, reward) for k in range(1, 3))
 """
+TURNS = """
+total = 0.0
+for k in range(5, 0, -2):
+    if msrl.mean(target) > 1.0 * k:
+        continue
+    for j in range(2, 5):
+        if j == 3 or not self.config.extra:
+            continue
+        if msrl.mean(reward) > 2.0:
+            break
+        total += k * j
+    target = target + 0.5 * k
+    if msrl.env_steps() < 0:
+        continue
+    if total > 30.0:
+        break
+    total += 0.5
+for k in range(4, 4):
+    total = nothing
+for part in (1.0, 2.0):
+    if msrl.mean(target) > part:
+        continue
+    target = target * part
+target = target + total
+"""
 RETURNS = """
 if self.config.extra and msrl.env_steps() < 0:
+    print("never")
     return {"loss": 0.0}
+assert float(target.max()) < 100.0, f"{target} is large"
 target = target + self.shifted(msrl, target, obs)
 if msrl.env_steps() > 0:
     return {"loss": msrl.mean(target)}
@@ -252,6 +279,7 @@ SHIFTED = """
 
     def learn(self, msrl, batch):"""
 CHANGES = {
+    "turns left out, and ranges with a start and a step": ("MultipleLearners", {"learn": TURNS}),
     "returns under conditions of the run": (
         "MultipleLearners",
         {"learn": RETURNS, "remove": [("\n    def learn(self, msrl, batch):", SHIFTED)]},

@@ -1,9 +1,10 @@
 """Rewrites loops that may end early as complete loops with a flag.
 
 `break` becomes an assignment to the flag, and the statements after it are put under an `if` on the
-flag. A `while` with a bound becomes a loop over `range` whose flag is the rest of its condition.
-The node's attribute `going` names the flag; `build` puts the whole body under it. Functions without
-such a loop are not changed.
+flag. `continue` becomes an assignment to another flag, which every turn sets first. A `while`
+with a bound becomes a loop over `range` whose flag is the rest of its condition. The node's
+attribute `going` names the flag; `build` puts the whole body under it. Functions without such a
+loop are not changed.
 """
 
 # ruff: noqa: D102  (the visitors of `ast`, whose names say what they take)
@@ -17,7 +18,8 @@ from mindspore_rl.platform.names import unused
 
 Node = TypeVar("Node", bound=ast.AST)
 BOUND = """supported: a `while` that counts its turns up to a number known now, such as
-  `while turn < 10 and ...:` with `turn += 1` in its body, or a `for` with `if ...: break`"""
+  `while turn < 10 and ...:` with `turn += 1` and no `continue` in its body, or a `for` with
+  `if ...: break`"""
 
 
 def end_by_flag(function: ast.FunctionDef) -> ast.FunctionDef:
@@ -31,7 +33,7 @@ def end_by_flag(function: ast.FunctionDef) -> ast.FunctionDef:
 class _Rewriter(ast.NodeTransformer):
     def __init__(self, names: set[str]) -> None:
         self.names = names
-        self.flag = ""
+        self.flag = self.turn = ""
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         """Rewrites statements; those after a possible `break` are put under the flag."""
@@ -39,11 +41,13 @@ class _Rewriter(ast.NodeTransformer):
         for position, statement in enumerate(statements):
             rewritten = self.visit(statement)
             result += rewritten if isinstance(rewritten, list) else [rewritten]
-            if isinstance(statement, ast.Break):
+            if isinstance(statement, (ast.Break, ast.Continue)):
                 break
             rest = statements[position + 1 :]
-            if rest and self.flag in assigned(result):
-                test = _at(statement, ast.Name(self.flag, ast.Load()))
+            flags = [flag for flag in (self.flag, self.turn) if flag in assigned(result)]
+            if rest and flags:
+                tests: list[ast.expr] = [ast.Name(flag, ast.Load()) for flag in flags]
+                test = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
                 result.append(_at(statement, ast.If(test, self.block(rest), [])))
                 break
         return result
@@ -54,6 +58,9 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Break(self, node: ast.Break) -> ast.stmt:  # noqa: N802
         return self._set(self.flag, ast.Constant(False), node) if self.flag else node
+
+    def visit_Continue(self, node: ast.Continue) -> ast.stmt:  # noqa: N802
+        return self._set(self.turn, ast.Constant(False), node) if self.turn else node
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:  # noqa: N802
         flag = self._flagged(node, node.body)
@@ -67,7 +74,7 @@ class _Rewriter(ast.NodeTransformer):
         if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And):
             parts = node.test.values
         found = next(((part, count) for part in parts if (count := _turns_of(part, node))), None)
-        if found is None:
+        if found is None or any(map(_continues, node.body)):  # which may leave out the counting
             return [node]
         bound, count = found
         rest = [part for part in parts if part is not bound]
@@ -93,13 +100,17 @@ class _Rewriter(ast.NodeTransformer):
 
         Returns: the flag's name.
         """
-        outer, flag = self.flag, unused("going", self.names)
-        self.flag = flag
+        outer, flag = (self.flag, self.turn), unused("going", self.names)
+        self.flag, self.turn = flag, unused("turn", self.names)
         if again is not None:
             again.targets = [_at(loop, ast.Name(flag, ast.Store()))]
         loop.body = self.block(body)
+        if self.turn in assigned(loop.body):
+            loop.body.insert(0, self._set(self.turn, ast.Constant(True), loop))
+        else:
+            self.names.discard(self.turn)
         loop.going = flag  # type: ignore[attr-defined]
-        self.flag = outer
+        self.flag, self.turn = outer
         return flag
 
     @staticmethod
@@ -112,6 +123,13 @@ class _Rewriter(ast.NodeTransformer):
 
 def _at(node: ast.AST, new: Node) -> Node:
     return ast.fix_missing_locations(ast.copy_location(new, node))
+
+
+def _continues(node: ast.AST) -> bool:
+    """Returns whether a statement has a `continue` of the loop in which it stands."""
+    if isinstance(node, (ast.For, ast.While)):
+        return False
+    return isinstance(node, ast.Continue) or any(map(_continues, ast.iter_child_nodes(node)))
 
 
 def _turns_of(part: ast.expr, loop: ast.While) -> ast.expr | None:

@@ -35,6 +35,7 @@ from mindspore_rl.compiler.frontend.scope import (
     variables,
 )
 from mindspore_rl.compiler.frontend.sequences import is_unrolled
+from mindspore_rl.compiler.frontend.telling import PLAIN, is_plain, only_tells
 from mindspore_rl.compiler.frontend.trajectory_rows import place_rows
 from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop, Program
 from mindspore_rl.compiler.ir.operations import LOOPS
@@ -78,6 +79,7 @@ def build(trainer: Any, algorithm: str, job: "_Builder | None" = None) -> Progra
         place_kept(place_rows(tuple(body))),
         imports=tuple((alias, *source) for alias, source in sorted(draft.imports.items())),
         locals=tuple(sorted(draft.locals.items())),
+        left_out=tuple(draft.left_out),
     )
     if not program.steps_per_env:
         raise ProgramError(
@@ -207,6 +209,8 @@ class _Builder(ExpressionReader):
             self._augmented(node, node.target)
         elif isinstance(node, ast.Expr):
             self._lone_expression(node.value)
+        elif isinstance(node, ast.Assert):
+            self._assert(node)
         elif isinstance(node, ast.For):
             self._for(node)
         elif isinstance(node, ast.If):
@@ -247,6 +251,9 @@ class _Builder(ExpressionReader):
         ):
             self.expression(node)
             return
+        if only_tells(node, self.frame):
+            self.draft.left_out[self.frame.where(node)] = None
+            return
         self.frame.fail(
             node,
             "an expression whose result is not used",
@@ -254,6 +261,16 @@ class _Builder(ExpressionReader):
             "learner state\n  with msrl.update(self.method, ...), and report numbers with "
             "msrl.report",
         )
+
+    def _assert(self, node: ast.Assert) -> None:
+        """Checks what is known now; any other assertion is left out."""
+        holds = self.frame.holds(node.test)
+        if holds is None and not is_plain(node.test, self.frame):
+            self.frame.fail(node, "an assertion that calls a function of yours", PLAIN)
+        if holds is False and not self.draft.conditions:
+            self.frame.fail(node, "an assertion that fails", "change what it asserts")
+        if not holds:
+            self.draft.left_out[self.frame.where(node)] = None
 
     def _for(self, node: ast.For) -> None:
         if node.orelse:
@@ -269,7 +286,8 @@ class _Builder(ExpressionReader):
         index = LOOPS.get(kind, "i")
         target = getattr(node.target, "id", "")
         named = target not in ("", THROWN_AWAY)
-        if named and kind != "minibatches":
+        shifted = kind == "range" and len(args) > 1  # by a start, perhaps in other steps
+        if named and kind != "minibatches" and not shifted:
             index = target
         read, kept = carried(node, self.frame)
         going = self._flag_of(node)
@@ -286,6 +304,10 @@ class _Builder(ExpressionReader):
             self.calls.drawing.top_of_iteration = []
         if kind == "minibatches":
             self.assignments.assign(node.target, self.calls.drawing.minibatch(loop, values, args))
+        elif named and shifted:
+            start, step = self.frame.known(args[0]), [*map(self.frame.known, args[2:]), 1][0]
+            number = self.draft.result("glue", f"{start} + {step} * {index}", (index,))
+            self.assignments.assign(node.target, number)
         elif named:
             self.frame.names[target] = Var(index)
         elif not target:
@@ -296,7 +318,7 @@ class _Builder(ExpressionReader):
         self.draft.conditions -= len(going)
         self._check_carried(before, node)
         self._end_of(own, "a loop")
-        if named and self.frame.names[target] == Var(index):
+        if named and (shifted or self.frame.names[target] == Var(index)):
             self.frame.names[target] = Gone("a loop's index after the loop")
         body = self.draft.scope.items
         for flag in (self.frame.names[name].name for name in going):
@@ -362,16 +384,16 @@ class _Builder(ExpressionReader):
         name = self.frame.msrl_call(call)
         if name not in LOOPS and isinstance(call.func, ast.Name) and call.func.id == "range":
             name = "range"
-            if len(call.args) != 1:
-                self.frame.fail(call, "range() with a start or a step")
         if name is None or name not in (*LOOPS, "range"):
             self.frame.fail(call, "a loop over something else")
         wanted = {"epochs": 1, "minibatches": 2, "range": 1}.get(name, 0)
         args = list(call.args)
+        if name == "range" and len(args) in (2, 3):
+            wanted = len(args)
         if name == "minibatches" and [item.arg for item in call.keywords] == ["steps"]:
             args.append(call.keywords[0].value)
             wanted = 3
-        if len(args) != wanted or (call.keywords and wanted != 3):
+        if len(args) != wanted or (call.keywords and (wanted != 3 or name == "range")):
             self.frame.fail(call, f"{name} with other than {wanted} positional arguments")
         return name, args
 
@@ -383,12 +405,22 @@ class _Builder(ExpressionReader):
         if kind == "steps":
             return int(self.trainer.config.num_steps)
         count = self.frame.known(args[0])
-        if kind == "range" and isinstance(count, int):
-            count = max(count, 0)
+        if kind == "range":
+            count = self._turns(list(map(self.frame.known, args)), count, node)
         least = 1 if kind == "minibatches" else 0
         if not isinstance(count, int) or isinstance(count, bool) or count < least:
             self.frame.fail(args[0], f"a loop count of {count!r}", "expected a positive integer")
         return count
+
+    def _turns(self, ends: list[Any], count: Any, node: ast.For) -> Any:
+        """Returns the turns of `range(*ends)`; `count` if they are no whole numbers."""
+        if any(type(end) is not int for end in ends):
+            if len(ends) > 1:
+                self.frame.fail(node.iter, f"range{tuple(ends)}", "expected whole numbers")
+            return count
+        if ends[2:] == [0]:
+            self.frame.fail(node.iter, "a range in steps of 0", "expected another step")
+        return len(range(*ends))
 
     def _if(self, node: ast.If) -> None:
         condition = self.condition(node.test)

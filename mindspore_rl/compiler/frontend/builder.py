@@ -19,7 +19,7 @@ from mindspore_rl.compiler.frontend.scope import (
     Struct,
     Var,
 )
-from mindspore_rl.compiler.ir.ir import REGIONS, Expr, Loop, Op
+from mindspore_rl.compiler.ir.ir import REGIONS, Expr, Loop, Op, Where
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.platform.names import unused
 
@@ -66,6 +66,7 @@ class Draft:
         imports: globals that expressions use: name in the graph to (module, name in the module).
         locals: variables of `train` and the names they have in its source.
         implied: marks that are set where the program has none.
+        left_out: see `Program`, without values.
     """
 
     frames: list[Frame] = field(default_factory=list)
@@ -78,6 +79,7 @@ class Draft:
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)
     locals: dict[str, str] = field(default_factory=dict)
     implied: Implied = field(default_factory=dict)
+    left_out: dict[Where, None] = field(default_factory=dict)
     _counters: dict[str, int] = field(default_factory=dict)
 
     @property

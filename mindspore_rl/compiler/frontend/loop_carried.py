@@ -83,11 +83,12 @@ def decided(loop: ast.For, frame: Frame) -> list[ast.stmt]:
 
 def _no_turns(call: ast.expr, frame: Frame, changing: set[str]) -> bool:
     """Returns whether a loop over `range(n)` or `msrl.epochs(n)` is known to have no turns."""
-    if not isinstance(call, ast.Call) or len(call.args) != 1:
+    if not isinstance(call, ast.Call) or not 1 <= len(call.args) <= 3:
         return False
-    names = {part.id for part in ast.walk(call.args[0]) if isinstance(part, ast.Name)}
-    known, count = (False, None) if names & changing else frame.static(call.args[0])
-    return known and isinstance(count, int) and count < 1
+    names = {part.id for arg in call.args for part in ast.walk(arg) if isinstance(part, ast.Name)}
+    found = [(False, None)] if names & changing else list(map(frame.static, call.args))
+    ends = [end for known, end in found if known and type(end) is int and end is not None]
+    return len(ends) == len(found) and ends[2:] != [0] and not range(*ends)
 
 
 def _expose(nodes: list[ast.stmt], known: set[str], found: set[str]) -> set[str]:

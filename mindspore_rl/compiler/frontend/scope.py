@@ -149,12 +149,16 @@ class Frame:
         Returns: whether its value is known, and the value.
         """
         names = {}
+        measured: set[ast.AST] = set()  # names of which only the length is used
         for part in ast.walk(node):
             if isinstance(part, ast.Call):
                 known, function = self.static(part.func)
                 if not known or not _is_pure(function) or part.keywords:
                     return False, None
                 for arg in part.args:
+                    if function is len and isinstance(self._of_name(arg), (tuple, dict)):
+                        measured.add(arg)
+                        continue
                     known, value = self.static(arg)
                     if not known or is_array(value):
                         return False, None
@@ -162,6 +166,9 @@ class Frame:
                 return False, None
             elif isinstance(part, ast.Name):
                 struct = self.names.get(part.id)
+                if part in measured:
+                    names[part.id] = struct
+                    continue
                 if struct is None and part.id in BUILTINS and part.id not in self.namespace:
                     continue
                 value = _known(struct)
@@ -175,9 +182,12 @@ class Frame:
         except Exception as error:  # noqa: BLE001  (shown as the user's mistake)
             self.fail(node, f"`{ast.unparse(node)}` ({described(error)})")
 
+    def _of_name(self, node: ast.expr) -> Struct | None:
+        return self.names.get(node.id) if isinstance(node, ast.Name) else None
+
     def is_msrl(self, node: ast.expr) -> bool:
         """Returns whether an expression is the `msrl` argument."""
-        struct = self.names.get(node.id) if isinstance(node, ast.Name) else None
+        struct = self._of_name(node)
         return isinstance(struct, Static) and struct.value is MSRL
 
     def part(self, node: ast.expr) -> Struct | None:

@@ -209,6 +209,7 @@ class Program:
         teams: number of agents of each team of a multi-agent environment.
         agents_mixed: operations in which an agent's part depends on other agents', with the
             evidence.
+        left_out: lines that only tell the user something, such as `print(...)`; no rank runs them.
     """
 
     algorithm: str
@@ -220,6 +221,7 @@ class Program:
     unsplittable: tuple[str, ...] = ()
     teams: tuple[int, ...] = ()
     agents_mixed: dict[str, str] = field(default_factory=dict)
+    left_out: tuple[Where, ...] = field(default=(), compare=False)
 
     @property
     def steps_per_env(self) -> int:
