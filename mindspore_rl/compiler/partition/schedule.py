@@ -74,6 +74,8 @@ def _check_batches(partition: Partition, sender: Fragment, consumer: Fragment) -
     """Checks that the consumer can make a batch of the rows of any of the senders."""
     schedule = partition.policy.schedule
     around = {item.name: found for item, found in paths(partition.program.body)}
+    if sender.split != "env":
+        raise _refused(partition, f"replicas of {sender.name} have rows of the same environments")
     sent = [m for m in partition.messages if m.source == sender.name]
     for message in partition.messages:
         if message not in sent and _rows(partition, message):
