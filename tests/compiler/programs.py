@@ -4,7 +4,11 @@ import textwrap
 import uuid
 
 from mindspore_rl import programs
+from mindspore_rl.compiler.analysis.trainer import make_trainer
+from mindspore_rl.compiler.frontend.build import build
 from mindspore_rl.compiler.pipeline import JobRequest, analyse
+from mindspore_rl.compiler.verify import verify_program
+from mindspore_rl.environments.registry import spec
 from mindspore_rl.jobs import registry
 
 TEMPLATE = """
@@ -61,6 +65,16 @@ def program_with(folder, remove=(), **parts):
     file = folder / f"program_{uuid.uuid4().hex[:8]}.py"
     file.write_text(text)
     return file
+
+
+def build_with(folder, remove=(), **parts):
+    """Builds and verifies the template's program with some lines inserted, without analysis."""
+    file = program_with(folder, remove, **parts)
+    cls = programs.trainer_class(file)
+    config = cls.Config(num_steps=4)
+    program = build(make_trainer(cls, config, spec(config.env)), file.stem)
+    verify_program(program)
+    return program
 
 
 def analyse_with(folder, policy="MultipleLearners", workers=2, remove=(), compiled=True, **parts):

@@ -1,5 +1,6 @@
 """Programs that static analysis refuses: the line, a caret, the construct, a fix."""
 
+import ast
 import re
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from mindspore_rl.compiler.ir.ir import Branch, paths, walk
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.jobs.training import tell_left_out
-from tests.compiler.programs import analyse_with
+from tests.compiler.programs import analyse_with, build_with
 
 UNSUPPORTED = {
     "while": ("while True:\n    pass", "while True:", "`while`"),
@@ -195,90 +196,108 @@ def test_a_run_has_no_break(tmp_path):
         analyse_with(tmp_path, remove=[(report, text)])
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "x = y = reward\ntarget = x + y",
-        "if self.config.extra:\n    k = 2.0\nelse:\n    k = 3.0\ntarget = reward * k",
-        "total = 0.0\nfor i in range(3):\n    total += msrl.mean(reward) * i\n"
-        "target = reward * total",
-        "a, b = reward, 2.0 * reward\na, b = b, a\ntarget = a - b",
-        "pair = (msrl.max(reward), 1.0)\nfor i in range(2):\n    pair = (pair[1], pair[0])\n"
-        "target = pair[0] * reward",
-        "d = {'a/b': reward, 'c': 2}\nd = {**d, 'e': reward}\ntarget = d['a/b'] * d['c'] + d['e']",
-        "d = {'a': reward} | dict(b=2.0) | {'c': 1}\nd = dict(d, c=target, **{'e': reward})\n"
-        "target = d['a'] * d['b'] + d['c'] + d['e']",
-        "parts = (reward, 2.0 * reward, target)\na, b = parts[:1] + parts[2:]\n"
-        "target = msrl.mean(*(parts[1:] + parts[:1]))[0] * a + b",
-        "low, high = msrl.boundary('batch', Pair.of(reward, target))\ntarget = low + high",
-        "again, (loss, other) = msrl.boundary(\n"
-        "    'gradient', msrl.gradient(self.loss, self.net, obs, action, target))\n"
-        "target = target * loss - other",
-        "target = reward.reshape(reward.shape)",
-        "rate = self.optimizer.learning_rate\ntarget = reward * rate",
-        "n = max(1, len(self.config.env))\ntarget = reward / n",
-        "w = reward\nnp = w\nparts = np\ntarget = parts",
-        "if msrl.mean(reward) > 0.5 and self.config.extra:\n    target = 2.0 * reward",
-        "n, x = 2, None\nfor i in range(2):\n    if self.config.extra:\n        x = reward\n"
-        "    else:\n        n = 3\nfor i in range(n):\n    target = x + target",
-        "target = reward if msrl.mean(reward) > 0.5 or self.config.extra else 2.0 * reward",
-        "target = reward * (msrl.mean(reward) if self.config.extra else msrl.max(reward))",
-        "for i in range(3):\n    last = 0.9 * target\n    if msrl.mean(last) < 0.5:\n"
-        "        break\ntarget = last",
-        "for i in range(3):\n    n = 2\n    if not self.config.extra and msrl.mean(reward) > 0:\n"
-        "        break\n    for j in range(n):\n        target = 0.9 * target",
-        "for i in range(3):\n    if self.config.extra:\n        break\n    target = 0.9 * target",
-        "k = 0\nwhile k <= 4:\n    k += 2\n    last = reward\ntarget = last",
-        "k = 5\nwhile k < 5 and msrl.mean(reward) > 0:\n    k += 1\n    target = nothing",
-        "for i in range(2):\n    k = 0\n    while 3 > k and msrl.mean(reward) > 0:\n        k += 1",
-        "first, *others = (reward, 2.0 * reward, target)\na, b = others\ntarget = a + b",
-        "*others, last = (reward,)\ntarget = last * len(others)",
-        "kept = (reward,)\nfor i in range(2):\n"
-        "    a, *kept = (0.5 * reward, *[2.0 * part for part in kept])\ntarget = a + kept[0]",
-        "kept = (reward, target)\nlow, *kept = Pair.of(reward, *kept)\ntarget = low + kept[1]",
-        "part = 3.0\nfor size in range(2):\n    found = tuple(part * size for part in (reward,))\n"
-        "target = found[0] * part",
-        "target = reward * max(tuple(2.0 * rate for rate in (self.config.gamma, 1)))",
-        "for part, flag in msrl.minibatches(2, (reward, 0.5 * reward), steps=2):\n"
-        "    again = msrl.mean(part[:, 1])",
-        "for parts in msrl.minibatches(2, (reward, target), steps=2):\n"
-        "    again = msrl.mean(parts[0][:, 1]) + msrl.mean(Pair.of(parts[1])[0][:, 0])",
-        "_ = x = reward\ntarget = 2.0 * x",
-        # Nothing reads these variables after the block, so they are local to it.
-        "if msrl.mean(reward) > 0.5:\n    a = msrl.mean(reward)\n    a = reward * a\n"
-        "    target = a * 0.5",
-        "a = msrl.mean(reward)\nfor i in range(2):\n    a = reward * i\n    target = a * 0.5",
-        "for k in range(2):\n    for i in range(2):\n        if msrl.mean(reward) > 0.5:\n"
-        "            a = reward * i\n            target = a * 0.5\n"
-        "    if msrl.mean(reward) > 0.2:\n        a = msrl.max(reward)\n        target *= a",
-        "if msrl.mean(reward) > 0.5:\n    a = msrl.mean(reward)\n    target = a * reward\n"
-        "if msrl.mean(reward) > 0.2:\n    a = 2.0 * reward\nelse:\n    a = reward\ntarget = a",
-        "for _ in range(2):\n    if msrl.mean(reward) > 0.5:\n"
-        "        last, _ = target, 0.5 * reward\n        target = 0.9 * last",
-        "(alone,) = Pair.of(reward)\ntarget = alone",
-        "names, d = ('a', 'b'), {'a': reward, 'b': target}\nfor place, name in enumerate(names):\n"
-        "    target = target + place * d[name]",
-        "total = 0.0\nfor name, (part, k) in {'a': (reward, 2.0), 'b': (target, 3)}.items():\n"
-        "    total = total + part * k\ntarget = total",
-        "target = sum(k * part for k, part in zip((1.0, 2.0, 3.0), (reward, target)))",
-        "grid = [reward * i + j for i in range(3) if i != 1 for j in range(i + 1)]\n"
-        "target = sum(grid) + grid[-1]",
-        "d = {name: k * reward for k, name in enumerate(('a', 'b'), 1)}\ntarget = d['a'] + d['b']",
-        "parts = (reward, target)\nfor i in range(len(parts) + 1):\n    target = target + i\n"
-        "assert len(parts) == 2 and len({'a': reward}) + len(parts) == 3",
-        "for part in reversed([reward, target]):\n    if not self.config.extra:\n        break\n"
-        "    last = part\ntarget = last",
-        "for k in (1.0, 2.0, 3.0):\n    if msrl.mean(target) > 0.5 * k:\n        break\n"
-        "    target = target + k\ntarget = 2.0 * target",
-        "for i in range(2):\n    for part in ():\n        last = part\n"
-        "    for part in (target, reward):\n        last = part\n    target = last * i",
-        "for k in range(3, 0, -1):\n    if msrl.mean(target) > k:\n        continue\n"
-        "    target = target * k",
-        "if msrl.mean(reward) > 0.5:\n    return {'loss': 0.0}",
-        "kept = ()\nfor (part,) in msrl.minibatches(2, (reward,), steps=2 if kept else 0):\n"
-        "    last = part",
-    ],
+SUPPORTED = (
+    "x = y = reward\ntarget = x + y",
+    "if self.config.extra:\n    k = 2.0\nelse:\n    k = 3.0\ntarget = reward * k",
+    "total = 0.0\nfor i in range(3):\n    total += msrl.mean(reward) * i\ntarget = reward * total",
+    "a, b = reward, 2.0 * reward\na, b = b, a\ntarget = a - b",
+    "pair = (msrl.max(reward), 1.0)\nfor i in range(2):\n    pair = (pair[1], pair[0])\n"
+    "target = pair[0] * reward",
+    "d = {'a/b': reward, 'c': 2}\nd = {**d, 'e': reward}\ntarget = d['a/b'] * d['c'] + d['e']",
+    "d = {'a': reward} | dict(b=2.0) | {'c': 1}\nd = dict(d, c=target, **{'e': reward})\n"
+    "target = d['a'] * d['b'] + d['c'] + d['e']",
+    "parts = (reward, 2.0 * reward, target)\na, b = parts[:1] + parts[2:]\n"
+    "target = msrl.mean(*(parts[1:] + parts[:1]))[0] * a + b",
+    "low, high = msrl.boundary('batch', Pair.of(reward, target))\ntarget = low + high",
+    "again, (loss, other) = msrl.boundary(\n"
+    "    'gradient', msrl.gradient(self.loss, self.net, obs, action, target))\n"
+    "target = target * loss - other",
+    "target = reward.reshape(reward.shape)",
+    "rate = self.optimizer.learning_rate\ntarget = reward * rate",
+    "n = max(1, len(self.config.env))\ntarget = reward / n",
+    "w = reward\nnp = w\nparts = np\ntarget = parts",
+    "if msrl.mean(reward) > 0.5 and self.config.extra:\n    target = 2.0 * reward",
+    "n, x = 2, None\nfor i in range(2):\n    if self.config.extra:\n        x = reward\n"
+    "    else:\n        n = 3\nfor i in range(n):\n    target = x + target",
+    "target = reward if msrl.mean(reward) > 0.5 or self.config.extra else 2.0 * reward",
+    "target = reward * (msrl.mean(reward) if self.config.extra else msrl.max(reward))",
+    "for i in range(3):\n    last = 0.9 * target\n    if msrl.mean(last) < 0.5:\n"
+    "        break\ntarget = last",
+    "for i in range(3):\n    n = 2\n    if not self.config.extra and msrl.mean(reward) > 0:\n"
+    "        break\n    for j in range(n):\n        target = 0.9 * target",
+    "for i in range(3):\n    if self.config.extra:\n        break\n    target = 0.9 * target",
+    "k = 0\nwhile k <= 4:\n    k += 2\n    last = reward\ntarget = last",
+    "k = 5\nwhile k < 5 and msrl.mean(reward) > 0:\n    k += 1\n    target = nothing",
+    "for i in range(2):\n    k = 0\n    while 3 > k and msrl.mean(reward) > 0:\n        k += 1",
+    "first, *others = (reward, 2.0 * reward, target)\na, b = others\ntarget = a + b",
+    "*others, last = (reward,)\ntarget = last * len(others)",
+    "kept = (reward,)\nfor i in range(2):\n"
+    "    a, *kept = (0.5 * reward, *[2.0 * part for part in kept])\ntarget = a + kept[0]",
+    "kept = (reward, target)\nlow, *kept = Pair.of(reward, *kept)\ntarget = low + kept[1]",
+    "part = 3.0\nfor size in range(2):\n    found = tuple(part * size for part in (reward,))\n"
+    "target = found[0] * part",
+    "target = reward * max(tuple(2.0 * rate for rate in (self.config.gamma, 1)))",
+    "for part, flag in msrl.minibatches(2, (reward, 0.5 * reward), steps=2):\n"
+    "    again = msrl.mean(part[:, 1])",
+    "for parts in msrl.minibatches(2, (reward, target), steps=2):\n"
+    "    again = msrl.mean(parts[0][:, 1]) + msrl.mean(Pair.of(parts[1])[0][:, 0])",
+    "_ = x = reward\ntarget = 2.0 * x",
+    # Nothing reads these variables after the block, so they are local to it.
+    "if msrl.mean(reward) > 0.5:\n    a = msrl.mean(reward)\n    a = reward * a\n"
+    "    target = a * 0.5",
+    "a = msrl.mean(reward)\nfor i in range(2):\n    a = reward * i\n    target = a * 0.5",
+    "for k in range(2):\n    for i in range(2):\n        if msrl.mean(reward) > 0.5:\n"
+    "            a = reward * i\n            target = a * 0.5\n"
+    "    if msrl.mean(reward) > 0.2:\n        a = msrl.max(reward)\n        target *= a",
+    "if msrl.mean(reward) > 0.5:\n    a = msrl.mean(reward)\n    target = a * reward\n"
+    "if msrl.mean(reward) > 0.2:\n    a = 2.0 * reward\nelse:\n    a = reward\ntarget = a",
+    "for _ in range(2):\n    if msrl.mean(reward) > 0.5:\n"
+    "        last, _ = target, 0.5 * reward\n        target = 0.9 * last",
+    "(alone,) = Pair.of(reward)\ntarget = alone",
+    "names, d = ('a', 'b'), {'a': reward, 'b': target}\nfor place, name in enumerate(names):\n"
+    "    target = target + place * d[name]",
+    "total = 0.0\nfor name, (part, k) in {'a': (reward, 2.0), 'b': (target, 3)}.items():\n"
+    "    total = total + part * k\ntarget = total",
+    "target = sum(k * part for k, part in zip((1.0, 2.0, 3.0), (reward, target)))",
+    "grid = [reward * i + j for i in range(3) if i != 1 for j in range(i + 1)]\n"
+    "target = sum(grid) + grid[-1]",
+    "d = {name: k * reward for k, name in enumerate(('a', 'b'), 1)}\ntarget = d['a'] + d['b']",
+    "parts = (reward, target)\nfor i in range(len(parts) + 1):\n    target = target + i\n"
+    "assert len(parts) == 2 and len({'a': reward}) + len(parts) == 3",
+    "for part in reversed([reward, target]):\n    if not self.config.extra:\n        break\n"
+    "    last = part\ntarget = last",
+    "for k in (1.0, 2.0, 3.0):\n    if msrl.mean(target) > 0.5 * k:\n        break\n"
+    "    target = target + k\ntarget = 2.0 * target",
+    "for i in range(2):\n    for part in ():\n        last = part\n"
+    "    for part in (target, reward):\n        last = part\n    target = last * i",
+    "for k in range(3, 0, -1):\n    if msrl.mean(target) > k:\n        continue\n"
+    "    target = target * k",
+    "if msrl.mean(reward) > 0.5:\n    return {'loss': 0.0}",
+    "kept = ()\nfor (part,) in msrl.minibatches(2, (reward,), steps=2 if kept else 0):\n"
+    "    last = part",
 )
+ALONE = [c for c in SUPPORTED if "minibatches" in c or "gradient" in c or "return" in c]
+TOGETHER = [code for code in SUPPORTED if code not in ALONE]
+
+
+def _together(codes):
+    """Returns one program text of several, each with variables of its own."""
+    parts = []
+    for number, code in enumerate(codes):
+        tree = ast.parse(code)
+        names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and _is_stored(n)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id in names - {"target", "_"}:
+                node.id += f"_{number}"
+        parts += ["target = reward", ast.unparse(tree)]
+    return "\n".join(parts)
+
+
+def _is_stored(name):
+    return isinstance(name.ctx, ast.Store)
+
+
+@pytest.mark.parametrize("code", [*ALONE, *(_together(TOGETHER[i::4]) for i in range(4))])
 def test_supported_forms(code, tmp_path):
     start = "from tests.compiler.test_build import Pair\nclass Learn"
     analyse_with(tmp_path, learn=code, remove=[("class Learn", start)])
@@ -351,7 +370,7 @@ CONDITIONS = {
 @pytest.mark.parametrize("code", CONDITIONS)
 def test_a_condition_known_now_leaves_no_branch(code, tmp_path):
     start = "from tests.compiler.test_build import PARTS\nclass Learn"
-    program = analyse_with(tmp_path, learn=code, remove=[("class Learn", start)]).program
+    program = build_with(tmp_path, learn=code, remove=[("class Learn", start)])
     glue = [op.args[0] for op, _ in walk(program.body) if op.kind == "glue"]
     assert not any(isinstance(item, Branch) for item, _ in paths(program.body))
     assert any("2.0 *" in text for text in glue) == CONDITIONS[code]
@@ -374,8 +393,7 @@ def test_a_condition_known_now_leaves_no_branch(code, tmp_path):
 def test_and_or_give_what_python_gives(code, value, tmp_path):
     start = "from tests.compiler.test_build import PARTS\nclass Learn"
     code += "\ntarget = reward * 0.0 + target"
-    changed = [("class Learn", start)]  # MindSpore cannot compile some of its types
-    program = analyse_with(tmp_path, learn=code, remove=changed, compiled=False).program
+    program = build_with(tmp_path, learn=code, remove=[("class Learn", start)])
     assert any(value in text for op, _ in walk(program.body) for text in op.args)
     assert not any(text == "True" for op, _ in walk(program.body) for text in op.args)
 

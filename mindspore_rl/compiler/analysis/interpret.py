@@ -77,16 +77,17 @@ class Probe:
         self.decorated = before.decorated() if before else {}
         with self.environment:
             self._items(self.program.body)
-            if before and before.changed(State(self.names)):
-                self._look_for_changes()
+            if before and before.changed(after := State(self.names)):
+                self._look_for_changes(after)
 
-    def _look_for_changes(self) -> None:
+    def _look_for_changes(self, before: State) -> None:
         for op, inputs in self.evaluated:
             if OPERATIONS[op.kind].traced:
-                before = State(self.names)
                 self.evaluate(op, inputs)
-                if path := before.changed(State(self.names)):
+                after = State(self.names)
+                if path := before.changed(after):
                     self.impure.setdefault(op.name, f"changes {path}: {KEPT}")
+                before = after
 
     def _items(self, items: tuple[Item, ...]) -> None:
         for item in items:
