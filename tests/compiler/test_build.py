@@ -91,6 +91,21 @@ UNSUPPORTED = {
     "thrown away": ("for _ in range(3):\n    target = target * _", "_", "reading `_`"),
     "unknown name": ("target = ops.abs(rewards)", "rewards)", "unknown name 'rewards'"),
     "loop over": ("for x in reward:\n    target = x", "reward", "a loop over this"),
+    "uniform in an unrolled loop": (
+        "for k in (1, 2):\n    target = target + msrl.uniform(8, k)",
+        "msrl.uniform",
+        "in an unrolled loop",
+    ),
+    "gradients in a comprehension": (
+        "parts = [msrl.gradient(self.loss, self.net, obs, action, k * target) for k in (1, 2)]",
+        "msrl.gradient",
+        "in an unrolled loop",
+    ),
+    "minibatches in an unrolled loop": (
+        "for k in (1, 2):\n    for (a,) in msrl.minibatches(2, (reward,)):\n        b = a",
+        "(reward,)",
+        "in an unrolled loop",
+    ),
     "zip of": ("for x, y in zip((1, 2), reward):\n    target = x", "reward", "`zip` of this"),
     "strict zip": (
         "for x, y in zip((1, 2), (3,), strict=True):\n    target = x",

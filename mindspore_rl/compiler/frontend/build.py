@@ -339,16 +339,22 @@ class _Builder(ExpressionReader):
         turn = ast.copy_location(ast.If(ast.Name(flag, ast.Load()), node.body, []), node)
         ast.fix_missing_locations(turn)
         self.frame.live[turn] = self.frame.live[node] | loaded(node)
-        for part in self.sequences.of(node.iter, "a loop over this"):
-            self.assignments.assign(node.target, part)
-            if flag not in assigned(node.body):
-                for statement in node.body:
-                    self._statement(statement)
-                continue
-            ends |= isinstance(self.frame.names[flag], Var)
-            self._if(turn)
-            if self.frame.holds(turn.test) is False:
-                break
+        parts = self.sequences.of(node.iter, "a loop over this")
+        several = len(parts) > 1
+        self.draft.unrolled += several
+        try:
+            for part in parts:
+                self.assignments.assign(node.target, part)
+                if flag not in assigned(node.body):
+                    for statement in node.body:
+                        self._statement(statement)
+                    continue
+                ends |= isinstance(self.frame.names[flag], Var)
+                self._if(turn)
+                if self.frame.holds(turn.test) is False:
+                    break
+        finally:  # also at a `return`
+            self.draft.unrolled -= several
         if ends:  # the last part was assigned, and Python would have left the loop before
             self._end_of(assigned([ast.Expr(node.target)]), "a loop that `break` may end")
 

@@ -61,6 +61,7 @@ class Draft:
         conditions: how many run-time conditions are open, including flags of loops that may end
             early.
         perhaps: how many `if` on a run-time condition are open.
+        unrolled: how many unrolled loops and comprehensions of several turns are open.
         used: names that are taken.
         temporary: names of results, which an assignment may replace.
         imports: globals that expressions use: name in the graph to (module, name in the module).
@@ -74,6 +75,7 @@ class Draft:
     loops: list[Loop] = field(default_factory=list)
     conditions: int = 0
     perhaps: int = 0
+    unrolled: int = 0
     used: set[str] = field(default_factory=lambda: set(RESERVED))
     temporary: set[str] = field(default_factory=set)
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)

@@ -57,6 +57,8 @@ class Calls:
                 "call it always: what is done with its result may stand under the condition, or "
                 "ops.where choose between results",
             )
+        if OPERATIONS[name].takes or OPERATIONS[name].gives or name == "boundary":
+            self.drawing.check_place(node)
         if name == "boundary":
             return self._boundary(node)
         if name == "agent_learn":

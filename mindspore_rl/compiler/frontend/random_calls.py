@@ -33,6 +33,7 @@ class Drawing:
 
         Returns: the variables that hold this turn's rows, one for each table of `names`.
         """
+        self.check_place(node)
         draft, tables = self.draft, tuple(map(self.draft.fresh, names))
         index = () if self.top_of_iteration is None else (Expr(draft.loops[0].index),)
         top = draft.scope.items if self.top_of_iteration is None else self.top_of_iteration
@@ -50,6 +51,16 @@ class Drawing:
         attrs = {"purpose": purpose, "owner": "replay", "rows": num_turns(loops), "size": size}
         return self.rows("noise", (f"noise_{call.rpartition('_')[2]}",), loops, node, attrs)[0]
 
+    def check_place(self, node: ast.AST) -> None:
+        """Refuses a call in an unrolled loop: one place in the file, and several operations."""
+        if self.draft.unrolled:
+            self.draft.fail(
+                node,
+                "a call of msrl with random numbers or a mark in an unrolled loop or comprehension",
+                "these go by its place in the file: write a call for each part, on lines of their "
+                "own,\n  or a loop over range(n)",
+            )
+
     def inner_loops(self, exclude: Loop | None = None) -> list[Loop]:
         """Returns the open loops inside `iterations`, outermost first."""
         return [
@@ -66,6 +77,7 @@ class Drawing:
 
         Returns: the arrays of this turn's minibatch.
         """
+        self.check_place(given[1])
         node, steps = given[1], self.draft.frame.known(given[2]) if given[2:] else 0
         if type(steps) is not int or steps < 0:
             self.draft.fail(given[2], f"segments of {steps!r} steps", "a number of steps")

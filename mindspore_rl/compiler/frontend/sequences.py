@@ -115,7 +115,9 @@ class Sequences:
             return
         loop = loops[0]
         parts = self.of(loop.iter, "a comprehension over this")
+        several = len(parts) > 1
         for part in parts:
+            self.draft.unrolled += several
             for name, value in self.reader.assignments.bindings(loop.target, part):
                 self.draft.frame.names[name] = value
             holds = [self.draft.frame.holds(condition) for condition in loop.ifs]
@@ -127,6 +129,7 @@ class Sequences:
                 )
             if all(holds):
                 yield from self._elements(made, loops[1:])
+            self.draft.unrolled -= several
 
 
 def is_unrolled(loop: ast.For) -> bool:
