@@ -7,6 +7,8 @@ import io
 import itertools
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -46,6 +48,31 @@ def planted(home, owner=None):
     if owner is not None:
         os.chown(file, owner, owner)
     return file
+
+
+def test_temporary_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(cache, "LOCKED_S", 0.0)
+    code = (
+        "import time\nfrom mindspore_rl.platform.cache import temporary_folder\n"
+        "with temporary_folder() as folder:\n    print(folder, flush=True)\n    time.sleep(100)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    with child, cache.temporary_folder() as own:
+        theirs = child.stdout.readline().strip()
+        with cache.temporary_folder():
+            assert os.path.isdir(theirs)
+        child.kill()
+        child.wait()
+        with cache.temporary_folder():
+            assert not os.path.exists(theirs)
+            assert os.path.isdir(own)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")

@@ -6,13 +6,13 @@ MindIR does not contain them; the text dump that MindSpore can write while it co
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import mindspore
 
 from mindspore_rl.mindir.graph import Value
+from mindspore_rl.platform.cache import temporary_folder
 
 _MINDSPORE = Path(mindspore.__file__).parent
 _OWN = Path(__file__).parents[1]
@@ -30,7 +30,7 @@ def noting_sources() -> Iterator[dict[str, str]]:
     sources: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         try:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="msrl"))
+            folder = stack.enter_context(temporary_folder())
         except OSError:
             yield sources
             return

@@ -2,16 +2,22 @@
 
 import contextlib
 import errno
+import fcntl
 import grp
 import os
 import pwd
+import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from mindspore_rl.errors import MsrlError, StorageError
+
+LOCKED_S = 2.0
+"""Time in which a process has locked its new temporary folder."""
 
 
 @contextlib.contextmanager
@@ -32,6 +38,32 @@ def writing(path: Path, flag: str = "--run-dir") -> Iterator[None]:
             f"{path} cannot be written ({error.strerror or error}); free some space or choose "
             f"another {flag}"
         ) from error
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """A context with a temporary folder; removes those of processes that were killed.
+
+    Each process holds a lock on its folder. A folder younger than `LOCKED_S` may not be locked yet.
+    """
+    for left in Path(tempfile.gettempdir()).glob("msrl-*.tmp"):
+        with contextlib.suppress(OSError), _locked(left):
+            if time.time() - left.stat().st_mtime > LOCKED_S:
+                shutil.rmtree(left)
+    whole = tempfile.TemporaryDirectory(prefix="msrl-", suffix=".tmp")
+    with whole as folder, _locked(Path(folder)):
+        yield folder
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """A context that holds the lock of a folder. Raises: OSError: another process holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_file(path: Path, data: bytes | str, flag: str = "--run-dir") -> None:

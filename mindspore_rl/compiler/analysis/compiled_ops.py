@@ -7,7 +7,6 @@ proves what a trial on data can only make likely.
 import linecache
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.mindir import graph as compiled
 from mindspore_rl.plan.value import Value
 from mindspore_rl.platform import mindspore_device
+from mindspore_rl.platform.cache import temporary_folder
 from mindspore_rl.platform.user_modules import passing_module
 from mindspore_rl.rl.operators import leaves
 
@@ -151,7 +151,7 @@ class Reading:
         """Compiles operations. Returns: a function that reads their graph."""
         from mindspore.graph.api import _cell_graph_executor  # noqa: PLC0415  (internal)
 
-        with tempfile.TemporaryDirectory(prefix="msrl") as folder:
+        with temporary_folder() as folder:
             file = Path(folder) / SOURCE
             file.write_text(self._source(chosen))
             dumps = os.environ.get("MS_OM_PATH")
