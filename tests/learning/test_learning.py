@@ -142,6 +142,7 @@ def test_termination_is_not_bootstrapped(tmp_path, cells):
         ("impala", "SingleLearnerCoarse --schedule lag=1"),
         ("a2c", "GPUOnly"),
         ("--config=a3c", "Central"),
+        ("--config=impala", "SingleLearnerCoarse"),
         ("dqn", "SingleLearnerCoarse"),
         ("dqn", "MultipleLearners"),
         ("dqn", "GPUOnly"),
