@@ -26,6 +26,7 @@ DOOR = {
     ("eval", "run_directory"): ["eval", "RUN"],
     ("sweep", "study"): ["sweep", "a2c", "--space", "SPACE", "--study", "RUN"],
     ("export", "run_directory"): ["export", "RUN"],
+    ("replay", "run_directory"): ["replay", "RUN"],
     ("profile", "run_directory"): ["profile", "RUN"],
     ("dataset record", "runs"): ["dataset", "record", "RUN", "DATASET"],
 }
