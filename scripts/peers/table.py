@@ -245,7 +245,7 @@ def _uneven() -> Row:
         "uneven",
         "IMPALA CartPole, 16 x 5, four actors, a step takes 1 ms, one in fifty 50 ms",
         (
-            task.ours("SingleLearnerCoarse", schedule="order=asynchronous", **flags),
+            task.ours("SingleLearnerCoarse", schedule="order=asynchronous,staleness=64", **flags),
             task.ours("SingleLearnerCoarse", {"name": waits}, **flags),
         ),
         (Target(2.4, against=(waits,)),),
