@@ -1,6 +1,7 @@
 """Watches Python code for calls that are no function of its arguments: random, time, process."""
 
 import datetime
+import gc
 import os
 import random
 import sys
@@ -47,14 +48,18 @@ def _module(frame: FrameType) -> str:
 
 @contextmanager
 def profiled(note: Callable[[FrameType, str, Any], object]) -> Iterator[None]:
-    """Calls `note` for every profiling event inside the context, besides an earlier profiler."""
-    before = sys.getprofile()
+    """Calls `note` for every profiling event inside the context, besides an earlier profiler.
+
+    Collects no garbage meanwhile, which would call other libraries' callbacks at any moment.
+    """
+    before, collects = sys.getprofile(), gc.isenabled()
 
     def both(frame: FrameType, event: Any, given: Any) -> None:
         if callable(before):
             before(frame, event, given)
         note(frame, event, given)
 
+    gc.disable()
     sys.setprofile(both)
     try:
         yield
@@ -64,6 +69,8 @@ def profiled(note: Callable[[FrameType, str, Any], object]) -> Iterator[None]:
         else:  # cProfile, which must enable itself
             sys.setprofile(None)
             before.enable()
+        if collects:
+            gc.enable()
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 import datetime
 import functools
+import gc
 import os
 import socket
+import time
 import uuid
 from types import ModuleType, SimpleNamespace
 
@@ -121,6 +123,20 @@ def test_what_is_made_once_and_what_ranks_share_is_no_change(function):
 
 def text_of_a_module():
     return ms.__name__
+
+
+def test_a_callback_of_the_garbage_collector_is_no_call_of_the_program():
+    def timed(phase, info):
+        time.perf_counter()
+
+    gc.callbacks.append(timed)
+    try:
+        with watch() as found:
+            kept = [[] for _ in range(100_000)]
+    finally:
+        gc.callbacks.remove(timed)
+    assert (len(kept), found.impure) == (100_000, [])
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize(
