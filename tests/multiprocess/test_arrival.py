@@ -156,7 +156,7 @@ def test_a_worker_that_hangs_is_named_with_the_edge_that_waits(tmp_path, misbeha
         run_job(plan, tmp_path / "run", OPTIONS)
     message = str(failure.value)
     assert message.startswith("rank 0 (worker[0]), iteration 2, the environment: no progress")
-    assert "waited for: edge " in message
+    assert "edge parameters:update#1 server->worker) waits for rank 2 (server[0])" in message
     assert "Last good checkpoint" in message
 
 
