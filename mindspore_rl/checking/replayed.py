@@ -38,7 +38,7 @@ def replay(run_dir: Path, on_update: Callable[[int, int], None]) -> list[Compare
     log = read_log(run_dir, plan)
     mindspore_device.use()
     trainer = programs.load_trainer(plan.algorithm, plan.config, spec(plan.environment))
-    per_update = log.shape[1] * len(range(*plan.fragments[0].shares[0])) * plan.steps_per_env
+    per_update = plan.steps_per_update
     found: list[Compared] = []
     saved = {}
     for path in checkpoint.list_checkpoints(run_dir / checkpoint.FOLDER):
@@ -83,5 +83,9 @@ def _plan(run_dir: Path) -> Plan:
 
 
 def _worst(update: int, values: Iterable[tuple[str, np.ndarray, np.ndarray]]) -> Compared:
-    every = [compared(update, *value, rtol=TOLERANCE, atol=TOLERANCE) for value in values]
-    return max(every, key=lambda one: (bool(one.wrong), one.far))
+    return worst(compared(update, *value, rtol=TOLERANCE, atol=TOLERANCE) for value in values)
+
+
+def worst(found: Iterable[Compared]) -> Compared:
+    """Returns the value that differs most; one that is wrong comes before any that is not."""
+    return max(found, key=lambda one: (bool(one.wrong), one.far))

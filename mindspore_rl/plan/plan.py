@@ -196,6 +196,13 @@ class Plan:
         return self.steps_per_env * self.num_envs
 
     @property
+    def steps_per_update(self) -> int:
+        """Environment steps of an update with an asynchronous batch, see `Arrivals.gather`."""
+        assert self.arrivals is not None
+        consumer = next(f for f in self.fragments if f.name == self.arrivals.consumer)
+        return self.steps_per_env * len(range(*consumer.shares[0]))
+
+    @property
     def last_step(self) -> int:
         """Environment steps at which the job ends."""
         return self.num_iterations * self.steps_per_iteration

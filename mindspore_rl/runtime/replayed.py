@@ -17,7 +17,7 @@ from mindspore import Tensor, ops
 
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.rl.operators import is_record, leaves, put_into, to_array
-from mindspore_rl.rl.parameters import named_parameters, set_parameter
+from mindspore_rl.rl.parameters import named_parameters
 from mindspore_rl.runtime.rank.batch_server import ARRIVALS_FILE
 from mindspore_rl.runtime.reference import Reference
 
@@ -48,10 +48,10 @@ class ReplayedLoop(Reference):
         super().__init__(trainer, len(log), environment=past, env_indices=batch)
         self._log, self._after_update = log, after_update
         scope = next(message.parameters for message in plan.messages if message.parameters)
-        self._parameters = [parameter for _, parameter in named_parameters(trainer, scope)]
+        self._acting = named_parameters(trainer, scope)
         self._kept_versions: dict[int, list[np.ndarray]] = {}
         self.group: list[_Actor] = []
-        steps = len(batch) * plan.steps_per_env
+        steps = plan.steps_per_update
         self._actors = [_Actor(trainer, range(*share), steps) for share in sender.shares]
 
     def run(self) -> None:
@@ -65,7 +65,7 @@ class ReplayedLoop(Reference):
     def iterations(self) -> Iterator[int]:
         for update in super().iterations():
             self._after_update(update)
-            newest = self._kept_versions[update] = self._values()
+            newest = self._kept_versions[update] = self.versions[-1]
             self.group = []
             for worker, iteration, version in self._log[update].tolist():
                 self._set(self._kept_versions[version])
@@ -91,13 +91,6 @@ class ReplayedLoop(Reference):
         for actor in self.group:
             actor.learned = result
         return result
-
-    def _values(self) -> list[np.ndarray]:
-        return [parameter.asnumpy().copy() for parameter in self._parameters]
-
-    def _set(self, values: list[np.ndarray]) -> None:
-        for parameter, value in zip(self._parameters, values, strict=True):
-            set_parameter(parameter, value)
 
 
 class _Past:

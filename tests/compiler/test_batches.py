@@ -53,6 +53,8 @@ def test_a_run_is_the_plain_loop_of_its_log(algorithm, workers, gather, tmp_path
     job = request(algorithm, workers, 6, gather=gather, staleness=3)
     plan, arrays = run(job, tmp_path)
     log = read_log(tmp_path, plan)
+    otherwise = dataclasses.replace(plan, fragments=plan.fragments[::-1])  # the learner comes first
+    assert plan.steps_per_update == otherwise.steps_per_update == gather * 6 // workers * 4
     assert len({tuple(batch[:, 0]) for batch in log}) > 1, "the order of arrival varies"
     assert far(plan, log, arrays) < 1e-6
     if algorithm == "ppo":  # which learns from the probabilities of actions

@@ -84,6 +84,7 @@ class Simulation:
                 SimpleNamespace(name="back", parameters="all", source="server"),
             ],
             steps_per_env=STEPS,
+            steps_per_update=gather * STEPS,
             last_step=iterations * STEPS,
         )
         self.messenger, self.exchange = self, Wires(self)

@@ -28,7 +28,7 @@ class BatchServer(Leases):
         self._rows = next(m.name for m in plan.messages if m.source == plan.arrivals.sender)
         for served in self._served:
             served.expected = self._rows
-        self.tickets.version = self._rank.env_steps // (self._gather * self._served[0].steps)
+        self.tickets.version = self._rank.env_steps // plan.steps_per_update
         self._log = self._rank.run_dir / ARRIVALS_FILE
         with writing(self._log):
             self._log.write_bytes(b"")
