@@ -1,7 +1,7 @@
 """Prints the table of `msrl check` and what it covered."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
@@ -18,15 +18,23 @@ HEAD = ("policy", "workers", "cells", "outcome", "how far", "where, or why")
 
 def print_table(rows: Sequence[Row]) -> None:
     """Prints the outcome of each case."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in HEAD:
-        table.add_column(name, justify="right" if name in ("workers", "how far") else "left")
+    texts = []
     for row in rows:
         cells = row.case.cells
         cells += f", {row.fallen} of {row.cells} not" if row.fallen else ""
         far = "" if row.far is None else f"{row.far:.1e}"
         text = shortened(row.text, 600)
-        table.add_row(row.case.policy, str(row.case.workers), cells, row.outcome, far, text)
+        texts.append((row.case.policy, str(row.case.workers), cells, row.outcome, far, text))
+    print_rows(HEAD, ("workers", "how far"), texts)
+
+
+def print_rows(head: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table; the columns named in `right` are aligned there."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in head:
+        table.add_column(name, justify="right" if name in right else "left")
+    for row in rows:
+        table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, highlight=False).print(
         table
     )

@@ -1,18 +1,15 @@
 """`msrl replay`: runs an asynchronous run again, as the plain loop that its log drives."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
+from mindspore_rl.checking.table import print_rows
 from mindspore_rl.cli.job_flags import add_trust
 from mindspore_rl.jobs.run_directory import check_trusted
-from mindspore_rl.platform.stdio import WIDTH
 
 HEAD = ("updates", "compared", "how far", "outcome")
 
@@ -41,18 +38,15 @@ def replay(args: argparse.Namespace) -> int:
             args.run_directory,
             lambda done, total: progress.update(task, completed=done, total=total),
         )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in HEAD:
-        table.add_column(name, justify="right" if name in ("updates", "how far") else "left")
+    rows = []
     saved = [one for one in found if one.name.startswith(replayed.PARAMETERS)]
     reported = [one for one in found if one not in saved]
     for one in saved:
         what = f"a checkpoint; most {one.name.removeprefix(replayed.PARAMETERS)}"
-        table.add_row(str(one.iteration), what, f"{one.far:.1e}", one.wrong or "equal")
+        rows.append((str(one.iteration), what, f"{one.far:.1e}", one.wrong or "equal"))
     if reported:
-        worst = max(reported, key=lambda one: (bool(one.wrong), one.far))
+        worst = replayed.worst(reported)
         what = f"{len(reported)} lines of metrics; most {worst.name.removeprefix(replayed.METRIC)}"
-        table.add_row(str(worst.iteration), what, f"{worst.far:.1e}", worst.wrong or "equal")
-    width = None if sys.stdout.isatty() else WIDTH
-    Console(width=width, markup=False, highlight=False).print(table)
+        rows.append((str(worst.iteration), what, f"{worst.far:.1e}", worst.wrong or "equal"))
+    print_rows(HEAD, ("updates", "how far"), rows)
     return 1 if any(one.wrong for one in found) else 0

@@ -391,11 +391,7 @@ class SimulatedRank:
         tickets = Tickets(arrivals.staleness, arrivals.gather)
         waiting = deque(range(len(workers)))
         script = list(self.script.served())
-        rows = {
-            workers.index(word.peer): word
-            for word in script
-            if word.kind == RECEIVE and word.peer is not None
-        }
+        rows = {workers.index(word.peer): word for word in script if word.kind == RECEIVE}
         while len(self.marks) <= turns:
             while waiting and tickets.free():
                 yield from self._lend(waiting.popleft(), workers, tickets)

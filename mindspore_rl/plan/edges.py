@@ -231,8 +231,8 @@ def plan_edges(plan: Plan, chunk: int = 0) -> dict[str, Edge]:
     by_name = {fragment.name: fragment for fragment in plan.fragments}
     found = {}
     for i, m in enumerate(plan.messages):
-        served = plan.arrivals is not None and m.source == plan.arrivals.sender
-        gather = plan.arrivals.gather if plan.arrivals is not None and served else 0
+        arrivals = plan.arrivals
+        gather = arrivals.gather if arrivals and m.source == arrivals.sender else 0
         ends = by_name[m.source], by_name[m.target]
         found[m.name] = Edge(m, FIRST_EDGE_TAG + i, *ends, chunk, gather)
     return found

@@ -24,10 +24,14 @@ BOUND = """supported: a `while` that counts its turns up to a number known now, 
 
 def end_by_flag(function: ast.FunctionDef) -> ast.FunctionDef:
     """Rewrites the loops of a function that contain `break`, and its `while` loops."""
-    names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
-    names |= {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
-    function.body = _Rewriter(names).block(function.body)
+    function.body = _Rewriter(names_in(function)).block(function.body)
     return function
+
+
+def names_in(function: ast.FunctionDef) -> set[str]:
+    """Returns the variables and arguments of a function."""
+    names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    return names | {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -48,7 +52,7 @@ class _Rewriter(ast.NodeTransformer):
             if rest and flags:
                 tests: list[ast.expr] = [ast.Name(flag, ast.Load()) for flag in flags]
                 test = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
-                result.append(_at(statement, ast.If(test, self.block(rest), [])))
+                result.append(at(statement, ast.If(test, self.block(rest), [])))
                 break
         return result
 
@@ -81,14 +85,14 @@ class _Rewriter(ast.NodeTransformer):
         test = rest[0] if len(rest) == 1 else ast.BoolOp(ast.And(), rest)
         turns = unused("turns", self.names)
         call: ast.expr = ast.Call(ast.Name("range", ast.Load()), [ast.Name(turns, ast.Load())], [])
-        loop = _at(node, ast.For(ast.Name("_", ast.Store()), call, node.body, node.orelse))
+        loop = at(node, ast.For(ast.Name("_", ast.Store()), call, node.body, node.orelse))
         before = [self._set(turns, count, node)]
         if not rest:
-            return [*before, _at(node, ast.If(bound, self.visit_For(loop), []))]
+            return [*before, at(node, ast.If(bound, self.visit_For(loop), []))]
         again = ast.Assign([], copy.deepcopy(test))
-        flag = self._flagged(loop, [*node.body, _at(node, again)], again)
+        flag = self._flagged(loop, [*node.body, at(node, again)], again)
         both = ast.BoolOp(ast.And(), [bound, ast.Name(flag, ast.Load())])
-        return [*before, self._set(flag, test, node), _at(node, ast.If(both, [loop], []))]
+        return [*before, self._set(flag, test, node), at(node, ast.If(both, [loop], []))]
 
     def _flagged(self, loop: ast.For, body: list[ast.stmt], again: ast.Assign | None = None) -> str:
         """Rewrites the body of a loop with a new flag.
@@ -103,7 +107,7 @@ class _Rewriter(ast.NodeTransformer):
         outer, flag = (self.flag, self.turn), unused("going", self.names)
         self.flag, self.turn = flag, unused("turn", self.names)
         if again is not None:
-            again.targets = [_at(loop, ast.Name(flag, ast.Store()))]
+            again.targets = [at(loop, ast.Name(flag, ast.Store()))]
         loop.body = self.block(body)
         if self.turn in assigned(loop.body):
             loop.body.insert(0, self._set(self.turn, ast.Constant(True), loop))
@@ -115,13 +119,14 @@ class _Rewriter(ast.NodeTransformer):
 
     @staticmethod
     def _set(flag: str, value: ast.expr, node: ast.stmt) -> ast.stmt:
-        return _at(node, ast.Assign([ast.Name(flag, ast.Store())], value))
+        return at(node, ast.Assign([ast.Name(flag, ast.Store())], value))
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802
         return node
 
 
-def _at(node: ast.AST, new: Node) -> Node:
+def at(node: ast.AST, new: Node) -> Node:
+    """Places a new node where another one stands."""
     return ast.fix_missing_locations(ast.copy_location(new, node))
 
 
@@ -169,5 +174,5 @@ def _turns_of(part: ast.expr, loop: ast.While) -> ast.expr | None:
         turns = ast.BinOp(ast.BinOp(limit, ast.Sub(), first), ast.FloorDiv(), step)
         count = ast.BinOp(turns, ast.Add(), ast.Constant(1))
     for inside in ast.walk(count):
-        _at(part, inside)
+        at(part, inside)
     return count

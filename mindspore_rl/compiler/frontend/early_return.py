@@ -7,6 +7,7 @@
 import ast
 from collections.abc import Callable
 
+from mindspore_rl.compiler.frontend.break_to_flag import at, names_in
 from mindspore_rl.platform.names import unused
 
 Holds = Callable[[ast.expr], bool | None]
@@ -23,14 +24,12 @@ def return_once(function: ast.FunctionDef, holds: Holds) -> str:
     """
     if not any(_depends(statement, holds) for statement in function.body):
         return ""
-    names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
-    names |= {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
-    name = unused("returned", names)
+    name = unused("returned", names_in(function))
     body = _assigned(function.body, name, function.body[-1])
     if body is None:
         return ""
     end = ast.Return(ast.Name(name, ast.Load()))
-    function.body = [*body, _at(function.body[-1], end)]
+    function.body = [*body, at(function.body[-1], end)]
     return name
 
 
@@ -68,7 +67,7 @@ def _assigned(statements: list[ast.stmt], name: str, where: ast.stmt) -> list[as
         before, rest = statements[:place], statements[place + 1 :]
         if isinstance(statement, ast.Return):
             value = statement.value or ast.Constant(None)
-            return [*before, _at(statement, ast.Assign([ast.Name(name, ast.Store())], value))]
+            return [*before, at(statement, ast.Assign([ast.Name(name, ast.Store())], value))]
         if isinstance(statement, ast.If) and _returns(statement):
             goes_on = [not _always(side) for side in (statement.body, statement.orelse)]
             if all(goes_on) and rest:
@@ -79,10 +78,6 @@ def _assigned(statements: list[ast.stmt], name: str, where: ast.stmt) -> list[as
             ]
             if sides[0] is None or sides[1] is None:
                 return None
-            return [*before, _at(statement, ast.If(statement.test, sides[0], sides[1]))]
+            return [*before, at(statement, ast.If(statement.test, sides[0], sides[1]))]
     nothing = ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None))
-    return [*statements, _at(where, nothing)]
-
-
-def _at(node: ast.stmt, new: ast.stmt) -> ast.stmt:
-    return ast.fix_missing_locations(ast.copy_location(new, node))
+    return [*statements, at(where, nothing)]

@@ -156,8 +156,8 @@ class Leases(ABC):
             Served(rank, (last - first) * plan.steps_per_env, int(iterations[first:last].max()))
             for rank, (first, last) in zip(sender.ranks, sender.shares, strict=True)
         ]
-        self._edge = next(m.name for m in plan.messages if m.parameters)
-        self._reply = [self._edge] * len(self._served)
+        reply = next(m.name for m in plan.messages if m.parameters)
+        self._reply = [reply] * len(self._served)
         self._waiting: deque[int] = deque()
         self._paused = list(range(len(self._served)))
         self._command = CONTINUE
