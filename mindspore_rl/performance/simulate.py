@@ -397,13 +397,17 @@ class SimulatedRank:
                 yield from self._lend(waiting.popleft(), workers, tickets)
             batch: list[int] = []
             while len(batch) < arrivals.gather:
-                others = [worker for worker in tickets.read if worker not in batch]
-                batch.append((yield from self._first_of(others, rows, workers)))
-            for word in (rows[worker] for worker in batch):
+                worker = yield from self._first_of(list(tickets.read), rows, workers)
+                word = rows[worker]
                 yield from self._gap(word.name)
                 yield from self._receive(word.peer, word.name.partition(" ")[2], word.sizes[0])
-            tickets.take(tuple(batch))
-            waiting.extend(batch)
+                tickets.arrive(worker)
+                batch.append(worker)
+                waiting.extend([worker] if arrivals.kept else [])
+                while arrivals.kept and waiting and tickets.free():
+                    yield from self._lend(waiting.popleft(), workers, tickets)
+            tickets.take()
+            waiting.extend([] if arrivals.kept else batch)
             while waiting and tickets.free():
                 yield from self._lend(waiting.popleft(), workers, tickets)
             for word in script:

@@ -32,6 +32,8 @@ class Arrivals:
         drop_stale: whether a staler message is dropped; else its sender waits before it begins.
         gather: number of replicas whose rows of environments make one batch; 0: the messages carry
             no rows, and each replica is served with sums over its own samples.
+        kept: whether the consumer keeps the rows as records; a batch may then have messages of
+            several iterations of one replica.
     """
 
     sender: str
@@ -39,6 +41,7 @@ class Arrivals:
     staleness: int
     drop_stale: bool
     gather: int = 0
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,7 @@ class Plan:
         algorithm: its name, the run's copy of its file and the package that it belongs to.
         config: the algorithm's configuration.
         steps_per_env: steps of each environment in an iteration.
+        records_per_env: records of each environment that an iteration keeps.
         resume: a checkpoint to start from.
         load_at: checkpoints to load before given iterations (tests of equality).
         profile: number of iterations that every rank profiles.
@@ -176,6 +180,7 @@ class Plan:
     arrivals: Arrivals | None = None
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     library: str = ""
+    records_per_env: int = 0
 
     @property
     def leader(self) -> int:

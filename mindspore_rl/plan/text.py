@@ -63,7 +63,9 @@ def arrivals_text(arrivals: Arrivals) -> str:
     """Describes an asynchronous schedule: who serves whom, and the bound of staleness."""
     stale = "dropped" if arrivals.drop_stale else "waited for"
     does = f"serves one {arrivals.sender} at a time"
-    if arrivals.gather:
+    if arrivals.kept:
+        does = f"learns whenever {arrivals.gather} messages of {arrivals.sender}s have come"
+    elif arrivals.gather:
         who = f"{arrivals.gather} {arrivals.sender}s" if arrivals.gather > 1 else arrivals.sender
         does = f"learns from the first {who} that {'are' if arrivals.gather > 1 else 'is'} ready"
     return (

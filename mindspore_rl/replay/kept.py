@@ -4,105 +4,121 @@ import math
 import mmap
 import os
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mindspore_rl.errors import CheckpointError, ReplayError
 from mindspore_rl.platform.resources import available_memory
-from mindspore_rl.replay.weights import ONE, Weights, weights_of
+from mindspore_rl.replay.weights import Weights, newest_rows, weights_of
 from mindspore_rl.rl.random import below
 
 
 class KeptReplay:
-    """Ring buffers in columns `[capacity, B, ...]`; all environments write the same rows together.
+    """Ring buffers in columns `[capacity, B, ...]`, a lane for each environment.
 
     In a replay with priorities, the last column holds the weights.
 
     Args:
+        num_envs: B.
+        num_envs_of_job: on all ranks together.
         folder: where the columns are memory-mapped files; empty: in memory.
 
     Attributes:
         columns: arrays, or buffers of a cell that writes and draws by itself.
         dtypes: dtypes in which such buffers are saved.
+        inserted: number of records ever inserted for each environment, `[B]` int64. They are equal
+            where all environments write the same rows together, in synchronous runs.
+        began: number of records of each environment of the job when the run began, int64.
+        sources: in an asynchronous run: the environments whose records the next write has, in this
+            order; else empty.
     """
 
-    def __init__(self, folder: str = "") -> None:
+    def __init__(self, num_envs: int, num_envs_of_job: int = 0, folder: str = "") -> None:
         self.folder = folder
         self.columns: list[Any] = []
         self.dtypes: list[str] = []
+        self.inserted = np.zeros(num_envs, np.int64)
+        self.began = np.zeros(num_envs_of_job or num_envs, np.int64)
+        self.sources: list[slice] = []
         self._weights = Weights()
-        self._part: tuple[slice, int] | None = None
+        self._places = slice(None)  # the written environments on the axis B
 
-    def part(self, places: slice, num_envs: int) -> "KeptReplay":
+    def part(self, places: slice) -> "KeptReplay":
         """Returns a view of this replay for a writer of only some of the environments.
 
         Args:
             places: of these environments on the axis B.
-            num_envs: B.
         """
-        part = KeptReplay(self.folder)
-        part.columns, part._part = self.columns, (places, num_envs)
-        part._weights = self._weights
+        part = KeptReplay(0, folder=self.folder)
+        part.columns, part.inserted, part._weights = self.columns, self.inserted, self._weights
+        part._places = places
         return part
 
-    def write(self, capacity: int, row: int, *values: np.ndarray, weighted: bool = False) -> None:
+    def write(self, capacity: int, *values: np.ndarray, weighted: bool = False) -> None:
         """Writes a record of each environment, values `[B, ...]`."""
-        if weighted:
-            values = (*values, self._newest_weights(len(values[0])))
-        self._make(capacity, values)
-        if weighted:
-            self._weighed().put(np.array([row]), self._places, values[-1][None])
-        for column, value in zip(self.columns, values, strict=True):
-            column[(row, self._part[0]) if self._part else row] = value
+        self.extend(capacity, *(value[None] for value in values), weighted=weighted)
 
-    def extend(self, capacity: int, row: int, *stacks: np.ndarray, weighted: bool = False) -> None:
-        """Writes several records of each environment from a row on, values `[rows, B, ...]`."""
-        if weighted:
-            newest = self._newest_weights(stacks[0].shape[1])
-            stacks = (*stacks, np.broadcast_to(newest, (len(stacks[0]), *newest.shape)))
-        self._make(capacity, [stack[0] for stack in stacks])
-        first = min(len(stacks[0]), capacity - row)
-        if weighted:
-            rows = (row + np.arange(len(stacks[0]))) % capacity
-            self._weighed().put(rows, self._places, stacks[-1])
-        for column, stack in zip(self.columns, stacks, strict=True):
-            column[row : row + first] = stack[:first]
-            column[: len(stack) - first] = stack[first:]
+    def extend(self, capacity: int, *stacks: np.ndarray, weighted: bool = False) -> None:
+        """Writes several records of each environment, values `[rows, B, ...]`."""
+        if not self.sources:
+            self._extend(capacity, stacks, weighted)
+            return
+        first = 0
+        for places in self.sources:
+            end = first + places.stop - places.start
+            self.part(places)._extend(capacity, [stack[:, first:end] for stack in stacks], weighted)
+            first = end
 
-    def draw(
-        self, noise: np.ndarray, inserted: int, capacity: int, steps: int = 0
-    ) -> tuple[np.ndarray, ...]:
+    def _extend(self, capacity: int, stacks: Sequence[np.ndarray], weighted: bool) -> None:
+        self._make(capacity, stacks, weighted)
+        own = self.inserted[self._places]
+        row, rows = int(own[0]) % capacity, len(stacks[0])  # lanes are written together or apart
+        if weighted:
+            newest = self._weighed().largest(self._places)
+            at = (row + np.arange(rows)) % capacity
+            self._weighed().put(at, self._places, np.broadcast_to(newest, (rows, len(newest))))
+        first = min(rows, capacity - row)
+        for column, stack in zip(self._values, stacks, strict=True):
+            column[row : row + first, self._places] = stack[:first]
+            if first < rows:
+                column[: rows - first, self._places] = stack[first:]
+        own += rows
+
+    def draw(self, noise: np.ndarray, steps: int = 0) -> tuple[np.ndarray, ...]:
         """Draws records uniformly, equally many for each environment, see `drawn_rows`.
 
         Args:
             noise: `[B, 2 k]` uniform in [0, 1), see `random.below`, or `[turns, B, 2 k]` for
                 several draws.
-            inserted: number of records ever inserted for each environment.
-            capacity: number of records kept for each environment.
             steps: consecutive records of a window; 0: single records.
 
         Returns: columns `[k * B, ...]`, environments innermost, windows `[k * B, steps, ...]`; for
             several draws `[turns, ...]`.
         """
-        filled = min(inserted, capacity)
-        rows = below(noise, filled - max(steps, 1) + 1).swapaxes(-1, -2)
+        filled, capacity = self.filled, len(self.columns[0])
+        rows = below(noise, (filled - max(steps, 1) + 1)[:, None]).swapaxes(-1, -2)
         if steps:
-            rows = (inserted - filled + rows) % capacity
+            rows = (self.inserted - filled + rows) % capacity
         return self._taken(self._values, rows, capacity, steps)
 
-    def draw_weighted(
-        self, noise: np.ndarray, inserted: int, capacity: int, steps: int = 0
-    ) -> tuple[np.ndarray, ...]:
+    def draw_weighted(self, noise: np.ndarray, steps: int = 0) -> tuple[np.ndarray, ...]:
         """Draws records in proportion to their priorities, see `weighted_rows`.
 
         Returns: columns `[k * B, ...]`, then the rows, for `update`, and the ratio of each row's
             probability to that of a uniform draw.
         """
-        newest = [(inserted - 1 - i) % capacity for i in range(steps - 1)]
-        rows, odds = self._weighed().draw(noise, min(inserted, capacity), newest)
+        capacity = len(self.columns[0])
+        newest = newest_rows(self.inserted, capacity, steps)
+        rows, odds = self._weighed().draw(noise, self.filled, newest)
         taken = self._taken(self._values, rows, capacity, steps)
         return (*taken, rows.reshape(-1), odds.reshape(-1))
+
+    @property
+    def filled(self) -> np.ndarray:
+        """Number of records of each environment that can be drawn, `[B]` int64."""
+        return np.minimum(self.inserted, len(self.columns[0]))
 
     def records(
         self, rows: np.ndarray, places: np.ndarray, steps: int = 0
@@ -163,21 +179,10 @@ class KeptReplay:
                 f"({error.strerror}): free some space, or name another --replay-dir"
             ) from error
 
-    def _newest_weights(self, num_envs: int) -> np.ndarray:
-        """Returns the weights of new records: the largest of each environment, to be drawn soon."""
-        if not self.columns:
-            return np.full(num_envs, ONE, np.int64)
-        return self._weighed().largest(self._places)
-
     @property
     def _values(self) -> list[Any]:
         """The columns without the weights, if there are any; there must have been a write."""
         return self.columns if self._weights.rows is None else self.columns[:-1]
-
-    @property
-    def _places(self) -> slice:
-        """The written environments on the axis B."""
-        return self._part[0] if self._part else slice(None)
 
     def _weighed(self) -> Weights:
         """Returns the weights; rebuilds their sums if the column was made or restored."""
@@ -185,20 +190,23 @@ class KeptReplay:
             self._weights.take(self.columns[-1])
         return self._weights
 
-    def _make(self, capacity: int, values: Any) -> None:
+    def _make(self, capacity: int, stacks: Sequence[np.ndarray], weighted: bool) -> None:
+        """Allocates the columns before the first write, and checks the capacity."""
         if not self.columns:
-            each = self._part[1] / len(values[0]) if self._part else 1
-            size, free = capacity * each * sum(value.nbytes for value in values), available_memory()
+            kinds = [(stack.shape[2:], stack.dtype) for stack in stacks]
+            kinds += [((), np.dtype(np.int64))] if weighted else []
+            extent = capacity, len(self.inserted)
+            each = sum(math.prod(shape) * dtype.itemsize for shape, dtype in kinds)
+            size, free = math.prod(extent) * each, available_memory()
             if size > free and not self.folder:
                 raise ReplayError(
                     f"{capacity:,} records of each environment take {size / 1e6:,.0f} MB of "
                     f"memory, and {free / 1e6:,.0f} MB are free: keep fewer, or keep them in a "
                     "file (--replay-dir)"
                 )
-        for value in () if self.columns else values:
-            shape = value.shape[1:] if self._part else value.shape
-            extent = (capacity, self._part[1]) if self._part else (capacity,)
-            self.columns.append(self.empty((*extent, *shape), value.dtype))
+            self.columns += [self.empty((*extent, *shape), dtype) for shape, dtype in kinds]
+        if weighted:
+            self._weighed()
         if (found := len(self.columns[0])) != capacity:
             raise CheckpointError(
                 f"the replay holds {found} records of each environment in the checkpoint and "

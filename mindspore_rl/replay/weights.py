@@ -3,8 +3,6 @@
 Weights are integers, so that their sums are exact in any order.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from mindspore_rl.errors import NumericsError, ReplayError
@@ -32,26 +30,38 @@ def weights_of(priorities: np.ndarray) -> np.ndarray:
 
 
 def weighted_rows(
-    noise: np.ndarray, weights: np.ndarray, without: Sequence[int] = ()
+    noise: np.ndarray, weights: np.ndarray, filled: np.ndarray, without: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draws rows in proportion to weights, for each environment separately.
 
     Args:
         noise: `[B, 2 k]` uniform in [0, 1), see `random.below`.
-        weights: `[rows, B]` int64.
-        without: rows that must not be drawn.
+        weights: `[rows, B]` int64; 0 behind the records.
+        filled: number of records of each environment, `[B]`.
+        without: rows that must not be drawn, `[n, B]`.
 
     Returns: rows `[k, B]` int32, and the ratio of each row's probability to that of a uniform draw,
         `[k, B]` float32.
     """
-    weights = weights.copy() if len(without) else weights
-    weights[list(without)] = 0
+    weights = weights.copy()
+    np.put_along_axis(weights, without, 0, axis=0)
     sums = np.cumsum(weights, axis=0)
     places = below(noise, sums[-1][:, None])
     found = (np.searchsorted(sums[:, b], places[b], "right") for b in range(len(noise)))
     rows = np.stack(list(found), axis=1).astype(np.int32)
-    odds = np.take_along_axis(weights, rows, axis=0) * ((len(weights) - len(without)) / sums[-1])
+    odds = np.take_along_axis(weights, rows, axis=0) * ((filled - len(without)) / sums[-1])
     return rows, odds.astype(np.float32)
+
+
+def newest_rows(inserted: np.ndarray, capacity: int, steps: int) -> np.ndarray:
+    """Returns the rows at which no window of `steps` records begins, `[steps - 1, B]`.
+
+    Args:
+        inserted: number of records ever inserted for each environment, `[B]`.
+        capacity: rows of the ring.
+        steps: records of a window; 0: single records.
+    """
+    return (inserted - 1 - np.arange(max(steps - 1, 0))[:, None]) % capacity
 
 
 class Weights:
@@ -95,6 +105,13 @@ class Weights:
         own[rows] = values
         self._changed.append(blocks)
 
+    def _put_apart(self, rows: np.ndarray, values: np.ndarray) -> None:
+        """Sets rows `[n, B]`, different for each environment, to values as many."""
+        assert self.rows is not None
+        own = np.arange(self.rows.shape[1])
+        np.add.at(self._sums, (rows // BLOCK, own), values - self.rows[rows, own])
+        self.rows[rows, own] = values
+
     def update(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Sets rows `[k, B]`, different for each environment; the last of duplicates counts."""
         assert self.rows is not None
@@ -108,22 +125,22 @@ class Weights:
         self._changed.append(blocks)
 
     def draw(
-        self, noise: np.ndarray, filled: int, without: Sequence[int] = ()
+        self, noise: np.ndarray, filled: np.ndarray, without: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draws like `weighted_rows`, from the first `filled` rows."""
+        """Draws like `weighted_rows`."""
         assert self.rows is not None
-        hidden, everywhere = np.array(without, int), slice(None)
-        weights = self.rows[hidden]
-        self.put(hidden, everywhere, np.zeros_like(weights))
-        sums = np.cumsum(self._sums[: -(-filled // BLOCK)], axis=0)
+        most, own = int(filled.max()), np.arange(len(noise))
+        hidden = self.rows[without, own]
+        self._put_apart(without, np.zeros_like(hidden))
+        sums = np.cumsum(self._sums[: -(-most // BLOCK)], axis=0)
         places = below(noise, sums[-1][:, None]).T
         found = (np.searchsorted(sums[:, b], places[:, b], "right") for b in range(len(noise)))
-        blocks, own = np.stack(list(found), axis=1), np.arange(len(noise))
+        blocks = np.stack(list(found), axis=1)
         places -= sums[blocks, own] - self._sums[blocks, own]
-        inside = np.minimum(blocks[..., None] * BLOCK + np.arange(BLOCK), filled - 1)
+        inside = np.minimum(blocks[..., None] * BLOCK + np.arange(BLOCK), most - 1)
         inside = inside * len(noise) + own[:, None]
         within = np.cumsum(self.rows.reshape(-1).take(inside), axis=-1)
         rows = blocks * BLOCK + (within <= places[..., None]).sum(-1)
-        odds = self.rows[rows, own] * ((filled - len(hidden)) / sums[-1])
-        self.put(hidden, everywhere, weights)
+        odds = self.rows[rows, own] * ((filled - len(without)) / sums[-1])
+        self._put_apart(without, hidden)
         return rows.astype(np.int32), odds.astype(np.float32)

@@ -12,21 +12,20 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor
 
 from mindspore_rl.datasets.loader import EnvironmentWindows
 from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.replay.across import ACROSS, drawn_across
-from mindspore_rl.replay.weights import ONE, weighted_rows, weights_of
+from mindspore_rl.replay.weights import ONE, newest_rows, weighted_rows, weights_of
 from mindspore_rl.rl.operators import (
-    drawn_rows,
     gradient_function,
     is_record,
     leaves,
-    take_rows,
     to_array,
 )
 from mindspore_rl.rl.parameters import named_parameters, set_parameter
+from mindspore_rl.rl.random import below
 from mindspore_rl.runtime.checkpoint import lagged
 from mindspore_rl.runtime.plain_loop import PlainLoop
 
@@ -77,10 +76,10 @@ class Reference(PlainLoop):
         self.lag, self._acting = lag, named_parameters(trainer, "actor") if lag else []
         self.versions = deque([self._newest()] * (lag + 1), maxlen=lag + 1)
         self._env_steps = self._steps_before = 0
-        self._kept: list[tuple] = []
-        self._weights: list[np.ndarray] = []
+        self._kept: list[np.ndarray] = []  # columns `[capacity, B, ...]`
+        self._weights = np.zeros((0, self.num_envs), np.int64)
+        self._inserted = np.zeros(self.num_envs, np.int64)
         self._by_priority = False
-        self._capacity = self._inserted = 0
         self._gradients: dict[tuple, Callable] = {}
         self._told: Any = ()  # the rows of the last gradient, which no mark records
         self._windows: dict[str, EnvironmentWindows] = {}
@@ -105,11 +104,11 @@ class Reference(PlainLoop):
             arrays[f"environment/{name}"] = value
         for name in ("return", "length"):
             arrays[f"episodes/{name}"] = np.zeros(self.num_envs)
-        columns = [to_array(column) for column in self._kept_columns()]
-        columns += [np.stack(self._weights)] if self._by_priority else []
+        columns = [*self._kept, *[self._weights][: self._by_priority]]
         for number, column in enumerate(columns):
-            empty = [(0, self._capacity - len(column))] + [(0, 0)] * (column.ndim - 1)
-            arrays[f"replay/{number}"] = np.pad(column, empty)
+            arrays[f"replay/{number}"] = column.copy()
+        if columns:
+            arrays["counters/inserted"] = self._inserted.copy()
         for name, parameter in named_parameters(self.trainer, "state"):
             arrays[f"parameters/{name}"] = to_array(parameter)
         for age in range(1, self.lag + 1):
@@ -169,43 +168,48 @@ class Reference(PlainLoop):
         return found
 
     def _keep(self, values: tuple, capacity: int) -> None:
-        row = self._inserted % capacity
-        first = np.full(self.num_envs, ONE, np.int64)
-        largest = np.max(self._weights, axis=0) if self._weights else first
-        self._kept[row : row + 1], self._weights[row : row + 1] = [values], [largest]
-        self._capacity, self._inserted = capacity, self._inserted + 1
+        self._keep_of(slice(None), [to_array(value) for value in values], capacity)
+
+    def _keep_of(self, places: slice, values: list[np.ndarray], capacity: int) -> None:
+        """Keeps a record of each of some environments."""
+        if not self._kept:
+            shapes = [(capacity, len(self._inserted), *value.shape[1:]) for value in values]
+            pairs = zip(shapes, values, strict=True)
+            self._kept = [np.zeros(shape, value.dtype) for shape, value in pairs]
+            self._weights = np.zeros(shapes[0][:2], np.int64)
+        at = self._inserted[places] % capacity, np.arange(len(self._inserted))[places]
+        largest = self._weights[:, places].max(0)
+        for column, value in zip(self._kept, values, strict=True):
+            column[at] = value
+        self._weights[at] = np.where(largest > 0, largest, ONE)
+        self._inserted[places] += 1
 
     def _draw(self, count: int, by: str, steps: int) -> tuple[Tensor, ...]:
-        noise = self._noise("replay_sample", 2 * self._each(count))
-        if by in ACROSS:
-            return self._across(noise, steps, by == "distinct")
+        numbers = self._noise("replay_sample", 2 * self._each(count))
+        assert numbers is not None
+        noise = numbers.asnumpy()
+        capacity, own = len(self._weights), np.arange(len(self._inserted))
+        filled = np.minimum(self._inserted, capacity)
         if by == "priority":
-            return self._weighted(noise, steps)
-        columns = Tensor(np.arange(self.num_envs, dtype=np.int32))
-        inserted = Tensor(np.int32(self._inserted))
-        rows = drawn_rows(noise, inserted, self._capacity, columns, steps)
-        return tuple(take_rows(column, rows) for column in self._kept_columns())
-
-    def _weighted(self, noise: Tensor, steps: int) -> tuple[Tensor, ...]:
-        self._by_priority = True
-        weights, length = np.stack(self._weights), max(steps, 1)
-        newest = [(self._inserted - 1 - i) % self._capacity for i in range(length - 1)]
-        found, odds = weighted_rows(noise.asnumpy(), weights, newest)
-        columns = self._records(found, np.arange(self.num_envs), steps)
-        return (*columns, Tensor(found.reshape(-1)), Tensor(odds.reshape(-1)))
-
-    def _across(self, noise: Tensor, steps: int, distinct: bool) -> tuple[Tensor, ...]:
-        records = len(self._kept) - max(steps, 1) + 1
-        found, holders = drawn_across(noise.asnumpy(), records, distinct)
-        oldest = self._inserted - len(self._kept)
-        return self._records(oldest + found, holders, steps)
+            self._by_priority = True
+            newest = newest_rows(self._inserted, capacity, steps)
+            rows, odds = weighted_rows(noise, self._weights, filled, newest)
+            told = Tensor(rows.reshape(-1)), Tensor(odds.reshape(-1))
+            return (*self._records(rows, own, steps), *told)
+        starts, oldest = filled - max(steps, 1) + 1, self._inserted - filled
+        if by in ACROSS:
+            rows, holders = drawn_across(noise, starts, by == "distinct")
+            return self._records(oldest[holders] + rows, holders, steps)
+        rows = below(noise, starts[:, None]).T
+        return self._records(oldest + rows if steps else rows, own, steps)
 
     def _records(self, rows: np.ndarray, holders: np.ndarray, steps: int) -> tuple[Tensor, ...]:
         """Gathers records, or windows from there on: rows `[k, B]` of environments `holders`."""
-        behind = [(rows + i) % self._capacity for i in range(max(steps, 1))]
-        places = np.stack(behind, -1) * self.num_envs + np.expand_dims(holders, -1)
-        at = Tensor(places.reshape((-1, steps) if steps else -1).astype(np.int32))
-        return tuple(take_rows(column, at) for column in self._kept_columns())
+        behind = [(rows + i) % len(self._weights) for i in range(max(steps, 1))]
+        at = np.stack(behind, -1) if steps else behind[0]
+        holders = np.broadcast_to(holders, rows.shape)
+        found = (column[at, holders[..., None] if steps else holders] for column in self._kept)
+        return tuple(Tensor(column.reshape(-1, *column.shape[2:])) for column in found)
 
     def replay_update(self, ids: Tensor, priorities: Tensor) -> None:
         self._implied("replay_update", "priority", (ids, priorities))
@@ -222,9 +226,6 @@ class Reference(PlainLoop):
                 path, length, each, 1, self.num_envs, own, self.seed, purpose
             )
         return tuple(Tensor(array[0]) for array in self._windows[purpose].of_iteration(step))
-
-    def _kept_columns(self) -> list[Tensor]:
-        return [ops.stack(column) for column in zip(*self._kept, strict=True)]
 
     # ---- learning --------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ run follows from the algorithm and the log.
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ class ReplayedLoop(Reference):
         scope = next(message.parameters for message in plan.messages if message.parameters)
         self._acting = named_parameters(trainer, scope)
         self._kept_versions: dict[int, list[np.ndarray]] = {}
-        self.group: list[_Actor] = []
+        self.batch: list[_Turn] = []
+        self._inserts: list[tuple[list[np.ndarray], int]] = []
         steps = plan.steps_per_update
         self._actors = [_Actor(trainer, range(*share), steps) for share in sender.shares]
 
@@ -66,29 +68,46 @@ class ReplayedLoop(Reference):
         for update in super().iterations():
             self._after_update(update)
             newest = self._kept_versions[update] = self.versions[-1]
-            self.group = []
+            self.batch = []
             for worker, iteration, version in self._log[update].tolist():
                 self._set(self._kept_versions[version])
-                actor = self._actors[worker]
-                actor.act(iteration, version)
-                self.group.append(actor)
+                self.batch.append(self._actors[worker].act(iteration, version))
             self._set(newest)
             used = self._log[update + 1 :, :, 2]
             oldest = int(used.min()) if used.size else update
             for version in [v for v in self._kept_versions if v < oldest]:
                 del self._kept_versions[version]
             yield update
+            self._write_inserts()
         self._after_update(self.numbers.stop)
 
     def agent_act(self, *args: Any, **named: Any) -> Any:
-        return joined([actor.acted.pop(0) for actor in self.group])
+        return joined([turn.acted.pop(0) for turn in self.batch])
 
     def replay_insert(self, *values: Any, keep: int = 0) -> None:
-        super().replay_insert(*joined([actor.inserted.pop(0) for actor in self.group]), keep=keep)
+        super().replay_insert(*joined([turn.inserted.pop(0) for turn in self.batch]), keep=keep)
+
+    def _keep(self, values: tuple, capacity: int) -> None:
+        self._inserts.append(([to_array(value) for value in values], capacity))
+
+    def _draw(self, count: int, by: str, steps: int) -> tuple[Tensor, ...]:
+        self._write_inserts()
+        return super()._draw(count, by, steps)
+
+    def _write_inserts(self) -> None:
+        """Writes the records of an iteration, message by message, as the learner does."""
+        first = 0
+        for turn in self.batch:
+            end = first + len(turn.env_indices)
+            places = slice(turn.env_indices.start, turn.env_indices.stop)
+            for arrays, capacity in self._inserts:
+                self._keep_of(places, [array[first:end] for array in arrays], capacity)
+            first = end
+        self._inserts = []
 
     def agent_learn(self, *args: Any) -> Any:
         result = super().agent_learn(*args)
-        for actor in self.group:
+        for actor in self._actors:
             actor.learned = result
         return result
 
@@ -107,7 +126,7 @@ class _Past:
 
     def step(self, action: Tensor, noise: Tensor | None) -> tuple[Tensor, ...]:
         """Returns: what the actors' environments returned."""
-        return joined([actor.stepped.pop(0) for actor in self._loop.group])
+        return joined([turn.stepped.pop(0) for turn in self._loop.batch])
 
     def __enter__(self) -> "_Past":
         return self
@@ -116,19 +135,26 @@ class _Past:
         pass
 
 
+@dataclass
+class _Turn:
+    """Results of an actor's calls in one of its iterations."""
+
+    env_indices: range
+    acted: list[Any] = field(default_factory=list)
+    stepped: list[Any] = field(default_factory=list)
+    inserted: list[Any] = field(default_factory=list)
+
+
 class _Actor(Reference):
     """An actor's loop, in a thread of its own that runs only while `act` waits for it.
 
     Attributes:
-        acted, stepped, inserted: results of its calls in this iteration.
-        learned: what `agent_learn` returned in the learner's loop.
+        learned: what `agent_learn` returned last in the learner's loop.
     """
 
     def __init__(self, trainer: Any, env_indices: range, steps_per_update: int) -> None:
         super().__init__(trainer, ENDLESS, env_indices=env_indices)
-        self.acted: list[Any] = []
-        self.stepped: list[Any] = []
-        self.inserted: list[Any] = []
+        self._made = _Turn(env_indices)
         self.learned: Any = None
         self._steps_per_update, self._version = steps_per_update, 0
         self._turn, self._done = threading.Semaphore(0), threading.Semaphore(0)
@@ -136,7 +162,7 @@ class _Actor(Reference):
         self._ended = False
         self._thread = threading.Thread(target=self._main, daemon=True)
 
-    def act(self, iteration: int, version: int) -> None:
+    def act(self, iteration: int, version: int) -> _Turn:
         """Acts for an iteration, with the parameters that the trainer has now."""
         self._version = version
         if not self._thread.is_alive():
@@ -144,9 +170,10 @@ class _Actor(Reference):
             self._wait()
         else:
             self._go()  # to the end of the iteration before
-        self.acted, self.stepped, self.inserted = [], [], []
+        self._made = _Turn(self._made.env_indices)
         self._go()
         assert self._iteration == iteration, (self._iteration, iteration)
+        return self._made
 
     def end(self) -> None:
         """Ends the thread and closes the environments."""
@@ -161,15 +188,15 @@ class _Actor(Reference):
             yield iteration
 
     def agent_act(self, *args: Any, **named: Any) -> Any:
-        self.acted.append(super().agent_act(*args, **named))
-        return self.acted[-1]
+        self._made.acted.append(super().agent_act(*args, **named))
+        return self._made.acted[-1]
 
     def env_step(self, action: Tensor) -> tuple[Tensor, ...]:
-        self.stepped.append(super().env_step(action))
-        return self.stepped[-1]
+        self._made.stepped.append(super().env_step(action))
+        return self._made.stepped[-1]
 
     def replay_insert(self, *values: Any, keep: int = 0) -> None:
-        self.inserted.append(values)
+        self._made.inserted.append(values)
         super().replay_insert(*values, keep=keep)
 
     def env_steps(self) -> Tensor:

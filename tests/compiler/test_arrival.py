@@ -31,9 +31,12 @@ def by_arrival(file, workers, num_envs, schedule, **config):
     return dataclasses.replace(job, policy=policy, num_iterations=1)
 
 
-@pytest.mark.parametrize("algorithm", quick(["a2c", "ppo"], 0))
+@pytest.mark.parametrize("algorithm", quick(["a2c", "kept", "ppo"], 0, 1))
 def test_one_worker_equals_the_reference(algorithm, tmp_path):
-    job = request(algorithm, workers=1, num_envs=3)
+    if algorithm == "kept":  # records of its own
+        job = by_arrival(inproc.PROGRAMS / "kept.py", 1, 4, {}, env="CartPole-v1")
+    else:
+        job = request(algorithm, workers=1, num_envs=3)
     reference = inproc.run_reference(job, tmp_path)
     plan, _ = prepare(job, tmp_path / "run")
     inproc._run(plan, tmp_path / "run")

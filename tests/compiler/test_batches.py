@@ -23,11 +23,18 @@ from tests.multiprocess import theorem
 from tests.tiers import quick
 
 
-def request(algorithm, workers, num_envs, iterations=3, policy="SingleLearnerCoarse", **schedule):
-    file = registry.find_algorithm(algorithm)
-    job = inproc.request(
-        file, policy, workers, num_envs=num_envs, **SMALL[algorithm], learning_rate=0.02
-    )
+def request(
+    algorithm,
+    workers,
+    num_envs,
+    iterations=3,
+    policy="SingleLearnerCoarse",
+    config=None,
+    **schedule,
+):
+    file, config = registry.find_algorithm(algorithm), config or SMALL[algorithm]
+    config = {"num_envs": num_envs, "learning_rate": 0.02} | config
+    job = inproc.request(file, policy, workers, **config)
     policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous", **schedule))
     return dataclasses.replace(job, policy=policy, num_iterations=iterations)
 
@@ -60,6 +67,32 @@ def test_a_run_is_the_plain_loop_of_its_log(algorithm, workers, gather, tmp_path
     if algorithm == "ppo":  # which learns from the probabilities of actions
         log[-1, :, 2] = 0  # had acted with the initial parameters
         assert far(plan, log, arrays) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "config"),
+    quick(
+        [
+            ("dqn", {"priority": 0.6, "n_step": 2}),
+            ("dqn", {"n_step": 1}),
+            ("sac", {}),
+            ("td3", {}),
+        ],
+        0,
+    ),
+)
+def test_records_of_whoever_is_ready_are_those_of_the_log(algorithm, config, tmp_path, shuffled):
+    """Fast workers have several records in a batch, so that lanes have different numbers."""
+    sizes = {"replay_size": 60, "batch_size": 12, "learning_starts": 0}
+    sizes |= {"num_steps": 4, "hidden": (8,)}
+    job = request(algorithm, 3, 6, 12, config=sizes | config, staleness=6)
+    plan, arrays = run(job, tmp_path)
+    log = read_log(tmp_path, plan)
+    assert any(len(set(batch[:, 0])) < 3 for batch in log), "a worker has several"
+    inserted = arrays["counters/inserted"]
+    assert len(set(inserted)) > 1
+    assert sum(inserted) == 12 * 6 * plan.records_per_env
+    assert far(plan, log, arrays) < 1e-6
 
 
 def far(plan, log, arrays):

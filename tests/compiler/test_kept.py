@@ -86,9 +86,15 @@ def test_numbers_for_a_batch_are_looked_at(tmp_path, call, told):
         analyse_with(tmp_path, learn=f"target = reward; unused = {call}")
 
 
-def test_by_arrival_nothing_is_kept(tmp_path):
-
-    central = registry.load_policy(registry.find_policy("Central"))
-    central = dataclasses.replace(central, schedule=Schedule("asynchronous"))
-    with pytest.raises(MsrlError, match="replays that are filled differently"):
-        kept(tmp_path, ", keep=1000", "msrl.replay_sample(16)", policy=central)
+@pytest.mark.parametrize(
+    ("policy", "gather", "sample", "told"),
+    [
+        ("Central", 1, 'msrl.replay_sample(16, "uniform")', "draw together from the records"),
+        ("SingleLearnerCoarse", 2, "msrl.replay_sample(16)", "how many updates a record is worth"),
+    ],
+)
+def test_asynchronous_schedules_that_would_change_the_draws(tmp_path, policy, gather, sample, told):
+    policy = registry.load_policy(registry.find_policy(policy))
+    policy = dataclasses.replace(policy, schedule=Schedule("asynchronous", gather=gather))
+    with pytest.raises(MsrlError, match=told):
+        kept(tmp_path, ", keep=1000", sample, policy=policy, workers=4)

@@ -19,20 +19,20 @@ def row(number):
 
 
 def filled(rows, capacity=8):
-    kept = KeptReplay()
+    kept = KeptReplay(ENVS)
     for number in range(rows):
-        kept.write(capacity, number % capacity, *row(number))
+        kept.write(capacity, *row(number))
     return kept
 
 
-def drawn(kept, inserted, k, capacity=8, seed=0):
+def drawn(kept, k, seed=0):
     noise = np.random.default_rng(seed).random((ENVS, 2 * k), np.float32)
-    return kept.draw(noise, inserted, capacity)
+    return kept.draw(noise)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8, 21])
 def test_the_newest_records_are_drawn_alike_of_every_environment(rows):
-    values, even = drawn(filled(rows), rows, 3000)
+    values, even = drawn(filled(rows), 3000)
     by_env = values.reshape(3000, ENVS)
     newest = range(max(rows - 8, 0), rows)
     for env in range(ENVS):
@@ -50,9 +50,9 @@ def test_windows_are_whole_and_drawn_alike(rows, by):
     """Windows of 3 consecutive records, also over the ring's end; none extends past the newest."""
     noise = np.random.default_rng(3).random((ENVS, 4000), np.float32)
     if by == "uniform":
-        values, even = filled(rows).draw(noise, rows, 8, 3)
+        values, even = filled(rows).draw(noise, 3)
     else:
-        values, even, ids, odds = weighted(rows).draw_weighted(noise, rows, 8, 3)
+        values, even, ids, odds = weighted(rows).draw_weighted(noise, 3)
         assert np.array_equal(ids, values[:, 0] // 10 % 8)
         assert np.allclose(odds, 1.0)
     assert values.shape == (2000 * ENVS, 3)
@@ -69,53 +69,84 @@ def test_windows_are_whole_and_drawn_alike(rows, by):
 def test_several_draws_at_once_are_those_one_by_one(steps):
     noise = np.random.default_rng(4).random((5, ENVS, 14), np.float32)
     kept = filled(21)
-    for turn, column in enumerate(zip(*kept.draw(noise, 21, 8, steps), strict=True)):
-        for found, expected in zip(column, kept.draw(noise[turn], 21, 8, steps), strict=True):
+    for turn, column in enumerate(zip(*kept.draw(noise, steps), strict=True)):
+        for found, expected in zip(column, kept.draw(noise[turn], steps), strict=True):
             assert np.array_equal(found, expected)
 
 
 def test_a_number_just_below_one_is_the_last_record_there_is():
     noise = np.full((ENVS, 2), np.nextafter(np.float32(1), np.float32(0)))
     for rows in (1, 3, 7):
-        values, _ = filled(rows).draw(noise, rows, 8)
+        values, _ = filled(rows).draw(noise)
         assert values.tolist() == row(rows - 1)[0].tolist()
 
 
 def test_many_rows_at_once_go_round_the_end():
     kept, other = filled(6), filled(11)
     stacks = [np.stack(column) for column in zip(*(row(n) for n in range(6, 11)), strict=True)]
-    kept.extend(8, 6, *stacks)
+    kept.extend(8, *stacks)
     for column, expected in zip(kept.columns, other.columns, strict=True):
         assert np.array_equal(column, expected)
 
 
 def test_parts_write_their_own_environments():
-    kept, other = KeptReplay(), filled(2)
+    kept, other = KeptReplay(ENVS), filled(2)
     for places in (slice(0, None, 2), slice(1, None, 2)):
-        part = kept.part(places, ENVS)
+        part = kept.part(places)
         for number in range(2):
-            part.write(8, number, *(column[places] for column in row(number)))
+            part.write(8, *(column[places] for column in row(number)))
     for column, expected in zip(kept.columns, other.columns, strict=True):
         assert np.array_equal(column, expected)
 
 
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("by", ["uniform", "priority"])
+def test_lanes_with_different_numbers_of_records_draw_from_their_own(by, steps):
+    """Rows of messages of an asynchronous run, in the order of their arrival."""
+    kept = KeptReplay(ENVS)
+    messages = [(0, 1, 2)] * 4 + [(0, 1, 0), (0, 0, 0), (0, 0, 0)]
+    counts = [0] * ENVS
+    for envs in messages:
+        columns = []
+        for env in envs:
+            columns.append([value[env] for value in row(counts[env])])
+            counts[env] += 1
+        kept.sources = [slice(env, env + 1) for env in envs]
+        kept.write(8, *map(np.array, zip(*columns, strict=True)), weighted=by == "priority")
+    assert kept.inserted.tolist() == counts == [12, 5, 4]
+    noise = np.random.default_rng(3).random((ENVS, 6000), np.float32)
+    draw = kept.draw if by == "uniform" else kept.draw_weighted
+    values, _, *told = draw(noise, steps)
+    first = values[:, 0] if steps else values
+    for env in range(ENVS):
+        starts = range(max(counts[env] - 8, 0), counts[env] - max(steps - 1, 0))
+        found, often = np.unique(first[env::ENVS], return_counts=True)
+        assert found.tolist() == [number * 10 + env for number in starts]
+        expected = 3000 / len(starts)
+        assert ((often - expected) ** 2 / expected).sum() < 30
+    if steps:
+        assert np.array_equal(np.diff(values), np.full((len(values), 2), 10.0))
+    if told:
+        assert np.allclose(told[1], 1.0)
+
+
 def weighted(rows, capacity=8):
-    kept = KeptReplay()
+    kept = KeptReplay(ENVS)
     for number in range(rows):
-        kept.write(capacity, number % capacity, *row(number), weighted=True)
+        kept.write(capacity, *row(number), weighted=True)
     return kept
 
 
-def weighted_draw(kept, inserted, k):
+def weighted_draw(kept, k):
     noise = np.random.default_rng(1).random((ENVS, 2 * k), np.float32)
-    values, _, ids, odds = kept.draw_weighted(noise, inserted, 8)
+    values, _, ids, odds = kept.draw_weighted(noise)
     return (found.reshape(k, ENVS) for found in (values, ids, odds))
 
 
 def test_records_are_drawn_in_proportion_to_their_priorities():
     kept, priorities = weighted(11), np.arange(8)[:, None] + np.array([1.0, 2.0, 0.5])
     kept.update(np.repeat(np.arange(8), ENVS), priorities.reshape(-1))
-    _, ids, odds = weighted_draw(kept, 11, 20_000)
+    _, ids, odds = weighted_draw(kept, 20_000)
     for env in range(ENVS):
         share = priorities[:, env] / priorities[:, env].sum()
         counts = np.bincount(ids[:, env], minlength=8)
@@ -127,28 +158,30 @@ def test_records_are_drawn_in_proportion_to_their_priorities():
 def test_a_new_record_is_as_likely_as_the_likeliest_of_its_environment():
     kept = weighted(3)
     kept.update(np.repeat([0, 1, 2], ENVS), np.array([1.0, 2, 3, 4, 2, 3, 1, 2, 9]))
-    kept.write(8, 3, *row(3), weighted=True)
+    kept.write(8, *row(3), weighted=True)
     assert (kept.columns[-1][3] == weights_of(np.array([4.0, 2, 9]))).all()
-    kept.extend(8, 7, *(np.stack([x, x]) for x in row(4)), weighted=True)
-    assert (kept.columns[-1][[7, 0]] == kept.columns[-1][3]).all()
+    kept.extend(8, *(np.stack([x, x]) for x in row(4)), weighted=True)
+    assert (kept.columns[-1][[4, 5]] == kept.columns[-1][3]).all()
 
 
 @pytest.mark.parametrize("capacity", [5, 256, 700])
 def test_draws_from_sums_of_blocks_are_those_from_all_weights(capacity):
     generator = np.random.default_rng(6)
-    kept, inserted = KeptReplay(), 0
+    kept, inserted = KeptReplay(ENVS), 0
     whole = np.zeros((capacity, ENVS), np.int64)
     for rows in (min(n, capacity) for n in (1, 3, 200, 4, 500, 90)):
         at = (inserted + np.arange(rows)) % capacity
         largest = whole.max(0)
         whole[at] = np.where(largest > 0, largest, ONE)
         stacks = (np.stack(column) for column in zip(*map(row, range(rows)), strict=True))
-        kept.extend(capacity, inserted % capacity, *stacks, weighted=True)
+        kept.extend(capacity, *stacks, weighted=True)
         inserted += rows
         noise = generator.random((ENVS, 18), np.float32)
         newest = [(inserted - 1) % capacity] if inserted > 1 else []
-        *_, ids, odds = kept.draw_weighted(noise, inserted, capacity, 1 + len(newest))
-        expected = weighted_rows(noise, whole[: min(inserted, capacity)], newest)
+        *_, ids, odds = kept.draw_weighted(noise, 1 + len(newest))
+        filled, hidden = np.full(ENVS, min(inserted, capacity)), np.array(newest, int)
+        hidden = np.broadcast_to(hidden[:, None], (len(newest), ENVS))
+        expected = weighted_rows(noise, whole, filled, hidden)
         np.testing.assert_array_equal(ids, expected[0].reshape(-1))
         np.testing.assert_array_equal(odds, expected[1].reshape(-1))
         priorities = generator.random(len(ids)) * 3.0
@@ -157,8 +190,10 @@ def test_draws_from_sums_of_blocks_are_those_from_all_weights(capacity):
             whole[number, place % ENVS] = weight
         np.testing.assert_array_equal(kept.columns[-1], whole)
     kept.restore(kept.columns)
-    *_, ids, _ = kept.draw_weighted(noise, inserted, capacity)
-    np.testing.assert_array_equal(ids, weighted_rows(noise, whole)[0].reshape(-1))
+    *_, ids, _ = kept.draw_weighted(noise)
+    np.testing.assert_array_equal(
+        ids, weighted_rows(noise, whole, filled, hidden[:0])[0].reshape(-1)
+    )
 
 
 @pytest.mark.parametrize("blocks", [False, True])
@@ -172,7 +207,8 @@ def test_every_one_of_a_million_records_can_be_drawn(blocks):
     noise = np.array([[n >> 24 for n in numbers], [n & 2**24 - 1 for n in numbers]])
     noise = (noise.reshape(1, -1) / 2**24).astype(np.float32)
     (kept := Weights()).take(weights)
-    rows, odds = kept.draw(noise, 10**6) if blocks else weighted_rows(noise, weights)
+    given = np.array([10**6]), np.zeros((0, 1), int)
+    rows, odds = kept.draw(noise, *given) if blocks else weighted_rows(noise, weights, *given)
     np.testing.assert_array_equal(rows[:, 0], unlikely)
     np.testing.assert_allclose(odds, 1 / 50.5, rtol=1e-6)
 
@@ -196,10 +232,10 @@ def test_more_than_fits_memory_is_refused(monkeypatch):
 
 
 def test_records_may_be_in_a_file_without_a_name(tmp_path, monkeypatch):
-    kept, expected_columns = KeptReplay(str(tmp_path)), weighted(11).columns
+    kept, expected_columns = KeptReplay(ENVS, folder=str(tmp_path)), weighted(11).columns
     monkeypatch.setattr("mindspore_rl.replay.kept.available_memory", lambda: 0)
     for number in range(11):
-        kept.write(8, number % 8, *row(number), weighted=True)
+        kept.write(8, *row(number), weighted=True)
     for column, expected in zip(kept.columns, expected_columns, strict=True):
         assert np.array_equal(column, expected)
     assert not list(tmp_path.iterdir())
@@ -207,19 +243,20 @@ def test_records_may_be_in_a_file_without_a_name(tmp_path, monkeypatch):
 
 def test_a_folder_without_room_is_told(tmp_path, monkeypatch):
     with pytest.raises(ReplayError, match="cannot be kept in .*nowhere .*--replay-dir"):
-        KeptReplay(str(tmp_path / "nowhere")).write(8, 0, *row(0))
+        KeptReplay(ENVS, folder=str(tmp_path / "nowhere")).write(8, *row(0))
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(ReplayError, match="No space left on device"):
-        KeptReplay(str(tmp_path)).write(8, 0, *row(0))
+        KeptReplay(ENVS, folder=str(tmp_path)).write(8, *row(0))
 
 
 def test_what_was_restored_is_drawn_and_another_capacity_refused():
-    kept = KeptReplay()
+    kept = KeptReplay(ENVS)
     kept.restore(filled(8).columns)
-    assert np.array_equal(drawn(kept, 8, 5), drawn(filled(8), 8, 5))
+    kept.inserted[:] = 8
+    assert np.array_equal(drawn(kept, 5), drawn(filled(8), 5))
     with pytest.raises(CheckpointError, match="holds 8 records of each .* and 9 here"):
-        kept.write(9, 0, *row(8))
+        kept.write(9, *row(8))

@@ -51,10 +51,16 @@ class Wires:
         heapq.heappush(run.mail, (run.time + run.durations[worker], worker))
 
     def receive(self, name, workers):
-        for worker in workers:
-            del self.run.here[worker]
-            self.run.got.append((worker, self.run.version - self.run.read[worker]))
+        (worker,) = workers
+        self.received(name, worker)
         return (None,)
+
+    def received(self, name, worker):
+        del self.run.here[worker]
+        return worker, self.run.read[worker]
+
+    def batch(self, name, messages):
+        return messages
 
 
 class Simulation:
@@ -89,7 +95,7 @@ class Simulation:
         )
         self.messenger, self.exchange = self, Wires(self)
         self.env_steps, self.version, self.time = 0, 0, 0.0
-        self.read, self.mail, self.here, self.got = {}, [], {}, []
+        self.read, self.mail, self.here = {}, [], {}
         self.words, self.staleness, self.saves, self.metrics = [], [], [], []
         self.commands = list(commands)
         self.stages = SimpleNamespace(edge=lambda name: 0)
@@ -147,16 +153,17 @@ class Batches(Simulation):
         taken: the worker and its staleness, for each worker of each update.
     """
 
-    def __init__(self, folder, durations, bound, iterations, gather, commands=()):
-        self.durations, self.taken, self.run_dir = durations, [], folder
+    def __init__(self, folder, durations, bound, iterations, gather, commands=(), kept=None):
+        self.durations, self.taken, self.run_dir, self.kept = durations, [], folder, kept
         self._make(durations, bound, iterations, False, commands, gather)
-        self.server = BatchServer(*self._given)
+        self.server = BatchServer(kept, *self._given)
 
     def serve(self, update):
         assert update == self.version
-        yield "forth"
-        self.taken.append(self.got)
-        self.got = []
+        messages = yield "forth"
+        self.taken.append([(worker, update - read) for worker, read in messages])
+        for place in self.kept.sources if self.kept else ():
+            self.kept.inserted[place] += 1
         self.time += LEARN_S
         self.version += 1
         self.server.send("back", ())
@@ -168,18 +175,39 @@ def test_every_iteration_is_in_one_batch(gather, bound, tmp_path):
     """Whatever the workers' speeds; a checkpoint and the end wait for whole batches."""
     draw = random.Random(gather)
     durations = Speeds(draw)
-    commands = [(100 * STEPS, CHECKPOINT), (150 * STEPS, CHECKPOINT)]
+    commands = [(20 * STEPS, CHECKPOINT), (40 * STEPS, CHECKPOINT)]
     run = Batches(tmp_path, durations, bound, 60, gather, commands).run()
     assert {len(batch) for batch in run.taken} == {gather}
     assert max(stale for batch in run.taken for _, stale in batch) <= bound
     assert 60 * STEPS * len(durations) // 5 <= run.env_steps <= (60 + 2 * gather) * STEPS
     log = np.fromfile(tmp_path / ARRIVALS_FILE, np.int64).reshape(-1, gather, 3)
+    assert len(run.saves) == 3
     assert [[worker for worker, _ in batch] for batch in run.taken] == log[:, :, 0].tolist()
     for worker in range(len(durations)):
         numbers = log[log[:, :, 0] == worker][:, 1]
         assert numbers.tolist() == list(range(len(numbers)))
     stale = np.arange(len(log))[:, None] - log[:, :, 2]
     assert stale.tolist() == [[stale for _, stale in batch] for batch in run.taken]
+
+
+@pytest.mark.parametrize("bound", [0, 1, 4])
+def test_a_fast_worker_may_have_several_records_in_a_batch(bound, tmp_path):
+    """A batch has as many messages as there are workers, and each record goes to its own lane."""
+    kept = SimpleNamespace(inserted=np.zeros(5, int), sources=[])
+    commands = [(20 * STEPS, CHECKPOINT), (40 * STEPS, CHECKPOINT)]
+    run = Batches(tmp_path, Speeds(random.Random(bound)), bound, 200, 5, commands, kept).run()
+    assert {len(batch) for batch in run.taken} == {5}
+    assert max(stale for batch in run.taken for _, stale in batch) <= bound
+    workers = [[worker for worker, _ in batch] for batch in run.taken]
+    assert workers[0] == [0, 1, 2, 3, 4], "then there is a record of each environment"
+    assert any(len(set(batch)) < 5 for batch in workers) == (bound > 1)
+    log = np.fromfile(tmp_path / ARRIVALS_FILE, np.int64).reshape(-1, 5, 3)
+    assert workers == log[:, :, 0].tolist()
+    for worker in range(5):
+        numbers = log[log[:, :, 0] == worker][:, 1]
+        assert numbers.tolist() == list(range(kept.inserted[worker]))
+    assert run.env_steps == sum(kept.inserted) * STEPS
+    assert len(run.saves) == 3
 
 
 class Speeds:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore_rl.compiler.frontend.replay_rows import inserted, position
 from mindspore_rl.compiler.ir.dataflow import exposed
 from mindspore_rl.compiler.ir.ir import Branch, Loop, Lowered, Op, Region, paths, walk
 from mindspore_rl.compiler.ir.operations import Handlers
@@ -239,20 +238,15 @@ class LoopWriter:
 
     def _kept_rows(self, op: Op) -> str:
         weighted = ("weighted=True",) if op.attr["weighted"] else ()
-        return ", ".join([str(op.attr["capacity"]), position(op), *op.args, *weighted])
+        return ", ".join([str(op.attr["capacity"]), *op.args, *weighted])
 
     @writes("replay_draw")
     def _replay_draw(self, op: Op) -> list[str]:
         if op.attr["by"] in ACROSS:
             return [assignment(op.targets, self._drawn_across(op))]
         way = "draw_weighted" if op.attr["by"] == "priority" else "draw"
-        given = (
-            op.args[0],
-            inserted(op),
-            op.attr["capacity"],
-            *[op.attr["steps"]][: op.attr["steps"]],
-        )
-        call = f"w.kept.{way}({', '.join(map(str, given))})"
+        given = (op.args[0], *[str(op.attr["steps"])][: op.attr["steps"]])
+        call = f"w.kept.{way}({', '.join(given)})"
         return [assignment(op.targets, call)]
 
     def _drawn_across(self, op: Op) -> str:
@@ -260,9 +254,8 @@ class LoopWriter:
             f'w.noise_of_all("{op.attr["purpose"]}", {op.attr["iteration"]}, {op.attr["rows"]}, '
             f"{2 * op.attr['per_env']})[{op.attr['turn']}]"
         )
-        given = (noise, inserted(op), op.attr["capacity"], op.attr["steps"])
         distinct = op.attr["by"] == "distinct"
-        return f"w.kept_by_all.draw({', '.join(map(str, given))}, distinct={distinct})"
+        return f"w.kept_by_all.draw({noise}, {op.attr['steps']}, distinct={distinct})"
 
     @writes("replay_update")
     def _replay_update(self, op: Op) -> list[str]:

@@ -94,10 +94,16 @@ def make_plan(
         },
         arrivals=partition.arrivals,
         steps_per_env=partition.program.steps_per_env,
+        records_per_env=_records_per_env(partition),
         **job,
     )
     save_plan(plan, folder)
     return plan
+
+
+def _records_per_env(partition: Partition) -> int:
+    kept = (op for op, _ in walk(partition.program.body) if op.kind == "replay_keep")
+    return next((op.attr["per_iteration"] for op in kept), 0)
 
 
 def _fragment(projection: Projection, made: Generated, first_rank: int) -> FragmentPlan:

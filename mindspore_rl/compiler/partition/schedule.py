@@ -5,7 +5,9 @@ acts and has the newest parameters anyway keeps older ones for a second actor, w
 
 In an asynchronous schedule the fragment that updates fires once for each message of
 one sender. The sender's gradients and means are over its own samples, and only it gets the reply.
-If the messages carry rows of environments, it fires once for those of several senders, its batch.
+If the messages carry rows of environments, it fires once for several of them, its batch: for those
+of `gather` senders, or, if it keeps the rows as records, for as many messages as there are senders,
+whoever sent them. So the number of updates a record is that of the loop.
 """
 
 from dataclasses import replace
@@ -17,6 +19,7 @@ from mindspore_rl.compiler.partition.replicate import Fragment
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.plan.plan import Arrivals
 from mindspore_rl.policy import ASYNCHRONOUS
+from mindspore_rl.replay.across import ACROSS
 
 
 def apply_schedule(partition: Partition) -> Partition:
@@ -31,18 +34,22 @@ def apply_schedule(partition: Partition) -> Partition:
     if policy.schedule.order != ASYNCHRONOUS:
         return partition
     sender, consumer = _ends(partition)
-    kept = (op for op, _ in walk(partition.program.body) if op.kind == "replay_keep")
-    if (op := next(kept, None)) is not None:
-        raise _refused(
-            partition,
-            "workers that are at different iterations would resume with replays that are filled "
-            f"differently\n  {op.where}",
-        )
+    keeps = [op for op, _ in walk(partition.program.body) if op.kind == "replay_keep"]
+    kept = any(op.name in consumer.ops for op in keeps)
+    if keeps and not kept:
+        _check_own_replays(partition, sender)
     schedule, gather = policy.schedule, 0
     rows = [m for m in partition.messages if m.source == sender.name and _rows(partition, m)]
     if rows:
         _check_batches(partition, sender, consumer)
-        gather = schedule.gather
+        gather = sender.replicas if kept else schedule.gather
+        if kept and schedule.gather not in (1, gather):
+            raise _refused(
+                partition,
+                f"gather={schedule.gather} would change how many updates a record is worth, which "
+                f"the loop says; with a kept replay an update takes as many messages as there are "
+                f"replicas of {sender.name}, {gather}, whoever sent them: leave gather out",
+            )
         batch = range(gather * len(sender.shares[0]))
         smaller = replace(consumer, shares=(batch,))
         fragments = tuple(smaller if f is consumer else f for f in partition.fragments)
@@ -60,6 +67,7 @@ def apply_schedule(partition: Partition) -> Partition:
         2 * sender.replicas if bound is None else bound,
         schedule.drop_stale,
         gather,
+        kept,
     )
     return replace(partition, reduced=frozenset(), partial=frozenset(), arrivals=arrivals)
 
@@ -68,6 +76,18 @@ def _rows(partition: Partition, message: Message) -> bool:
     """Returns whether a message carries rows of environments or agents."""
     values = (partition.program.values.get(name) for name in message.variables)
     return any(value.split for value in values if value)
+
+
+def _check_own_replays(partition: Partition, sender: Fragment) -> None:
+    """Checks that each replica draws from records of its own alone."""
+    draws = [op for op, _ in walk(partition.program.body) if op.kind == "replay_draw"]
+    across = [op for op in draws if op.attr["by"] in ACROSS]
+    if across and sender.replicas > 1:
+        raise _refused(
+            partition,
+            f"replicas of {sender.name} draw together from the records of all, and are at "
+            f"different iterations\n  {across[0].where}\nleave out `by`",
+        )
 
 
 def _check_batches(partition: Partition, sender: Fragment, consumer: Fragment) -> None:
@@ -143,6 +163,14 @@ def check_turns(partition: Partition, body: tuple[Item, ...]) -> None:
             partition,
             f"the environments of a batch of {name} change, and it asks for their numbers\n  "
             f"{numbers[0].where}\nlet the rows of msrl.replay_insert hold msrl.env_index()",
+        )
+    keeps = [site for site in walk(body) if site[0].kind in ("replay_keep", "replay_keep_rows")]
+    if partition.arrivals.kept and (len(keeps) > 1 or len(keeps[0][1]) > 1):
+        raise _refused(
+            partition,
+            f"{name} inserts the records of a message in several turns, between which those of "
+            f"another message would come\n  {keeps[-1][0].where}\ninsert once for each environment "
+            "step, next to msrl.env_step, and draw after the steps",
         )
     for taken in (True, False):
         talk = list(messages_of(body, taken))

@@ -25,8 +25,6 @@ class KeptByAll:
     def draw(
         self,
         numbers: np.ndarray,
-        inserted: int,
-        capacity: int,
         steps: int = 0,
         distinct: bool = False,
     ) -> tuple[np.ndarray, ...]:
@@ -34,17 +32,16 @@ class KeptByAll:
 
         Args:
             numbers: `[B, 2 k]` of all environments, uniform in [0, 1).
-            inserted: number of records ever inserted for each environment.
-            capacity: number of records kept for each environment.
             steps: consecutive records of a window; 0: single records.
             distinct: draws no record twice (windows: no first record twice).
 
         Returns: columns `[k * B, ...]`, environments innermost; windows `[k * B, steps, ...]`.
         """
-        filled = min(inserted, capacity)
-        rows, holders = drawn_across(numbers, filled - max(steps, 1) + 1, distinct)
-        rows = (inserted - filled + rows) % capacity
         own, here = self._rank.env_indices, self._rank.replica
+        inserted, capacity = self._inserted(), len(self._kept.columns[0])
+        filled = np.minimum(inserted, capacity)
+        rows, holders = drawn_across(numbers, filled - max(steps, 1) + 1, distinct)
+        rows = ((inserted - filled)[holders] + rows) % capacity
         if len(own) == len(numbers):
             return self._kept.records(rows.reshape(-1), holders.reshape(-1), steps)
         ends = [end for _, end in self._rank.fragment.shares]
@@ -65,6 +62,13 @@ class KeptByAll:
             self._receive(source, np.flatnonzero(sources == source), columns)
         self._rank.stamp(Stage.PYTHON)
         return columns
+
+    def _inserted(self) -> np.ndarray:
+        """Returns the number of records ever inserted for each environment of the job, `[B]`."""
+        own, kept = self._rank.env_indices, self._kept
+        if len(own) == len(kept.began):
+            return kept.inserted
+        return kept.began + (kept.inserted[0] - kept.began[own.start])  # as many for each since
 
     def _send(self, target: int, rows: np.ndarray, places: np.ndarray, steps: int) -> None:
         found = self._kept.records(rows, places, steps)

@@ -48,7 +48,7 @@ class Share:
             self.vector.parts[number] if self.vector is not None else None,
             self.episodes.part(rows),
             self.replay.part(rows, len(self.env_indices)),
-            self.kept.part(rows, len(self.env_indices)),
+            self.kept.part(rows),
             Exchange(rank, plan_edges(rank.plan, number), self.exchange.trainer),
         )
 
@@ -72,7 +72,7 @@ def whole_share(rank: Rank, trainer: Any, threads: int) -> Share:
         _vector(rank, threads) if steps else None,
         EpisodeCounter(len(rank.env_indices)),
         TrajectoryBuffer(),
-        KeptReplay(rank.plan.replay_dir),
+        KeptReplay(len(rank.env_indices), rank.plan.num_envs, rank.plan.replay_dir),
         Exchange(rank, plan_edges(rank.plan), trainer),
     )
 

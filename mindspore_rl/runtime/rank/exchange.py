@@ -56,33 +56,40 @@ class Exchange:
 
         Args:
             name: of the message.
-            only: the replicas of the source to receive from, in the order of their rows where these
-                make a batch; empty: all.
+            only: the replicas of the source to receive from; empty: all.
 
         Returns: the values; empty if the message carries parameters.
         """
         edge, here = self.edges[name], self._rank.replica
         arrays = edge.allocate(here)
-        for i, source in enumerate(only or [i for i, target in edge.pairs if target == here]):
+        for source in only or [i for i, target in edge.pairs if target == here]:
             if edge is self._lagged and self._waiting:
                 if (waited := self._waiting.popleft()) is not None:
                     self._take_parameters(edge, waited)
                 continue
-            data = self._received(edge, source)
+            data = self.received(name, source)
             if edge.message.parameters:
                 self._take_parameters(edge, data)
             else:
-                edge.unpack(i if edge.gather else source, here, data, arrays)
-        result, start = [], 0
-        for value in edge.message.values:
-            count = len(value.leaves)
-            part = tuple(arrays[start : start + count])
-            result.append(part if value.parts else part[0])
-            start += count
-        return tuple(result)
+                edge.unpack(source, here, data, arrays)
+        return _values(edge, arrays)
 
-    def _received(self, edge: Edge, source: int) -> np.ndarray:
+    def batch(self, name: str, messages: list[np.ndarray]) -> tuple:
+        """Returns the values of messages that make one batch, in the order of their rows.
+
+        Args:
+            name: of the messages, see `Edge.gather`.
+            messages: their bytes.
+        """
+        edge, here = self.edges[name], self._rank.replica
+        arrays = edge.allocate(here)
+        for place, data in enumerate(messages):
+            edge.unpack(place, here, data, arrays)
+        return _values(edge, arrays)
+
+    def received(self, name: str, source: int) -> np.ndarray:
         """Waits for the next message of a replica of an edge's source. Returns: its bytes."""
+        edge = self.edges[name]
         data = np.empty(edge.size(source, self._rank.replica), np.uint8)
         stage = self._rank.stages.edge(edge.message.name)
         self._rank.messenger.receive(edge.source.first_rank + source, edge.tag, data, stage)
@@ -96,7 +103,7 @@ class Exchange:
             here = self._rank.replica
             (source,) = (i for i, target in self._lagged.pairs if target == here)
             while len(self._waiting) < self.lag:
-                self._waiting.append(self._received(self._lagged, source))
+                self._waiting.append(self.received(self._lagged.message.name, source))
 
     def older(self) -> list[dict[str, np.ndarray]]:
         """Returns parameters by name, after `settle`: those before the newest, the newest first.
@@ -148,6 +155,17 @@ class Exchange:
         if scope not in self._known:
             self._known[scope] = named_parameters(self.trainer, scope)
         return self._known[scope]
+
+
+def _values(edge: Edge, arrays: list[np.ndarray]) -> tuple:
+    """Returns the values of a message, of the arrays of their leaves."""
+    result, start = [], 0
+    for value in edge.message.values:
+        count = len(value.leaves)
+        part = tuple(arrays[start : start + count])
+        result.append(part if value.parts else part[0])
+        start += count
+    return tuple(result)
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:

@@ -128,9 +128,13 @@ class FragmentRuntime(ShareRuntime):
         """
         self._begin()
         assert self.rank.plan.arrivals is not None
-        kind = BatchServer if self.rank.plan.arrivals.gather else Server
         exchange, started = self.share.exchange, self.state.iterations
-        self._server = kind(self.rank, exchange, started, serve, self.save, self._count_steps)
+        given = (self.rank, exchange, started, serve, self.save, self._count_steps)
+        if self.rank.plan.arrivals.gather:
+            kept = self.share.kept if self.rank.plan.arrivals.kept else None
+            self._server = BatchServer(kept, *given)
+        else:
+            self._server = Server(*given)
         yield from self._server
         self.rank.stamp(Stage.FINISHED)
 

@@ -43,17 +43,28 @@ class Tickets:
         bound: updates; None: a lease may begin at any time.
         gather: leases that an update ends.
         version: updates made before.
+
+    Attributes:
+        read: the version of the parameters that each worker at work acts with.
+        arrived: likewise for messages that have arrived and wait for their update; their leases
+            end with it.
     """
 
     def __init__(self, bound: int | None, gather: int = 1, version: int = 0) -> None:
         self.bound, self.gather, self.version = bound, gather, version
         self.pending = 0
         self.read: dict[int, int] = {}
+        self.arrived: list[int] = []
+
+    @property
+    def open(self) -> int:
+        """Number of leases that have begun and not ended."""
+        return len(self.read) + len(self.arrived)
 
     def free(self) -> bool:
         """Returns whether another lease may begin."""
-        oldest = min(self.read.values(), default=self.version)
-        others = self.pending + len(self.read) // self.gather
+        oldest = min([*self.read.values(), *self.arrived], default=self.version)
+        others = self.pending + self.open // self.gather
         return self.bound is None or self.version + others - oldest <= self.bound
 
     def begin(self, worker: int) -> None:
@@ -69,11 +80,14 @@ class Tickets:
         del self.read[worker]
         self.version += updated
 
-    def take(self, workers: tuple[int, ...]) -> None:
-        """Ends the leases of workers whose update is about to be made, see `made`."""
-        for worker in workers:
-            del self.read[worker]
-        self.pending = 1
+    def arrive(self, worker: int) -> int:
+        """Lets a worker's message wait for its update. Returns: the version it acted with."""
+        self.arrived.append(version := self.read.pop(worker))
+        return version
+
+    def take(self) -> None:
+        """Ends the leases of the messages that wait: their update is about to be made."""
+        self.arrived, self.pending = [], 1
 
     def made(self) -> None:
         """Counts the update that `take` announced."""

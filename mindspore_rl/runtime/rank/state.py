@@ -107,6 +107,8 @@ class RankState:
         if rank.served:
             iterations = np.full(len(rank.env_indices), rank.iteration)
             state["counters/iterations"] = (iterations, 0)
+        if "replay" in rank.fragment.components and rank.plan.records_per_env:
+            state["counters/inserted"] = (self._inserted(), 0)
         state |= ReplayStream(rank, self._share.kept).announced()
         if rank.stepping:
             state["episodes/return"] = (self._share.episodes.returns, 0)
@@ -125,6 +127,13 @@ class RankState:
             for name, native in self.native.items():
                 state[f"cells/{rank.fragment.name}/{name}"] = (np.array(native), None)
         return state
+
+    def _inserted(self) -> np.ndarray:
+        """Returns the number of records ever inserted for each environment of this rank."""
+        rank, kept = self._rank, self._share.kept
+        if kept.dtypes:  # a cell writes them, as many in every iteration
+            kept.inserted[:] = rank.iteration * rank.plan.records_per_env
+        return kept.inserted
 
     def load(self, path: Path) -> None:
         """Loads this rank's part of a checkpoint; carried variables go to `restored`.
@@ -151,7 +160,7 @@ class RankState:
         }
         try:
             self._take_parameters(arrays)
-            ReplayStream(rank, self._share.kept).take(path, meta)
+            self._take_replay(path, arrays, meta)
             stateless = not any(name.startswith("environment/") for name in arrays)
             self._take_carried(arrays, anew=stateless or others)
             if not (stateless or others):
@@ -183,6 +192,21 @@ class RankState:
             before = versions[-1]
             versions.append({n: arrays.get(lagged(age, n), before[n]) for n in before})
         self._older.take(versions)
+
+    def _take_replay(self, path: Path, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        rank, kept = self._rank, self._share.kept
+        if not rank.plan.records_per_env or "replay" not in rank.fragment.components:
+            return
+        in_step = rank.iteration * rank.plan.records_per_env
+        kept.began[:] = arrays.get("counters/inserted", in_step)
+        kept.inserted[:] = kept.began[rank.env_indices]
+        if kept.dtypes and (kept.inserted != in_step).any():
+            raise CheckpointError(
+                f"checkpoint {path} holds different numbers of records of the environments, as an "
+                "asynchronous run keeps them, and a compiled loop writes as many for each: resume "
+                "it under another policy, such as SingleLearnerCoarse"
+            )
+        ReplayStream(rank, kept).take(path, meta)
 
     def _take_carried(self, arrays: dict[str, np.ndarray], anew: bool) -> None:
         """Restores the loop's variables; with `anew` without those that are per environment.
