@@ -74,7 +74,12 @@ class KeptReplay:
     def _extend(self, capacity: int, stacks: Sequence[np.ndarray], weighted: bool) -> None:
         self._make(capacity, stacks, weighted)
         own = self.inserted[self._places]
-        row, rows = int(own[0]) % capacity, len(stacks[0])  # lanes are written together or apart
+        if (own != own[0]).any():  # after an asynchronous run
+            for number, lane in enumerate(range(len(self.inserted))[self._places]):
+                stack_of_lane = [stack[:, number : number + 1] for stack in stacks]
+                self.part(slice(lane, lane + 1))._extend(capacity, stack_of_lane, weighted)
+            return
+        row, rows = int(own[0]) % capacity, len(stacks[0])
         if weighted:
             newest = self._weighed().largest(self._places)
             at = (row + np.arange(rows)) % capacity

@@ -22,6 +22,14 @@ from tests.compiler.test_arrival import SMALL
 from tests.multiprocess import theorem
 from tests.tiers import quick
 
+RECORDS = {
+    "replay_size": 60,
+    "batch_size": 12,
+    "learning_starts": 0,
+    "num_steps": 4,
+    "hidden": (8,),
+}
+
 
 def request(
     algorithm,
@@ -83,9 +91,7 @@ def test_a_run_is_the_plain_loop_of_its_log(algorithm, workers, gather, tmp_path
 )
 def test_records_of_whoever_is_ready_are_those_of_the_log(algorithm, config, tmp_path, shuffled):
     """Fast workers have several records in a batch, so that lanes have different numbers."""
-    sizes = {"replay_size": 60, "batch_size": 12, "learning_starts": 0}
-    sizes |= {"num_steps": 4, "hidden": (8,)}
-    job = request(algorithm, 3, 6, 12, config=sizes | config, staleness=6)
+    job = request(algorithm, 3, 6, 12, config=RECORDS | config, staleness=6)
     plan, arrays = run(job, tmp_path)
     log = read_log(tmp_path, plan)
     assert any(len(set(batch[:, 0])) < 3 for batch in log), "a worker has several"
@@ -93,6 +99,32 @@ def test_records_of_whoever_is_ready_are_those_of_the_log(algorithm, config, tmp
     assert len(set(inserted)) > 1
     assert sum(inserted) == 12 * 6 * plan.records_per_env
     assert far(plan, log, arrays) < 1e-6
+
+
+@pytest.mark.parametrize("program", quick(["uniform", "distinct", "dqn"], 0))
+def test_lanes_of_different_lengths_resume_alike_under_any_policy(program, tmp_path, shuffled):
+    """Also where each replica holds only its own lanes and all draw together."""
+    if program == "dqn":
+        job = request("dqn", 3, 6, 5, config=RECORDS | {"priority": 0.6, "n_step": 2})
+    else:
+        insert = 'msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))'
+        keep = (insert, insert[:-1] + ", keep=60)")
+        draw = ("msrl.replay_sample()", f'msrl.replay_sample(12, "{program}")')
+        file = program_with(tmp_path, (keep, draw))
+        job = inproc.request(file, "SingleLearnerCoarse", 3, num_envs=6, num_steps=4)
+        policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous"))
+        job = dataclasses.replace(job, policy=policy, num_iterations=5)
+    _, arrays = run(job, tmp_path / "before")
+    assert len(set(arrays["counters/inserted"])) > 1
+    last = sorted((tmp_path / "before" / "checkpoints").glob("*"))[-1]
+    ends = []
+    for name, workers in (("SingleLearnerCoarse", 2), ("MultipleLearners", 3)):
+        policy = registry.load_policy(registry.find_policy(name))
+        changes = {"policy": policy, "workers": workers, "num_iterations": 8, "resume": str(last)}
+        ends.append(run(dataclasses.replace(job, **changes), tmp_path / name)[1])
+    assert np.array_equal(*(end["counters/inserted"] for end in ends))
+    for name in (name for name in ends[0] if name.startswith("parameters/")):
+        np.testing.assert_allclose(*(end[name] for end in ends), rtol=1e-5, atol=1e-6)
 
 
 def far(plan, log, arrays):
