@@ -30,6 +30,7 @@ SMALL = (
 PPO = ("ppo", "update_epochs=1", "num_minibatches=2", "--policy")
 REMEMBERING = ("torso=gru", "state_size=16", "segment_steps=8")
 KEPT = ("num_envs=8", "learning_starts=64", "replay_size=2000", "updates=2", "batch_size=32")
+RANKED = ("priority=0.6",)
 ASYNCHRONOUS = ("--schedule", "order=asynchronous", "--policy")
 
 
@@ -71,9 +72,10 @@ WORKS = (
     Work("Central", (*PPO, "Central")),
     Work("Central, asynchronous", ("a2c", *ASYNCHRONOUS, "Central"), exact=False),
     Work("batches", ("impala", *ASYNCHRONOUS, "SingleLearnerCoarse"), exact=False),
+    Work("records", ("dqn", *KEPT, *RANKED, *ASYNCHRONOUS, "SingleLearnerCoarse"), exact=False),
     Work("recurrent PPO", (*PPO, "SingleLearnerCoarse", *REMEMBERING)),
     Work("DQN", ("dqn", *KEPT, "--policy", "MultipleLearners")),
-    Work("DQN by priority", ("dqn", *KEPT, "priority=0.6", "--policy", "SingleLearnerCoarse")),
+    Work("DQN by priority", ("dqn", *KEPT, *RANKED, "--policy", "SingleLearnerCoarse")),
     Work("SAC", ("sac", *KEPT, "--policy", "SingleLearnerFine")),
     Work("MAPPO", ("mappo", "num_envs=8", "num_minibatches=2", "--policy", "Environments")),
     MINDSPORE,

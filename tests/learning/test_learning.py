@@ -162,11 +162,13 @@ def test_cartpole_reaches_475(tmp_path, cells, algorithm, policy):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_ape_x_reaches_475(tmp_path):
+@pytest.mark.parametrize("order", ["asynchronous", "synchronous"])
+def test_ape_x_reaches_475(tmp_path, order):
     """Two of three seeds, by greedy actions: in training its environments never stop exploring."""
     means = []
     for seed in ("1", "2", "3"):
-        place = ("--policy", "MultipleLearners", "--seed", seed, "--stop-return", "nan")
+        place = ("--schedule", f"order={order}", "--workers", "2", "--seed", seed)
+        place = (*place, "--stop-return", "nan")
         train(tmp_path / seed, "--config=apex", *place)
         means.append(np.mean(evaluate(tmp_path / seed, 20, seed=7, sample=False)))
     assert np.median(means) >= 475.0, means

@@ -23,11 +23,13 @@ pytestmark = [pytest.mark.multiprocess]
 OPTIONS = JobOptions(progress=False, total_steps=0)
 
 
-def request(env, workers, iterations, algorithm="a2c", policy="Central", **schedule):
+def request(env, workers, iterations, algorithm="a2c", policy="Central", config=(), **schedule):
     file = registry.find_algorithm(algorithm)
     policy = registry.load_policy(registry.find_policy(policy))
     policy = dataclasses.replace(policy, schedule=Schedule("asynchronous", **schedule))
-    config = programs.trainer_class(file).Config(env=env, num_envs=3, num_steps=4, hidden=(8,))
+    config = programs.trainer_class(file).Config(
+        env=env, num_envs=3, num_steps=4, hidden=(8,), **dict(config)
+    )
     return JobRequest(file, policy, config, workers, num_iterations=iterations)
 
 
@@ -89,6 +91,20 @@ def test_batches_of_whoever_is_ready_repeat_as_a_plain_loop(tmp_path, misbehavin
     (tmp_path / "run" / "metrics.jsonl").write_text(text)
     assert main(["replay", str(tmp_path / "run")]) == 1
     assert "1 of 1 differ" in capsys.readouterr().out
+
+
+def test_records_of_whoever_is_ready_repeat_as_a_plain_loop(tmp_path, misbehaving):
+    """A learner with a kept replay, whose lanes get as many records as their actors have made."""
+    config = {"learning_starts": 0, "batch_size": 12, "n_step": 2, "priority": 0.6, "updates": 2}
+    job = request(misbehaving("slow"), 3, 20, "dqn", "SingleLearnerCoarse", config, staleness=4)
+    outcome, lines = run(job, tmp_path / "run")
+    assert max(line["values"]["staleness_max"] for line in lines) <= 4
+    arrays, _ = checkpoint.load(Path(outcome.checkpoint))
+    inserted = arrays["counters/inserted"]
+    assert inserted.tolist() == (4 * arrays["counters/iterations"]).tolist()
+    assert inserted.sum() == outcome.env_steps == 20 * 12
+    assert inserted[0] < inserted[1:].max()
+    assert main(["replay", str(tmp_path / "run")]) == 0
 
 
 @pytest.mark.slow
